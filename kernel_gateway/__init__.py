@@ -1,0 +1,1 @@
+"""The HTTP service over `sessions`. It knows dialects and settings, and no kernels."""

@@ -1,0 +1,87 @@
+"""The first process beside user code: reads one handshake, starts the kernel, passes signals on, reaps orphans.
+
+It knows no language and imports only the standard library. Run as PID 1 of a container, or by the process
+backend. Source of the handshake: `sessions/backends/base.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import sys
+from types import FrameType
+
+_PR_SET_PDEATHSIG = 1
+_SIGNALLED = 128
+
+
+def main() -> int:
+    """Run one kernel to its end.
+
+    Returns:
+        the kernel's exit code, or 128 plus the signal that ended it.
+    """
+    _die_with_parent()
+    handshake = json.loads(sys.stdin.buffer.readline())
+    os.umask(0o077)
+    os.chdir(handshake["cwd"])
+    _write_private(handshake["connection_file"], json.dumps(handshake["connection"]).encode())
+    _silence()
+    kernel = os.fork()
+    if kernel == 0:
+        _become_kernel(handshake["argv"], handshake["env"])
+    _pass_on(kernel)
+    return _reap_until(kernel)
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _write_private(path: str, content: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+
+
+def _silence() -> None:
+    """What a kernel writes past its channels goes nowhere: it must not fill the host's logs."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in range(3):
+        os.dup2(null, descriptor)
+    os.close(null)
+
+
+def _become_kernel(argv: list[str], env: dict[str, str]) -> None:
+    _die_with_parent()
+    # A group of its own, so that an interrupt also reaches what a cell has started (`!sleep 60`).
+    os.setpgid(0, 0)
+    env = {"PATH": os.environ.get("PATH", os.defpath), **env}  # noqa: TID251 - the image's own, not the gateway's
+    try:
+        os.execvpe(argv[0], argv, env)
+    finally:
+        os._exit(127)
+
+
+def _pass_on(kernel: int) -> None:
+    def forward(number: int, _frame: FrameType | None) -> None:
+        with contextlib.suppress(ProcessLookupError):  # it ended a moment ago; the loop below is about to see it
+            os.killpg(kernel, number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, forward)
+
+
+def _reap_until(kernel: int) -> int:
+    while True:
+        pid, status = os.wait()
+        if pid == kernel:
+            code = os.waitstatus_to_exitcode(status)
+            return code if code >= 0 else _SIGNALLED - code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

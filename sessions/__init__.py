@@ -1,0 +1,1 @@
+"""The domain: tenants, sessions, kernels, executions. It knows no HTTP and reads no environment."""

@@ -1,0 +1,146 @@
+"""What the rest of `sessions` needs from a place where kernels can run. Nothing else of it is known there.
+
+To add a backend: write a module beside this one, add it to the table in `kernel_gateway/app.py`, and run the
+contract suite in `tests/sessions/backends/test_contract.py` over it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncGenerator, AsyncIterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import orjson
+import zmq
+
+import kernel_image
+from sessions.kernelspecs import KernelSpec
+from sessions.models import ConnectionInfo, KernelExit, Limits
+
+#: the programs that run beside user code; in a container they lie elsewhere
+KERNEL_IMAGE = Path(kernel_image.__file__).parent
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One kernel to be started."""
+
+    kernelspec: KernelSpec
+    limits: Limits = field(default_factory=Limits)
+    env: Mapping[str, str] = field(default_factory=dict)
+    #: the workspace it shares with the session's earlier kernels; None before the first has one
+    workspace: str | None = None
+
+
+class KernelHandle(Protocol):
+    """One kernel that was started."""
+
+    id: str
+    connection_info: ConnectionInfo
+
+    async def wait(self) -> KernelExit:
+        """Wait until the kernel is gone, and with it all that belonged to it but the workspace."""
+
+    async def interrupt(self) -> None:
+        """Send SIGINT to the kernel; nothing happens when it is gone."""
+
+    async def kill(self) -> None:
+        """End the kernel now and wait until it is gone. Idempotent."""
+
+    def run_tool(
+        self, name: str, argument: str, stdin: AsyncIterable[bytes] | None = None
+    ) -> AsyncGenerator[bytes, None]:
+        """Run one of the image's tools beside the kernel, as its user, in its workspace.
+
+        Args:
+            name: a module of `kernel_image`.
+            argument: its one argument; not secret.
+            stdin: what it reads.
+
+        Yields:
+            what it writes to its standard output. Closing the generator ends the tool.
+
+        Raises:
+            ConnectionFailed: it could not be run.
+        """
+
+
+class Backend(Protocol):
+    """A place where kernels run."""
+
+    #: how it is called in settings
+    name: str
+    #: what separates kernels here, in the words that are shown to the operator
+    isolation: str
+
+    async def prepare(self) -> None:
+        """Put up what kernels need, and prove that it holds. Repeated from time to time.
+
+        Raises:
+            NotInitialized: something is missing or does not hold; no kernel may be started.
+        """
+
+    async def start(self, launch: Launch) -> KernelHandle:
+        """Start a kernel; it need not listen yet when this returns.
+
+        Raises:
+            StartFailed: it could not be started.
+            BackendUnavailable: the engine does not answer.
+        """
+
+    async def delete_workspace(self, workspace: str) -> None:
+        """Delete a workspace that no kernel uses any more; nothing happens when there is none."""
+
+    async def close(self) -> None:
+        """End all kernels that are left and free what `prepare` took."""
+
+
+def new_connection_info(transport: str, ip: str, *, first_port: int, encryption: bool) -> ConnectionInfo:
+    """Fresh keys for one kernel, on five ports from `first_port` on."""
+    public, secret = zmq.curve_keypair() if encryption else (None, None)
+    return ConnectionInfo(
+        transport,
+        ip,
+        shell_port=first_port,
+        iopub_port=first_port + 1,
+        stdin_port=first_port + 2,
+        control_port=first_port + 3,
+        hb_port=first_port + 4,
+        key=secrets.token_hex(32).encode(),
+        curve_publickey=public,
+        curve_secretkey=secret,
+    )
+
+
+def kernel_env(launch: Launch, home: str) -> dict[str, str]:
+    """The whole environment of a kernel: an allow-list, never the gateway's own."""
+    threads = str(max(1, round(launch.limits.cpus)))
+    return {
+        "HOME": home,
+        "LANG": "C.UTF-8",
+        "TERM": "dumb",
+        # In a sandbox all of the host's processors can be seen, but only `cpus` of them used.
+        **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), threads),
+        **launch.kernelspec.env,
+        **launch.env,
+    }
+
+
+def handshake(launch: Launch, info: ConnectionInfo, *, python: str, image: str, cwd: str, home: str) -> bytes:
+    """What the launcher reads from its standard input: keys never stand in arguments, environment or labels."""
+    connection_file = f"{home}/.connection.json"
+    places = {"python": python, "image": image, "connection_file": connection_file}
+    return (
+        orjson.dumps(
+            {
+                "argv": [part.format(**places) for part in launch.kernelspec.argv],
+                "connection": info.file(),
+                "connection_file": connection_file,
+                "cwd": cwd,
+                "env": kernel_env(launch, home),
+            }
+        )
+        + b"\n"
+    )

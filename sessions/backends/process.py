@@ -1,0 +1,169 @@
+"""Kernels as plain processes of this machine: for development, and no sandbox.
+
+What is real here: a process group, a working directory and an environment of its own, connections over
+sockets in a directory only this user can enter. What is not: memory, processor, disk and network limits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterable
+from contextlib import suppress
+from pathlib import Path
+
+from sessions.backends.base import KERNEL_IMAGE, Launch, handshake, new_connection_info
+from sessions.errors import ConnectionFailed, StartFailed
+from sessions.models import ConnectionInfo, ExitReason, KernelExit
+from sessions.tasks import spawn
+
+_PIECE = 256 * 1024
+
+
+class ProcessHandle:
+    """One kernel's process group."""
+
+    def __init__(self, process: asyncio.subprocess.Process, info: ConnectionInfo, home: Path, workspace: Path) -> None:
+        self.id = home.name
+        self.connection_info = info
+        self._process = process
+        self._home = home
+        self._workspace = workspace
+        self._killed = False
+        self._gone = spawn(self._bury(), f"kernel process {self.id}")
+
+    async def _bury(self) -> KernelExit:
+        code = await self._process.wait()
+        self._signal_group(signal.SIGKILL)  # what the kernel has started goes with it
+        shutil.rmtree(self._home, ignore_errors=True)
+        return KernelExit(ExitReason.KILLED if self._killed else ExitReason.EXITED, code)
+
+    def _signal_group(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
+
+    async def wait(self) -> KernelExit:
+        """Wait until the kernel is gone."""
+        return await asyncio.shield(self._gone)
+
+    async def interrupt(self) -> None:
+        """Send SIGINT to the launcher, which passes it on."""
+        if self._process.returncode is None:
+            self._process.send_signal(signal.SIGINT)
+
+    async def kill(self) -> None:
+        """End the process group."""
+        if not self._gone.done():
+            self._killed = True
+            self._signal_group(signal.SIGKILL)
+        await self.wait()
+
+    async def run_tool(
+        self, name: str, argument: str, stdin: AsyncIterable[bytes] | None = None
+    ) -> AsyncGenerator[bytes, None]:
+        """Run one of the image's tools in the workspace."""
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-I",
+            str(KERNEL_IMAGE / f"{name}.py"),
+            argument,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            cwd=self._workspace,
+            env={},
+        )
+        if process.stdin is None or process.stdout is None:
+            raise ConnectionFailed("the tool has no pipes")
+        feeder = spawn(_feed(process.stdin, stdin), f"input of {name}")
+        try:
+            while piece := await process.stdout.read(_PIECE):
+                yield piece
+        finally:
+            feeder.cancel()
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+
+async def _feed(pipe: asyncio.StreamWriter, stdin: AsyncIterable[bytes] | None) -> None:
+    with suppress(BrokenPipeError, ConnectionResetError):  # the tool has its answer ready before it has read all
+        if stdin is not None:
+            async for piece in stdin:
+                pipe.write(piece)
+                await pipe.drain()
+        pipe.close()
+        await pipe.wait_closed()
+
+
+class ProcessBackend:
+    """Starts kernels with this interpreter."""
+
+    name = "process"
+    isolation = "none: kernels are plain processes of this machine (development only, no sandbox)"
+
+    def __init__(self) -> None:
+        # Short, because the path of a socket may have 107 bytes.
+        self._root = Path(tempfile.mkdtemp(prefix="kernel-gateway-"))
+        self._kernels: set[ProcessHandle] = set()
+
+    async def prepare(self) -> None:
+        """Nothing is needed."""
+
+    async def start(self, launch: Launch) -> ProcessHandle:
+        """Start a kernel's process.
+
+        Raises:
+            StartFailed: the process could not be made.
+        """
+        home = self._root / uuid.uuid4().hex[:16]
+        home.mkdir(mode=0o700)
+        workspace = self._workspace(launch.workspace or uuid.uuid4().hex)
+        workspace.mkdir(mode=0o700, parents=True, exist_ok=True)
+        info = new_connection_info("ipc", str(home / "k"), first_port=1, encryption=launch.kernelspec.encryption)
+        try:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-I",
+                str(KERNEL_IMAGE / "launcher.py"),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.DEVNULL,
+                start_new_session=True,
+                env={"PATH": os.defpath},
+            )
+        except OSError as error:
+            raise StartFailed(f"the kernel's process could not be made: {error.strerror}") from error
+        handle = ProcessHandle(process, info, home, workspace)
+        self._kernels.add(handle)
+        spawn(self._forget(handle), "forget kernel")
+        hello = handshake(
+            launch, info, python=sys.executable, image=str(KERNEL_IMAGE), cwd=str(workspace), home=str(home)
+        )
+        if process.stdin is not None:
+            with suppress(BrokenPipeError, ConnectionResetError):  # it has ended; whoever waits for it will see
+                process.stdin.write(hello)
+                await process.stdin.drain()
+                process.stdin.close()
+        return handle
+
+    async def _forget(self, handle: ProcessHandle) -> None:
+        await handle.wait()
+        self._kernels.discard(handle)
+
+    def _workspace(self, workspace: str) -> Path:
+        return self._root / "workspaces" / workspace
+
+    async def delete_workspace(self, workspace: str) -> None:
+        """Delete a session's directory."""
+        await asyncio.to_thread(shutil.rmtree, self._workspace(workspace), ignore_errors=True)
+
+    async def close(self) -> None:
+        """End all kernels and delete all files."""
+        await asyncio.gather(*(handle.kill() for handle in list(self._kernels)))
+        await asyncio.to_thread(shutil.rmtree, self._root, ignore_errors=True)

@@ -1,0 +1,206 @@
+"""One kernel's channels: sign and send, receive and verify, match replies to requests.
+
+It knows sockets and messages, not cells or sessions. What arrives is handed on in order, as it arrives, to
+`on_message`. The kernel is hostile: a message's size is bounded before it is buffered, what is malformed is
+counted and dropped, and one kernel's flood takes turns with the rest of the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+import zmq
+
+from sessions.errors import ConnectionFailed
+from sessions.messages import Codec, MalformedMessage, Message
+from sessions.models import ConnectionInfo
+
+log = structlog.get_logger()
+
+CHANNELS = ("shell", "control", "stdin", "iopub")
+#: messages that one turn of the event loop takes from one socket, and their bytes
+BATCH_MESSAGES = 64
+BATCH_BYTES = 1024**2
+#: messages libzmq may hold for us; beyond that TCP pushes back on the kernel, whose iopub waits (XPUB_NODROP)
+RECEIVE_QUEUE = 64
+#: a kernel that has sent so many malformed messages is not worth listening to
+MALFORMED_MAX = 1000
+#: seconds between kernel_info requests while a kernel starts; the first is nearly always enough
+READY_RETRY = 0.25
+
+
+def ignore(_message: Message) -> None:
+    """The listener of a connection that nobody uses yet."""
+
+
+class Connection:
+    """The open channels of one running kernel."""
+
+    def __init__(self, info: ConnectionInfo, *, max_message_bytes: int) -> None:
+        """Open the channels; they connect as soon as the kernel binds.
+
+        Args:
+            info: where the kernel listens or will listen.
+            max_message_bytes: a larger frame is refused and costs its sender the connection, which is then renewed.
+        """
+        self.on_message: Callable[[Message], None] = ignore
+        #: called once, when the kernel sends nothing but garbage
+        self.on_broken: Callable[[], None] = lambda: None
+        self._codec = Codec(info.key)
+        self._info = info
+        self._loop = asyncio.get_running_loop()
+        self._max_message_bytes = max_message_bytes
+        self._replies: dict[str, asyncio.Future[Message]] = {}
+        self._malformed = 0
+        self._closed = False
+        self._client_keys = zmq.curve_keypair() if info.curve_publickey else None
+        self._sockets = {channel: self._open(channel) for channel in CHANNELS}
+        self._monitors = {channel: self._watch(channel) for channel in ("shell", "iopub")}
+
+    def _open(self, channel: str) -> zmq.Socket[bytes]:
+        socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.SUB if channel == "iopub" else zmq.DEALER)
+        socket.linger = 0
+        socket.maxmsgsize = self._max_message_bytes
+        socket.rcvhwm = RECEIVE_QUEUE
+        socket.reconnect_ivl = 10  # ms: we connect before the kernel binds, and then want to be quick
+        socket.reconnect_ivl_max = 500
+        if channel == "iopub":
+            socket.subscribe(b"")
+        else:
+            socket.identity = b"gateway"  # replies on stdin go to the identity that asked on shell
+        if self._info.curve_publickey and self._client_keys:
+            socket.curve_serverkey = self._info.curve_publickey
+            socket.curve_publickey, socket.curve_secretkey = self._client_keys
+        socket.connect(self._info.url(channel))
+        self._loop.add_reader(socket.FD, self._drain, channel, socket)
+        return socket
+
+    def _watch(self, channel: str) -> zmq.Socket[bytes]:
+        monitor: zmq.Socket[bytes] = self._sockets[channel].get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self._loop.add_reader(monitor.FD, self._reconnect, channel, monitor)
+        return monitor
+
+    def _reconnect(self, channel: str, monitor: zmq.Socket[bytes]) -> None:
+        """Renew a channel that libzmq dropped: after an oversized frame it would never connect again."""
+        dropped = False
+        while not self._closed and monitor.poll(0):
+            monitor.recv_multipart(zmq.NOBLOCK)
+            dropped = True
+        if dropped:
+            log.warning("kernel channel dropped, connecting again", channel=channel)
+            socket, url = self._sockets[channel], self._info.url(channel)
+            socket.disconnect(url)
+            socket.connect(url)
+
+    def _drain(self, channel: str, socket: zmq.Socket[bytes]) -> None:
+        # The descriptor signals edges, not levels: read until there is nothing, or come back by ourselves.
+        size = 0
+        for _ in range(BATCH_MESSAGES):
+            if self._closed or size > BATCH_BYTES:
+                break
+            try:
+                frames = socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            size += sum(map(len, frames))
+            self._receive(channel, frames)
+        if not self._closed:
+            self._loop.call_soon(self._drain, channel, socket)
+
+    def _receive(self, channel: str, frames: list[bytes]) -> None:
+        try:
+            message = self._codec.parse(channel, frames)
+        except MalformedMessage as error:
+            self._malformed += 1
+            log.debug("malformed message dropped", channel=channel, reason=str(error))
+            if self._malformed == MALFORMED_MAX:
+                self.on_broken()
+            return
+        reply = self._replies.pop(message.parent_id, None) if channel in {"shell", "control"} else None
+        if reply is not None and not reply.done():
+            reply.set_result(message)
+        self.on_message(message)
+
+    def send(self, channel: str, msg_type: str, content: dict[str, Any], parent: dict[str, Any] | None = None) -> str:
+        """Send one message.
+
+        Returns:
+            its id, which its replies and outputs name as their parent.
+
+        Raises:
+            ConnectionFailed: the connection is closed, or the kernel has taken nothing for too long.
+        """
+        if self._closed:
+            raise ConnectionFailed
+        msg_id, frames = self._codec.request(msg_type, content, parent)
+        socket = self._sockets[channel]
+        try:
+            socket.send_multipart(frames, zmq.NOBLOCK)
+        except zmq.Again:
+            raise ConnectionFailed("the kernel takes no more messages") from None
+        # Sending can swallow the edge of a message that came in meanwhile.
+        self._loop.call_soon(self._drain, channel, socket)
+        return msg_id
+
+    async def request(self, channel: str, msg_type: str, content: dict[str, Any]) -> Message:
+        """Send one message and wait for its reply. Cancel it to give up.
+
+        Raises:
+            ConnectionFailed: the connection was closed meanwhile.
+        """
+        msg_id = self.send(channel, msg_type, content)
+        future: asyncio.Future[Message] = self._loop.create_future()
+        self._replies[msg_id] = future
+        try:
+            return await future
+        finally:
+            self._replies.pop(msg_id, None)
+
+    async def ready(self) -> None:
+        """Wait until the kernel answers on shell *and* its iopub reaches us. Cancel it to give up.
+
+        A subscription may arrive later than the first request, so the request is repeated until both are seen.
+        """
+        seen: dict[str, set[str]] = {}
+        done = asyncio.Event()
+
+        def watch(message: Message) -> None:
+            parts = seen.get(message.parent_id)
+            if parts is None:
+                return
+            if message.type == "kernel_info_reply":
+                parts.add("reply")
+            elif message.content.get("execution_state") == "idle":
+                parts.add("idle")
+            if len(parts) == 2:  # noqa: PLR2004 - reply and idle
+                done.set()
+
+        listener, self.on_message = self.on_message, watch
+        try:
+            while not done.is_set():
+                seen[self.send("shell", "kernel_info_request", {})] = set()
+                try:
+                    async with asyncio.timeout(READY_RETRY):
+                        await done.wait()
+                except TimeoutError:
+                    continue
+        finally:
+            self.on_message = listener
+
+    def close(self) -> None:
+        """Close all channels; idempotent. Requests under way fail with ConnectionFailed."""
+        if self._closed:
+            return
+        self._closed = True
+        for channel, monitor in self._monitors.items():
+            self._loop.remove_reader(monitor.FD)
+            self._sockets[channel].disable_monitor()
+        for socket in self._sockets.values():
+            self._loop.remove_reader(socket.FD)
+            socket.close()
+        for future in self._replies.values():
+            if not future.done():
+                future.set_exception(ConnectionFailed())

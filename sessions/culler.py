@@ -1,0 +1,61 @@
+"""Ends what is idle, expired or dead.
+
+Activity is what clients do: executions, files, frames on a WebSocket. What a kernel prints by itself is none,
+or a thread that prints every minute would live forever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from sessions.registry import Registry
+from sessions.session import Session
+
+log = structlog.get_logger()
+
+
+class Culler:
+    """Looks at all sessions from time to time."""
+
+    def __init__(self, registry: Registry, clock: Callable[[], float], max_lifetime: float = 0.0) -> None:
+        """Set the rules.
+
+        Args:
+            registry: whose sessions; each has its own idle timeout.
+            clock: seconds, monotonic.
+            max_lifetime: seconds after which even a busy session is ended; 0: no limit.
+        """
+        self._registry = registry
+        self._clock = clock
+        self._max_lifetime = max_lifetime
+
+    def verdict(self, session: Session) -> str | None:
+        """Why a session is to be ended now, if it is."""
+        now = self._clock()
+        if 0 < self._max_lifetime <= now - session.created_at:
+            return f"the session reached its maximum lifetime of {self._max_lifetime:g} s"
+        if not session.in_use and now - session.last_activity >= session.spec.idle_timeout:
+            return f"the session was idle for {session.spec.idle_timeout:g} s"
+        return None
+
+    async def sweep(self) -> int:
+        """End what is to be ended.
+
+        Returns:
+            how many sessions were ended.
+        """
+        doomed = [(session, reason) for session in self._registry.all() if (reason := self.verdict(session))]
+        for session, reason in doomed:
+            log.info("session culled", tenant=session.key.tenant, session=session.key.name, reason=reason)
+        # The verdict and the end of the session's entry are one step: no execution comes between.
+        await asyncio.gather(*(self._registry.end(session.key, reason) for session, reason in doomed))
+        return len(doomed)
+
+    async def run(self, interval: float) -> None:
+        """Sweep every `interval` seconds until cancelled."""
+        while True:
+            await asyncio.sleep(interval)
+            await self.sweep()

@@ -1,0 +1,199 @@
+"""The error tree. Every failure a caller can meet is one of these, with a stable code.
+
+::
+
+    SessionError
+    ├── NotInitialized        SB001  the sandbox that was asked for is not there
+    ├── InvalidRequest        SB002  what was sent cannot be accepted
+    ├── ConnectionFailed      SB003  a kernel runs but cannot be talked to
+    ├── StartFailed           SB004  a kernel could not be started
+    ├── ExecutionTimeout      SB005  a cell ran past its deadline
+    ├── OutOfMemory           SB006  a kernel outgrew its memory
+    ├── QuotaExceeded         SB008  a tenant's limit is reached
+    ├── BackendUnavailable    SB009  the engine does not answer
+    ├── KernelDied            SB010  a kernel ended by itself
+    ├── SessionNotFound       SB011
+    ├── SessionExists         SB012
+    ├── SessionClosed         SB013  ended while it was in use
+    ├── FileNotFound          SB014
+    └── NoSpace               SB015  the workspace is full
+
+A class's docstring is the text a user sees: its first paragraph says what happened, its second what to do.
+To add one: subclass, give it the next free code, write both paragraphs, and give it a status in
+``kernel_gateway/handlers.py``; a test fails until all of it is there.
+"""
+
+from __future__ import annotations
+
+from inspect import cleandoc
+from typing import Any, ClassVar
+
+
+class SessionError(Exception):
+    """The request failed.
+
+    Try again; if it stays, tell the operator the time and the error code.
+    """
+
+    code: ClassVar[str] = "SB000"
+
+    def __init__(self, message: str = "", **details: Any) -> None:
+        """Describe one failure.
+
+        Args:
+            message: what happened, in place of the class's own first paragraph.
+            **details: JSON values that help to act on it; never code, keys or host paths.
+        """
+        self.message = message or self._paragraphs()[0]
+        self.details = details
+        super().__init__(self.message)
+
+    @classmethod
+    def _paragraphs(cls) -> list[str]:
+        return [" ".join(part.split()) for part in cleandoc(cls.__doc__ or "").split("\n\n")]
+
+    @property
+    def name(self) -> str:
+        """The class's name, which clients may match on."""
+        return type(self).__name__
+
+    @property
+    def resolution(self) -> str:
+        """What to do about it."""
+        return self._paragraphs()[1]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The error as every dialect's JSON starts from it."""
+        return {
+            "code": self.code,
+            "name": self.name,
+            "message": self.message,
+            "resolution": self.resolution,
+            "details": self.details,
+        }
+
+
+class NotInitialized(SessionError):
+    """The sandbox this gateway is set to use is not ready.
+
+    Run `kernel-gateway doctor`: it names what is missing and how to mend it.
+    """
+
+    code = "SB001"
+
+
+class InvalidRequest(SessionError):
+    """The request is not valid.
+
+    Correct the field that the message names.
+    """
+
+    code = "SB002"
+
+
+class ConnectionFailed(SessionError):
+    """The kernel runs but cannot be reached.
+
+    Try again; if it stays, run `kernel-gateway doctor` to check the kernels' network.
+    """
+
+    code = "SB003"
+
+
+class StartFailed(SessionError):
+    """The kernel could not be started.
+
+    Try again; if it stays, check the host's free memory and disk and run `kernel-gateway doctor`.
+    """
+
+    code = "SB004"
+
+
+class ExecutionTimeout(SessionError):
+    """The code ran longer than its timeout and was interrupted.
+
+    Raise `timeout` up to the gateway's maximum, or do the work in smaller steps.
+    """
+
+    code = "SB005"
+
+
+class OutOfMemory(SessionError):
+    """The kernel used more memory than its limit and was ended; its variables are lost.
+
+    Work on less data at a time, or ask the operator for a higher memory limit.
+    """
+
+    code = "SB006"
+
+
+class QuotaExceeded(SessionError):
+    """A limit of your tenant is reached.
+
+    End sessions you no longer need, wait for running cells, then try again.
+    """
+
+    code = "SB008"
+
+
+class BackendUnavailable(SessionError):
+    """The container engine does not answer.
+
+    Try again in a few seconds; running kernels are not affected.
+    """
+
+    code = "SB009"
+
+
+class KernelDied(SessionError):
+    """The kernel ended while it was needed; its variables are lost.
+
+    Run the setup cells again: the next execute starts a fresh kernel.
+    """
+
+    code = "SB010"
+
+
+class SessionNotFound(SessionError):
+    """There is no such session.
+
+    Create it first, or execute code in it: a session is made on first use.
+    """
+
+    code = "SB011"
+
+
+class SessionExists(SessionError):
+    """A session of this name exists already.
+
+    Use it, end it first, or choose another name.
+    """
+
+    code = "SB012"
+
+
+class SessionClosed(SessionError):
+    """The session was ended while the request was in flight.
+
+    Send the request again: it starts a new session.
+    """
+
+    code = "SB013"
+
+
+class FileNotFound(SessionError):
+    """There is no such file in the session's workspace.
+
+    List the workspace to see what is there.
+    """
+
+    code = "SB014"
+
+
+class NoSpace(SessionError):
+    """The session's workspace has no room for this.
+
+    Delete files, or ask the operator for a larger disk limit.
+    """
+
+    code = "SB015"

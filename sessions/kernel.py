@@ -1,0 +1,112 @@
+"""A running kernel: its handle and its open connection, from first answer to end."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from contextlib import suppress
+from dataclasses import replace
+
+from sessions.backends.base import Backend, KernelHandle, Launch
+from sessions.connection import Connection
+from sessions.errors import KernelDied, OutOfMemory, SessionError, StartFailed
+from sessions.models import ExitReason, KernelExit
+from sessions.tasks import spawn
+
+#: seconds a kernel may take from its start to its first answer
+START_TIMEOUT = 60.0
+#: seconds for the kernel to acknowledge an interrupt that came as a message
+INTERRUPT_TIMEOUT = 1.0
+
+
+class Kernel:
+    """One kernel that has answered."""
+
+    def __init__(self, launch: Launch, handle: KernelHandle, connection: Connection) -> None:
+        #: what it was started for
+        self.launch = launch
+        self.handle = handle
+        self.connection = connection
+        #: why the gateway ended it, if it did
+        self._cause: SessionError | None = None
+        self._exit = spawn(self._wait(), "kernel exit")
+        connection.on_broken = lambda: self._condemn(KernelDied("the kernel sent only malformed messages"))
+
+    @classmethod
+    async def start(cls, backend: Backend, launch: Launch) -> Kernel:
+        """Start a kernel and wait for its first answer.
+
+        Raises:
+            StartFailed: it ended or stayed silent; nothing of it is left.
+            BackendUnavailable: the engine does not answer.
+        """
+        launch = replace(launch, workspace=launch.workspace or uuid.uuid4().hex)
+        handle = await backend.start(launch)
+        # Anything that a session would not keep of one message need not be buffered either.
+        connection = Connection(handle.connection_info, max_message_bytes=2 * launch.limits.output)
+        kernel = cls(launch, handle, connection)
+        try:
+            await kernel._first_answer()
+        except BaseException:
+            await asyncio.shield(kernel.kill(StartFailed()))
+            raise
+        return kernel
+
+    async def _first_answer(self) -> None:
+        ready = spawn(self.connection.ready(), "kernel ready")
+        try:
+            await asyncio.wait({ready, self._exit}, timeout=START_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
+            if self._exit.done():
+                raise StartFailed(f"the kernel ended while it started (exit code {self._exit.result().code})")
+            if not ready.done():
+                raise StartFailed(f"the kernel did not answer within {START_TIMEOUT:.0f} s")
+            ready.result()
+        finally:
+            ready.cancel()
+
+    async def _wait(self) -> KernelExit:
+        ended = await self.handle.wait()
+        self.connection.close()
+        return ended
+
+    @property
+    def alive(self) -> bool:
+        """Whether it has not ended."""
+        return not self._exit.done()
+
+    async def wait(self) -> SessionError:
+        """Wait for its end.
+
+        Returns:
+            why it ended.
+        """
+        ended = await asyncio.shield(self._exit)
+        if self._cause is not None:
+            return self._cause
+        if ended.reason is ExitReason.OOM:
+            return OutOfMemory()
+        return KernelDied(exit_code=ended.code)
+
+    async def interrupt(self) -> None:
+        """Ask the kernel to interrupt its cell, by message: the cell sees KeyboardInterrupt."""
+        with suppress(TimeoutError, SessionError):
+            async with asyncio.timeout(INTERRUPT_TIMEOUT):
+                await self.connection.request("control", "interrupt_request", {})
+
+    async def signal(self) -> None:
+        """Interrupt the kernel by SIGINT, which also reaches a cell that keeps the interpreter's lock."""
+        await self.handle.interrupt()
+
+    async def kill(self, cause: SessionError) -> None:
+        """End it and wait until it is gone.
+
+        Args:
+            cause: what a cell in flight is told.
+        """
+        if self.alive and self._cause is None:
+            self._cause = cause
+        await self.handle.kill()
+        await asyncio.shield(self._exit)
+
+    def _condemn(self, cause: SessionError) -> None:
+        spawn(self.kill(cause), "kill broken kernel")

@@ -1,0 +1,76 @@
+"""The language table: which kernels there are, read from `kernel_image/kernelspecs/*/kernel.json`.
+
+A language is added by adding its folder there, and by nothing else. The folder's name is the language's;
+`metadata.kernel_gateway` holds what the standard kernelspec has no field for: `aliases`, `encryption` (the kernel
+speaks CurveZMQ) and `jupyter_name` (what notebooks call this kernel).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sessions.errors import InvalidRequest
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSpec:
+    """One language's kernel."""
+
+    name: str
+    display_name: str
+    #: with `{connection_file}`, and `{python}` for the interpreter that is there
+    argv: tuple[str, ...]
+    aliases: frozenset[str] = frozenset()
+    #: the name notebooks know it by, for example `python3`
+    jupyter_name: str = ""
+    #: the kernel speaks CurveZMQ
+    encryption: bool = False
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+class KernelSpecs:
+    """All languages, by name and alias."""
+
+    def __init__(self, directory: Path) -> None:
+        """Read the table.
+
+        Raises:
+            ValueError: two languages share a name or alias.
+        """
+        self.all = tuple(_read(path) for path in sorted(directory.glob("*/kernel.json")))
+        self._by_name: dict[str, KernelSpec] = {}
+        for spec in self.all:
+            for name in {spec.name, spec.jupyter_name, *spec.aliases}:
+                if name in self._by_name:
+                    raise ValueError(f"kernelspec name {name!r} is taken twice")
+                self._by_name[name] = spec
+
+    def find(self, language: str) -> KernelSpec:
+        """The kernel of a language or alias, in any case.
+
+        Raises:
+            InvalidRequest: there is none; the message lists those there are.
+        """
+        spec = self._by_name.get(language.lower())
+        if spec is None:
+            known = ", ".join(spec.name for spec in self.all)
+            raise InvalidRequest(f"unknown language {language[:64]!r}; known: {known}", field="language")
+        return spec
+
+
+def _read(path: Path) -> KernelSpec:
+    content: dict[str, Any] = json.loads(path.read_text())
+    ours = content.get("metadata", {}).get("kernel_gateway", {})
+    return KernelSpec(
+        name=path.parent.name,
+        display_name=content["display_name"],
+        argv=tuple(content["argv"]),
+        aliases=frozenset(ours.get("aliases", ())),
+        jupyter_name=ours.get("jupyter_name", path.parent.name),
+        encryption=bool(ours.get("encryption", False)),
+        env=content.get("env", {}),
+    )

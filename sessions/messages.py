@@ -1,0 +1,104 @@
+"""Jupyter messages on the wire: build and sign, verify and parse. Pure: frames in, values out.
+
+Source: "Messaging in Jupyter", protocol 5.4, wire protocol. What comes from a kernel is hostile: a frame
+either becomes a `Message` whose parts have the right JSON types, or `MalformedMessage` says why not.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from jupyter_client.session import DELIM, Session
+
+#: delimiter, signature, header, parent header, metadata, content
+_PARTS = 6
+
+
+class MalformedMessage(Exception):
+    """A kernel sent frames that are no Jupyter message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message from a kernel."""
+
+    channel: str
+    header: dict[str, Any]
+    parent: dict[str, Any]
+    metadata: dict[str, Any]
+    content: dict[str, Any]
+    buffers: tuple[bytes, ...] = ()
+    #: bytes on the wire
+    size: int = 0
+
+    @property
+    def type(self) -> str:
+        """`msg_type` of the header."""
+        return str(self.header["msg_type"])
+
+    @property
+    def parent_id(self) -> str:
+        """The id of the request that caused it; empty when the kernel names none."""
+        parent = self.parent.get("msg_id")
+        return parent if isinstance(parent, str) else ""
+
+
+class Codec:
+    """Signs and checks messages of one kernel with its HMAC key."""
+
+    def __init__(self, key: bytes) -> None:
+        self._session = Session(key=key, username="gateway")
+
+    def request(
+        self, msg_type: str, content: dict[str, Any], parent: dict[str, Any] | None = None
+    ) -> tuple[str, list[bytes]]:
+        """Build and sign one request.
+
+        Returns:
+            its message id, and its frames.
+        """
+        message = self._session.msg(msg_type, content, parent=parent)
+        return str(message["header"]["msg_id"]), self._session.serialize(message)
+
+    def parse(self, channel: str, frames: Sequence[bytes]) -> Message:
+        """Verify and parse what came in on `channel`.
+
+        Raises:
+            MalformedMessage: no delimiter, a wrong signature, no JSON, or JSON of the wrong shape.
+        """
+        try:
+            start = frames.index(DELIM)
+        except ValueError:
+            raise MalformedMessage("no delimiter") from None
+        if len(frames) < start + _PARTS:
+            raise MalformedMessage("too few frames")
+        signature, *parts = frames[start + 1 : start + _PARTS]
+        if not hmac.compare_digest(self._session.sign(parts), signature):
+            raise MalformedMessage("wrong signature")
+        header, parent, metadata, content = (_json_object(part) for part in parts)
+        if not isinstance(header.get("msg_type"), str) or not isinstance(header.get("msg_id"), str):
+            raise MalformedMessage("header without msg_type or msg_id")
+        buffers = tuple(frames[start + _PARTS :])
+        return Message(channel, header, parent, metadata, content, buffers, sum(map(len, frames)))
+
+
+def _json_object(part: bytes) -> dict[str, Any]:
+    try:
+        value = orjson.loads(part)
+    except orjson.JSONDecodeError:
+        value = _forgiving(part)
+    if isinstance(value, dict):
+        return value
+    raise MalformedMessage("a part is not a JSON object")
+
+
+def _forgiving(part: bytes) -> Any:
+    # ipykernel passes bytes that are no UTF-8 (a cell printing '\udc80') through as they are.
+    try:
+        return orjson.loads(part.decode("utf-8", "replace"))
+    except orjson.JSONDecodeError as error:
+        raise MalformedMessage(f"no JSON: {error.msg}") from None

@@ -1,0 +1,175 @@
+"""Jupyter messages in, nbformat outputs out. Pure: no I/O, no clock.
+
+An `OutputArea` is what stands below one cell of a notebook. It is fed the kernel's iopub messages and keeps
+what a notebook would show in the end; `feed` returns the event that a streaming client is to be told.
+
+Source: nbformat 4.5 (outputs), "Messaging in Jupyter" 5.4 (stream, display_data, clear_output, error).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sessions.messages import Message
+
+Event = dict[str, Any]
+Output = dict[str, Any]
+
+
+class OutputArea:
+    """The outputs of one cell, as a notebook would keep them, within a number of bytes."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._outputs: list[Output] = []
+        self._sizes: list[int] = []
+        self._max_bytes = max_bytes
+        self._clear_pending = False
+        #: some output was left out
+        self.truncated = False
+        #: bytes fed so far, cleared ones included: what is sent to a client is bounded by this
+        self._fed = 0
+        #: bytes kept
+        self.size = 0
+
+    def feed(self, message: Message) -> Event | None:
+        """Take in one iopub message.
+
+        Returns:
+            what changed, for a streaming client; None when nothing did.
+        """
+        handler = _HANDLERS.get(message.type)
+        return handler(self, message) if handler else None
+
+    def outputs(self) -> list[Output]:
+        """The outputs in nbformat's form, without what only serves this class."""
+        return [_joined(output) for output in self._outputs]
+
+    def update(self, display_id: str, data: dict[str, Any], metadata: dict[str, Any], size: int) -> bool:
+        """Replace the content of the displays with this id.
+
+        Returns:
+            whether there were any, and room for it.
+        """
+        places = [i for i, output in enumerate(self._outputs) if output.get("display_id") == display_id]
+        if not places or not self._admit(size * len(places)):
+            return False
+        for place in places:
+            self._outputs[place] |= {"data": data, "metadata": metadata}
+            self._grow(place, size - self._sizes[place])
+        return True
+
+    def _admit(self, size: int) -> bool:
+        self._fed += size
+        if self._fed > self._max_bytes:
+            self.truncated = True
+        return not self.truncated
+
+    def _grow(self, place: int, size: int) -> None:
+        self._sizes[place] += size
+        self.size += size
+
+    def _append(self, output: Output, size: int) -> Event | None:
+        if not self._admit(size):
+            return None
+        if self._clear_pending:
+            self._clear()
+        self._outputs.append(output)
+        self._sizes.append(0)
+        self._grow(-1, size)
+        return {"type": "output", "output": _joined(output)}
+
+    def _stream(self, message: Message) -> Event | None:
+        name, text = message.content.get("name"), message.content.get("text")
+        if name not in {"stdout", "stderr"} or not isinstance(text, str):
+            return None
+        last = self._outputs[-1] if self._outputs and not self._clear_pending else None
+        if last is None or last["output_type"] != "stream" or last["name"] != name:
+            return self._append({"output_type": "stream", "name": name, "text": [text]}, len(text))
+        if not self._admit(len(text)):
+            return None
+        last["text"].append(text)
+        self._grow(-1, len(text))
+        return {"type": "output", "output": {"output_type": "stream", "name": name, "text": text}}
+
+    def _display(self, message: Message) -> Event | None:
+        output: Output = {"output_type": message.type, "data": bundle(message), "metadata": metadata_of(message)}
+        if message.type == "execute_result":
+            output["execution_count"] = count_of(message)
+        if display_id := display_id_of(message):
+            output["display_id"] = display_id
+        return self._append(output, message.size)
+
+    def _error(self, message: Message) -> Event | None:
+        content = message.content
+        traceback = content.get("traceback")
+        return self._append(
+            {
+                "output_type": "error",
+                "ename": str(content.get("ename", "")),
+                "evalue": str(content.get("evalue", "")),
+                "traceback": [str(line) for line in traceback] if isinstance(traceback, list) else [],
+            },
+            message.size,
+        )
+
+    def _clear_output(self, message: Message) -> Event:
+        wait = message.content.get("wait") is True
+        if wait:
+            self._clear_pending = True
+        else:
+            self._clear()
+        return {"type": "clear_output", "wait": wait}
+
+    def _clear(self) -> None:
+        self._outputs.clear()
+        self._sizes.clear()
+        self.size = 0
+        self._clear_pending = False
+
+
+_HANDLERS = {
+    "stream": OutputArea._stream,  # noqa: SLF001 - this class's own table
+    "display_data": OutputArea._display,  # noqa: SLF001
+    "execute_result": OutputArea._display,  # noqa: SLF001
+    "error": OutputArea._error,  # noqa: SLF001
+    "clear_output": OutputArea._clear_output,  # noqa: SLF001
+}
+
+
+def bundle(message: Message) -> dict[str, Any]:
+    """The MIME bundle of a display; a text mimetype's value becomes a string whatever the kernel sent."""
+    data = message.content.get("data")
+    if not isinstance(data, dict):
+        return {}
+    return {mime: value if _is_json(mime) or isinstance(value, str) else str(value) for mime, value in data.items()}
+
+
+def metadata_of(message: Message) -> dict[str, Any]:
+    """A display's metadata."""
+    metadata = message.content.get("metadata")
+    return metadata if isinstance(metadata, dict) else {}
+
+
+def display_id_of(message: Message) -> str | None:
+    """The id under which a display can be updated later."""
+    transient = message.content.get("transient")
+    display_id = transient.get("display_id") if isinstance(transient, dict) else None
+    return display_id if isinstance(display_id, str) else None
+
+
+def count_of(message: Message) -> int | None:
+    """The execution counter a message carries, if it is one."""
+    count = message.content.get("execution_count")
+    return count if type(count) is int and count >= 0 else None
+
+
+def _is_json(mime: str) -> bool:
+    return mime == "application/json" or mime.endswith("+json")
+
+
+def _joined(output: Output) -> Output:
+    """One output in nbformat's own form: stream text in one piece, no display id."""
+    public = {key: value for key, value in output.items() if key != "display_id"}
+    if output["output_type"] == "stream":
+        public["text"] = "".join(output["text"])
+    return public

@@ -1,0 +1,100 @@
+"""Kernels started ahead of need: handed out once, never taken back.
+
+Only what is the same for everybody is kept warm: default limits, no extra environment, no workspace of an
+earlier kernel. Anything else is started when it is asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict, deque
+
+import structlog
+
+from sessions.backends.base import Backend, Launch
+from sessions.errors import SessionClosed, SessionError
+from sessions.kernel import Kernel
+from sessions.kernelspecs import KernelSpec
+from sessions.models import Limits
+from sessions.tasks import spawn
+
+log = structlog.get_logger()
+
+
+class Pool:
+    """Warm kernels per language that is in use."""
+
+    def __init__(self, backend: Backend, limits: Limits, size: int) -> None:
+        """Begin empty.
+
+        Args:
+            backend: where kernels run.
+            limits: of the kernels kept warm.
+            size: how many of each language.
+        """
+        self._backend = backend
+        self._limits = limits
+        self._size = size
+        self._warm: dict[str, deque[Kernel]] = defaultdict(deque)
+        self._refilling: dict[str, asyncio.Task[None]] = {}
+        self._closed = False
+
+    def depth(self) -> int:
+        """How many kernels wait."""
+        return sum(map(len, self._warm.values()))
+
+    def keep_warm(self, kernelspec: KernelSpec) -> None:
+        """See to it that a language has its warm kernels."""
+        if not self._closed and kernelspec.name not in self._refilling:
+            task = self._refilling[kernelspec.name] = spawn(self._refill(kernelspec), f"warm {kernelspec.name}")
+            task.add_done_callback(lambda _task: self._refilling.pop(kernelspec.name, None))
+
+    async def _refill(self, kernelspec: KernelSpec) -> None:
+        warm = self._warm[kernelspec.name]
+        while len(warm) < self._size:
+            try:
+                kernel = await Kernel.start(self._backend, Launch(kernelspec, self._limits))
+            except SessionError as error:
+                log.warning("no warm kernel", language=kernelspec.name, code=error.code, reason=error.message)
+                return  # the next acquire asks again
+            if self._closed:
+                await kernel.kill(SessionClosed())
+                return
+            warm.append(kernel)
+
+    async def acquire(self, launch: Launch) -> Kernel:
+        """A kernel for one session: a warm one that fits, or a new one.
+
+        Raises:
+            StartFailed: it ended or stayed silent.
+            BackendUnavailable: the engine does not answer.
+        """
+        if launch != Launch(launch.kernelspec, self._limits):
+            return await Kernel.start(self._backend, launch)
+        warm = self._warm[launch.kernelspec.name]
+        while warm:
+            kernel = warm.popleft()
+            if kernel.alive:
+                self.keep_warm(launch.kernelspec)
+                return kernel
+        try:
+            return await Kernel.start(self._backend, launch)
+        finally:
+            self.keep_warm(launch.kernelspec)
+
+    async def delete_workspace(self, workspace: str) -> None:
+        """Delete what a session's kernels have written."""
+        await self._backend.delete_workspace(workspace)
+
+    async def close(self) -> None:
+        """End the kernels that wait, and warm no more."""
+        self._closed = True
+        tasks = list(self._refilling.values())
+        if tasks:
+            await asyncio.wait(tasks)
+        kernels = [kernel for warm in self._warm.values() for kernel in warm]
+        await asyncio.gather(*(kernel.kill(SessionClosed()) for kernel in kernels))
+        for kernel in kernels:
+            if kernel.launch.workspace:
+                await self._backend.delete_workspace(kernel.launch.workspace)
+        self._warm.clear()

@@ -1,0 +1,291 @@
+"""A kernel with a name: its states, its turns, what its clients may count on.
+
+The session is where a kernel's messages meet what was asked of it. It knows no HTTP and no engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from sessions.backends.base import Launch
+from sessions.errors import KernelDied, SessionClosed, SessionError
+from sessions.execution import Execution, Patience, Standing
+from sessions.kernel import Kernel
+from sessions.kernelspecs import KernelSpec
+from sessions.messages import Message
+from sessions.models import ExecuteRequest, ExecutionResult, SessionKey, SessionSpec, StateChange
+from sessions.quotas import Quotas
+from sessions.tasks import spawn
+from sessions.transcript import Transcript
+
+
+class State(StrEnum):
+    """What a session is doing."""
+
+    #: its kernel is being started
+    STARTING = "starting"
+    #: it waits for a cell
+    IDLE = "idle"
+    #: it runs a cell
+    BUSY = "busy"
+    #: its kernel is gone; the next cell starts another
+    DEAD = "dead"
+    #: it was ended
+    CLOSED = "closed"
+
+
+#: An illegal move is a missing entry.
+MOVES = {
+    State.STARTING: {State.IDLE, State.DEAD, State.CLOSED},
+    State.IDLE: {State.BUSY, State.DEAD, State.CLOSED},
+    State.BUSY: {State.IDLE, State.DEAD, State.CLOSED},
+    State.DEAD: {State.STARTING, State.CLOSED},
+    State.CLOSED: set[State](),
+}
+
+
+class KernelSource(Protocol):
+    """Where a session gets its kernels from."""
+
+    async def acquire(self, launch: Launch) -> Kernel:
+        """A kernel that has answered, for nobody else.
+
+        Args:
+            launch: what it must be; without a workspace it brings one of its own.
+
+        Raises:
+            SessionError: there is none to be had.
+        """
+
+    async def delete_workspace(self, workspace: str) -> None:
+        """Delete what kernels of a session have written."""
+
+
+#: told of every execution that ended
+Observer = Callable[[SessionKey, ExecuteRequest, ExecutionResult], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a session shares with the others."""
+
+    kernels: KernelSource
+    quotas: Quotas
+    clock: Callable[[], float]
+    observe: Observer
+    patience: Patience
+
+
+class Session:
+    """One tenant's named kernel."""
+
+    def __init__(self, key: SessionKey, spec: SessionSpec, kernelspec: KernelSpec, around: Surroundings) -> None:
+        self.key = key
+        self.spec = spec
+        self.kernelspec = kernelspec
+        self.state = State.STARTING
+        self.incarnation = 0
+        self.transcript = Transcript(spec.limits.output)
+        self.created_at = self.last_activity = around.clock()
+        self._around = around
+        self._launch = Launch(kernelspec, spec.limits, spec.env)
+        self._kernel: Kernel | None = None
+        self._mourner: asyncio.Task[None] | None = None
+        self._starting: asyncio.Task[Kernel] | None = None
+        self._turn = asyncio.Lock()
+        self._restarting = asyncio.Lock()
+        self._executions: dict[str, Execution] = {}
+        #: executions that run or wait for their turn
+        self._pending = 0
+        #: what the next execution is told of the variables
+        self._news: tuple[StateChange, str | None] = (StateChange.PRESERVED, None)
+
+    # -- state ----------------------------------------------------------------------------------------------
+
+    def _move(self, state: State) -> None:
+        if state not in MOVES[self.state]:
+            raise RuntimeError(f"session {self.key} cannot go from {self.state} to {state}")
+        self.state = state
+
+    def touch(self) -> None:
+        """Note that a client has used it."""
+        self.last_activity = self._around.clock()
+
+    @property
+    def in_use(self) -> bool:
+        """Whether a cell runs or waits."""
+        return self._pending > 0
+
+    def announce(self, change: StateChange, reason: str) -> None:
+        """Tell the next execution, once, what became of the variables."""
+        self._news = (change, reason)
+
+    def _standing(self) -> Standing:
+        (change, reason), self._news = self._news, (StateChange.PRESERVED, None)
+        return Standing(change, reason, self.incarnation)
+
+    # -- kernel ---------------------------------------------------------------------------------------------
+
+    async def ensure_kernel(self) -> Kernel:
+        """The session's kernel, started if there is none. Concurrent callers get the same one.
+
+        Raises:
+            SessionClosed: the session was ended.
+            SessionError: no kernel could be started.
+        """
+        if self.state is State.CLOSED:
+            raise SessionClosed
+        if self._kernel is not None:
+            if self._kernel.alive:
+                return self._kernel
+            if self._mourner is not None:  # it ended this very moment, and what follows from that comes first
+                await self._mourner
+                return await self.ensure_kernel()
+        if self._starting is None:
+            if self.state is not State.STARTING:
+                self._move(State.STARTING)
+            self._starting = spawn(self._start(), f"start {self.key}")
+        # The start goes on for the others when one of its callers leaves.
+        return await asyncio.shield(self._starting)
+
+    async def _start(self) -> Kernel:
+        try:
+            kernel = await self._around.kernels.acquire(self._launch)
+        except SessionError:
+            if self.state is State.STARTING:
+                self._move(State.DEAD)
+            raise
+        finally:
+            self._starting = None
+        if self.state is State.CLOSED:
+            await kernel.kill(SessionClosed())
+            raise SessionClosed
+        self._adopt(kernel)
+        self._move(State.IDLE)
+        return kernel
+
+    def _adopt(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+        self._launch = kernel.launch
+        self.incarnation += 1
+        kernel.connection.on_message = self._on_message
+        self._mourner = spawn(self._mourn(kernel), f"watch kernel of {self.key}")
+
+    async def _mourn(self, kernel: Kernel) -> None:
+        cause = await kernel.wait()
+        kernel.connection.on_message = lambda _message: None
+        if kernel is self._kernel and self.state is not State.CLOSED:
+            self._kernel = None
+            self._move(State.DEAD)
+            self.announce(StateChange.LOST, cause.message)
+        for execution in list(self._executions.values()):
+            if execution.kernel is kernel:
+                execution.kernel_gone(cause)
+
+    def _on_message(self, message: Message) -> None:
+        event = self.transcript.feed(message) if message.channel == "iopub" else None
+        execution = self._executions.get(message.parent_id)
+        if execution is not None:
+            execution.feed(message, event)
+
+    # -- what clients do ------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def execute(self, request: ExecuteRequest) -> AsyncIterator[Execution]:
+        """Run a cell when it is its turn. Leaving the context early interrupts the cell and keeps the variables.
+
+        Raises:
+            QuotaExceeded: the tenant has too many executions under way.
+            SessionClosed: the session was ended.
+            SessionError: no kernel could be started.
+        """
+        with self._around.quotas.execution(self.key.tenant):
+            self._pending += 1
+            try:
+                async with self._turn:
+                    kernel = await self.ensure_kernel()
+                    execution = Execution(kernel, self.transcript, request, self._standing(), self._around.patience)
+                    async with self._in_flight(execution):
+                        yield execution
+            finally:
+                self._pending -= 1
+                self.touch()
+
+    @asynccontextmanager
+    async def _in_flight(self, execution: Execution) -> AsyncIterator[None]:
+        self._executions[execution.id] = execution
+        self._move(State.BUSY)
+        try:
+            yield
+        finally:
+            # Shielded: the turn is not given on before the cell has ended, whoever loses patience.
+            await asyncio.shield(spawn(self._out_of_flight(execution), "end of execution"))
+
+    async def _out_of_flight(self, execution: Execution) -> None:
+        result = await execution.leave()
+        del self._executions[execution.id]
+        if self.state is State.BUSY:
+            self._move(State.IDLE)
+        self._around.observe(self.key, execution.request, result)
+
+    async def interrupt(self) -> bool:
+        """Interrupt the running cell and keep the variables.
+
+        Returns:
+            whether one was running.
+        """
+        self.touch()
+        running = list(self._executions.values())
+        for execution in running:
+            spawn(execution.interrupt(), "interrupt")
+        return bool(running)
+
+    async def restart(self) -> None:
+        """Give the session a fresh kernel on the same workspace. A running cell ends with it.
+
+        Raises:
+            SessionClosed: the session was ended.
+            SessionError: no kernel could be started; the session keeps the one it has.
+        """
+        async with self._restarting:
+            self.touch()
+            old = self._kernel
+            if old is None or not old.alive:
+                await self.ensure_kernel()
+            else:
+                # The new one first: a workspace in memory lives as long as somebody uses it.
+                kernel = await self._around.kernels.acquire(self._launch)
+                if self.state is State.CLOSED:
+                    await kernel.kill(SessionClosed())
+                    raise SessionClosed
+                self._adopt(kernel)
+                await old.kill(KernelDied("the session was restarted while the cell ran"))
+            self.announce(StateChange.RESTARTED, "a restart was asked for")
+
+    async def close(self, reason: str = "the session was ended") -> None:
+        """End the session and free all it has. Idempotent."""
+        if self.state is State.CLOSED:
+            return
+        self._move(State.CLOSED)
+        if self._starting is not None:
+            await asyncio.wait({self._starting})
+        if self._kernel is not None:
+            await self._kernel.kill(SessionClosed(reason))
+        if self._launch.workspace is not None:
+            await self._around.kernels.delete_workspace(self._launch.workspace)
+
+    async def run_tool(
+        self, name: str, argument: str, stdin: AsyncIterable[bytes] | None = None
+    ) -> AsyncGenerator[bytes, None]:
+        """Run one of the image's tools beside the kernel; see `KernelHandle.run_tool`."""
+        self.touch()
+        kernel = await self.ensure_kernel()
+        async with aclosing(kernel.handle.run_tool(name, argument, stdin)) as output:
+            async for piece in output:
+                yield piece
+        self.touch()

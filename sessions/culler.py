@@ -7,7 +7,6 @@ or a thread that prints every minute would live forever.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 import structlog
 
@@ -20,24 +19,21 @@ log = structlog.get_logger()
 class Culler:
     """Looks at all sessions from time to time."""
 
-    def __init__(self, registry: Registry, clock: Callable[[], float], max_lifetime: float = 0.0) -> None:
+    def __init__(self, registry: Registry, max_lifetime: float = 0.0) -> None:
         """Set the rules.
 
         Args:
             registry: whose sessions; each has its own idle timeout.
-            clock: seconds, monotonic.
             max_lifetime: seconds after which even a busy session is ended; 0: no limit.
         """
         self._registry = registry
-        self._clock = clock
         self._max_lifetime = max_lifetime
 
     def verdict(self, session: Session) -> str | None:
         """Why a session is to be ended now, if it is."""
-        now = self._clock()
-        if 0 < self._max_lifetime <= now - session.created_at:
+        if 0 < self._max_lifetime <= session.age():
             return f"the session reached its maximum lifetime of {self._max_lifetime:g} s"
-        if not session.in_use and now - session.last_activity >= session.spec.idle_timeout:
+        if session.idle_for() >= session.spec.idle_timeout:
             return f"the session was idle for {session.spec.idle_timeout:g} s"
         return None
 

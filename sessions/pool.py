@@ -16,6 +16,7 @@ from sessions.errors import SessionClosed, SessionError
 from sessions.kernel import Kernel
 from sessions.kernelspecs import KernelSpec
 from sessions.models import Limits
+from sessions.readiness import Readiness
 from sessions.tasks import spawn
 
 log = structlog.get_logger()
@@ -24,15 +25,17 @@ log = structlog.get_logger()
 class Pool:
     """Warm kernels per language that is in use."""
 
-    def __init__(self, backend: Backend, limits: Limits, size: int) -> None:
+    def __init__(self, backend: Backend, readiness: Readiness, limits: Limits, size: int) -> None:
         """Begin empty.
 
         Args:
             backend: where kernels run.
+            readiness: whether they can be started there.
             limits: of the kernels kept warm.
             size: how many of each language.
         """
         self._backend = backend
+        self._readiness = readiness
         self._limits = limits
         self._size = size
         self._warm: dict[str, deque[Kernel]] = defaultdict(deque)
@@ -41,7 +44,7 @@ class Pool:
 
     def depth(self) -> int:
         """How many kernels wait."""
-        return sum(map(len, self._warm.values()))
+        return sum(kernel.alive for warm in self._warm.values() for kernel in warm)
 
     def keep_warm(self, kernelspec: KernelSpec) -> None:
         """See to it that a language has its warm kernels."""
@@ -53,22 +56,22 @@ class Pool:
         warm = self._warm[kernelspec.name]
         while len(warm) < self._size:
             try:
+                self._readiness.require()
                 kernel = await Kernel.start(self._backend, Launch(kernelspec, self._limits))
             except SessionError as error:
                 log.warning("no warm kernel", language=kernelspec.name, code=error.code, reason=error.message)
                 return  # the next acquire asks again
-            if self._closed:
-                await kernel.kill(SessionClosed())
-                return
             warm.append(kernel)
 
     async def acquire(self, launch: Launch) -> Kernel:
         """A kernel for one session: a warm one that fits, or a new one.
 
         Raises:
+            NotInitialized: the sandbox is not ready.
             StartFailed: it ended or stayed silent.
             BackendUnavailable: the engine does not answer.
         """
+        self._readiness.require()
         if launch != Launch(launch.kernelspec, self._limits):
             return await Kernel.start(self._backend, launch)
         warm = self._warm[launch.kernelspec.name]
@@ -89,9 +92,10 @@ class Pool:
     async def close(self) -> None:
         """End the kernels that wait, and warm no more."""
         self._closed = True
-        tasks = list(self._refilling.values())
-        if tasks:
-            await asyncio.wait(tasks)
+        refilling = list(self._refilling.values())
+        for task in refilling:
+            task.cancel()  # a kernel that is just being started is ended on the way out
+        await asyncio.gather(*refilling, return_exceptions=True)
         kernels = [kernel for warm in self._warm.values() for kernel in warm]
         await asyncio.gather(*(kernel.kill(SessionClosed()) for kernel in kernels))
         for kernel in kernels:

@@ -116,6 +116,14 @@ class Session:
         """Note that a client has used it."""
         self.last_activity = self._around.clock()
 
+    def age(self) -> float:
+        """Seconds since it was made."""
+        return self._around.clock() - self.created_at
+
+    def idle_for(self) -> float:
+        """Seconds since a client last used it; 0 while a cell runs or waits."""
+        return 0.0 if self.in_use else self._around.clock() - self.last_activity
+
     @property
     def in_use(self) -> bool:
         """Whether a cell runs or waits."""

@@ -1,0 +1,71 @@
+"""A credential becomes a tenant, in constant time. Every way to carry a key that a dialect knows is read here."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+
+from tornado.httputil import HTTPServerRequest
+
+from kernel_gateway.errors import Unauthorized
+
+#: the tenant of a gateway that was given no keys
+LOCAL_TENANT = "local"
+
+
+class Keys:
+    """The keys there are, as digests."""
+
+    def __init__(self, keys: Mapping[str, str]) -> None:
+        """Keep them.
+
+        Args:
+            keys: tenant by key.
+        """
+        self._tenants = [(_digest(key), tenant) for key, tenant in keys.items()]
+
+    def tenant(self, request: HTTPServerRequest) -> str:
+        """Whose request it is.
+
+        Raises:
+            Unauthorized: it carries no key, or one that is not known.
+        """
+        key = _credential(request)
+        if key is None:
+            raise Unauthorized("the request carries no key")
+        digest, found = _digest(key), None
+        for known, tenant in self._tenants:  # all of them, however early one fits
+            if hmac.compare_digest(known, digest):
+                found = tenant
+        if found is None:
+            raise Unauthorized
+        return found
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+
+
+def _credential(request: HTTPServerRequest) -> str | None:
+    """`Authorization: Bearer KEY` or `token KEY`, `X-API-Key: KEY`."""
+    scheme, _, key = request.headers.get("Authorization", "").partition(" ")
+    if scheme.lower() in {"bearer", "token"} and key.strip():
+        return key.strip()
+    return request.headers.get("X-API-Key") or None
+
+
+def make_local_key(state_dir: Path) -> tuple[str, Path]:
+    """A key for this start of a gateway that was given none, written to a file only its user can read.
+
+    Returns:
+        the key, and the file.
+    """
+    key = secrets.token_urlsafe(32)
+    path = state_dir / "key"
+    path.unlink(missing_ok=True)
+    path.touch(mode=0o600, exist_ok=False)
+    path.write_text(key + "\n")
+    return key, path

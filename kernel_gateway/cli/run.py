@@ -1,0 +1,127 @@
+"""`kernel-gateway run`: one cell in a session of a running gateway."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import orjson
+from tornado.httpclient import AsyncHTTPClient, HTTPError, HTTPRequest
+
+from kernel_gateway.config import Client
+
+NAME = "run"
+HELP = "run code in a session of a running gateway"
+
+#: exit code of the command by the cell's status
+EXIT = {"ok": 0, "error": 1, "timeout": 3, "interrupted": 4, "died": 5}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's flags."""
+    parser.add_argument(
+        "file", nargs="?", type=Path, metavar="FILE", help="a file of code; - or nothing: standard input"
+    )
+    parser.add_argument("-c", "--code", help="code, instead of a file")
+    parser.add_argument("-s", "--session", default="cli", help="the session's name (default: %(default)s)")
+    parser.add_argument("-t", "--timeout", type=float, help="seconds the cell may run")
+    parser.add_argument("--json", action="store_true", help="print the reply as JSON")
+    parser.add_argument("--url", help="the gateway (default: http://127.0.0.1:8888) [KERNEL_GATEWAY_URL]")
+    parser.add_argument("--key", help="a tenant's key (default: the one in the state directory) [KERNEL_GATEWAY_KEY]")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Run one cell and print what it shows as it comes.
+
+    Returns:
+        0 when the cell succeeded; 1 error, 2 not accepted, 3 timeout, 4 interrupted, 5 died.
+    """
+    client = Client(**{name: value for name in ("url", "key") if (value := getattr(arguments, name)) is not None})
+    body = {"code": _code(arguments)} | ({"timeout": arguments.timeout} if arguments.timeout else {})
+    try:
+        result = asyncio.run(_execute(client, arguments.session, body, show=not arguments.json))
+    except (HTTPError, OSError) as error:
+        print(f"kernel-gateway: {_explained(error, client.url)}", file=sys.stderr)
+        return 2
+    if arguments.json:
+        print(json.dumps(result, indent=2))
+    else:
+        _print_end(result)
+    return EXIT[result["status"]]
+
+
+def _code(arguments: argparse.Namespace) -> str:
+    if arguments.code is not None:
+        return str(arguments.code)
+    if arguments.file is None or str(arguments.file) == "-":
+        return sys.stdin.read()
+    return str(arguments.file.read_text())
+
+
+async def _execute(client: Client, session: str, body: dict[str, Any], *, show: bool) -> dict[str, Any]:
+    """Execute, streamed when it is to be shown.
+
+    Returns:
+        the reply, or in a stream its last event.
+    """
+    last: dict[str, Any] = {}
+    rest = b""
+
+    def received(chunk: bytes) -> None:
+        nonlocal last, rest
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            last = orjson.loads(line)
+            if last["type"] == "output":
+                _print_output(last["output"])
+
+    request = HTTPRequest(
+        f"{client.url}/v1/sessions/{session}/execute",
+        method="POST",
+        headers={
+            "Authorization": f"Bearer {client.credential()}",
+            "Content-Type": "application/json",
+            "Accept": "application/x-ndjson" if show else "application/json",
+        },
+        body=orjson.dumps(body),
+        request_timeout=0,
+        streaming_callback=received if show else None,
+    )
+    response = await AsyncHTTPClient(force_instance=True).fetch(request, raise_error=False)
+    if response.code != 200:  # noqa: PLR2004
+        raise HTTPError(response.code, response.reason, response)
+    return last if show else dict(orjson.loads(response.body))
+
+
+def _print_output(output: dict[str, Any]) -> None:
+    match output["output_type"]:
+        case "stream":
+            print(output["text"], end="", file=sys.stderr if output["name"] == "stderr" else sys.stdout, flush=True)
+        case "error":
+            print("\n".join(output["traceback"]), file=sys.stderr)
+        case _:
+            others = [mime for mime in output["data"] if mime != "text/plain"]
+            print(output["data"].get("text/plain", ""), *(f"[{mime}]" for mime in others))
+
+
+def _print_end(result: dict[str, Any]) -> None:
+    notes = []
+    if result["error"]:
+        notes.append(f"{result['error']['code']}: {result['error']['message']}")
+    if result["state"] != "preserved":
+        notes.append(f"state {result['state']}: {result['state_reason']}")
+    if result["truncated"]:
+        notes.append("some output was left out")
+    for note in notes:
+        print(f"kernel-gateway: {note}", file=sys.stderr)
+
+
+def _explained(error: HTTPError | OSError, url: str) -> str:
+    if isinstance(error, HTTPError) and error.response is not None and error.response.body:
+        failure = orjson.loads(error.response.body)["error"]
+        return f"{failure['code']}: {failure['message']} - {failure['resolution']}"
+    return f"no gateway at {url}: {error}"

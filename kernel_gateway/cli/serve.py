@@ -1,0 +1,63 @@
+"""`kernel-gateway serve`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+import sys
+
+from kernel_gateway import logs
+from kernel_gateway.app import AlreadyRunning, Service
+from kernel_gateway.cli.settings import add_settings, settings_from
+
+NAME = "serve"
+HELP = "run the gateway"
+
+add_arguments = add_settings
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Serve until SIGTERM or SIGINT.
+
+    Returns:
+        0 after an orderly end, 1 when it cannot start.
+    """
+    logs.set_up()
+    try:
+        service = Service(settings_from(arguments))
+        asyncio.run(_serve(service))
+    except (AlreadyRunning, OSError) as error:
+        print(f"kernel-gateway: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+async def _serve(service: Service) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    try:
+        await service.start()
+        print(banner(service), flush=True)
+        await stop.wait()
+    finally:
+        await service.stop()
+
+
+def banner(service: Service) -> str:
+    """What the operator is shown: address, isolation, key, and a call to paste."""
+    key = service.local_key[0] if service.local_key else "$KEY"
+    url = f"http://{service.settings.host}:{service.port}"
+    lines = [f"kernel-gateway listens on {url}", f"isolation: {service.backend.isolation}"]
+    if trouble := service.readiness.trouble:
+        lines += [f"NOT READY ({trouble.code}): {trouble.message}", f"  {trouble.resolution}"]
+    if service.local_key:
+        lines.append(f"key of tenant local: {key}  (also in {service.local_key[1]})")
+    lines.append("try:")
+    lines.append(
+        f"  curl -s {url}/v1/sessions/demo/execute -H 'Authorization: Bearer {key}' "
+        """-d '{"code": "x = 40 + 2; x"}'"""
+    )
+    return "\n".join(lines)

@@ -1,0 +1,28 @@
+"""Settings as flags: one for each field of `Settings`, made from it."""
+
+from __future__ import annotations
+
+import argparse
+
+from kernel_gateway.config import Settings
+
+
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    """Add a flag for every setting; the environment variable and the default stand in its help."""
+    for name, field in Settings.model_fields.items():
+        default = "" if field.default in (None, "", {}) or field.default == [] else f" (default: {field.default})"
+        parser.add_argument(
+            f"--{name.replace('_', '-')}",
+            metavar="VALUE",
+            default=argparse.SUPPRESS,
+            help=f"{field.description}{default} [KERNEL_GATEWAY_{name.upper()}]".replace("%", "%%"),
+        )
+
+
+def settings_from(arguments: argparse.Namespace) -> Settings:
+    """Flags first, then the environment, then defaults.
+
+    Raises:
+        pydantic.ValidationError: a value is not valid.
+    """
+    return Settings(**{name: value for name, value in vars(arguments).items() if name in Settings.model_fields})

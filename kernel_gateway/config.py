@@ -1,0 +1,133 @@
+"""Settings. The only reader of the environment.
+
+A setting is one field of `Settings`: from it come the environment variable `KERNEL_GATEWAY_<NAME>`, the flag of
+`kernel-gateway serve` and the row of the README's table (a test compares them). To add one, add the field.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from sessions.errors import InvalidRequest
+from sessions.models import Limits, valid_name
+
+_UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
+
+
+def _bytes(value: object) -> object:
+    """`512m` as a number of bytes."""
+    if isinstance(value, str) and (found := re.fullmatch(r"(\d+)([kmg]?)b?", value.strip().lower())):
+        return int(found[1]) * _UNITS[found[2]]
+    return value
+
+
+def _keys(value: object) -> object:
+    """`tenant:key,tenant:key` as pairs of key and tenant."""
+    if not isinstance(value, str):
+        return value
+    pairs = {}
+    for item in filter(None, (part.strip() for part in value.split(","))):
+        tenant, separator, key = item.partition(":")
+        if not separator or len(key) < _KEY_MIN:
+            raise ValueError(f"each must be tenant:key, with a key of at least {_KEY_MIN} characters")
+        try:
+            pairs[key] = valid_name("tenant", tenant)
+        except InvalidRequest as error:
+            raise ValueError(error.message) from error
+    return pairs
+
+
+def _names(value: object) -> object:
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+_KEY_MIN = 8
+Bytes = Annotated[int, BeforeValidator(_bytes), Field(gt=0)]
+Seconds = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(gt=0)]
+
+
+class Settings(BaseSettings):
+    """Everything a deployment can set."""
+
+    model_config = SettingsConfigDict(env_prefix="KERNEL_GATEWAY_", extra="ignore", frozen=True)
+
+    host: str = Field("127.0.0.1", description="address to listen on; another than loopback needs keys and a sandbox")
+    port: int = Field(8888, ge=0, le=65535, description="port to listen on; 0 takes a free one")
+    allowed_hosts: Annotated[list[str], NoDecode, BeforeValidator(_names)] = Field(
+        [], description="Host names to answer to, with commas; on loopback the loopback names always are"
+    )
+    isolation: Literal["auto", "docker", "process"] = Field(
+        "auto", description="where kernels run: docker, process (no sandbox), or auto: docker if its engine answers"
+    )
+    runtime: str = Field("runsc", description="the engine's runtime for kernels; runc must be asked for")
+    image: str = Field("kernel-gateway/python:latest", description="the kernels' image")
+    network: str = Field("kernel-gateway", description="the kernels' network; made if it is absent")
+    keys: Annotated[dict[str, str], NoDecode, BeforeValidator(_keys)] = Field(
+        {}, description="tenant:key,tenant:key; without any, a key for tenant `local` is made and printed", repr=False
+    )
+    idle_timeout: Seconds = Field(300, description="seconds without activity after which a session is ended")
+    max_lifetime: float = Field(0, ge=0, description="seconds after which any session is ended; 0: no limit")
+    pool_size: int = Field(1, ge=0, description="kernels kept warm per language in use")
+    max_sessions_per_tenant: Count = Field(50, description="sessions a tenant may have at a time")
+    max_concurrent_per_tenant: Count = Field(10, description="executions a tenant may have at a time")
+    memory: Bytes = Field(512 * 1024**2, description="memory per kernel, for example 512m")
+    cpus: Annotated[float, Field(gt=0)] = Field(1.0, description="processors per kernel")
+    processes: Count = Field(64, description="processes and threads per kernel")
+    disk: Bytes = Field(256 * 1024**2, description="workspace per session, for example 256m")
+    execute_timeout: Seconds = Field(30, description="seconds a cell may run when it names no timeout")
+    max_execute_timeout: Seconds = Field(600, description="seconds a cell may ask for")
+    max_output_bytes: Bytes = Field(10 * 1024**2, description="output kept per execution, for example 10m")
+    state_dir: Path = Field(
+        Path("~/.local/state/kernel-gateway"), description="directory for what must outlive the gateway"
+    )
+
+    @model_validator(mode="after")
+    def _safe(self) -> Self:
+        if not self.loopback and not self.keys:
+            raise ValueError(
+                f"host {self.host} is not loopback: set keys, for example --keys team:$(openssl rand -hex 24)"
+            )
+        if not self.loopback and self.isolation == "process":
+            raise ValueError(
+                f"host {self.host} is not loopback: isolation `process` is no sandbox and stays on loopback"
+            )
+        if self.execute_timeout > self.max_execute_timeout:
+            raise ValueError("execute_timeout is above max_execute_timeout")
+        return self
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only this machine can reach the gateway."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+    @property
+    def limits(self) -> Limits:
+        """What one kernel may use."""
+        return Limits(self.memory, self.cpus, self.processes, self.disk, self.max_output_bytes)
+
+
+class Client(BaseSettings):
+    """What the command-line client needs to know of a running gateway."""
+
+    model_config = SettingsConfigDict(env_prefix="KERNEL_GATEWAY_", extra="ignore", frozen=True)
+
+    url: str = "http://127.0.0.1:8888"
+    key: str | None = Field(None, repr=False)
+    state_dir: Path = Settings.model_fields["state_dir"].default
+
+    def credential(self) -> str:
+        """The key, or the one that a gateway without keys has left for its user; empty when there is none."""
+        if self.key is not None:
+            return self.key
+        path = self.state_dir.expanduser() / "key"
+        return path.read_text().strip() if path.exists() else ""

@@ -1,0 +1,5 @@
+"""The ways to speak to the gateway, in one table. To add one: a module here that exports `DIALECT`, and its line."""
+
+from kernel_gateway.dialects import native, ops
+
+DIALECTS = (native.DIALECT, ops.DIALECT)

@@ -1,0 +1,88 @@
+"""The gateway's own API, `/v1`. See `OPERATIONS` for all of it."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from importlib.metadata import version
+from typing import Any
+
+from kernel_gateway.dialects.native.execute import STREAMS, ExecuteHandler
+from kernel_gateway.dialects.native.files import FilesHandler
+from kernel_gateway.dialects.native.models import (
+    CreateSession,
+    Execute,
+    Failure,
+    FileList,
+    Interrupted,
+    Result,
+    SessionInfo,
+    SessionList,
+)
+from kernel_gateway.dialects.native.sessions import (
+    InterruptHandler,
+    NotebookHandler,
+    RestartHandler,
+    SessionHandler,
+    SessionsHandler,
+)
+from kernel_gateway.dialects.native.stream import StreamHandler
+from kernel_gateway.handlers import BaseHandler, Dialect, Gateway, Route
+from kernel_gateway.openapi import BINARY, Operation, document
+
+_ONE = "/v1/sessions/{name}"
+_STREAMED = {media_type: {"schema": {"type": "string"}} for media_type in STREAMS}
+
+OPERATIONS = [
+    Operation("GET", "/v1/sessions", "List the tenant's sessions", SessionList),
+    Operation("POST", "/v1/sessions", "Make a session", SessionInfo, CreateSession, HTTPStatus.CREATED),
+    Operation("GET", _ONE, "Describe a session", SessionInfo),
+    Operation("DELETE", _ONE, "End a session", status=HTTPStatus.NO_CONTENT),
+    Operation(
+        "POST", f"{_ONE}/execute", "Run a cell; the session is made on first use", Result, Execute, media=_STREAMED
+    ),
+    Operation("POST", f"{_ONE}/interrupt", "Interrupt the running cell, keep the variables", Interrupted),
+    Operation("POST", f"{_ONE}/restart", "A fresh kernel in the same session", SessionInfo),
+    Operation("GET", f"{_ONE}/notebook", "The transcript as .ipynb", media={"application/x-ipynb+json": {}}),
+    Operation(
+        "GET", f"{_ONE}/files/{{path}}", "Download a file, or list a directory", FileList, media=BINARY, query=("list",)
+    ),
+    Operation("PUT", f"{_ONE}/files/{{path}}", "Write a file", media=BINARY, status=HTTPStatus.NO_CONTENT),
+    Operation("DELETE", f"{_ONE}/files/{{path}}", "Delete a file or directory", status=HTTPStatus.NO_CONTENT),
+    Operation("GET", f"{_ONE}/stream", "Upgrade to a WebSocket", status=HTTPStatus.SWITCHING_PROTOCOLS),
+    Operation("GET", "/v1/openapi.json", "This description", media={"application/json": {}}, public=True),
+]
+
+
+class OpenApiHandler(BaseHandler):
+    """`/v1/openapi.json`."""
+
+    public = True
+
+    def get(self) -> None:
+        """Describe the API."""
+        self.finish_json(openapi())
+
+
+def openapi() -> dict[str, Any]:
+    """The API's description."""
+    return document("sandboxed-kernel-gateway", version("sandboxed-kernel-gateway"), OPERATIONS, Failure)
+
+
+def routes(gateway: Gateway) -> list[Route]:
+    """The API's paths."""
+    one = r"/v1/sessions/([^/]+)"
+    table = (
+        (r"/v1/sessions", SessionsHandler),
+        (one, SessionHandler),
+        (one + "/execute", ExecuteHandler),
+        (one + "/interrupt", InterruptHandler),
+        (one + "/restart", RestartHandler),
+        (one + "/notebook", NotebookHandler),
+        (one + "/files/(.*)", FilesHandler),
+        (one + "/stream", StreamHandler),
+        (r"/v1/openapi\.json", OpenApiHandler),
+    )
+    return [(path, handler, {"gateway": gateway}) for path, handler in table]
+
+
+DIALECT = Dialect("native", routes)

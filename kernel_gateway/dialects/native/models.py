@@ -1,0 +1,202 @@
+"""The native API's bodies. Wire models only: each converts to or from a value of `sessions` here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from kernel_gateway.config import Bytes, Settings
+from sessions.errors import InvalidRequest
+from sessions.models import ExecuteRequest, ExecutionResult, SessionSpec, valid_env
+from sessions.session import Session
+
+#: characters of code in one execute
+CODE_MAX = 2 * 1024**2
+_Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class Body(BaseModel):
+    """What a client sends: unknown fields are refused, and nothing is converted in silence."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class LimitsBody(Body):
+    """Limits of one session; each at most the gateway's own."""
+
+    memory: Bytes | None = Field(None, description='bytes, or for example "256m"')
+    cpus: float | None = Field(None, gt=0, allow_inf_nan=False)
+    processes: int | None = Field(None, gt=0)
+    disk: Bytes | None = Field(None, description='bytes, or for example "64m"')
+    output: Bytes | None = Field(None, description="bytes of output kept per execution")
+
+
+class CreateSession(Body):
+    """How a session is to be made."""
+
+    name: str | None = Field(None, description="1 to 64 of A-Z a-z 0-9 . _ -; made up when absent")
+    language: str | None = None
+    limits: LimitsBody | None = None
+    env: dict[str, str] = Field(default_factory=dict)
+    idle_timeout: _Seconds | None = Field(None, description="seconds; at most the gateway's own")
+
+    def spec(self, defaults: SessionSpec) -> SessionSpec:
+        """As the domain has it.
+
+        Raises:
+            InvalidRequest: a limit is above the gateway's, or a variable cannot be set.
+        """
+        idle_timeout = self.idle_timeout or defaults.idle_timeout
+        if idle_timeout > defaults.idle_timeout:
+            raise InvalidRequest(f"idle_timeout must be at most {defaults.idle_timeout:g} s", field="idle_timeout")
+        return replace(
+            defaults,
+            language=self.language or defaults.language,
+            limits=defaults.limits.narrowed(self.limits.model_dump(exclude_none=True) if self.limits else {}),
+            env=valid_env(self.env),
+            idle_timeout=idle_timeout,
+        )
+
+
+class Execute(Body):
+    """A cell to run."""
+
+    code: str = Field(max_length=CODE_MAX)
+    timeout: _Seconds | None = Field(None, description="seconds the cell may run")
+    stdin: list[str] | None = Field(None, description="answers to input(), in order; then end of input")
+    store_history: bool = Field(True, description="count the cell and keep it in the notebook")  # noqa: FBT003
+
+    def request(self, settings: Settings, *, interactive: bool = False) -> ExecuteRequest:
+        """As the domain has it.
+
+        Raises:
+            InvalidRequest: the timeout is above the maximum, or the code is no valid text.
+        """
+        timeout = self.timeout or settings.execute_timeout
+        if timeout > settings.max_execute_timeout:
+            raise InvalidRequest(f"timeout must be at most {settings.max_execute_timeout:g} s", field="timeout")
+        return ExecuteRequest(
+            code=self.code,
+            timeout=timeout,
+            store_history=self.store_history,
+            stdin=None if self.stdin is None else tuple(self.stdin),
+            interactive=interactive,
+        )
+
+
+class ErrorDetail(BaseModel):
+    """What went wrong, and what to do."""
+
+    code: str
+    name: str
+    message: str
+    resolution: str
+    details: dict[str, Any]
+    request_id: str | None = None
+
+
+class Failure(BaseModel):
+    """The body of every answer that is not a success."""
+
+    error: ErrorDetail
+
+
+class LimitsInfo(BaseModel):
+    """What the session's kernel may use: bytes, processors, processes."""
+
+    memory: int
+    cpus: float
+    processes: int
+    disk: int
+    output: int
+
+
+class SessionInfo(BaseModel):
+    """A session."""
+
+    name: str
+    language: str
+    state: Literal["starting", "idle", "busy", "dead"]
+    incarnation: int = Field(description="how many kernels it has had")
+    created_at: datetime
+    last_activity: datetime
+    idle_timeout: float
+    limits: LimitsInfo
+
+    @classmethod
+    def of(cls, session: Session) -> Self:
+        """From the domain's session."""
+        limits, now = session.spec.limits, datetime.now(UTC)
+        return cls.model_validate(
+            {
+                "name": session.key.name,
+                "language": session.kernelspec.name,
+                "state": session.state.value,
+                "incarnation": session.incarnation,
+                "created_at": now - timedelta(seconds=session.age()),
+                "last_activity": now - timedelta(seconds=session.idle_for()),
+                "idle_timeout": session.spec.idle_timeout,
+                "limits": {name: getattr(limits, name) for name in LimitsInfo.model_fields},
+            }
+        )
+
+
+class SessionList(BaseModel):
+    """A tenant's sessions."""
+
+    sessions: list[SessionInfo]
+
+
+class Result(BaseModel):
+    """How a cell ended."""
+
+    status: Literal["ok", "error", "timeout", "interrupted", "died"]
+    execution_count: int | None
+    outputs: list[dict[str, Any]] = Field(description="nbformat 4.5 outputs; in a stream they come one by one instead")
+    duration_ms: float
+    state: Literal["preserved", "restarted", "lost"] = Field(
+        description="whether the variables of earlier cells are still there"
+    )
+    state_reason: str | None
+    incarnation: int
+    truncated: bool = Field(description="some output was left out")
+    error: ErrorDetail | None = Field(None, description="set when status is timeout or died")
+
+
+def result_json(result: ExecutionResult, *, outputs: bool = True) -> dict[str, Any]:
+    """A `Result`, as a plain dict: this is the hot path, and the domain's own types hold already."""
+    value: dict[str, Any] = {
+        "status": result.status.value,
+        "execution_count": result.execution_count,
+        "duration_ms": round(result.duration * 1000, 3),
+        "state": result.state.value,
+        "state_reason": result.state_reason,
+        "incarnation": result.incarnation,
+        "truncated": result.truncated,
+        "error": result.error.as_dict() if result.error else None,
+    }
+    return value | {"outputs": result.outputs} if outputs else value
+
+
+class FileEntry(BaseModel):
+    """An entry of a directory."""
+
+    name: str
+    type: Literal["file", "directory", "link", "special"]
+    size: int
+    modified: float = Field(description="seconds since 1970")
+
+
+class FileList(BaseModel):
+    """A directory."""
+
+    entries: list[FileEntry]
+
+
+class Interrupted(BaseModel):
+    """Whether a cell was running."""
+
+    interrupted: bool

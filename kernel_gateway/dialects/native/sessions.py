@@ -1,0 +1,86 @@
+"""Sessions: make, list, look at, end; interrupt, restart, export."""
+
+from __future__ import annotations
+
+import secrets
+from http import HTTPStatus
+
+import nbformat
+
+from kernel_gateway.dialects.native.models import CreateSession, Interrupted, SessionInfo, SessionList
+from kernel_gateway.handlers import JsonHandler
+from sessions.models import SessionKey
+from sessions.session import Session
+
+
+class SessionsHandler(JsonHandler):
+    """`/v1/sessions`."""
+
+    def get(self) -> None:
+        """List the tenant's sessions."""
+        sessions = [SessionInfo.of(session) for session in self.gateway.registry.of(self.tenant)]
+        self.finish_json(SessionList(sessions=sessions).model_dump(mode="json"))
+
+    async def post(self) -> None:
+        """Make a session and start its kernel."""
+        body = self.body(CreateSession)
+        name = f"s-{secrets.token_hex(8)}" if body.name is None else body.name
+        key = SessionKey(self.tenant, name)
+        session = await self.gateway.registry.create(key, body.spec(self.gateway.registry.defaults))
+        self.set_status(HTTPStatus.CREATED)
+        self.set_header("Location", f"/v1/sessions/{name}")
+        self.finish_json(SessionInfo.of(session).model_dump(mode="json"))
+
+
+class SessionHandler(JsonHandler):
+    """`/v1/sessions/{name}` and what is done with an existing session."""
+
+    def session(self, name: str) -> Session:
+        """The tenant's session of this name."""
+        return self.gateway.registry.get(SessionKey(self.tenant, name))
+
+    def get(self, name: str) -> None:
+        """Describe it."""
+        self.finish_json(SessionInfo.of(self.session(name)).model_dump(mode="json"))
+
+    async def delete(self, name: str) -> None:
+        """End it."""
+        await self.gateway.registry.end(SessionKey(self.tenant, name))
+        self.set_status(HTTPStatus.NO_CONTENT)
+
+
+class InterruptHandler(SessionHandler):
+    """`/v1/sessions/{name}/interrupt`."""
+
+    SUPPORTED_METHODS = ("POST",)
+
+    async def post(self, name: str) -> None:
+        """Interrupt the running cell; the variables are kept."""
+        interrupted = await self.session(name).interrupt()
+        self.finish_json(Interrupted(interrupted=interrupted).model_dump())
+
+
+class RestartHandler(SessionHandler):
+    """`/v1/sessions/{name}/restart`."""
+
+    SUPPORTED_METHODS = ("POST",)
+
+    async def post(self, name: str) -> None:
+        """A fresh kernel in the same session; files are kept."""
+        session = self.session(name)
+        await session.restart()
+        self.finish_json(SessionInfo.of(session).model_dump(mode="json"))
+
+
+class NotebookHandler(SessionHandler):
+    """`/v1/sessions/{name}/notebook`."""
+
+    SUPPORTED_METHODS = ("GET",)
+
+    def get(self, name: str) -> None:
+        """What was run and what it showed, as `.ipynb`."""
+        session = self.session(name)
+        session.touch()
+        self.set_header("Content-Type", "application/x-ipynb+json")
+        self.set_header("Content-Disposition", f'attachment; filename="{name}.ipynb"')
+        self.finish(nbformat.writes(nbformat.from_dict(session.transcript.notebook(session.kernelspec))))

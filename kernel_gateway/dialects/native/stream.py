@@ -1,0 +1,135 @@
+"""The WebSocket stream: JSON frames in, events out.
+
+In: `{"code": …, "id"?: …}` with the fields of execute · `{"input": "text"}` answers `input()` · `{"interrupt": true}`.
+Out: the events of a streamed execute, each with the `id` of its cell. Cells run one after the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Literal
+
+import orjson
+from pydantic import Field
+from tornado.websocket import WebSocketClosedError, WebSocketHandler
+
+from kernel_gateway.dialects.native.models import Body, Execute, result_json
+from kernel_gateway.handlers import BaseHandler, validated
+from sessions.errors import InvalidRequest, QuotaExceeded, SessionError
+from sessions.execution import Execution
+from sessions.models import SessionKey
+from sessions.session import Session
+from sessions.tasks import spawn
+
+#: cells that may wait on one socket
+QUEUE = 16
+
+
+class CodeFrame(Execute):
+    """Run a cell."""
+
+    id: str | int | None = Field(None, description="comes back with every event of this cell")
+
+
+class InputFrame(Body):
+    """Answer the running cell's `input()`."""
+
+    input: str
+
+
+class InterruptFrame(Body):
+    """Interrupt the running cell."""
+
+    interrupt: Literal[True]
+
+
+class StreamHandler(BaseHandler, WebSocketHandler):
+    """`/v1/sessions/{name}/stream`."""
+
+    _session: Session
+    _runner: asyncio.Task[None] | None = None
+    _running: Execution | None = None
+
+    async def prepare(self) -> None:
+        """Check the key and have the session, before the connection is upgraded."""
+        super().prepare()
+        self._cells: asyncio.Queue[CodeFrame] = asyncio.Queue(QUEUE)
+        if self.request.headers.get("Upgrade", "").lower() != "websocket":
+            raise InvalidRequest("this path speaks WebSocket only", field="Upgrade")
+        self._session = await self.gateway.registry.obtain(SessionKey(self.tenant, self.path_args[0]))
+
+    def open(self, *_args: str, **_kwargs: str) -> None:
+        """Begin."""
+        self.set_nodelay(True)  # without it every small frame waits 40 ms
+        self._runner = spawn(self._run_cells(), "stream")
+
+    async def on_message(self, message: str | bytes) -> None:
+        """Take a frame; a bad one is answered, and the socket stays open."""
+        self._session.touch()
+        try:
+            await self._take(_parsed(message))
+        except SessionError as error:
+            await self._send({"type": "error", "error": error.as_dict()})
+
+    async def _take(self, frame: dict[str, Any]) -> None:
+        if "interrupt" in frame:
+            validated(InterruptFrame, frame)
+            await self._session.interrupt()
+        elif "input" in frame:
+            answer = validated(InputFrame, frame).input
+            if self._running is None or not self._running.answer(answer):
+                raise InvalidRequest("no cell of this socket asks for input", field="input")
+        else:
+            self._enqueue(validated(CodeFrame, frame))
+
+    def _enqueue(self, cell: CodeFrame) -> None:
+        cell.request(self.gateway.settings)  # refuse now what could not be run later
+        try:
+            self._cells.put_nowait(cell)
+        except asyncio.QueueFull:
+            raise QuotaExceeded(f"at most {QUEUE} cells can wait on one socket", max=QUEUE) from None
+
+    async def _run_cells(self) -> None:
+        while True:
+            cell = await self._cells.get()
+            mark = {} if cell.id is None else {"id": cell.id}
+            try:
+                await self._run_cell(cell, mark)
+            except SessionError as error:
+                await self._send({"type": "error", "error": error.as_dict(), **mark})
+
+    async def _run_cell(self, cell: CodeFrame, mark: dict[str, Any]) -> None:
+        request = cell.request(self.gateway.settings, interactive=True)
+        # Again, because the session may have been culled since: its cells then say that their state is lost.
+        self._session = await self.gateway.registry.obtain(self._session.key)
+        async with self._session.execute(request) as execution:
+            self._running = execution
+            try:
+                async for event in execution:
+                    await self._send(event | mark)
+                result = await execution.result()
+            finally:
+                self._running = None
+        await self._send({"type": "result", **result_json(result, outputs=False), **mark})
+
+    async def _send(self, event: dict[str, Any]) -> None:
+        """Send one event, and wait while the client reads slowly."""
+        try:
+            await self.write_message(orjson.dumps(event))
+        except WebSocketClosedError:
+            self.on_close()
+
+    def on_close(self) -> None:
+        """The client has left: its cell is interrupted, and the variables are kept."""
+        if self._runner is not None:
+            self._runner.cancel()
+
+
+def _parsed(message: str | bytes) -> dict[str, Any]:
+    try:
+        frame = orjson.loads(message)
+    except orjson.JSONDecodeError as error:
+        raise InvalidRequest(f"the frame is no valid JSON: {error.msg}") from None
+    if not isinstance(frame, dict):
+        raise InvalidRequest("the frame is no JSON object")
+    return frame

@@ -1,0 +1,59 @@
+"""Failures that only an HTTP service can have; the domain's are in `sessions/errors.py`."""
+
+from __future__ import annotations
+
+from sessions.errors import SessionError
+
+
+class Unauthorized(SessionError):
+    """The key is not known.
+
+    Send `Authorization: Bearer KEY`; the gateway's operator hands out keys.
+    """
+
+    code = "SB020"
+
+
+class UnknownHost(SessionError):
+    """The request's Host header names a host this gateway does not answer to.
+
+    Use the address it listens on, or let its operator add the name to `allowed_hosts`.
+    """
+
+    code = "SB021"
+
+
+class NoSuchRoute(SessionError):
+    """There is nothing at this path.
+
+    See `/v1/openapi.json` for what there is.
+    """
+
+    code = "SB022"
+
+
+class MethodNotAllowed(SessionError):
+    """This path does not know this method.
+
+    See `/v1/openapi.json` for what there is.
+    """
+
+    code = "SB023"
+
+
+class TooLarge(SessionError):
+    """The request's body is too large.
+
+    Send less at a time; files go to `/v1/sessions/{name}/files/{path}`.
+    """
+
+    code = "SB024"
+
+
+class InternalError(SessionError):
+    """The gateway failed; your session is not affected.
+
+    Try again; if it stays, tell the operator the request id, which stands in the log.
+    """
+
+    code = "SB025"

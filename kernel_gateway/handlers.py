@@ -1,0 +1,218 @@
+"""What all dialects share: the request's way from credential to answer, and one table from error to HTTP status.
+
+A dialect's handlers derive from `JsonHandler` and only translate. Nothing here knows a kernel.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, TypeVar
+
+import orjson
+import structlog
+from pydantic import BaseModel, ValidationError
+from tornado.http1connection import HTTP1Connection
+from tornado.web import HTTPError, RequestHandler
+
+from kernel_gateway.auth import Keys
+from kernel_gateway.config import Settings
+from kernel_gateway.errors import (
+    InternalError,
+    MethodNotAllowed,
+    NoSuchRoute,
+    TooLarge,
+    Unauthorized,
+    UnknownHost,
+)
+from kernel_gateway.metrics import Metrics
+from sessions import errors
+from sessions.errors import InvalidRequest, SessionError
+from sessions.registry import Registry
+
+log = structlog.get_logger()
+
+#: bytes of a request's body, files aside
+MAX_BODY = 4 * 1024**2
+
+#: Every error has its status here; a test walks the tree.
+STATUS: dict[type[SessionError], HTTPStatus] = {
+    errors.NotInitialized: HTTPStatus.SERVICE_UNAVAILABLE,
+    errors.InvalidRequest: HTTPStatus.BAD_REQUEST,
+    errors.ConnectionFailed: HTTPStatus.BAD_GATEWAY,
+    errors.StartFailed: HTTPStatus.BAD_GATEWAY,
+    errors.ExecutionTimeout: HTTPStatus.OK,
+    errors.OutOfMemory: HTTPStatus.OK,
+    errors.QuotaExceeded: HTTPStatus.TOO_MANY_REQUESTS,
+    errors.BackendUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
+    errors.KernelDied: HTTPStatus.OK,
+    errors.SessionNotFound: HTTPStatus.NOT_FOUND,
+    errors.SessionExists: HTTPStatus.CONFLICT,
+    errors.SessionClosed: HTTPStatus.SERVICE_UNAVAILABLE,
+    errors.FileNotFound: HTTPStatus.NOT_FOUND,
+    errors.NoSpace: HTTPStatus.INSUFFICIENT_STORAGE,
+    Unauthorized: HTTPStatus.UNAUTHORIZED,
+    UnknownHost: HTTPStatus.MISDIRECTED_REQUEST,
+    NoSuchRoute: HTTPStatus.NOT_FOUND,
+    MethodNotAllowed: HTTPStatus.METHOD_NOT_ALLOWED,
+    TooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    InternalError: HTTPStatus.INTERNAL_SERVER_ERROR,
+}
+
+#: seconds after which it is worth trying again
+RETRY_AFTER = {HTTPStatus.SERVICE_UNAVAILABLE: 5, HTTPStatus.TOO_MANY_REQUESTS: 1}
+
+Route = tuple[str, type[RequestHandler], dict[str, Any]]
+Model = TypeVar("Model", bound=BaseModel)
+
+
+@dataclass(frozen=True)
+class Gateway:
+    """What handlers work with."""
+
+    settings: Settings
+    registry: Registry
+    keys: Keys
+    metrics: Metrics
+    #: None when kernels can be started, else why not
+    trouble: Callable[[], SessionError | None]
+    hosts: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """One way to speak to the gateway. It translates; it adds no behaviour."""
+
+    name: str
+    #: its paths and their handlers, which all take the gateway
+    routes: Callable[[Gateway], list[Route]]
+
+
+class BaseHandler(RequestHandler):
+    """A request's way in and out."""
+
+    gateway: Gateway
+    tenant: str
+    request_id: str
+    #: whether a key is needed
+    public = False
+
+    def initialize(self, gateway: Gateway) -> None:
+        """Called by tornado with the route's keyword arguments."""
+        self.gateway = gateway
+        self.request_id = secrets.token_hex(8)
+        self.set_header("X-Request-Id", self.request_id)
+
+    def set_default_headers(self) -> None:
+        """Nothing the gateway sends is ever to be rendered or run by a browser."""
+        self.clear_header("Server")
+        if hasattr(self, "request_id"):  # tornado calls this first before it calls initialize
+            self.set_header("X-Request-Id", self.request_id)
+        self.set_header("X-Content-Type-Options", "nosniff")
+        self.set_header("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'; sandbox")
+        self.set_header("Cache-Control", "no-store")
+
+    def prepare(self) -> Awaitable[None] | None:
+        """Check host and key before anything else happens."""
+        if self.gateway.hosts and _host_name(self.request.host) not in self.gateway.hosts:
+            raise UnknownHost
+        if not self.public:
+            self.tenant = self.gateway.keys.tenant(self.request)
+        return None
+
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
+        """Answer any failure in the dialect's form. Called by tornado for whatever a handler raises."""
+        error = kwargs.get("exc_info", (None, None))[1]
+        failure = _as_session_error(error, status_code)
+        status = STATUS[type(failure)]
+        # A cell that ran and failed is no failed request, but a request that cannot be served because of it is.
+        self.set_status(status if status is not HTTPStatus.OK else HTTPStatus.BAD_GATEWAY)
+        if status in RETRY_AFTER:
+            self.set_header("Retry-After", str(failure.details.get("retry_after", RETRY_AFTER[status])))
+        if isinstance(failure, Unauthorized):
+            self.set_header("WWW-Authenticate", "Bearer")
+        self.finish_json(self.render_failure(failure))
+
+    def render_failure(self, failure: SessionError) -> dict[str, Any]:
+        """The body for a failure; a dialect overrides it with its own form."""
+        return {"error": failure.as_dict() | {"request_id": self.request_id}}
+
+    def log_exception(self, typ: Any, value: BaseException | None, tb: Any) -> None:
+        """Log what is our fault, with its traceback; the rest is the client's and stands in the access log."""
+        if not isinstance(value, (SessionError, HTTPError)):
+            log.error("request failed", request_id=self.request_id, exc_info=(typ, value, tb))
+
+    @property
+    def http(self) -> HTTP1Connection:
+        """The connection, for what tornado lets only it do."""
+        connection = self.request.connection
+        if not isinstance(connection, HTTP1Connection):
+            raise TypeError("not an HTTP/1 connection")
+        return connection
+
+    def finish_json(self, value: Any) -> None:
+        """Send a JSON body and end the request."""
+        self.set_header("Content-Type", "application/json")
+        self.finish(orjson.dumps(value))
+
+
+class JsonHandler(BaseHandler):
+    """A handler whose bodies are JSON."""
+
+    def body(self, model: type[Model]) -> Model:
+        """The request's body, whatever its Content-Type says; no body is an empty object.
+
+        Raises:
+            InvalidRequest: it is no JSON, or not of the model's form; the message names the field.
+        """
+        try:
+            value = orjson.loads(self.request.body or b"{}")
+        except orjson.JSONDecodeError as error:
+            raise InvalidRequest(f"the body is no valid JSON: {error.msg}", field="body") from None
+        return validated(model, value)
+
+
+def validated(model: type[Model], value: object) -> Model:
+    """`value` as `model`.
+
+    Raises:
+        InvalidRequest: it is not of the model's form; the message names the first field that is wrong.
+    """
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        problems = [
+            {"field": ".".join(map(str, item["loc"])) or "body", "problem": item["msg"]}
+            for item in error.errors(include_url=False, include_context=False, include_input=False)
+        ]
+        first = problems[0]
+        raise InvalidRequest(f"{first['field']}: {first['problem']}", fields=problems) from None
+
+
+class NotFoundHandler(BaseHandler):
+    """For every path that no dialect has."""
+
+    public = True
+
+    def prepare(self) -> None:
+        """Nothing is here, whatever the method."""
+        super().prepare()
+        raise NoSuchRoute
+
+
+def _host_name(host: str) -> str:
+    return re.sub(r":\d+$", "", host).strip("[]").lower()
+
+
+def _as_session_error(error: BaseException | None, status: int) -> SessionError:
+    if isinstance(error, SessionError):
+        return error
+    by_status: dict[int, type[SessionError]] = {404: NoSuchRoute, 405: MethodNotAllowed, 413: TooLarge}
+    if status in by_status:
+        return by_status[status]()
+    if isinstance(error, HTTPError) and error.status_code < HTTPStatus.INTERNAL_SERVER_ERROR:
+        return InvalidRequest("the request is malformed")
+    return InternalError()

@@ -1,0 +1,89 @@
+"""The OpenAPI 3.1 description, made from each dialect's own table of operations and its pydantic models."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+REF = "#/components/schemas/{model}"
+BINARY = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One method of one path."""
+
+    method: str
+    path: str
+    summary: str
+    answer: type[BaseModel] | None = None
+    body: type[BaseModel] | None = None
+    status: HTTPStatus = HTTPStatus.OK
+    #: other media types of the answer, or of the body for PUT
+    media: dict[str, Any] = field(default_factory=dict)
+    query: tuple[str, ...] = ()
+    public: bool = False
+
+
+def document(title: str, version: str, operations: list[Operation], failure: type[BaseModel]) -> dict[str, Any]:
+    """The whole description."""
+    models = {model for operation in operations for model in (operation.answer, operation.body) if model} | {failure}
+    ordered = sorted(models, key=lambda model: model.__name__)
+    _, schemas = models_json_schema([(model, "validation") for model in ordered], ref_template=REF)
+    paths: dict[str, dict[str, Any]] = {}
+    for operation in operations:
+        paths.setdefault(operation.path, {})[operation.method.lower()] = _described(operation, failure)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": title, "version": version},
+        "security": [{"bearer": []}, {"apiKey": []}],
+        "paths": paths,
+        "components": {
+            "schemas": schemas["$defs"],
+            "securitySchemes": {
+                "bearer": {"type": "http", "scheme": "bearer"},
+                "apiKey": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+            },
+        },
+    }
+
+
+def _described(operation: Operation, failure: type[BaseModel]) -> dict[str, Any]:
+    parameters = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        for name in re.findall(r"{(\w+)}", operation.path)
+    ] + [
+        {"name": name, "in": "query", "schema": {"type": "string"}, "allowEmptyValue": True} for name in operation.query
+    ]
+    answered = operation.media if operation.method != "PUT" else {}
+    content = (_json(operation.answer) if operation.answer else {}) | answered
+    described: dict[str, Any] = {
+        "summary": operation.summary,
+        "operationId": _identifier(operation),
+        "responses": {
+            str(operation.status.value): {"description": operation.status.phrase}
+            | ({"content": content} if content else {}),
+            "default": {"description": "The request failed", "content": _json(failure)},
+        },
+    }
+    if parameters:
+        described["parameters"] = parameters
+    if operation.public:
+        described["security"] = []
+    if operation.body or operation.method == "PUT":
+        described["requestBody"] = {"content": _json(operation.body) if operation.body else operation.media}
+    return described
+
+
+def _json(model: type[BaseModel]) -> dict[str, Any]:
+    return {"application/json": {"schema": {"$ref": REF.format(model=model.__name__)}}}
+
+
+def _identifier(operation: Operation) -> str:
+    words = re.findall(r"\w+", operation.path.removeprefix("/v1"))
+    return "_".join([operation.method.lower(), *words])

@@ -1,0 +1,44 @@
+#!/bin/sh
+# Builds the kernels' image with whatever engine the docker command reaches, showing its progress.
+#
+#   kernel_image/build.sh [NAME]      NAME defaults to kernel-gateway/python:latest
+#
+# BASE_IMAGE chooses what it is built on; without it, a base made from Debian's packages by tests/engine/setup.sh
+# is taken where there is one, else the official Python image.
+set -eu
+
+name=${1:-kernel-gateway/python:latest}
+here=$(cd "$(dirname "$0")" && pwd)
+local_base=kernel-gateway/base:bookworm
+say() { printf '==> %s\n' "$*"; }
+
+if [ -z "${BASE_IMAGE:-}" ]; then
+  BASE_IMAGE=python:3.12-slim
+  if docker image inspect "$local_base" >/dev/null 2>&1; then BASE_IMAGE=$local_base; fi
+fi
+
+# What goes into the image, and nothing else of this folder. The digest tells whether it was built already.
+context=$(mktemp -d)
+trap 'rm -rf "$context"' EXIT
+cp -R "$here/Dockerfile" "$here/requirements.txt" "$here"/*.py "$here/kernelspecs" "$context/"
+find "$context" -name __pycache__ -prune -exec rm -rf {} +
+base_id=$(docker image inspect -f '{{.Id}}' "$BASE_IMAGE" 2>/dev/null || echo "$BASE_IMAGE")
+digest=$( (cd "$context" && find . -type f | sort | xargs sha256sum; echo "$base_id") | sha256sum | cut -d' ' -f1)
+built=$(docker image inspect -f '{{index .Config.Labels "kernel-gateway.sources"}}' "$name" 2>/dev/null || true)
+if [ "$built" = "$digest" ]; then
+  say "$name is up to date"
+  exit 0
+fi
+
+# Where the way to the package index goes through a proxy with its own authority, the build needs its certificate.
+cp "${PIP_CERT:-/dev/null}" "$context/ca.pem"
+chmod 644 "$context/ca.pem"
+
+say "building $name on $BASE_IMAGE (a few minutes the first time)"
+# The classic builder is in every engine; BuildKit is not.
+if ! DOCKER_BUILDKIT=0 docker build --network=host --build-arg "BASE_IMAGE=$BASE_IMAGE" \
+  --label "kernel-gateway.sources=$digest" -t "$name" "$context"; then
+  say "the image was not built. No registry? 'make engine' makes a base image from Debian's packages (as root)."
+  exit 1
+fi
+say "$name is built"

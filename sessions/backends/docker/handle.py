@@ -1,0 +1,173 @@
+"""One kernel's container."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import AsyncGenerator, AsyncIterable
+from contextlib import suppress
+from typing import Any
+
+import structlog
+from docker.errors import APIError, NotFound
+
+from sessions.backends.docker.engine import Engine
+from sessions.backends.docker.profile import IMAGE_DIR, PYTHON, WORKSPACE
+from sessions.errors import BackendUnavailable, ConnectionFailed
+from sessions.models import ConnectionInfo, ExitReason, KernelExit
+from sessions.tasks import spawn
+
+log = structlog.get_logger()
+
+#: seconds between two attempts to end a container while the engine does not answer
+RETRY = 2.0
+#: seconds from the engine's word of the memory limit to the end that comes of it
+OOM_TO_END = 3.0
+#: seconds a tool may be silent
+TOOL_TIMEOUT = 60.0
+_STDOUT = 1
+#: stream, three unused, length. Source: Docker Engine API, "Stream format" of attach
+_FRAME = struct.Struct(">BxxxI")
+
+
+class DockerHandle:
+    """A container that was started; it is removed when it ends, whoever ended it."""
+
+    def __init__(self, engine: Engine, container: str, info: ConnectionInfo) -> None:
+        self.id = container
+        self.connection_info = info
+        self._engine = engine
+        #: it was started; only then is its absence from the running ones an end
+        self.was_running = False
+        self._killed = False
+        #: when the engine last told that the container met its memory limit
+        self._out_of_memory: float | None = None
+        self._tools: set[asyncio.StreamWriter] = set()
+        self._end: asyncio.Task[KernelExit] | None = None
+        self._loop = asyncio.get_running_loop()
+        self._gone: asyncio.Future[KernelExit] = self._loop.create_future()
+
+    async def wait(self) -> KernelExit:
+        """Wait until the container is gone."""
+        return await asyncio.shield(self._gone)
+
+    async def interrupt(self) -> None:
+        """Send SIGINT to the launcher, which passes it on."""
+        with suppress(APIError, BackendUnavailable):  # gone, or unreachable: the next rung of the ladder follows
+            await self._engine.call(lambda: self._engine.api.kill(self.id, "SIGINT"))
+
+    async def kill(self) -> None:
+        """Remove the container with all that runs in it."""
+        self._killed = True
+        self.ended()
+        await self.wait()
+
+    def note_out_of_memory(self) -> None:
+        """The engine has told that it met its memory limit; it need not end of that."""
+        self._out_of_memory = self._loop.time()
+
+    def ended(self) -> None:
+        """It has ended or is to end: find out how, and remove it. Idempotent."""
+        if self._end is None:
+            self._end = spawn(self._bury(), f"end of container {self.id[:12]}")
+
+    async def _bury(self) -> KernelExit:
+        while True:
+            try:
+                ended = await self._engine.call(self._bury_blocking)
+                break
+            except (APIError, BackendUnavailable) as error:
+                log.warning(
+                    "a kernel's container cannot be removed yet", container=self.id[:12], error=str(error)[:200]
+                )
+                await asyncio.sleep(RETRY)
+        for writer in self._tools:
+            writer.transport.abort()  # some engine versions never end the stream of a tool whose container ended
+        self._gone.set_result(ended)
+        return ended
+
+    def _bury_blocking(self) -> KernelExit:
+        try:
+            state = {} if self._killed else self._engine.api.inspect_container(self.id)["State"]
+            self._engine.api.remove_container(self.id, force=True)
+        except NotFound:
+            state = {}
+        if self._killed:
+            return KernelExit(ExitReason.KILLED)
+        reason = ExitReason.OOM if self._ended_of_memory(state) else ExitReason.EXITED
+        return KernelExit(reason, state.get("ExitCode"))
+
+    def _ended_of_memory(self, state: dict[str, Any]) -> bool:
+        """Whether the memory limit was its end.
+
+        The exit code does not tell: the host's killer often takes a part of the sandbox that looks from inside like
+        a process that ended by itself. The engine's own flag stays set once some process in there was killed.
+        """
+        if self._out_of_memory is None:
+            return bool(state.get("OOMKilled"))
+        return self._loop.time() - self._out_of_memory < OOM_TO_END
+
+    async def run_tool(
+        self, name: str, argument: str, stdin: AsyncIterable[bytes] | None = None
+    ) -> AsyncGenerator[bytes, None]:
+        """Run one of the image's tools in the container."""
+        try:
+            connection = await self._engine.call(self._exec_blocking, name, argument)
+        except APIError as error:
+            raise ConnectionFailed("the sandbox cannot run a file operation now") from error
+        reader, writer = await asyncio.open_connection(sock=connection)
+        self._tools.add(writer)
+        feeder = spawn(_feed(writer, stdin), f"input of {name}")
+        try:
+            while piece := await _next_piece(reader):
+                yield piece
+        except (asyncio.IncompleteReadError, ConnectionError) as error:
+            raise ConnectionFailed("the sandbox ended during a file operation") from error
+        except TimeoutError as error:
+            raise ConnectionFailed("the sandbox does not get on with a file operation") from error
+        finally:
+            self._tools.discard(writer)
+            feeder.cancel()
+            writer.transport.abort()
+
+    def _exec_blocking(self, name: str, argument: str) -> socket.socket:
+        api = self._engine.api
+        created = api.exec_create(
+            self.id,
+            [PYTHON, "-I", "-S", f"{IMAGE_DIR}/{name}.py", argument],
+            stdin=True,
+            stdout=True,
+            stderr=False,
+            workdir=WORKSPACE,
+        )
+        stream = api.exec_start(created["Id"], socket=True)
+        # The engine's client hands out a file object; its socket is what an event loop can wait for.
+        duplicate: socket.socket = getattr(stream, "_sock", stream).dup()  # type: ignore[union-attr]
+        stream.close()
+        duplicate.settimeout(0)
+        return duplicate
+
+
+async def _next_piece(reader: asyncio.StreamReader) -> bytes:
+    """The next piece of the tool's standard output; empty at its end."""
+    while True:
+        async with asyncio.timeout(TOOL_TIMEOUT):
+            try:
+                stream, size = _FRAME.unpack(await reader.readexactly(_FRAME.size))
+            except asyncio.IncompleteReadError as error:
+                if error.partial:
+                    raise
+                return b""
+            piece = await reader.readexactly(size)
+        if stream == _STDOUT and piece:
+            return piece
+
+
+async def _feed(writer: asyncio.StreamWriter, stdin: AsyncIterable[bytes] | None) -> None:
+    with suppress(ConnectionError):  # the tool has its answer ready before it has read all
+        if stdin is not None:
+            async for piece in stdin:
+                writer.write(piece)
+                await writer.drain()
+        writer.write_eof()

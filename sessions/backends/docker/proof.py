@@ -1,0 +1,126 @@
+"""The proof that a runtime and a network hold, made with two containers that run `kernel_image/probe.py`.
+
+What is asserted is behaviour, not configuration: one container listens, the other tries to reach it and the host.
+That the host reaches the listener, and its own port, is the positive control: without it a failure to connect
+would prove nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from contextlib import closing
+from typing import Any
+
+import docker
+from docker.errors import APIError, NotFound
+from docker.types import LogConfig
+
+from sessions.backends.docker.profile import FIRST_PORT, IMAGE_DIR, PYTHON, UID, DockerSettings
+from sessions.errors import NotInitialized
+
+#: seconds a probe may take from its start to its answer
+TIMEOUT = 30.0
+
+
+def prove(api: docker.APIClient, settings: DockerSettings, host_address: str) -> bool:
+    """Run the probes.
+
+    Args:
+        api: the engine.
+        settings: of the deployment.
+        host_address: the host's address on the kernels' network.
+
+    Returns:
+        whether the runtime is gVisor.
+
+    Raises:
+        NotInitialized: a container could not be run, or reached what it must not.
+    """
+    probes: list[str] = []
+    try:
+        with closing(socket.create_server(("0.0.0.0", 0))) as host:  # noqa: S104 - as any service of the host would
+            target = (host_address, host.getsockname()[1])
+            probes.append(_start(api, settings, listen=FIRST_PORT, targets=[]))
+            seen = _answer(api, probes[0])
+            peer = (_address(api, probes[0], settings.network), FIRST_PORT)
+            _control(peer, "a kernel")
+            _control(target, "its own address on the kernels' network")
+            probes.append(_start(api, settings, listen=None, targets=[target, peer]))
+            reached = _answer(api, probes[1])["reached"]
+    except APIError as error:
+        raise NotInitialized(f"runtime {settings.runtime!r} cannot run a container: {_short(error)}") from error
+    finally:
+        for probe in probes:
+            _remove(api, probe)
+    if list(target) in reached:
+        raise NotInitialized("a kernel reaches the host: the firewall rules of the kernels' network are not in effect")
+    if list(peer) in reached:
+        raise NotInitialized("a kernel reaches another kernel: the network does not keep its containers apart")
+    gvisor = bool(seen["gvisor"])
+    if not gvisor and settings.runtime != "runc":
+        raise NotInitialized(
+            f"runtime {settings.runtime!r} is not gVisor; only `runc` may be used without, by its name"
+        )
+    return gvisor
+
+
+def _start(api: docker.APIClient, settings: DockerSettings, **request: Any) -> str:
+    container = api.create_container(
+        settings.image,
+        [PYTHON, "-I", "-S", f"{IMAGE_DIR}/probe.py", json.dumps(request)],
+        user=f"{UID}:{UID}",
+        labels=settings.labels,
+        use_config_proxy=False,
+        host_config=api.create_host_config(
+            runtime=settings.runtime,
+            network_mode=settings.network,
+            cap_drop=["ALL"],
+            security_opt=["no-new-privileges"],
+            read_only=True,
+            mem_limit="256m",
+            log_config=LogConfig(type="json-file", config={"max-size": "1m", "max-file": "1"}),
+        ),
+    )
+    try:
+        api.start(container["Id"])
+    except APIError:
+        _remove(api, container["Id"])
+        raise
+    return str(container["Id"])
+
+
+def _answer(api: docker.APIClient, container: str) -> dict[str, Any]:
+    deadline = time.monotonic() + TIMEOUT
+    while time.monotonic() < deadline:
+        line, found, _ = api.logs(container, stdout=True, stderr=False).partition(b"\n")
+        if found:
+            return dict(json.loads(line))
+        if not api.inspect_container(container)["State"]["Running"]:
+            break
+        time.sleep(0.05)
+    said = api.logs(container, stdout=False, stderr=True)[-300:].decode(errors="replace").strip()
+    raise NotInitialized(f"a container of the kernels' image gives no answer: {said or 'it said nothing'}")
+
+
+def _address(api: docker.APIClient, container: str, network: str) -> str:
+    return str(api.inspect_container(container)["NetworkSettings"]["Networks"][network]["IPAddress"])
+
+
+def _control(target: tuple[str, int], what: str) -> None:
+    try:
+        socket.create_connection(target, 5).close()
+    except OSError as error:
+        raise NotInitialized(f"the gateway does not reach {what} ({target[0]}): {error}") from error
+
+
+def _remove(api: docker.APIClient, container: str) -> None:
+    try:
+        api.remove_container(container, force=True)
+    except NotFound:
+        return
+
+
+def _short(error: APIError) -> str:
+    return str(error.explanation or error)[:300]

@@ -7,6 +7,7 @@ import fcntl
 import os
 import time
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Self
 
@@ -20,7 +21,8 @@ from kernel_gateway.config import Settings
 from kernel_gateway.dialects import DIALECTS
 from kernel_gateway.handlers import MAX_BODY, Gateway, NotFoundHandler
 from kernel_gateway.metrics import Metrics
-from sessions.backends.base import KERNEL_IMAGE, Backend
+from sessions.backends import docker
+from sessions.backends.base import KERNEL_IMAGE, Backend, Finding
 from sessions.backends.docker import DockerBackend, DockerSettings, engine_answers
 from sessions.backends.process import ProcessBackend
 from sessions.culler import Culler
@@ -49,10 +51,17 @@ def make_backend(settings: Settings, instance: str) -> Backend:
     """The backend that the settings ask for; `auto` takes the strongest that is there."""
     if settings.isolation == "process":
         return ProcessBackend()
-    docker = DockerSettings(settings.runtime, settings.image, settings.network, instance)
-    if settings.isolation == "docker" or engine_answers() or not settings.loopback:
-        return DockerBackend(docker)
-    return ProcessBackend()
+    if settings.isolation == "auto" and settings.loopback and not engine_answers():
+        return ProcessBackend()
+    return DockerBackend(DockerSettings(settings.runtime, settings.image, settings.network, instance))
+
+
+def examine(settings: Settings) -> Iterator[Finding]:
+    """Look at what the settings' isolation needs. Containers it needs for that are labelled as nobody's."""
+    if settings.isolation == "process":
+        yield Finding("isolation", None, detail=ProcessBackend.isolation)
+        return
+    yield from docker.examine(DockerSettings(settings.runtime, settings.image, settings.network, "doctor"))
 
 
 class Service:
@@ -108,6 +117,7 @@ class Service:
             auth.Keys(keys),
             self.metrics,
             lambda: self.readiness.trouble,
+            self.pool.depth,
             frozenset(hosts),
         )
 

@@ -17,7 +17,8 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from sessions.errors import InvalidRequest
 from sessions.models import Limits, valid_name
 
-_UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
+_MIB = 1024**2
+_UNITS = {"": 1, "k": 1024, "m": _MIB, "g": 1024 * _MIB}
 
 
 def _bytes(value: object) -> object:
@@ -77,13 +78,13 @@ class Settings(BaseSettings):
     pool_size: int = Field(1, ge=0, description="kernels kept warm per language in use")
     max_sessions_per_tenant: Count = Field(50, description="sessions a tenant may have at a time")
     max_concurrent_per_tenant: Count = Field(10, description="executions a tenant may have at a time")
-    memory: Bytes = Field(512 * 1024**2, description="memory per kernel, for example 512m")
+    memory: Bytes = Field(512 * _MIB, description="memory per kernel, for example 512m")
     cpus: Annotated[float, Field(gt=0)] = Field(1.0, description="processors per kernel")
     processes: Count = Field(64, description="processes and threads per kernel")
-    disk: Bytes = Field(256 * 1024**2, description="workspace per session, for example 256m")
+    disk: Bytes = Field(256 * _MIB, description="workspace per session, for example 256m")
     execute_timeout: Seconds = Field(30, description="seconds a cell may run when it names no timeout")
     max_execute_timeout: Seconds = Field(600, description="seconds a cell may ask for")
-    max_output_bytes: Bytes = Field(10 * 1024**2, description="output kept per execution, for example 10m")
+    max_output_bytes: Bytes = Field(10 * _MIB, description="output kept per execution, for example 10m")
     state_dir: Path = Field(
         Path("~/.local/state/kernel-gateway"), description="directory for what must outlive the gateway"
     )

@@ -79,6 +79,8 @@ class Gateway:
     metrics: Metrics
     #: None when kernels can be started, else why not
     trouble: Callable[[], SessionError | None]
+    #: how many kernels wait in the pool
+    warm: Callable[[], int]
     hosts: frozenset[str]
 
 

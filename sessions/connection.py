@@ -198,6 +198,7 @@ class Connection:
         for channel, monitor in self._monitors.items():
             self._loop.remove_reader(monitor.FD)
             self._sockets[channel].disable_monitor()
+            monitor.close()
         for socket in self._sockets.values():
             self._loop.remove_reader(socket.FD)
             socket.close()

@@ -16,6 +16,8 @@ from jupyter_client.session import DELIM, Session
 
 #: delimiter, signature, header, parent header, metadata, content
 _PARTS = 6
+#: levels of JSON in a part; whoever writes it again has limits of their own (orjson 254, Python's stack 1000)
+DEPTH_MAX = 100
 
 
 class MalformedMessage(Exception):
@@ -91,9 +93,21 @@ def _json_object(part: bytes) -> dict[str, Any]:
         value = orjson.loads(part)
     except orjson.JSONDecodeError:
         value = _forgiving(part)
-    if isinstance(value, dict):
-        return value
-    raise MalformedMessage("a part is not a JSON object")
+    if not isinstance(value, dict):
+        raise MalformedMessage("a part is not a JSON object")
+    if part.count(b"[") + part.count(b"{") > DEPTH_MAX and _too_deep(value):
+        raise MalformedMessage("a part is nested too deeply")
+    return value
+
+
+def _too_deep(value: dict[str, Any]) -> bool:
+    level: list[Any] = [value]
+    for _ in range(DEPTH_MAX):
+        inner = (child for node in level for child in (node.values() if isinstance(node, dict) else node))
+        level = [child for child in inner if isinstance(child, dict | list)]
+        if not level:
+            return False
+    return True
 
 
 def _forgiving(part: bytes) -> Any:

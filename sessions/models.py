@@ -19,6 +19,8 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 #: Names that would change what the interpreter loads before any user code runs.
 ENV_DENIED = re.compile(r"(LD_|PYTHON|IPYTHON|JUPYTER|DENO_|KERNEL_GATEWAY_).*|PATH|HOME|SHELL")
+#: What no process can be given: NUL, and surrogates without their other half.
+ENV_VALUE_DENIED = re.compile("[\0\ud800-\udfff]")
 ENV_MAX_BYTES = 32 * 1024
 
 
@@ -77,11 +79,12 @@ class Limits:
         for name, value in asked.items():
             if name not in values:
                 raise InvalidRequest(f"unknown limit {name!r}; known: {', '.join(values)}", field=f"limits.{name}")
-            if not 0 < value <= values[name]:
+            kind = type(values[name])
+            if not 0 < value <= values[name] or not kind(value):
                 raise InvalidRequest(
                     f"limit {name} must be above 0 and at most {values[name]}", field=f"limits.{name}", max=values[name]
                 )
-            values[name] = type(values[name])(value)
+            values[name] = kind(value)
         return Limits(**values)
 
 
@@ -89,14 +92,14 @@ def valid_env(env: Mapping[str, str]) -> dict[str, str]:
     """Check a session's extra environment variables.
 
     Raises:
-        InvalidRequest: a name is malformed or reserved, a value holds NUL, or it is too much in all.
+        InvalidRequest: a name is malformed or reserved, a value is no text, or it is too much in all.
     """
     for name, value in env.items():
         if not ENV_NAME.fullmatch(name) or ENV_DENIED.fullmatch(name):
             raise InvalidRequest(f"environment variable {name!r} cannot be set", field="env")
-        if "\0" in value:
-            raise InvalidRequest(f"the value of {name} holds a NUL", field="env")
-    if sum(len(name) + len(value) for name, value in env.items()) > ENV_MAX_BYTES:
+        if ENV_VALUE_DENIED.search(value):
+            raise InvalidRequest(f"the value of {name} holds a NUL or half a character", field="env")
+    if sum(len(name) + len(value.encode()) for name, value in env.items()) > ENV_MAX_BYTES:
         raise InvalidRequest(f"env is larger than {ENV_MAX_BYTES} bytes", field="env")
     return dict(env)
 

@@ -8,12 +8,20 @@ Source: nbformat 4.5 (outputs), "Messaging in Jupyter" 5.4 (stream, display_data
 
 from __future__ import annotations
 
+import re
 from typing import Any
+
+import orjson
 
 from sessions.messages import Message
 
 Event = dict[str, Any]
 Output = dict[str, Any]
+
+#: messages that the outputs of one cell are made of; each may be kept for a client until it reads it
+MAX_MESSAGES = 100_000
+#: the mimetypes whose value nbformat allows to be any JSON
+JSON_MIME = re.compile(r"application/(.*\+)?json")
 
 
 class OutputArea:
@@ -28,6 +36,7 @@ class OutputArea:
         self.truncated = False
         #: bytes fed so far, cleared ones included: what is sent to a client is bounded by this
         self._fed = 0
+        self._messages = 0
         #: bytes kept
         self.size = 0
 
@@ -60,7 +69,8 @@ class OutputArea:
 
     def _admit(self, size: int) -> bool:
         self._fed += size
-        if self._fed > self._max_bytes:
+        self._messages += 1
+        if self._fed > self._max_bytes or self._messages > MAX_MESSAGES:
             self.truncated = True
         return not self.truncated
 
@@ -80,15 +90,16 @@ class OutputArea:
 
     def _stream(self, message: Message) -> Event | None:
         name, text = message.content.get("name"), message.content.get("text")
-        if name not in {"stdout", "stderr"} or not isinstance(text, str):
+        if name not in ("stdout", "stderr") or not isinstance(text, str):  # noqa: PLR6201 - it may be unhashable
             return None
+        size = len(text.encode())
         last = self._outputs[-1] if self._outputs and not self._clear_pending else None
         if last is None or last["output_type"] != "stream" or last["name"] != name:
-            return self._append({"output_type": "stream", "name": name, "text": [text]}, len(text))
-        if not self._admit(len(text)):
+            return self._append({"output_type": "stream", "name": name, "text": [text]}, size)
+        if not self._admit(size):
             return None
         last["text"].append(text)
-        self._grow(-1, len(text))
+        self._grow(-1, size)
         return {"type": "output", "output": {"output_type": "stream", "name": name, "text": text}}
 
     def _display(self, message: Message) -> Event | None:
@@ -112,7 +123,9 @@ class OutputArea:
             message.size,
         )
 
-    def _clear_output(self, message: Message) -> Event:
+    def _clear_output(self, message: Message) -> Event | None:
+        if not self._admit(0):
+            return None
         wait = message.content.get("wait") is True
         if wait:
             self._clear_pending = True
@@ -137,11 +150,11 @@ _HANDLERS = {
 
 
 def bundle(message: Message) -> dict[str, Any]:
-    """The MIME bundle of a display; a text mimetype's value becomes a string whatever the kernel sent."""
+    """The MIME bundle of a display; what is no JSON mimetype's value becomes a string whatever the kernel sent."""
     data = message.content.get("data")
     if not isinstance(data, dict):
         return {}
-    return {mime: value if _is_json(mime) or isinstance(value, str) else str(value) for mime, value in data.items()}
+    return {mime: value if JSON_MIME.fullmatch(mime) else _text(value) for mime, value in data.items()}
 
 
 def metadata_of(message: Message) -> dict[str, Any]:
@@ -163,8 +176,10 @@ def count_of(message: Message) -> int | None:
     return count if type(count) is int and count >= 0 else None
 
 
-def _is_json(mime: str) -> bool:
-    return mime == "application/json" or mime.endswith("+json")
+def _text(value: Any) -> str:
+    if isinstance(value, list) and all(isinstance(line, str) for line in value):
+        return "".join(value)
+    return value if isinstance(value, str) else orjson.dumps(value).decode()
 
 
 def _joined(output: Output) -> Output:

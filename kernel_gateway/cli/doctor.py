@@ -1,15 +1,34 @@
 """`kernel-gateway doctor`."""
 
+from __future__ import annotations
+
 import argparse
 
+from kernel_gateway.app import examine
+from kernel_gateway.cli.settings import add_settings, settings_from
+from sessions.backends.base import Finding
+
 NAME = "doctor"
-HELP = "say what is missing on this machine, and how to mend it"
+HELP = "say what is missing on this machine for isolated kernels, and how to mend it"
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """x."""
+add_arguments = add_settings
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """x."""
-    return 0
+    """Look at everything and print it.
+
+    Returns:
+        0 when all is well, else 1.
+    """
+    well = True
+    for finding in examine(settings_from(arguments)):
+        print(_line(finding), flush=True)
+        well = well and finding.ok
+    print("all is well" if well else "not ready: mend the first problem, then run this again")
+    return 0 if well else 1
+
+
+def _line(finding: Finding) -> str:
+    if finding.ok:
+        return f"ok       {finding.name}: {finding.detail}"
+    return f"PROBLEM  {finding.name}: {finding.problem}\n         mend it: {finding.mend}"

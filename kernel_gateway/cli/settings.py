@@ -6,17 +6,26 @@ import argparse
 
 from kernel_gateway.config import Settings
 
+_MIB = 1024**2
+
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
     """Add a flag for every setting; the environment variable and the default stand in its help."""
     for name, field in Settings.model_fields.items():
-        default = "" if field.default in (None, "", {}) or field.default == [] else f" (default: {field.default})"
+        default = f" (default: {shown(field.default)})" if field.default not in (None, "", {}, []) else ""
         parser.add_argument(
             f"--{name.replace('_', '-')}",
             metavar="VALUE",
             default=argparse.SUPPRESS,
             help=f"{field.description}{default} [KERNEL_GATEWAY_{name.upper()}]".replace("%", "%%"),
         )
+
+
+def shown(default: object) -> str:
+    """A default as a user would write it: sizes with their unit."""
+    if isinstance(default, int) and default and default % _MIB == 0:
+        return f"{default // _MIB}m"
+    return f"{default:g}" if isinstance(default, float) else str(default)
 
 
 def settings_from(arguments: argparse.Namespace) -> Settings:

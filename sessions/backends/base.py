@@ -34,6 +34,24 @@ class Launch:
     workspace: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that a backend needs, as it was found."""
+
+    name: str
+    #: what is wrong; None when nothing is
+    problem: str | None
+    #: how to mend it
+    mend: str = ""
+    #: what was seen
+    detail: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether it is as it must be."""
+        return self.problem is None
+
+
 class KernelHandle(Protocol):
     """One kernel that was started."""
 

@@ -8,12 +8,14 @@ from dataclasses import replace
 
 import docker
 import structlog
-from docker.errors import APIError, NotFound
+from docker.errors import APIError
 
 from sessions.backends.base import Launch, handshake, new_connection_info
 from sessions.backends.docker import network, proof
+from sessions.backends.docker.doctor import examine
 from sessions.backends.docker.engine import Engine, engine_answers
 from sessions.backends.docker.handle import DockerHandle
+from sessions.backends.docker.needs import require_image, require_runtime
 from sessions.backends.docker.profile import (
     FIRST_PORT,
     HOME,
@@ -30,7 +32,7 @@ from sessions.backends.docker.watch import Watch
 from sessions.errors import NotInitialized, StartFailed
 from sessions.tasks import spawn
 
-__all__ = ["DockerBackend", "DockerSettings", "engine_answers"]
+__all__ = ["DockerBackend", "DockerSettings", "engine_answers", "examine"]
 
 log = structlog.get_logger()
 
@@ -68,15 +70,8 @@ class DockerBackend:
 
     def _prepare_blocking(self) -> None:
         api, settings = self._engine.api, self.settings
-        if settings.runtime not in api.info()["Runtimes"]:
-            raise NotInitialized(
-                f"the engine has no runtime {settings.runtime!r}: install gVisor and register it in "
-                "/etc/docker/daemon.json, or ask for less with --runtime runc"
-            )
-        try:
-            api.inspect_image(settings.image)
-        except NotFound:
-            raise NotInitialized(f"there is no image {settings.image!r}: build it with `make image`") from None
+        require_runtime(api, settings)
+        require_image(api, settings)
         address = network.ensure_network(api, settings.network)
         changed = network.ensure_firewall(settings.network)
         if self._gvisor is None:

@@ -1,0 +1,48 @@
+# Two commands are enough: `make serve` and `make test`. Both set up what they need.
+.DEFAULT_GOAL := help
+.PHONY: help setup engine image serve lint test bench readme clean
+
+VENV := .venv
+BIN := $(VENV)/bin
+PYTHON ?= python3
+SETUP := $(VENV)/.setup
+HAVE_DOCKER = docker version >/dev/null 2>&1
+
+help: ## show this
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
+
+setup: $(SETUP) ## make .venv with everything the gateway and its tests need
+
+$(SETUP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; set PYTHON=")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(BIN)/python -m pip install --progress-bar off --quiet --editable '.[science]' --group dev
+	@touch $@
+
+engine: ## give a Debian machine a Docker engine with gVisor (as root); nothing is done where there is one
+	tests/engine/setup.sh --compose
+
+image: ## build the kernels' image, if its sources have changed
+	kernel_image/build.sh
+
+serve: setup ## run the gateway with the strongest isolation that is there
+	@if $(HAVE_DOCKER); then kernel_image/build.sh; else echo '==> no Docker engine answers: kernels will not be sandboxed'; fi
+	$(BIN)/kernel-gateway serve $(FLAGS)
+
+lint: setup ## ruff, mypy, shell scripts
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+test: setup engine image ## every test, with a real engine and real gVisor (Debian, root)
+	$(BIN)/pytest $(FLAGS)
+
+bench: setup engine image ## what an execution costs, as ratios to a raw client
+	$(BIN)/python tests/benchmarks/execute.py $(FLAGS)
+
+readme: setup ## write the generated parts of the READMEs anew
+	$(BIN)/python -m tests.readme
+
+clean: ## forget .venv and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,66 @@
+"""What all tests share: a fake world, and the proof that a test leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+import zmq
+
+from sessions import tasks
+from tests.fakes import FakeBackend, World
+
+#: descriptors that a library may open once and keep
+_KEPT = 0
+
+
+def _descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@pytest.fixture
+async def nothing_left() -> AsyncIterator[None]:
+    """A test must end with no task, socket or descriptor more than it began with, and without an unseen failure."""
+    zmq.Context.instance().socket(zmq.PAIR).close()  # what libzmq opens once
+    failures: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: failures.append(context))
+    before = _descriptors()
+    with structlog.testing.capture_logs() as logs:
+        yield
+        await _quiet(before)
+    assert [task.get_name() for task in tasks._running] == []
+    assert _descriptors() <= before + _KEPT
+    assert failures == []
+    assert [entry for entry in logs if entry["log_level"] == "error"] == []
+
+
+async def _quiet(descriptors: int) -> None:
+    """Give libzmq's own threads, and tasks that are about to end, a moment."""
+    for _ in range(100):
+        if not tasks._running and _descriptors() <= descriptors:
+            return
+        await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+async def backend(nothing_left: None) -> AsyncIterator[FakeBackend]:
+    """Kernels that follow a script."""
+    fake = FakeBackend()
+    yield fake
+    await fake.close()
+
+
+@pytest.fixture
+async def world(backend: FakeBackend) -> AsyncIterator[World]:
+    """Registry, pool and quotas over fake kernels."""
+    world = World(backend)
+    assert await world.readiness.check()
+    yield world
+    await world.close()
+    # Whoever closes all sessions has closed all kernels and deleted all workspaces.
+    assert backend.alive == []
+    assert backend.workspaces == []

@@ -1,0 +1,512 @@
+"""A kernel that follows a script, and a backend that starts such kernels.
+
+What lies between kernel and gateway is real: sockets, signatures, encryption, the order of messages. Only what the
+kernel *does* is written down by a test, as an async function that speaks for the kernel::
+
+    async def loses_idle(cell: Cell) -> None:
+        cell.says(busy(), stream("hi"))
+        cell.replies()
+
+Everything runs in the test's own event loop, so a test sees each step and waits for none.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import contextlib
+import io
+import shutil
+import sys
+import tempfile
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import zmq
+from jupyter_client.session import Session as Codec
+
+from sessions.backends.base import KERNEL_IMAGE, Launch, kernel_env, new_connection_info
+from sessions.errors import ConnectionFailed, SessionError
+from sessions.execution import Patience
+from sessions.kernelspecs import KernelSpecs
+from sessions.messages import Message
+from sessions.models import (
+    ConnectionInfo,
+    ExecuteRequest,
+    ExecutionResult,
+    ExitReason,
+    KernelExit,
+    SessionKey,
+    SessionSpec,
+)
+from sessions.pool import Pool
+from sessions.quotas import Quotas, TenantLimits
+from sessions.readiness import Readiness
+from sessions.registry import Registry
+from sessions.session import Session, Surroundings
+from sessions.tasks import spawn
+
+Json = dict[str, Any]
+
+# -- what a kernel can say -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Saying:
+    """One message as a kernel words it, before it has a parent."""
+
+    type: str
+    content: Json
+
+    def to(self, parent_id: str, channel: str = "iopub") -> Message:
+        """The message as it arrives when it answers the request `parent_id`."""
+        header = {"msg_id": uuid.uuid4().hex, "msg_type": self.type}
+        parent = {"msg_id": parent_id} if parent_id else {}
+        return Message(channel, header, parent, {}, self.content, size=200 + len(str(self.content)))
+
+
+def status(state: str) -> Saying:
+    return Saying("status", {"execution_state": state})
+
+
+def busy() -> Saying:
+    return status("busy")
+
+
+def idle() -> Saying:
+    return status("idle")
+
+
+def started(code: str, count: object = 1) -> Saying:
+    return Saying("execute_input", {"code": code, "execution_count": count})
+
+
+def stream(text: object, name: object = "stdout") -> Saying:
+    return Saying("stream", {"name": name, "text": text})
+
+
+def display(text: str, display_id: str | None = None) -> Saying:
+    transient = {} if display_id is None else {"display_id": display_id}
+    return Saying("display_data", {"data": {"text/plain": text}, "metadata": {}, "transient": transient})
+
+
+def update(text: str, display_id: str) -> Saying:
+    return Saying("update_display_data", display(text, display_id).content)
+
+
+def result(text: str, count: object = 1, display_id: str | None = None) -> Saying:
+    return Saying("execute_result", {**display(text, display_id).content, "execution_count": count})
+
+
+def error(name: str = "ValueError", value: str = "bad") -> Saying:
+    return Saying("error", {"ename": name, "evalue": value, "traceback": [f"{name}: {value}"]})
+
+
+def clear(*, wait: bool) -> Saying:
+    return Saying("clear_output", {"wait": wait})
+
+
+# -- one cell, seen from inside the kernel ---------------------------------------------------------------------
+
+
+class Cell:
+    """An execute request that the kernel has taken up."""
+
+    def __init__(self, kernel: FakeKernel, request: Json, identity: bytes) -> None:
+        self.kernel = kernel
+        self.request = request
+        self.code: str = request["content"]["code"]
+        self.id: str = request["header"]["msg_id"]
+        self._identity = identity
+
+    def says(self, *sayings: Saying) -> None:
+        """Publish messages on iopub."""
+        for saying in sayings:
+            self.kernel.publish(saying, self.request)
+
+    def replies(self, state: str = "ok", **content: Any) -> None:
+        """Answer on shell."""
+        content = {"status": state, "execution_count": self.kernel.count, **content}
+        self.kernel.send("shell", Saying("execute_reply", content), self.request, self._identity)
+
+    def ends(self, state: str = "ok", **content: Any) -> None:
+        """Answer on shell and be idle."""
+        self.replies(state, **content)
+        self.says(idle())
+
+    async def asks(self, prompt: str = "") -> str:
+        """Ask for input, and wait for the answer."""
+        self.kernel.answer = asyncio.get_running_loop().create_future()
+        question = Saying("input_request", {"prompt": prompt, "password": False})
+        self.kernel.send("stdin", question, self.request, self._identity)
+        return await self.kernel.answer
+
+    async def is_interrupted(self) -> None:
+        """Work until interrupted, as `time.sleep` does."""
+        self.kernel.interrupted.clear()
+        await self.kernel.interrupted.wait()
+        raise KeyboardInterruptedCell
+
+
+class KeyboardInterruptedCell(Exception):
+    """What the fake raises for KeyboardInterrupt, which pytest keeps for itself."""
+
+
+Script = Callable[[Cell], Awaitable[None]]
+
+
+async def python(cell: Cell) -> None:
+    """Behave as a Python kernel does, as far as a test of what surrounds it needs one."""
+    cell.kernel.count += 1
+    cell.says(busy(), started(cell.code, cell.kernel.count))
+    printed = io.StringIO()
+    try:
+        match cell.code:
+            case "import time; time.sleep(60)":
+                await cell.is_interrupted()
+            case "import os; os._exit(3)":
+                cell.kernel.dies(3)
+                return
+            case _:
+                with contextlib.redirect_stdout(printed):
+                    exec(compile(ast.parse(cell.code), "<cell>", "exec"), cell.kernel.namespace)  # noqa: S102
+    except KeyboardInterruptedCell:
+        cell.says(error("KeyboardInterrupt", ""))
+        cell.ends("error", ename="KeyboardInterrupt")
+    except Exception as raised:  # noqa: BLE001 - a cell may raise anything
+        cell.says(error(type(raised).__name__, str(raised)))
+        cell.ends("error", ename=type(raised).__name__)
+    else:
+        if printed.getvalue():
+            cell.says(stream(printed.getvalue()))
+        cell.ends()
+
+
+# -- the kernel ------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Behaviour:
+    """How the kernels of a `FakeBackend` behave."""
+
+    #: what a cell of this very code makes them do; any other is run by `python`
+    scripts: dict[str, Script] = field(default_factory=dict)
+    heeds_messages: bool = True
+    heeds_signals: bool = True
+    #: answers the first request; a kernel that does not is one that hangs while it starts
+    answers: bool = True
+    #: takes up nothing before somebody listens on iopub; otherwise what it says first may go unheard
+    waits_for_listener: bool = True
+    #: ends by itself before it has answered, with this code
+    exits_at_once: int | None = None
+    #: what its tools say, in place of the real ones
+    tool: Callable[[str], bytes] | None = None
+
+
+class FakeKernel:
+    """A kernel's sockets, its one thread of work, and its handle."""
+
+    def __init__(self, info: ConnectionInfo, behaviour: Behaviour, launch: Launch, workspace: Path) -> None:
+        self.id = uuid.uuid4().hex
+        self.connection_info = info
+        self.behaviour = behaviour
+        self.launch = launch
+        self.workspace = workspace
+        self.namespace: Json = {"env": kernel_env(launch, str(workspace))}
+        self.count = 0
+        self.interrupted = asyncio.Event()
+        #: how it was asked to stop its cell, in order
+        self.interrupts: list[str] = []
+        #: the code of all cells it has taken up
+        self.executed: list[str] = []
+        self.answer: asyncio.Future[str] | None = None
+        self._codec = Codec(key=info.key, username="kernel")
+        self._loop = asyncio.get_running_loop()
+        self._exit: asyncio.Future[KernelExit] = self._loop.create_future()
+        self._heard = asyncio.Event()
+        self._inbox: asyncio.Queue[tuple[bytes, Json]] = asyncio.Queue()
+        self._sockets = {
+            "shell": self._bind("shell", zmq.ROUTER),
+            "control": self._bind("control", zmq.ROUTER),
+            "stdin": self._bind("stdin", zmq.ROUTER),
+            "iopub": self._bind("iopub", zmq.XPUB),
+        }
+        self._worker = spawn(self._work(), f"fake kernel {self.id}")
+        if behaviour.exits_at_once is not None:
+            self._loop.call_soon(self.dies, behaviour.exits_at_once)
+
+    # -- sockets
+
+    def _bind(self, channel: str, kind: int) -> zmq.Socket[bytes]:
+        socket: zmq.Socket[bytes] = zmq.Context.instance().socket(kind)
+        socket.linger = 0
+        socket.sndhwm = 0
+        if kind == zmq.XPUB:
+            socket.xpub_verbose = 1
+        if self.connection_info.curve_secretkey is not None:
+            socket.curve_server = True
+            socket.curve_secretkey = self.connection_info.curve_secretkey
+        socket.bind(self.connection_info.url(channel))
+        self._loop.add_reader(socket.FD, self._drain, channel, socket)
+        return socket
+
+    def _drain(self, channel: str, socket: zmq.Socket[bytes]) -> None:
+        while not socket.closed:
+            try:
+                frames = socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            if channel == "iopub":  # a subscription
+                self._heard.set()
+            else:
+                self._receive(channel, frames)
+
+    def _receive(self, channel: str, frames: list[bytes]) -> None:
+        identities, parts = self._codec.feed_identities(frames)
+        message: Json = self._codec.deserialize(parts)
+        match channel, message["msg_type"]:
+            case "control", "interrupt_request":
+                self.send("control", Saying("interrupt_reply", {"status": "ok"}), message, identities[0])
+                self._interrupt("message", heeded=self.behaviour.heeds_messages)
+            case "stdin", "input_reply" if self.answer is not None and not self.answer.done():
+                self.answer.set_result(message["content"]["value"])
+            case "shell", _:
+                self._inbox.put_nowait((identities[0], message))
+
+    def send(self, channel: str, saying: Saying, parent: Json | None, identity: bytes) -> None:
+        """Send one message, signed."""
+        message = self._codec.msg(saying.type, saying.content, parent=parent)
+        self.send_raw(channel, self._codec.serialize(message, identity))
+
+    def publish(self, saying: Saying, parent: Json | None) -> None:
+        """Send one message to whoever listens."""
+        self.send("iopub", saying, parent, b"topic")
+
+    def send_raw(self, channel: str, frames: list[bytes]) -> None:
+        """Send frames as they are."""
+        if self._exit.done():
+            return
+        socket = self._sockets[channel]
+        socket.send_multipart(frames, zmq.NOBLOCK)
+        self._loop.call_soon(self._drain, channel, socket)
+
+    def signed(self, *parts: bytes) -> list[bytes]:
+        """A message of these parts with the right signature, whatever they hold."""
+        return [b"topic", b"<IDS|MSG>", self._codec.sign(list(parts)), *parts]
+
+    # -- work
+
+    async def _work(self) -> None:
+        if self.behaviour.waits_for_listener:
+            await self._heard.wait()
+        while True:
+            identity, request = await self._inbox.get()
+            if request["msg_type"] == "execute_request":
+                cell = Cell(self, request, identity)
+                self.executed.append(cell.code)
+                await self.behaviour.scripts.get(cell.code, python)(cell)
+            elif self.behaviour.answers:
+                self.publish(busy(), request)
+                self.send("shell", Saying("kernel_info_reply", {"status": "ok"}), request, identity)
+                self.publish(idle(), request)
+
+    def _interrupt(self, how: str, *, heeded: bool) -> None:
+        self.interrupts.append(how)
+        if heeded:
+            self.interrupted.set()
+
+    def dies(self, code: int = 1, reason: ExitReason = ExitReason.EXITED) -> None:
+        """End now."""
+        if self._exit.done():
+            return
+        self._exit.set_result(KernelExit(reason, code))
+        self._worker.cancel()
+        for socket in self._sockets.values():
+            self._loop.remove_reader(socket.FD)
+            socket.close()
+
+    # -- handle
+
+    @property
+    def alive(self) -> bool:
+        return not self._exit.done()
+
+    async def wait(self) -> KernelExit:
+        return await asyncio.shield(self._exit)
+
+    async def interrupt(self) -> None:
+        self._interrupt("signal", heeded=self.behaviour.heeds_signals)
+
+    async def kill(self) -> None:
+        self.dies(137, ExitReason.KILLED)
+        await self.wait()
+
+    async def run_tool(
+        self, name: str, argument: str, stdin: AsyncIterable[bytes] | None = None
+    ) -> AsyncGenerator[bytes, None]:
+        if not self.alive:
+            raise ConnectionFailed
+        if self.behaviour.tool is not None:
+            yield self.behaviour.tool(argument)
+            return
+        program = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-I", str(KERNEL_IMAGE / f"{name}.py"), argument),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            cwd=self.workspace,
+            env={},
+        )
+        content = b"".join([piece async for piece in stdin]) if stdin is not None else b""
+        output, _ = await program.communicate(content)
+        yield output
+
+
+# -- the backend -----------------------------------------------------------------------------------------------
+
+
+class FakeBackend:
+    """Starts kernels that follow a script."""
+
+    name = "fake"
+    isolation = "none: kernels are written down"
+
+    def __init__(self, behaviour: Behaviour | None = None) -> None:
+        self.behaviour = behaviour or Behaviour()
+        #: every kernel that was started, in order
+        self.started: list[FakeKernel] = []
+        #: why nothing can be started
+        self.refuses: SessionError | None = None
+        #: why the sandbox is not ready
+        self.unprepared: SessionError | None = None
+        #: closed, it holds up every start
+        self.gate = asyncio.Event()
+        self.gate.set()
+        #: how many starts were asked for, failed ones included
+        self.asked = 0
+        self._root = Path(tempfile.mkdtemp(prefix="fake-"))
+
+    def on(self, code: str, script: Script) -> str:
+        """Let kernels follow `script` when they are sent `code`.
+
+        Returns:
+            the code.
+        """
+        self.behaviour.scripts[code] = script
+        return code
+
+    def behaves(self, **changes: Any) -> None:
+        """Let kernels that are started from now on behave differently."""
+        self.behaviour = replace(self.behaviour, **changes)
+
+    @property
+    def kernel(self) -> FakeKernel:
+        """The kernel that was started last."""
+        return self.started[-1]
+
+    @property
+    def alive(self) -> list[FakeKernel]:
+        """Every kernel that runs."""
+        return [kernel for kernel in self.started if kernel.alive]
+
+    @property
+    def workspaces(self) -> list[str]:
+        """Every workspace there is."""
+        return sorted(path.name for path in (self._root / "workspaces").glob("*"))
+
+    async def prepare(self) -> None:
+        if self.unprepared is not None:
+            raise self.unprepared
+
+    async def start(self, launch: Launch) -> FakeKernel:
+        self.asked += 1
+        await self.gate.wait()
+        if self.refuses is not None:
+            raise self.refuses
+        workspace = self._root / "workspaces" / (launch.workspace or uuid.uuid4().hex)
+        workspace.mkdir(parents=True, exist_ok=True)
+        socket = str(self._root / uuid.uuid4().hex[:8])
+        info = new_connection_info("ipc", socket, first_port=1, encryption=launch.kernelspec.encryption)
+        kernel = FakeKernel(info, self.behaviour, launch, workspace)
+        self.started.append(kernel)
+        return kernel
+
+    async def delete_workspace(self, workspace: str) -> None:
+        shutil.rmtree(self._root / "workspaces" / workspace, ignore_errors=True)
+
+    async def close(self) -> None:
+        for kernel in self.started:
+            await kernel.kill()
+        shutil.rmtree(self._root, ignore_errors=True)
+
+
+# -- the rest of a small world ---------------------------------------------------------------------------------
+
+#: the languages there are; fake kernels speak the first one's name
+KERNELSPECS = KernelSpecs(KERNEL_IMAGE / "kernelspecs")
+PYTHON = KERNELSPECS.find("python")
+#: as little as a test can wait for
+PATIENCE = Patience(idle=0.05, rung=0.05)
+
+
+class Clock:
+    """Time that passes when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def passes(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class World:
+    """Everything that `kernel_gateway/app.py` would put together, over a `FakeBackend`."""
+
+    def __init__(
+        self,
+        backend: FakeBackend,
+        *,
+        pool_size: int = 0,
+        quotas: TenantLimits = TenantLimits(),
+        defaults: SessionSpec = SessionSpec(),
+    ) -> None:
+        self.backend = backend
+        self.clock = Clock()
+        self.readiness = Readiness(backend)
+        self.pool = Pool(backend, self.readiness, defaults.limits, pool_size)
+        self.quotas = Quotas(quotas)
+        #: every execution that has ended
+        self.observed: list[tuple[SessionKey, ExecuteRequest, ExecutionResult]] = []
+        around = Surroundings(self.pool, self.quotas, self.clock, self._observe, PATIENCE)
+        self.registry = Registry(KERNELSPECS, defaults, around)
+        self.around = around
+
+    def _observe(self, key: SessionKey, request: ExecuteRequest, ended: ExecutionResult) -> None:
+        self.observed.append((key, request, ended))
+
+    async def session(self, name: str = "s1", tenant: str = "acme") -> Session:
+        """The session of this name, made on first use."""
+        return await self.registry.obtain(SessionKey(tenant, name))
+
+    async def close(self) -> None:
+        """Shut down, as the gateway does."""
+        await self.registry.close()
+        await self.pool.close()
+
+
+async def run(session: Session, code: str, **request: Any) -> ExecutionResult:
+    """Run one cell to its end."""
+    async with session.execute(ExecuteRequest(code, **request)) as execution:
+        return await execution.result()
+
+
+async def until(condition: Callable[[], object], seconds: float = 2.0) -> None:
+    """Let the event loop run until something holds."""
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.001)

@@ -1,0 +1,42 @@
+"""The generated parts of the READMEs: `make readme` writes them, a test compares them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from kernel_gateway.cli.settings import shown
+from kernel_gateway.config import Settings
+from sessions.session import MOVES
+
+ROOT = Path(__file__).parents[1]
+
+
+def settings() -> str:
+    """The table of settings."""
+    lines = ["| setting | default | |", "| --- | --- | --- |"]
+    for name, field in Settings.model_fields.items():
+        default = f"`{shown(field.default)}`" if field.default not in (None, "", {}, []) else ""
+        lines.append(f"| `{name}` | {default} | {field.description} |")
+    return "\n".join(lines)
+
+
+def states() -> str:
+    """A session's states, as a diagram."""
+    moves = [f"    {state} --> {following}" for state, after in MOVES.items() for following in sorted(after)]
+    return "\n".join(["```mermaid", "stateDiagram-v2", "    [*] --> starting", *moves, "```"])
+
+
+PARTS = {"README.md": ("settings", settings), "sessions/README.md": ("states", states)}
+
+
+def filled(path: str) -> str:
+    """A README with its generated part as it must be."""
+    name, make = PARTS[path]
+    text = (ROOT / path).read_text()
+    return re.sub(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", rf"\g<1>{make()}\n\g<2>", text, flags=re.DOTALL)
+
+
+if __name__ == "__main__":
+    for readme in PARTS:
+        (ROOT / readme).write_text(filled(readme))

@@ -34,6 +34,7 @@ lint: setup ## ruff, mypy, shell scripts
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/shellcheck .ci/run kernel_image/build.sh tests/engine/setup.sh
 
 test: setup engine image ## every test, with a real engine and real gVisor (Debian, root)
 	$(BIN)/pytest $(FLAGS)

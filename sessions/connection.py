@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import structlog
@@ -47,6 +48,8 @@ class Connection:
             max_message_bytes: a larger frame is refused and costs its sender the connection, which is then renewed.
         """
         self.on_message: Callable[[Message], None] = ignore
+        #: called when something that the kernel sent on shell was lost
+        self.on_loss: Callable[[], None] = lambda: None
         #: called once, when the kernel sends nothing but garbage
         self.on_broken: Callable[[], None] = lambda: None
         self._codec = Codec(info.key)
@@ -54,6 +57,7 @@ class Connection:
         self._loop = asyncio.get_running_loop()
         self._max_message_bytes = max_message_bytes
         self._replies: dict[str, asyncio.Future[Message]] = {}
+        self._probes: set[_Probe] = set()
         self._malformed = 0
         self._closed = False
         self._client_keys = zmq.curve_keypair() if info.curve_publickey else None
@@ -76,11 +80,14 @@ class Connection:
             socket.curve_publickey, socket.curve_secretkey = self._client_keys
         socket.connect(self._info.url(channel))
         self._loop.add_reader(socket.FD, self._drain, channel, socket)
+        # A pipe signals only once it was found empty: what comes before that would lie there unseen.
+        self._loop.call_soon(self._drain, channel, socket)
         return socket
 
     def _watch(self, channel: str) -> zmq.Socket[bytes]:
         monitor: zmq.Socket[bytes] = self._sockets[channel].get_monitor_socket(zmq.EVENT_DISCONNECTED)
         self._loop.add_reader(monitor.FD, self._reconnect, channel, monitor)
+        self._loop.call_soon(self._reconnect, channel, monitor)  # as above
         return monitor
 
     def _reconnect(self, channel: str, monitor: zmq.Socket[bytes]) -> None:
@@ -94,6 +101,9 @@ class Connection:
             socket, url = self._sockets[channel], self._info.url(channel)
             socket.disconnect(url)
             socket.connect(url)
+            self._loop.call_soon(self._drain, channel, socket)  # a new pipe, as above
+            if channel == "shell":
+                self.on_loss()
 
     def _drain(self, channel: str, socket: zmq.Socket[bytes]) -> None:
         # The descriptor signals edges, not levels: read until there is nothing, or come back by ourselves.
@@ -114,15 +124,25 @@ class Connection:
         try:
             message = self._codec.parse(channel, frames)
         except MalformedMessage as error:
-            self._malformed += 1
-            log.debug("malformed message dropped", channel=channel, reason=str(error))
-            if self._malformed == MALFORMED_MAX:
-                self.on_broken()
+            self._reject(channel, str(error))
             return
         reply = self._replies.pop(message.parent_id, None) if channel in {"shell", "control"} else None
         if reply is not None and not reply.done():
             reply.set_result(message)
-        self.on_message(message)
+        for probe in self._probes:
+            probe.feed(message)
+        try:
+            self.on_message(message)
+        except Exception as error:
+            # One of the few broad ones: whatever a message does to who reads it, the next one must be read.
+            log.exception("a message could not be handled", channel=channel, type=message.type[:64])
+            self._reject(channel, str(error))
+
+    def _reject(self, channel: str, reason: str) -> None:
+        self._malformed += 1
+        log.debug("malformed message dropped", channel=channel, reason=reason)
+        if self._malformed == MALFORMED_MAX:
+            self.on_broken()
 
     def send(self, channel: str, msg_type: str, content: dict[str, Any], parent: dict[str, Any] | None = None) -> str:
         """Send one message.
@@ -162,33 +182,24 @@ class Connection:
     async def ready(self) -> None:
         """Wait until the kernel answers on shell *and* its iopub reaches us. Cancel it to give up.
 
-        A subscription may arrive later than the first request, so the request is repeated until both are seen.
+        Both channels keep their order: all that the kernel has sent before is in by then, or will never be. A
+        subscription may arrive later than the first request, so the request is repeated until both are seen.
+
+        Raises:
+            ConnectionFailed: the connection was closed meanwhile.
         """
-        seen: dict[str, set[str]] = {}
-        done = asyncio.Event()
-
-        def watch(message: Message) -> None:
-            parts = seen.get(message.parent_id)
-            if parts is None:
-                return
-            if message.type == "kernel_info_reply":
-                parts.add("reply")
-            elif message.content.get("execution_state") == "idle":
-                parts.add("idle")
-            if len(parts) == 2:  # noqa: PLR2004 - reply and idle
-                done.set()
-
-        listener, self.on_message = self.on_message, watch
+        probe = _Probe()
+        self._probes.add(probe)
         try:
-            while not done.is_set():
-                seen[self.send("shell", "kernel_info_request", {})] = set()
-                try:
+            while not probe.passed.is_set():
+                probe.sent.add(self.send("shell", "kernel_info_request", {}))
+                with suppress(TimeoutError):
                     async with asyncio.timeout(READY_RETRY):
-                        await done.wait()
-                except TimeoutError:
-                    continue
+                        await probe.passed.wait()
         finally:
-            self.on_message = listener
+            self._probes.discard(probe)
+        if self._closed:
+            raise ConnectionFailed
 
     def close(self) -> None:
         """Close all channels; idempotent. Requests under way fail with ConnectionFailed."""
@@ -205,3 +216,26 @@ class Connection:
         for future in self._replies.values():
             if not future.done():
                 future.set_exception(ConnectionFailed())
+        for probe in self._probes:
+            probe.passed.set()
+
+
+class _Probe:
+    """Requests that nobody asked for, and what has come back of them."""
+
+    def __init__(self) -> None:
+        self.sent: set[str] = set()
+        self.passed = asyncio.Event()
+        self._replied: set[str] = set()
+        self._idle: set[str] = set()
+
+    def feed(self, message: Message) -> None:
+        """Take in a message of the kernel."""
+        if message.parent_id not in self.sent:
+            return
+        if message.channel == "shell":
+            self._replied.add(message.parent_id)
+        elif message.channel == "iopub" and message.content.get("execution_state") == "idle":
+            self._idle.add(message.parent_id)
+        if self._replied & self._idle:
+            self.passed.set()

@@ -22,14 +22,18 @@ from sessions.transcript import Cell, Transcript
 
 #: what makes ipykernel's `input()` raise EOFError
 _END_OF_INPUT = "\x04"
+#: how often one cell may ask for input; each may be kept for a client until it reads it
+QUESTIONS_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
     """How long to wait for a kernel that should have answered, in seconds."""
 
-    #: for `idle` after the reply and the last output
+    #: for `idle` after the reply
     idle: float = 1.0
+    #: for proof, after that, that the kernel has nothing more to say
+    proof: float = 10.0
     #: for the end of a cell after each attempt to interrupt it
     rung: float = 2.0
 
@@ -72,9 +76,11 @@ class Execution:
         self._finished = asyncio.Event()
         self._answers = deque(request.stdin or ())
         self._question: dict[str, Any] | None = None
+        self._questions = 0
         self._reply: dict[str, Any] | None = None
         self._idle_seen = False
-        self._last_output: float | None = None
+        #: anything came on iopub
+        self._heard = False
         self._timed_out = False
         self._interrupted = False
         #: how it ended; None while it runs
@@ -111,16 +117,16 @@ class Execution:
             return
         match message.channel, message.type:
             case "iopub", "status":
-                self._last_output = self._loop.time()
+                self._heard = True
                 self._idle_seen |= message.content.get("execution_state") == "idle"
             case "iopub", _:
-                self._last_output = self._loop.time()
+                self._heard = True
                 if event is not None:
                     self._emit(event)
             case "shell", "execute_reply" if self._reply is None:
                 self._reply = message.content
                 if not self._idle_seen:
-                    self._loop.call_later(self._patience.idle, self._give_up_on_idle)
+                    spawn(self._do_without_idle(), "wait for idle")
             case "stdin", "input_request":
                 self._asked(message)
         if self._reply is not None and self._idle_seen:
@@ -140,20 +146,34 @@ class Execution:
         self._events.append(event)
         self._wake.set()
 
-    def _give_up_on_idle(self) -> None:
-        """The reply came, but `idle` did not: it was lost, or there is still output on its way."""
-        if self.status is not None:
+    async def _do_without_idle(self) -> None:
+        """The reply came, but `idle` did not: it was lost, or is still behind a lot of output.
+
+        Silence proves nothing on a busy machine. What the kernel says to a later question does: its iopub keeps
+        order, so nothing of this cell can come after that.
+        """
+        if await self._over_within(self._patience.idle):
             return
-        if self._last_output is None:
-            # Not one message on iopub: the cell has broken it, and all later output would be lost without a word.
-            spawn(self.kernel.kill(KernelDied("the kernel's output channel no longer works")), "kill mute kernel")
-            return
-        silence = self._loop.time() - self._last_output
-        if silence >= self._patience.idle:
+        try:
+            async with asyncio.timeout(self._patience.proof):
+                await self.kernel.connection.ready()
+        except TimeoutError:
+            if self.status is None and not self._heard:
+                # Not one message on iopub: it is broken, and all later output would be lost without a word.
+                await self.kernel.kill(KernelDied("the kernel's output channel no longer works"))
+        self._end_incomplete()
+
+    async def do_without_reply(self) -> None:
+        """A message on shell was lost. It was the reply, if the kernel answers what it is asked next."""
+        await self.kernel.connection.ready()
+        if self._reply is None:
+            self._reply = {"status": "error"}
+        self._end_incomplete()
+
+    def _end_incomplete(self) -> None:
+        if self.status is None:
             self._output_lost = True
             self._end(self._status_of_reply())
-        else:
-            self._loop.call_later(self._patience.idle - silence, self._give_up_on_idle)
 
     def _status_of_reply(self) -> Status:
         reply = self._reply or {}
@@ -162,7 +182,7 @@ class Execution:
             return Status.TIMEOUT
         if reply.get("status") == "ok":
             return Status.OK
-        if self._interrupted or reply.get("status") in {"abort", "aborted"}:
+        if self._interrupted or str(reply.get("status")) in {"abort", "aborted"}:
             return Status.INTERRUPTED
         return Status.ERROR
 
@@ -184,7 +204,11 @@ class Execution:
     # -- input() --------------------------------------------------------------------------------------------
 
     def _asked(self, message: Message) -> None:
-        self._question = message.header
+        self._questions += 1
+        if self._questions > QUESTIONS_MAX:
+            return
+        # Not the whole header: the rest of it may be anything.
+        self._question = {name: message.header[name] for name in ("msg_id", "msg_type")}
         if self._answers:
             self.answer(self._answers.popleft())
         elif self.request.interactive:
@@ -208,7 +232,7 @@ class Execution:
     # -- deadline and interruption --------------------------------------------------------------------------
 
     async def _supervise(self) -> None:
-        if await self._over_within(self.request.timeout):
+        if await self._over_within(self.request.timeout) or self._reply is not None:
             return
         self._timed_out = True
         if not await self._climb():

@@ -17,6 +17,8 @@ from sessions.tasks import spawn
 START_TIMEOUT = 60.0
 #: seconds for the kernel to acknowledge an interrupt that came as a message
 INTERRUPT_TIMEOUT = 1.0
+#: seconds for a kernel in doubt to answer on its control channel, which it does while a cell runs
+PULSE_TIMEOUT = 2.0
 
 
 class Kernel:
@@ -30,6 +32,7 @@ class Kernel:
         #: why the gateway ended it, if it did
         self._cause: SessionError | None = None
         self._exit = spawn(self._wait(), "kernel exit")
+        handle.on_out_of_memory = self._suspect
         connection.on_broken = lambda: self._condemn(KernelDied("the kernel sent only malformed messages"))
 
     @classmethod
@@ -107,6 +110,17 @@ class Kernel:
             self._cause = cause
         await self.handle.kill()
         await asyncio.shield(self._exit)
+
+    def _suspect(self) -> None:
+        spawn(self._check_pulse(), "pulse after memory ran out")
+
+    async def _check_pulse(self) -> None:
+        """Memory ran out in there. When the kernel is what was hit it may hang instead of ending."""
+        with suppress(TimeoutError, SessionError):
+            async with asyncio.timeout(PULSE_TIMEOUT):
+                await self.connection.request("control", "kernel_info_request", {})
+                return
+        await self.kill(OutOfMemory())
 
     def _condemn(self, cause: SessionError) -> None:
         spawn(self.kill(cause), "kill broken kernel")

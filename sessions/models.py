@@ -96,7 +96,7 @@ def valid_env(env: Mapping[str, str]) -> dict[str, str]:
     """
     for name, value in env.items():
         if not ENV_NAME.fullmatch(name) or ENV_DENIED.fullmatch(name):
-            raise InvalidRequest(f"environment variable {name!r} cannot be set", field="env")
+            raise InvalidRequest(f"environment variable {name[:64]!r} cannot be set", field="env")
         if ENV_VALUE_DENIED.search(value):
             raise InvalidRequest(f"the value of {name} holds a NUL or half a character", field="env")
     if sum(len(name) + len(value.encode()) for name, value in env.items()) > ENV_MAX_BYTES:

@@ -90,7 +90,7 @@ class OutputArea:
 
     def _stream(self, message: Message) -> Event | None:
         name, text = message.content.get("name"), message.content.get("text")
-        if name not in ("stdout", "stderr") or not isinstance(text, str):  # noqa: PLR6201 - it may be unhashable
+        if not isinstance(name, str) or name not in {"stdout", "stderr"} or not isinstance(text, str):
             return None
         size = len(text.encode())
         last = self._outputs[-1] if self._outputs and not self._clear_pending else None

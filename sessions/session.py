@@ -182,6 +182,7 @@ class Session:
         self._launch = kernel.launch
         self.incarnation += 1
         kernel.connection.on_message = self._on_message
+        kernel.connection.on_loss = lambda: self._on_loss(kernel)
         self._mourner = spawn(self._mourn(kernel), f"watch kernel of {self.key}")
 
     async def _mourn(self, kernel: Kernel) -> None:
@@ -200,6 +201,11 @@ class Session:
         execution = self._executions.get(message.parent_id)
         if execution is not None:
             execution.feed(message, event)
+
+    def _on_loss(self, kernel: Kernel) -> None:
+        for execution in self._executions.values():
+            if execution.kernel is kernel:
+                spawn(execution.do_without_reply(), "wait for what was lost")
 
     # -- what clients do ------------------------------------------------------------------------------------
 

@@ -30,13 +30,14 @@ class Cell:
 
     area: OutputArea
     code: str = ""
+    started: bool = False
     execution_count: int | None = None
     displays: set[str] = field(default_factory=set)
 
     @property
     def size(self) -> int:
         """Bytes it keeps."""
-        return len(self.code) + self.area.size + _CELL_BYTES
+        return len(self.code.encode()) + self.area.size + _CELL_BYTES
 
 
 class Transcript:
@@ -72,17 +73,20 @@ class Transcript:
             return self._update(message)
         if cell is None:
             return None
-        if display_id := display_id_of(message):
-            cell.displays.add(display_id)
         before = cell.area.size
         event = cell.area.feed(message)
         self._grow(cell.area.size - before)
+        if event and (display_id := display_id_of(message)):
+            cell.displays.add(display_id)
         return event
 
-    def _input(self, cell: Cell | None, message: Message) -> Event:
+    def _input(self, cell: Cell | None, message: Message) -> Event | None:
         if cell is None:
             code = message.content.get("code")
             cell = self.open(message.parent_id, code if isinstance(code, str) else "")
+        if cell.started:
+            return None
+        cell.started = True
         cell.execution_count = count_of(message)
         return {"type": "started", "execution_count": cell.execution_count}
 

@@ -7,7 +7,7 @@ contract suite in `tests/sessions/backends/test_contract.py` over it.
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -52,11 +52,17 @@ class Finding:
         return self.problem is None
 
 
+def nobody_cares() -> None:
+    """The listener of a handle before it has one."""
+
+
 class KernelHandle(Protocol):
     """One kernel that was started."""
 
     id: str
     connection_info: ConnectionInfo
+    #: called when memory ran out in there, of the kernel or of something it has started; either may live on
+    on_out_of_memory: Callable[[], None]
 
     async def wait(self) -> KernelExit:
         """Wait until the kernel is gone, and with it all that belonged to it but the workspace."""

@@ -17,12 +17,14 @@ from collections.abc import AsyncGenerator, AsyncIterable
 from contextlib import suppress
 from pathlib import Path
 
-from sessions.backends.base import KERNEL_IMAGE, Launch, handshake, new_connection_info
+from sessions.backends.base import KERNEL_IMAGE, Launch, handshake, new_connection_info, nobody_cares
 from sessions.errors import ConnectionFailed, StartFailed
 from sessions.models import ConnectionInfo, ExitReason, KernelExit
 from sessions.tasks import spawn
 
 _PIECE = 256 * 1024
+#: seconds a tool has for its end when nobody wants its answer any more
+_TOOL_END = 1.0
 
 
 class ProcessHandle:
@@ -31,6 +33,7 @@ class ProcessHandle:
     def __init__(self, process: asyncio.subprocess.Process, info: ConnectionInfo, home: Path, workspace: Path) -> None:
         self.id = home.name
         self.connection_info = info
+        self.on_out_of_memory = nobody_cares
         self._process = process
         self._home = home
         self._workspace = workspace
@@ -86,6 +89,11 @@ class ProcessHandle:
                 yield piece
         finally:
             feeder.cancel()
+            process.stdin.close()
+            # Without input it ends by itself, and takes an unfinished file along.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_TOOL_END):
+                    await process.wait()
             with suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
@@ -98,7 +106,6 @@ async def _feed(pipe: asyncio.StreamWriter, stdin: AsyncIterable[bytes] | None) 
                 pipe.write(piece)
                 await pipe.drain()
         pipe.close()
-        await pipe.wait_closed()
 
 
 class ProcessBackend:

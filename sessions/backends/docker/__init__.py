@@ -11,7 +11,7 @@ import structlog
 from docker.errors import APIError
 
 from sessions.backends.base import Launch, handshake, new_connection_info
-from sessions.backends.docker import network, proof
+from sessions.backends.docker import firewall, network, proof
 from sessions.backends.docker.doctor import examine
 from sessions.backends.docker.engine import Engine, engine_answers
 from sessions.backends.docker.handle import DockerHandle
@@ -73,7 +73,7 @@ class DockerBackend:
         require_runtime(api, settings)
         require_image(api, settings)
         address = network.ensure_network(api, settings.network)
-        changed = network.ensure_firewall(settings.network)
+        changed = firewall.put_up(network.bridge_name(settings.network))
         if self._gvisor is None:
             self._reap(api)
         # Rules that this user may not read can only be proven by trying; those that had to be set again too.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import zmq
 
 from sessions.backends.base import Finding
-from sessions.backends.docker import network, proof
+from sessions.backends.docker import firewall, network, proof
 from sessions.backends.docker.engine import connect
 from sessions.backends.docker.needs import require_image, require_runtime
 from sessions.backends.docker.profile import DockerSettings
@@ -68,7 +68,7 @@ def _disk(directory: str) -> Finding:
 
 
 def _firewall(settings: DockerSettings) -> str:
-    changed = network.ensure_firewall(settings.network)
+    changed = firewall.put_up(network.bridge_name(settings.network))
     if changed is None:
         return "this user may not look; it is tried out below"
     return "rules were missing and are set now" if changed else "rules are set"
@@ -79,4 +79,4 @@ def _proven(gvisor: bool) -> str:  # noqa: FBT001 - one fact, one word for it
 
 
 def _commands(settings: DockerSettings) -> str:
-    return "; ".join("iptables -I " + " ".join(rule) for rule in network.firewall_rules(settings.network))
+    return firewall.commands(network.bridge_name(settings.network))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from collections.abc import AsyncGenerator, AsyncIterable
+from collections.abc import AsyncGenerator, AsyncIterable, Callable
 from contextlib import suppress
 from typing import Any
 
 import structlog
 from docker.errors import APIError, NotFound
 
+from sessions.backends.base import nobody_cares
 from sessions.backends.docker.engine import Engine
 from sessions.backends.docker.profile import IMAGE_DIR, PYTHON, WORKSPACE
 from sessions.errors import BackendUnavailable, ConnectionFailed
@@ -37,6 +38,7 @@ class DockerHandle:
     def __init__(self, engine: Engine, container: str, info: ConnectionInfo) -> None:
         self.id = container
         self.connection_info = info
+        self.on_out_of_memory: Callable[[], None] = nobody_cares
         self._engine = engine
         #: it was started; only then is its absence from the running ones an end
         self.was_running = False
@@ -66,6 +68,7 @@ class DockerHandle:
     def note_out_of_memory(self) -> None:
         """The engine has told that it met its memory limit; it need not end of that."""
         self._out_of_memory = self._loop.time()
+        self.on_out_of_memory()
 
     def ended(self) -> None:
         """It has ended or is to end: find out how, and remove it. Idempotent."""

@@ -22,6 +22,8 @@ from sessions.errors import NotInitialized
 
 #: seconds a probe may take from its start to its answer
 TIMEOUT = 30.0
+#: to reach what must be reached
+ATTEMPTS = 3
 
 
 def prove(api: docker.APIClient, settings: DockerSettings, host_address: str) -> bool:
@@ -93,12 +95,13 @@ def _start(api: docker.APIClient, settings: DockerSettings, **request: Any) -> s
 
 def _answer(api: docker.APIClient, container: str) -> dict[str, Any]:
     deadline = time.monotonic() + TIMEOUT
-    while time.monotonic() < deadline:
+    running = True
+    while running and time.monotonic() < deadline:
+        # Asked first: what it has said before its end is read after that.
+        running = api.inspect_container(container)["State"]["Running"]
         line, found, _ = api.logs(container, stdout=True, stderr=False).partition(b"\n")
         if found:
             return dict(json.loads(line))
-        if not api.inspect_container(container)["State"]["Running"]:
-            break
         time.sleep(0.05)
     said = api.logs(container, stdout=False, stderr=True)[-300:].decode(errors="replace").strip()
     raise NotInitialized(f"a container of the kernels' image gives no answer: {said or 'it said nothing'}")
@@ -109,10 +112,15 @@ def _address(api: docker.APIClient, container: str, network: str) -> str:
 
 
 def _control(target: tuple[str, int], what: str) -> None:
-    try:
-        socket.create_connection(target, 5).close()
-    except OSError as error:
-        raise NotInitialized(f"the gateway does not reach {what} ({target[0]}): {error}") from error
+    for attempt in range(ATTEMPTS):
+        try:
+            socket.create_connection(target, 5).close()
+        except OSError as error:
+            if attempt + 1 == ATTEMPTS:
+                raise NotInitialized(f"the gateway does not reach {what} ({target[0]}): {error}") from error
+            time.sleep(0.5)  # a new interface may take a moment to be found
+        else:
+            return
 
 
 def _remove(api: docker.APIClient, container: str) -> None:

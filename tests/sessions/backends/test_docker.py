@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import time
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+
+import docker
+import pytest
+from docker.errors import APIError, NotFound
+from docker.types import IPAMConfig, IPAMPool
+
+from sessions.backends.base import KERNEL_IMAGE, Launch
+from sessions.backends.docker import DockerBackend, DockerSettings, examine, firewall, network, proof
+from sessions.backends.docker.profile import HOME, WORKSPACE, host_config
+from sessions.errors import NotInitialized, SessionClosed
+from sessions.kernel import Kernel
+from sessions.kernelspecs import KernelSpecs
+from sessions.models import Limits
+
+PYTHON = KernelSpecs(KERNEL_IMAGE / "kernelspecs").find("python")
+#: of these tests alone: they take its rules away
+NETWORK = "kernel-gateway-proof"
+BRIDGE = network.bridge_name(NETWORK)
+CHAIN = firewall.chain_name(BRIDGE)
+MIB = 1024**2
+
+
+def settings_of(**changes: str) -> DockerSettings:
+    settings = DockerSettings("runsc", "kernel-gateway/python:latest", NETWORK, f"test-{uuid.uuid4().hex}")
+    return replace(settings, **changes)
+
+
+class TestProfile:
+    LIMITS = Limits(memory=300 * MIB, cpus=1.5, processes=20, disk=40 * MIB)
+
+    def test_memory_includes_swap(self) -> None:
+        config = host_config(settings_of(), self.LIMITS, "w", gvisor=True)
+        assert config["mem_limit"] == config["memswap_limit"] == 300 * MIB
+
+    def test_nothing_is_writable_but_sized_memory(self) -> None:
+        config = host_config(settings_of(), self.LIMITS, "w", gvisor=True)
+        assert config["read_only"] is True
+        assert set(config["tmpfs"]) == {"/tmp", HOME}  # noqa: S108 - the sandbox's
+        assert all("size=" in options for options in config["tmpfs"].values())
+        (mount,) = config["mounts"]
+        assert mount["Target"] == WORKSPACE
+        assert f"size={40 * MIB}," in mount["VolumeOptions"]["DriverConfig"]["Options"]["o"]
+
+    def test_no_privileges_no_published_ports_no_log(self) -> None:
+        config = host_config(settings_of(), self.LIMITS, "w", gvisor=True)
+        assert config["cap_drop"] == ["ALL"]
+        assert config["security_opt"] == ["no-new-privileges"]
+        assert config["log_config"]["Type"] == "none"
+        assert not {"privileged", "binds", "port_bindings", "devices", "cap_add", "pid_mode"} & set(config)
+
+    def test_the_sandbox_counts_processes_and_the_host_is_a_backstop(self) -> None:
+        guest = host_config(settings_of(), self.LIMITS, "w", gvisor=True)
+        assert {limit["Name"]: limit["Hard"] for limit in guest["ulimits"]}["nproc"] == 20
+        assert guest["pids_limit"] >= 27 + 6 * 20
+        plain = host_config(settings_of(runtime="runc"), self.LIMITS, "w", gvisor=False)
+        assert plain["pids_limit"] == 20
+        assert "nproc" not in {limit["Name"] for limit in plain["ulimits"]}
+
+
+@pytest.fixture
+def api() -> Iterator[docker.APIClient]:
+    client = docker.from_env()
+    yield client.api
+    remove_network(client.api)
+    take_down()
+    client.close()
+
+
+def remove_network(api: docker.APIClient) -> None:
+    for _ in range(50):
+        try:
+            return api.remove_network(NETWORK)
+        except NotFound:
+            return None
+        except APIError:  # the engine has not yet taken the last container off it
+            time.sleep(0.1)
+    raise AssertionError("the network stays in use")
+
+
+def take_down() -> None:
+    for program, rule in firewall.rules(BRIDGE):
+        while subprocess.run([program, "-w", "-D", *rule], check=False, capture_output=True).returncode == 0:
+            continue
+    iptables("-F", CHAIN)
+    iptables("-X", CHAIN)
+
+
+@pytest.fixture
+async def backend(api: docker.APIClient) -> AsyncIterator[DockerBackend]:
+    backend = DockerBackend(settings_of())
+    yield backend
+    await backend.close()
+
+
+def iptables(*arguments: str) -> int:
+    return subprocess.run(["iptables", "-w", *arguments], check=False, capture_output=True).returncode
+
+
+@pytest.mark.engine
+class TestProof:
+    async def test_the_gateways_own_network_and_rules_pass(self, backend: DockerBackend) -> None:
+        await backend.prepare()
+        assert firewall.put_up(BRIDGE) is False, "all is there"
+
+    @pytest.mark.parametrize("rule", [["INPUT", "-i", BRIDGE, "-j", CHAIN], [CHAIN, "-j", "DROP"]], ids=" ".join)
+    async def test_a_rule_that_is_taken_away_is_put_up_again(self, backend: DockerBackend, rule: list[str]) -> None:
+        await backend.prepare()
+        assert iptables("-D", *rule) == 0
+        await backend.prepare()
+        assert iptables("-C", *rule) == 0
+
+    async def test_gateways_that_put_up_one_bridge_at_once_do_not_close_it_to_themselves(
+        self, api: docker.APIClient
+    ) -> None:
+        address = network.ensure_network(api, NETWORK)
+        for _ in range(5):
+            take_down()
+            await asyncio.gather(*(asyncio.to_thread(firewall.put_up, BRIDGE) for _ in range(4)))
+        assert await asyncio.to_thread(proof.prove, api, settings_of(), address) is True
+
+    def test_without_the_rules_a_kernel_reaches_the_host_and_the_proof_says_so(self, api: docker.APIClient) -> None:
+        address = network.ensure_network(api, NETWORK)
+        with pytest.raises(NotInitialized, match="reaches the host"):
+            proof.prove(api, settings_of(), address)
+
+    def test_on_an_open_bridge_kernels_reach_one_another_and_the_proof_says_so(self, api: docker.APIClient) -> None:
+        api.create_network(NETWORK, internal=True, options={"com.docker.network.bridge.name": BRIDGE})
+        firewall.put_up(BRIDGE)
+        assert iptables("-D", "DOCKER-USER", "-i", BRIDGE, "-j", "DROP") == 0  # the host is closed, the peer is open
+        address = api.inspect_network(NETWORK)["IPAM"]["Config"][0]["Gateway"]
+        with pytest.raises(NotInitialized, match="reaches another kernel"):
+            proof.prove(api, settings_of(), address)
+
+    def test_another_networks_name_is_refused(self, api: docker.APIClient) -> None:
+        api.create_network(NETWORK, ipam=IPAMConfig(pool_configs=[IPAMPool(subnet="10.254.253.0/24")]))
+        with pytest.raises(NotInitialized, match="not made by the gateway"):
+            network.ensure_network(api, NETWORK)
+
+    def test_a_runtime_that_is_no_gvisor_is_refused_under_another_name(self, api: docker.APIClient) -> None:
+        address = network.ensure_network(api, NETWORK)
+        firewall.put_up(BRIDGE)
+        assert proof.prove(api, settings_of(runtime="runc"), address) is False, "asked for by name it is allowed"
+        with pytest.raises(NotInitialized, match="not gVisor"):
+            proof.prove(api, settings_of(runtime="io.containerd.runc.v2"), address)
+
+    @pytest.mark.usefixtures("api")
+    def test_the_doctor_finds_all_well_and_then_what_is_missing(self) -> None:
+        assert [finding.problem for finding in examine(settings_of())] == [None] * 8
+        sick = {finding.name: finding for finding in examine(settings_of(image="no/such:image", runtime="no-such"))}
+        assert not sick["image"].ok
+        assert not sick["runtime"].ok
+        assert sick["image"].mend
+
+
+@pytest.mark.engine
+class TestContainers:
+    async def test_what_an_earlier_gateway_has_left_is_removed_and_foreign_ones_are_not(
+        self, api: docker.APIClient
+    ) -> None:
+        mine, foreign = settings_of(), settings_of()
+        left = DockerBackend(mine)
+        other = DockerBackend(foreign)
+        await left.prepare()
+        await other.prepare()
+        lost = await Kernel.start(left, Launch(PYTHON))
+        kept = await Kernel.start(other, Launch(PYTHON))
+        lost.connection.close()
+        after = DockerBackend(mine)
+        await after.prepare()
+        assert not api.containers(all=True, filters={"id": lost.handle.id})
+        assert api.containers(filters={"id": kept.handle.id})
+        await asyncio.gather(left.close(), other.close(), after.close())
+        await kept.kill(SessionClosed())
+
+    async def test_a_container_removed_behind_our_back_is_noticed(
+        self, api: docker.APIClient, backend: DockerBackend
+    ) -> None:
+        await backend.prepare()
+        kernel = await Kernel.start(backend, Launch(PYTHON))
+        await asyncio.to_thread(api.remove_container, kernel.handle.id, force=True)
+        async with asyncio.timeout(3):
+            await kernel.wait()
+
+    async def test_the_image_of_a_kernel_that_cannot_start_is_a_failed_start(self, backend: DockerBackend) -> None:
+        await backend.prepare()
+        broken = replace(PYTHON, argv=("/no/such/kernel",))
+        with pytest.raises(Exception, match="ended while it started"):
+            await Kernel.start(backend, Launch(broken))
+        assert backend._handles == {}

@@ -46,7 +46,7 @@ class Keys:
 
 
 def _digest(key: str) -> bytes:
-    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
 
 
 def _credential(request: HTTPServerRequest) -> str | None:

@@ -32,15 +32,17 @@ def _keys(value: object) -> object:
     """`tenant:key,tenant:key` as pairs of key and tenant."""
     if not isinstance(value, str):
         return value
-    pairs = {}
+    pairs: dict[str, str] = {}
     for item in filter(None, (part.strip() for part in value.split(","))):
         tenant, separator, key = item.partition(":")
         if not separator or len(key) < _KEY_MIN:
             raise ValueError(f"each must be tenant:key, with a key of at least {_KEY_MIN} characters")
         try:
-            pairs[key] = valid_name("tenant", tenant)
+            valid_name("tenant", tenant)
         except InvalidRequest as error:
             raise ValueError(error.message) from error
+        if pairs.setdefault(key, tenant) != tenant:
+            raise ValueError("each key must belong to one tenant")
     return pairs
 
 
@@ -50,7 +52,7 @@ def _names(value: object) -> object:
 
 _KEY_MIN = 8
 Bytes = Annotated[int, BeforeValidator(_bytes), Field(gt=0)]
-Seconds = Annotated[float, Field(gt=0)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(gt=0)]
 
 
@@ -74,12 +76,14 @@ class Settings(BaseSettings):
         {}, description="tenant:key,tenant:key; without any, a key for tenant `local` is made and printed", repr=False
     )
     idle_timeout: Seconds = Field(300, description="seconds without activity after which a session is ended")
-    max_lifetime: float = Field(0, ge=0, description="seconds after which any session is ended; 0: no limit")
+    max_lifetime: float = Field(
+        0, ge=0, allow_inf_nan=False, description="seconds after which any session is ended; 0: no limit"
+    )
     pool_size: int = Field(1, ge=0, description="kernels kept warm per language in use")
     max_sessions_per_tenant: Count = Field(50, description="sessions a tenant may have at a time")
     max_concurrent_per_tenant: Count = Field(10, description="executions a tenant may have at a time")
     memory: Bytes = Field(512 * _MIB, description="memory per kernel, for example 512m")
-    cpus: Annotated[float, Field(gt=0)] = Field(1.0, description="processors per kernel")
+    cpus: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(1.0, description="processors per kernel")
     processes: Count = Field(64, description="processes and threads per kernel")
     disk: Bytes = Field(256 * _MIB, description="workspace per session, for example 256m")
     execute_timeout: Seconds = Field(30, description="seconds a cell may run when it names no timeout")

@@ -16,7 +16,7 @@ import orjson
 import structlog
 from pydantic import BaseModel, ValidationError
 from tornado.http1connection import HTTP1Connection
-from tornado.web import HTTPError, RequestHandler
+from tornado.web import HTTPError, RequestHandler, stream_request_body
 
 from kernel_gateway.auth import Keys
 from kernel_gateway.config import Settings
@@ -37,6 +37,10 @@ log = structlog.get_logger()
 
 #: bytes of a request's body, files aside
 MAX_BODY = 4 * 1024**2
+
+#: problems of a body that are told, and characters of each: an answer is not to be as large as the question
+PROBLEMS_MAX = 20
+PROBLEM_MAX = 200
 
 #: Every error has its status here; a test walks the tree.
 STATUS: dict[type[SessionError], HTTPStatus] = {
@@ -93,8 +97,9 @@ class Dialect:
     routes: Callable[[Gateway], list[Route]]
 
 
+@stream_request_body
 class BaseHandler(RequestHandler):
-    """A request's way in and out."""
+    """A request's way in and out. Host and key are checked before the body is read."""
 
     gateway: Gateway
     tenant: str
@@ -125,10 +130,20 @@ class BaseHandler(RequestHandler):
             self.tenant = self.gateway.keys.tenant(self.request)
         return None
 
+    def data_received(self, chunk: bytes) -> Awaitable[None] | None:
+        """A body that nobody has asked for is dropped."""
+
+    @property
+    def announced(self) -> int | None:
+        """The length of the body, when the request tells it."""
+        value = self.request.headers.get("Content-Length", "")
+        return int(value) if re.fullmatch("[0-9]{1,18}", value) else None
+
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         """Answer any failure in the dialect's form. Called by tornado for whatever a handler raises."""
         error = kwargs.get("exc_info", (None, None))[1]
         failure = _as_session_error(error, status_code)
+        self.gateway.metrics.failed(failure.code)
         status = STATUS[type(failure)]
         # A cell that ran and failed is no failed request, but a request that cannot be served because of it is.
         self.set_status(status if status is not HTTPStatus.OK else HTTPStatus.BAD_GATEWAY)
@@ -164,6 +179,19 @@ class BaseHandler(RequestHandler):
 class JsonHandler(BaseHandler):
     """A handler whose bodies are JSON."""
 
+    def prepare(self) -> Awaitable[None] | None:
+        """Refuse at once what is too large; the server itself ends what turns out to be."""
+        self._received = bytearray()
+        prepared = super().prepare()
+        if (self.announced or 0) > MAX_BODY:
+            raise TooLarge
+        return prepared
+
+    def data_received(self, chunk: bytes) -> Awaitable[None] | None:
+        """Keep the body."""
+        self._received += chunk
+        return None
+
     def body(self, model: type[Model]) -> Model:
         """The request's body, whatever its Content-Type says; no body is an empty object.
 
@@ -171,7 +199,7 @@ class JsonHandler(BaseHandler):
             InvalidRequest: it is no JSON, or not of the model's form; the message names the field.
         """
         try:
-            value = orjson.loads(self.request.body or b"{}")
+            value = orjson.loads(self._received or b"{}")
         except orjson.JSONDecodeError as error:
             raise InvalidRequest(f"the body is no valid JSON: {error.msg}", field="body") from None
         return validated(model, value)
@@ -186,8 +214,10 @@ def validated(model: type[Model], value: object) -> Model:
     try:
         return model.model_validate(value)
     except ValidationError as error:
+        if error.error_count() > PROBLEMS_MAX:  # to name them all would keep everybody else waiting
+            raise InvalidRequest(f"body: {error.error_count()} problems", field="body") from None
         problems = [
-            {"field": ".".join(map(str, item["loc"])) or "body", "problem": item["msg"]}
+            {"field": ".".join(map(str, item["loc"]))[:PROBLEM_MAX] or "body", "problem": item["msg"][:PROBLEM_MAX]}
             for item in error.errors(include_url=False, include_context=False, include_input=False)
         ]
         first = problems[0]

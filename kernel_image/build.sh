@@ -31,8 +31,7 @@ if [ "$built" = "$digest" ]; then
 fi
 
 # Where the way to the package index goes through a proxy with its own authority, the build needs its certificate.
-cp "${PIP_CERT:-/dev/null}" "$context/ca.pem"
-chmod 644 "$context/ca.pem"
+if [ -n "${PIP_CERT:-}" ]; then install -m 644 "$PIP_CERT" "$context/ca.pem"; fi
 
 say "building $name on $BASE_IMAGE (a few minutes the first time)"
 # The classic builder is in every engine; BuildKit is not.

@@ -3,11 +3,13 @@
 - iopub never drops: with stock settings a slow reader loses outputs and the final `idle` (XPUB_NODROP).
 - every subscriber is welcomed, not only the first (XPUB_VERBOSE).
 - long text is sent in pieces: one huge message would be refused by whoever bounds message sizes.
+- the folder of this file is not on the path of cells.
 - no history database: the transcript is kept outside, and writing it costs a fifth of a small cell's time.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -49,4 +51,6 @@ def config() -> Config:
 
 
 if __name__ == "__main__":
+    # What lies beside this file is no business of cells: their own `files.py` must not be hidden by ours.
+    del sys.path[0]
     KernelApp.launch_instance(config=config())

@@ -14,7 +14,9 @@ from typing import Any
 
 import structlog
 import zmq
+from zmq.utils.monitor import parse_monitor_message
 
+from sessions.backlog import Backlog
 from sessions.errors import ConnectionFailed
 from sessions.messages import Codec, MalformedMessage, Message
 from sessions.models import ConnectionInfo
@@ -27,6 +29,8 @@ BATCH_MESSAGES = 64
 BATCH_BYTES = 1024**2
 #: messages libzmq may hold for us; beyond that TCP pushes back on the kernel, whose iopub waits (XPUB_NODROP)
 RECEIVE_QUEUE = 64
+#: seconds between two looks at how much a kernel has sent that is no whole message
+BACKLOG_INTERVAL = 0.25
 #: a kernel that has sent so many malformed messages is not worth listening to
 MALFORMED_MAX = 1000
 #: seconds between kernel_info requests while a kernel starts; the first is nearly always enough
@@ -46,11 +50,14 @@ class Connection:
         Args:
             info: where the kernel listens or will listen.
             max_message_bytes: a larger frame is refused and costs its sender the connection, which is then renewed.
+
+        Raises:
+            ConnectionFailed: there are no sockets left.
         """
         self.on_message: Callable[[Message], None] = ignore
         #: called when something that the kernel sent on shell was lost
         self.on_loss: Callable[[], None] = lambda: None
-        #: called once, when the kernel sends nothing but garbage
+        #: called when the kernel sends nothing but garbage, or a message without end
         self.on_broken: Callable[[], None] = lambda: None
         self._codec = Codec(info.key)
         self._info = info
@@ -61,11 +68,20 @@ class Connection:
         self._malformed = 0
         self._closed = False
         self._client_keys = zmq.curve_keypair() if info.curve_publickey else None
-        self._sockets = {channel: self._open(channel) for channel in CHANNELS}
-        self._monitors = {channel: self._watch(channel) for channel in ("shell", "iopub")}
+        self._backlogs = {channel: Backlog(*info.endpoint(channel)) for channel in CHANNELS if info.transport == "tcp"}
+        self._weighing = self._loop.call_later(BACKLOG_INTERVAL, self._weigh)
+        self._sockets: dict[str, zmq.Socket[bytes]] = {}
+        self._monitors: dict[str, zmq.Socket[bytes]] = {}
+        try:
+            for channel in CHANNELS:
+                self._open(channel)
+        except zmq.ZMQError as error:
+            self.close()
+            raise ConnectionFailed(f"the gateway could not open a connection: {error.strerror}") from error
 
-    def _open(self, channel: str) -> zmq.Socket[bytes]:
+    def _open(self, channel: str) -> None:
         socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.SUB if channel == "iopub" else zmq.DEALER)
+        self._sockets[channel] = socket
         socket.linger = 0
         socket.maxmsgsize = self._max_message_bytes
         socket.rcvhwm = RECEIVE_QUEUE
@@ -78,32 +94,54 @@ class Connection:
         if self._info.curve_publickey and self._client_keys:
             socket.curve_serverkey = self._info.curve_publickey
             socket.curve_publickey, socket.curve_secretkey = self._client_keys
+        self._watch(channel)
         socket.connect(self._info.url(channel))
         self._loop.add_reader(socket.FD, self._drain, channel, socket)
         # A pipe signals only once it was found empty: what comes before that would lie there unseen.
         self._loop.call_soon(self._drain, channel, socket)
-        return socket
 
-    def _watch(self, channel: str) -> zmq.Socket[bytes]:
-        monitor: zmq.Socket[bytes] = self._sockets[channel].get_monitor_socket(zmq.EVENT_DISCONNECTED)
-        self._loop.add_reader(monitor.FD, self._reconnect, channel, monitor)
-        self._loop.call_soon(self._reconnect, channel, monitor)  # as above
-        return monitor
+    def _watch(self, channel: str) -> None:
+        """Hear of what happens to a channel's connection; before there is one, or its beginning is missed."""
+        monitor = self._monitors[channel] = self._sockets[channel].get_monitor_socket(
+            zmq.EVENT_CONNECTED | zmq.EVENT_DISCONNECTED
+        )
+        self._loop.add_reader(monitor.FD, self._on_event, channel, monitor)
+        self._loop.call_soon(self._on_event, channel, monitor)  # as in `_open`
 
-    def _reconnect(self, channel: str, monitor: zmq.Socket[bytes]) -> None:
-        """Renew a channel that libzmq dropped: after an oversized frame it would never connect again."""
+    def _on_event(self, channel: str, monitor: zmq.Socket[bytes]) -> None:
         dropped = False
         while not self._closed and monitor.poll(0):
-            monitor.recv_multipart(zmq.NOBLOCK)
-            dropped = True
+            event = parse_monitor_message(monitor.recv_multipart(zmq.NOBLOCK))
+            if event["event"] == zmq.EVENT_DISCONNECTED:
+                dropped = True
+            elif channel in self._backlogs:
+                self._backlogs[channel].connected(event["value"])
         if dropped:
-            log.warning("kernel channel dropped, connecting again", channel=channel)
-            socket, url = self._sockets[channel], self._info.url(channel)
-            socket.disconnect(url)
-            socket.connect(url)
-            self._loop.call_soon(self._drain, channel, socket)  # a new pipe, as above
-            if channel == "shell":
-                self.on_loss()
+            self._reconnect(channel)
+
+    def _reconnect(self, channel: str) -> None:
+        """Renew a channel that libzmq dropped: after an oversized frame it would never connect again."""
+        log.warning("kernel channel dropped, connecting again", channel=channel)
+        socket, url = self._sockets[channel], self._info.url(channel)
+        socket.disconnect(url)
+        socket.connect(url)
+        self._loop.call_soon(self._drain, channel, socket)  # a new pipe, as above
+        if channel == "shell":
+            self.on_loss()
+
+    def _weigh(self) -> None:
+        """Give up a kernel that fills our memory with what is no whole message; else look again in a while."""
+        if self._closed:
+            return
+        for channel, backlog in self._backlogs.items():
+            socket = self._sockets[channel]
+            if socket.poll(0):
+                self._loop.call_soon(self._drain, channel, socket)  # whole messages; asking swallows their edge
+            elif (size := backlog.size()) > 2 * self._max_message_bytes:
+                log.warning("a kernel sends a message without end", channel=channel, bytes=size)
+                self.on_broken()
+                return
+        self._weighing = self._loop.call_later(BACKLOG_INTERVAL, self._weigh)
 
     def _drain(self, channel: str, socket: zmq.Socket[bytes]) -> None:
         # The descriptor signals edges, not levels: read until there is nothing, or come back by ourselves.
@@ -116,6 +154,8 @@ class Connection:
             except zmq.Again:
                 return
             size += sum(map(len, frames))
+            if channel in self._backlogs:
+                self._backlogs[channel].took(frames)
             self._receive(channel, frames)
         if not self._closed:
             self._loop.call_soon(self._drain, channel, socket)
@@ -206,13 +246,15 @@ class Connection:
         if self._closed:
             return
         self._closed = True
-        for channel, monitor in self._monitors.items():
+        self._weighing.cancel()
+        for monitor in self._monitors.values():
             self._loop.remove_reader(monitor.FD)
-            self._sockets[channel].disable_monitor()
-            monitor.close()
         for socket in self._sockets.values():
             self._loop.remove_reader(socket.FD)
+            socket.disable_monitor()  # first: libzmq's thread would wait for ever to tell of its end to nobody
             socket.close()
+        for monitor in self._monitors.values():
+            monitor.close()
         for future in self._replies.values():
             if not future.done():
                 future.set_exception(ConnectionFailed())

@@ -43,12 +43,14 @@ class Culler:
         Returns:
             how many sessions were ended.
         """
-        doomed = [(session, reason) for session in self._registry.all() if (reason := self.verdict(session))]
-        for session, reason in doomed:
-            log.info("session culled", tenant=session.key.tenant, session=session.key.name, reason=reason)
-        # The verdict and the end of the session's entry are one step: no execution comes between.
-        await asyncio.gather(*(self._registry.end(session.key, reason) for session, reason in doomed))
-        return len(doomed)
+        ending = []
+        for session in self._registry.all():
+            if reason := self.verdict(session):
+                log.info("session culled", tenant=session.key.tenant, session=session.key.name, reason=reason)
+                # The verdict and the end of the session's entry are one step: no execution comes between.
+                ending.append(self._registry.end(session.key, reason))
+        await asyncio.gather(*ending)
+        return len(ending)
 
     async def run(self, interval: float) -> None:
         """Sweep every `interval` seconds until cancelled."""

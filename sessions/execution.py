@@ -118,7 +118,7 @@ class Execution:
         match message.channel, message.type:
             case "iopub", "status":
                 self._heard = True
-                self._idle_seen |= message.content.get("execution_state") == "idle"
+                self._idle_seen = message.content.get("execution_state") == "idle"
             case "iopub", _:
                 self._heard = True
                 if event is not None:

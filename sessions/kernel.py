@@ -11,7 +11,7 @@ from sessions.backends.base import Backend, KernelHandle, Launch
 from sessions.connection import Connection
 from sessions.errors import KernelDied, OutOfMemory, SessionError, StartFailed
 from sessions.models import ExitReason, KernelExit
-from sessions.tasks import spawn
+from sessions.tasks import spawn, to_the_end
 
 #: seconds a kernel may take from its start to its first answer
 START_TIMEOUT = 60.0
@@ -33,7 +33,7 @@ class Kernel:
         self._cause: SessionError | None = None
         self._exit = spawn(self._wait(), "kernel exit")
         handle.on_out_of_memory = self._suspect
-        connection.on_broken = lambda: self._condemn(KernelDied("the kernel sent only malformed messages"))
+        connection.on_broken = lambda: self._condemn(KernelDied("the kernel sent garbage to the gateway"))
 
     @classmethod
     async def start(cls, backend: Backend, launch: Launch) -> Kernel:
@@ -43,15 +43,29 @@ class Kernel:
             StartFailed: it ended or stayed silent; nothing of it is left.
             BackendUnavailable: the engine does not answer.
         """
-        launch = replace(launch, workspace=launch.workspace or uuid.uuid4().hex)
+        named = replace(launch, workspace=launch.workspace or uuid.uuid4().hex)
+        try:
+            return await cls._start(backend, named)
+        except BaseException:
+            if named.workspace is not None and launch.workspace is None:
+                with suppress(SessionError):
+                    await to_the_end(spawn(backend.delete_workspace(named.workspace), "delete workspace"))
+            raise
+
+    @classmethod
+    async def _start(cls, backend: Backend, launch: Launch) -> Kernel:
         handle = await backend.start(launch)
-        # Anything that a session would not keep of one message need not be buffered either.
-        connection = Connection(handle.connection_info, max_message_bytes=2 * launch.limits.output)
+        try:
+            # Anything that a session would not keep of one message need not be buffered either.
+            connection = Connection(handle.connection_info, max_message_bytes=2 * launch.limits.output)
+        except SessionError:
+            await to_the_end(spawn(handle.kill(), "kill unreachable kernel"))
+            raise
         kernel = cls(launch, handle, connection)
         try:
             await kernel._first_answer()
         except BaseException:
-            await asyncio.shield(kernel.kill(StartFailed()))
+            await to_the_end(spawn(kernel.kill(StartFailed()), "kill silent kernel"))
             raise
         return kernel
 

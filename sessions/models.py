@@ -133,6 +133,10 @@ class ConnectionInfo:
     curve_publickey: bytes | None = field(repr=False, default=None)
     curve_secretkey: bytes | None = field(repr=False, default=None)
 
+    def endpoint(self, channel: str) -> tuple[str, int]:
+        """The address and port of one channel."""
+        return self.ip, getattr(self, f"{channel}_port")
+
     def url(self, channel: str) -> str:
         """The ZMQ endpoint of one channel."""
         port = getattr(self, f"{channel}_port")

@@ -48,9 +48,9 @@ class Pool:
 
     def keep_warm(self, kernelspec: KernelSpec) -> None:
         """See to it that a language has its warm kernels."""
-        if not self._closed and kernelspec.name not in self._refilling:
-            task = self._refilling[kernelspec.name] = spawn(self._refill(kernelspec), f"warm {kernelspec.name}")
-            task.add_done_callback(lambda _task: self._refilling.pop(kernelspec.name, None))
+        refilling = self._refilling.get(kernelspec.name)
+        if not self._closed and (refilling is None or refilling.done()):
+            self._refilling[kernelspec.name] = spawn(self._refill(kernelspec), f"warm {kernelspec.name}")
 
     async def _refill(self, kernelspec: KernelSpec) -> None:
         warm = self._warm[kernelspec.name]
@@ -80,6 +80,7 @@ class Pool:
             if kernel.alive:
                 self.keep_warm(launch.kernelspec)
                 return kernel
+            spawn(self.delete_workspace(str(kernel.launch.workspace)), "delete workspace of a dead kernel")
         try:
             return await Kernel.start(self._backend, launch)
         finally:

@@ -32,10 +32,11 @@ class Readiness:
         """Go on only when kernels can be started.
 
         Raises:
-            NotInitialized: they cannot, and why.
+            NotInitialized: something is missing or does not hold.
+            BackendUnavailable: the engine does not answer.
         """
-        if self.trouble is not None:
-            raise NotInitialized(self.trouble.message, **self.trouble.details)
+        if self.trouble is not None:  # a new one of its kind: the one that is kept would gather tracebacks
+            raise type(self.trouble)(self.trouble.message, **self.trouble.details)
 
     async def check(self) -> bool:
         """Let the backend prove itself now.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 
-from sessions.errors import SessionClosed, SessionError, SessionExists, SessionNotFound
+from sessions.errors import SessionClosed, SessionExists, SessionNotFound
 from sessions.kernelspecs import KernelSpecs
 from sessions.models import SessionKey, SessionSpec, StateChange
 from sessions.session import Session, Surroundings
@@ -63,8 +63,8 @@ class Registry:
         """
         if key in self._sessions:
             raise SessionExists(f"a session {key.name!r} exists already", session=key.name)
-        session = self._begin(key, spec)
-        await session.ensure_kernel()
+        session, started = self._begin(key, spec)
+        await asyncio.shield(started)
         return session
 
     async def obtain(self, key: SessionKey) -> Session:
@@ -73,37 +73,45 @@ class Registry:
         Raises:
             SessionError: as `create` does.
         """
-        session = self._sessions.get(key) or self._begin(key, self.defaults)
-        session.touch()
-        await session.ensure_kernel()
+        if session := self._sessions.get(key):
+            session.touch()
+            await session.ensure_kernel()
+        else:
+            session, started = self._begin(key, self.defaults)
+            await asyncio.shield(started)
         return session
 
-    def _begin(self, key: SessionKey, spec: SessionSpec) -> Session:
+    def _begin(self, key: SessionKey, spec: SessionSpec) -> tuple[Session, asyncio.Task[None]]:
         if self._closing:
             raise SessionClosed("the gateway is shutting down")
         kernelspec = self._specs.find(spec.language)
         self._around.quotas.admit_session(len(self.of(key.tenant)))
         session = self._sessions[key] = Session(key, spec, kernelspec, self._around)
-        if reason := self._ended.pop(key, None):
+        if reason := self._ended.get(key):
             session.announce(StateChange.LOST, reason)
-        spawn(self._first_start(session), f"first start of {key}")
-        return session
+        return session, spawn(self._first_start(session), f"first start of {key}")
 
     async def _first_start(self, session: Session) -> None:
         """A session whose first kernel does not start is not kept, whoever waits for it or has left."""
         try:
             await session.ensure_kernel()
-        except SessionError:
+        except BaseException:
             if self._sessions.get(session.key) is session:
                 del self._sessions[session.key]
             await session.close()
+            raise
+        if self._sessions.get(session.key) is session:
+            self._ended.pop(session.key, None)
 
-    async def end(self, key: SessionKey, reason: str = "the session was ended") -> None:
-        """End a session and free all it has.
+    def end(self, key: SessionKey, reason: str = "the session was ended") -> asyncio.Future[None]:
+        """End a session and free all it has. It is out of the registry when this returns.
 
         Args:
             key: which.
             reason: what a client that comes back later is told.
+
+        Returns:
+            what to await until all is freed; who gives up waiting does not stop it.
 
         Raises:
             SessionNotFound: there is none.
@@ -114,7 +122,7 @@ class Registry:
             self._ended[key] = reason
             if len(self._ended) > REMEMBERED:
                 self._ended.popitem(last=False)
-        await session.close(reason)
+        return asyncio.shield(spawn(session.close(reason), f"end {key}"))
 
     async def close(self) -> None:
         """End all sessions, and take no more."""

@@ -6,21 +6,21 @@ The session is where a kernel's messages meet what was asked of it. It knows no 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
 from sessions.backends.base import Launch
-from sessions.errors import KernelDied, SessionClosed, SessionError
+from sessions.errors import KernelDied, SessionClosed
 from sessions.execution import Execution, Patience, Standing
 from sessions.kernel import Kernel
 from sessions.kernelspecs import KernelSpec
 from sessions.messages import Message
 from sessions.models import ExecuteRequest, ExecutionResult, SessionKey, SessionSpec, StateChange
 from sessions.quotas import Quotas
-from sessions.tasks import spawn
+from sessions.tasks import spawn, to_the_end
 from sessions.transcript import Transcript
 
 
@@ -47,6 +47,10 @@ MOVES = {
     State.DEAD: {State.STARTING, State.CLOSED},
     State.CLOSED: set[State](),
 }
+
+#: what became of the variables, and why
+News = tuple[StateChange, str | None]
+NO_NEWS: News = (StateChange.PRESERVED, None)
 
 
 class KernelSource(Protocol):
@@ -100,10 +104,10 @@ class Session:
         self._turn = asyncio.Lock()
         self._restarting = asyncio.Lock()
         self._executions: dict[str, Execution] = {}
-        #: executions that run or wait for their turn
-        self._pending = 0
+        #: executions that run or wait for their turn, and tools that run
+        self._users = 0
         #: what the next execution is told of the variables
-        self._news: tuple[StateChange, str | None] = (StateChange.PRESERVED, None)
+        self._news = NO_NEWS
 
     # -- state ----------------------------------------------------------------------------------------------
 
@@ -121,21 +125,27 @@ class Session:
         return self._around.clock() - self.created_at
 
     def idle_for(self) -> float:
-        """Seconds since a client last used it; 0 while a cell runs or waits."""
+        """Seconds since a client last used it; 0 while one does."""
         return 0.0 if self.in_use else self._around.clock() - self.last_activity
 
     @property
     def in_use(self) -> bool:
-        """Whether a cell runs or waits."""
-        return self._pending > 0
+        """Whether a cell runs or waits, or a file is on its way."""
+        return self._users > 0
 
-    def announce(self, change: StateChange, reason: str) -> None:
+    @contextmanager
+    def _in_use(self) -> Iterator[None]:
+        self.touch()
+        self._users += 1
+        try:
+            yield
+        finally:
+            self._users -= 1
+            self.touch()
+
+    def announce(self, change: StateChange, reason: str | None) -> None:
         """Tell the next execution, once, what became of the variables."""
         self._news = (change, reason)
-
-    def _standing(self) -> Standing:
-        (change, reason), self._news = self._news, (StateChange.PRESERVED, None)
-        return Standing(change, reason, self.incarnation)
 
     # -- kernel ---------------------------------------------------------------------------------------------
 
@@ -152,38 +162,53 @@ class Session:
             if self._kernel.alive:
                 return self._kernel
             if self._mourner is not None:  # it ended this very moment, and what follows from that comes first
-                await self._mourner
+                await asyncio.shield(self._mourner)
                 return await self.ensure_kernel()
+        if self._starting is None and self.state is not State.STARTING:
+            self._move(State.STARTING)
+        return await self._fresh_kernel(None)
+
+    async def _fresh_kernel(self, news: News | None) -> Kernel:
+        """The kernel that is being started; one is started when none is."""
         if self._starting is None:
-            if self.state is not State.STARTING:
-                self._move(State.STARTING)
-            self._starting = spawn(self._start(), f"start {self.key}")
+            self._starting = spawn(self._start(news), f"start {self.key}")
         # The start goes on for the others when one of its callers leaves.
         return await asyncio.shield(self._starting)
 
-    async def _start(self) -> Kernel:
+    async def _start(self, news: News | None) -> Kernel:
         try:
-            kernel = await self._around.kernels.acquire(self._launch)
-        except SessionError:
+            return await self._acquire(news)
+        except BaseException:
             if self.state is State.STARTING:
                 self._move(State.DEAD)
             raise
         finally:
             self._starting = None
+
+    async def _acquire(self, news: News | None) -> Kernel:
+        kernel = await self._around.kernels.acquire(self._launch)
+        self._launch = kernel.launch  # its workspace is the session's, even if the session has ended meanwhile
         if self.state is State.CLOSED:
             await kernel.kill(SessionClosed())
             raise SessionClosed
+        old = self._kernel
         self._adopt(kernel)
-        self._move(State.IDLE)
+        if news is not None:
+            self.announce(*news)
+        if old is not None:
+            await old.kill(KernelDied("the session was restarted while the cell ran"))
         return kernel
 
     def _adopt(self, kernel: Kernel) -> None:
         self._kernel = kernel
-        self._launch = kernel.launch
         self.incarnation += 1
         kernel.connection.on_message = self._on_message
         kernel.connection.on_loss = lambda: self._on_loss(kernel)
         self._mourner = spawn(self._mourn(kernel), f"watch kernel of {self.key}")
+        if self.state is State.DEAD:  # the kernel that this one replaces ended while it started
+            self._move(State.STARTING)
+        if self.state is State.STARTING:
+            self._move(State.IDLE)
 
     async def _mourn(self, kernel: Kernel) -> None:
         cause = await kernel.wait()
@@ -218,17 +243,14 @@ class Session:
             SessionClosed: the session was ended.
             SessionError: no kernel could be started.
         """
-        with self._around.quotas.execution(self.key.tenant):
-            self._pending += 1
-            try:
-                async with self._turn:
-                    kernel = await self.ensure_kernel()
-                    execution = Execution(kernel, self.transcript, request, self._standing(), self._around.patience)
-                    async with self._in_flight(execution):
-                        yield execution
-            finally:
-                self._pending -= 1
-                self.touch()
+        with self._around.quotas.execution(self.key.tenant), self._in_use():
+            async with self._turn:
+                kernel = await self.ensure_kernel()
+                standing = Standing(*self._news, self.incarnation)
+                execution = Execution(kernel, self.transcript, request, standing, self._around.patience)
+                self._news = NO_NEWS
+                async with self._in_flight(execution):
+                    yield execution
 
     @asynccontextmanager
     async def _in_flight(self, execution: Execution) -> AsyncIterator[None]:
@@ -237,8 +259,8 @@ class Session:
         try:
             yield
         finally:
-            # Shielded: the turn is not given on before the cell has ended, whoever loses patience.
-            await asyncio.shield(spawn(self._out_of_flight(execution), "end of execution"))
+            # The turn is not given on before the cell has ended, whoever loses patience.
+            await to_the_end(spawn(self._out_of_flight(execution), "end of execution"))
 
     async def _out_of_flight(self, execution: Execution) -> None:
         result = await execution.leave()
@@ -266,30 +288,25 @@ class Session:
             SessionClosed: the session was ended.
             SessionError: no kernel could be started; the session keeps the one it has.
         """
+        news = (StateChange.RESTARTED, "a restart was asked for")
         async with self._restarting:
             self.touch()
-            old = self._kernel
-            if old is None or not old.alive:
-                await self.ensure_kernel()
-            else:
+            if self._kernel is not None and self._kernel.alive and self.state is not State.CLOSED:
                 # The new one first: a workspace in memory lives as long as somebody uses it.
-                kernel = await self._around.kernels.acquire(self._launch)
-                if self.state is State.CLOSED:
-                    await kernel.kill(SessionClosed())
-                    raise SessionClosed
-                self._adopt(kernel)
-                await old.kill(KernelDied("the session was restarted while the cell ran"))
-            self.announce(StateChange.RESTARTED, "a restart was asked for")
+                await self._fresh_kernel(news)
+            else:
+                await self.ensure_kernel()
+                self.announce(*news)
 
     async def close(self, reason: str = "the session was ended") -> None:
         """End the session and free all it has. Idempotent."""
         if self.state is State.CLOSED:
             return
         self._move(State.CLOSED)
-        if self._starting is not None:
-            await asyncio.wait({self._starting})
         if self._kernel is not None:
             await self._kernel.kill(SessionClosed(reason))
+        if self._starting is not None:
+            await asyncio.wait({self._starting})
         if self._launch.workspace is not None:
             await self._around.kernels.delete_workspace(self._launch.workspace)
 
@@ -297,9 +314,8 @@ class Session:
         self, name: str, argument: str, stdin: AsyncIterable[bytes] | None = None
     ) -> AsyncGenerator[bytes, None]:
         """Run one of the image's tools beside the kernel; see `KernelHandle.run_tool`."""
-        self.touch()
-        kernel = await self.ensure_kernel()
-        async with aclosing(kernel.handle.run_tool(name, argument, stdin)) as output:
-            async for piece in output:
-                yield piece
-        self.touch()
+        with self._in_use():
+            kernel = await self.ensure_kernel()
+            async with aclosing(kernel.handle.run_tool(name, argument, stdin)) as output:
+                async for piece in output:
+                    yield piece

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 
 from sessions.errors import SessionError
 
 log = structlog.get_logger()
+T = TypeVar("T")
 _running: set[asyncio.Task[Any]] = set()
 
 
@@ -23,6 +24,19 @@ def spawn(work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
     _running.add(task)
     task.add_done_callback(_finished)
     return task
+
+
+async def to_the_end(task: asyncio.Task[T]) -> T:
+    """Wait for `task` however often the waiting is cancelled; it is cancelled when the task has ended."""
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    return task.result()
 
 
 def _finished(task: asyncio.Task[Any]) -> None:

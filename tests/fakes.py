@@ -20,7 +20,7 @@ import shutil
 import sys
 import tempfile
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from typing import Any
 import zmq
 from jupyter_client.session import Session as Codec
 
-from sessions.backends.base import KERNEL_IMAGE, Launch, kernel_env, new_connection_info
+from sessions.backends.base import KERNEL_IMAGE, Launch, kernel_env, new_connection_info, nobody_cares
 from sessions.errors import ConnectionFailed, SessionError
 from sessions.execution import Patience
 from sessions.kernelspecs import KernelSpecs
@@ -196,8 +196,10 @@ class Behaviour:
     scripts: dict[str, Script] = field(default_factory=dict)
     heeds_messages: bool = True
     heeds_signals: bool = True
-    #: answers the first request; a kernel that does not is one that hangs while it starts
+    #: answers when it is asked who it is; a kernel that does not is one that hangs while it starts
     answers: bool = True
+    #: its iopub works
+    audible: bool = True
     #: takes up nothing before somebody listens on iopub; otherwise what it says first may go unheard
     waits_for_listener: bool = True
     #: ends by itself before it has answered, with this code
@@ -212,6 +214,7 @@ class FakeKernel:
     def __init__(self, info: ConnectionInfo, behaviour: Behaviour, launch: Launch, workspace: Path) -> None:
         self.id = uuid.uuid4().hex
         self.connection_info = info
+        self.on_out_of_memory: Callable[[], None] = nobody_cares
         self.behaviour = behaviour
         self.launch = launch
         self.workspace = workspace
@@ -246,6 +249,8 @@ class FakeKernel:
         socket.sndhwm = 0
         if kind == zmq.XPUB:
             socket.xpub_verbose = 1
+        else:
+            socket.router_handover = 1
         if self.connection_info.curve_secretkey is not None:
             socket.curve_server = True
             socket.curve_secretkey = self.connection_info.curve_secretkey
@@ -271,6 +276,8 @@ class FakeKernel:
             case "control", "interrupt_request":
                 self.send("control", Saying("interrupt_reply", {"status": "ok"}), message, identities[0])
                 self._interrupt("message", heeded=self.behaviour.heeds_messages)
+            case "control", _ if self.behaviour.answers:
+                self.send("control", Saying("kernel_info_reply", {"status": "ok"}), message, identities[0])
             case "stdin", "input_reply" if self.answer is not None and not self.answer.done():
                 self.answer.set_result(message["content"]["value"])
             case "shell", _:
@@ -287,7 +294,7 @@ class FakeKernel:
 
     def send_raw(self, channel: str, frames: list[bytes]) -> None:
         """Send frames as they are."""
-        if self._exit.done():
+        if self._exit.done() or (channel == "iopub" and not self.behaviour.audible):
             return
         socket = self._sockets[channel]
         socket.send_multipart(frames, zmq.NOBLOCK)
@@ -447,8 +454,8 @@ class FakeBackend:
 #: the languages there are; fake kernels speak the first one's name
 KERNELSPECS = KernelSpecs(KERNEL_IMAGE / "kernelspecs")
 PYTHON = KERNELSPECS.find("python")
-#: as little as a test can wait for
-PATIENCE = Patience(idle=0.05, rung=0.05)
+#: as little as a test can wait for; who waits for proof gets it, unless a kernel is mute
+PATIENCE = Patience(idle=0.05, proof=5.0, rung=0.05)
 
 
 class Clock:
@@ -472,17 +479,19 @@ class World:
         backend: FakeBackend,
         *,
         pool_size: int = 0,
-        quotas: TenantLimits = TenantLimits(),
-        defaults: SessionSpec = SessionSpec(),
+        quotas: TenantLimits | None = None,
+        defaults: SessionSpec | None = None,
+        patience: Patience | None = None,
     ) -> None:
+        defaults = defaults or SessionSpec()
         self.backend = backend
         self.clock = Clock()
         self.readiness = Readiness(backend)
         self.pool = Pool(backend, self.readiness, defaults.limits, pool_size)
-        self.quotas = Quotas(quotas)
+        self.quotas = Quotas(quotas or TenantLimits())
         #: every execution that has ended
         self.observed: list[tuple[SessionKey, ExecuteRequest, ExecutionResult]] = []
-        around = Surroundings(self.pool, self.quotas, self.clock, self._observe, PATIENCE)
+        around = Surroundings(self.pool, self.quotas, self.clock, self._observe, patience or PATIENCE)
         self.registry = Registry(KERNELSPECS, defaults, around)
         self.around = around
 
@@ -499,6 +508,20 @@ class World:
         await self.pool.close()
 
 
+@contextlib.asynccontextmanager
+async def world_over(backend: FakeBackend, **settings: Any) -> AsyncIterator[World]:
+    """A world of its own, whose end is complete."""
+    world = World(backend, **settings)
+    assert await world.readiness.check()
+    try:
+        yield world
+    finally:
+        await world.close()
+    # Whoever closes all sessions has ended all kernels and deleted all workspaces.
+    assert backend.alive == []
+    assert backend.workspaces == []
+
+
 async def run(session: Session, code: str, **request: Any) -> ExecutionResult:
     """Run one cell to its end."""
     async with session.execute(ExecuteRequest(code, **request)) as execution:
@@ -508,5 +531,5 @@ async def run(session: Session, code: str, **request: Any) -> ExecutionResult:
 async def until(condition: Callable[[], object], seconds: float = 2.0) -> None:
     """Let the event loop run until something holds."""
     async with asyncio.timeout(seconds):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - a condition is not an event
             await asyncio.sleep(0.001)

@@ -33,6 +33,7 @@ class Gateway:
     state_dir: Path
     log: Path
     process: subprocess.Popen[bytes]
+    isolation: str
     http: requests.Session = field(default_factory=requests.Session)
 
     @property
@@ -121,9 +122,10 @@ def gateway(isolation: str, *flags: str, must_be_ready: bool = True, **settings:
                 stderr=errors,
             )
         try:
-            serving = Gateway(_address(process, log), state_dir, log, process)
-            assert serving.ready() or not must_be_ready, log.read_text()[-3000:]
-            yield serving
+            serving = Gateway(_address(process, log), state_dir, log, process, isolation)
+            with serving.http:
+                assert serving.ready() or not must_be_ready, log.read_text()[-3000:]
+                yield serving
         finally:
             _end(process)
 

@@ -8,6 +8,7 @@ import json
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import orjson
 from tornado.httpclient import AsyncHTTPClient, HTTPError, HTTPRequest
@@ -19,6 +20,10 @@ HELP = "run code in a session of a running gateway"
 
 #: exit code of the command by the cell's status
 EXIT = {"ok": 0, "error": 1, "timeout": 3, "interrupted": 4, "died": 5}
+
+
+class Refused(Exception):
+    """The gateway did not run the cell; the text is its reason."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,11 +46,18 @@ def main(arguments: argparse.Namespace) -> int:
         0 when the cell succeeded; 1 error, 2 not accepted, 3 timeout, 4 interrupted, 5 died.
     """
     client = Client(**{name: value for name in ("url", "key") if (value := getattr(arguments, name)) is not None})
-    body = {"code": _code(arguments)} | ({"timeout": arguments.timeout} if arguments.timeout else {})
+    try:
+        body = {"code": _code(arguments)} | ({} if arguments.timeout is None else {"timeout": arguments.timeout})
+    except (OSError, UnicodeDecodeError) as error:
+        print(f"kernel-gateway: {arguments.file}: {error}", file=sys.stderr)
+        return 2
     try:
         result = asyncio.run(_execute(client, arguments.session, body, show=not arguments.json))
+    except Refused as refusal:
+        print(f"kernel-gateway: {refusal}", file=sys.stderr)
+        return 2
     except (HTTPError, OSError) as error:
-        print(f"kernel-gateway: {_explained(error, client.url)}", file=sys.stderr)
+        print(f"kernel-gateway: no gateway at {client.url}: {error}", file=sys.stderr)
         return 2
     if arguments.json:
         print(json.dumps(result, indent=2))
@@ -67,20 +79,32 @@ async def _execute(client: Client, session: str, body: dict[str, Any], *, show: 
 
     Returns:
         the reply, or in a stream its last event.
+
+    Raises:
+        Refused: the gateway did not run it.
+        HTTPError: who answered is no gateway, or ended in the middle.
     """
     last: dict[str, Any] = {}
     rest = b""
+    accepted = False
+
+    def headed(line: str) -> None:
+        nonlocal accepted
+        accepted = accepted or line.startswith("HTTP/1.1 200 ")
 
     def received(chunk: bytes) -> None:
         nonlocal last, rest
-        *lines, rest = (rest + chunk).split(b"\n")
+        rest += chunk
+        if not accepted:
+            return  # a failure, and in one piece
+        *lines, rest = rest.split(b"\n")
         for line in lines:
             last = orjson.loads(line)
             if last["type"] == "output":
                 _print_output(last["output"])
 
     request = HTTPRequest(
-        f"{client.url}/v1/sessions/{session}/execute",
+        f"{client.url}/v1/sessions/{quote(session, safe='')}/execute",
         method="POST",
         headers={
             "Authorization": f"Bearer {client.credential()}",
@@ -89,11 +113,12 @@ async def _execute(client: Client, session: str, body: dict[str, Any], *, show: 
         },
         body=orjson.dumps(body),
         request_timeout=0,
+        header_callback=headed,
         streaming_callback=received if show else None,
     )
     response = await AsyncHTTPClient(force_instance=True).fetch(request, raise_error=False)
-    if response.code != 200:  # noqa: PLR2004
-        raise HTTPError(response.code, response.reason, response)
+    if not accepted:
+        raise _refusal(response.code, response.reason, rest or response.body)
     return last if show else dict(orjson.loads(response.body))
 
 
@@ -120,8 +145,10 @@ def _print_end(result: dict[str, Any]) -> None:
         print(f"kernel-gateway: {note}", file=sys.stderr)
 
 
-def _explained(error: HTTPError | OSError, url: str) -> str:
-    if isinstance(error, HTTPError) and error.response is not None and error.response.body:
-        failure = orjson.loads(error.response.body)["error"]
-        return f"{failure['code']}: {failure['message']} - {failure['resolution']}"
-    return f"no gateway at {url}: {error}"
+def _refusal(code: int, reason: str, body: bytes) -> Exception:
+    """What the gateway has said, if it was one."""
+    try:
+        failure = orjson.loads(body)["error"]
+        return Refused(f"{failure['code']}: {failure['message']} - {failure['resolution']}")
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return HTTPError(code, reason)

@@ -47,6 +47,7 @@ class ExecuteHandler(JsonHandler):
 
     def on_connection_close(self) -> None:
         """The client has left: its cell is interrupted, and the variables are kept."""
+        super().on_connection_close()
         if self._work is not None:
             self._work.cancel()
 

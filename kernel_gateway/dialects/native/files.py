@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator
 from http import HTTPStatus
 from urllib.parse import quote
 
-from tornado.web import stream_request_body
+from tornado.iostream import StreamClosedError
 
 from kernel_gateway.dialects.native.models import FileEntry, FileList
 from kernel_gateway.handlers import BaseHandler
 from sessions import workspace
-from sessions.errors import InvalidRequest, SessionError
+from sessions.errors import InvalidRequest, NoSpace, SessionError
 from sessions.models import SessionKey
 from sessions.session import Session
 from sessions.tasks import spawn
@@ -21,7 +21,6 @@ from sessions.tasks import spawn
 QUEUE = 4
 
 
-@stream_request_body
 class FilesHandler(BaseHandler):
     """`/v1/sessions/{name}/files/{path}`."""
 
@@ -34,15 +33,16 @@ class FilesHandler(BaseHandler):
         if self.request.method != "PUT":
             return
         # Bounded by the workspace, not by what a JSON body may have.
-        disk = self.gateway.settings.disk
-        self.http.set_max_body_size(disk)
-        size = self.request.headers.get("Content-Length", "")
-        if not size.isdecimal():
+        disk, size = self.gateway.settings.disk, self.announced
+        if size is None:
             raise InvalidRequest("an upload needs a Content-Length", field="Content-Length")
+        if size > disk:
+            raise NoSpace(f"the file is larger than any workspace ({disk} bytes)", size=size)
+        self.http.set_max_body_size(disk)
         session = await self._session(self.path_args[0], make=True)
         self._pieces = asyncio.Queue(QUEUE)
         path = self.path_args[1]
-        self._upload = spawn(workspace.write_file(session, path, int(size), self._content()), "upload")
+        self._upload = spawn(workspace.write_file(session, path, size, self._content()), "upload")
 
     async def _session(self, name: str, *, make: bool = False) -> Session:
         key = SessionKey(self.tenant, name)
@@ -65,6 +65,7 @@ class FilesHandler(BaseHandler):
 
     def on_connection_close(self) -> None:
         """The client has left: what there is of an upload is dropped."""
+        super().on_connection_close()
         if self._upload is not None:
             self._upload.cancel()
 
@@ -96,6 +97,8 @@ class FilesHandler(BaseHandler):
             except SessionError:
                 # The length is announced: all that is left is to end the connection before it is reached.
                 self.http.close()
+            except StreamClosedError:
+                return  # the client has left; the tool ends on the way out
 
     async def delete(self, name: str, path: str) -> None:
         """Delete a file or directory."""

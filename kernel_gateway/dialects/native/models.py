@@ -54,7 +54,7 @@ class CreateSession(Body):
             raise InvalidRequest(f"idle_timeout must be at most {defaults.idle_timeout:g} s", field="idle_timeout")
         return replace(
             defaults,
-            language=self.language or defaults.language,
+            language=defaults.language if self.language is None else self.language,
             limits=defaults.limits.narrowed(self.limits.model_dump(exclude_none=True) if self.limits else {}),
             env=valid_env(self.env),
             idle_timeout=idle_timeout,

@@ -32,12 +32,16 @@ class SessionsHandler(JsonHandler):
         self.finish_json(SessionInfo.of(session).model_dump(mode="json"))
 
 
-class SessionHandler(JsonHandler):
-    """`/v1/sessions/{name}` and what is done with an existing session."""
+class ExistingHandler(JsonHandler):
+    """What is done with an existing session."""
 
     def session(self, name: str) -> Session:
         """The tenant's session of this name."""
         return self.gateway.registry.get(SessionKey(self.tenant, name))
+
+
+class SessionHandler(ExistingHandler):
+    """`/v1/sessions/{name}`."""
 
     def get(self, name: str) -> None:
         """Describe it."""
@@ -49,10 +53,8 @@ class SessionHandler(JsonHandler):
         self.set_status(HTTPStatus.NO_CONTENT)
 
 
-class InterruptHandler(SessionHandler):
+class InterruptHandler(ExistingHandler):
     """`/v1/sessions/{name}/interrupt`."""
-
-    SUPPORTED_METHODS = ("POST",)
 
     async def post(self, name: str) -> None:
         """Interrupt the running cell; the variables are kept."""
@@ -60,10 +62,8 @@ class InterruptHandler(SessionHandler):
         self.finish_json(Interrupted(interrupted=interrupted).model_dump())
 
 
-class RestartHandler(SessionHandler):
+class RestartHandler(ExistingHandler):
     """`/v1/sessions/{name}/restart`."""
-
-    SUPPORTED_METHODS = ("POST",)
 
     async def post(self, name: str) -> None:
         """A fresh kernel in the same session; files are kept."""
@@ -72,10 +72,8 @@ class RestartHandler(SessionHandler):
         self.finish_json(SessionInfo.of(session).model_dump(mode="json"))
 
 
-class NotebookHandler(SessionHandler):
+class NotebookHandler(ExistingHandler):
     """`/v1/sessions/{name}/notebook`."""
-
-    SUPPORTED_METHODS = ("GET",)
 
     def get(self, name: str) -> None:
         """What was run and what it showed, as `.ipynb`."""

@@ -7,7 +7,7 @@ Out: the events of a streamed execute, each with the `id` of its cell. Cells run
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import orjson
 from pydantic import Field
@@ -23,12 +23,16 @@ from sessions.tasks import spawn
 
 #: cells that may wait on one socket
 QUEUE = 16
+#: characters of a cell's id, which every event repeats
+ID_MAX = 128
 
 
 class CodeFrame(Execute):
     """Run a cell."""
 
-    id: str | int | None = Field(None, description="comes back with every event of this cell")
+    id: Annotated[str, Field(max_length=ID_MAX)] | int | None = Field(
+        None, description="comes back with every event of this cell"
+    )
 
 
 class InputFrame(Body):
@@ -53,6 +57,8 @@ class StreamHandler(BaseHandler, WebSocketHandler):
     async def prepare(self) -> None:
         """Check the key and have the session, before the connection is upgraded."""
         super().prepare()
+        if self.request.method != "GET":
+            return  # there is no such method here
         self._cells: asyncio.Queue[CodeFrame] = asyncio.Queue(QUEUE)
         if self.request.headers.get("Upgrade", "").lower() != "websocket":
             raise InvalidRequest("this path speaks WebSocket only", field="Upgrade")
@@ -66,10 +72,13 @@ class StreamHandler(BaseHandler, WebSocketHandler):
     async def on_message(self, message: str | bytes) -> None:
         """Take a frame; a bad one is answered, and the socket stays open."""
         self._session.touch()
+        mark: dict[str, Any] = {}
         try:
-            await self._take(_parsed(message))
+            frame = _parsed(message)
+            mark = _mark(frame.get("id"))
+            await self._take(frame)
         except SessionError as error:
-            await self._send({"type": "error", "error": error.as_dict()})
+            await self._send({"type": "error", "error": error.as_dict(), **mark})
 
     async def _take(self, frame: dict[str, Any]) -> None:
         if "interrupt" in frame:
@@ -92,7 +101,7 @@ class StreamHandler(BaseHandler, WebSocketHandler):
     async def _run_cells(self) -> None:
         while True:
             cell = await self._cells.get()
-            mark = {} if cell.id is None else {"id": cell.id}
+            mark = _mark(cell.id)
             try:
                 await self._run_cell(cell, mark)
             except SessionError as error:
@@ -123,6 +132,11 @@ class StreamHandler(BaseHandler, WebSocketHandler):
         """The client has left: its cell is interrupted, and the variables are kept."""
         if self._runner is not None:
             self._runner.cancel()
+
+
+def _mark(cell_id: object) -> dict[str, Any]:
+    """What tells a client to which of its cells an event belongs."""
+    return {"id": cell_id} if isinstance(cell_id, str | int) and len(str(cell_id)) <= ID_MAX else {}
 
 
 def _parsed(message: str | bytes) -> dict[str, Any]:

@@ -1,0 +1,62 @@
+"""How much a kernel has sent that has not come out as messages.
+
+libzmq's limits count messages and bound each frame. A kernel that speaks the protocol by itself can send one message
+of endless small frames, or many large messages faster than they are read, and all of it lies in our memory. The
+host's own TCP knows how many bytes have come in; the difference to what was taken out is what lies there.
+
+Source: `struct tcp_info` of Linux, `tcpi_bytes_received` (since 4.1).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from collections.abc import Sequence
+from contextlib import closing
+
+#: bytes on the wire per frame besides its own: ZMTP's head and CurveZMQ's box; more than that makes no difference
+FRAME_BYTES = 64
+_BYTES_RECEIVED = struct.Struct("128xQ")
+
+
+class Backlog:
+    """One channel's."""
+
+    def __init__(self, host: str, port: int) -> None:
+        """Count what comes from the kernel's port.
+
+        Args:
+            host: the kernel's address.
+            port: the channel's.
+        """
+        self._peer = (host, port)
+        self._descriptor: int | None = None
+        self._taken = 0
+
+    def connected(self, descriptor: int) -> None:
+        """Begin anew: libzmq has connected, by this descriptor of its own."""
+        self._descriptor = descriptor
+        self._taken = 0
+
+    def took(self, frames: Sequence[bytes]) -> None:
+        """Count a message that was taken out, whole."""
+        self._taken += sum(map(len, frames)) + FRAME_BYTES * len(frames)
+
+    def size(self) -> int:
+        """Bytes that lie in our memory, at least; 0 while there is no connection."""
+        return max(0, self._received() - self._taken)
+
+    def _received(self) -> int:
+        if self._descriptor is None:
+            return 0
+        try:
+            # A copy for a moment: libzmq closes its own at any time, and a copy that is kept would keep the
+            # connection. Should the number mean another connection by now, its peer is another too.
+            with closing(socket.socket(fileno=os.dup(self._descriptor))) as copy:
+                if copy.getpeername()[:2] != self._peer:
+                    return 0
+                info = copy.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES_RECEIVED.size)
+        except OSError:
+            return 0  # it is gone
+        return int(_BYTES_RECEIVED.unpack(info)[0]) if len(info) == _BYTES_RECEIVED.size else 0

@@ -1,0 +1,216 @@
+"""The test's own piece of world: containers without our defences, and an "internet" that is a namespace.
+
+An attack that reaches nothing proves something only if it reaches what is there to be reached. So the same probes
+run in containers on a plain bridge; and whatever leaves either bridge for the outside is routed into a network
+namespace that answers to every address, and never onto a real network.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import docker
+from docker.errors import APIError
+from docker.models.containers import Container
+from docker.models.networks import Network
+
+from sessions.backends.docker import firewall
+from sessions.backends.docker.network import bridge_name
+from sessions.backends.docker.profile import FIRST_PORT, PYTHON
+from tests.attacks import internet
+from tests.attacks.cells import answer_in, call_of
+
+IMAGE = "kernel-gateway/python:latest"
+LABEL = "kernel-gateway.attacks"
+#: seconds a throw-away container may take
+CONTAINER_TIMEOUT = 60
+
+
+@dataclass
+class Bench:
+    """Makes containers and networks, which go with it."""
+
+    client: docker.DockerClient
+    networks: list[Network] = field(default_factory=list)
+    containers: list[Container] = field(default_factory=list)
+
+    def bridge(self, name: str, interface: str) -> Network:
+        """A bridge as Docker makes it for anybody: with a way out, and its containers reach one another."""
+        made = self.client.networks.create(
+            name, driver="bridge", labels={LABEL: "1"}, options={"com.docker.network.bridge.name": interface}
+        )
+        self.networks.append(made)
+        return made
+
+    def start(self, program: str, **options: Any) -> Container:
+        """A container of the kernels' image that runs a Python program."""
+        settings: dict[str, Any] = {"runtime": "runsc", "network": "none", "mem_limit": "256m", "labels": {LABEL: "1"}}
+        container: Container = self.client.containers.run(
+            IMAGE, [PYTHON, "-I", "-S", "-c", program], detach=True, use_config_proxy=False, **settings | options
+        )
+        self.containers.append(container)
+        return container
+
+    def output(self, program: str, **options: Any) -> str:
+        """What a program prints in a container of its own."""
+        container = self.start(program, **options)
+        container.wait(timeout=CONTAINER_TIMEOUT)
+        said: bytes = container.logs(stdout=True, stderr=True)
+        return said.decode(errors="replace")
+
+    def probe(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """The answer of a probe in a container of its own."""
+        return answer_in(self.output(call_of(function, *arguments), **options))
+
+    def listener(self, network: Network, **options: Any) -> str:
+        """A container that listens where a kernel would; its address."""
+        program = (
+            f"import socket, time; s = [socket.create_server(('0.0.0.0', {FIRST_PORT} + i)) for i in range(5)]; "
+            "time.sleep(600)"
+        )
+        container = self.start(program, network=network.name, **options)
+        container.reload()
+        return str(container.attrs["NetworkSettings"]["Networks"][network.name]["IPAddress"])
+
+    def clear(self) -> None:
+        """Remove all that was made."""
+        for container in self.containers:
+            container.remove(force=True)
+        for network in self.networks:
+            network.remove()
+
+
+@contextlib.contextmanager
+def bench() -> Iterator[Bench]:
+    """A bench, cleared afterwards."""
+    with contextlib.closing(docker.from_env(timeout=CONTAINER_TIMEOUT)) as client:
+        made = Bench(client)
+        try:
+            yield made
+        finally:
+            made.clear()
+
+
+def forget_network(name: str) -> None:
+    """Take a kernels' network away, with its firewall; another run may still use it, which is then left as it is."""
+    with contextlib.closing(docker.from_env()) as client, contextlib.suppress(APIError):
+        client.api.remove_network(name)
+        bridge = bridge_name(name)
+        for program, (chain, *rule) in firewall.rules(bridge):
+            _try(program, "-w", "-D", chain, *rule)
+        for action in ("-F", "-X"):
+            _try("iptables", "-w", action, firewall.chain_name(bridge))
+
+
+# -- the host ---------------------------------------------------------------------------------------------------
+
+
+def host_addresses(family: str = "inet") -> list[str]:
+    """Every address of every interface; IPv6 with its scope where it needs one."""
+    found = []
+    for interface in json.loads(run("ip", "-json", "address")):
+        for item in interface["addr_info"]:
+            scope = f"%{interface['ifname']}" if item["local"].startswith("fe80") else ""
+            found += [item["local"] + scope] if item["family"] == family else []
+    return found
+
+
+def host_listens(family: str = "4") -> set[int]:
+    """Every TCP port that anything on this host listens on."""
+    lines = run("ss", f"-{family}", "--no-header", "--listening", "--tcp", "--numeric").splitlines()
+    return {int(line.split()[3].rpartition(":")[2]) for line in lines}
+
+
+def run(*command: str) -> str:
+    """A command's output; it must succeed."""
+    return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
+
+
+# -- the outside ------------------------------------------------------------------------------------------------
+
+NAMESPACE = "kgw-outside"
+_OUR_END, _ITS_END = "kgw-out0", "kgw-out1"
+#: addresses of the link (RFC 2544, for benchmarks) and the routing table that leads into it
+_OUR_ADDRESS, _ITS_ADDRESS = "198.18.77.1", "198.18.77.2"
+_TABLE = "7707"
+_PRIVATE = ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")
+
+
+@dataclass
+class Outside:
+    """The namespace that stands for everything beyond this host."""
+
+    process: subprocess.Popen[bytes]
+
+    def contacts(self) -> list[list[Any]]:
+        """Who has come since the last look, as protocol, local address and port."""
+        found = []
+        assert self.process.stdout is not None
+        time.sleep(0.2)  # what is on its way
+        while select.select([self.process.stdout], [], [], 0)[0]:
+            found.append(json.loads(self.process.stdout.readline()))
+        return found
+
+
+@contextlib.contextmanager
+def outside(*interfaces: str) -> Iterator[Outside]:
+    """An outside world for what comes from these bridges and from nothing else."""
+    _remove_outside(interfaces)
+    try:
+        _make_outside(interfaces)
+        with subprocess.Popen(
+            ["ip", "netns", "exec", NAMESPACE, sys.executable, "-I", internet.__file__],
+            stdout=subprocess.PIPE,
+            bufsize=0,
+        ) as process:
+            try:
+                assert process.stdout is not None
+                assert json.loads(process.stdout.readline()) == ["ready"]
+                yield Outside(process)
+            finally:
+                process.kill()
+    finally:
+        _remove_outside(interfaces)
+
+
+def _make_outside(interfaces: tuple[str, ...]) -> None:
+    inside = ("ip", "-netns", NAMESPACE)
+    run("ip", "netns", "add", NAMESPACE)
+    run("ip", "link", "add", _OUR_END, "type", "veth", "peer", "name", _ITS_END, "netns", NAMESPACE)
+    run("ip", "address", "add", f"{_OUR_ADDRESS}/30", "dev", _OUR_END)
+    run("ip", "link", "set", _OUR_END, "up")
+    run(*inside, "address", "add", f"{_ITS_ADDRESS}/30", "dev", _ITS_END)
+    for link in ("lo", _ITS_END):
+        run(*inside, "link", "set", link, "up")
+    run(*inside, "route", "add", "local", "default", "dev", "lo")  # every address is its own
+    for network in _PRIVATE:
+        run(*inside, "route", "add", network, "via", _OUR_ADDRESS)
+    run("ip", "route", "add", "default", "via", _ITS_ADDRESS, "dev", _OUR_END, "table", _TABLE)
+    for interface in interfaces:
+        run("ip", "rule", "add", "pref", _TABLE, "iif", interface, "lookup", _TABLE)
+
+
+def _remove_outside(interfaces: tuple[str, ...]) -> None:
+    """Also what a test that was killed has left."""
+    for interface in interfaces:
+        _try("ip", "rule", "del", "pref", _TABLE, "iif", interface)
+    _try("ip", "link", "del", _OUR_END)
+    _try("ip", "netns", "del", NAMESPACE)
+
+
+def _try(*command: str) -> None:
+    subprocess.run(command, capture_output=True, timeout=20, check=False)
+
+
+def require_root() -> None:
+    """Network namespaces and the firewall are root's."""
+    assert os.geteuid() == 0, "run the attacks as root"

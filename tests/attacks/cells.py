@@ -1,0 +1,143 @@
+"""What an attacker does: run hostile cells in a session of its own, and watch what comes back."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tests.attacks import probes
+from tests.gateways import Gateway, text_of
+
+#: seconds after a cell's timeout within which its end must be told: the interrupts, the kill and some load
+GRACE = 10.0
+#: what stands before a probe's answer, so that it is found among what else a cell prints
+MARK = "probe-answer:"
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What one streamed execution told."""
+
+    events: list[Json]
+    #: from the request to the end of its answer
+    seconds: float
+
+    @property
+    def result(self) -> Json:
+        return self.events[-1]
+
+    @property
+    def status(self) -> str:
+        return str(self.result["status"])
+
+    @property
+    def state(self) -> str:
+        return str(self.result["state"])
+
+    @property
+    def error_code(self) -> str | None:
+        return self.result["error"] and str(self.result["error"]["code"])
+
+    @property
+    def outputs(self) -> list[Json]:
+        return [event["output"] for event in self.events if event["type"] == "output"]
+
+    @property
+    def text(self) -> str:
+        return text_of({"outputs": self.outputs})
+
+
+@dataclass(frozen=True)
+class Attacker:
+    """A tenant with one session."""
+
+    gateway: Gateway
+    session: str
+    tenant: str = "alice"
+
+    def run(self, code: str, *, timeout: float = 20.0, grace: float = GRACE, **fields: Any) -> Ran:
+        """Run a cell as a stream, which must end with its one result, and in time."""
+        began = time.monotonic()
+        response = self.gateway.call(
+            "POST",
+            f"/v1/sessions/{self.session}/execute",
+            tenant=self.tenant,
+            json={"code": code, "timeout": timeout, **fields},
+            headers={"Accept": "application/x-ndjson"},
+            timeout=timeout + 4 * grace,
+        )
+        ran = Ran([json.loads(line) for line in response.content.splitlines()], time.monotonic() - began)
+        assert response.status_code == 200, response.text[:2000]
+        assert [event["type"] for event in ran.events].count("result") == 1, ran.events[-3:]
+        assert ran.events[-1]["type"] == "result"
+        assert ran.seconds < timeout + grace, f"the end was told after {ran.seconds:.1f} s"
+        return ran
+
+    def expect(self, status: str, code: str, **options: Any) -> Ran:
+        """Run a cell that must end like this."""
+        ran = self.run(code, **options)
+        assert ran.status == status, (ran.result, ran.text[-2000:])
+        return ran
+
+    def text(self, code: str, **options: Any) -> str:
+        """What a cell shows that must succeed."""
+        return self.expect("ok", code, **options).text
+
+    def probe(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """Run one of the probes in the session; its answer."""
+        return answer_in(self.text(call_of(function, *arguments), **options))
+
+    def still_works(self) -> None:
+        """The kernel is the one it was, and takes cells."""
+        ran = self.expect("ok", "print(6 * 7)")
+        assert (ran.text, ran.state) == ("42\n", "preserved"), ran.result
+
+    def works_again(self) -> Ran:
+        """The kernel was lost: that is told once, and then all is as it should be."""
+        first = self.expect("ok", "print(6 * 7)", grace=60)
+        assert (first.text, first.state) == ("42\n", "lost"), first.result
+        self.still_works()
+        return first
+
+    def recovers(self) -> None:
+        """Whatever became of the kernel, the session takes cells, and at most once it says that the state was lost."""
+        first = self.expect("ok", "print(6 * 7)", grace=60)
+        assert "42\n" in first.text
+        assert first.state in {"preserved", "lost"}
+        self.still_works()
+
+    def end(self) -> None:
+        """End the session; it may have been ended by the gateway."""
+        ended = self.gateway.call("DELETE", f"/v1/sessions/{self.session}", tenant=self.tenant)
+        assert ended.status_code in {204, 404}, ended.text
+
+    @property
+    def container(self) -> Json:
+        """The engine's record of the session's container."""
+        address = self.text("import socket; print(socket.gethostbyname(socket.gethostname()))").strip()
+        return next(item for item in self.gateway.containers() if address in addresses(item))
+
+
+def addresses(container: Json) -> list[str]:
+    """Where a container is reached."""
+    networks = container["NetworkSettings"]["Networks"].values()
+    return [network["IPAddress"] for network in networks if network["IPAddress"]]
+
+
+def call_of(function: Callable[..., Any], *arguments: Any) -> str:
+    """A program that calls one of the probes, for wherever Python runs; see `answer_in`."""
+    called = f"{function.__name__}(*{arguments!r})"
+    return f"{inspect.getsource(probes)}\nimport json\nprint({MARK!r} + json.dumps({called}))\n"
+
+
+def answer_in(text: str) -> Any:
+    """The answer of a probe in what its program printed."""
+    line = next((line for line in text.splitlines() if line.startswith(MARK)), None)
+    assert line is not None, f"no answer in {text[-2000:]!r}"
+    return json.loads(line.removeprefix(MARK))

@@ -1,0 +1,96 @@
+"""The gateway under attack, and the watch over it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.attacks.bench import Bench, bench, forget_network, require_root
+from tests.attacks.cells import Attacker
+from tests.attacks.vitals import Neighbour, Vitals
+from tests.gateways import Gateway, gateway
+
+#: of these tests alone, so that no attack meets a container of anybody else
+NETWORK = "kernel-gateway-attacks"
+WARM = 2
+#: small, so that a limit is soon met
+LIMITS = {"memory": "256m", "disk": "16m", "pool_size": str(WARM), "network": NETWORK}
+#: planted in the gateway's own environment; must be seen in no sandbox
+CANARY = "canary-5f3b0c77d1"
+PLANTED = ("AWS_SECRET_ACCESS_KEY", "DATABASE_URL", "KERNEL_GATEWAY_ADMIN_KEY", "LC_SECRET")
+
+_names = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def network() -> Iterator[str]:
+    """The kernels' network of these tests."""
+    require_root()
+    yield NETWORK
+    forget_network(NETWORK)
+
+
+@pytest.fixture(scope="module")
+def limits() -> dict[str, str]:
+    """The settings of the gateway under attack; a module may have its own."""
+    return LIMITS
+
+
+@pytest.fixture(scope="module")
+def besieged(network: str, limits: dict[str, str]) -> Iterator[Gateway]:
+    """The gateway that a module's attacks are on."""
+    with pytest.MonkeyPatch.context() as environment:
+        for name in PLANTED:
+            environment.setenv(name, f"{CANARY}-{name}")
+        with gateway("docker", **limits) as serving:
+            yield serving
+
+
+@pytest.fixture(scope="module")
+def at_rest(besieged: Gateway) -> Vitals:
+    """How the gateway was before all attacks, with another tenant's session on it."""
+    return Vitals(besieged, Neighbour(besieged), containers=1 + WARM)
+
+
+@pytest.fixture
+def vitals(at_rest: Vitals) -> Iterator[Vitals]:
+    """The gateway must be as well after the test as it was before all of them."""
+    yield at_rest
+    at_rest.check()
+
+
+@pytest.fixture
+def new_attacker(vitals: Vitals) -> Iterator[Callable[[], Attacker]]:
+    """Makes sessions for attackers; they are ended before the gateway is looked at."""
+    made: list[Attacker] = []
+
+    def make() -> Attacker:
+        attacker = Attacker(vitals.gateway, f"evil-{next(_names)}")
+        made.append(attacker)
+        attacker.expect("ok", "pass", grace=60)
+        return attacker
+
+    yield make
+    for attacker in made:
+        attacker.end()
+
+
+@pytest.fixture
+def evil(new_attacker: Callable[[], Attacker]) -> Attacker:
+    """A session that attacks."""
+    return new_attacker()
+
+
+@pytest.fixture
+def sibling(new_attacker: Callable[[], Attacker], evil: Attacker) -> Attacker:
+    """Another session of the same tenant."""
+    return new_attacker()
+
+
+@pytest.fixture(scope="session")
+def own() -> Iterator[Bench]:
+    """Containers and networks of the test's own, without the gateway's defences."""
+    with bench() as made:
+        yield made

@@ -1,0 +1,300 @@
+"""What hostile code tries. Standard library only: the same functions run in a session, in a container of the test's
+own and on the host itself, so that what fails in the first is seen to succeed in the others.
+
+Answers are JSON values.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import os
+import platform
+import select
+import shutil
+import socket
+import stat
+import struct
+import subprocess
+import time
+
+# -- network ---------------------------------------------------------------------------------------------------
+
+
+def reached(targets: list[list], seconds: float = 2.0) -> list[list]:  # type: ignore[type-arg]  # JSON
+    """Which of `[host, port]` take a TCP connection; all are tried at the same time."""
+    trying = {}
+    for target in targets:
+        connection = socket.socket(socket.AF_INET6 if ":" in target[0] else socket.AF_INET)
+        connection.setblocking(False)
+        if connection.connect_ex(_address(*target)) in {0, errno.EINPROGRESS}:
+            trying[connection] = target
+        else:
+            connection.close()
+    found = []
+    deadline = time.monotonic() + seconds
+    while trying and (left := deadline - time.monotonic()) > 0:
+        for connection in select.select([], list(trying), [], left)[1]:
+            target = trying.pop(connection)
+            if connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0:
+                found.append(target)
+            connection.close()
+    for connection in trying:
+        connection.close()
+    return sorted(found)
+
+
+def _address(host: str, port: int) -> tuple:  # type: ignore[type-arg]  # a socket's address has two forms
+    return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)[0][4]
+
+
+def answered(targets: list[list], payload: str, seconds: float = 1.0) -> list[list]:  # type: ignore[type-arg]
+    """Which of `[host, port]` answer a UDP datagram (given in hexadecimal)."""
+    asking = {}
+    for target in targets:
+        sender = socket.socket(socket.AF_INET6 if ":" in target[0] else socket.AF_INET, socket.SOCK_DGRAM)
+        with contextlib.suppress(OSError):
+            sender.sendto(bytes.fromhex(payload), _address(*target))
+        asking[sender] = target
+    return sorted(_heard(asking, seconds))
+
+
+def _heard(asking: dict, seconds: float) -> list:  # type: ignore[type-arg]
+    """What belongs to the sockets on which something comes in; all are closed."""
+    found = []
+    waiting = set(asking)
+    deadline = time.monotonic() + seconds
+    while waiting and (left := deadline - time.monotonic()) > 0:
+        for sender in select.select(list(waiting), [], [], left)[0]:
+            waiting.remove(sender)
+            with contextlib.suppress(OSError):  # a refusal is no answer
+                sender.recvfrom(4096)
+                found.append(asking[sender])
+    for sender in asking:
+        sender.close()
+    return found
+
+
+def resolved(names: list[str]) -> list[str]:
+    """Which names the system's resolver finds."""
+    found = []
+    for name in names:
+        with contextlib.suppress(OSError):
+            socket.getaddrinfo(name, 80)
+            found.append(name)
+    return found
+
+
+def echoed(hosts: list[str], seconds: float = 1.0) -> list[str]:
+    """Which hosts answer an ICMP echo, by the socket that needs no privilege."""
+    asking = {}
+    for host in hosts:
+        sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM, socket.IPPROTO_ICMP)
+        with contextlib.suppress(OSError):
+            sender.sendto(struct.pack(">BBHHH", 8, 0, 0xF7FE, 0, 1), (host, 0))
+        asking[sender] = host
+    return sorted(_heard(asking, seconds))
+
+
+def raw_sockets() -> list[str]:
+    """Which kinds of socket can be opened that send packets past the network's rules."""
+    kinds = {
+        "packet": (17, socket.SOCK_RAW, socket.htons(3)),
+        "packet-datagram": (17, socket.SOCK_DGRAM, socket.htons(3)),
+        "raw-icmp": (socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP),
+        "raw-tcp": (socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_TCP),
+        "raw-ip": (socket.AF_INET, socket.SOCK_RAW, 255),
+        "raw-ipv6": (socket.AF_INET6, socket.SOCK_RAW, 58),
+    }
+    opened = []
+    for name, kind in kinds.items():
+        with contextlib.suppress(OSError):
+            socket.socket(*kind).close()
+            opened.append(name)
+    return opened
+
+
+# -- identity and privileges -----------------------------------------------------------------------------------
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_PR_GET_NO_NEW_PRIVS = 39
+
+
+def identity() -> dict[str, object]:
+    """Who the process is, and what it may become."""
+    with open("/proc/self/status") as file:  # noqa: PTH123 - a probe is short
+        status = dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
+    return {
+        "uids": sorted({os.getuid(), os.geteuid()}),
+        "gids": sorted({os.getgid(), os.getegid(), *os.getgroups()}),
+        "capabilities": {name: int(status[name], 16) for name in ("CapInh", "CapPrm", "CapEff", "CapBnd")},
+        "no_new_privileges": _LIBC.prctl(_PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0),
+        "hostname": platform.node(),
+    }
+
+
+def boot_log() -> str:
+    """What the kernel has said since it started."""
+    done = subprocess.run(["dmesg"], capture_output=True, text=True, timeout=10, check=False)
+    return done.stdout + done.stderr
+
+
+def system_calls() -> list[str]:
+    """Which calls succeed that only an administrator may make. Never to be run outside a container."""
+    tries = {
+        "mount": lambda: _LIBC.mount(b"none", b"/tmp", b"tmpfs", 0, None),  # noqa: S108
+        "new mounts": lambda: _LIBC.unshare(0x00020000),
+        "new network": lambda: _LIBC.unshare(0x40000000),
+        "host name": lambda: _LIBC.sethostname(b"evil", 4),
+        "root": lambda: _LIBC.setuid(0),
+        "chroot": lambda: _LIBC.chroot(b"/tmp"),  # noqa: S108
+    }
+    return [name for name, call in tries.items() if call() == 0]
+
+
+def devices_by_number(numbers: list[list]) -> list[list]:  # type: ignore[type-arg]  # JSON
+    """Which devices, as type, major and minor number, can be opened once a node for them was made."""
+    node = b"/tmp/node"  # noqa: S108
+    found = []
+    for number in numbers:
+        kind, major, minor = number
+        mode = {"b": stat.S_IFBLK, "c": stat.S_IFCHR}[kind] | 0o666
+        if _LIBC.mknod(node, mode, os.makedev(major, minor)) == 0:
+            with contextlib.suppress(OSError):
+                os.close(os.open(node, os.O_RDWR | os.O_NONBLOCK))
+                found.append(number)
+            os.unlink(node)  # noqa: PTH108
+    return found
+
+
+def tunnels() -> list[str]:
+    """Which devices make a network interface or a file system. Never to be run outside a container."""
+    made = []
+    with contextlib.suppress(OSError), open("/dev/net/tun", "r+b", buffering=0) as device:  # noqa: PTH123
+        fcntl.ioctl(device, 0x400454CA, struct.pack("16sH22x", b"evil0", 2))
+        made.append("tun")
+    with contextlib.suppress(OSError), open("/dev/fuse", "r+b", buffering=0) as device:  # noqa: PTH123
+        options = f"fd={device.fileno()},rootmode=40000,user_id=0,group_id=0".encode()
+        if _LIBC.mount(b"evil", b"/tmp", b"fuse", 0, options) == 0:  # noqa: S108
+            made.append("fuse")
+    return made
+
+
+# -- files -----------------------------------------------------------------------------------------------------
+
+
+def writable(folders: list[str]) -> list[str]:
+    """In which folders a file can be made."""
+    found = []
+    for folder in folders:
+        name = os.path.join(folder, "written-by-the-sandbox")  # noqa: PTH118
+        with contextlib.suppress(OSError):
+            with open(name, "w") as file:  # noqa: PTH123
+                file.write("x")
+            os.unlink(name)  # noqa: PTH108
+            found.append(folder)
+    return found
+
+
+def changeable(files: list[str]) -> list[str]:
+    """Which files can be opened to be changed; they are left as they are."""
+    found = []
+    for name in files:
+        with contextlib.suppress(OSError):
+            os.close(os.open(name, os.O_WRONLY))
+            found.append(name)
+    return found
+
+
+def filled(folder: str, limit: int = 1024) -> list:  # type: ignore[type-arg]  # JSON
+    """How many MiB go into a folder, at most `limit`, and the error that ended it; all is removed again."""
+    place = os.path.join(folder, "filling")  # noqa: PTH118
+    os.mkdir(place)  # noqa: PTH102
+    block = b"x" * 1024**2
+    written = 0
+    try:
+        while written < limit:
+            with open(os.path.join(place, str(written)), "wb", buffering=0) as file:  # noqa: PTH118, PTH123
+                if file.write(block) < len(block):
+                    return [written, "short"]
+            written += 1
+    except OSError as error:
+        return [written, errno.errorcode[error.errno or 0]]
+    finally:
+        shutil.rmtree(place)
+    return [written, None]
+
+
+def special_files(folders: list[str]) -> list[list]:  # type: ignore[type-arg]  # JSON
+    """Sockets and devices below the folders, as kind and path."""
+    kinds = {stat.S_IFSOCK: "socket", stat.S_IFBLK: "block", stat.S_IFCHR: "character"}
+    found = []
+    for folder in folders:
+        for place, _, names in os.walk(folder):
+            for name in names:
+                path = os.path.join(place, name)  # noqa: PTH118
+                with contextlib.suppress(OSError):
+                    if kind := kinds.get(stat.S_IFMT(os.lstat(path).st_mode)):
+                        found.append([kind, path])
+    return sorted(found)
+
+
+def readable(files: list[str]) -> list[str]:
+    """Which files give at least one byte."""
+    found = []
+    for name in files:
+        with contextlib.suppress(OSError), open(name, "rb", buffering=0) as file:  # noqa: PTH123
+            if file.read(1):
+                found.append(name)
+    return found
+
+
+def surroundings() -> str:
+    """All that programs are told: every process's arguments and environment, and the small files of this user."""
+    pieces = [repr(sorted(os.environ.items()))]  # noqa: TID251 - this is the sandbox's
+    for process in filter(str.isdigit, os.listdir("/proc")):
+        pieces += [_content(f"/proc/{process}/{name}") for name in ("cmdline", "environ", "mountinfo")]
+    for folder in ("/home/kernel", "/workspace", "/tmp", "/run", "/etc"):  # noqa: S108
+        for place, _, names in os.walk(folder):
+            pieces += [_content(os.path.join(place, name)) for name in names]  # noqa: PTH118
+    return "\n".join(pieces)
+
+
+def _content(path: str) -> str:
+    with contextlib.suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            return os.read(descriptor, 65536).decode(errors="replace")
+        finally:
+            os.close(descriptor)
+    return ""
+
+
+# -- processes and descriptors ---------------------------------------------------------------------------------
+
+
+def spawned(wanted: int) -> int:
+    """How many of `wanted` processes can be made and live at the same time; all are ended again."""
+    children: list[subprocess.Popen[bytes]] = []
+    with contextlib.suppress(OSError):
+        while len(children) < wanted:
+            children.append(subprocess.Popen(["sleep", "60"]))
+    for child in children:
+        child.kill()
+        child.wait()
+    return len(children)
+
+
+def opened(wanted: int) -> int:
+    """How many of `wanted` descriptors can be had at the same time; all are closed again."""
+    descriptors: list[int] = []
+    try:
+        while len(descriptors) < wanted:
+            descriptors.append(os.open("/dev/null", os.O_RDONLY))
+    except OSError:
+        pass
+    for descriptor in descriptors:
+        os.close(descriptor)
+    return len(descriptors)

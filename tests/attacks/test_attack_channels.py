@@ -1,0 +1,489 @@
+"""A kernel that lies, floods or falls silent: every cell has one end, in time, and the gateway stays as it is."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.attacks import forge
+from tests.attacks.cells import Attacker
+from tests.attacks.conftest import LIMITS
+from tests.attacks.vitals import Vitals
+
+pytestmark = pytest.mark.engine
+
+MIB = 1024**2
+#: bytes of output per execution: the gateway's own default
+OUTPUT_MAX = 10 * MIB
+
+
+@pytest.fixture(scope="module")
+def limits() -> dict[str, str]:
+    """Memory enough for a kernel to make what the gateway must not take."""
+    return LIMITS | {"memory": "1g"}
+
+
+@pytest.fixture
+def forger(evil: Attacker) -> Attacker:
+    """A session with the tools to speak on its kernel's channels."""
+    evil.text(inspect.getsource(forge))
+    return evil
+
+
+# -- the end of a cell ------------------------------------------------------------------------------------------
+
+
+def test_the_tools_reach_the_gateway(forger: Attacker) -> None:
+    """The control of all that follows: what is forged well counts as the kernel's own."""
+    assert forger.text("on_iopub(printed('forged'))") == "forged"
+    assert forger.expect("error", "on_shell(replied(status='error'))").text == ""
+    asked = forger.text("on_stdin(message('input_request', {'prompt': '?'}))\nprint(kernel.stdin_socket.poll(5000))")
+    assert asked == "1\n"  # the gateway has answered
+
+
+def test_a_cell_whose_idle_is_lost_ends_all_the_same(forger: Attacker) -> None:
+    ran = forger.expect(
+        "ok",
+        "publish = kernel._publish_status_and_flush\n"
+        "def lose(*arguments, **options): kernel._publish_status_and_flush = publish\n"
+        "kernel._publish_status_and_flush = lose\n"
+        "print('said')",
+        timeout=5,
+    )
+    assert (ran.text, ran.result["truncated"]) == ("said\n", True)
+    forger.still_works()
+
+
+def test_a_kernel_that_never_says_idle_again_still_has_its_cells_ended(forger: Attacker) -> None:
+    never = "kernel._publish_status = kernel._publish_status_and_flush = lambda *arguments, **options: None\nprint('x')"
+    assert forger.run(never, timeout=6).status in {"ok", "died"}
+    assert forger.run("pass", timeout=6).status in {"ok", "died"}
+
+
+def test_a_kernel_whose_output_no_longer_comes_is_ended(forger: Attacker) -> None:
+    assert forger.run("kernel.iopub_thread.stop()", timeout=6).status in {"ok", "died"}
+    mute = forger.run("print('unheard')", timeout=6)
+    assert (mute.status, mute.state) == ("died", "lost"), mute.result
+    forger.works_again()
+
+
+def test_a_forged_idle_ends_nothing(forger: Attacker) -> None:
+    ran = forger.expect("ok", "import time\non_iopub(idle(), idle())\ntime.sleep(1)\nprint('LATE', flush=True)")
+    assert ran.result["duration_ms"] > 1000
+    forger.still_works()  # nothing of the earlier cell in the next one
+
+
+def test_a_forged_reply_alone_ends_nothing(forger: Attacker) -> None:
+    ran = forger.expect("ok", "import time\non_shell(replied())\ntime.sleep(0.5)\nprint('LATE')")
+    assert ran.text == "LATE\n"
+    forger.still_works()
+
+
+def test_only_the_first_of_many_replies_counts(forger: Attacker) -> None:
+    ran = forger.run("on_shell(*[replied(status=word) for word in ['error', 'ok', 'aborted'] * 500])")
+    assert ran.status == "error"
+    forger.still_works()
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["{}", "{'status': None}", "{'status': ['ok']}", "{'status': {'a': 1}}", "{'status': 'ok', 'payload': 5}"],
+)
+def test_a_reply_of_any_form_is_an_end(forger: Attacker, content: str) -> None:
+    ran = forger.run(f"on_shell(message('execute_reply', {content}))")
+    assert ran.status in {"ok", "error"}
+    forger.still_works()
+
+
+def test_a_cell_that_pretends_to_have_ended_cannot_keep_the_session(forger: Attacker) -> None:
+    pretended = forger.expect("ok", "on_iopub(idle())\non_shell(replied())\nwhile True: pass")
+    assert pretended.seconds < 5
+    waiting = forger.run("print('mine')", timeout=3)
+    assert waiting.status in {"timeout", "ok", "interrupted"}
+    forger.recovers()
+
+
+def test_what_is_said_to_another_request_is_no_output_of_this_one(forger: Attacker) -> None:
+    earlier = forger.text("print(parent()['msg_id'])").strip()
+    for someone in (earlier, "", "no-such-id"):
+        assert forger.text(f"on_iopub(message('stream', {{'name': 'stdout', 'text': 'X'}}, {{'msg_id': {someone!r}}}))") == ""
+    forger.still_works()
+
+
+def test_what_is_said_to_another_sessions_request_does_not_reach_it(forger: Attacker, sibling: Attacker) -> None:
+    sibling.text(inspect.getsource(forge))
+    marked = "print(parent()['msg_id'], flush=True)\nimport time\ntime.sleep(2)"
+    before = sibling.text(marked.replace("sleep(2)", "sleep(0)")).strip()
+    number = int(before.rpartition("_")[2])
+    guesses = [f"{before.rpartition('_')[0]}_{number + ahead}" for ahead in range(-3, 10)]
+    ends = (
+        f"for guess in {guesses!r} * 20:\n"
+        "    time.sleep(0.01)\n"
+        "    on_iopub(*[message(kind, content, {'msg_id': guess}) for kind, content in "
+        "[('stream', {'name': 'stdout', 'text': 'FORGED'}), ('status', {'execution_state': 'idle'})]])\n"
+        "    on_shell(message('execute_reply', {'status': 'error'}, {'msg_id': guess}))"
+    )
+    began = forger.run(f"import threading, time\ndef forge_all():\n{indented(ends)}\nthreading.Thread(target=forge_all).start()")
+    assert began.status == "ok"
+    ran = sibling.expect("ok", marked)
+    assert "FORGED" not in ran.text
+    assert ran.result["duration_ms"] > 2000
+    forger.recovers()
+
+
+def indented(code: str) -> str:
+    return "\n".join(f"    {line}" for line in code.splitlines())
+
+
+# -- malformed --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("channel", ["on_iopub", "on_shell", "on_control", "on_stdin"])
+def test_no_malformed_message_disturbs_anybody(forger: Attacker, vitals: Vitals, channel: str) -> None:
+    assert int(forger.text("print(len(malformed()))")) >= 50
+    with vitals.neighbour.calling(), vitals.bounded():
+        ran = forger.run(f"{channel}(*malformed())\nprint('sent')")
+    assert "sent\n" in ran.text or ran.status == "error"
+    forger.still_works()
+
+
+def test_a_kernel_that_sends_only_garbage_is_ended(forger: Attacker, vitals: Vitals) -> None:
+    with vitals.neighbour.calling(), vitals.bounded():
+        ran = forger.run("import time\non_iopub(*[[b'garbage']] * 1500)\ntime.sleep(10)")
+    assert (ran.status, ran.error_code, ran.state) == ("died", "SB010", "lost"), ran.result
+    forger.works_again()
+
+
+@pytest.mark.parametrize("depth", [90, 300, 1000, 100_000])
+def test_deeply_nested_json_is_passed_on_or_dropped(forger: Attacker, depth: int) -> None:
+    ran = forger.expect(
+        "ok",
+        f"value = b'[' * {depth} + b']' * {depth}\n"
+        "content = b'{\"data\": {\"application/json\": ' + value + b'}, \"metadata\": {}}'\n"
+        "on_iopub(message('display_data', content), message('execute_result', content), message('error', content))",
+    )
+    assert len(ran.outputs) in {0, 1, 2, 3}
+    forger.still_works()
+
+
+# -- floods -----------------------------------------------------------------------------------------------------
+
+
+def test_a_line_of_100_mb_comes_up_to_the_limit(evil: Attacker, vitals: Vitals) -> None:
+    with vitals.neighbour.calling(), vitals.bounded():
+        ran = evil.expect("ok", "print('x' * 100_000_000)", timeout=60)
+    assert ran.result["truncated"] is True
+    assert OUTPUT_MAX - 2 * MIB <= len(ran.text) <= OUTPUT_MAX
+    assert set(ran.text) == {"x"}
+    evil.still_works()
+
+
+def test_output_below_the_limit_is_complete(evil: Attacker, vitals: Vitals) -> None:
+    with vitals.bounded():
+        ran = evil.expect("ok", f"print('x' * {OUTPUT_MAX - 1000})", timeout=60)
+    assert (len(ran.text), ran.result["truncated"]) == (OUTPUT_MAX - 999, False)
+
+
+def test_one_message_of_100_mb_is_refused(forger: Attacker, vitals: Vitals) -> None:
+    send = "kernel.session.send(kernel.iopub_socket, 'stream', {{'name': 'stdout', 'text': 'x' * {size}}}, parent=parent())"
+    assert forger.text(send.format(size=MIB)) == "x" * MIB
+    with vitals.neighbour.calling(), vitals.bounded():
+        ran = forger.run(send.format(size=100_000_000), timeout=30)
+    assert ran.text == ""
+    assert ran.result["truncated"] is True or ran.status == "died"
+    forger.recovers()
+
+
+def test_one_reply_of_100_mb_is_refused(forger: Attacker, vitals: Vitals) -> None:
+    with vitals.neighbour.calling(), vitals.bounded():
+        forger.run("on_shell(replied(more='x' * 100_000_000))", timeout=30)
+    forger.recovers()
+
+
+@pytest.mark.parametrize("channel", ["on_control", "on_stdin"])
+def test_100_mb_on_a_side_channel_are_refused(forger: Attacker, vitals: Vitals, channel: str) -> None:
+    with vitals.neighbour.calling(), vitals.bounded():
+        forger.run(f"{channel}(replied(more='x' * 100_000_000))", timeout=30)
+    forger.recovers()
+    assert forger.run("while True: pass", timeout=2).status == "timeout"  # whatever became of the channel
+    forger.recovers()
+
+
+def test_messages_just_below_the_limit_are_taken_one_by_one(forger: Attacker, vitals: Vitals) -> None:
+    flood = "big = printed('x' * 19_000_000)\non_iopub(*[big] * 100)"
+    with vitals.neighbour.calling(), vitals.bounded():
+        forger.run(flood, timeout=20)
+    forger.recovers()
+
+
+def test_a_message_of_very_many_tiny_frames_is_bounded(forger: Attacker, vitals: Vitals) -> None:
+    with vitals.neighbour.calling(), vitals.bounded():
+        forger.run("on_iopub([*printed('x'), *[b'y'] * 1_500_000])", timeout=30)
+    forger.recovers()
+
+
+ENDLESS = {
+    "print": "while True: print('x' * 1000)",
+    "lines": "while True: print('x')",
+    "descriptor": "import os\nwhile True: os.write(1, b'x' * 1000)",
+    "child": "import subprocess\nsubprocess.run(['yes'])",
+    "both streams": "import sys\nwhile True:\n    print('x', flush=True)\n    print('y', file=sys.stderr, flush=True)",
+    "errors": "import sys\nwhile True:\n    get_ipython().showtraceback((ValueError, ValueError('x'), None))",
+    "displays": "from IPython.display import display\nwhile True: display({'text/plain': 'z' * 5000}, raw=True)",
+    "display ids": (
+        "from IPython.display import display\nimport itertools\n"
+        "for i in itertools.count(): display({'text/plain': 'z'}, raw=True, display_id=f'{i:0>1000}')"
+    ),
+    "updates": (
+        "from IPython.display import display\n"
+        "shown = [display({'text/plain': str(i)}, raw=True, display_id='one') for i in range(50)]\n"
+        "while True: shown[0].update({'text/plain': 'z' * 100}, raw=True)"
+    ),
+    "clearing": "from IPython.display import clear_output\nwhile True:\n    print('x', flush=True)\n    clear_output()",
+    "clearing later": "from IPython.display import clear_output\nwhile True: clear_output(wait=True)",
+    "comms": (
+        "import itertools\nfor i in itertools.count():\n"
+        "    on_iopub(message('comm_open', {'comm_id': str(i), 'target_name': '<script>', 'data': {'x': 'y' * 1000}}),\n"
+        "        message('comm_msg', {'comm_id': str(i), 'data': {'x': 'y' * 1000}}))"
+    ),
+    "unknown kinds": (
+        "import itertools\nfor i in itertools.count():\n"
+        "    on_iopub(*[message(kind, {'x': 'y' * 1000}) for kind in ('debug_event', 'shutdown_reply', f'kind-{i}')])"
+    ),
+    "starts": "while True: on_iopub(message('execute_input', {'code': 'x', 'execution_count': 1}))",
+    "cells": (
+        "import itertools\nfor i in itertools.count():\n"
+        "    on_iopub(message('execute_input', {'code': 'x' * 1000, 'execution_count': 1}, {'msg_id': f'forged-{i}'}))"
+    ),
+    "statuses": "while True: on_iopub(message('status', {'execution_state': 'busy'}))",
+    "questions": "while True: on_stdin(message('input_request', {'prompt': 'x' * 1000, 'password': False}))",
+    "replies": "while True: on_shell(message('execute_reply', {'x': 'y' * 1000}, {'msg_id': 'nobody'}))",
+    "control": "while True: on_control(message('interrupt_reply', {'x': 'y' * 1000}, {'msg_id': 'nobody'}))",
+}
+
+
+@pytest.mark.parametrize("flood", ENDLESS.values(), ids=ENDLESS)
+def test_an_endless_flood_ends_with_its_cell(forger: Attacker, vitals: Vitals, flood: str) -> None:
+    with vitals.neighbour.calling() as latencies, vitals.bounded():
+        ran = forger.run(flood, timeout=3)
+    assert ran.status in {"timeout", "died"}, (ran.result, ran.text[-1000:])
+    assert ran.error_code in {"SB005", "SB010"}
+    print(f"worst latency of the neighbour: {max(latencies):.2f} s, told after {ran.seconds:.1f} s")
+    forger.recovers()
+
+
+def test_forged_cells_with_very_long_ids_are_bounded(forger: Attacker, vitals: Vitals) -> None:
+    with vitals.neighbour.calling(), vitals.bounded():
+        forger.run(
+            "for i in range(100):\n"
+            "    on_iopub(message('execute_input', {'code': 'x', 'execution_count': 1}, {'msg_id': str(i) * 2_000_000}))",
+            timeout=20,
+        )
+    forger.recovers()
+
+
+def test_very_long_display_ids_are_bounded(forger: Attacker, vitals: Vitals) -> None:
+    with vitals.neighbour.calling(), vitals.bounded():
+        forger.run(
+            "for i in range(100):\n"
+            "    shown = {'data': {}, 'metadata': {}, 'transient': {'display_id': str(i) * 2_000_000}}\n"
+            "    on_iopub(message('display_data', shown), message('update_display_data', shown))",
+            timeout=20,
+        )
+    forger.recovers()
+
+
+def test_a_forged_question_of_any_form_is_answered_or_ignored(forger: Attacker) -> None:
+    forger.expect(
+        "ok",
+        "headers = [{'header': 5}, {'header': {'a': 1}}, {'date': {}}, {'msg_id': 'x' * 100_000}, {'session': [1]}]\n"
+        "for more in headers:\n"
+        "    on_stdin(message('input_request', {'prompt': ['?'], 'password': 'no'}, **more))\n"
+        "on_stdin(message('input_request', {'prompt': 'x' * 10_000_000}), message('input_reply', {'value': 'x'}))",
+    )
+    forger.still_works()
+
+
+def test_a_channel_that_is_dropped_again_and_again_costs_its_kernel(forger: Attacker, vitals: Vitals) -> None:
+    """Somebody else listens where iopub was, and hangs up on whoever comes."""
+    listen = (
+        "import socket, threading\n"
+        "def hang_up():\n"
+        "    server = socket.socket()\n"
+        "    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)\n"
+        "    while True:\n"
+        "        try:\n"
+        "            server.bind(('0.0.0.0', 50002))\n"
+        "            break\n"
+        "        except OSError: pass\n"
+        "    server.listen(100)\n"
+        "    while True:\n"
+        "        connection, _ = server.accept()\n"
+        "        try: connection.sendall({greeting})\n"
+        "        except OSError: pass\n"
+        "        connection.close()\n"
+        "threading.Thread(target=hang_up, daemon=True).start()\n"
+        "on_iopub(printed('before'))\n"
+        "kernel.iopub_thread.schedule(lambda: kernel.iopub_thread.socket.close(0))\n"
+        "import time\n"
+        "time.sleep(5)"
+    )
+    with vitals.neighbour.calling(), vitals.bounded():
+        ran = forger.run(listen.format(greeting="b'\\xff' * 5000"), timeout=8)
+    assert ran.status in {"ok", "died", "timeout", "error"}
+    forger.run("pass", timeout=8)
+    forger.recovers()
+
+
+# -- violence ---------------------------------------------------------------------------------------------------
+
+VIOLENCE = {
+    "kills its kernel": "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)",
+    "leaves": "import os\nos._exit(0)",
+    "crashes": "import ctypes\nctypes.string_at(0)",
+    "kills everybody": "import os, signal\nos.kill(-1, signal.SIGKILL)",
+}
+
+
+@pytest.mark.parametrize("code", VIOLENCE.values(), ids=VIOLENCE)
+def test_a_kernel_that_is_no_more_is_told(evil: Attacker, code: str) -> None:
+    ran = evil.run(code, timeout=20)
+    assert (ran.status, ran.error_code, ran.state) == ("died", "SB010", "lost"), ran.result
+    assert ran.seconds < 10
+    evil.works_again()
+
+
+@pytest.mark.parametrize("number", ["SIGKILL", "SIGSTOP", "SIGTERM", "SIGINT", "SIGSEGV"])
+def test_a_signal_to_the_first_process_harms_itself_only(evil: Attacker, number: str) -> None:
+    evil.run(f"import os, signal, time\nos.kill(1, signal.{number})\ntime.sleep(0.5)", timeout=5)
+    evil.recovers()
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)",
+        "import signal, time\nsignal.pthread_sigmask(signal.SIG_BLOCK, range(1, 32))\nwhile True: time.sleep(1)",
+        "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass",
+        "import time\nwhile True:\n    try: time.sleep(60)\n    except BaseException: pass",
+        "import ctypes\nctypes.CDLL(None).pause()",
+        "import re\nre.match(r'(a+)+$', 'a' * 45 + 'b')",
+    ],
+    ids=["stopped", "masked", "ignored", "caught", "in C", "in the interpreter"],
+)
+def test_a_cell_that_no_interrupt_reaches_ends_with_its_kernel(evil: Attacker, vitals: Vitals, code: str) -> None:
+    with vitals.neighbour.calling():
+        ran = evil.run(code, timeout=2)
+    assert (ran.status, ran.error_code) == ("timeout", "SB005"), ran.result
+    evil.recovers()
+
+
+MUTILATIONS = {
+    "output closed": "import sys\nsys.stdout.close(); sys.stderr.close(); sys.stdout = sys.stderr = None",
+    "descriptors closed": "import os\nos.closerange(3, 256)",
+    "no display hook": "import sys\nsys.displayhook = None\nget_ipython().display_pub = None",
+    "no run_cell": "get_ipython().run_cell = get_ipython().run_cell_async = None",
+    "no session": "get_ipython().kernel.session = None",
+    "no key": "get_ipython().kernel.session.key = b'other'",
+    "loop closed": "get_ipython().kernel.shell_channel_thread.io_loop.stop()",
+    "control stopped": "get_ipython().kernel.control_thread.io_loop.add_callback(lambda: __import__('time').sleep(60))",
+    "builtins gone": "import builtins\nfor name in ('print', 'getattr', 'isinstance', 'len'): delattr(builtins, name)",
+    "exit": "exit()",
+    "shutdown": "get_ipython().kernel.do_shutdown(False)",
+}
+
+
+@pytest.mark.parametrize("code", MUTILATIONS.values(), ids=MUTILATIONS)
+def test_a_mutilated_kernel_is_used_or_replaced_but_never_waited_for(evil: Attacker, code: str) -> None:
+    evil.run(code, timeout=4)
+    evil.run("x = 1", timeout=4)
+    ran = evil.run("print(6 * 7)", timeout=4, grace=20)
+    if ran.text != "42\n":
+        evil.gateway.call("POST", f"/v1/sessions/{evil.session}/restart")
+        assert evil.text("print(6 * 7)", grace=60) == "42\n"
+
+
+# -- what goes on beside and after the cell ---------------------------------------------------------------------
+
+
+def test_a_bare_fork_in_a_cell_is_no_second_end(evil: Attacker) -> None:
+    ran = evil.run("import os, time\npid = os.fork()\nprint('forked', flush=True)\ntime.sleep(0.2)", timeout=5)
+    assert "forked" in ran.text
+    evil.recovers()
+
+
+def test_output_after_the_cell_stays_in_its_session(evil: Attacker, sibling: Attacker, vitals: Vitals) -> None:
+    late = (
+        "import threading, time, subprocess\n"
+        "def later():\n"
+        "    for _ in range(20):\n"
+        "        time.sleep(0.1)\n"
+        "        print('LATE', flush=True)\n"
+        "threading.Thread(target=later).start()\n"
+        "child = subprocess.Popen(['sh', '-c', 'for i in 1 2 3 4 5 6 7 8; do sleep 0.2; echo LATE; done'])\n"
+        "print('now')"
+    )
+    ran = evil.expect("ok", late)
+    assert ran.seconds < 2
+    assert "now\n" in ran.text
+    for _ in range(4):
+        assert sibling.text("import time; time.sleep(0.2); print(1)") == "1\n"
+        vitals.neighbour.ask()
+    second = evil.expect("ok", "time.sleep(1); print('second')")
+    assert "second" in second.text
+    assert second.text.replace("LATE\n", "").replace("LATE", "") == "second\n"  # at most what its own threads say
+
+
+def test_a_process_that_outlives_its_cell_keeps_no_session_alive(
+    new_attacker: Callable[[], Attacker], vitals: Vitals
+) -> None:
+    evil = Attacker(vitals.gateway, "short-lived")
+    made = vitals.gateway.call("POST", "/v1/sessions", json={"name": evil.session, "idle_timeout": 1.5})
+    assert made.status_code == 201, made.text
+    evil.text(
+        "import subprocess, threading, time\n"
+        "def tick():\n"
+        "    while True:\n"
+        "        print('tick', flush=True)\n"
+        "        time.sleep(0.2)\n"
+        "threading.Thread(target=tick, daemon=True).start()\n"
+        "subprocess.Popen(['sh', '-c', 'while :; do echo tick; sleep 0.2; done'], start_new_session=True)",
+        grace=60,
+    )
+    container = evil.container["Id"]
+    deadline = time.monotonic() + 20
+    while vitals.gateway.call("GET", f"/v1/sessions/{evil.session}").status_code != 404:
+        assert time.monotonic() < deadline, "it was not culled"
+        time.sleep(0.5)
+    assert container not in [item["Id"] for item in vitals.gateway.containers()]
+
+
+def test_a_process_that_hides_is_gone_with_its_session(evil: Attacker) -> None:
+    evil.text(
+        "import subprocess\n"
+        "hidden = 'while :; do sleep 1; done'\n"
+        "subprocess.Popen(['setsid', 'sh', '-c', f'({hidden}) & disown; exec sleep 600'], start_new_session=True)"
+    )
+    container = evil.container["Id"]
+    evil.end()
+    assert container not in [item["Id"] for item in evil.gateway.containers()]
+    assert not _cgroups_of(container)
+
+
+def _cgroups_of(container: str) -> list[str]:
+    """The control groups that the host still has for a container."""
+    from pathlib import Path
+
+    return [str(path) for path in Path("/sys/fs/cgroup").glob(f"**/{container}") if (path / "cgroup.procs").exists()]
+
+
+def test_payloads_and_expressions_of_a_reply_are_nobodys_business(forger: Attacker) -> None:
+    payload = "[{'source': 'set_next_input', 'text': 'evil()'}, {'source': 'ask_exit'}, {'source': 'page'}]"
+    ran = forger.expect("ok", f"on_shell(replied(payload={payload}, user_expressions={{'a': 'b'}}))")
+    assert not {"payload", "user_expressions"} & set(ran.result)
+    asked = forger.run("exit()", timeout=5)
+    assert asked.status in {"ok", "died"}
+    forger.recovers()

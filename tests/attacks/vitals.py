@@ -1,0 +1,164 @@
+"""What must hold for a gateway whatever its kernels do: checked after every attack."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.gateways import Gateway, text_of
+
+MIB = 1024**2
+#: bytes that the gateway may keep, and take for a while, beyond what it had before the attack
+KEPT_MAX = 64 * MIB
+PEAK_MAX = 150 * MIB
+#: descriptors beyond those at rest: the engine's client keeps up to 25 connections; a leak adds up over the tests
+DESCRIPTORS_MORE = 32
+#: seconds to come to rest
+QUIESCE = 10.0
+#: bytes that one attack may make the gateway log
+LOGGED_MAX = 256 * 1024
+#: seconds within which a neighbour's `1+1` is answered: at rest, and while an attack runs
+PROMPT = 2.0
+PROMPT_UNDER_ATTACK = 5.0
+#: seconds between two calls of the neighbour
+BEAT = 0.2
+
+
+class Neighbour:
+    """Another tenant's session, which must notice nothing."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        reply = gateway.execute("neighbour", "n = 40", tenant="bob")
+        assert reply["status"] == "ok", reply
+
+    def ask(self) -> float:
+        """Seconds until its cell was answered, and answered rightly."""
+        began = time.monotonic()
+        reply = self._gateway.execute("neighbour", "print(n + 1 + 1)", tenant="bob", timeout=10)
+        assert (reply["status"], reply["state"], text_of(reply)) == ("ok", "preserved", "42\n"), reply
+        return time.monotonic() - began
+
+    def show_much(self) -> None:
+        """Run a cell that shows as much as a cell may."""
+        reply = self._gateway.execute("neighbour", "for _ in range(20): print('x' * 2**19, flush=True)", tenant="bob")
+        assert reply["status"] == "ok", reply["status"]
+
+    @contextlib.contextmanager
+    def calling(self) -> Iterator[list[float]]:
+        """Let it call all the time; the list fills with its latencies."""
+        latencies: list[float] = []
+        failures: list[BaseException] = []
+        over = threading.Event()
+
+        def call() -> None:
+            try:
+                while not over.wait(BEAT):
+                    latencies.append(self.ask())
+            except BaseException as error:  # noqa: BLE001 - told to the test below
+                failures.append(error)
+
+        caller = threading.Thread(target=call, name="neighbour")
+        caller.start()
+        try:
+            yield latencies
+        finally:
+            over.set()
+            caller.join(60)
+        assert not failures, failures
+        assert latencies, "the neighbour was never answered"
+        assert max(latencies) < PROMPT_UNDER_ATTACK, f"the neighbour waited {max(latencies):.1f} s"
+
+
+@dataclass
+class Vitals:
+    """A gateway at rest, to be compared with the same gateway after an attack."""
+
+    gateway: Gateway
+    neighbour: Neighbour
+    #: containers at rest: the neighbour's and the warm ones
+    containers: int
+    #: bytes and descriptors before any load
+    memory: int = field(init=False)
+    descriptors: int = field(init=False)
+    #: bytes after outputs as large as they may be: what the C library keeps of them for the next ones is no leak
+    memory_used: int = field(init=False)
+    log_size: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        wait_until(lambda: len(self.gateway.containers()) == self.containers, seconds=60)
+        self.memory = self.gateway.memory()
+        self.descriptors = self._descriptors()
+        for _ in range(3):
+            self.neighbour.show_much()
+        self.memory_used = self.gateway.memory()
+        self.log_size = self.gateway.log.stat().st_size
+
+    def check(self) -> None:
+        """Fail unless the gateway is as well as it was."""
+        assert self.gateway.process.poll() is None, "the gateway has ended"
+        assert self.neighbour.ask() < PROMPT
+        wait_until(lambda: self._descriptors() <= self.descriptors + DESCRIPTORS_MORE, self._descriptors)
+        wait_until(lambda: self.gateway.memory() <= self.memory_used + KEPT_MAX, lambda: self.gateway.memory() / MIB)
+        wait_until(lambda: len(self.gateway.containers()) <= self.containers, self.gateway.containers)
+        news = self._news()
+        assert faults(news) == []
+        assert len(news) < LOGGED_MAX
+
+    def _descriptors(self) -> int:
+        return len(list(Path(f"/proc/{self.gateway.process.pid}/fd").iterdir()))
+
+    def _news(self) -> str:
+        """What was logged since the last check."""
+        with self.gateway.log.open("rb") as file:
+            file.seek(self.log_size)
+            news = file.read()
+        self.log_size += len(news)
+        return news.decode()
+
+    @contextlib.contextmanager
+    def bounded(self) -> Iterator[None]:
+        """Fail if the gateway's memory had a peak meanwhile; the system itself keeps the peak, no sample is missed."""
+        Path(f"/proc/{self.gateway.process.pid}/clear_refs").write_text("5")
+        yield
+        more = peak(self.gateway.process.pid) - self.memory
+        print(f"peak: {more / MIB:+.0f} MiB")
+        assert more < PEAK_MAX, f"the gateway's memory rose by {more / MIB:.0f} MiB"
+
+
+def peak(pid: int) -> int:
+    """The most resident bytes a process has had. Source: proc(5), VmHWM and clear_refs."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) * 1024
+
+
+def faults(log: str) -> list[str]:
+    """The lines of a log that tell of a defect."""
+    return [line for line in log.splitlines() if _tells_of_a_fault(line)]
+
+
+def _tells_of_a_fault(line: str) -> bool:
+    words = ("Traceback", "background task failed", "Task exception was never retrieved", "Exception in callback")
+    if any(word in line for word in words):
+        return True
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return True  # every line is a record: what else is written came from the interpreter itself
+    return "exception" in record or record.get("level") in {"error", "critical"}
+
+
+def wait_until(
+    condition: Callable[[], bool], seen: Callable[[], Any] = lambda: "nothing", seconds: float = QUIESCE
+) -> None:
+    """Wait for something that must come to hold; `seen` says what is there instead."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {seen()}"
+        time.sleep(0.1)

@@ -1,0 +1,51 @@
+"""The gateways that these tests share: one for each isolation, started when the first test asks for it."""
+
+from __future__ import annotations
+
+import functools
+import json
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from tests import gateways
+from tests.gateways import KEYS, Gateway
+
+ISOLATIONS = ["process", pytest.param("docker", marks=pytest.mark.engine)]
+
+
+@pytest.fixture(scope="session")
+def started() -> Iterator[Callable[[str], Gateway]]:
+    """Gateways by isolation. None of them may have logged an error in the end, whatever was sent to it."""
+    with ExitStack() as stack:
+
+        @functools.cache
+        def start(isolation: str) -> Gateway:
+            gateway = stack.enter_context(gateways.gateway(isolation))
+            stack.callback(_logged_no_error, gateway)
+            return gateway
+
+        yield start
+
+
+def _logged_no_error(gateway: Gateway) -> None:
+    assert gateway.process.poll() is None
+    errors = [entry for entry in gateway.logged() if entry["level"] in {"error", "critical"}]
+    assert not errors, json.dumps(errors, indent=1)[:4000]
+
+
+@pytest.fixture(params=ISOLATIONS)
+def gateway(request: pytest.FixtureRequest, started: Callable[[str], Gateway]) -> Gateway:
+    """A gateway that serves; `wire.process_only` when the isolation makes no difference."""
+    return started(request.param)
+
+
+@pytest.fixture
+def session(gateway: Gateway) -> Iterator[str]:
+    """A name that no session has yet; the sessions made under it are ended."""
+    name = f"test-{secrets.token_hex(4)}"
+    yield name
+    for tenant in KEYS:
+        gateway.call("DELETE", f"/v1/sessions/{name}", tenant=tenant)

@@ -1,0 +1,86 @@
+"""A client of the WebSocket stream."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from tornado.httpclient import HTTPRequest
+from tornado.websocket import WebSocketClientConnection, websocket_connect
+
+from tests.gateways import KEYS, Gateway, text_of
+
+Event = dict[str, Any]
+
+
+class Socket:
+    """One client of a stream."""
+
+    def __init__(self, connection: WebSocketClientConnection) -> None:
+        self._connection = connection
+        self._ended = False
+
+    async def send(self, **frame: Any) -> None:
+        await self.send_raw(json.dumps(frame))
+
+    async def send_raw(self, frame: str | bytes) -> None:
+        await self._connection.write_message(frame, binary=isinstance(frame, bytes))
+
+    async def event(self) -> Event:
+        """The next event."""
+        message = await self._read()
+        assert message is not None, f"closed: {self._connection.close_code}"
+        event: Event = json.loads(message)
+        return event
+
+    async def _read(self) -> str | bytes | None:
+        async with asyncio.timeout(30):
+            message = await self._connection.read_message()
+        self._ended = message is None
+        return message
+
+    async def until(self, kind: str) -> list[Event]:
+        """The events up to the first of a kind."""
+        events = [await self.event()]
+        while events[-1]["type"] != kind:
+            events.append(await self.event())
+        return events
+
+    async def run(self, code: str, **fields: Any) -> list[Event]:
+        """The events of one cell."""
+        await self.send(code=code, **fields)
+        return await self.until("result")
+
+    async def text(self, code: str) -> str:
+        """What a cell prints and shows."""
+        return text_of({"outputs": [event["output"] for event in await self.run(code) if event["type"] == "output"]})
+
+    async def close(self) -> None:
+        """Leave."""
+        self._connection.close()
+        await self.end()
+
+    async def end(self) -> int | None:
+        """Read to the end, whoever has ended it."""
+        while not self._ended:
+            await self._read()
+        return self._connection.close_code
+
+
+def request(gateway: Gateway, session: str, headers: dict[str, str]) -> HTTPRequest:
+    """The request for an upgrade."""
+    return HTTPRequest(f"{gateway.url.replace('http', 'ws', 1)}/v1/sessions/{session}/stream", headers=headers)
+
+
+@asynccontextmanager
+async def connected(gateway: Gateway, session: str, tenant: str = "alice") -> AsyncIterator[Socket]:
+    """A client that leaves at the end."""
+    connection = await websocket_connect(request(gateway, session, {"Authorization": f"Bearer {KEYS[tenant]}"}))
+    socket = Socket(connection)
+    try:
+        yield socket
+    finally:
+        await socket.close()

@@ -1,0 +1,231 @@
+"""Settings: one set of fields, flags and environment variables; what is refused before anything starts."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from kernel_gateway.cli.settings import add_settings, settings_from
+from kernel_gateway.config import Client, Settings
+from sessions.models import Limits
+
+#: for each setting a value that is not its default, as text and as it is understood
+OTHER: dict[str, tuple[str, Any]] = {
+    "host": ("localhost", "localhost"),
+    "port": ("0", 0),
+    "allowed_hosts": ("a.example, b.example", ["a.example", "b.example"]),
+    "isolation": ("docker", "docker"),
+    "runtime": ("runc", "runc"),
+    "image": ("image:1", "image:1"),
+    "network": ("other", "other"),
+    "keys": ("team:a-long-key", {"a-long-key": "team"}),
+    "idle_timeout": ("1.5", 1.5),
+    "max_lifetime": ("60", 60),
+    "pool_size": ("0", 0),
+    "max_sessions_per_tenant": ("1", 1),
+    "max_concurrent_per_tenant": ("2", 2),
+    "memory": ("1g", 1024**3),
+    "cpus": ("0.5", 0.5),
+    "processes": ("32", 32),
+    "disk": ("1m", 1024**2),
+    "execute_timeout": ("1", 1),
+    "max_execute_timeout": ("100", 100),
+    "max_output_bytes": ("1000", 1000),
+    "state_dir": ("elsewhere", Path("elsewhere")),
+}
+NAMES = sorted(Settings.model_fields)
+
+
+def settings(**values: Any) -> Settings:
+    """Settings from some values."""
+    return Settings.model_validate(values)
+
+
+def flags() -> argparse.ArgumentParser:
+    """The flags of `serve`."""
+    parser = argparse.ArgumentParser()
+    add_settings(parser)
+    return parser
+
+
+# -- one set ---------------------------------------------------------------------------------------------------
+
+
+def test_every_field_has_a_description_and_a_test_value() -> None:
+    assert sorted(OTHER) == NAMES
+    for name, field in Settings.model_fields.items():
+        assert field.description, name
+        assert not field.is_required(), name
+
+
+def test_flags_and_fields_are_one_set() -> None:
+    assert sorted(action.dest for action in flags()._actions if action.dest != "help") == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_flag_sets_its_field(name: str) -> None:
+    text, value = OTHER[name]
+    given = settings_from(flags().parse_args([f"--{name.replace('_', '-')}", text]))
+    assert getattr(given, name) == value != getattr(settings(), name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_variable_sets_its_field_and_a_flag_wins_over_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    text, value = OTHER[name]
+    monkeypatch.setenv(f"KERNEL_GATEWAY_{name.upper()}", text)
+    assert getattr(settings(), name) == value
+    default = Settings.model_fields[name].get_default()
+    if isinstance(default, str | int | float | Path):
+        again = settings_from(flags().parse_args([f"--{name.replace('_', '-')}", str(default)]))
+        assert getattr(again, name) == getattr(settings(**{name: default}), name) != value
+
+
+def test_other_variables_mean_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = settings()
+    for name in ("PORT", "HOST", "KEYS", "KERNEL_GATEWAY_COLOUR", "KG_PORT"):
+        monkeypatch.setenv(name, "1")
+    assert settings() == before
+
+
+def test_the_defaults_are_the_promised_ones() -> None:
+    given = settings()
+    assert (given.host, given.port, given.isolation, given.runtime) == ("127.0.0.1", 8888, "auto", "runsc")
+    assert (given.image, given.network) == ("kernel-gateway/python:latest", "kernel-gateway")
+    assert (given.idle_timeout, given.max_lifetime, given.pool_size) == (300, 0, 1)
+    assert (given.max_sessions_per_tenant, given.max_concurrent_per_tenant) == (50, 10)
+    assert (given.execute_timeout, given.max_execute_timeout) == (30, 600)
+    assert given.limits == Limits(512 * 1024**2, 1.0, 64, 256 * 1024**2, 10 * 1024**2)
+    assert given.keys == {}
+
+
+# -- values ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("512m", 512 * 1024**2), ("1g", 1024**3), ("10K", 10240), ("7", 7), ("7b", 7), (" 1mb ", 1024**2), (7, 7)],
+)
+def test_sizes_have_units(text: object, value: int) -> None:
+    assert settings(memory=text).memory == value
+
+
+@pytest.mark.parametrize("text", ["", "m", "1.5g", "-1", "0", "0m", "1t", "1 m", "many", "1mm", "0x10", None, [], "²"])
+def test_what_is_no_size_is_refused(text: object) -> None:
+    with pytest.raises(ValidationError):
+        settings(memory=text)
+
+
+def test_keys_are_pairs_of_tenant_and_key() -> None:
+    given = settings(keys=" team:a-long-key , other:another-key,team:third:with:colons,")
+    assert given.keys == {"a-long-key": "team", "another-key": "other", "third:with:colons": "team"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a-long-key",
+        "team:",
+        "team:short",
+        ":a-long-key",
+        "a/b:a-long-key",
+        "-x:a-long-key",
+        "team :a-long-key",
+        "é:a-long-key",
+    ],
+)
+def test_what_is_no_pair_is_refused_without_being_repeated(text: str) -> None:
+    with pytest.raises(ValidationError) as refusal:
+        settings(keys=f"good:good-long-key,{text}")
+    told = [problem["msg"] for problem in refusal.value.errors(include_input=False)]
+    assert "good-long-key" not in str(told)
+    assert "a-long-key" not in str(told)
+
+
+def test_one_key_belongs_to_one_tenant() -> None:
+    with pytest.raises(ValidationError):
+        settings(keys="one:the-same-key,other:the-same-key")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"port": -1},
+        {"port": 65536},
+        {"port": "http"},
+        {"isolation": "none"},
+        {"isolation": "Docker"},
+        {"idle_timeout": 0},
+        {"idle_timeout": -1},
+        {"max_lifetime": -1},
+        {"pool_size": -1},
+        {"max_sessions_per_tenant": 0},
+        {"max_concurrent_per_tenant": 0},
+        {"cpus": 0},
+        {"processes": 0},
+        {"execute_timeout": 0},
+        {"execute_timeout": 601},
+        {"execute_timeout": 30, "max_execute_timeout": 20},
+        {"max_output_bytes": "0"},
+        {"idle_timeout": "nan"},
+        {"idle_timeout": "inf"},
+        {"cpus": "nan"},
+        {"cpus": "inf"},
+        {"max_lifetime": "nan"},
+        {"max_execute_timeout": "inf"},
+    ],
+    ids=str,
+)
+def test_a_value_out_of_range_is_refused(values: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        settings(**values)
+
+
+# -- safety ----------------------------------------------------------------------------------------------------
+
+KEYS = "team:a-long-key"
+REACHABLE = ["192.0.2.1", "::", "0.0.0.0", "gateway.example", "", "localhost.example", "127.0.0.1.example"]  # noqa: S104
+LOOPBACK = ["127.0.0.1", "127.1.2.3", "::1", "localhost"]
+
+
+@pytest.mark.parametrize("host", REACHABLE)
+def test_an_address_that_others_can_reach_needs_keys(host: str) -> None:
+    with pytest.raises(ValidationError, match="not loopback: set keys"):
+        settings(host=host, isolation="docker")
+    assert not settings(host=host, isolation="docker", keys=KEYS).loopback
+
+
+@pytest.mark.parametrize("host", REACHABLE)
+def test_and_a_sandbox(host: str) -> None:
+    with pytest.raises(ValidationError, match="no sandbox"):
+        settings(host=host, isolation="process", keys=KEYS)
+    settings(host=host, isolation="auto", keys=KEYS)
+
+
+@pytest.mark.parametrize("host", LOOPBACK)
+def test_loopback_needs_neither(host: str) -> None:
+    assert settings(host=host, isolation="process").loopback
+
+
+@pytest.mark.parametrize("show", [repr, str])
+def test_secrets_are_not_shown(show: Any) -> None:
+    assert "a-long-key" not in show(settings(keys=KEYS))
+    assert "a-long-key" not in show(Client.model_validate({"key": "a-long-key"}))
+
+
+def test_settings_do_not_change() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        settings().port = 1
+
+
+# -- the client ------------------------------------------------------------------------------------------------
+
+
+def test_a_client_takes_the_key_it_is_given_or_the_one_left_for_it(tmp_path: Path) -> None:
+    assert Client.model_validate({"state_dir": tmp_path}).credential() == ""
+    (tmp_path / "key").write_text("left-for-you\n")
+    assert Client.model_validate({"state_dir": tmp_path}).credential() == "left-for-you"
+    assert Client.model_validate({"state_dir": tmp_path, "key": "given"}).credential() == "given"

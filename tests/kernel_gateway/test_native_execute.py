@@ -1,0 +1,362 @@
+"""Cells over HTTP, on a real gateway: state, outputs, input, streams, interruption, deadlines, death."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from http.client import HTTPConnection
+from textwrap import indent
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from kernel_gateway.dialects.native.models import Result
+from tests.gateways import KEYS, Gateway, text_of
+from tests.kernel_gateway.wire import (
+    HANGS,
+    NDJSON,
+    SERVER_SENT,
+    SHARED,
+    WAITS,
+    exists,
+    failure,
+    is_valid_nbformat,
+    kernels,
+    process_only,
+    sessions,
+    size_of_png,
+    streamed,
+    until,
+    write,
+)
+
+# -- state -----------------------------------------------------------------------------------------------------
+
+
+def test_a_session_is_made_on_first_use_and_keeps_its_variables(gateway: Gateway, session: str) -> None:
+    assert failure(gateway.call("GET", f"/v1/sessions/{session}")) == (404, "SB011")
+    first = gateway.execute(session, "x = 40")
+    second = gateway.execute(session, "x + 2")
+    assert (first["status"], first["execution_count"], first["state"]) == ("ok", 1, "preserved")
+    assert (text_of(second), second["execution_count"], second["state"]) == ("42", 2, "preserved")
+    assert gateway.call("GET", f"/v1/sessions/{session}").json()["state"] == "idle"
+
+
+def test_two_tenants_have_two_kernels_under_one_name(gateway: Gateway, session: str) -> None:
+    gateway.execute(session, "secret = 'of alice'", tenant="alice")
+    assert gateway.text(session, "'secret' in globals()", tenant="bob") == "False"
+    gateway.execute(session, "secret = 'of bob'", tenant="bob")
+    assert gateway.text(session, "secret", tenant="alice") == "'of alice'"
+
+
+def test_twenty_concurrent_first_requests_make_one_kernel(gateway: Gateway, session: str) -> None:
+    code = "import uuid; token = globals().setdefault('token', uuid.uuid4().hex); print(token)"
+    with ThreadPoolExecutor(20) as clients:
+        # ten of each, because a tenant may have ten executions at a time
+        cells = [clients.submit(gateway.execute, session, code) for _ in range(10)]
+        files = [clients.submit(write, gateway, session, f"file-{number}") for number in range(10)]
+        replies = [cell.result() for cell in cells]
+        for file in files:
+            file.result()
+    assert len({text_of(reply) for reply in replies}) == 1
+    assert [reply["incarnation"] for reply in replies] == [1] * 10
+    assert sorted(reply["execution_count"] for reply in replies) == list(range(1, 11))
+    until(lambda: kernels(gateway) == sessions(gateway) + 1)  # one more waits in the pool
+
+
+def test_a_kernel_sees_nothing_of_the_gateways_environment(gateway: Gateway) -> None:
+    names = gateway.text(SHARED, "import os; print(*os.environ)").split()
+    assert "HOME" in names
+    assert [name for name in names if name.startswith("KERNEL_GATEWAY")] == []
+
+
+# -- outputs ---------------------------------------------------------------------------------------------------
+
+PLOT = "import matplotlib.pyplot as plt\nplt.plot([1, 2, 4])\nplt.show()"
+FRAME = "import pandas as pd\npd.DataFrame({'a': [1, 2], 'b': [3, 4]})"
+
+
+def only(reply: dict[str, Any], kind: str) -> dict[str, Any]:
+    """The one output of a kind."""
+    (output,) = [output for output in reply["outputs"] if output["output_type"] == kind]
+    assert is_valid_nbformat(reply["outputs"])
+    return dict(output)
+
+
+def test_a_plot_comes_as_an_image(gateway: Gateway) -> None:
+    data = only(gateway.execute(SHARED, PLOT), "display_data")["data"]
+    assert min(size_of_png(data["image/png"])) > 100
+    assert "Figure" in data["text/plain"]
+
+
+def test_a_data_frame_comes_as_html_and_text(gateway: Gateway) -> None:
+    data = only(gateway.execute(SHARED, FRAME), "execute_result")["data"]
+    assert "<table" in data["text/html"]
+    assert data["text/plain"].split() == ["a", "b", "0", "1", "3", "1", "2", "4"]
+
+
+def test_an_exception_is_an_output_and_no_failed_request(gateway: Gateway) -> None:
+    reply = gateway.execute(SHARED, "kept = 1\n1 / 0")
+    error = only(reply, "error")
+    assert (reply["status"], reply["error"], reply["state"]) == ("error", None, "preserved")
+    assert (error["ename"], error["evalue"]) == ("ZeroDivisionError", "division by zero")
+    assert "1 / 0" in re.sub(r"\x1b\[[\d;]*m", "", "\n".join(error["traceback"]))
+    assert gateway.text(SHARED, "kept") == "1"
+
+
+def test_streams_are_joined_and_kept_apart_by_name(gateway: Gateway) -> None:
+    reply = gateway.execute(SHARED, "import sys\nprint('a')\nprint('b')\nprint('c', file=sys.stderr, flush=True)")
+    assert is_valid_nbformat(reply["outputs"])
+    streams = {output["name"]: output["text"] for output in reply["outputs"]}
+    assert streams == {"stdout": "a\nb\n", "stderr": "c\n"}
+
+
+def test_an_updated_display_stands_where_it_stood_with_its_last_content(gateway: Gateway) -> None:
+    code = "shown = display('first', display_id=True); print('between'); shown.update('second')"
+    reply = gateway.execute(SHARED, code)
+    assert [text_of({"outputs": [output]}) for output in reply["outputs"]] == ["'second'", "between\n"]
+    assert is_valid_nbformat(reply["outputs"])
+
+
+def test_a_later_cell_updates_the_display_of_an_earlier_one(gateway: Gateway, session: str) -> None:
+    gateway.execute(session, "shown = display('first', display_id=True)")
+    assert gateway.execute(session, "shown.update('second')")["outputs"] == []
+    cells = gateway.call("GET", f"/v1/sessions/{session}/notebook").json()["cells"]
+    assert cells[0]["outputs"][0]["data"]["text/plain"] in ("'second'", ["'second'"])
+
+
+def test_cleared_output_is_gone_when_the_next_comes(gateway: Gateway) -> None:
+    code = "from IPython.display import clear_output\nfor n in range(3):\n    clear_output(wait=True)\n    print(n)"
+    assert gateway.text(SHARED, code) == "2\n"
+    assert gateway.execute(SHARED, "print('x'); clear_output()")["outputs"] == []
+
+
+def test_a_reply_has_the_documented_form(gateway: Gateway) -> None:
+    for code in ("1", "1/0", ""):
+        reply = gateway.execute(SHARED, code)
+        assert reply.keys() == Result.model_fields.keys()
+        Result.model_validate(reply, strict=True)
+
+
+@process_only
+def test_output_beyond_the_limit_is_left_out_and_said_to_be(gateway: Gateway, session: str) -> None:
+    gateway.call("POST", "/v1/sessions", json={"name": session, "limits": {"output": "10k"}})
+    within = gateway.execute(session, "print('x' * 5000)")
+    beyond = gateway.execute(session, "for _ in range(100): print('x' * 1000, flush=True)")
+    assert (len(text_of(within)), within["truncated"]) == (5001, False)
+    assert beyond["truncated"]
+    assert 0 < len(text_of(beyond)) <= 10 * 1024
+    assert (beyond["status"], beyond["state"]) == ("ok", "preserved")
+
+
+@process_only
+def test_a_cell_that_is_not_stored_neither_counts_nor_stands_in_the_notebook(gateway: Gateway, session: str) -> None:
+    gateway.execute(session, "x = 1")
+    gateway.execute(session, "x = 2", store_history=False)
+    assert gateway.execute(session, "x")["execution_count"] == 2
+    cells = gateway.call("GET", f"/v1/sessions/{session}/notebook").json()["cells"]
+    assert ["".join(cell["source"]) for cell in cells] == ["x = 1", "x"]
+
+
+@pytest.mark.parametrize(
+    "code", ["print('\\udc80 ends')", "print('\\ud800 ends')", "display({'text/plain': '\\udfff'}, raw=True)"]
+)
+@process_only
+def test_text_that_is_no_unicode_harms_nobody(gateway: Gateway, code: str) -> None:
+    reply = gateway.execute(SHARED, code)
+    assert is_valid_nbformat(reply["outputs"])
+    assert gateway.text(SHARED, "'goes on'") == "'goes on'"
+
+
+# -- input -----------------------------------------------------------------------------------------------------
+
+
+def test_input_is_answered_in_order_and_then_ends(gateway: Gateway) -> None:
+    code = "import getpass\nprint(input('a? ') + getpass.getpass('b? '))\ninput()"
+    reply = gateway.execute(SHARED, code, stdin=["An", "swers"])
+    assert "Answers" in text_of(reply)
+    assert only(reply, "error")["ename"] == "EOFError"
+
+
+def test_input_without_answers_is_an_immediate_error(gateway: Gateway) -> None:
+    began = time.monotonic()
+    reply = gateway.execute(SHARED, "input('anybody? ')", timeout=60)
+    assert only(reply, "error")["ename"] == "StdinNotImplementedError"
+    assert time.monotonic() - began < 10
+
+
+# -- streams ---------------------------------------------------------------------------------------------------
+
+SPEAKS = "print('one', flush=True)\ndisplay('two')\n3"
+
+
+@pytest.mark.parametrize("media_type", [NDJSON, SERVER_SENT])
+def test_the_first_event_arrives_before_the_cell_ends(gateway: Gateway, session: str, media_type: str) -> None:
+    code = "print('first', flush=True)\n" + WAITS + "print('last')"
+    with streamed(gateway, session, code, media_type) as stream:
+        events = []
+        for event in stream:
+            events.append(event)
+            if event.get("output", {}).get("text") == "first\n":
+                write(gateway, session, "go")  # nothing but this ends the cell
+    assert [event["type"] for event in events] == ["started", "output", "output", "result"]
+    assert events[-1]["status"] == "ok"
+
+
+@pytest.mark.parametrize("media_type", [NDJSON, SERVER_SENT])
+def test_a_stream_has_the_same_outputs_one_by_one(gateway: Gateway, media_type: str) -> None:
+    whole = gateway.execute(SHARED, SPEAKS)
+    with streamed(gateway, SHARED, SPEAKS, media_type) as stream:
+        events = list(stream)
+    outputs = [event["output"] for event in events if event["type"] == "output"]
+    assert list(map(without_count, outputs)) == list(map(without_count, whole["outputs"]))
+    assert events[-1].keys() == whole.keys() - {"outputs"} | {"type"}
+    assert (events[-1]["type"], events[-1]["status"]) == ("result", "ok")
+
+
+def without_count(output: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in output.items() if name != "execution_count"}
+
+
+def test_updates_and_clears_are_events_too(gateway: Gateway) -> None:
+    code = "s = display('a', display_id='d'); s.update('b')\nfrom IPython.display import clear_output; clear_output()"
+    with streamed(gateway, SHARED, code) as stream:
+        events = list(stream)
+    assert [event["type"] for event in events] == ["started", "output", "update_display_data", "clear_output", "result"]
+    assert (events[2]["display_id"], events[2]["data"]) == ("d", {"text/plain": "'b'"})
+
+
+@process_only
+def test_what_is_refused_is_refused_in_a_stream_as_well(gateway: Gateway) -> None:
+    response = gateway.call(
+        "POST", f"/v1/sessions/{SHARED}/execute", json={"code": 1}, headers={"Accept": "application/x-ndjson"}
+    )
+    assert failure(response) == (400, "SB002")
+
+
+# -- interruption and deadlines --------------------------------------------------------------------------------
+
+
+def test_an_interrupt_ends_the_cell_and_keeps_the_variables(gateway: Gateway, session: str) -> None:
+    gateway.execute(session, "x = 1")
+    assert gateway.call("POST", f"/v1/sessions/{session}/interrupt").json() == {"interrupted": False}
+    with ThreadPoolExecutor(1) as client:
+        cell = client.submit(gateway.execute, session, HANGS, timeout=60)
+        until(lambda: exists(gateway, session, "begun"))
+        assert gateway.call("GET", f"/v1/sessions/{session}").json()["state"] == "busy"
+        assert gateway.call("POST", f"/v1/sessions/{session}/interrupt").json() == {"interrupted": True}
+        reply = cell.result()
+    assert (reply["status"], reply["state"]) == ("interrupted", "preserved")
+    assert only(reply, "error")["ename"] == "KeyboardInterrupt"
+    assert gateway.text(session, "x") == "1"
+
+
+def test_a_cell_past_its_deadline_is_interrupted_and_the_variables_are_kept(gateway: Gateway, session: str) -> None:
+    gateway.execute(session, "x = 1")
+    reply = gateway.execute(session, "print('so far', flush=True)\nwhile True: pass", timeout=0.5)
+    assert (reply["status"], reply["state"], reply["error"]["code"]) == ("timeout", "preserved", "SB005")
+    assert "so far" in text_of(reply)
+    assert 500 <= reply["duration_ms"] < 10_000
+    after = gateway.execute(session, "x")
+    assert (text_of(after), after["state"]) == ("1", "preserved")
+
+
+def test_a_cell_that_ignores_interrupts_costs_the_state_and_that_is_said_once(gateway: Gateway, session: str) -> None:
+    stubborn = "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: time.sleep(1)"
+    gateway.execute(session, "x = 1")
+    reply = gateway.execute(session, stubborn, timeout=0.5)
+    assert (reply["status"], reply["state"], reply["error"]["code"]) == ("timeout", "lost", "SB005")
+    assert_lost_once(gateway, session)
+
+
+def assert_lost_once(gateway: Gateway, session: str) -> None:
+    """The variable `x` is gone, the next reply says so, and the one after it no more."""
+    next_one = gateway.execute(session, "'x' in globals()")
+    assert (text_of(next_one), next_one["state"], next_one["incarnation"]) == ("False", "lost", 2)
+    assert next_one["state_reason"]
+    assert gateway.execute(session, "")["state"] == "preserved"
+
+
+# -- death and restart -----------------------------------------------------------------------------------------
+
+
+def test_a_kernel_that_dies_is_reported_at_once_and_replaced(gateway: Gateway, session: str) -> None:
+    gateway.execute(session, "x = 1")
+    began = time.monotonic()
+    reply = gateway.execute(session, "import os; print('last words', flush=True); os._exit(1)", timeout=60)
+    assert time.monotonic() - began < 3
+    assert (reply["status"], reply["state"], reply["error"]["code"]) == ("died", "lost", "SB010")
+    assert_lost_once(gateway, session)
+
+
+def test_a_kernel_that_dies_between_two_cells_is_replaced_as_well(gateway: Gateway, session: str) -> None:
+    gateway.execute(session, "x = 1\nimport os, threading\nthreading.Timer(0.2, os._exit, [1]).start()")
+    until(lambda: gateway.call("GET", f"/v1/sessions/{session}").json()["state"] == "dead")
+    assert_lost_once(gateway, session)
+
+
+def test_a_restart_keeps_the_files_and_is_told_once(gateway: Gateway, session: str) -> None:
+    gateway.execute(session, "x = 1")
+    write(gateway, session, "kept.txt", b"kept")
+    restarted = gateway.call("POST", f"/v1/sessions/{session}/restart")
+    assert (restarted.status_code, restarted.json()["incarnation"]) == (200, 2)
+    reply = gateway.execute(session, "'x' in globals(), open('kept.txt').read()")
+    assert (text_of(reply), reply["state"]) == ("(False, 'kept')", "restarted")
+    assert reply["state_reason"]
+    assert gateway.execute(session, "")["state"] == "preserved"
+
+
+@process_only
+def test_a_restart_ends_the_cell_that_runs(gateway: Gateway, session: str) -> None:
+    with ThreadPoolExecutor(1) as client:
+        cell = client.submit(gateway.execute, session, HANGS, timeout=60)
+        until(lambda: exists(gateway, session, "begun"))
+        gateway.call("POST", f"/v1/sessions/{session}/restart").raise_for_status()
+        reply = cell.result()
+    assert (reply["status"], reply["state"], reply["error"]["code"]) == ("died", "lost", "SB010")
+    assert gateway.execute(session, "")["state"] == "restarted"
+
+
+# -- clients that leave ----------------------------------------------------------------------------------------
+
+
+LEAVES = f"try:\n{indent(HANGS, '    ')}except KeyboardInterrupt:\n    left = True"
+
+
+@pytest.mark.parametrize("accept", ["application/json", "application/x-ndjson"])
+def test_a_client_that_leaves_interrupts_its_cell_and_nothing_else(gateway: Gateway, session: str, accept: str) -> None:
+    gateway.execute(session, "x = 1")
+    with closing(HTTPConnection(urlsplit(gateway.url).netloc, timeout=60)) as client:
+        headers = {"Authorization": f"Bearer {KEYS['alice']}", "Accept": accept}
+        client.request("POST", f"/v1/sessions/{session}/execute", json.dumps({"code": LEAVES, "timeout": 60}), headers)
+        until(lambda: exists(gateway, session, "begun"))
+    began = time.monotonic()
+    reply = gateway.execute(session, "x, left")
+    assert (text_of(reply), reply["state"]) == ("(1, True)", "preserved")
+    assert time.monotonic() - began < 5
+
+
+@process_only
+def test_a_client_that_leaves_before_its_turn_has_run_nothing(gateway: Gateway, session: str) -> None:
+    with streamed(gateway, session, WAITS, timeout=60) as events:
+        assert next(events)["type"] == "started"
+        with closing(HTTPConnection(urlsplit(gateway.url).netloc, timeout=60)) as client:
+            headers = {"Authorization": f"Bearer {KEYS['alice']}"}
+            client.request("POST", f"/v1/sessions/{session}/execute", json.dumps({"code": "ran = True"}), headers)
+        write(gateway, session, "go")
+        assert list(events)[-1]["status"] == "ok"
+    assert gateway.text(session, "'ran' in globals()") == "False"
+
+
+@process_only
+def test_a_session_that_is_ended_ends_its_cell(gateway: Gateway, session: str) -> None:
+    with ThreadPoolExecutor(1) as client:
+        cell = client.submit(gateway.execute, session, HANGS, timeout=60)
+        until(lambda: exists(gateway, session, "begun"))
+        assert gateway.call("DELETE", f"/v1/sessions/{session}").status_code == 204
+        reply = cell.result()
+    assert (reply["status"], reply["state"], reply["error"]["code"]) == ("died", "lost", "SB013")

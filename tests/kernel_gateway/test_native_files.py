@@ -1,0 +1,291 @@
+"""A session's files over HTTP, on a real gateway: there and back whole, and never out of the workspace."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import pytest
+
+from tests.gateways import KEYS, Gateway
+from tests.kernel_gateway.wire import SHARED, exists, failure, process_only, raw, until, write
+
+FILES = f"/v1/sessions/{SHARED}/files/"
+MIB = 1024**2
+
+
+@pytest.fixture
+def folder(gateway: Gateway) -> Iterator[str]:
+    """A directory of its own in the shared session."""
+    name = f"folder-{secrets.token_hex(4)}"
+    gateway.execute(SHARED, f"import os; os.mkdir({name!r})")
+    yield name
+    gateway.execute(SHARED, f"import shutil; shutil.rmtree({name!r}, ignore_errors=True)")
+
+
+def listed(gateway: Gateway, path: str) -> dict[str, dict[str, Any]]:
+    """A directory's entries by name."""
+    response = gateway.call("GET", f"{FILES}{path}?list")
+    assert response.status_code == 200, response.text
+    return {entry["name"]: entry for entry in response.json()["entries"]}
+
+
+# -- there and back --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", bytes(range(256)) * 64, b"x" * (5 * MIB)],
+    ids=["empty", "every byte", "larger than a JSON body may be"],
+)
+def test_a_file_comes_back_as_it_was_written(gateway: Gateway, folder: str, content: bytes) -> None:
+    write(gateway, SHARED, f"{folder}/deep/er/file.bin", content)
+    response = gateway.call("GET", f"{FILES}{folder}/deep/er/file.bin")
+    assert response.content == content
+    assert response.headers["Content-Length"] == str(len(content))
+    entry = listed(gateway, f"{folder}/deep/er")["file.bin"]
+    assert (entry["type"], entry["size"]) == ("file", len(content))
+
+
+def test_kernel_and_client_see_the_same_files(gateway: Gateway, folder: str) -> None:
+    write(gateway, SHARED, f"{folder}/in.txt", b"from outside")
+    code = f"open('{folder}/out.txt', 'w').write('from inside'); print(open('{folder}/in.txt').read())"
+    assert gateway.text(SHARED, code).startswith("from outside")
+    assert gateway.call("GET", f"{FILES}{folder}/out.txt").content == b"from inside"
+
+
+def test_files_and_directories_are_deleted(gateway: Gateway, folder: str) -> None:
+    for name in ("gone", "deep/gone", "kept"):
+        write(gateway, SHARED, f"{folder}/{name}", b"x")
+    for name in ("gone", "deep"):
+        assert gateway.call("DELETE", f"{FILES}{folder}/{name}").status_code == 204
+    assert listed(gateway, folder).keys() == {"kept"}
+
+
+@pytest.mark.parametrize("name", ["grüße.txt", "日本語", "🦊", "a b", "%41", "a+b&c=d?e#f", "-rf", "'\"`$(x);"])
+@process_only
+def test_a_name_may_be_anything_printable(gateway: Gateway, folder: str, name: str) -> None:
+    write(gateway, SHARED, f"{folder}/{quote(name, safe='')}", name.encode())
+    assert name in listed(gateway, folder)
+    assert gateway.call("GET", f"{FILES}{folder}/{quote(name, safe='')}").text == name
+    assert gateway.text(SHARED, f"import os; os.listdir({folder!r})") == repr([name])
+
+
+@process_only
+def test_the_first_upload_makes_the_session(gateway: Gateway, session: str) -> None:
+    assert failure(gateway.call("GET", f"/v1/sessions/{session}/files/?list")) == (404, "SB011")
+    write(gateway, session, "first.txt", b"1")
+    assert gateway.text(session, "open('first.txt').read()") == "'1'"
+
+
+@process_only
+def test_writing_replaces_the_whole_file(gateway: Gateway, folder: str) -> None:
+    for content in (b"a long first content", b"short"):
+        write(gateway, SHARED, f"{folder}/file", content)
+    assert gateway.call("GET", f"{FILES}{folder}/file").content == b"short"
+    assert listed(gateway, folder).keys() == {"file"}
+
+
+@process_only
+def test_an_upload_that_breaks_off_changes_nothing(gateway: Gateway, folder: str) -> None:
+    write(gateway, SHARED, f"{folder}/file", b"old")
+    where = urlsplit(gateway.url)
+    with socket.create_connection((where.hostname, where.port or 0)) as connection:
+        head = f"PUT {FILES}{folder}/file HTTP/1.1\r\nHost: {where.netloc}\r\nContent-Length: 1000\r\n"
+        connection.sendall(f"{head}Authorization: Bearer {KEYS['alice']}\r\n\r\nonly the beginning".encode())
+        until(lambda: len(listed(gateway, folder)) > 1)  # it has begun
+    until(lambda: listed(gateway, folder).keys() == {"file"})
+    assert gateway.call("GET", f"{FILES}{folder}/file").content == b"old"
+
+
+def test_a_download_that_breaks_off_costs_nobody_anything(gateway: Gateway, folder: str) -> None:
+    gateway.execute(SHARED, f"open('{folder}/large', 'wb').truncate(50 * 2**20)")
+    before = gateway.memory()
+    for _ in range(3):
+        with gateway.call("GET", f"{FILES}{folder}/large", stream=True) as response:
+            assert next(response.iter_content(1000)) == bytes(1000)
+    assert gateway.text(SHARED, "'goes on'") == "'goes on'"
+    assert gateway.memory() - before < 32 * MIB
+
+
+# -- what is not there or no file ------------------------------------------------------------------------------
+
+
+def test_what_is_not_there_is_not_found(gateway: Gateway, folder: str) -> None:
+    for method, path in (("GET", "absent"), ("GET", "absent/?list"), ("DELETE", "absent"), ("DELETE", "absent/deep")):
+        assert failure(gateway.call(method, f"{FILES}{folder}/{path}")) == (404, "SB014")
+
+
+@process_only
+def test_a_directory_is_no_file_and_a_file_no_directory(gateway: Gateway, folder: str) -> None:
+    write(gateway, SHARED, f"{folder}/file")
+    assert failure(gateway.call("GET", f"{FILES}{folder}")) == (400, "SB002")
+    assert failure(gateway.call("PUT", f"{FILES}{folder}", data=b"x")) == (400, "SB002")
+    assert gateway.call("GET", f"{FILES}{folder}/file?list").status_code in {400, 404}
+    assert gateway.call("PUT", f"{FILES}{folder}/file/below", data=b"x").status_code in {400, 404}
+    assert exists(gateway, SHARED, f"{folder}/file")
+
+
+@process_only
+@pytest.mark.parametrize("path", ["", "/", ".", "./", "%2e"])
+def test_the_workspace_itself_is_neither_written_nor_deleted(gateway: Gateway, folder: str, path: str) -> None:
+    for method, body in (("PUT", b"x"), ("DELETE", None)):
+        assert failure(raw(gateway, method, FILES + path, body=body)) == (400, "SB002")
+    assert folder in listed(gateway, "")
+
+
+# -- out of the workspace --------------------------------------------------------------------------------------
+
+OUTSIDE = [
+    "../outside.txt",
+    "%2e%2e/outside.txt",
+    "..%2foutside.txt",
+    "%2E%2E%2Foutside.txt",
+    "%252e%252e/outside.txt",
+    "x/../../outside.txt",
+    "./../outside.txt",
+    ".../../outside.txt",
+    "..%5coutside.txt",
+    "..\\outside.txt",
+    "..;/outside.txt",
+    "..%00/outside.txt",
+    "%00../outside.txt",
+    "%c0%ae%c0%ae/outside.txt",
+    "%ff",
+    "~/outside.txt",
+    "/etc/passwd",
+    "//etc/passwd",
+    "%2fetc%2fpasswd",
+    "C:%5coutside.txt",
+    "x%0d%0aSet-Cookie:%20a=b",
+    "file%E2%80%AEtxt",
+    "a" * 5000,
+    "x/" * 600,
+]
+
+
+@process_only
+@pytest.mark.parametrize("path", OUTSIDE, ids=lambda path: path[:30])
+def test_no_spelling_leads_out_of_the_workspace(gateway: Gateway, path: str) -> None:
+    gateway.execute(SHARED, "import os; open('../outside.txt', 'w').write('of the host')")
+    for method in ("GET", "DELETE"):
+        answer = raw(gateway, method, FILES + path)
+        assert failure(answer) in {(400, "SB002"), (404, "SB014")}
+        assert "Set-Cookie" not in answer.headers
+    assert gateway.text(SHARED, "open('../outside.txt').read()") == "'of the host'"
+
+
+@process_only
+def test_a_sibling_whose_name_begins_like_the_workspace_is_outside(gateway: Gateway) -> None:
+    gateway.execute(SHARED, "import os; beside = os.getcwd() + '2'; os.mkdir(beside); os.symlink(beside, 'beside')")
+    gateway.execute(SHARED, "open(beside + '/secret', 'w').close()")
+    name = gateway.text(SHARED, "print(os.path.basename(beside), end='')")
+    assert failure(raw(gateway, "GET", f"{FILES}../{name}/secret")) == (400, "SB002")
+    assert failure(raw(gateway, "GET", f"{FILES}beside/secret")) == (400, "SB002")
+
+
+@process_only
+@pytest.mark.parametrize("path", ["../written", "%2e%2e/written", "x/../../written", "..%2fwritten", "w%00", "w%0a"])
+def test_nothing_is_written_outside(gateway: Gateway, path: str) -> None:
+    assert failure(raw(gateway, "PUT", FILES + path, body=b"x")) == (400, "SB002")
+    assert "written" not in gateway.text(SHARED, "import os; os.listdir('..')")
+
+
+def test_links_lead_nowhere_out_of_the_workspace(gateway: Gateway, folder: str) -> None:
+    gateway.execute(
+        SHARED,
+        f"""
+import os, pathlib
+outside = pathlib.Path('/tmp/outside-of-the-workspace'); outside.write_text('untouched')
+os.chdir({folder!r})
+os.symlink(outside, 'file'); os.symlink('/etc', 'directory'); os.symlink('/dev/zero', 'endless')
+os.symlink('/proc/self/mem', 'memory'); os.symlink('loop', 'loop'); os.symlink('/nowhere', 'dangling')
+pathlib.Path('own.txt').write_text('own'); os.symlink('own.txt', 'inner')
+os.chdir('..')
+""",
+    )
+    for path in ("file", "directory/passwd", "endless", "memory", "dangling"):
+        assert failure(gateway.call("GET", f"{FILES}{folder}/{path}")) == (400, "SB002")
+    for path in ("file", "directory/passwd", "dangling"):
+        assert failure(gateway.call("PUT", f"{FILES}{folder}/{path}", data=b"changed")) == (400, "SB002")
+    assert gateway.call("GET", f"{FILES}{folder}/loop").status_code in {400, 404}
+    assert failure(gateway.call("GET", f"{FILES}{folder}/directory?list")) == (400, "SB002")
+    assert gateway.call("GET", f"{FILES}{folder}/inner").content == b"own"
+    assert listed(gateway, folder)["file"]["type"] == "link"
+    # Deleting a link deletes the link.
+    assert gateway.call("DELETE", f"{FILES}{folder}/file").status_code == 204
+    assert gateway.text(SHARED, "outside.read_text()") == "'untouched'"
+
+
+def test_a_pipe_blocks_nobody(gateway: Gateway, folder: str) -> None:
+    gateway.execute(SHARED, f"import os; os.mkfifo('{folder}/pipe')")
+    assert failure(gateway.call("GET", f"{FILES}{folder}/pipe", timeout=10)) == (400, "SB002")
+    assert listed(gateway, folder)["pipe"]["type"] == "special"
+
+
+# -- headers ---------------------------------------------------------------------------------------------------
+
+
+@process_only
+@pytest.mark.parametrize("name", ['a"; filename=b.html', "x.svg", "é.html", "';filename*=UTF-8''evil.exe", "a;b,c"])
+def test_a_download_is_never_rendered_and_its_name_breaks_no_header(gateway: Gateway, folder: str, name: str) -> None:
+    write(gateway, SHARED, f"{folder}/{quote(name, safe='')}", b"<script>alert(1)</script>")
+    headers = gateway.call("GET", f"{FILES}{folder}/{quote(name, safe='')}").headers
+    assert headers["Content-Type"] == "application/octet-stream"
+    assert headers["Content-Disposition"] == f"attachment; filename*=UTF-8''{quote(name, safe='')}"
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert "sandbox" in headers["Content-Security-Policy"]
+
+
+@process_only
+def test_a_name_with_line_breaks_that_a_kernel_has_made_is_listed_and_not_served(gateway: Gateway, folder: str) -> None:
+    name = "a\r\nSet-Cookie: x=1"
+    gateway.execute(SHARED, f"open({f'{folder}/{name}'!r}, 'w').close()")
+    assert name in listed(gateway, folder)
+    answer = raw(gateway, "GET", f"{FILES}{folder}/{quote(name)}")
+    assert failure(answer) == (400, "SB002")
+    assert "Set-Cookie" not in answer.headers
+
+
+# -- sizes -----------------------------------------------------------------------------------------------------
+
+
+@process_only
+def test_a_file_larger_than_the_sessions_workspace_is_refused(gateway: Gateway, session: str) -> None:
+    gateway.call("POST", "/v1/sessions", json={"name": session, "limits": {"disk": "1m"}})
+    path = f"/v1/sessions/{session}/files/file"
+    assert failure(gateway.call("PUT", path, data=b"x" * 2 * MIB)) == (507, "SB015")
+    assert not exists(gateway, session, "file")
+    write(gateway, session, "file", b"x" * MIB)
+
+
+@process_only
+@pytest.mark.parametrize("size", [str(257 * MIB), str(10**15)])
+def test_a_file_larger_than_any_workspace_is_refused_before_it_is_sent(gateway: Gateway, size: str) -> None:
+    headers = (("Authorization", f"Bearer {KEYS['alice']}"), ("Content-Length", size))
+    assert failure(raw(gateway, "PUT", f"{FILES}file", headers=headers)) == (507, "SB015")
+
+
+@pytest.mark.parametrize("gateway", [pytest.param("docker", marks=pytest.mark.engine)], indirect=True)
+def test_a_full_workspace_takes_no_more_until_there_is_room(gateway: Gateway, session: str) -> None:
+    gateway.call("POST", "/v1/sessions", json={"name": session, "limits": {"disk": "1m"}})
+    path = f"/v1/sessions/{session}/files/"
+    write(gateway, session, "first", b"x" * 700_000)
+    assert failure(gateway.call("PUT", f"{path}second", data=b"x" * 700_000)) == (507, "SB015")
+    assert [entry["name"] for entry in gateway.call("GET", f"{path}?list").json()["entries"]] == ["first"]
+    gateway.call("DELETE", f"{path}first")
+    write(gateway, session, "second", b"x" * 700_000)
+
+
+@process_only
+def test_an_upload_says_how_long_it_is(gateway: Gateway, folder: str) -> None:
+    chunked = gateway.call("PUT", f"{FILES}{folder}/file", data=iter([b"piece", b"piece"]))
+    assert failure(chunked) == (400, "SB002")
+    bearer = ("Authorization", f"Bearer {KEYS['alice']}")
+    for length in ((), (("Content-Length", "9" * 5000),), (("Content-Length", "-1"),), (("Content-Length", "+4"),)):
+        answer = raw(gateway, "PUT", f"{FILES}{folder}/file", headers=(bearer, *length))
+        assert failure(answer) == (400, "SB002")
+    assert listed(gateway, folder) == {}

@@ -1,0 +1,190 @@
+"""A gateway from start to end: admission, culling, who may use a state directory, and what is left in the end."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import closing
+from pathlib import Path
+
+import docker
+import pytest
+import requests
+
+from tests import gateways
+from tests.gateways import Gateway, text_of
+from tests.kernel_gateway.conftest import ISOLATIONS
+from tests.kernel_gateway.sockets import connected
+from tests.kernel_gateway.wire import HANGS, WAITS, children, exists, failure, process_only, until, write
+
+# -- admission -------------------------------------------------------------------------------------------------
+
+
+@process_only
+def test_the_eleventh_cell_at_a_time_is_one_too_many(gateway: Gateway, session: str) -> None:
+    gateway.execute(session, "")
+    path, body = f"/v1/sessions/{session}/execute", {"code": WAITS, "timeout": 60}
+    with ThreadPoolExecutor(11) as clients:
+        cells = [clients.submit(gateway.call, "POST", path, json=body) for _ in range(11)]
+        refused = next(as_completed(cells)).result()
+        assert failure(refused) == (429, "SB008")
+        assert int(refused.headers["Retry-After"]) >= 1
+        assert gateway.text(session, "'another tenant'", tenant="bob") == "'another tenant'"
+        write(gateway, session, "go")
+        assert sorted(cell.result().status_code for cell in cells) == [200] * 10 + [429]
+    assert gateway.text(session, "'room again'") == "'room again'"
+
+
+@pytest.fixture(scope="module")
+def small() -> Iterator[Gateway]:
+    """A gateway where a tenant may have two sessions."""
+    with gateways.gateway("process", max_sessions_per_tenant="2", pool_size="0") as gateway:
+        yield gateway
+
+
+def test_a_session_more_than_allowed_is_refused_however_it_is_asked_for(small: Gateway) -> None:
+    for name in ("one", "two"):
+        assert small.call("POST", "/v1/sessions", json={"name": name}).status_code == 201
+    for method, path, body in (
+        ("POST", "/v1/sessions", {"name": "three"}),
+        ("POST", "/v1/sessions/three/execute", {"code": "1"}),
+        ("PUT", "/v1/sessions/three/files/f", {}),
+    ):
+        response = small.call(method, path, json=body)
+        assert failure(response) == (429, "SB008")
+        assert int(response.headers["Retry-After"]) >= 1
+    assert small.text("one", "'goes on'") == "'goes on'"
+    assert small.text("one", "'another tenant'", tenant="bob") == "'another tenant'"
+    assert small.call("DELETE", "/v1/sessions/two").status_code == 204
+    assert small.text("three", "'room again'") == "'room again'"
+
+
+def test_a_burst_of_new_sessions_meets_the_same_limit(small: Gateway) -> None:
+    def create(number: int) -> int:
+        return small.call("POST", "/v1/sessions", json={"name": f"burst-{number}"}, tenant="bob").status_code
+
+    small.call("DELETE", "/v1/sessions/one", tenant="bob")
+    with ThreadPoolExecutor(10) as clients:
+        assert sorted(clients.map(create, range(10))) == [201] * 2 + [429] * 8
+    assert len(small.call("GET", "/v1/sessions", tenant="bob").json()["sessions"]) == 2
+
+
+# -- culling ---------------------------------------------------------------------------------------------------
+
+
+async def test_what_nobody_uses_is_ended_and_who_comes_back_is_told_why() -> None:
+    with gateways.gateway("process", idle_timeout="1") as gateway:
+        async with connected(gateway, "talks") as talks, connected(gateway, "open") as only_open:
+            for socket in (talks, only_open):
+                await socket.run("x = 1")
+            gateway.execute("idle", "x = 1")
+            busy = asyncio.create_task(asyncio.to_thread(gateway.execute, "busy", WAITS))  # noqa: TID251 - awaited
+            while present(gateway) & {"idle", "open"}:
+                await talks.send(interrupt=True)  # a frame is activity; a socket that is merely open is none
+                await asyncio.sleep(0.05)
+            assert present(gateway) == {"talks", "busy"}
+            write(gateway, "busy", "go")
+            assert ((await busy)["status"], await talks.text("x")) == ("ok", "1")
+            lost = (await only_open.run("'x' in globals()"))[-1]
+        reply = gateway.execute("idle", "'x' in globals()")
+        assert text_of(reply) == "False"
+        for told in (lost, reply):
+            assert (told["state"], told["state_reason"]) == ("lost", "the session was idle for 1 s")
+        assert gateway.execute("idle", "")["state"] == "preserved"
+
+
+def present(gateway: Gateway) -> set[str]:
+    """The sessions there are; to ask for them is no activity."""
+    return {session["name"] for session in gateway.call("GET", "/v1/sessions").json()["sessions"]}
+
+
+def test_a_session_has_a_lifetime_however_busy_it_is() -> None:
+    with gateways.gateway("process", max_lifetime="2") as gateway:
+        reply = gateway.execute("busy", HANGS, timeout=60)
+        assert (reply["status"], reply["error"]["code"]) == ("died", "SB013")
+        assert "lifetime" in reply["error"]["message"]
+        assert gateway.execute("busy", "")["state"] == "lost"
+
+
+# -- the end ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+def test_sigterm_ends_all_of_it_and_leaves_nothing(isolation: str) -> None:
+    with gateways.gateway(isolation) as gateway, ThreadPoolExecutor(1) as client:
+        cell = client.submit(gateway.execute, "busy", HANGS, timeout=60)
+        until(lambda: exists(gateway, "busy", "begun"))
+        began = set(children(gateway.process.pid))
+        gateway.process.send_signal(signal.SIGTERM)
+        reply = cell.result()
+        assert gateway.process.wait(30) == 0
+        assert (reply["status"], reply["state"], reply["error"]["code"]) == ("died", "lost", "SB013")
+        assert [pid for pid in began if Path(f"/proc/{pid}").exists()] == []
+        assert [entry for entry in gateway.logged() if entry["level"] in {"error", "critical"}] == []
+        if isolation == "docker":
+            assert gateway.containers() == []
+            assert volumes(gateway) == []
+
+
+def volumes(gateway: Gateway) -> list[str]:
+    """What the engine keeps of a gateway's workspaces."""
+    with closing(docker.from_env()) as client:
+        filters = {"label": f"kernel-gateway.instance={gateway.instance}"}
+        return [volume["Name"] for volume in client.api.volumes(filters=filters)["Volumes"] or []]
+
+
+def test_kernels_do_not_outlive_a_gateway_that_is_killed() -> None:
+    with gateways.gateway("process") as gateway:
+        gateway.execute("a", "x = 1")
+        began = set(children(gateway.process.pid))
+        assert began
+        gateway.process.kill()
+        gateway.process.wait()
+        until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in began))
+
+
+# -- the beginning ---------------------------------------------------------------------------------------------
+
+
+def serve(*flags: str) -> subprocess.CompletedProcess[str]:
+    """A gateway that is expected to end by itself."""
+    command = [sys.executable, "-m", "kernel_gateway", "serve", "--isolation", "process", *flags]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+@process_only
+def test_a_second_gateway_on_the_same_state_directory_refuses(gateway: Gateway) -> None:
+    ended = serve("--port", "0", "--state-dir", str(gateway.state_dir))
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert "another gateway uses" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert gateway.call("GET", "/v1/sessions").status_code == 200
+
+
+@process_only
+def test_a_second_gateway_on_the_same_port_refuses(gateway: Gateway, tmp_path: Path) -> None:
+    ended = serve("--port", gateway.url.rsplit(":", 1)[1], "--state-dir", str(tmp_path))
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert "in use" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_without_keys_there_is_one_for_this_machines_user() -> None:
+    with gateways.gateway("process", keys="") as gateway:
+        assert gateway.process.stdout is not None
+        file = gateway.state_dir / "key"
+        key = file.read_text().strip()
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        banner = b"".join(iter(gateway.process.stdout.readline, b"try:\n")).decode()
+        assert re.search(rf"^key of tenant local: {re.escape(key)} ", banner, re.MULTILINE)
+        assert "no sandbox" in banner
+        headers = {"Authorization": f"Bearer {key}"}
+        assert requests.get(f"{gateway.url}/v1/sessions", headers=headers, timeout=10).status_code == 200
+        assert failure(gateway.call("GET", "/v1/sessions")) == (401, "SB020")
+        assert key not in gateway.log.read_text()

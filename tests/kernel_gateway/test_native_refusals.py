@@ -1,0 +1,429 @@
+"""What the API refuses before a kernel is asked: keys, hosts, names, bodies, methods, paths."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from http import HTTPMethod
+from typing import Any, cast
+
+import pytest
+
+from kernel_gateway.dialects import DIALECTS
+from kernel_gateway.handlers import MAX_BODY, BaseHandler
+from kernel_gateway.handlers import Gateway as Parts
+from tests.gateways import KEYS, Gateway
+from tests.kernel_gateway.wire import SHARED, failure, raw, until
+
+BEARER = ("Authorization", f"Bearer {KEYS['alice']}")
+UPGRADE = (
+    ("Upgrade", "websocket"),
+    ("Connection", "Upgrade"),
+    ("Sec-WebSocket-Version", "13"),
+    ("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="),
+)
+EXECUTE = f"/v1/sessions/{SHARED}/execute"
+
+
+@pytest.fixture
+def gateway(started: Callable[[str], Gateway]) -> Gateway:
+    """Any gateway will do: no kernel is asked."""
+    return started("process")
+
+
+# -- keys ------------------------------------------------------------------------------------------------------
+
+
+def routes() -> list[tuple[str, type[BaseHandler]]]:
+    """A path for every route that any dialect has, and its handler."""
+    parts = cast("Parts", None)  # only handed on
+    table = [route for dialect in DIALECTS for route in dialect.routes(parts)]
+    return [(path_for(pattern), cast("type[BaseHandler]", handler)) for pattern, handler, _ in table]
+
+
+def path_for(pattern: str) -> str:
+    """A path that fits a route's pattern."""
+    path = re.sub(r"\([^)]*\)", "nobody", pattern).replace("\\", "")
+    assert re.fullmatch(pattern, path)
+    return path
+
+
+PRIVATE = [path for path, handler in routes() if not handler.public]
+WRONG = [
+    (),
+    (("Authorization", "Bearer not-a-key-at-all"),),
+    (("X-API-Key", "not-a-key-at-all"),),
+    (("Authorization", "Basic YWxpY2U6YWxpY2Uta2V5LTAwMDE="),),
+    (("Cookie", f"key={KEYS['alice']}"),),
+]
+
+
+def test_only_what_names_no_tenant_is_open_to_everybody() -> None:
+    public = {path for path, handler in routes() if handler.public}
+    assert public == {"/healthz", "/readyz", "/metrics", "/v1/openapi.json"}
+    assert len(PRIVATE) >= 8
+
+
+@pytest.mark.parametrize("method", list(HTTPMethod))
+@pytest.mark.parametrize("path", PRIVATE)
+def test_every_route_needs_a_key_whatever_the_method(gateway: Gateway, path: str, method: str) -> None:
+    if method in {"CONNECT", "TRACE"}:
+        assert raw(gateway, method, path, headers=()).status_code in {400, 401, 405}
+        return
+    for upgrade in ((), UPGRADE):
+        for wrong in WRONG:
+            answer = raw(gateway, method, path, headers=(*wrong, *upgrade), body=b'{"code": "x = 1"}')
+            assert answer.status_code == 401
+            assert answer.headers["WWW-Authenticate"] == "Bearer"
+            assert method == "HEAD" or failure(answer) == (401, "SB020")
+    for tenant in KEYS:
+        assert gateway.call("GET", "/v1/sessions/nobody", tenant=tenant).status_code == 404
+
+
+@pytest.mark.parametrize("path", PRIVATE)
+def test_with_a_key_the_same_routes_do_something_else(gateway: Gateway, path: str) -> None:
+    assert raw(gateway, "GET", path).status_code not in {401, 403}
+
+
+@pytest.mark.parametrize("path", [f"{path}/" for path in PRIVATE if not path.endswith("/files/nobody")])
+def test_a_trailing_slash_is_no_way_around(gateway: Gateway, path: str) -> None:
+    for headers in ((), (BEARER,)):
+        for method in ("GET", "POST", "DELETE"):
+            assert failure(raw(gateway, method, path, headers=headers, body=b'{"code": "1"}')) == (404, "SB022")
+
+
+@pytest.mark.parametrize(
+    "target", ["//v1/sessions", "/v1//sessions", "/v1/./sessions", "/V1/sessions", "/v1%2fsessions"]
+)
+def test_neither_is_another_spelling(gateway: Gateway, target: str) -> None:
+    assert failure(raw(gateway, "GET", target, headers=())) == (404, "SB022")
+
+
+def test_a_key_in_the_address_is_none(gateway: Gateway) -> None:
+    for name in ("key", "token", "api_key", "access_token"):
+        target = f"/v1/sessions?{name}={KEYS['alice']}"
+        assert failure(raw(gateway, "GET", target, headers=())) == (401, "SB020")
+    assert KEYS["alice"] not in gateway.log.read_text()
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        ("Authorization", f"bearer {KEYS['alice']}"),
+        ("Authorization", f"token {KEYS['alice']}"),
+        ("X-API-Key", KEYS["alice"]),
+    ],
+)
+def test_a_key_can_be_carried_in_three_ways(gateway: Gateway, header: tuple[str, str]) -> None:
+    assert raw(gateway, "GET", "/v1/sessions", headers=(header,)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        (("Authorization", "Bearer ключ".encode()),),
+        (("Authorization", b"Bearer \xff\xfe"),),
+        (("Authorization", f"Bearer {KEYS['alice']}é".encode("latin-1")),),
+        (("Authorization", "Bearer " + "x" * 30_000),),
+        (("Authorization", "Bearer"),),
+        (("Authorization", "Bearer  "),),
+        (("Authorization", ""),),
+        (("X-API-Key", ""),),
+        (BEARER, BEARER),
+        (BEARER, ("Authorization", f"Bearer {KEYS['bob']}")),
+        (("Authorization", "Bearer x"), ("Authorization", f"Bearer {KEYS['alice']}")),
+        (("X-API-Key", KEYS["alice"]), ("X-API-Key", KEYS["bob"])),
+    ],
+    ids=repr,
+)
+def test_malformed_credentials_are_wrong_ones(gateway: Gateway, headers: tuple[tuple[str, str | bytes], ...]) -> None:
+    assert failure(raw(gateway, "GET", "/v1/sessions", headers=headers)) == (401, "SB020")
+
+
+def test_headers_without_end_are_cut_off_and_the_gateway_lives(gateway: Gateway) -> None:
+    with pytest.raises((ConnectionError, OSError)):
+        raw(gateway, "GET", "/v1/sessions", headers=(("Authorization", "Bearer " + "x" * 1_000_000),))
+    assert raw(gateway, "GET", "/v1/sessions").status_code == 200
+
+
+# -- hosts -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:8888", "127.0.0.1.evil.example", "localhost.evil", "[::2]", ""]
+)
+@pytest.mark.parametrize(
+    "target", ["/v1/sessions", "/healthz", "/metrics", "/nowhere", f"/v1/sessions/{SHARED}/stream"]
+)
+def test_a_name_that_is_not_the_gateways_is_refused(gateway: Gateway, host: str, target: str) -> None:
+    answer = raw(gateway, "GET", target, headers=(("Host", host), BEARER, *UPGRADE))
+    assert failure(answer) == (421, "SB021")
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1", "127.0.0.1", "[::1]:8888"])
+def test_the_loopback_names_are(gateway: Gateway, host: str) -> None:
+    assert raw(gateway, "GET", "/v1/sessions", headers=(("Host", host), BEARER)).status_code == 200
+
+
+def test_what_a_proxy_would_say_changes_nothing(gateway: Gateway) -> None:
+    forwarded = (("X-Forwarded-Host", "localhost"), ("Forwarded", "host=localhost"))
+    assert failure(raw(gateway, "GET", "/v1/sessions", headers=(("Host", "evil"), BEARER, *forwarded))) == (
+        421,
+        "SB021",
+    )
+
+
+def test_a_web_page_of_another_origin_opens_no_socket(gateway: Gateway) -> None:
+    origin = ("Origin", "http://evil.example")
+    answer = raw(gateway, "GET", f"/v1/sessions/{SHARED}/stream", headers=(BEARER, *UPGRADE, origin))
+    assert answer.status_code == 403
+
+
+# -- names -----------------------------------------------------------------------------------------------------
+
+NAMES = [
+    "b:c",
+    "..",
+    ".",
+    "...",
+    "a/b",
+    "/",
+    "x" * 65,
+    "x" * 300,
+    "Ⅸ",
+    "é",
+    "e\u0301",
+    "a ",
+    " a",
+    "a\n",
+    "a\0",
+    "a\u200b",
+    "\u202ea",
+    "-rf",
+    "_a",
+    "$(x)",
+    "`x`",
+    "a;b",
+    "🦊",
+    "a\\b",
+    "a%41",
+]
+ALLOWED = ["a", "A", "0", "a.", "a-b_c.d", "x" * 64]
+
+
+def quoted(name: str) -> str:
+    """Every byte percent-encoded, so that nobody on the way reads anything into it."""
+    return "".join(f"%{byte:02X}" for byte in name.encode())
+
+
+@pytest.mark.parametrize("name", NAMES, ids=ascii)
+def test_a_name_of_another_form_is_refused_everywhere(gateway: Gateway, name: str) -> None:
+    body = json.dumps({"code": "1"}).encode()
+    for method, rest in (
+        ("POST", "/execute"),
+        ("GET", ""),
+        ("DELETE", ""),
+        ("GET", "/files/?list"),
+        ("PUT", "/files/f"),
+    ):
+        answer = raw(gateway, method, f"/v1/sessions/{quoted(name)}{rest}", body=body)
+        assert failure(answer) == (400, "SB002")
+    response = gateway.call("POST", "/v1/sessions", json={"name": name})
+    assert failure(response) == (400, "SB002")
+
+
+@pytest.mark.parametrize("name", ALLOWED, ids=lambda name: name[:10])
+def test_a_name_of_the_right_form_is_looked_up(gateway: Gateway, name: str) -> None:
+    assert failure(raw(gateway, "GET", f"/v1/sessions/{quoted(name)}")) == (404, "SB011")
+
+
+def test_an_empty_name_is_none(gateway: Gateway) -> None:
+    assert failure(raw(gateway, "POST", "/v1/sessions//execute", body=b'{"code": "1"}')) == (404, "SB022")
+    assert failure(gateway.call("POST", "/v1/sessions", json={"name": ""})) == (400, "SB002")
+
+
+def test_a_name_that_is_no_text_is_refused(gateway: Gateway) -> None:
+    assert failure(raw(gateway, "GET", "/v1/sessions/%ff%fe")) == (400, "SB002")
+
+
+# -- bodies ----------------------------------------------------------------------------------------------------
+
+
+def cell(**fields: Any) -> bytes:
+    """An execute body."""
+    return json.dumps({"code": "1"} | fields).encode()
+
+
+BODIES = {
+    "no JSON": b"code=1",
+    "half of it": b'{"code": "1"',
+    "deep lists": b"[" * 100_000,
+    "deep objects": b'{"code":' * 100_000,
+    "deep and closed": b'{"code": "1", "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    "a long number": b"1" * 5000,
+    "a long timeout": b'{"code": "1", "timeout": ' + b"9" * 5000 + b"}",
+    "a large timeout": b'{"code": "1", "timeout": 1e999}',
+    "NaN": b'{"code": "1", "timeout": NaN}',
+    "Infinity": b'{"code": "1", "timeout": Infinity}',
+    "UTF-16": '{"code": "1"}'.encode("utf-16"),
+    "UTF-32": '{"code": "1"}'.encode("utf-32"),
+    "a BOM": b'\xef\xbb\xbf{"code": "1"}',
+    "no UTF-8": b'{"code": "\xff"}',
+    "half a character": b'{"code": "\\ud800"}',
+    "the other half": b'{"code": "\\udc00 x"}',
+    "half a character in stdin": b'{"code": "1", "stdin": ["\\ud800"]}',
+    "a comment": b'{"code": "1"} // x',
+    "two values": b'{"code": "1"}{"code": "1"}',
+    "single quotes": b"{'code': '1'}",
+    "nothing": b"",
+    "null": b"null",
+    "a list": b'["1"]',
+    "a string": b'"1"',
+    "a number": b"1",
+    "no code": b"{}",
+    "code 1": cell(code=1),
+    "code null": cell(code=None),
+    "code list": cell(code=["1"]),
+    "code object": cell(code={}),
+    "code true": cell(code=True),
+    "code too long": cell(code="x" * (2 * 1024**2 + 1)),
+    "timeout -1": cell(timeout=-1),
+    "timeout 0": cell(timeout=0),
+    "timeout -0.0": cell(timeout=-0.0),
+    "timeout 1e9": cell(timeout=1e9),
+    "timeout above the maximum": cell(timeout=600.001),
+    "timeout text": cell(timeout="5"),
+    "timeout true": cell(timeout=True),
+    "timeout list": cell(timeout=[5]),
+    "stdin text": cell(stdin="x"),
+    "stdin numbers": cell(stdin=[1]),
+    "store_history text": cell(store_history="no"),
+    "store_history number": cell(store_history=0),
+    "an unknown field": cell(colour="red"),
+    "a field of Python's": cell(__class__="x"),
+    "a long unknown field": cell(**{"x" * 100_000: 1}),
+    "many unknown fields": cell(**{f"field{number}": 1 for number in range(50_000)}),
+    "the domain's own field": cell(interactive=True),
+}
+
+
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
+def test_a_body_that_is_none_is_refused(gateway: Gateway, body: bytes) -> None:
+    assert failure(raw(gateway, "POST", EXECUTE, body=body)) == (400, "SB002")
+
+
+CREATES = {name: body for name, body in BODIES.items() if b"code" not in body and body not in {b"", b"{}"}} | {
+    "a name and a field": b'{"name": "x", "code": "1"}',
+    "nested": b'{"name": {"a": []}}',
+}
+
+
+@pytest.mark.parametrize("body", CREATES.values(), ids=CREATES)
+def test_no_session_is_made_of_one_either(gateway: Gateway, body: bytes) -> None:
+    assert failure(raw(gateway, "POST", "/v1/sessions", body=body)) == (400, "SB002")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        cell(),
+        cell(timeout=600),
+        cell(timeout=1e-300 + 5),
+        cell(stdin=[]),
+        cell(timeout=None),
+        b'{"code": "2", "code": "1"}',
+    ],
+)
+def test_a_good_body_is_taken(gateway: Gateway, body: bytes) -> None:
+    answer = raw(gateway, "POST", EXECUTE, body=body)
+    assert (answer.status_code, answer.json["status"]) == (200, "ok")
+
+
+def test_a_refusal_names_the_field_and_what_to_do(gateway: Gateway) -> None:
+    error = raw(gateway, "POST", EXECUTE, body=cell(timeout="5")).json["error"]
+    assert error["name"] == "InvalidRequest"
+    assert error["message"].startswith("timeout: ")
+    assert error["resolution"]
+    assert re.fullmatch("[0-9a-f]{16}", error["request_id"])
+
+
+# -- sizes -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("target", [EXECUTE, "/v1/sessions", f"/v1/sessions/{SHARED}/interrupt"])
+def test_a_body_of_five_megabytes_is_too_large(gateway: Gateway, target: str) -> None:
+    assert failure(gateway.call("POST", target, data=b"x" * 5_000_000)) == (413, "SB024")
+
+
+def test_one_just_within_the_limit_is_read(gateway: Gateway) -> None:
+    assert failure(gateway.call("POST", EXECUTE, data=b" " * MAX_BODY)) == (400, "SB002")
+
+
+@pytest.mark.parametrize("length", ["10000000000000", "-1", "+4", "4, 5", "x"])
+def test_a_length_that_cannot_be_is_refused_before_anything_is_read(gateway: Gateway, length: str) -> None:
+    answer = raw(gateway, "POST", EXECUTE, headers=(BEARER, ("Content-Length", length)))
+    assert answer.status_code in {400, 413}
+
+
+def test_a_body_without_an_end_is_cut_off(gateway: Gateway) -> None:
+    def pieces() -> Any:
+        yield from (b"x" * 65536 for _ in range(100))
+
+    try:
+        response = gateway.call("POST", EXECUTE, data=pieces())
+    except OSError:
+        pass  # the connection was ended while we wrote
+    else:
+        assert response.status_code in {400, 413}
+    assert gateway.text(SHARED, "1") == "1"
+
+
+def test_who_has_no_key_need_not_send_the_body_to_hear_so(gateway: Gateway) -> None:
+    for method, target in (("POST", EXECUTE), ("PUT", f"/v1/sessions/{SHARED}/files/f")):
+        answer = raw(gateway, method, target, headers=(("Content-Length", "4000000"),))
+        assert failure(answer) == (401, "SB020")
+
+
+# -- methods and paths -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", PRIVATE)
+@pytest.mark.parametrize("method", ["PATCH", "OPTIONS"])
+def test_a_method_that_a_path_does_not_know_is_refused(gateway: Gateway, method: str, path: str) -> None:
+    for headers in ((BEARER,), (BEARER, *UPGRADE)):
+        assert failure(raw(gateway, method, path, headers=headers)) == (405, "SB023")
+    assert failure(raw(gateway, "GET", "/v1/sessions/nobody")) == (404, "SB011")
+
+
+def test_nothing_changes_by_get(gateway: Gateway) -> None:
+    gateway.execute(SHARED, "x = 1")
+    for call in ("execute", "interrupt", "restart"):
+        assert failure(gateway.call("GET", f"/v1/sessions/{SHARED}/{call}")) == (405, "SB023")
+    assert failure(raw(gateway, "GET", f"/v1/sessions/{SHARED}/restart?_method=POST")) == (405, "SB023")
+    override = (BEARER, ("X-HTTP-Method-Override", "DELETE"))
+    assert raw(gateway, "GET", f"/v1/sessions/{SHARED}", headers=override).status_code == 200
+    assert gateway.text(SHARED, "x") == "1"
+
+
+@pytest.mark.parametrize(
+    "target", ["/", "/v1", "/v2/sessions", "/v1/sessions/x/nothing", "/admin", "/v1/openapi.jsonx", "/%00"]
+)
+def test_there_is_nothing_elsewhere(gateway: Gateway, target: str) -> None:
+    assert failure(raw(gateway, "GET", target)) == (404, "SB022")
+
+
+def test_every_answer_is_safe_to_look_at_and_can_be_traced(gateway: Gateway) -> None:
+    for target in ("/v1/sessions", "/nowhere", "/healthz", f"/v1/sessions/{SHARED}/notebook"):
+        headers = raw(gateway, "GET", target).headers
+        assert headers["X-Content-Type-Options"] == "nosniff"
+        assert "default-src 'none'" in headers["Content-Security-Policy"]
+        assert headers["Cache-Control"] == "no-store"
+        assert headers["X-Request-Id"]
+        assert "Server" not in headers
+
+
+def test_a_refusal_is_logged_under_the_id_that_the_client_was_told(gateway: Gateway) -> None:
+    told = raw(gateway, "GET", "/v1/sessions/nobody").headers["X-Request-Id"]
+    (entry,) = until(lambda: [entry for entry in gateway.logged() if entry.get("request_id") == told])
+    assert (entry["event"], entry["status"], entry["tenant"]) == ("request", 404, "alice")

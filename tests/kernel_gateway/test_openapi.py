@@ -1,0 +1,91 @@
+"""The API's description is valid, and describes what there is: no more, no less."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+from openapi_spec_validator import OpenAPIV31SpecValidator
+from tornado.web import RequestHandler
+
+from kernel_gateway.dialects import native
+from kernel_gateway.handlers import BaseHandler
+from kernel_gateway.handlers import Gateway as Parts
+from kernel_gateway.openapi import Operation
+from tests.gateways import Gateway
+
+METHODS = ("GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS")
+ROUTES = [(pattern, cast("type[BaseHandler]", handler)) for pattern, handler, _ in native.routes(cast("Parts", None))]
+OPERATIONS = [(operation.method, operation.path) for operation in native.OPERATIONS]
+
+
+def described() -> dict[str, Any]:
+    """The description."""
+    return native.openapi()
+
+
+def implemented(handler: type[RequestHandler]) -> set[str]:
+    """The methods that a handler has."""
+    return {
+        method for method in METHODS if getattr(handler, method.lower()) is not getattr(RequestHandler, method.lower())
+    }
+
+
+def serving(path: str) -> tuple[str, type[BaseHandler]]:
+    """The first route that fits a path of the description."""
+    concrete = re.sub(r"{\w+}", "x", path)
+    return next((pattern, handler) for pattern, handler in ROUTES if re.fullmatch(pattern, concrete))
+
+
+def test_it_is_valid() -> None:
+    assert [error.message for error in OpenAPIV31SpecValidator(described()).iter_errors()] == []
+
+
+def test_the_validator_would_have_noticed() -> None:
+    broken = described()
+    del broken["paths"]["/v1/sessions"]["get"]["responses"]["200"]["description"]
+    assert list(OpenAPIV31SpecValidator(broken).iter_errors())
+
+
+@pytest.mark.parametrize(("method", "path"), OPERATIONS)
+def test_what_is_described_is_there(method: str, path: str) -> None:
+    _, handler = serving(path)
+    assert method in implemented(handler)
+    assert method.lower() in described()["paths"][path]
+
+
+@pytest.mark.parametrize(("pattern", "handler"), ROUTES, ids=[pattern for pattern, _ in ROUTES])
+def test_what_is_there_is_described(pattern: str, handler: type[BaseHandler]) -> None:
+    here = {method for method, path in OPERATIONS if serving(path)[0] == pattern}
+    assert here == implemented(handler)
+
+
+def test_each_operation_has_an_id_of_its_own() -> None:
+    ids = [operation["operationId"] for path in described()["paths"].values() for operation in path.values()]
+    assert len(set(ids)) == len(ids) == len(native.OPERATIONS)
+
+
+@pytest.mark.parametrize("operation", native.OPERATIONS, ids=lambda operation: f"{operation.method} {operation.path}")
+def test_each_operation_is_described_in_full(operation: Operation) -> None:
+    shown = described()["paths"][operation.path][operation.method.lower()]
+    in_path = [parameter["name"] for parameter in shown.get("parameters", []) if parameter["in"] == "path"]
+    assert in_path == re.findall(r"{(\w+)}", operation.path)
+    assert shown["summary"]
+    assert shown["responses"]["default"]["content"]["application/json"]
+    assert str(operation.status.value) in shown["responses"]
+    assert (operation.method in {"POST", "PUT"} and operation.body is not None) <= ("requestBody" in shown)
+    assert (shown.get("security") == []) == serving(operation.path)[1].public
+
+
+def test_every_field_that_a_client_sends_refuses_others() -> None:
+    schemas = described()["components"]["schemas"]
+    for name in ("CreateSession", "Execute", "LimitsBody"):
+        assert schemas[name]["additionalProperties"] is False
+
+
+def test_it_is_served_to_everybody(started: Callable[[str], Gateway]) -> None:
+    response = started("process").call("GET", "/v1/openapi.json", tenant=None)
+    assert (response.status_code, response.headers["Content-Type"]) == (200, "application/json")
+    assert response.json() == described()

@@ -1,0 +1,114 @@
+"""What a gateway does whose sandbox is not there: it listens, says why it cannot serve, and falls back to nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+
+import docker
+import pytest
+
+from kernel_gateway.app import make_backend
+from kernel_gateway.config import Settings
+from sessions.backends.docker import DockerBackend
+from sessions.backends.process import ProcessBackend
+from tests import gateways
+from tests.gateways import Gateway
+from tests.kernel_gateway.wire import children, failure
+
+
+def serves_nothing_and_says_why(gateway: Gateway, code: str, word: str) -> None:
+    """Every call that needs a kernel is refused with the code that `/readyz` tells, and no kernel is anywhere."""
+    assert gateway.call("GET", "/healthz", tenant=None).json() == {"status": "ok"}
+    ready = gateway.call("GET", "/readyz", tenant=None)
+    assert ready.status_code == 503
+    assert ready.json()["ready"] is False
+    told = ready.json()["error"]
+    assert told["code"] == code
+    assert word in told["message"]
+    assert told["resolution"]
+    for method, path, body in (
+        ("POST", "/v1/sessions/s/execute", {"code": "1"}),
+        ("POST", "/v1/sessions", {"name": "s"}),
+        ("PUT", "/v1/sessions/s/files/f", {}),
+    ):
+        response = gateway.call(method, path, json=body)
+        assert failure(response) == (503, code)
+        assert response.json()["error"]["message"] == told["message"]
+        assert int(response.headers["Retry-After"]) >= 1
+    assert gateway.call("GET", "/v1/sessions").json() == {"sessions": []}
+    assert children(gateway.process.pid) == []
+    assert b"kernel_gateway_ready 0.0" in gateway.call("GET", "/metrics", tenant=None).content
+
+
+@pytest.mark.engine
+def test_with_all_of_it_there_the_gateway_is_ready(started: Callable[[str], Gateway]) -> None:
+    gateway = started("docker")
+    assert gateway.call("GET", "/readyz", tenant=None).json() == {"ready": True}
+    assert b"kernel_gateway_ready 1.0" in gateway.call("GET", "/metrics", tenant=None).content
+    assert gateway.text("ready", "1") == "1"
+    with closing(docker.from_env()) as engine:
+        runtimes = [
+            engine.api.inspect_container(container["Id"])["HostConfig"]["Runtime"] for container in gateway.containers()
+        ]
+    assert set(runtimes) == {"runsc"}
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(
+    ("settings", "word"),
+    [
+        ({"runtime": "no-such-runtime"}, "no runtime 'no-such-runtime'"),
+        ({"image": "kernel-gateway/no-such-image:latest"}, "no image 'kernel-gateway/no-such-image:latest'"),
+    ],
+    ids=["runtime", "image"],
+)
+def test_a_runtime_or_image_that_is_absent(settings: dict[str, str], word: str) -> None:
+    with gateways.gateway("docker", must_be_ready=False, **settings) as gateway:
+        serves_nothing_and_says_why(gateway, "SB001", word)
+        assert gateway.containers() == []
+
+
+@pytest.fixture
+def open_network() -> Iterator[str]:
+    """A network as Docker makes it: open to the world."""
+    name = "kernel-gateway-tests-open"
+    with closing(docker.from_env()) as engine:
+        network = engine.networks.create(name)
+        yield name
+        network.remove()
+
+
+@pytest.mark.engine
+def test_a_network_that_is_not_isolated(open_network: str) -> None:
+    with gateways.gateway("docker", must_be_ready=False, network=open_network) as gateway:
+        serves_nothing_and_says_why(gateway, "SB001", "not isolated")
+        assert gateway.containers() == []
+
+
+def test_an_engine_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent/docker.sock")
+    with gateways.gateway("docker", must_be_ready=False) as gateway:
+        serves_nothing_and_says_why(gateway, "SB009", "does not answer")
+
+
+@pytest.mark.parametrize(
+    ("settings", "backend"),
+    [
+        ({"isolation": "process"}, ProcessBackend),
+        ({"isolation": "docker"}, DockerBackend),
+        ({"isolation": "auto"}, ProcessBackend),
+        ({"isolation": "auto", "host": "192.0.2.1", "keys": "team:a-long-key"}, DockerBackend),
+    ],
+    ids=str,
+)
+def test_without_an_engine_only_auto_on_loopback_takes_processes(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], backend: type[object]
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:1")
+    assert type(make_backend(Settings.model_validate(settings), "tests")) is backend
+
+
+@pytest.mark.engine
+def test_with_an_engine_auto_takes_it() -> None:
+    assert type(make_backend(Settings.model_validate({"isolation": "auto"}), "tests")) is DockerBackend

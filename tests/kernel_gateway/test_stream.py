@@ -1,0 +1,249 @@
+"""The WebSocket stream of a session, on a real gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from contextlib import suppress
+
+import pytest
+from tornado.httpclient import HTTPClientError
+from tornado.websocket import WebSocketClosedError, websocket_connect
+
+from kernel_gateway.dialects.native.stream import QUEUE
+from kernel_gateway.handlers import MAX_BODY
+from tests.gateways import KEYS, Gateway, text_of
+from tests.kernel_gateway.sockets import connected, request
+from tests.kernel_gateway.wire import SHARED, exists, failure, process_only, raw, until
+
+HANGS = "print('begun', flush=True)\nimport time\ntime.sleep(300)"
+
+# -- cells -----------------------------------------------------------------------------------------------------
+
+
+async def test_each_event_carries_the_id_of_its_cell(gateway: Gateway, session: str) -> None:
+    async with connected(gateway, session) as socket:
+        await socket.send(code="x = 1; print('out', flush=True); x", id="first")
+        await socket.send(code="x + 1", id=2)
+        first, second = await socket.until("result"), await socket.until("result")
+    assert [event["type"] for event in first] == ["started", "output", "output", "result"]
+    assert [event["type"] for event in second] == ["started", "output", "result"]
+    assert {event["id"] for event in first} == {"first"}
+    assert {event["id"] for event in second} == {2}
+    assert (first[-1]["status"], first[-1]["execution_count"], "outputs" in first[-1]) == ("ok", 1, False)
+    assert second[1]["output"]["data"] == {"text/plain": "2"}
+    assert gateway.text(session, "x") == "1"
+
+
+@process_only
+async def test_without_an_id_there_is_none(gateway: Gateway) -> None:
+    async with connected(gateway, SHARED) as socket:
+        assert all("id" not in event for event in await socket.run("1"))
+
+
+async def test_input_is_asked_for_and_answered(gateway: Gateway) -> None:
+    async with connected(gateway, SHARED) as socket:
+        await socket.send(code="import getpass\nprint(input('name? ') + getpass.getpass('word? '))", id=1)
+        (*_, question) = await socket.until("input_request")
+        assert question == {"type": "input_request", "prompt": "name? ", "password": False, "id": 1}
+        await socket.send(input="Ada ")
+        (*_, question) = await socket.until("input_request")
+        assert question == {"type": "input_request", "prompt": "word? ", "password": True, "id": 1}
+        await socket.send(input="secret")
+        events = await socket.until("result")
+    assert events[-1]["status"] == "ok"
+    assert "Ada secret" in str(events)
+
+
+async def test_an_interrupt_ends_the_cell_and_keeps_the_variables(gateway: Gateway, session: str) -> None:
+    async with connected(gateway, session) as socket:
+        await socket.run("x = 1")
+        await socket.send(code=HANGS, timeout=60)
+        await socket.until("output")
+        await socket.send(interrupt=True)
+        assert (await socket.until("result"))[-1]["status"] == "interrupted"
+        assert await socket.text("x") == "1"
+
+
+@process_only
+async def test_a_question_can_be_interrupted(gateway: Gateway) -> None:
+    async with connected(gateway, SHARED) as socket:
+        await socket.send(code="input('? ')", timeout=60)
+        await socket.until("input_request")
+        await socket.send(interrupt=True)
+        assert (await socket.until("result"))[-1]["status"] == "interrupted"
+        assert await socket.text("'goes on'") == "'goes on'"
+
+
+@process_only
+async def test_each_socket_hears_of_its_own_cells_only(gateway: Gateway) -> None:
+    async with connected(gateway, SHARED) as one, connected(gateway, SHARED) as other:
+        await one.send(code="print('for one')", id=1)
+        await other.send(code="print('for the other')", id=2)
+        heard = [await one.until("result"), await other.until("result")]
+        assert [{event["id"] for event in events} for events in heard] == [{1}, {2}]
+        assert await other.text("1") == "1"
+
+
+@process_only
+async def test_death_and_deadline_are_results_like_any_other(gateway: Gateway, session: str) -> None:
+    async with connected(gateway, session) as socket:
+        result = (await socket.run("while True: pass", timeout=0.5))[-1]
+        assert (result["status"], result["error"]["code"], result["state"]) == ("timeout", "SB005", "preserved")
+        result = (await socket.run("import os; os._exit(1)"))[-1]
+        assert (result["status"], result["error"]["code"], result["state"]) == ("died", "SB010", "lost")
+        assert [(await socket.run(""))[-1]["state"] for _ in range(2)] == ["lost", "preserved"]
+
+
+# -- frames ----------------------------------------------------------------------------------------------------
+
+FRAMES: dict[str, str | bytes] = {
+    "no JSON": "print(1)",
+    "nothing": "",
+    "deep": "[" * 100_000,
+    "NaN": '{"code": "1", "timeout": NaN}',
+    "half a character": '{"code": "\\ud800"}',
+    "bytes": b"\xff\xfe\x00",
+    "a list": "[]",
+    "null": "null",
+    "an empty object": "{}",
+    "code 1": '{"code": 1}',
+    "timeout text": '{"code": "1", "timeout": "5"}',
+    "timeout too long": '{"code": "1", "timeout": 601}',
+    "an unknown field": '{"code": "1", "colour": 1}',
+    "an id of another kind": '{"code": "1", "id": [1]}',
+    "a long id": json.dumps({"code": "1", "id": "x" * 129}),
+    "interrupt false": '{"interrupt": false}',
+    "interrupt and more": '{"interrupt": true, "code": "1"}',
+    "input nobody asked for": '{"input": "x"}',
+    "input of another kind": '{"input": 1}',
+}
+
+
+@process_only
+@pytest.mark.parametrize("frame", FRAMES.values(), ids=FRAMES)
+async def test_a_bad_frame_is_answered_and_the_socket_stays_open(gateway: Gateway, frame: str | bytes) -> None:
+    async with connected(gateway, SHARED) as socket:
+        await socket.send_raw(frame)
+        event = await socket.event()
+        assert (event["type"], event["error"]["code"]) == ("error", "SB002")
+        assert "id" not in event
+        assert await socket.text("1 + 1") == "2"
+
+
+@process_only
+async def test_a_cell_that_is_refused_is_named_by_its_id(gateway: Gateway) -> None:
+    async with connected(gateway, SHARED) as socket:
+        for frame in ({"code": 1}, {"code": "1", "timeout": 601}):
+            await socket.send(**frame, id="mine")
+            event = await socket.event()
+            assert (event["type"], event["error"]["code"], event["id"]) == ("error", "SB002", "mine")
+
+
+@process_only
+async def test_a_frame_of_bytes_is_as_good_as_one_of_text(gateway: Gateway) -> None:
+    async with connected(gateway, SHARED) as socket:
+        await socket.send_raw(b'{"code": "1"}')
+        assert (await socket.until("result"))[-1]["status"] == "ok"
+
+
+@process_only
+async def test_so_many_cells_may_wait_and_no_more(gateway: Gateway) -> None:
+    async with connected(gateway, SHARED) as socket:
+        await socket.send(code="input()", id="holds them up")
+        await socket.until("input_request")
+        for number in range(QUEUE + 1):
+            await socket.send(code=f"print({number})", id=number)
+        refused = await socket.event()
+        assert (refused["type"], refused["error"]["code"]) == ("error", "SB008")
+        assert refused["id"] == QUEUE
+        await socket.send(input="go on")
+        ended = [(await socket.until("result"))[-1] for _ in range(QUEUE + 1)]
+        assert [event["id"] for event in ended] == ["holds them up", *range(QUEUE)]
+        assert {event["status"] for event in ended} == {"ok"}
+
+
+@process_only
+async def test_a_frame_that_is_too_large_ends_the_socket_and_nothing_else(gateway: Gateway) -> None:
+    async with connected(gateway, SHARED) as socket:
+        with suppress(WebSocketClosedError):  # it may be ended while we still write
+            await socket.send(code="#" * (MAX_BODY + 1))
+        assert await socket.end() in {1009, None}
+    async with connected(gateway, SHARED) as socket:
+        assert await socket.text("1") == "1"
+
+
+# -- coming and going ------------------------------------------------------------------------------------------
+
+
+async def test_who_leaves_mid_cell_interrupts_it_and_keeps_the_variables(gateway: Gateway, session: str) -> None:
+    async with connected(gateway, session) as socket:
+        await socket.run("x = 1")
+        await socket.send(code=f"try:\n exec({HANGS!r})\nexcept KeyboardInterrupt: left = True", timeout=60)
+        await socket.send(code="never = True")
+        await socket.until("output")
+    began = time.monotonic()
+    reply = await asyncio.to_thread(gateway.execute, session, "x, left, 'never' in globals()")
+    assert (text_of(reply), reply["state"]) == ("(1, True, False)", "preserved")
+    assert time.monotonic() - began < 5
+
+
+@process_only
+@pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer wrong-key-0000"}, {"Authorization": "Bearer é"}])
+async def test_a_wrong_key_is_refused_before_the_upgrade(
+    gateway: Gateway, session: str, headers: dict[str, str]
+) -> None:
+    with pytest.raises(HTTPClientError) as refusal:
+        await websocket_connect(request(gateway, session, headers))
+    assert refusal.value.code == 401
+    assert gateway.call("GET", f"/v1/sessions/{session}").status_code == 404
+    async with connected(gateway, session):
+        assert gateway.call("GET", f"/v1/sessions/{session}").status_code == 200
+
+
+@process_only
+async def test_a_name_that_is_none_is_refused_before_the_upgrade(gateway: Gateway) -> None:
+    with pytest.raises(HTTPClientError) as refusal:
+        await websocket_connect(request(gateway, "a%3Ab", {"Authorization": f"Bearer {KEYS['alice']}"}))
+    assert refusal.value.code == 400
+
+
+@process_only
+def test_the_path_speaks_nothing_but_websocket(gateway: Gateway, session: str) -> None:
+    assert failure(raw(gateway, "GET", f"/v1/sessions/{session}/stream")) == (400, "SB002")
+    assert gateway.call("GET", f"/v1/sessions/{session}").status_code == 404
+
+
+@process_only
+async def test_a_session_that_was_ended_is_made_again_by_the_next_cell(gateway: Gateway, session: str) -> None:
+    async with connected(gateway, session) as socket:
+        await socket.run("x = 1")
+        gateway.call("DELETE", f"/v1/sessions/{session}")
+        result = (await socket.run("'x' in globals()"))[-1]
+    assert (result["state"], result["state_reason"]) == ("lost", "the session was ended")
+
+
+@process_only
+async def test_a_cell_whose_session_is_ended_meanwhile_says_so(gateway: Gateway, session: str) -> None:
+    async with connected(gateway, session) as socket:
+        await socket.send(code=HANGS, timeout=60)
+        await socket.until("output")
+        gateway.call("DELETE", f"/v1/sessions/{session}")
+        result = (await socket.until("result"))[-1]
+    assert (result["status"], result["state"], result["error"]["code"]) == ("died", "lost", "SB013")
+
+
+@process_only
+async def test_a_client_that_reads_nothing_holds_up_nobody(gateway: Gateway, session: str) -> None:
+    """Its cell's output is bounded, and what waits for it is no other's concern."""
+    gateway.call("POST", "/v1/sessions", json={"name": session, "limits": {"output": "8m"}})
+    flood = "for _ in range(200): print('x' * 100_000, flush=True)\nopen('done', 'w').close()"
+    async with connected(gateway, session) as socket:
+        before = gateway.memory()
+        await socket.send(code=flood)
+        await asyncio.to_thread(until, lambda: exists(gateway, session, "done"))
+        assert await asyncio.to_thread(gateway.text, SHARED, "1") == "1"
+        assert gateway.memory() - before < 64 * 1024**2
+        result = (await socket.until("result"))[-1]
+        assert (result["status"], result["truncated"]) == ("ok", True)

@@ -1,0 +1,104 @@
+"""A kernel that speaks ZMTP by itself and sends one message of endless small frames."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from sessions import connection
+from sessions.backends.base import new_connection_info
+from sessions.connection import Connection
+from sessions.models import ConnectionInfo
+
+GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(16) + b"\x00" + bytes(31)
+READY = b"\x05READY\x0bSocket-Type\x00\x00\x00"
+MORE_TO_COME = b"\x01\x01a"
+WHOLE = b"\x00\xff" + b"a" * 255
+MAX = 500_000
+MIB = 1024**2
+#: bytes that an attack sends at most
+ENOUGH = 12 * MIB
+KINDS = (b"ROUTER", b"PUB", b"ROUTER", b"ROUTER")  # shell, iopub, stdin, control
+
+
+class Attacker:
+    """Four ports that greet like a kernel's; what is asked of them is sent on iopub."""
+
+    def __init__(self, frame: bytes) -> None:
+        self._frame = frame
+        self.sent = 0
+
+    async def serve(self, kind: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        ready = READY + bytes([len(kind)]) + kind
+        writer.write(GREETING + b"\x04" + bytes([len(ready)]) + ready)
+        try:
+            await reader.readexactly(len(GREETING))
+            while kind == b"PUB" and self.sent < ENOUGH:
+                writer.write(self._frame * 20_000)
+                await writer.drain()
+                self.sent += 20_000 * len(self._frame)
+                await asyncio.sleep(0.01)  # or all of it is there before anybody can look
+            await reader.read()
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass  # it was refused
+        finally:
+            writer.transport.abort()
+
+
+async def listening(attacker: Attacker) -> tuple[list[asyncio.Server], ConnectionInfo]:
+    """Five free ports in a row are hard to have otherwise than by trying."""
+    for first in range(30_000 + os.getpid() % 10_000, 60_000, 10):
+        servers: list[asyncio.Server] = []
+        try:
+            for number, kind in enumerate(KINDS):
+                servers.append(await asyncio.start_server(partial(attacker.serve, kind), "127.0.0.1", first + number))
+        except OSError:
+            close(servers)
+        else:
+            return servers, new_connection_info("tcp", "127.0.0.1", first_port=first, encryption=False)
+    raise AssertionError("no free ports")
+
+
+def close(servers: list[asyncio.Server]) -> None:
+    for server in servers:
+        server.close()
+
+
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+async def outcome(frame: bytes) -> tuple[bool, int]:
+    """Whether the connection gave the kernel up, and how much memory it took until then."""
+    attacker = Attacker(frame)
+    servers, info = await listening(attacker)
+    before = peak = resident()
+    line = Connection(info, max_message_bytes=MAX)
+    broken = asyncio.Event()
+    line.on_broken = broken.set
+    try:
+        async with asyncio.timeout(20):
+            while not broken.is_set() and attacker.sent < ENOUGH:
+                peak = max(peak, resident())
+                await asyncio.sleep(0.02)
+    finally:
+        line.close()
+        close(servers)
+    return broken.is_set(), peak - before
+
+
+@pytest.mark.usefixtures("nothing_left")
+class TestBytesWithoutAMessage:
+    async def test_a_message_without_end_costs_its_kernel_the_connection(self) -> None:
+        given_up, grown = await outcome(MORE_TO_COME)
+        assert given_up
+        assert grown < 200 * MIB
+
+    async def test_as_many_bytes_in_whole_messages_do_not(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(connection, "MALFORMED_MAX", 10**9)
+        given_up, _ = await outcome(WHOLE)
+        assert not given_up

@@ -1,0 +1,353 @@
+"""A connection over real sockets: what comes is handed on, what is bad is dropped, what breaks is renewed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+
+import pytest
+import zmq
+
+from sessions import connection as module
+from sessions.backends.base import Launch, new_connection_info
+from sessions.connection import Connection
+from sessions.errors import ConnectionFailed
+from sessions.messages import Message
+from sessions.models import ConnectionInfo
+from tests.fakes import PYTHON, FakeBackend, FakeKernel, Saying, busy, stream, until
+from tests.sessions.test_messages import MALFORMED, PARTS
+
+#: bytes that these connections take as one message
+MAX = 200_000
+
+
+class Line:
+    """A kernel, a connection to it, and what came over it."""
+
+    def __init__(self, kernel: FakeKernel, info: ConnectionInfo | None = None) -> None:
+        self.kernel = kernel
+        self.connection = Connection(info or kernel.connection_info, max_message_bytes=MAX)
+        self.connection.on_message = self._note
+        self.heard: list[Message] = []
+
+    def _note(self, message: Message) -> None:
+        self.heard.append(message)
+
+    @property
+    def texts(self) -> list[str]:
+        """The text of all that came on streams."""
+        return [message.content["text"] for message in self.heard if message.type == "stream"]
+
+    def says(self, *sayings: Saying) -> None:
+        for saying in sayings:
+            self.kernel.publish(saying, None)
+
+
+Dial = Callable[..., Line]
+
+
+@pytest.fixture(params=["plain", "encrypted"])
+def encryption(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param == "encrypted")
+
+
+@pytest.fixture
+async def kernel(backend: FakeBackend, encryption: bool) -> FakeKernel:  # noqa: FBT001
+    return await backend.start(Launch(replace(PYTHON, encryption=encryption)))
+
+
+@pytest.fixture
+async def dial(kernel: FakeKernel) -> AsyncIterator[Dial]:
+    lines: list[Line] = []
+
+    def open_line(info: ConnectionInfo | None = None) -> Line:
+        lines.append(Line(kernel, info))
+        return lines[-1]
+
+    yield open_line
+    for line in lines:
+        line.connection.close()
+
+
+@pytest.fixture
+async def line(dial: Dial) -> Line:
+    """A line that is ready."""
+    line = dial()
+    await line.connection.ready()
+    line.heard.clear()
+    return line
+
+
+async def is_ready(line: Line, seconds: float = 0.1) -> bool:
+    try:
+        async with asyncio.timeout(seconds):
+            await line.connection.ready()
+    except TimeoutError:
+        return False
+    return True
+
+
+# -- becoming ready --------------------------------------------------------------------------------------------
+
+
+async def test_a_kernel_that_answers_is_ready(dial: Dial) -> None:
+    assert await is_ready(dial(), seconds=2)
+
+
+async def test_a_kernel_that_starts_later_is_waited_for(backend: FakeBackend) -> None:
+    info = new_connection_info("ipc", str(backend._root / "later"), first_port=1, encryption=True)
+    early = Connection(info, max_message_bytes=MAX)
+    ready = asyncio.gather(early.ready())
+    await asyncio.sleep(0.05)
+    assert not ready.done()
+    kernel = FakeKernel(info, backend.behaviour, Launch(PYTHON), backend._root)
+    async with asyncio.timeout(2):
+        await ready
+    early.close()
+    await kernel.kill()
+
+
+async def test_the_question_is_repeated_until_iopub_is_heard(
+    backend: FakeBackend, dial: Dial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "READY_RETRY", 0.02)
+    line = dial()
+    line.kernel.behaviour = replace(backend.behaviour, audible=False)
+    waiting = asyncio.gather(line.connection.ready())
+    await asyncio.sleep(0.1)
+    assert not waiting.done()
+    line.kernel.behaviour = backend.behaviour
+    async with asyncio.timeout(2):
+        await waiting
+
+
+async def test_an_answer_without_iopub_is_not_enough(backend: FakeBackend, dial: Dial) -> None:
+    line = dial()
+    line.kernel.behaviour = replace(backend.behaviour, audible=False)
+    assert not await is_ready(line)
+    assert [message.channel for message in line.heard] == ["shell"]
+
+
+async def test_a_silent_kernel_is_not_ready(backend: FakeBackend, dial: Dial) -> None:
+    line = dial()
+    line.kernel.behaviour = replace(backend.behaviour, answers=False)
+    assert not await is_ready(line)
+
+
+async def test_being_ready_means_that_all_sent_before_is_in(line: Line) -> None:
+    line.says(*(stream(str(number)) for number in range(500)))
+    await line.connection.ready()
+    assert line.texts == [str(number) for number in range(500)]
+
+
+async def test_what_is_signed_with_another_key_is_not_heard(kernel: FakeKernel, dial: Dial) -> None:
+    right, wrong = dial(), dial(replace(kernel.connection_info, key=b"another key"))
+
+    def both_were_told() -> bool:
+        right.says(stream("hi"))
+        return bool(right.texts and wrong.connection._malformed)
+
+    await until(both_were_told)
+    assert wrong.heard == []
+
+
+@pytest.mark.parametrize("encryption", ["encrypted"], indirect=True)
+async def test_an_encrypted_kernel_is_reached_with_its_public_key_only(kernel: FakeKernel, dial: Dial) -> None:
+    other, _ = zmq.curve_keypair()
+    assert not await is_ready(dial(replace(kernel.connection_info, curve_publickey=other)))
+    assert not await is_ready(dial(replace(kernel.connection_info, curve_publickey=None)))
+    assert await is_ready(dial(), seconds=2)
+
+
+# -- messages --------------------------------------------------------------------------------------------------
+
+
+async def test_messages_come_in_order_and_say_on_which_channel(line: Line) -> None:
+    line.says(busy(), stream("1"), stream("2"))
+    await until(lambda: len(line.heard) == 3)
+    assert [(message.channel, message.type) for message in line.heard] == [
+        ("iopub", "status"),
+        ("iopub", "stream"),
+        ("iopub", "stream"),
+    ]
+
+
+async def test_what_comes_unasked_is_heard_at_once(dial: Dial) -> None:
+    line = dial()
+    await until(line.kernel._heard.is_set)
+    line.says(stream("unasked"))
+    await until(lambda: line.texts == ["unasked"], seconds=0.2)
+
+
+async def test_a_request_gets_its_own_reply(line: Line) -> None:
+    replies = await asyncio.gather(*(line.connection.request("control", "kernel_info_request", {}) for _ in range(5)))
+    assert len({reply.parent_id for reply in replies}) == 5
+    assert {reply.type for reply in replies} == {"kernel_info_reply"}
+
+
+async def test_iopub_answers_no_request(line: Line) -> None:
+    line.kernel.behaviour = replace(line.kernel.behaviour, answers=False)
+    asked = asyncio.gather(line.connection.request("control", "kernel_info_request", {}))
+    await asyncio.sleep(0)
+    (msg_id,) = line.connection._replies
+    line.kernel.publish(Saying("kernel_info_reply", {}), {"msg_id": msg_id, "header": {"msg_id": msg_id}})
+    await until(lambda: line.heard)
+    assert not asked.done()
+    asked.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asked
+    assert not line.connection._replies
+
+
+async def test_a_second_reply_is_just_a_message(line: Line) -> None:
+    reply = await line.connection.request("control", "kernel_info_request", {})
+    line.kernel.send("control", Saying("kernel_info_reply", {"again": True}), {"header": reply.parent}, b"gateway")
+    await until(lambda: len(line.heard) == 2)
+    assert line.heard[1].content == {"again": True}
+
+
+async def test_a_flood_takes_turns_with_everything_else(line: Line) -> None:
+    line.says(*(stream(str(number)) for number in range(2000)))
+    turns = 0
+    while len(line.heard) < 2000:
+        await asyncio.sleep(0)
+        turns += 1
+    assert turns > 2000 / module.BATCH_MESSAGES
+
+
+async def test_large_messages_take_turns_too(line: Line) -> None:
+    line.says(*[stream("x" * 150_000)] * 60)
+    turns = 0
+    while len(line.heard) < 60:
+        await asyncio.sleep(0)
+        turns += 1
+    assert turns > 60 * 150_000 / module.BATCH_BYTES / 2
+
+
+# -- what is bad -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("encryption", ["plain"], indirect=True)
+async def test_malformed_frames_are_dropped_and_the_next_message_is_read(line: Line) -> None:
+    good = line.kernel.signed(*PARTS)
+    for frames in MALFORMED.values():
+        if frames:  # nothing at all cannot be sent
+            line.kernel.send_raw("iopub", frames)
+    line.kernel.send_raw("iopub", good)
+    await until(lambda: line.heard)
+    assert line.texts == ["hi"]
+
+
+async def test_who_sends_only_garbage_is_given_up_once(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MALFORMED_MAX", 10)
+    broken: list[str] = []
+    line.connection.on_broken = lambda: broken.append("broken")
+    for count in (9, 30):
+        for _ in range(count):
+            line.kernel.send_raw("iopub", [b"topic", b"garbage"])
+        line.says(stream("end"))
+        await until(lambda: line.texts)
+        line.heard.clear()
+        assert broken == ["broken"] * (count > 9)
+
+
+async def test_a_message_that_cannot_be_handled_does_not_stop_the_next(line: Line) -> None:
+    def stumble(message: Message) -> None:
+        if message.type == "status":
+            raise ZeroDivisionError
+        line._note(message)
+
+    line.connection.on_message = stumble
+    line.says(busy(), stream("1"), busy(), stream("2"))
+    with pytest.MonkeyPatch.context() as quiet:
+        quiet.setattr(module, "log", _Silence())
+        await until(lambda: line.texts == ["1", "2"])
+    assert line.connection._malformed == 2
+
+
+class _Silence:
+    """A log for a failure that is meant."""
+
+    def exception(self, *_args: object, **_fields: object) -> None:
+        pass
+
+    debug = warning = exception
+
+
+async def test_a_large_message_arrives(line: Line) -> None:
+    line.says(stream("x" * (MAX - 1000)))
+    await until(lambda: line.texts)
+    assert len(line.texts[0]) == MAX - 1000
+
+
+async def test_an_oversized_message_costs_the_channel_which_is_renewed(line: Line) -> None:
+    for number in range(3):
+        line.says(stream("x" * (MAX + 1)), stream("lost with it"))
+        await line.connection.ready()
+        line.says(stream(f"heard {number}"))
+        await until(lambda: line.texts)
+        assert line.texts == [f"heard {number}"]
+        line.heard.clear()
+
+
+async def test_a_loss_on_shell_is_told(line: Line) -> None:
+    losses: list[str] = []
+    line.connection.on_loss = lambda: losses.append("loss")
+    line.says(stream("x" * (MAX + 1)))
+    await line.connection.ready()
+    assert losses == []
+    line.kernel.send("shell", Saying("execute_reply", {"text": "x" * (MAX + 1)}), None, b"gateway")
+    await until(lambda: losses)
+    await line.connection.ready()
+    assert losses == ["loss"]
+
+
+# -- the end ---------------------------------------------------------------------------------------------------
+
+
+async def test_nothing_is_sent_after_the_end(line: Line) -> None:
+    line.connection.close()
+    with pytest.raises(ConnectionFailed):
+        line.connection.send("shell", "kernel_info_request", {})
+
+
+async def test_a_connection_ends_once(line: Line) -> None:
+    line.connection.close()
+    line.connection.close()
+
+
+async def test_who_waits_is_told_of_the_end(backend: FakeBackend, dial: Dial) -> None:
+    line = dial()
+    line.kernel.behaviour = replace(backend.behaviour, answers=False)
+    waiting = asyncio.gather(
+        line.connection.ready(),
+        line.connection.request("control", "kernel_info_request", {}),
+        return_exceptions=True,
+    )
+    await asyncio.sleep(0.01)
+    line.connection.close()
+    async with asyncio.timeout(0.1):
+        assert [type(outcome) for outcome in await waiting] == [ConnectionFailed, ConnectionFailed]
+
+
+async def test_nothing_is_heard_after_the_end(line: Line) -> None:
+    line.says(stream("1"))
+    await until(lambda: line.texts)
+    line.says(stream("2"))
+    line.connection.close()
+    await asyncio.sleep(0.02)
+    assert line.texts == ["1"]
+
+
+async def test_a_kernel_that_takes_nothing_is_not_fed_for_ever(backend: FakeBackend) -> None:
+    info = new_connection_info("ipc", str(backend._root / "nobody"), first_port=1, encryption=False)
+    lonely = Connection(info, max_message_bytes=MAX)
+
+    def feed() -> None:
+        for _ in range(10_000):
+            lonely.send("shell", "kernel_info_request", {})
+
+    with pytest.raises(ConnectionFailed, match="takes no more"):
+        feed()
+    lonely.close()

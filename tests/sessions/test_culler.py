@@ -1,0 +1,209 @@
+"""Who is culled, who is spared, and what one that comes back is told. The clock is the test's."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+import pytest
+
+from sessions.culler import Culler
+from sessions.errors import SessionClosed
+from sessions.models import ExecuteRequest, ExecutionResult, SessionKey, SessionSpec, StateChange, Status
+from sessions.session import Session, State
+from sessions.tasks import spawn
+from tests.fakes import World, run, until
+
+SLEEP = "import time; time.sleep(60)"
+IDLE_TIMEOUT = SessionSpec().idle_timeout
+
+
+@pytest.fixture
+def culler(world: World) -> Culler:
+    return Culler(world.registry)
+
+
+def gone(world: World, session: Session) -> bool:
+    return session.state is State.CLOSED and session not in world.registry.all()
+
+
+# -- who is culled ---------------------------------------------------------------------------------------------
+
+
+async def test_one_that_is_idle_is_ended(world: World, culler: Culler, session: Session) -> None:
+    world.clock.passes(IDLE_TIMEOUT)
+    assert await culler.sweep() == 1
+    assert gone(world, session)
+    assert (world.backend.alive, world.backend.workspaces) == ([], [])
+
+
+async def test_one_that_was_just_used_is_spared(world: World, culler: Culler, session: Session) -> None:
+    world.clock.passes(IDLE_TIMEOUT - 0.001)
+    assert await culler.sweep() == 0
+    assert session.state is State.IDLE
+
+
+async def test_use_sets_the_clock_back(world: World, culler: Culler, session: Session) -> None:
+    for _ in range(5):
+        world.clock.passes(IDLE_TIMEOUT - 1)
+        assert await culler.sweep() == 0
+        await run(session, "1")
+    world.clock.passes(IDLE_TIMEOUT)
+    assert await culler.sweep() == 1
+
+
+async def test_asking_for_it_is_use(world: World, culler: Culler, session: Session) -> None:
+    world.clock.passes(IDLE_TIMEOUT)
+    await world.registry.obtain(session.key)
+    assert await culler.sweep() == 0
+
+
+async def test_one_that_runs_a_cell_is_spared(world: World, culler: Culler, session: Session) -> None:
+    running = spawn(run(session, SLEEP), "client")
+    await until(lambda: world.backend.kernel.executed)
+    world.clock.passes(100 * IDLE_TIMEOUT)
+    assert await culler.sweep() == 0
+    await session.interrupt()
+    assert (await running).status is Status.INTERRUPTED
+    assert await culler.sweep() == 0
+    world.clock.passes(IDLE_TIMEOUT)
+    assert await culler.sweep() == 1
+
+
+async def test_one_whose_cell_waits_for_its_turn_is_spared(world: World, culler: Culler, session: Session) -> None:
+    await session._turn.acquire()
+    waiting = spawn(run(session, "1"), "client")
+    await asyncio.sleep(0)
+    world.clock.passes(IDLE_TIMEOUT)
+    assert await culler.sweep() == 0
+    session._turn.release()
+    assert (await waiting).status is Status.OK
+
+
+async def test_each_has_a_time_of_its_own(world: World, culler: Culler) -> None:
+    quick = await world.registry.create(SessionKey("acme", "quick"), SessionSpec(idle_timeout=10))
+    slow = await world.registry.create(SessionKey("acme", "slow"), SessionSpec(idle_timeout=1000))
+    world.clock.passes(10)
+    assert await culler.sweep() == 1
+    assert (quick.state, slow.state) == (State.CLOSED, State.IDLE)
+
+
+async def test_a_dead_one_goes_when_its_time_has_come(world: World, culler: Culler, session: Session) -> None:
+    world.backend.kernel.dies(1)
+    await until(lambda: session.state is State.DEAD)
+    assert await culler.sweep() == 0
+    world.clock.passes(IDLE_TIMEOUT)
+    assert await culler.sweep() == 1
+    assert world.backend.workspaces == []
+
+
+async def test_one_that_grew_old_is_ended_even_while_it_runs(world: World, session: Session) -> None:
+    culler = Culler(world.registry, max_lifetime=3600)
+    running = spawn(run(session, SLEEP), "client")
+    await until(lambda: world.backend.kernel.executed)
+    world.clock.passes(3599)
+    assert await culler.sweep() == 0
+    world.clock.passes(1)
+    assert await culler.sweep() == 1
+    result = await running
+    assert (result.status, result.state) == (Status.DIED, StateChange.LOST)
+    assert result.state_reason == "the session reached its maximum lifetime of 3600 s"
+
+
+async def test_without_a_maximum_nobody_grows_old(world: World, culler: Culler, session: Session) -> None:
+    world.clock.passes(10**9)
+    session.touch()
+    assert await culler.sweep() == 0
+
+
+async def test_many_go_at_once_and_only_those(world: World, culler: Culler) -> None:
+    old = [await world.session(f"old{number}") for number in range(5)]
+    world.clock.passes(IDLE_TIMEOUT)
+    young = await world.session("young")
+    assert await culler.sweep() == 5
+    assert all(gone(world, session) for session in old)
+    assert world.registry.all() == [young]
+
+
+# -- coming back -----------------------------------------------------------------------------------------------
+
+
+async def test_who_comes_back_is_told_once_why_all_is_gone(world: World, culler: Culler, session: Session) -> None:
+    await run(session, "x = 1")
+    world.clock.passes(IDLE_TIMEOUT)
+    await culler.sweep()
+    back = await world.registry.obtain(session.key)
+    first, second = await run(back, "print(x)"), await run(back, "1")
+    assert (first.status, first.state) == (Status.ERROR, StateChange.LOST)
+    assert first.state_reason == "the session was idle for 300 s"
+    assert (second.state, second.state_reason) == (StateChange.PRESERVED, None)
+
+
+# -- races -----------------------------------------------------------------------------------------------------
+
+
+async def request(world: World, session: Session) -> ExecutionResult:
+    """What a dialect does with one request."""
+    return await run(await world.registry.obtain(session.key), "1")
+
+
+@pytest.mark.parametrize("ticks", range(8))
+@pytest.mark.parametrize("sweep_first", [True, False])
+async def test_an_execution_meets_its_session_or_a_new_one_but_never_its_end(
+    world: World,
+    culler: Culler,
+    session: Session,
+    ticks: int,
+    sweep_first: bool,  # noqa: FBT001
+) -> None:
+    async def later(work: object) -> object:
+        for _ in range(ticks):
+            await asyncio.sleep(0)
+        return await work  # type: ignore[misc]
+
+    world.clock.passes(IDLE_TIMEOUT)
+    sweep, client = culler.sweep(), request(world, session)
+    culled, result = await (
+        asyncio.gather(sweep, later(client)) if sweep_first else _reversed(asyncio.gather(client, later(sweep)))
+    )
+    assert isinstance(result, ExecutionResult)
+    assert result.status is Status.OK
+    assert result.state is (StateChange.LOST if culled else StateChange.PRESERVED)
+    assert len(world.backend.alive) == len(world.registry.all()) == 1
+
+
+async def _reversed(both: asyncio.Future[tuple[object, object]]) -> tuple[object, object]:
+    one, other = await both
+    return other, one
+
+
+async def test_a_request_that_had_its_session_already_is_told_that_it_ended(
+    world: World, culler: Culler, session: Session
+) -> None:
+    world.clock.passes(IDLE_TIMEOUT)
+    await culler.sweep()
+    with pytest.raises(SessionClosed):
+        async with session.execute(ExecuteRequest("1")):
+            pass
+
+
+async def test_a_session_that_somebody_ends_meanwhile_is_nobody_s_problem(
+    world: World, culler: Culler, session: Session
+) -> None:
+    world.clock.passes(IDLE_TIMEOUT)
+    ended, culled = await asyncio.gather(world.registry.end(session.key), culler.sweep())
+    assert (ended, culled) == (None, 0)
+
+
+# -- over and over ---------------------------------------------------------------------------------------------
+
+
+async def test_it_looks_again_and_again(world: World, culler: Culler, session: Session) -> None:
+    watching = spawn(culler.run(0.001), "culler")
+    await asyncio.sleep(0.01)
+    assert session.state is State.IDLE
+    world.clock.passes(IDLE_TIMEOUT)
+    await until(lambda: gone(world, session))
+    watching.cancel()
+    with suppress(asyncio.CancelledError):
+        await watching

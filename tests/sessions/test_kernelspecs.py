@@ -1,0 +1,78 @@
+"""The language table: what is in a folder is a language, under all of its names."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sessions.errors import InvalidRequest
+from sessions.kernelspecs import KernelSpecs
+from tests.fakes import KERNELSPECS
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    add(tmp_path, "python", aliases=["py"], jupyter_name="python3", encryption=True)
+    add(tmp_path, "deno", aliases=["javascript", "typescript"])
+    return tmp_path
+
+
+def add(folder: Path, language: str, **ours: Any) -> None:
+    """Put a language's folder there."""
+    (folder / language).mkdir()
+    content = {
+        "display_name": language.title(),
+        "argv": ["{python}", "-f", "{connection_file}"],
+        "env": {"A": "1"},
+        "metadata": {"kernel_gateway": ours},
+    }
+    (folder / language / "kernel.json").write_text(json.dumps(content))
+
+
+def test_a_folder_is_a_language(folder: Path) -> None:
+    assert [spec.name for spec in KernelSpecs(folder).all] == ["deno", "python"]
+
+
+@pytest.mark.parametrize("name", ["python", "py", "python3", "Python", "PY"])
+def test_a_language_is_found_by_all_of_its_names(folder: Path, name: str) -> None:
+    assert KernelSpecs(folder).find(name).name == "python"
+
+
+@pytest.mark.parametrize("name", ["ruby", "", "pyt", "python ", "../python", "x" * 100_000])
+def test_an_unknown_language_is_answered_with_those_there_are(folder: Path, name: str) -> None:
+    with pytest.raises(InvalidRequest, match="known: deno, python") as refused:
+        KernelSpecs(folder).find(name)
+    assert len(refused.value.message) < 200
+
+
+def test_what_a_kernelspec_says_is_read(folder: Path) -> None:
+    python, deno = KernelSpecs(folder).find("python"), KernelSpecs(folder).find("deno")
+    assert python.argv == ("{python}", "-f", "{connection_file}")
+    assert (python.display_name, python.env, python.encryption) == ("Python", {"A": "1"}, True)
+    assert (deno.jupyter_name, deno.encryption) == ("deno", False)
+
+
+@pytest.mark.parametrize("taken", ["python", "py", "python3"])
+def test_a_name_belongs_to_one_language(folder: Path, taken: str) -> None:
+    add(folder, "snake", aliases=[taken])
+    with pytest.raises(ValueError, match=f"'{taken}' is taken twice"):
+        KernelSpecs(folder)
+
+
+def test_a_folder_without_a_kernelspec_is_none(folder: Path) -> None:
+    (folder / "notes").mkdir()
+    assert len(KernelSpecs(folder).all) == 2
+
+
+def test_there_is_python() -> None:
+    assert KERNELSPECS.find("python").encryption
+
+
+@pytest.mark.parametrize("spec", KERNELSPECS.all, ids=lambda spec: spec.name)
+def test_every_kernel_is_told_where_its_connection_file_is(spec: Any) -> None:
+    assert any("{connection_file}" in part for part in spec.argv)
+    assert spec.name == spec.name.lower()
+    assert all(alias == alias.lower() for alias in (*spec.aliases, spec.jupyter_name))

@@ -1,0 +1,68 @@
+"""While the sandbox does not hold nothing is started; when it holds again, all goes on by itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+
+import pytest
+from structlog.testing import capture_logs
+
+from sessions import readiness as module
+from sessions.errors import BackendUnavailable, NotInitialized, SessionError
+from sessions.readiness import Readiness
+from sessions.tasks import spawn
+from tests.fakes import FakeBackend, until
+
+
+@pytest.fixture
+def readiness(backend: FakeBackend) -> Readiness:
+    return Readiness(backend)
+
+
+@pytest.fixture
+async def watched(readiness: Readiness, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Readiness]:
+    """One that looks all the time."""
+    monkeypatch.setattr(module, "RETRY", 0.001)
+    monkeypatch.setattr(module, "RECHECK", 0.001)
+    watching = spawn(readiness.run(), "readiness")
+    yield readiness
+    watching.cancel()
+    with suppress(asyncio.CancelledError):
+        await watching
+
+
+def test_nothing_is_ready_before_it_was_proven(backend: FakeBackend, readiness: Readiness) -> None:
+    with pytest.raises(NotInitialized, match="still preparing"):
+        readiness.require()
+
+
+async def test_what_holds_is_ready(readiness: Readiness) -> None:
+    assert await readiness.check()
+    readiness.require()
+    assert readiness.trouble is None
+
+
+@pytest.mark.parametrize("trouble", [NotInitialized("no runsc", runtime="runsc"), BackendUnavailable()])
+async def test_what_does_not_hold_says_why(backend: FakeBackend, readiness: Readiness, trouble: SessionError) -> None:
+    backend.unprepared = trouble
+    with capture_logs() as logs:
+        assert not await readiness.check()
+        assert not await readiness.check()
+    for _ in range(2):
+        with pytest.raises(type(trouble)) as refused:
+            readiness.require()
+        assert refused.value.as_dict() == trouble.as_dict()
+        assert refused.value is not trouble
+    assert [entry["code"] for entry in logs] == [trouble.code]
+
+
+async def test_trouble_that_comes_later_is_noticed_and_so_is_its_end(backend: FakeBackend, watched: Readiness) -> None:
+    await until(lambda: watched.trouble is None)
+    with capture_logs() as logs:
+        backend.unprepared = NotInitialized("a rule is gone")
+        await until(lambda: watched.trouble is not None)
+        backend.unprepared = None
+        await until(lambda: watched.trouble is None)
+    assert [entry["event"] for entry in logs] == ["not ready", "ready"]

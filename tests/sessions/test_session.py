@@ -1,0 +1,572 @@
+"""A session's states, turns and promises, over kernels that die, hang and come late."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+
+from sessions.backends.base import Launch
+from sessions.errors import (
+    ConnectionFailed,
+    KernelDied,
+    QuotaExceeded,
+    SessionClosed,
+    SessionError,
+    StartFailed,
+)
+from sessions.models import ExecuteRequest, StateChange, Status
+from sessions.quotas import TenantLimits
+from sessions.session import MOVES, Session, State
+from sessions.tasks import spawn
+from tests.fakes import (
+    PATIENCE,
+    Cell,
+    FakeBackend,
+    World,
+    run,
+    stream,
+    until,
+    world_over,
+)
+
+SLEEP = "import time; time.sleep(60)"
+EXIT = "import os; os._exit(3)"
+
+
+async def begins(session: Session, world: World, code: str = SLEEP) -> asyncio.Task[Status]:
+    """A client whose cell runs by the time this returns."""
+    taken_up = len(world.backend.kernel.executed)
+
+    async def client() -> Status:
+        return (await run(session, code)).status
+
+    running = spawn(client(), "client")
+    await until(lambda: len(world.backend.kernel.executed) > taken_up)
+    return running
+
+
+async def news(session: Session) -> tuple[StateChange, int]:
+    """What the next cell is told, and by which of the session's kernels."""
+    result = await run(session, "1")
+    assert result.status is Status.OK
+    return result.state, result.incarnation
+
+
+# -- states ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_session_goes_from_idle_to_busy_and_back(world: World, session: Session) -> None:
+    states = [session.state]
+    running = await begins(session, world)
+    states.append(session.state)
+    await session.interrupt()
+    await running
+    assert [*states, session.state] == [State.IDLE, State.BUSY, State.IDLE]
+
+
+async def test_a_session_without_a_kernel_is_dead(session: Session) -> None:
+    await run(session, EXIT)
+    assert session.state is State.DEAD
+
+
+async def test_a_session_starts_until_its_kernel_answers(world: World) -> None:
+    world.backend.gate.clear()
+    starting = asyncio.gather(world.session())
+    await asyncio.sleep(0)
+    assert world.registry.all()[0].state is State.STARTING
+    world.backend.gate.set()
+    (session,) = await starting
+    assert session.state is State.IDLE
+
+
+@pytest.mark.parametrize(("here", "there"), list(itertools.product(State, State)))
+async def test_only_the_moves_of_the_table_are_made(world: World, here: State, there: State) -> None:
+    session = await world.session()
+    session.state = here
+    if there in MOVES[here]:
+        session._move(there)
+        assert session.state is there
+    else:
+        with pytest.raises(RuntimeError, match=f"session acme:s1 cannot go from {here} to {there}"):
+            session._move(there)
+    session.state = State.IDLE
+
+
+def test_every_state_can_be_ended_and_none_left_for_nothing() -> None:
+    assert set(MOVES) == set(State)
+    assert all(State.CLOSED in moves for state, moves in MOVES.items() if state is not State.CLOSED)
+    assert not MOVES[State.CLOSED]
+
+
+# -- turns -----------------------------------------------------------------------------------------------------
+
+
+async def test_cells_run_one_after_the_other_in_the_order_they_came(world: World, session: Session) -> None:
+    codes = [f"n{number} = {number}" for number in range(5)]
+    await asyncio.gather(*(run(session, code) for code in codes))
+    assert world.backend.kernel.executed == codes
+
+
+async def test_variables_stay(session: Session) -> None:
+    await run(session, "x = 41")
+    result = await run(session, "print(x + 1)")
+    assert result.outputs[0]["text"] == "42\n"
+
+
+async def test_who_gives_up_waiting_has_not_been_there(world: World, session: Session) -> None:
+    running = await begins(session, world)
+    waiting = asyncio.gather(run(session, "never"))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    await session.interrupt()
+    await running
+    assert await news(session) == (StateChange.PRESERVED, 1)
+    assert "never" not in world.backend.kernel.executed
+
+
+async def test_whoever_loses_patience_twice_keeps_the_turn_to_the_end(world: World, session: Session) -> None:
+    ended: list[str] = []
+
+    async def ends_slowly(cell: Cell) -> None:
+        await asyncio.sleep(0.05)
+        ended.append("slow")
+        cell.ends()
+
+    running = await begins(session, world, world.backend.on("slow", ends_slowly))
+    for _ in range(3):
+        running.cancel()
+        await asyncio.sleep(0.005)
+    following = await run(session, "1")
+    assert (following.status, ended) == (Status.OK, ["slow"])
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+
+async def test_waiting_cells_count_as_executions_of_the_tenant(backend: FakeBackend) -> None:
+    async with world_over(backend, quotas=TenantLimits(executions=2)) as world:
+        session = await world.session()
+        running = await begins(session, world)
+        waiting = asyncio.gather(run(session, "1"))
+        await asyncio.sleep(0)
+        with pytest.raises(QuotaExceeded):
+            await run(session, "2")
+        await session.interrupt()
+        await asyncio.gather(running, waiting)
+        assert (await run(session, "2")).status is Status.OK
+
+
+# -- activity --------------------------------------------------------------------------------------------------
+
+
+async def test_a_session_is_idle_from_its_last_use_on(world: World, session: Session) -> None:
+    world.clock.passes(10)
+    assert session.idle_for() == 10
+    await run(session, "1")
+    assert session.idle_for() == 0
+    world.clock.passes(5)
+    assert (session.idle_for(), session.age()) == (5, 15)
+
+
+async def test_a_session_is_not_idle_while_a_cell_runs_or_waits(world: World, session: Session) -> None:
+    running = await begins(session, world)
+    world.clock.passes(1000)
+    assert session.in_use
+    assert session.idle_for() == 0
+    await session.interrupt()
+    await running
+    assert not session.in_use
+    assert session.idle_for() == 0
+
+
+async def test_a_session_is_not_idle_while_a_file_is_on_its_way(world: World, session: Session) -> None:
+    world.backend.kernel.behaviour = replace(world.backend.kernel.behaviour, tool=lambda _argument: b"piece")
+    output = session.run_tool("files", "{}")
+    assert await anext(output) == b"piece"
+    world.clock.passes(1000)
+    assert session.idle_for() == 0
+    await output.aclose()
+    assert session.idle_for() == 0
+    world.clock.passes(1)
+    assert session.idle_for() == 1
+
+
+@pytest.mark.parametrize("name", ["interrupt", "restart"])
+async def test_a_client_s_wish_is_activity(world: World, session: Session, name: str) -> None:
+    world.clock.passes(10)
+    await getattr(session, name)()
+    assert session.idle_for() == 0
+
+
+async def test_what_a_kernel_does_by_itself_is_no_activity(world: World, session: Session) -> None:
+    world.clock.passes(10)
+    world.backend.kernel.publish(stream("tick"), None)
+    await asyncio.sleep(0.02)
+    assert session.idle_for() == 10
+
+
+# -- the end of a kernel ---------------------------------------------------------------------------------------
+
+
+async def test_a_loss_is_told_once(session: Session) -> None:
+    assert (await run(session, EXIT)).status is Status.DIED
+    after = await run(session, "1")
+    assert (after.status, after.state, after.incarnation) == (Status.OK, StateChange.LOST, 2)
+    assert after.state_reason
+    assert await news(session) == (StateChange.PRESERVED, 2)
+
+
+async def test_a_kernel_may_end_between_cells(world: World, session: Session) -> None:
+    world.backend.kernel.dies(1)
+    await until(lambda: session.state is State.DEAD)
+    assert await news(session) == (StateChange.LOST, 2)
+    assert await news(session) == (StateChange.PRESERVED, 2)
+
+
+async def test_a_loss_is_told_to_who_was_waiting(world: World, session: Session) -> None:
+    running = await begins(session, world)
+    waiting = asyncio.gather(*(run(session, str(number)) for number in range(3)))
+    await asyncio.sleep(0)
+    world.backend.kernel.dies(1)
+    assert await running is Status.DIED
+    assert [result.state for result in await waiting] == [
+        StateChange.LOST,
+        StateChange.PRESERVED,
+        StateChange.PRESERVED,
+    ]
+    assert len(world.backend.started) == 2
+
+
+async def test_a_loss_is_not_used_up_by_a_cell_that_was_never_sent(
+    world: World, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.backend.kernel.dies(1)
+    await until(lambda: session.state is State.DEAD)
+    kernel = await session.ensure_kernel()
+    with monkeypatch.context() as patch:
+        patch.setattr(kernel.connection, "send", _refuse)
+        with pytest.raises(ConnectionFailed):
+            await run(session, "1")
+    assert await news(session) == (StateChange.LOST, 2)
+
+
+def _refuse(*_args: object) -> str:
+    raise ConnectionFailed
+
+
+async def test_the_next_kernel_works_where_the_last_one_did(world: World, session: Session) -> None:
+    await run(session, EXIT)
+    await run(session, "1")
+    first, second = world.backend.started
+    assert first.workspace == second.workspace
+    assert len(world.backend.workspaces) == 1
+
+
+async def test_who_leaves_while_a_kernel_is_mourned_takes_nobody_along(world: World, session: Session) -> None:
+    running = await begins(session, world)
+    kernel = session._kernel
+    assert kernel is not None
+    world.backend.kernel.dies(1)
+    await asyncio.wait({kernel._exit})
+    impatient = asyncio.gather(session.ensure_kernel())
+    await asyncio.sleep(0)
+    impatient.cancel()
+    async with asyncio.timeout(1):
+        assert await running is Status.DIED
+    with suppress(asyncio.CancelledError):
+        await impatient
+
+
+async def test_a_start_that_fails_is_told_and_tried_again(world: World, session: Session) -> None:
+    await run(session, EXIT)
+    world.backend.refuses = StartFailed("no room")
+    for _ in range(2):
+        with pytest.raises(StartFailed, match="no room"):
+            await run(session, "1")
+        assert session.state is State.DEAD
+    world.backend.refuses = None
+    assert await news(session) == (StateChange.LOST, 2)
+
+
+# -- restart ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_restart_gives_a_fresh_kernel_and_says_so_once(world: World, session: Session) -> None:
+    await run(session, "x = 1")
+    await session.restart()
+    result = await run(session, "print(x)")
+    assert (result.status, result.state, result.incarnation) == (Status.ERROR, StateChange.RESTARTED, 2)
+    assert await news(session) == (StateChange.PRESERVED, 2)
+    assert len(world.backend.alive) == 1
+
+
+async def test_a_restart_keeps_the_workspace_and_the_rest(world: World) -> None:
+    session = await world.session()
+    await session.restart()
+    first, second = world.backend.started
+    assert first.workspace == second.workspace
+    assert replace(first.launch, workspace=None) == replace(second.launch, workspace=None)
+
+
+async def test_a_dead_session_can_be_restarted(session: Session) -> None:
+    await run(session, EXIT)
+    await session.restart()
+    assert await news(session) == (StateChange.RESTARTED, 2)
+    assert await news(session) == (StateChange.PRESERVED, 2)
+
+
+async def test_a_restart_ends_the_running_cell_and_those_that_wait_go_on(world: World, session: Session) -> None:
+    running = await begins(session, world)
+    waiting = asyncio.gather(*(run(session, str(number)) for number in range(3)))
+    await asyncio.sleep(0)
+    await session.restart()
+    assert await running is Status.DIED
+    assert [(result.status, result.state) for result in await waiting] == [
+        (Status.OK, StateChange.RESTARTED),
+        (Status.OK, StateChange.PRESERVED),
+        (Status.OK, StateChange.PRESERVED),
+    ]
+
+
+async def test_the_cell_that_a_restart_ended_is_told_why(world: World, session: Session) -> None:
+    async with session.execute(ExecuteRequest(SLEEP)) as execution:
+        await until(lambda: world.backend.kernel.executed)
+        await session.restart()
+        result = await execution.result()
+    assert (result.status, result.state) == (Status.DIED, StateChange.LOST)
+    assert isinstance(result.error, KernelDied)
+    assert "restarted" in result.error.message
+
+
+async def test_a_restart_that_fails_leaves_all_as_it_was(world: World, session: Session) -> None:
+    await run(session, "x = 1")
+    world.backend.refuses = StartFailed()
+    with pytest.raises(StartFailed):
+        await session.restart()
+    assert (await run(session, "print(x)")).status is Status.OK
+    assert await news(session) == (StateChange.PRESERVED, 1)
+
+
+async def test_restarts_at_once_come_one_after_the_other(world: World, session: Session) -> None:
+    await asyncio.gather(*(session.restart() for _ in range(3)))
+    assert len(world.backend.alive) == 1
+    change, _ = await news(session)
+    assert change is StateChange.RESTARTED
+
+
+async def test_a_kernel_that_dies_while_it_is_replaced_is_replaced(world: World, session: Session) -> None:
+    world.backend.gate.clear()
+    restarting = asyncio.gather(session.restart())
+    await asyncio.sleep(0.01)
+    world.backend.kernel.dies(1)
+    await until(lambda: session.state is not State.IDLE)
+    world.backend.gate.set()
+    await restarting
+    assert await news(session) == (StateChange.RESTARTED, 2)
+    assert len(world.backend.alive) == 1
+
+
+async def test_a_cell_that_comes_meanwhile_starts_no_kernel_of_its_own(world: World, session: Session) -> None:
+    world.backend.gate.clear()
+    restarting = asyncio.gather(session.restart())
+    await asyncio.sleep(0.01)
+    world.backend.kernel.dies(1)
+    await until(lambda: session.state is not State.IDLE)
+    cell = asyncio.gather(run(session, "1"))
+    await asyncio.sleep(0.01)
+    world.backend.gate.set()
+    await restarting
+    (result,) = await cell
+    assert (result.status, result.state) == (Status.OK, StateChange.RESTARTED)
+    assert len(world.backend.alive) == 1
+
+
+async def test_who_leaves_a_restart_does_not_stop_it(world: World, session: Session) -> None:
+    world.backend.gate.clear()
+    restarting = asyncio.gather(session.restart())
+    await asyncio.sleep(0.01)
+    restarting.cancel()
+    with suppress(asyncio.CancelledError):
+        await restarting
+    world.backend.gate.set()
+    await until(lambda: len(world.backend.started) == 2 and len(world.backend.alive) == 1)
+    assert await news(session) == (StateChange.RESTARTED, 2)
+
+
+# -- the end ---------------------------------------------------------------------------------------------------
+
+
+async def test_closing_ends_the_kernel_and_its_files(world: World, session: Session) -> None:
+    await session.close()
+    assert session.state is State.CLOSED
+    assert (world.backend.alive, world.backend.workspaces) == ([], [])
+
+
+async def test_closing_twice_is_closing_once(session: Session) -> None:
+    await asyncio.gather(session.close(), session.close())
+    await session.close()
+    assert session.state is State.CLOSED
+
+
+async def test_a_closed_session_takes_nothing(session: Session) -> None:
+    await session.close()
+    for attempt in (
+        run(session, "1"),
+        session.restart(),
+        session.ensure_kernel(),
+        anext(session.run_tool("files", "")),
+    ):
+        with pytest.raises(SessionClosed):
+            await attempt
+
+
+async def test_closing_ends_the_running_cell_and_refuses_those_that_wait(world: World, session: Session) -> None:
+    running = await begins(session, world)
+    waiting = [asyncio.gather(run(session, str(number))) for number in range(3)]
+    await asyncio.sleep(0)
+    await session.close("the session was culled")
+    assert await running is Status.DIED
+    for client in waiting:
+        with pytest.raises(SessionClosed):
+            await client
+    ((_, _, result),) = world.observed
+    assert isinstance(result.error, SessionClosed)
+    assert result.state_reason == "the session was culled"
+
+
+async def test_closing_while_it_starts_leaves_nothing(world: World) -> None:
+    world.backend.gate.clear()
+    starting = asyncio.gather(world.session())
+    await asyncio.sleep(0.01)
+    closing = asyncio.gather(world.registry.all()[0].close())
+    await asyncio.sleep(0.01)
+    world.backend.gate.set()
+    await closing
+    with pytest.raises(SessionClosed):
+        await starting
+    assert (world.backend.alive, world.backend.workspaces) == ([], [])
+
+
+async def test_closing_while_it_restarts_leaves_nothing(world: World, session: Session) -> None:
+    world.backend.gate.clear()
+    restarting = asyncio.gather(session.restart())
+    await asyncio.sleep(0.01)
+    closing = asyncio.gather(session.close())
+    await asyncio.sleep(0.01)
+    world.backend.gate.set()
+    await closing
+    assert (world.backend.alive, world.backend.workspaces) == ([], [])
+    with pytest.raises(SessionClosed):
+        await restarting
+
+
+# -- any two at once -------------------------------------------------------------------------------------------
+
+
+async def _execute(session: Session, _world: World) -> None:
+    await run(session, "x = 1")
+
+
+async def _execute_too_long(session: Session, _world: World) -> None:
+    await run(session, SLEEP, timeout=0.02)
+
+
+async def _leave(session: Session, _world: World) -> None:
+    async with session.execute(ExecuteRequest(SLEEP)):
+        await asyncio.sleep(0.002)
+
+
+async def _vanish(session: Session, _world: World) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(0.003):
+            await run(session, SLEEP)
+
+
+async def _die(session: Session, _world: World) -> None:
+    await run(session, EXIT)
+
+
+async def _lose_the_kernel(_session: Session, world: World) -> None:
+    world.backend.kernel.dies(1)
+
+
+async def _restart(session: Session, _world: World) -> None:
+    await session.restart()
+
+
+async def _interrupt(session: Session, _world: World) -> None:
+    await session.interrupt()
+
+
+async def _use_a_tool(session: Session, _world: World) -> None:
+    async for _ in session.run_tool("files", "{}"):
+        pass
+
+
+async def _close(session: Session, _world: World) -> None:
+    await session.close()
+
+
+Operation = Callable[[Session, World], Awaitable[None]]
+OPERATIONS: list[Operation] = [
+    _execute,
+    _execute_too_long,
+    _leave,
+    _vanish,
+    _die,
+    _lose_the_kernel,
+    _restart,
+    _interrupt,
+    _use_a_tool,
+    _close,
+]
+
+
+@pytest.mark.parametrize("other", OPERATIONS, ids=lambda operation: operation.__name__.strip("_"))
+@pytest.mark.parametrize("one", OPERATIONS, ids=lambda operation: operation.__name__.strip("_"))
+async def test_any_two_operations_at_once_end_well(backend: FakeBackend, one: Operation, other: Operation) -> None:
+    backend.behaves(tool=lambda _argument: b"")
+    async with world_over(backend, patience=replace(PATIENCE, rung=0.02)) as world:
+        for ticks in (0, 1, 2, 5, 20):
+            session = await world.session(f"s{ticks}")
+            await _together(session, world, one, other, ticks)
+            if session.state is State.CLOSED:
+                continue
+            assert not session.in_use
+            await asyncio.sleep(0.002)
+            assert len([kernel for kernel in backend.alive if kernel.workspace == _workspace(session, backend)]) <= 1
+            assert await _still_works(session)
+
+
+def _workspace(session: Session, backend: FakeBackend) -> object:
+    return backend._root / "workspaces" / str(session._launch.workspace)
+
+
+async def _together(session: Session, world: World, one: Operation, other: Operation, ticks: int) -> None:
+    async def later() -> None:
+        for _ in range(ticks):
+            await asyncio.sleep(0)
+        await other(session, world)
+
+    async with asyncio.timeout(3):
+        for outcome in await asyncio.gather(one(session, world), later(), return_exceptions=True):
+            assert outcome is None or isinstance(outcome, SessionError)
+
+
+async def _still_works(session: Session) -> bool:
+    for _ in range(2):  # a kernel whose end has not been noticed may take the first cell with it
+        result = await run(session, "print('still here')", timeout=2)
+        if result.status is Status.OK:
+            return True
+    return False
+
+
+async def test_a_launch_says_all_there_is_to_say(world: World, session: Session) -> None:
+    launch = world.backend.kernel.launch
+    assert launch == Launch(session.kernelspec, session.spec.limits, session.spec.env, launch.workspace)

@@ -151,6 +151,8 @@ class BaseHandler(RequestHandler):
             self.set_header("Retry-After", str(failure.details.get("retry_after", RETRY_AFTER[status])))
         if isinstance(failure, Unauthorized):
             self.set_header("WWW-Authenticate", "Bearer")
+        if not self.request._body_future.done():  # noqa: SLF001 - tornado ends the connection then, and tells nobody
+            self.set_header("Connection", "close")
         self.finish_json(self.render_failure(failure))
 
     def render_failure(self, failure: SessionError) -> dict[str, Any]:

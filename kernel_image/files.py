@@ -136,8 +136,10 @@ def _write(request: dict[str, Any], stdin: BinaryIO, stdout: BinaryIO) -> None:
 
 def _delete(request: dict[str, Any], _stdin: BinaryIO, stdout: BinaryIO) -> None:
     path = os.path.normpath(request["path"])
-    parent = _inside(os.path.dirname(path))
-    target = os.path.join(parent, os.path.basename(path))
+    name = os.path.basename(path)
+    if name in {"", ".", ".."}:
+        raise Refused("outside")
+    target = os.path.join(_inside(os.path.dirname(path)), name)
     # The entry itself goes, not what a link points to.
     if stat.S_ISDIR(os.lstat(target).st_mode):
         shutil.rmtree(target)

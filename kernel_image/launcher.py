@@ -79,6 +79,8 @@ def _reap_until(kernel: int) -> int:
     while True:
         pid, status = os.wait()
         if pid == kernel:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(kernel, signal.SIGKILL)  # what it has started goes with it
             code = os.waitstatus_to_exitcode(status)
             return code if code >= 0 else _SIGNALLED - code
 

@@ -28,11 +28,13 @@ CHANNELS = ("shell", "control", "stdin", "iopub")
 BATCH_MESSAGES = 64
 BATCH_BYTES = 1024**2
 #: messages libzmq may hold for us; beyond that TCP pushes back on the kernel, whose iopub waits (XPUB_NODROP)
-RECEIVE_QUEUE = 64
+RECEIVE_QUEUE = 8
 #: seconds between two looks at how much a kernel has sent that is no whole message
 BACKLOG_INTERVAL = 0.25
 #: a kernel that has sent so many malformed messages is not worth listening to
 MALFORMED_MAX = 1000
+#: nor one that so often in a row hangs up before it has said anything
+DROPS_MAX = 50
 #: seconds between kernel_info requests while a kernel starts; the first is nearly always enough
 READY_RETRY = 0.25
 
@@ -66,6 +68,8 @@ class Connection:
         self._replies: dict[str, asyncio.Future[Message]] = {}
         self._probes: set[_Probe] = set()
         self._malformed = 0
+        #: how often each channel was dropped since something came of it
+        self._drops = dict.fromkeys(CHANNELS, 0)
         self._closed = False
         self._client_keys = zmq.curve_keypair() if info.curve_publickey else None
         self._backlogs = {channel: Backlog(*info.endpoint(channel)) for channel in CHANNELS if info.transport == "tcp"}
@@ -121,6 +125,11 @@ class Connection:
 
     def _reconnect(self, channel: str) -> None:
         """Renew a channel that libzmq dropped: after an oversized frame it would never connect again."""
+        self._drops[channel] += 1
+        if self._drops[channel] == DROPS_MAX:
+            self.on_broken()
+        if self._drops[channel] >= DROPS_MAX:
+            return
         log.warning("kernel channel dropped, connecting again", channel=channel)
         socket, url = self._sockets[channel], self._info.url(channel)
         socket.disconnect(url)
@@ -166,6 +175,7 @@ class Connection:
         except MalformedMessage as error:
             self._reject(channel, str(error))
             return
+        self._drops[channel] = 0
         reply = self._replies.pop(message.parent_id, None) if channel in {"shell", "control"} else None
         if reply is not None and not reply.done():
             reply.set_result(message)
@@ -260,6 +270,8 @@ class Connection:
                 future.set_exception(ConnectionFailed())
         for probe in self._probes:
             probe.passed.set()
+        # No ring of references: what a session has shown is freed with it, not whenever rings are looked for.
+        self.on_message, self.on_loss, self.on_broken = ignore, lambda: None, lambda: None
 
 
 class _Probe:

@@ -10,6 +10,7 @@ import asyncio
 
 import structlog
 
+from sessions.memory import give_back
 from sessions.registry import Registry
 from sessions.session import Session
 
@@ -53,7 +54,8 @@ class Culler:
         return len(ending)
 
     async def run(self, interval: float) -> None:
-        """Sweep every `interval` seconds until cancelled."""
+        """Sweep every `interval` seconds until cancelled, and keep no memory that nobody uses."""
         while True:
             await asyncio.sleep(interval)
             await self.sweep()
+            await asyncio.to_thread(give_back)

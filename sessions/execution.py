@@ -161,6 +161,7 @@ class Execution:
             if self.status is None and not self._heard:
                 # Not one message on iopub: it is broken, and all later output would be lost without a word.
                 await self.kernel.kill(KernelDied("the kernel's output channel no longer works"))
+                return  # whoever waits for the kernel's end ends the cell, with its variables lost
         self._end_incomplete()
 
     async def do_without_reply(self) -> None:

@@ -7,7 +7,7 @@ import uuid
 from contextlib import suppress
 from dataclasses import replace
 
-from sessions.backends.base import Backend, KernelHandle, Launch
+from sessions.backends.base import Backend, KernelHandle, Launch, nobody_cares
 from sessions.connection import Connection
 from sessions.errors import KernelDied, OutOfMemory, SessionError, StartFailed
 from sessions.models import ExitReason, KernelExit
@@ -15,6 +15,10 @@ from sessions.tasks import spawn, to_the_end
 
 #: seconds a kernel may take from its start to its first answer
 START_TIMEOUT = 60.0
+#: bytes that any kernel may send as one message: its streams come in pieces of that order
+MESSAGE_BYTES = 8 * 1024**2
+#: what a message needs besides its output
+ENVELOPE_BYTES = 1024**2
 #: seconds for the kernel to acknowledge an interrupt that came as a message
 INTERRUPT_TIMEOUT = 1.0
 #: seconds for a kernel in doubt to answer on its control channel, which it does while a cell runs
@@ -57,7 +61,8 @@ class Kernel:
         handle = await backend.start(launch)
         try:
             # Anything that a session would not keep of one message need not be buffered either.
-            connection = Connection(handle.connection_info, max_message_bytes=2 * launch.limits.output)
+            bound = max(launch.limits.output + ENVELOPE_BYTES, MESSAGE_BYTES)
+            connection = Connection(handle.connection_info, max_message_bytes=bound)
         except SessionError:
             await to_the_end(spawn(handle.kill(), "kill unreachable kernel"))
             raise
@@ -83,6 +88,7 @@ class Kernel:
 
     async def _wait(self) -> KernelExit:
         ended = await self.handle.wait()
+        self.handle.on_out_of_memory = nobody_cares
         self.connection.close()
         return ended
 

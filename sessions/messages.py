@@ -16,6 +16,8 @@ from jupyter_client.session import DELIM, Session
 
 #: delimiter, signature, header, parent header, metadata, content
 _PARTS = 6
+#: characters of an id or a type; ids of requests are kept
+NAME_MAX = 256
 #: levels of JSON in a part; whoever writes it again has limits of their own (orjson 254, Python's stack 1000)
 DEPTH_MAX = 100
 
@@ -82,10 +84,16 @@ class Codec:
         if not hmac.compare_digest(self._session.sign(parts), signature):
             raise MalformedMessage("wrong signature")
         header, parent, metadata, content = (_json_object(part) for part in parts)
-        if not isinstance(header.get("msg_type"), str) or not isinstance(header.get("msg_id"), str):
+        if not _is_name(header.get("msg_type")) or not _is_name(header.get("msg_id")):
             raise MalformedMessage("header without msg_type or msg_id")
+        if isinstance(parent.get("msg_id"), str) and not _is_name(parent["msg_id"]):
+            raise MalformedMessage("parent's msg_id is too long")
         buffers = tuple(frames[start + _PARTS :])
         return Message(channel, header, parent, metadata, content, buffers, sum(map(len, frames)))
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and len(value) <= NAME_MAX
 
 
 def _json_object(part: bytes) -> dict[str, Any]:

@@ -17,6 +17,8 @@ from sessions.errors import ConnectionFailed, FileNotFound, InvalidRequest, NoSp
 from sessions.session import Session
 
 PATH_MAX = 1024
+#: what an entry of a directory can be
+KINDS = frozenset({"file", "directory", "link", "special"})
 #: bytes of the tool's first line, which holds a listing
 ANSWER_MAX = 8 * 1024**2
 
@@ -57,7 +59,14 @@ async def list_files(session: Session, path: str) -> list[dict[str, Any]]:
     """
     answer = await _ask(session, {"op": "list", "path": valid_path(path)})
     entries = answer.get("entries")
-    return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+    return [entry for entry in entries if _is_entry(entry)] if isinstance(entries, list) else []
+
+
+def _is_entry(value: object) -> bool:
+    match value:
+        case {"name": str(), "type": str() as kind, "size": int(), "modified": int() | float()}:
+            return kind in KINDS
+    return False
 
 
 async def write_file(session: Session, path: str, size: int, content: AsyncIterable[bytes]) -> None:

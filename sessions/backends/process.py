@@ -23,12 +23,14 @@ from sessions.models import ConnectionInfo, ExitReason, KernelExit
 from sessions.tasks import spawn
 
 _PIECE = 256 * 1024
+#: place of the session's id after the name in `/proc/<pid>/stat`
+_SESSION = 3
 #: seconds a tool has for its end when nobody wants its answer any more
 _TOOL_END = 1.0
 
 
 class ProcessHandle:
-    """One kernel's process group."""
+    """One kernel's processes."""
 
     def __init__(self, process: asyncio.subprocess.Process, info: ConnectionInfo, home: Path, workspace: Path) -> None:
         self.id = home.name
@@ -42,13 +44,16 @@ class ProcessHandle:
 
     async def _bury(self) -> KernelExit:
         code = await self._process.wait()
-        self._signal_group(signal.SIGKILL)  # what the kernel has started goes with it
+        self._kill_all()  # what the kernel has started goes with it
         shutil.rmtree(self._home, ignore_errors=True)
         return KernelExit(ExitReason.KILLED if self._killed else ExitReason.EXITED, code)
 
-    def _signal_group(self, number: signal.Signals) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, number)
+    def _kill_all(self) -> None:
+        """Kill the session that the launcher leads: the kernel has a process group of its own in it."""
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            with suppress(OSError):  # gone meanwhile
+                if int(stat.read_text().rpartition(")")[2].split()[_SESSION]) == self._process.pid:
+                    os.kill(int(stat.parent.name), signal.SIGKILL)
 
     async def wait(self) -> KernelExit:
         """Wait until the kernel is gone."""
@@ -60,10 +65,10 @@ class ProcessHandle:
             self._process.send_signal(signal.SIGINT)
 
     async def kill(self) -> None:
-        """End the process group."""
+        """End the processes."""
         if not self._gone.done():
             self._killed = True
-            self._signal_group(signal.SIGKILL)
+            self._kill_all()
         await self.wait()
 
     async def run_tool(
@@ -96,6 +101,7 @@ class ProcessHandle:
                     await process.wait()
             with suppress(ProcessLookupError):
                 process.kill()
+            await process.stdout.read()  # what nobody has read would keep its end of the pipe open
             await process.wait()
 
 
@@ -145,6 +151,7 @@ class ProcessBackend:
                 env={"PATH": os.defpath},
             )
         except OSError as error:
+            shutil.rmtree(home, ignore_errors=True)
             raise StartFailed(f"the kernel's process could not be made: {error.strerror}") from error
         handle = ProcessHandle(process, info, home, workspace)
         self._kernels.add(handle)

@@ -44,7 +44,7 @@ def besieged(network: str, limits: dict[str, str]) -> Iterator[Gateway]:
     with pytest.MonkeyPatch.context() as environment:
         for name in PLANTED:
             environment.setenv(name, f"{CANARY}-{name}")
-        with gateway("docker", **limits) as serving:
+        with gateway("docker", must_be_ready=True, **limits) as serving:
             yield serving
 
 

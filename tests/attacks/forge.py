@@ -19,7 +19,7 @@ DELIMITER = b"<IDS|MSG>"
 #: the routing id that the gateway's sockets have chosen
 GATEWAY = b"gateway"
 
-kernel: Any = getattr(get_ipython(), "kernel", None)  # type: ignore[no-untyped-call]
+kernel: Any = getattr(get_ipython(), "kernel", None)
 
 
 def parent() -> Json:
@@ -109,7 +109,7 @@ def malformed() -> list[list[bytes]]:
     good = header("stream")
     content = {"name": "stdout", "text": "malformed"}
     deep = b'{"a":' * 5000 + b"1" + b"}" * 5000
-    parts = [
+    parts: list[tuple[Any, ...]] = [
         (good, parent(), {}, b"{"),
         (good, parent(), {}, b""),
         (good, parent(), {}, b"\xff\xfe"),
@@ -146,7 +146,7 @@ def malformed() -> list[list[bytes]]:
         (header("status"), parent(), {}, {}),
         (header("status"), parent(), {}, {"execution_state": ["idle"]}),
         (header("display_data"), parent(), {}, {"data": [1], "metadata": 5, "transient": []}),
-        (header("display_data"), parent(), {}, {"data": {"text/plain": {"a": [None]}}, "transient": {"display_id": {}}}),
+        (header("display_data"), parent(), {}, {"data": {"text/plain": {"a": 1}}, "transient": {"display_id": {}}}),
         (header("update_display_data"), parent(), {}, {"transient": None}),
         (header("execute_result"), parent(), {}, {"execution_count": "1", "data": None}),
         (header("execute_input"), parent(), {}, {"code": 5, "execution_count": -1}),

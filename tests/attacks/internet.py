@@ -48,7 +48,7 @@ def _receive(receiver: socket.socket) -> None:
     here = socket.inet_ntoa(extra[0][2][8:12])
     _say("udp", here, receiver.getsockname()[1])
     info = extra[0][2][:4] + socket.inet_aton(here) + socket.inet_aton(here)
-    answer = _resolved(data) if receiver.getsockname()[1] == 53 else b"!"  # noqa: PLR2004 - DNS
+    answer = _resolved(data) if receiver.getsockname()[1] == 53 else b"!"
     receiver.sendmsg([answer], [(socket.IPPROTO_IP, _IP_PKTINFO, b"\0" * 4 + info[4:])], 0, sender)
 
 

@@ -19,6 +19,7 @@ import stat
 import struct
 import subprocess
 import time
+from collections.abc import Callable
 
 # -- network ---------------------------------------------------------------------------------------------------
 
@@ -28,7 +29,7 @@ def reached(targets: list[list], seconds: float = 2.0) -> list[list]:  # type: i
     trying = {}
     for target in targets:
         connection = socket.socket(socket.AF_INET6 if ":" in target[0] else socket.AF_INET)
-        connection.setblocking(False)
+        connection.settimeout(0)
         if connection.connect_ex(_address(*target)) in {0, errno.EINPROGRESS}:
             trying[connection] = target
         else:
@@ -143,20 +144,20 @@ def boot_log() -> str:
 
 def system_calls() -> list[str]:
     """Which calls succeed that only an administrator may make. Never to be run outside a container."""
-    tries = {
-        "mount": lambda: _LIBC.mount(b"none", b"/tmp", b"tmpfs", 0, None),  # noqa: S108
+    tries: dict[str, Callable[[], int]] = {
+        "mount": lambda: _LIBC.mount(b"none", b"/tmp", b"tmpfs", 0, None),
         "new mounts": lambda: _LIBC.unshare(0x00020000),
         "new network": lambda: _LIBC.unshare(0x40000000),
         "host name": lambda: _LIBC.sethostname(b"evil", 4),
         "root": lambda: _LIBC.setuid(0),
-        "chroot": lambda: _LIBC.chroot(b"/tmp"),  # noqa: S108
+        "chroot": lambda: _LIBC.chroot(b"/tmp"),
     }
     return [name for name, call in tries.items() if call() == 0]
 
 
 def devices_by_number(numbers: list[list]) -> list[list]:  # type: ignore[type-arg]  # JSON
     """Which devices, as type, major and minor number, can be opened once a node for them was made."""
-    node = b"/tmp/node"  # noqa: S108
+    node = b"/tmp/node"
     found = []
     for number in numbers:
         kind, major, minor = number
@@ -177,7 +178,7 @@ def tunnels() -> list[str]:
         made.append("tun")
     with contextlib.suppress(OSError), open("/dev/fuse", "r+b", buffering=0) as device:  # noqa: PTH123
         options = f"fd={device.fileno()},rootmode=40000,user_id=0,group_id=0".encode()
-        if _LIBC.mount(b"evil", b"/tmp", b"fuse", 0, options) == 0:  # noqa: S108
+        if _LIBC.mount(b"evil", b"/tmp", b"fuse", 0, options) == 0:
             made.append("fuse")
     return made
 
@@ -254,7 +255,7 @@ def readable(files: list[str]) -> list[str]:
 def surroundings() -> str:
     """All that programs are told: every process's arguments and environment, and the small files of this user."""
     pieces = [repr(sorted(os.environ.items()))]  # noqa: TID251 - this is the sandbox's
-    for process in filter(str.isdigit, os.listdir("/proc")):
+    for process in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208
         pieces += [_content(f"/proc/{process}/{name}") for name in ("cmdline", "environ", "mountinfo")]
     for folder in ("/home/kernel", "/workspace", "/tmp", "/run", "/etc"):  # noqa: S108
         for place, _, names in os.walk(folder):

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import json
+import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
 from tests.attacks import forge
 from tests.attacks.cells import Attacker
 from tests.attacks.conftest import LIMITS
-from tests.attacks.vitals import Vitals
+from tests.attacks.vitals import Vitals, wait_until
+from tests.gateways import KEYS
 
 pytestmark = pytest.mark.engine
 
@@ -59,14 +65,15 @@ def test_a_cell_whose_idle_is_lost_ends_all_the_same(forger: Attacker) -> None:
 
 def test_a_kernel_that_never_says_idle_again_still_has_its_cells_ended(forger: Attacker) -> None:
     never = "kernel._publish_status = kernel._publish_status_and_flush = lambda *arguments, **options: None\nprint('x')"
-    assert forger.run(never, timeout=6).status in {"ok", "died"}
-    assert forger.run("pass", timeout=6).status in {"ok", "died"}
+    ran = forger.expect("ok", never, timeout=6)
+    assert (ran.text, ran.result["truncated"]) == ("x\n", True)
 
 
 def test_a_kernel_whose_output_no_longer_comes_is_ended(forger: Attacker) -> None:
-    assert forger.run("kernel.iopub_thread.stop()", timeout=6).status in {"ok", "died"}
+    forger.text("threading.Timer(0.2, kernel.iopub_thread.stop).start()")
+    time.sleep(1)
     mute = forger.run("print('unheard')", timeout=6)
-    assert (mute.status, mute.state) == ("died", "lost"), mute.result
+    assert (mute.status, mute.error_code, mute.state) == ("died", "SB010", "lost"), mute.result
     forger.works_again()
 
 
@@ -109,7 +116,8 @@ def test_a_cell_that_pretends_to_have_ended_cannot_keep_the_session(forger: Atta
 def test_what_is_said_to_another_request_is_no_output_of_this_one(forger: Attacker) -> None:
     earlier = forger.text("print(parent()['msg_id'])").strip()
     for someone in (earlier, "", "no-such-id"):
-        assert forger.text(f"on_iopub(message('stream', {{'name': 'stdout', 'text': 'X'}}, {{'msg_id': {someone!r}}}))") == ""
+        said = f"on_iopub(message('stream', {{'name': 'stdout', 'text': 'X'}}, {{'msg_id': {someone!r}}}))"
+        assert forger.text(said) == ""
     forger.still_works()
 
 
@@ -119,23 +127,21 @@ def test_what_is_said_to_another_sessions_request_does_not_reach_it(forger: Atta
     before = sibling.text(marked.replace("sleep(2)", "sleep(0)")).strip()
     number = int(before.rpartition("_")[2])
     guesses = [f"{before.rpartition('_')[0]}_{number + ahead}" for ahead in range(-3, 10)]
-    ends = (
-        f"for guess in {guesses!r} * 20:\n"
-        "    time.sleep(0.01)\n"
-        "    on_iopub(*[message(kind, content, {'msg_id': guess}) for kind, content in "
-        "[('stream', {'name': 'stdout', 'text': 'FORGED'}), ('status', {'execution_state': 'idle'})]])\n"
-        "    on_shell(message('execute_reply', {'status': 'error'}, {'msg_id': guess}))"
+    forger.text(
+        "import time\n"
+        "def forge_all():\n"
+        f"    for guess in {guesses!r} * 20:\n"
+        "        time.sleep(0.01)\n"
+        "        mine = {'msg_id': guess}\n"
+        "        on_iopub(message('stream', {'name': 'stdout', 'text': 'FORGED'}, mine))\n"
+        "        on_iopub(message('status', {'execution_state': 'idle'}, mine))\n"
+        "        on_shell(message('execute_reply', {'status': 'error'}, mine))\n"
+        "threading.Thread(target=forge_all).start()"
     )
-    began = forger.run(f"import threading, time\ndef forge_all():\n{indented(ends)}\nthreading.Thread(target=forge_all).start()")
-    assert began.status == "ok"
     ran = sibling.expect("ok", marked)
     assert "FORGED" not in ran.text
     assert ran.result["duration_ms"] > 2000
     forger.recovers()
-
-
-def indented(code: str) -> str:
-    return "\n".join(f"    {line}" for line in code.splitlines())
 
 
 # -- malformed --------------------------------------------------------------------------------------------------
@@ -162,7 +168,7 @@ def test_deeply_nested_json_is_passed_on_or_dropped(forger: Attacker, depth: int
     ran = forger.expect(
         "ok",
         f"value = b'[' * {depth} + b']' * {depth}\n"
-        "content = b'{\"data\": {\"application/json\": ' + value + b'}, \"metadata\": {}}'\n"
+        'content = b\'{"data": {"application/json": \' + value + b\'}, "metadata": {}}\'\n'
         "on_iopub(message('display_data', content), message('execute_result', content), message('error', content))",
     )
     assert len(ran.outputs) in {0, 1, 2, 3}
@@ -188,7 +194,10 @@ def test_output_below_the_limit_is_complete(evil: Attacker, vitals: Vitals) -> N
 
 
 def test_one_message_of_100_mb_is_refused(forger: Attacker, vitals: Vitals) -> None:
-    send = "kernel.session.send(kernel.iopub_socket, 'stream', {{'name': 'stdout', 'text': 'x' * {size}}}, parent=parent())"
+    send = (
+        "sent = kernel.session.send("
+        "kernel.iopub_socket, 'stream', {{'name': 'stdout', 'text': 'x' * {size}}}, parent=parent())"
+    )
     assert forger.text(send.format(size=MIB)) == "x" * MIB
     with vitals.neighbour.calling(), vitals.bounded():
         ran = forger.run(send.format(size=100_000_000), timeout=30)
@@ -212,56 +221,58 @@ def test_100_mb_on_a_side_channel_are_refused(forger: Attacker, vitals: Vitals, 
     forger.recovers()
 
 
-def test_messages_just_below_the_limit_are_taken_one_by_one(forger: Attacker, vitals: Vitals) -> None:
-    flood = "big = printed('x' * 19_000_000)\non_iopub(*[big] * 100)"
+def test_many_messages_of_the_largest_size_lie_in_memory_one_by_one(forger: Attacker, vitals: Vitals) -> None:
     with vitals.neighbour.calling(), vitals.bounded():
-        forger.run(flood, timeout=20)
+        forger.run("large = printed('x' * 7_000_000)\non_iopub(*[large] * 60)", timeout=20)
     forger.recovers()
 
 
-def test_a_message_of_very_many_tiny_frames_is_bounded(forger: Attacker, vitals: Vitals) -> None:
+def test_a_message_of_very_many_tiny_frames_costs_its_kernel(forger: Attacker, vitals: Vitals) -> None:
+    assert forger.text("on_iopub([*printed('x'), *[b'y'] * 1000])") == "x"
     with vitals.neighbour.calling(), vitals.bounded():
-        forger.run("on_iopub([*printed('x'), *[b'y'] * 1_500_000])", timeout=30)
-    forger.recovers()
+        ran = forger.run("on_iopub([*printed('x'), *[b'y'] * 1_500_000])", timeout=30)
+    assert (ran.status, ran.error_code, ran.state) == ("died", "SB010", "lost"), ran.result
+    forger.works_again()
 
 
 ENDLESS = {
     "print": "while True: print('x' * 1000)",
-    "lines": "while True: print('x')",
     "descriptor": "import os\nwhile True: os.write(1, b'x' * 1000)",
     "child": "import subprocess\nsubprocess.run(['yes'])",
     "both streams": "import sys\nwhile True:\n    print('x', flush=True)\n    print('y', file=sys.stderr, flush=True)",
-    "errors": "import sys\nwhile True:\n    get_ipython().showtraceback((ValueError, ValueError('x'), None))",
-    "displays": "from IPython.display import display\nwhile True: display({'text/plain': 'z' * 5000}, raw=True)",
-    "display ids": (
+    "displays": (
         "from IPython.display import display\nimport itertools\n"
-        "for i in itertools.count(): display({'text/plain': 'z'}, raw=True, display_id=f'{i:0>1000}')"
+        "for i in itertools.count(): display({'text/plain': 'z' * 5000}, raw=True, display_id=f'{i:0>1000}')"
     ),
     "updates": (
         "from IPython.display import display\n"
         "shown = [display({'text/plain': str(i)}, raw=True, display_id='one') for i in range(50)]\n"
         "while True: shown[0].update({'text/plain': 'z' * 100}, raw=True)"
     ),
-    "clearing": "from IPython.display import clear_output\nwhile True:\n    print('x', flush=True)\n    clear_output()",
-    "clearing later": "from IPython.display import clear_output\nwhile True: clear_output(wait=True)",
+    "clearing": (
+        "from IPython.display import clear_output\n"
+        "while True:\n    print('x', flush=True)\n    clear_output()\n    clear_output(wait=True)"
+    ),
     "comms": (
         "import itertools\nfor i in itertools.count():\n"
-        "    on_iopub(message('comm_open', {'comm_id': str(i), 'target_name': '<script>', 'data': {'x': 'y' * 1000}}),\n"
-        "        message('comm_msg', {'comm_id': str(i), 'data': {'x': 'y' * 1000}}))"
+        "    content = {'comm_id': str(i), 'target_name': '<script>', 'data': {'x': 'y' * 1000}}\n"
+        "    on_iopub(message('comm_open', content), message('comm_msg', content))"
     ),
-    "unknown kinds": (
+    "all kinds": (
         "import itertools\nfor i in itertools.count():\n"
-        "    on_iopub(*[message(kind, {'x': 'y' * 1000}) for kind in ('debug_event', 'shutdown_reply', f'kind-{i}')])"
+        "    kinds = ['debug_event', 'shutdown_reply', 'status', 'execute_input', 'iopub_welcome', f'kind-{i}']\n"
+        "    on_iopub(*[message(kind, {'x': 'y' * 1000}) for kind in kinds])"
     ),
-    "starts": "while True: on_iopub(message('execute_input', {'code': 'x', 'execution_count': 1}))",
     "cells": (
         "import itertools\nfor i in itertools.count():\n"
         "    on_iopub(message('execute_input', {'code': 'x' * 1000, 'execution_count': 1}, {'msg_id': f'forged-{i}'}))"
     ),
-    "statuses": "while True: on_iopub(message('status', {'execution_state': 'busy'}))",
     "questions": "while True: on_stdin(message('input_request', {'prompt': 'x' * 1000, 'password': False}))",
-    "replies": "while True: on_shell(message('execute_reply', {'x': 'y' * 1000}, {'msg_id': 'nobody'}))",
-    "control": "while True: on_control(message('interrupt_reply', {'x': 'y' * 1000}, {'msg_id': 'nobody'}))",
+    "replies": (
+        "while True:\n"
+        "    on_shell(message('execute_reply', {'x': 'y' * 1000}, {'msg_id': 'nobody'}))\n"
+        "    on_control(message('interrupt_reply', {'x': 'y' * 1000}, {'msg_id': 'nobody'}))"
+    ),
 }
 
 
@@ -275,25 +286,45 @@ def test_an_endless_flood_ends_with_its_cell(forger: Attacker, vitals: Vitals, f
     forger.recovers()
 
 
-def test_forged_cells_with_very_long_ids_are_bounded(forger: Attacker, vitals: Vitals) -> None:
-    with vitals.neighbour.calling(), vitals.bounded():
-        forger.run(
-            "for i in range(100):\n"
-            "    on_iopub(message('execute_input', {'code': 'x', 'execution_count': 1}, {'msg_id': str(i) * 2_000_000}))",
-            timeout=20,
-        )
+def test_a_client_that_does_not_read_makes_the_gateway_keep_little(forger: Attacker, vitals: Vitals) -> None:
+    with vitals.neighbour.calling(), vitals.bounded(), deaf_client(forger, ENDLESS["both streams"], timeout=4):
+        time.sleep(6)
     forger.recovers()
 
 
-def test_very_long_display_ids_are_bounded(forger: Attacker, vitals: Vitals) -> None:
+@contextlib.contextmanager
+def deaf_client(evil: Attacker, code: str, timeout: float) -> Iterator[None]:
+    """Ask for a streamed execution, and never read a byte of the answer."""
+    address = urlsplit(evil.gateway.url)
+    body = json.dumps({"code": code, "timeout": timeout}).encode()
+    head = (
+        f"POST /v1/sessions/{evil.session}/execute HTTP/1.1\r\nHost: {address.netloc}\r\n"
+        f"Authorization: Bearer {KEYS[evil.tenant]}\r\nAccept: application/x-ndjson\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    )
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect((address.hostname, address.port))
+        connection.sendall(head.encode() + body)
+        yield
+
+
+LONG_NAMES = {
+    "cells": "message('execute_input', {'code': 'x', 'execution_count': 1}, {'msg_id': long})",
+    "displays": "message('display_data', {'data': {}, 'metadata': {}, 'transient': {'display_id': long}})",
+    "updates": "message('update_display_data', {'data': {}, 'metadata': {}, 'transient': {'display_id': long}})",
+    "kinds": "message(long, {})",
+    "ids": "message('stream', {}, msg_id=long)",
+    "comms": "message('comm_open', {'comm_id': long})",
+}
+
+
+def test_no_name_that_a_kernel_makes_up_is_kept(forger: Attacker, vitals: Vitals) -> None:
+    """One of each is a drop; what is kept of all of them would be more than the gateway may take."""
     with vitals.neighbour.calling(), vitals.bounded():
-        forger.run(
-            "for i in range(100):\n"
-            "    shown = {'data': {}, 'metadata': {}, 'transient': {'display_id': str(i) * 2_000_000}}\n"
-            "    on_iopub(message('display_data', shown), message('update_display_data', shown))",
-            timeout=20,
-        )
-    forger.recovers()
+        for name in LONG_NAMES.values():
+            forger.run(f"for i in range(40):\n    long = f'{{i:x>2000000}}'\n    on_iopub({name})", timeout=20)
+    forger.still_works()
 
 
 def test_a_forged_question_of_any_form_is_answered_or_ignored(forger: Attacker) -> None:
@@ -322,7 +353,7 @@ def test_a_channel_that_is_dropped_again_and_again_costs_its_kernel(forger: Atta
         "    server.listen(100)\n"
         "    while True:\n"
         "        connection, _ = server.accept()\n"
-        "        try: connection.sendall({greeting})\n"
+        "        try: connection.sendall(b'\\xff' * 5000)\n"
         "        except OSError: pass\n"
         "        connection.close()\n"
         "threading.Thread(target=hang_up, daemon=True).start()\n"
@@ -332,10 +363,9 @@ def test_a_channel_that_is_dropped_again_and_again_costs_its_kernel(forger: Atta
         "time.sleep(5)"
     )
     with vitals.neighbour.calling(), vitals.bounded():
-        ran = forger.run(listen.format(greeting="b'\\xff' * 5000"), timeout=8)
-    assert ran.status in {"ok", "died", "timeout", "error"}
-    forger.run("pass", timeout=8)
-    forger.recovers()
+        ran = forger.run(listen, timeout=8)
+    assert (ran.status, ran.error_code, ran.state) == ("died", "SB010", "lost"), ran.result
+    forger.works_again()
 
 
 # -- violence ---------------------------------------------------------------------------------------------------
@@ -344,7 +374,7 @@ VIOLENCE = {
     "kills its kernel": "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)",
     "leaves": "import os\nos._exit(0)",
     "crashes": "import ctypes\nctypes.string_at(0)",
-    "kills everybody": "import os, signal\nos.kill(-1, signal.SIGKILL)",
+    "kills its group": "import os, signal\nos.killpg(0, signal.SIGKILL)",
 }
 
 
@@ -356,7 +386,7 @@ def test_a_kernel_that_is_no_more_is_told(evil: Attacker, code: str) -> None:
     evil.works_again()
 
 
-@pytest.mark.parametrize("number", ["SIGKILL", "SIGSTOP", "SIGTERM", "SIGINT", "SIGSEGV"])
+@pytest.mark.parametrize("number", ["SIGKILL", "SIGSTOP", "SIGTERM"])
 def test_a_signal_to_the_first_process_harms_itself_only(evil: Attacker, number: str) -> None:
     evil.run(f"import os, signal, time\nos.kill(1, signal.{number})\ntime.sleep(0.5)", timeout=5)
     evil.recovers()
@@ -366,13 +396,10 @@ def test_a_signal_to_the_first_process_harms_itself_only(evil: Attacker, number:
     "code",
     [
         "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)",
-        "import signal, time\nsignal.pthread_sigmask(signal.SIG_BLOCK, range(1, 32))\nwhile True: time.sleep(1)",
-        "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass",
         "import time\nwhile True:\n    try: time.sleep(60)\n    except BaseException: pass",
-        "import ctypes\nctypes.CDLL(None).pause()",
         "import re\nre.match(r'(a+)+$', 'a' * 45 + 'b')",
     ],
-    ids=["stopped", "masked", "ignored", "caught", "in C", "in the interpreter"],
+    ids=["stopped", "caught", "in the interpreter"],
 )
 def test_a_cell_that_no_interrupt_reaches_ends_with_its_kernel(evil: Attacker, vitals: Vitals, code: str) -> None:
     with vitals.neighbour.calling():
@@ -384,25 +411,20 @@ def test_a_cell_that_no_interrupt_reaches_ends_with_its_kernel(evil: Attacker, v
 MUTILATIONS = {
     "output closed": "import sys\nsys.stdout.close(); sys.stderr.close(); sys.stdout = sys.stderr = None",
     "descriptors closed": "import os\nos.closerange(3, 256)",
-    "no display hook": "import sys\nsys.displayhook = None\nget_ipython().display_pub = None",
     "no run_cell": "get_ipython().run_cell = get_ipython().run_cell_async = None",
-    "no session": "get_ipython().kernel.session = None",
-    "no key": "get_ipython().kernel.session.key = b'other'",
-    "loop closed": "get_ipython().kernel.shell_channel_thread.io_loop.stop()",
-    "control stopped": "get_ipython().kernel.control_thread.io_loop.add_callback(lambda: __import__('time').sleep(60))",
-    "builtins gone": "import builtins\nfor name in ('print', 'getattr', 'isinstance', 'len'): delattr(builtins, name)",
-    "exit": "exit()",
-    "shutdown": "get_ipython().kernel.do_shutdown(False)",
+    "another key": "get_ipython().kernel.session.key = b'another'",
+    "loop stopped": "get_ipython().kernel.shell_channel_thread.io_loop.stop()",
+    "no builtins": "import builtins\nfor name in ('print', 'getattr', 'isinstance', 'len'): delattr(builtins, name)",
+    "shut down": "get_ipython().kernel.do_shutdown(False)",
 }
 
 
 @pytest.mark.parametrize("code", MUTILATIONS.values(), ids=MUTILATIONS)
 def test_a_mutilated_kernel_is_used_or_replaced_but_never_waited_for(evil: Attacker, code: str) -> None:
-    evil.run(code, timeout=4)
-    evil.run("x = 1", timeout=4)
-    ran = evil.run("print(6 * 7)", timeout=4, grace=20)
-    if ran.text != "42\n":
-        evil.gateway.call("POST", f"/v1/sessions/{evil.session}/restart")
+    evil.run(code, timeout=2, grace=12)
+    if evil.run("print(6 * 7)", timeout=2, grace=15).text != "42\n":
+        restarted = evil.gateway.call("POST", f"/v1/sessions/{evil.session}/restart")
+        assert restarted.status_code == 200, restarted.text
         assert evil.text("print(6 * 7)", grace=60) == "42\n"
 
 
@@ -454,11 +476,12 @@ def test_a_process_that_outlives_its_cell_keeps_no_session_alive(
         grace=60,
     )
     container = evil.container["Id"]
-    deadline = time.monotonic() + 20
-    while vitals.gateway.call("GET", f"/v1/sessions/{evil.session}").status_code != 404:
-        assert time.monotonic() < deadline, "it was not culled"
-        time.sleep(0.5)
-    assert container not in [item["Id"] for item in vitals.gateway.containers()]
+    wait_until(
+        lambda: vitals.gateway.call("GET", f"/v1/sessions/{evil.session}").status_code == 404,
+        lambda: "it is there",
+        seconds=20,
+    )
+    wait_until(lambda: container not in [item["Id"] for item in vitals.gateway.containers()])
 
 
 def test_a_process_that_hides_is_gone_with_its_session(evil: Attacker) -> None:
@@ -468,16 +491,15 @@ def test_a_process_that_hides_is_gone_with_its_session(evil: Attacker) -> None:
         "subprocess.Popen(['setsid', 'sh', '-c', f'({hidden}) & disown; exec sleep 600'], start_new_session=True)"
     )
     container = evil.container["Id"]
+    assert _cgroups_of(container)
     evil.end()
     assert container not in [item["Id"] for item in evil.gateway.containers()]
-    assert not _cgroups_of(container)
+    assert _cgroups_of(container) == []
 
 
 def _cgroups_of(container: str) -> list[str]:
     """The control groups that the host still has for a container."""
-    from pathlib import Path
-
-    return [str(path) for path in Path("/sys/fs/cgroup").glob(f"**/{container}") if (path / "cgroup.procs").exists()]
+    return [str(path) for path in Path("/sys/fs/cgroup").glob(f"**/{container}")]
 
 
 def test_payloads_and_expressions_of_a_reply_are_nobodys_business(forger: Attacker) -> None:

@@ -92,9 +92,7 @@ def test_a_fork_bomb_ends_with_its_cell(evil: Attacker, vitals: Vitals, bomb: st
 
 
 @pytest.mark.parametrize("bomb", MEMORY_BOMBS.values(), ids=MEMORY_BOMBS)
-def test_a_kernel_that_outgrows_its_memory_is_ended_and_that_is_told(
-    evil: Attacker, vitals: Vitals, bomb: str
-) -> None:
+def test_a_kernel_that_outgrows_its_memory_is_ended_and_that_is_told(evil: Attacker, vitals: Vitals, bomb: str) -> None:
     evil.text("kept = b'x' * (64 << 20); print(len(kept))")  # below the limit there is memory
     with vitals.neighbour.calling():
         ran = evil.run(bomb, timeout=60)

@@ -1,4 +1,4 @@
-"""What hostile code finds in its sandbox: no privilege, no secret, no device, and nowhere to write but its own places."""
+"""What hostile code finds in its sandbox: no privilege, no secret, no device, and only its own places to write to."""
 
 from __future__ import annotations
 
@@ -114,14 +114,11 @@ def test_a_device_node_of_ones_own_making_opens_no_device_of_the_host(evil: Atta
 
 
 def test_the_hosts_memory_and_keys_cannot_be_read(evil: Attacker) -> None:
-    files = ["/proc/kcore", "/proc/kmsg", "/dev/mem", "/proc/1/mem", "/proc/sysrq-trigger", "/sys/firmware/dmi/tables/DMI"]
-    assert evil.probe(probes.readable, [*files, "/etc/shadow", "/etc/passwd", "/proc/self/status"]) == [
-        "/etc/passwd",
-        "/proc/self/status",
-    ]
-    assert evil.probe(probes.changeable, ["/proc/sysrq-trigger", "/proc/sys/kernel/core_pattern", "/dev/null"]) == [
-        "/dev/null"
-    ]
+    closed = ["/proc/kcore", "/proc/kmsg", "/dev/mem", "/proc/1/mem", "/sys/firmware/dmi/tables/DMI", "/etc/shadow"]
+    opened = ["/etc/passwd", "/proc/self/status"]
+    assert evil.probe(probes.readable, [*closed, *opened]) == opened
+    switches = ["/proc/sysrq-trigger", "/proc/sys/kernel/core_pattern", "/sys/kernel/uevent_helper"]
+    assert evil.probe(probes.changeable, [*switches, "/dev/null"]) == ["/dev/null"]
 
 
 def test_no_program_of_the_image_gives_its_owners_rights(own: Bench) -> None:

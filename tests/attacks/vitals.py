@@ -45,11 +45,6 @@ class Neighbour:
         assert (reply["status"], reply["state"], text_of(reply)) == ("ok", "preserved", "42\n"), reply
         return time.monotonic() - began
 
-    def show_much(self) -> None:
-        """Run a cell that shows as much as a cell may."""
-        reply = self._gateway.execute("neighbour", "for _ in range(20): print('x' * 2**19, flush=True)", tenant="bob")
-        assert reply["status"] == "ok", reply["status"]
-
     @contextlib.contextmanager
     def calling(self) -> Iterator[list[float]]:
         """Let it call all the time; the list fills with its latencies."""
@@ -84,20 +79,14 @@ class Vitals:
     neighbour: Neighbour
     #: containers at rest: the neighbour's and the warm ones
     containers: int
-    #: bytes and descriptors before any load
     memory: int = field(init=False)
     descriptors: int = field(init=False)
-    #: bytes after outputs as large as they may be: what the C library keeps of them for the next ones is no leak
-    memory_used: int = field(init=False)
     log_size: int = field(init=False)
 
     def __post_init__(self) -> None:
         wait_until(lambda: len(self.gateway.containers()) == self.containers, seconds=60)
         self.memory = self.gateway.memory()
         self.descriptors = self._descriptors()
-        for _ in range(3):
-            self.neighbour.show_much()
-        self.memory_used = self.gateway.memory()
         self.log_size = self.gateway.log.stat().st_size
 
     def check(self) -> None:
@@ -105,7 +94,7 @@ class Vitals:
         assert self.gateway.process.poll() is None, "the gateway has ended"
         assert self.neighbour.ask() < PROMPT
         wait_until(lambda: self._descriptors() <= self.descriptors + DESCRIPTORS_MORE, self._descriptors)
-        wait_until(lambda: self.gateway.memory() <= self.memory_used + KEPT_MAX, lambda: self.gateway.memory() / MIB)
+        wait_until(lambda: self.gateway.memory() <= self.memory + KEPT_MAX, lambda: self.gateway.memory() / MIB)
         wait_until(lambda: len(self.gateway.containers()) <= self.containers, self.gateway.containers)
         news = self._news()
         assert faults(news) == []

@@ -9,6 +9,7 @@ from http import HTTPMethod
 from typing import Any, cast
 
 import pytest
+import requests
 
 from kernel_gateway.dialects import DIALECTS
 from kernel_gateway.handlers import MAX_BODY, BaseHandler
@@ -383,6 +384,18 @@ def test_who_has_no_key_need_not_send_the_body_to_hear_so(gateway: Gateway) -> N
     for method, target in (("POST", EXECUTE), ("PUT", f"/v1/sessions/{SHARED}/files/f")):
         answer = raw(gateway, method, target, headers=(("Content-Length", "4000000"),))
         assert failure(answer) == (401, "SB020")
+
+
+@pytest.mark.parametrize(("method", "target"), [("POST", EXECUTE), ("GET", "/v1/sessions"), ("POST", "/nowhere")])
+@pytest.mark.parametrize("size", [0, 2, 100_000])
+def test_a_client_that_keeps_its_connection_hears_every_refusal(
+    gateway: Gateway, method: str, target: str, size: int
+) -> None:
+    with requests.Session() as client:
+        for _ in range(30):
+            headers = {"Authorization": "Bearer not-a-key-at-all"}
+            response = client.request(method, gateway.url + target, data=b"x" * size, headers=headers, timeout=10)
+            assert response.status_code in {401, 404}
 
 
 # -- methods and paths -----------------------------------------------------------------------------------------

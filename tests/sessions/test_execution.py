@@ -377,7 +377,7 @@ async def test_a_kernel_that_sends_only_garbage_is_replaced(
             cell.kernel.send_raw("iopub", [b"garbage"])
 
     result = await run(session, world.backend.on("garbage", floods_garbage))
-    assert (result.status, str(result.error)) == (Status.DIED, "the kernel sent only malformed messages")
+    assert (result.status, type(result.error)) == (Status.DIED, KernelDied)
     assert (await run(session, "1")).status is Status.OK
 
 
@@ -636,6 +636,7 @@ async def test_questions_are_counted(world: World, session: Session, monkeypatch
     async def floods_questions(cell: Cell) -> None:
         for _ in range(100):
             cell.kernel.send("stdin", Saying("input_request", {"prompt": "?"}), cell.request, b"gateway")
+        await asyncio.sleep(0.1)
         cell.ends()
 
     events, result = await watch(session, world.backend.on("flood", floods_questions), interactive=True)

@@ -214,10 +214,22 @@ async def test_less_than_was_announced_is_a_failure(world: World, session: Sessi
         await content(session)
 
 
-@pytest.mark.parametrize("entries", [None, 1, "x", {}, [1, None, "x", []]])
+ENTRY = {"name": "a", "type": "file", "size": 1, "modified": 1.5}
+WRONG: list[dict[str, Any]] = [{"name": 1}, {"type": "door"}, {"type": []}, {"size": "1"}, {"modified": None}]
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        *(None, 1, "x", {}, [1, None, "x", [], {}]),
+        *([ENTRY | wrong] for wrong in WRONG),
+    ],
+)
 async def test_a_listing_holds_entries_or_nothing(world: World, session: Session, entries: object) -> None:
     says(world, {"entries": entries})
     assert await list_files(session, "") == []
+    says(world, {"entries": [ENTRY]})
+    assert await list_files(session, "") == [ENTRY]
 
 
 @pytest.mark.parametrize(

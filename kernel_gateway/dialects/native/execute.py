@@ -40,6 +40,8 @@ class ExecuteHandler(JsonHandler):
     async def post(self, name: str) -> None:
         """Run a cell; the session is made on first use."""
         request = self.body(Execute).request(self.gateway.settings)
+        if self.http.stream.closed():
+            return  # the client has left already, and that is told only once
         self._work = spawn(self._run(SessionKey(self.tenant, name), request), "execute")
         await asyncio.wait({self._work})
         if not self._work.cancelled():

@@ -1,37 +1,47 @@
 """What every place where kernels run must do. One suite, over all of them.
 
-To put a backend under it: add one line to `BACKENDS`.
+To put a backend under it, add one line to `BACKENDS`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
+import orjson
 import pytest
 
 from sessions.backends.base import Backend, KernelHandle, Launch
 from sessions.backends.process import ProcessBackend
-from sessions.errors import KernelDied, SessionClosed
+from sessions.errors import SessionClosed
 from sessions.kernel import Kernel
-from sessions.models import ExitReason, KernelExit, Limits
-from sessions.quotas import Quotas, TenantLimits
-from sessions.session import KernelSource, Session, Surroundings
-from tests.fakes import KERNELSPECS, PYTHON, FakeBackend, run
+from sessions.messages import Message
+from sessions.models import ExitReason, KernelExit
+from sessions.tasks import spawn
+from tests.fakes import KERNELSPECS, FakeBackend
 
-#: every backend, and whether it needs what only some machines have
+#: every backend, with its marks when it needs what only some machines have
 BACKENDS: list[Any] = [
     pytest.param(FakeBackend, id="fake"),
     pytest.param(ProcessBackend, id="process"),
 ]
 
-#: seconds for a kernel's end to be noticed
+LAUNCH = Launch(KERNELSPECS.find("python"), env={"GREETING": "hello"})
+#: seconds within which the end of a kernel is noticed
 NOTICED = 3.0
+#: what the gateway's process has in its environment, and a kernel never
+CANARY = "KERNEL_GATEWAY_TEST_CANARY"
+#: all that a kernel's environment may hold besides what was asked for
+ALLOWED = {
+    *("HOME", "LANG", "PATH", "TERM", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"),
+    # set by the interpreter or by IPython for its own cells
+    *("LC_CTYPE", "PYDEVD_USE_FRAME_EVAL", "CLICOLOR", "CLICOLOR_FORCE", "FORCE_COLOR", "PAGER", "GIT_PAGER"),
+    *("MPLBACKEND", "PYTHONUNBUFFERED"),
+}
 
 
 @pytest.fixture(params=BACKENDS)
@@ -45,32 +55,253 @@ async def backend(request: pytest.FixtureRequest, nothing_left: None) -> AsyncIt
 
 @pytest.fixture
 async def kernel(backend: Backend) -> AsyncIterator[Kernel]:
-    kernel = await Kernel.start(backend, Launch(PYTHON))
+    kernel = await Kernel.start(backend, LAUNCH)
     yield kernel
     await kernel.kill(SessionClosed())
 
 
-class Cells(KernelSource):
-    """Hands one kernel to a session, for tests that run code."""
-
-    def __init__(self, kernel: Kernel) -> None:
-        self._kernel = kernel
-
-    async def acquire(self, launch: Launch) -> Kernel:
-        return self._kernel
-
-    async def delete_workspace(self, workspace: str) -> None:
-        pass
+@pytest.fixture
+async def handle(backend: Backend) -> AsyncIterator[KernelHandle]:
+    """A kernel that need not have answered: tools run beside it."""
+    handle = await backend.start(replace(LAUNCH, workspace="ws"))
+    yield handle
+    await handle.kill()
 
 
-async def session_on(kernel: Kernel) -> Session:
-    """A session that runs its cells in this kernel."""
-    from sessions.execution import Patience
-    from sessions.models import SessionKey, SessionSpec
+async def execute(kernel: Kernel, code: str) -> tuple[str, str]:
+    """Run a cell.
 
-    around = Surroundings(
-        Cells(kernel), Quotas(TenantLimits()), asyncio.get_running_loop().time, lambda *_: None, Patience()
-    )
-    session = Session(SessionKey("acme", "s1"), SessionSpec(), kernel.launch.kernelspec, around)
-    await session.ensure_kernel()
-    return session
+    Returns:
+        its reply's status, or its error's name; and what it has printed.
+    """
+    seen: list[Message] = []
+    news = asyncio.Event()
+
+    def note(message: Message) -> None:
+        seen.append(message)
+        news.set()
+
+    kernel.connection.on_message = note
+    content = {"code": code, "silent": False, "store_history": True, "allow_stdin": False}
+    msg_id = kernel.connection.send("shell", "execute_request", content)
+    async with asyncio.timeout(10):
+        while not (outcome := _outcome([message for message in seen if message.parent_id == msg_id])):
+            news.clear()
+            await news.wait()
+    return outcome
+
+
+def _outcome(seen: list[Message]) -> tuple[str, str] | None:
+    replies = [message.content for message in seen if message.type == "execute_reply"]
+    if not replies or not any(message.content.get("execution_state") == "idle" for message in seen):
+        return None
+    printed = "".join(message.content["text"] for message in seen if message.type == "stream")
+    return str(replies[0].get("ename", replies[0]["status"])), printed
+
+
+async def tool(handle: KernelHandle, op: str, path: str, content: bytes | None = None, size: int = -1) -> bytes:
+    """All that the files tool answers."""
+
+    async def stdin() -> AsyncIterator[bytes]:
+        yield content or b""
+
+    request = {"op": op, "path": path, "size": size if size >= 0 else len(content or b"")}
+    output = handle.run_tool("files", orjson.dumps(request).decode(), stdin() if content is not None else None)
+    async with aclosing(output):
+        return b"".join([piece async for piece in output])
+
+
+async def answer(handle: KernelHandle, op: str, path: str, **more: Any) -> dict[str, Any]:
+    """The files tool's answer, when that is all there is."""
+    parsed: dict[str, Any] = orjson.loads(await tool(handle, op, path, **more))
+    return parsed
+
+
+# -- a kernel's life -------------------------------------------------------------------------------------------
+
+
+async def test_a_kernel_answers_and_keeps_its_variables(kernel: Kernel) -> None:
+    assert await execute(kernel, "x = 41") == ("ok", "")
+    assert await execute(kernel, "print(x + 1)") == ("ok", "42\n")
+    assert await execute(kernel, "1 / 0") == ("ZeroDivisionError", "")
+    assert await execute(kernel, "print(x)") == ("ok", "41\n")
+
+
+async def test_an_interrupt_stops_the_cell_and_nothing_else(kernel: Kernel) -> None:
+    await execute(kernel, "x = 1")
+    await kernel.handle.interrupt()  # of a kernel at rest: nothing happens
+    assert await execute(kernel, "print(x)") == ("ok", "1\n")
+    cell = spawn(execute(kernel, "import time; time.sleep(60)"), "cell")
+    await asyncio.sleep(0.2)
+    await kernel.handle.interrupt()
+    assert (await cell)[0] == "KeyboardInterrupt"
+    assert await execute(kernel, "print(x)") == ("ok", "1\n")
+
+
+async def test_a_kernel_can_be_killed_once_and_for_all(kernel: Kernel) -> None:
+    waiting = spawn(kernel.handle.wait(), "waits")
+    await asyncio.gather(kernel.handle.kill(), kernel.handle.kill())
+    await kernel.handle.kill()
+    assert (await waiting).reason is ExitReason.KILLED
+    assert (await kernel.handle.wait()).reason is ExitReason.KILLED
+    await kernel.handle.interrupt()
+
+
+async def test_a_kernel_that_ends_by_itself_is_noticed(kernel: Kernel) -> None:
+    kernel.connection.send("shell", "execute_request", {"code": "import os; os._exit(3)", "silent": False})
+    async with asyncio.timeout(NOTICED):
+        assert await kernel.handle.wait() == KernelExit(ExitReason.EXITED, 3)
+    await kernel.handle.kill()
+    assert await kernel.handle.wait() == KernelExit(ExitReason.EXITED, 3)
+
+
+async def test_two_kernels_have_nothing_in_common(backend: Backend, kernel: Kernel) -> None:
+    other = await Kernel.start(backend, LAUNCH)
+    await execute(kernel, "x = 1")
+    assert (await execute(other, "print(x)"))[0] == "NameError"
+    await tool(kernel.handle, "write", "a", content=b"mine")
+    assert (await answer(other.handle, "read", "a"))["error"] == "absent"
+    one, two = kernel.handle.connection_info, other.handle.connection_info
+    assert kernel.handle.id != other.handle.id
+    assert len({one.key, two.key, one.curve_secretkey, two.curve_secretkey}) == 4
+    await other.kill(SessionClosed())
+    assert await execute(kernel, "print(x)") == ("ok", "1\n")
+
+
+async def test_nothing_is_left_when_all_is_over(backend: Backend) -> None:
+    kernels = await asyncio.gather(*(Kernel.start(backend, LAUNCH) for _ in range(2)))
+    await backend.close()
+    assert {(await kernel.handle.wait()).reason for kernel in kernels} == {ExitReason.KILLED}
+
+
+# -- secrets ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_kernel_sees_the_environment_it_was_given_and_nothing_of_ours(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(CANARY, "secret")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    kernel = await Kernel.start(backend, LAUNCH)
+    _, printed = await execute(kernel, "import json, os; print(json.dumps(dict(os.environ)))")
+    env = json.loads(printed)
+    assert env["GREETING"] == "hello"
+    assert set(env) - ALLOWED == {"GREETING"}
+    assert "secret" not in printed
+    await kernel.kill(SessionClosed())
+
+
+async def test_no_secret_is_shown(handle: KernelHandle) -> None:
+    info = handle.connection_info
+    secrets = [secret.decode() for secret in (info.key, info.curve_secretkey, info.curve_publickey) if secret]
+    assert len(secrets) == 3
+    shown = f"{info!r} {info} {handle!r} {vars(handle)!r}"
+    assert not [secret for secret in secrets if secret in shown]
+
+
+async def test_a_kernel_speaks_only_encrypted(kernel: Kernel) -> None:
+    plain = replace(kernel.handle.connection_info, curve_publickey=None)
+    eavesdropper = type(kernel.connection)(plain, max_message_bytes=10_000)
+    heard: list[Message] = []
+    eavesdropper.on_message = heard.append
+    assert await execute(kernel, "print('secret')") == ("ok", "secret\n")
+    await asyncio.sleep(0.05)
+    assert heard == []
+    eavesdropper.close()
+
+
+# -- files -----------------------------------------------------------------------------------------------------
+
+
+async def test_files_are_written_read_listed_and_deleted(handle: KernelHandle) -> None:
+    everything = bytes(range(256)) * 4000
+    assert await answer(handle, "write", "dir/a.bin", content=everything) == {"size": len(everything)}
+    line, _, content = (await tool(handle, "read", "dir/a.bin")).partition(b"\n")
+    assert (orjson.loads(line), content) == ({"size": len(everything)}, everything)
+    (entry,) = (await answer(handle, "list", "dir"))["entries"]
+    assert (entry["name"], entry["type"], entry["size"]) == ("a.bin", "file", len(everything))
+    assert await answer(handle, "delete", "dir") == {}
+    assert await answer(handle, "list", "") == {"entries": []}
+
+
+async def test_cells_and_tools_see_the_same_files(kernel: Kernel) -> None:
+    await tool(kernel.handle, "write", "a", content=b"from outside")
+    code = "from pathlib import Path; Path('b').write_text('from inside'); print(Path('a').read_text())"
+    assert await execute(kernel, code) == ("ok", "from outside\n")
+    assert (await tool(kernel.handle, "read", "b")).endswith(b"from inside")
+
+
+async def test_whatever_a_cell_has_put_there_costs_at_most_an_error(kernel: Kernel) -> None:
+    trap = "import os; os.mkfifo('fifo'); os.symlink('/etc/passwd', 'out'); os.symlink('/etc', 'etc'); os.mkdir('dir')"
+    assert (await execute(kernel, trap))[0] == "ok"
+    handle = kernel.handle
+    async with asyncio.timeout(5):
+        answers = {
+            path: (await answer(handle, "read", path))["error"]
+            for path in ("fifo", "out", "etc/passwd", "dir", "none", "../..", "/etc/passwd")
+        }
+    assert answers == {
+        "fifo": "special",
+        "out": "outside",
+        "etc/passwd": "outside",
+        "dir": "directory",
+        "none": "absent",
+        "../..": "outside",
+        "/etc/passwd": "outside",
+    }
+    assert (await answer(handle, "write", "out", content=b"x"))["error"] == "outside"
+    assert (await answer(handle, "write", "etc/x", content=b"x"))["error"] == "outside"
+    assert (await answer(handle, "write", "dir", content=b"x"))["error"] == "directory"
+    kinds = {entry["name"]: entry["type"] for entry in (await answer(handle, "list", ""))["entries"]}
+    assert kinds == {"fifo": "special", "out": "link", "etc": "link", "dir": "directory"}
+
+
+async def test_an_upload_that_breaks_off_leaves_the_old_file(handle: KernelHandle) -> None:
+    await tool(handle, "write", "a", content=b"old")
+    assert (await answer(handle, "write", "a", content=b"new", size=1000))["error"] == "incomplete"
+    assert (await tool(handle, "read", "a")).endswith(b"old")
+    assert len((await answer(handle, "list", ""))["entries"]) == 1
+
+
+async def test_who_leaves_an_upload_ends_it_and_leaves_nothing_of_it(handle: KernelHandle) -> None:
+    async def never() -> AsyncIterator[bytes]:
+        await asyncio.Event().wait()
+        yield b""
+
+    output = handle.run_tool("files", '{"op": "write", "path": "a", "size": 1}', never())
+    async with asyncio.timeout(3):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.3):  # for the tool to have begun
+                await anext(output)
+        await output.aclose()
+    assert await answer(handle, "list", "") == {"entries": []}
+
+
+async def test_who_leaves_a_download_ends_it(handle: KernelHandle) -> None:
+    await tool(handle, "write", "a", content=b"x" * 5_000_000)
+    output = handle.run_tool("files", '{"op": "read", "path": "a"}')
+    async with asyncio.timeout(3):
+        assert await anext(output)
+        await output.aclose()
+    assert (await answer(handle, "list", ""))["entries"][0]["size"] == 5_000_000
+
+
+async def test_a_workspace_outlives_its_kernels_until_it_is_deleted(backend: Backend) -> None:
+    for number, before in enumerate([[], ["a"]]):
+        handle = await backend.start(replace(LAUNCH, workspace="ws"))
+        names = [entry["name"] for entry in (await answer(handle, "list", ""))["entries"]]
+        assert names == before
+        await tool(handle, "write", "a", content=str(number).encode())
+        await handle.kill()
+    await backend.delete_workspace("ws")
+    await backend.delete_workspace("never there")
+    handle = await backend.start(replace(LAUNCH, workspace="ws"))
+    assert await answer(handle, "list", "") == {"entries": []}
+    await handle.kill()
+
+
+async def test_two_kernels_may_share_a_workspace(backend: Backend, handle: KernelHandle) -> None:
+    other = await backend.start(replace(LAUNCH, workspace="ws"))
+    await tool(handle, "write", "a", content=b"shared")
+    assert (await tool(other, "read", "a")).endswith(b"shared")
+    await other.kill()

@@ -1,0 +1,213 @@
+"""The first process beside user code, started as a container or the process backend would start it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sessions.backends.base import KERNEL_IMAGE
+
+LAUNCHER = [sys.executable, "-I", "-S", str(KERNEL_IMAGE / "launcher.py")]
+#: the same, adopting orphans as PID 1 of a container does (PR_SET_CHILD_SUBREAPER)
+AS_FIRST = [
+    *(sys.executable, "-c"),
+    "import ctypes, os, sys; ctypes.CDLL(None).prctl(36, 1); os.execv(sys.argv[1], sys.argv[1:])",
+    *LAUNCHER,
+]
+
+Launch = Callable[..., subprocess.Popen[bytes]]
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Iterator[Launch]:
+    """Start a launcher whose kernel is a shell script."""
+    started = []
+
+    def start(script: str, *, program: list[str] | None = None, **changes: Any) -> subprocess.Popen[bytes]:
+        handshake = {
+            "argv": ["/bin/sh", "-c", script],
+            "connection": {"key": "secret"},
+            "connection_file": str(tmp_path / "connection.json"),
+            "cwd": str(tmp_path),
+            "env": {"GREETING": "hello"},
+            **changes,
+        }
+        environment = {"PATH": os.defpath, "CANARY": "of the gateway"}
+        process = subprocess.Popen(
+            program or LAUNCHER,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env=environment,
+        )
+        started.append(process)
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(handshake).encode() + b"\n")
+        process.stdin.flush()
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def report(tmp_path: Path, name: str = "report") -> str:
+    """What the script has written to a file, once it has."""
+    path = tmp_path / name
+    for _ in range(500):
+        if path.exists() and (text := path.read_text()).endswith("\n"):
+            return text.strip()
+        time.sleep(0.01)
+    pytest.fail(f"{name} was not written")
+
+
+def runs(pid: str) -> bool:
+    """Whether a process exists, and is more than its own remains."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def ends(condition: Callable[[], bool]) -> bool:
+    """Whether something stops to hold within seconds."""
+    for _ in range(300):
+        if not condition():
+            return True
+        time.sleep(0.01)
+    return False
+
+
+# -- the end ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", [0, 1, 42, 255])
+def test_a_kernel_s_exit_code_is_the_launcher_s(launch: Launch, code: int) -> None:
+    assert launch(f"exit {code}").wait(5) == code
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM])
+def test_a_signal_that_ends_the_kernel_is_told_as_shells_do(launch: Launch, number: signal.Signals) -> None:
+    assert launch(f"kill -{number.value} $$").wait(5) == 128 + number
+
+
+def test_a_kernel_that_is_not_there_ends_at_once(launch: Launch) -> None:
+    assert launch("", argv=["/no/such/program"]).wait(5) == 127
+
+
+def test_a_handshake_that_is_none_starts_nothing(launch: Launch, tmp_path: Path) -> None:
+    process = subprocess.Popen(LAUNCHER, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.communicate(b"not json\n", timeout=5)
+    assert process.returncode == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+# -- signals ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["INT", "TERM"])
+def test_a_signal_is_passed_on(launch: Launch, tmp_path: Path, name: str) -> None:
+    process = launch(f"trap 'exit 7' {name}; echo ready > report; while :; do sleep 0.01; done")
+    report(tmp_path)
+    process.send_signal(getattr(signal, f"SIG{name}"))
+    assert process.wait(5) == 7
+
+
+def test_a_signal_also_reaches_what_the_kernel_waits_for(launch: Launch, tmp_path: Path) -> None:
+    process = launch("trap : INT; sh -c 'echo $$ > report; exec sleep 1000'; exit 3")
+    child = report(tmp_path)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(5) == 3
+    assert not runs(child)
+
+
+def test_the_launcher_outlives_the_signals_it_passes_on(launch: Launch, tmp_path: Path) -> None:
+    process = launch(
+        "trap 'echo caught > caught' INT; echo ready > report; for _ in 1 2 3 4 5; do sleep 0.1; done; exit 4"
+    )
+    report(tmp_path)
+    process.send_signal(signal.SIGINT)
+    report(tmp_path, "caught")
+    assert process.wait(5) == 4
+
+
+# -- processes -------------------------------------------------------------------------------------------------
+
+
+def test_orphans_are_taken_care_of(launch: Launch, tmp_path: Path) -> None:
+    orphan = "(sh -c 'echo $$ > orphan; exec sleep 0.05' &)"
+    process = launch(f"{orphan}; sleep 0.5; echo done > report; sleep 1000", program=AS_FIRST)
+    pid = report(tmp_path, "orphan")
+    assert ends(lambda: Path(f"/proc/{pid}").exists()), "its remains were left"
+    assert process.poll() is None
+    report(tmp_path)
+
+
+def test_what_the_kernel_has_started_ends_with_it(launch: Launch, tmp_path: Path) -> None:
+    process = launch("sleep 1000 & echo $! > report; exit 0")
+    assert process.wait(5) == 0
+    assert ends(lambda: runs(report(tmp_path)))
+
+
+def test_the_kernel_does_not_outlive_the_launcher(launch: Launch, tmp_path: Path) -> None:
+    process = launch("echo $$ > report; exec sleep 1000")
+    kernel = report(tmp_path)
+    assert runs(kernel)
+    process.kill()
+    assert ends(lambda: runs(kernel))
+
+
+# -- what the kernel finds -------------------------------------------------------------------------------------
+
+
+def test_the_kernel_s_environment_is_the_one_of_the_handshake(launch: Launch, tmp_path: Path) -> None:
+    launch("tr '\\0' '\\n' < /proc/self/environ > report.part; mv report.part report")
+    names = {line.partition("=")[0] for line in report(tmp_path).splitlines()}
+    assert {"GREETING", "PATH"} <= names <= {"GREETING", "PATH", "PWD", "OLDPWD", "SHLVL", "_"}
+
+
+def test_the_connection_file_is_private_and_not_overwritten(launch: Launch, tmp_path: Path) -> None:
+    assert launch("cat connection.json > report; echo >> report").wait(5) == 0
+    assert json.loads(report(tmp_path)) == {"key": "secret"}
+    assert (tmp_path / "connection.json").stat().st_mode & 0o777 == 0o600
+    (tmp_path / "report").unlink()
+    assert launch("echo again > report").wait(5) != 0
+    assert not (tmp_path / "report").exists()
+
+
+def test_what_the_kernel_writes_past_its_channels_goes_nowhere(launch: Launch) -> None:
+    process = launch("echo loud; echo loud >&2; cat; exit 0")
+    output, _ = process.communicate(b"more input\n", timeout=5)
+    assert (process.returncode, output) == (0, b"")
+
+
+def test_the_kernel_gets_no_descriptor_of_ours(launch: Launch, tmp_path: Path) -> None:
+    launch("for f in /proc/self/fd/*; do readlink $f; done > report.part; echo >> report.part; mv report.part report")
+    links = {line for line in report(tmp_path).splitlines() if line and not line.startswith("/proc")}
+    assert links <= {"/dev/null", str(tmp_path / "report.part")}
+
+
+def test_files_of_the_kernel_are_private(launch: Launch, tmp_path: Path) -> None:
+    launch("echo x > report; mkdir d").wait(5)
+    assert (tmp_path / "report").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "d").stat().st_mode & 0o777 == 0o700
+
+
+def test_the_kernel_leads_a_group_of_its_own(launch: Launch, tmp_path: Path) -> None:
+    process = launch(
+        "cut -d' ' -f1,5 /proc/self/stat > /dev/null; echo $$ $(cut -d' ' -f5 /proc/$$/stat) > report; sleep 9"
+    )
+    pid, group = report(tmp_path).split()
+    assert pid == group
+    assert int(group) != process.pid

@@ -1,0 +1,127 @@
+"""What the Python kernel does otherwise than stock ipykernel, seen from the other end of its channels."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+from ipykernel.iostream import OutStream
+
+from kernel_image.python_kernel import PIECE, PiecewiseStream, config
+from sessions.backends.base import Launch
+from sessions.backends.process import ProcessBackend
+from sessions.errors import SessionClosed
+from sessions.kernel import Kernel
+from sessions.messages import Message
+from tests.fakes import KERNELSPECS
+
+PYTHON = KERNELSPECS.find("python")
+#: a kernel as everybody else starts it
+STOCK = replace(PYTHON, argv=("{python}", "-m", "ipykernel_launcher", "-f", "{connection_file}"))
+
+
+@pytest.fixture
+async def backend(nothing_left: None) -> AsyncIterator[ProcessBackend]:
+    backend = ProcessBackend()
+    yield backend
+    await backend.close()
+
+
+class Conversation:
+    """All that one cell's kernel says until it is idle."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.said: list[Message] = []
+        self._over = asyncio.Event()
+        kernel.connection.on_message = self._note
+
+    def _note(self, message: Message) -> None:
+        if message.parent_id == self._id and message.channel == "iopub":
+            self.said.append(message)
+            if message.content.get("execution_state") == "idle":
+                self._over.set()
+
+    async def sends(self, code: str, *, while_nobody_reads: float = 0, patience: float = 20) -> bool:
+        """Run a cell.
+
+        Returns:
+            whether the kernel said that it is idle.
+        """
+        content = {"code": code, "silent": False, "store_history": True, "allow_stdin": False}
+        self._id = self.kernel.connection.send("shell", "execute_request", content)
+        await asyncio.sleep(0.05)
+        time.sleep(while_nobody_reads)  # noqa: ASYNC251 - the whole gateway is stuck
+        try:
+            async with asyncio.timeout(patience):
+                await self._over.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    @property
+    def texts(self) -> list[str]:
+        return [message.content["text"] for message in self.said if message.type == "stream"]
+
+
+async def test_thirty_megabytes_in_one_line_arrive_whole_and_in_pieces(backend: ProcessBackend) -> None:
+    kernel = await Kernel.start(backend, Launch(PYTHON))
+    conversation = Conversation(kernel)
+    assert await conversation.sends("print('x' * 30_000_000)")
+    assert sum(map(len, conversation.texts)) == 30_000_001
+    assert max(map(len, conversation.texts)) == PIECE
+    assert conversation.said[-1].type == "status"
+    await kernel.kill(SessionClosed())
+
+
+#: more messages than the queues between two processes hold
+FLOOD = """
+kernel = get_ipython().kernel
+for number in range(2000):
+    content = {"name": "stdout", "text": f"{number:05}" * 1000}
+    kernel.session.send(kernel.iopub_socket, "stream", content, kernel.get_parent())
+"""
+
+
+async def test_nothing_is_lost_on_a_gateway_that_is_stuck(backend: ProcessBackend) -> None:
+    kernel = await Kernel.start(backend, Launch(PYTHON))
+    conversation = Conversation(kernel)
+    assert await conversation.sends(FLOOD, while_nobody_reads=1.2)
+    assert [text[:5] for text in conversation.texts] == [f"{number:05}" for number in range(2000)]
+    await kernel.kill(SessionClosed())
+
+
+async def test_a_stock_kernel_would_lose_some(backend: ProcessBackend) -> None:
+    kernel = await Kernel.start(backend, Launch(STOCK))
+    conversation = Conversation(kernel)
+    await conversation.sends(FLOOD, while_nobody_reads=1.2, patience=1)
+    assert len(conversation.texts) < 2000
+    await kernel.kill(SessionClosed())
+
+
+# -- pieces ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "lengths"),
+    [
+        ("", []),
+        ("short", [5]),
+        ("x" * PIECE, [PIECE]),
+        ("x" * (PIECE + 1), [PIECE, 1]),
+        ("x" * (2 * PIECE), [PIECE, PIECE]),
+    ],
+)
+def test_long_text_is_cut_into_pieces(monkeypatch: pytest.MonkeyPatch, text: str, lengths: list[int]) -> None:
+    monkeypatch.setattr(OutStream, "_flush_buffers", lambda _stream: iter([({"msg_id": "m"}, text)]))
+    pieces = list(PiecewiseStream._flush_buffers(PiecewiseStream.__new__(PiecewiseStream)))
+    assert [len(piece) for _, piece in pieces] == lengths
+    assert "".join(piece for _, piece in pieces) == text
+    assert all(parent == {"msg_id": "m"} for parent, _ in pieces)
+
+
+def test_no_history_is_written() -> None:
+    assert config().HistoryManager.enabled is False

@@ -1,0 +1,165 @@
+"""What the contract leaves to processes: what is started dies with its kernel, and keys stay out of sight."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from sessions.backends.base import Launch
+from sessions.backends.process import ProcessBackend
+from sessions.errors import SessionClosed, StartFailed
+from sessions.kernel import Kernel
+from sessions.models import ExitReason, KernelExit
+from sessions.tasks import spawn
+from tests.fakes import KERNELSPECS, until
+from tests.sessions.backends.test_contract import execute
+
+LAUNCH = Launch(KERNELSPECS.find("python"))
+
+
+@pytest.fixture
+async def backend(nothing_left: None) -> AsyncIterator[ProcessBackend]:
+    backend = ProcessBackend()
+    yield backend
+    await backend.close()
+
+
+@pytest.fixture
+async def kernel(backend: ProcessBackend) -> AsyncIterator[Kernel]:
+    kernel = await Kernel.start(backend, LAUNCH)
+    yield kernel
+    await kernel.kill(SessionClosed())
+
+
+def runs(pid: int) -> bool:
+    """Whether a process exists, and is more than its own remains."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+async def starts_a_child(kernel: Kernel) -> int:
+    """Let a cell start a process; its id."""
+    _, printed = await execute(kernel, "import subprocess; print(subprocess.Popen(['sleep', '1000']).pid)")
+    assert runs(int(printed))
+    return int(printed)
+
+
+# -- the end ---------------------------------------------------------------------------------------------------
+
+
+async def test_what_a_cell_has_started_is_killed_with_its_kernel(kernel: Kernel) -> None:
+    child = await starts_a_child(kernel)
+    await kernel.kill(SessionClosed())
+    await until(lambda: not runs(child))
+
+
+async def test_what_a_cell_has_started_goes_when_its_kernel_ends(kernel: Kernel) -> None:
+    child = await starts_a_child(kernel)
+    kernel.connection.send("shell", "execute_request", {"code": "import os; os._exit(0)", "silent": False})
+    assert await kernel.handle.wait() == KernelExit(ExitReason.EXITED, 0)
+    await until(lambda: not runs(child))
+
+
+async def test_a_kernel_that_a_signal_ended_says_which(kernel: Kernel) -> None:
+    code = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
+    kernel.connection.send("shell", "execute_request", {"code": code, "silent": False})
+    assert await kernel.handle.wait() == KernelExit(ExitReason.EXITED, 128 + signal.SIGSEGV)
+
+
+async def test_an_interrupt_reaches_what_a_cell_waits_for(kernel: Kernel) -> None:
+    cell = spawn(execute(kernel, "import subprocess; print(subprocess.run(['sleep', '1000']).returncode)"), "cell")
+    await asyncio.sleep(0.2)
+    await kernel.handle.interrupt()
+    async with asyncio.timeout(2):
+        assert (await cell)[0] == "KeyboardInterrupt"
+
+
+async def test_nothing_is_left_on_disk(backend: ProcessBackend, kernel: Kernel) -> None:
+    root = backend._root
+    assert (root / kernel.handle.id).is_dir()
+    await kernel.kill(SessionClosed())
+    assert not (root / kernel.handle.id).exists()
+    await backend.close()
+    assert not root.exists()
+
+
+def test_no_kernel_outlives_its_gateway() -> None:
+    gateway = subprocess.Popen([sys.executable, "-c", _GATEWAY], stdout=subprocess.PIPE, cwd=Path.cwd())
+    with gateway:
+        assert gateway.stdout is not None
+        kernel = int(gateway.stdout.readline())
+        assert runs(kernel)
+        gateway.kill()
+    for _ in range(300):
+        if not runs(kernel):
+            return
+        signal.sigtimedwait([], 0.01)
+    pytest.fail("the kernel lives on")
+
+
+_GATEWAY = """
+import asyncio
+from sessions.backends.base import Launch
+from sessions.backends.process import ProcessBackend
+from sessions.kernel import Kernel
+from tests.fakes import KERNELSPECS
+from tests.sessions.backends.test_contract import execute
+
+async def main():
+    kernel = await Kernel.start(ProcessBackend(), Launch(KERNELSPECS.find("python")))
+    print((await execute(kernel, "import os; print(os.getpid())"))[1], end="", flush=True)
+    await asyncio.sleep(60)
+
+asyncio.run(main())
+"""
+
+
+# -- secrets ---------------------------------------------------------------------------------------------------
+
+
+async def test_keys_stand_in_one_file_that_only_this_user_may_read(backend: ProcessBackend, kernel: Kernel) -> None:
+    home = backend._root / kernel.handle.id
+    key = kernel.handle.connection_info.key.decode()
+    assert [path.name for path in home.iterdir() if path.is_file() and key in path.read_text()] == [".connection.json"]
+    assert (home / ".connection.json").stat().st_mode & 0o777 == 0o600
+    for place in (backend._root, home):
+        assert place.stat().st_mode & 0o777 == 0o700
+
+
+async def test_keys_stand_in_no_process_s_arguments_or_environment(kernel: Kernel) -> None:
+    info = kernel.handle.connection_info
+    _, pid = await execute(kernel, "import os; print(os.getpid())")
+    processes = [Path(f"/proc/{pid.strip()}"), Path(f"/proc/{_parent(int(pid))}"), Path(f"/proc/{os.getpid()}")]
+    shown = b"".join((process / name).read_bytes() for process in processes for name in ("cmdline", "environ"))
+    assert b"launcher.py" in shown
+    assert info.curve_secretkey is not None
+    assert info.key not in shown
+    assert info.curve_secretkey not in shown
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+# -- trouble ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_process_that_cannot_be_made_is_a_start_that_failed(
+    backend: ProcessBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuses(*_: object, **__: object) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", refuses)
+    with pytest.raises(StartFailed, match="Resource temporarily unavailable"):
+        await Kernel.start(backend, LAUNCH)
+    assert [path.name for path in backend._root.rglob("*")] == ["workspaces"]

@@ -75,6 +75,8 @@ class Connection:
         self._backlogs = {channel: Backlog(*info.endpoint(channel)) for channel in CHANNELS if info.transport == "tcp"}
         self._weighing = self._loop.call_later(BACKLOG_INTERVAL, self._weigh)
         self._sockets: dict[str, zmq.Socket[bytes]] = {}
+        #: channels that are to be read
+        self._draining: set[str] = set()
         self._monitors: dict[str, zmq.Socket[bytes]] = {}
         try:
             for channel in CHANNELS:
@@ -100,9 +102,9 @@ class Connection:
             socket.curve_publickey, socket.curve_secretkey = self._client_keys
         self._watch(channel)
         socket.connect(self._info.url(channel))
-        self._loop.add_reader(socket.FD, self._drain, channel, socket)
+        self._loop.add_reader(socket.FD, self._drain_soon, channel)
         # A pipe signals only once it was found empty: what comes before that would lie there unseen.
-        self._loop.call_soon(self._drain, channel, socket)
+        self._drain_soon(channel)
 
     def _watch(self, channel: str) -> None:
         """Hear of what happens to a channel's connection; before there is one, or its beginning is missed."""
@@ -134,7 +136,7 @@ class Connection:
         socket, url = self._sockets[channel], self._info.url(channel)
         socket.disconnect(url)
         socket.connect(url)
-        self._loop.call_soon(self._drain, channel, socket)  # a new pipe, as above
+        self._drain_soon(channel)  # a new pipe, as above
         if channel == "shell":
             self.on_loss()
 
@@ -145,21 +147,28 @@ class Connection:
         for channel, backlog in self._backlogs.items():
             socket = self._sockets[channel]
             if socket.poll(0):
-                self._loop.call_soon(self._drain, channel, socket)  # whole messages; asking swallows their edge
+                self._drain_soon(channel)  # whole messages; asking swallows their edge
             elif (size := backlog.size()) > 2 * self._max_message_bytes:
                 log.warning("a kernel sends a message without end", channel=channel, bytes=size)
                 self.on_broken()
                 return
         self._weighing = self._loop.call_later(BACKLOG_INTERVAL, self._weigh)
 
-    def _drain(self, channel: str, socket: zmq.Socket[bytes]) -> None:
+    def _drain_soon(self, channel: str) -> None:
+        # Only once: each one that finds more than a batch comes back, and many of them leave no turn to others.
+        if channel not in self._draining:
+            self._draining.add(channel)
+            self._loop.call_soon(self._drain, channel)
+
+    def _drain(self, channel: str) -> None:
+        self._draining.discard(channel)
         # The descriptor signals edges, not levels: read until there is nothing, or come back by ourselves.
         size = 0
         for _ in range(BATCH_MESSAGES):
             if self._closed or size > BATCH_BYTES:
                 break
             try:
-                frames = socket.recv_multipart(zmq.NOBLOCK)
+                frames = self._sockets[channel].recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
             size += sum(map(len, frames))
@@ -167,7 +176,7 @@ class Connection:
                 self._backlogs[channel].took(frames)
             self._receive(channel, frames)
         if not self._closed:
-            self._loop.call_soon(self._drain, channel, socket)
+            self._drain_soon(channel)
 
     def _receive(self, channel: str, frames: list[bytes]) -> None:
         try:
@@ -212,7 +221,7 @@ class Connection:
         except zmq.Again:
             raise ConnectionFailed("the kernel takes no more messages") from None
         # Sending can swallow the edge of a message that came in meanwhile.
-        self._loop.call_soon(self._drain, channel, socket)
+        self._drain_soon(channel)
         return msg_id
 
     async def request(self, channel: str, msg_type: str, content: dict[str, Any]) -> Message:

@@ -29,6 +29,8 @@ BATCH_MESSAGES = 64
 BATCH_BYTES = 1024**2
 #: messages libzmq may hold for us; beyond that TCP pushes back on the kernel, whose iopub waits (XPUB_NODROP)
 RECEIVE_QUEUE = 8
+#: seconds between the end of a channel's connection and its renewal
+RENEWAL_DELAY = 0.1
 #: seconds between two looks at how much a kernel has sent that is no whole message
 BACKLOG_INTERVAL = 0.25
 #: a kernel that has sent so many malformed messages is not worth listening to
@@ -123,10 +125,13 @@ class Connection:
             elif channel in self._backlogs:
                 self._backlogs[channel].connected(event["value"])
         if dropped:
-            self._reconnect(channel)
+            # Not at once: libzmq tells of the end before it hands over what came last.
+            self._loop.call_later(RENEWAL_DELAY, self._reconnect, channel)
 
     def _reconnect(self, channel: str) -> None:
         """Renew a channel that libzmq dropped: after an oversized frame it would never connect again."""
+        if self._closed:
+            return
         self._drops[channel] += 1
         if self._drops[channel] == DROPS_MAX:
             self.on_broken()

@@ -544,7 +544,7 @@ async def run(session: Session, code: str, **request: Any) -> ExecutionResult:
         return await execution.result()
 
 
-async def until(condition: Callable[[], object], seconds: float = 2.0) -> None:
+async def until(condition: Callable[[], object], seconds: float = 5.0) -> None:
     """Let the event loop run until something holds."""
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 - a condition is not an event

@@ -223,7 +223,7 @@ def test_100_mb_on_a_side_channel_are_refused(forger: Attacker, vitals: Vitals, 
 
 def test_many_messages_of_the_largest_size_lie_in_memory_one_by_one(forger: Attacker, vitals: Vitals) -> None:
     with vitals.neighbour.calling(), vitals.bounded():
-        forger.run("large = printed('x' * 7_000_000)\non_iopub(*[large] * 60)", timeout=20)
+        forger.run("large = printed('x' * 7_000_000)\non_iopub(*[large] * 20)", timeout=20)
     forger.recovers()
 
 

@@ -177,7 +177,7 @@ async def test_what_comes_unasked_is_heard_at_once(dial: Dial) -> None:
     line = dial()
     await until(line.kernel._heard.is_set)
     line.says(stream("unasked"))
-    await until(lambda: line.texts == ["unasked"], seconds=0.2)
+    await until(lambda: line.texts == ["unasked"])
 
 
 async def test_a_request_gets_its_own_reply(line: Line) -> None:

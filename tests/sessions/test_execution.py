@@ -13,7 +13,7 @@ from sessions import execution as module
 from sessions.errors import ExecutionTimeout, KernelDied, OutOfMemory
 from sessions.models import ExecuteRequest, ExecutionResult, ExitReason, StateChange, Status
 from sessions.outputs import Event
-from sessions.session import Session
+from sessions.session import Session, State
 from tests.fakes import (
     PATIENCE,
     PYTHON,
@@ -141,6 +141,7 @@ async def is_idle_and_works_on(cell: Cell) -> None:
 
 async def says_idle_ten_times(cell: Cell) -> None:
     cell.says(*[idle()] * 10, stream("said"))
+    await asyncio.sleep(0.02)
     cell.ends()
 
 
@@ -396,8 +397,8 @@ async def test_a_cell_past_its_deadline_is_interrupted(world: World, session: Se
 
 
 async def test_a_cell_in_time_is_left_alone(world: World, session: Session) -> None:
-    assert (await run(session, "print(1)", timeout=0.2)).status is Status.OK
-    await asyncio.sleep(0.25)
+    assert (await run(session, "print(1)", timeout=0.25)).status is Status.OK
+    await asyncio.sleep(0.3)
     assert world.backend.kernel.interrupts == []
 
 
@@ -500,19 +501,21 @@ async def test_a_client_that_is_cancelled_leaves(world: World, session: Session)
 
 async def test_a_deadline_begins_with_the_cell_s_own_turn(world: World, session: Session) -> None:
     async def takes_a_while(cell: Cell) -> None:
-        await asyncio.sleep(0.15)
+        await asyncio.sleep(0.25)
         cell.ends()
 
     world.backend.on("while", takes_a_while)
-    results = await asyncio.gather(run(session, "while"), run(session, "print(1)", timeout=0.1))
+    results = await asyncio.gather(run(session, "while"), run(session, "print(1)", timeout=0.2))
     assert [result.status for result in results] == [Status.OK, Status.OK]
 
 
-async def test_a_lost_idle_at_the_deadline_costs_no_kernel(world: World, session: Session) -> None:
-    result = await run(session, world.backend.on("lossy", loses_idle), timeout=0.02)
-    assert (result.status, result.truncated) == (Status.OK, True)
-    assert world.backend.kernel.interrupts == []
-    assert await still_works(session)
+async def test_a_lost_idle_at_the_deadline_costs_no_kernel(backend: FakeBackend) -> None:
+    async with world_over(backend, patience=replace(PATIENCE, idle=0.3)) as world:
+        session = await world.session()
+        result = await run(session, backend.on("lossy", loses_idle), timeout=0.2)
+        assert (result.status, result.truncated) == (Status.OK, True)
+        assert backend.kernel.interrupts == []
+        assert await still_works(session)
 
 
 # -- the end of a kernel ---------------------------------------------------------------------------------------
@@ -529,23 +532,25 @@ async def test_a_kernel_may_die_of_a_cell(session: Session) -> None:
 async def test_a_kernel_may_run_out_of_memory(world: World, session: Session) -> None:
     async def eats(cell: Cell) -> None:
         cell.says(busy(), stream("before"))
-        await asyncio.sleep(0.01)
-        cell.kernel.dies(137, ExitReason.OOM)
+        await cell.is_interrupted()
 
-    events, result = await watch(session, world.backend.on("eat", eats))
-    assert (result.status, text(result)) == (Status.DIED, "before")
+    world.backend.on("eat", eats)
+    async with session.execute(ExecuteRequest("eat")) as execution:
+        events = []
+        async for event in execution:
+            events.append(event)
+            world.backend.kernel.dies(137, ExitReason.OOM)
+        result = await execution.result()
+    assert (result.status, text(result), len(events)) == (Status.DIED, "before", 1)
     assert isinstance(result.error, OutOfMemory)
-    assert len(events) == 1
 
 
 async def test_a_kernel_that_dies_after_its_reply_has_still_answered(world: World, session: Session) -> None:
-    async def answers_and_dies(cell: Cell) -> None:
-        cell.says(stream("said"))
-        cell.ends()
-        await asyncio.sleep(0.02)
-        cell.kernel.dies(1)
-
-    assert (await run(session, world.backend.on("die", answers_and_dies))).status is Status.OK
+    async with session.execute(ExecuteRequest("print('said')")) as execution:
+        await execution.result()
+        world.backend.kernel.dies(1)
+        await until(lambda: session.state is State.DEAD)
+        assert (await execution.result()).status is Status.OK
 
 
 # -- input() ---------------------------------------------------------------------------------------------------

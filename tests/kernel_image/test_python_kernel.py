@@ -89,7 +89,7 @@ for number in range(2000):
 async def test_nothing_is_lost_on_a_gateway_that_is_stuck(backend: ProcessBackend) -> None:
     kernel = await Kernel.start(backend, Launch(PYTHON))
     conversation = Conversation(kernel)
-    assert await conversation.sends(FLOOD, while_nobody_reads=1.2)
+    assert await conversation.sends(FLOOD, while_nobody_reads=1)
     assert [text[:5] for text in conversation.texts] == [f"{number:05}" for number in range(2000)]
     await kernel.kill(SessionClosed())
 
@@ -97,7 +97,7 @@ async def test_nothing_is_lost_on_a_gateway_that_is_stuck(backend: ProcessBacken
 async def test_a_stock_kernel_would_lose_some(backend: ProcessBackend) -> None:
     kernel = await Kernel.start(backend, Launch(STOCK))
     conversation = Conversation(kernel)
-    await conversation.sends(FLOOD, while_nobody_reads=1.2, patience=1)
+    await conversation.sends(FLOOD, while_nobody_reads=1, patience=0.3)
     assert len(conversation.texts) < 2000
     await kernel.kill(SessionClosed())
 

@@ -7,7 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+import tempfile
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -92,8 +93,16 @@ async def test_nothing_is_left_on_disk(backend: ProcessBackend, kernel: Kernel) 
     assert not root.exists()
 
 
-def test_no_kernel_outlives_its_gateway() -> None:
-    gateway = subprocess.Popen([sys.executable, "-c", _GATEWAY], stdout=subprocess.PIPE, cwd=Path.cwd())
+@pytest.fixture
+def scratch() -> Iterator[str]:
+    """A directory for temporary files, with a short name."""
+    with tempfile.TemporaryDirectory() as directory:
+        yield directory
+
+
+def test_no_kernel_outlives_its_gateway(scratch: str) -> None:
+    env = {"TMPDIR": scratch}
+    gateway = subprocess.Popen([sys.executable, "-c", _GATEWAY], stdout=subprocess.PIPE, cwd=Path.cwd(), env=env)
     with gateway:
         assert gateway.stdout is not None
         kernel = int(gateway.stdout.readline())

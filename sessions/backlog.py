@@ -13,7 +13,6 @@ import os
 import socket
 import struct
 from collections.abc import Sequence
-from contextlib import closing
 
 #: bytes on the wire per frame besides its own: ZMTP's head and CurveZMQ's box; more than that makes no difference
 FRAME_BYTES = 64
@@ -52,11 +51,25 @@ class Backlog:
             return 0
         try:
             # A copy for a moment: libzmq closes its own at any time, and a copy that is kept would keep the
-            # connection. Should the number mean another connection by now, its peer is another too.
-            with closing(socket.socket(fileno=os.dup(self._descriptor))) as copy:
+            # connection. The number may mean something else by now: no socket, or one with another peer.
+            with _copy_of(self._descriptor) as copy:
                 if copy.getpeername()[:2] != self._peer:
                     return 0
                 info = copy.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES_RECEIVED.size)
         except OSError:
             return 0  # it is gone
         return int(_BYTES_RECEIVED.unpack(info)[0]) if len(info) == _BYTES_RECEIVED.size else 0
+
+
+def _copy_of(descriptor: int) -> socket.socket:
+    """A socket of our own on the same connection.
+
+    Raises:
+        OSError: there is no such descriptor, or it is no socket.
+    """
+    copy = os.dup(descriptor)
+    try:
+        return socket.socket(fileno=copy)
+    except OSError:
+        os.close(copy)  # a failed constructor leaves it open
+        raise

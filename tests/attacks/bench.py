@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import docker
@@ -30,7 +31,10 @@ from tests.attacks import internet
 from tests.attacks.cells import answer_in, call_of
 
 IMAGE = "kernel-gateway/python:latest"
-LABEL = "kernel-gateway.attacks"
+#: every name on the host ends with this run's process id, so that several runs do not meet
+RUN = os.getpid()
+NETWORK_PREFIX = "kernel-gateway-attacks-"
+LABELS = {"kernel-gateway.attacks": str(RUN)}
 #: seconds a throw-away container may take
 CONTAINER_TIMEOUT = 60
 
@@ -46,14 +50,19 @@ class Bench:
     def bridge(self, name: str, interface: str) -> Network:
         """A bridge as Docker makes it for anybody: with a way out, and its containers reach one another."""
         made = self.client.networks.create(
-            name, driver="bridge", labels={LABEL: "1"}, options={"com.docker.network.bridge.name": interface}
+            name, driver="bridge", labels=LABELS, options={"com.docker.network.bridge.name": interface}
         )
         self.networks.append(made)
         return made
 
     def start(self, program: str, **options: Any) -> Container:
         """A container of the kernels' image that runs a Python program."""
-        settings: dict[str, Any] = {"runtime": "runsc", "network": "none", "mem_limit": "256m", "labels": {LABEL: "1"}}
+        settings: dict[str, Any] = {
+            "runtime": "runsc",
+            "network": "none",
+            "mem_limit": "256m",
+            "labels": LABELS,
+        }
         container: Container = self.client.containers.run(
             IMAGE, [PYTHON, "-I", "-S", "-c", program], detach=True, use_config_proxy=False, **settings | options
         )
@@ -111,6 +120,16 @@ def forget_network(name: str) -> None:
             _try("iptables", "-w", action, firewall.chain_name(bridge))
 
 
+def forget_networks_of_the_dead() -> None:
+    """What a run has left that was killed."""
+    with contextlib.closing(docker.from_env()) as client:
+        names = [item["Name"] for item in client.api.networks()]
+    for name in names:
+        process = name.removeprefix(NETWORK_PREFIX).partition("-")[0]
+        if name.startswith(NETWORK_PREFIX) and not Path(f"/proc/{process}").exists():
+            forget_network(name)
+
+
 # -- the host ---------------------------------------------------------------------------------------------------
 
 
@@ -137,11 +156,12 @@ def run(*command: str) -> str:
 
 # -- the outside ------------------------------------------------------------------------------------------------
 
-NAMESPACE = "kgw-outside"
-_OUR_END, _ITS_END = "kgw-out0", "kgw-out1"
-#: addresses of the link (RFC 2544, for benchmarks) and the routing table that leads into it
-_OUR_ADDRESS, _ITS_ADDRESS = "198.18.77.1", "198.18.77.2"
-_TABLE = "7707"
+NAMESPACE = f"kgw-outside-{RUN}"
+_OUR_END, _ITS_END = f"kgwo{RUN}a", f"kgwo{RUN}b"
+#: addresses of the link (from RFC 2544's, for benchmarks) and the routing table that leads into it
+_LINK = f"198.18.{RUN // 63 % 256}.{{}}"
+_OUR_ADDRESS, _ITS_ADDRESS = _LINK.format(RUN % 63 * 4 + 1), _LINK.format(RUN % 63 * 4 + 2)
+_TABLE = str(10_000 + RUN % 20_000)
 _PRIVATE = ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")
 
 
@@ -164,7 +184,6 @@ class Outside:
 @contextlib.contextmanager
 def outside(*interfaces: str) -> Iterator[Outside]:
     """An outside world for what comes from these bridges and from nothing else."""
-    _remove_outside(interfaces)
     try:
         _make_outside(interfaces)
         with subprocess.Popen(
@@ -200,7 +219,6 @@ def _make_outside(interfaces: tuple[str, ...]) -> None:
 
 
 def _remove_outside(interfaces: tuple[str, ...]) -> None:
-    """Also what a test that was killed has left."""
     for interface in interfaces:
         _try("ip", "rule", "del", "pref", _TABLE, "iif", interface)
     _try("ip", "link", "del", _OUR_END)

@@ -7,13 +7,21 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.attacks.bench import Bench, bench, forget_network, require_root
+from tests.attacks.bench import (
+    NETWORK_PREFIX,
+    RUN,
+    Bench,
+    bench,
+    forget_network,
+    forget_networks_of_the_dead,
+    require_root,
+)
 from tests.attacks.cells import Attacker
 from tests.attacks.vitals import Neighbour, Vitals
 from tests.gateways import Gateway, gateway
 
-#: of these tests alone, so that no attack meets a container of anybody else
-NETWORK = "kernel-gateway-attacks"
+#: of this run alone, so that no attack meets a container of anybody else
+NETWORK = f"{NETWORK_PREFIX}{RUN}"
 WARM = 2
 #: small, so that a limit is soon met
 LIMITS = {"memory": "256m", "disk": "16m", "pool_size": str(WARM), "network": NETWORK}
@@ -28,6 +36,7 @@ _names = itertools.count()
 def network() -> Iterator[str]:
     """The kernels' network of these tests."""
     require_root()
+    forget_networks_of_the_dead()
     yield NETWORK
     forget_network(NETWORK)
 

@@ -17,14 +17,14 @@ from docker.models.networks import Network
 from sessions.backends.docker.network import bridge_name
 from sessions.backends.docker.profile import FIRST_PORT
 from tests.attacks import probes
-from tests.attacks.bench import Bench, Outside, host_addresses, host_listens, outside
+from tests.attacks.bench import RUN, Bench, Outside, host_addresses, host_listens, outside
 from tests.attacks.cells import Attacker, addresses
 from tests.attacks.conftest import LIMITS, NETWORK
 from tests.gateways import Gateway, gateway
 
 pytestmark = pytest.mark.engine
 
-PLAIN_BRIDGE = "kgw-att-plain"
+PLAIN_BRIDGE = f"kgwp{RUN}"
 METADATA = "169.254.169.254"
 #: RFC 5737: nobody's addresses; what leaves the bridges for them is led into the test's own namespace
 WORLD = ["198.51.100.7", "203.0.113.7"]
@@ -36,7 +36,7 @@ QUESTION = "1f1f010000010000000000000767617465776179047465737400" + "00010001"
 @pytest.fixture(scope="module")
 def plain(own: Bench) -> Network:
     """A bridge without any of our rules."""
-    return own.bridge("kernel-gateway-attacks-plain", PLAIN_BRIDGE)
+    return own.bridge(f"{NETWORK}-plain", PLAIN_BRIDGE)
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 from functools import partial
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from sessions import connection
 from sessions.backends.base import new_connection_info
+from sessions.backlog import Backlog
 from sessions.connection import Connection
 from sessions.models import ConnectionInfo
 
@@ -102,3 +104,16 @@ class TestBytesWithoutAMessage:
         monkeypatch.setattr(connection, "MALFORMED_MAX", 10**9)
         given_up, _ = await outcome(WHOLE)
         assert not given_up
+
+
+def test_a_number_that_came_to_mean_something_else_costs_nothing() -> None:
+    """libzmq closes its descriptor at any time, and the number goes to whoever opens something next."""
+    backlog = Backlog("127.0.0.1", 1)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with socket.socket() as stranger, open(os.devnull, "rb") as file:  # noqa: PTH123 - its number is what matters
+        for descriptor in (stranger.fileno(), file.fileno(), os.eventfd(0)):
+            backlog.connected(descriptor)
+            assert [backlog.size() for _ in range(10)] == [0] * 10
+    os.close(descriptor)
+    assert backlog.size() == 0
+    assert len(list(Path("/proc/self/fd").iterdir())) == before

@@ -485,12 +485,12 @@ def test_a_process_that_outlives_its_cell_keeps_no_session_alive(
 
 
 def test_a_process_that_hides_is_gone_with_its_session(evil: Attacker) -> None:
+    container = evil.container["Id"]
     evil.text(
         "import subprocess\n"
         "hidden = 'while :; do sleep 1; done'\n"
-        "subprocess.Popen(['setsid', 'sh', '-c', f'({hidden}) & disown; exec sleep 600'], start_new_session=True)"
+        "subprocess.Popen(['setsid', 'sh', '-c', f'({hidden}) & exec sleep 600'], start_new_session=True)"
     )
-    container = evil.container["Id"]
     assert _cgroups_of(container)
     evil.end()
     assert container not in [item["Id"] for item in evil.gateway.containers()]

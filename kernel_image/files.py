@@ -11,6 +11,7 @@ import errno
 import json
 import os
 import shutil
+import signal
 import stat
 import sys
 import tempfile
@@ -19,6 +20,8 @@ from typing import Any, BinaryIO
 PIECE = 256 * 1024
 #: entries of a listing; a directory with more is cut
 LIST_MAX = 10_000
+#: seconds without progress after which whoever reads is taken for gone
+READER_GONE = 600
 
 
 class Refused(Exception):
@@ -104,6 +107,7 @@ def _read(request: dict[str, Any], _stdin: BinaryIO, stdout: BinaryIO) -> None:
         size = os.fstat(file.fileno()).st_size
         _say(stdout, {"size": size})
         while size > 0 and (piece := file.read(min(PIECE, size))):
+            signal.alarm(READER_GONE)  # a process that writes for nobody keeps its container from ending
             stdout.write(piece)
             size -= len(piece)
     stdout.flush()

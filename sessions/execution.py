@@ -264,6 +264,11 @@ class Execution:
         self._interrupted = True
         await self._climb()
 
+    @property
+    def size(self) -> int:
+        """Bytes of outputs that are kept."""
+        return self._cell.area.size
+
     async def result(self) -> ExecutionResult:
         """Wait for the end, and say how it was."""
         await self._finished.wait()

@@ -2,7 +2,8 @@
 
 A language is added by adding its folder there, and by nothing else. The folder's name is the language's;
 `metadata.kernel_gateway` holds what the standard kernelspec has no field for: `aliases`, `encryption` (the kernel
-speaks CurveZMQ) and `jupyter_name` (what notebooks call this kernel).
+speaks CurveZMQ), `jupyter_name` (what notebooks call this kernel) and `call` (an expression that calls `main` with
+the arguments in `{json}`, a string literal).
 """
 
 from __future__ import annotations
@@ -29,7 +30,26 @@ class KernelSpec:
     jupyter_name: str = ""
     #: the kernel speaks CurveZMQ
     encryption: bool = False
+    #: how `main` is called with arguments; empty: it cannot be
+    call: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
+
+    def program(self, code: str, arguments: Mapping[str, Any] | None) -> str:
+        """What is sent to the kernel: the code, and after it the call of its `main` if there are arguments.
+
+        Raises:
+            InvalidRequest: in this language nothing is called, or the arguments are nested too deeply.
+        """
+        if arguments is None:
+            return code
+        if not self.call:
+            raise InvalidRequest(f"{self.name} code takes no arguments", field="arguments")
+        try:
+            # JSON in ASCII within a JSON string: a string literal of every language that kernels speak.
+            literal = json.dumps(json.dumps(arguments))
+        except RecursionError:
+            raise InvalidRequest("the arguments are nested too deeply", field="arguments") from None
+        return f"{code}\n\n{self.call.replace('{json}', literal)}"
 
 
 class KernelSpecs:
@@ -72,5 +92,6 @@ def _read(path: Path) -> KernelSpec:
         aliases=frozenset(ours.get("aliases", ())),
         jupyter_name=ours.get("jupyter_name", path.parent.name),
         encryption=bool(ours.get("encryption", False)),
+        call=ours.get("call", ""),
         env=content.get("env", {}),
     )

@@ -207,6 +207,10 @@ class ExecuteRequest:
     stdin: tuple[str, ...] | None = None
     #: a client is there to answer `input()` when `stdin` has no more answers
     interactive: bool = False
+    #: the code defines `main`, which is then called with these; None: nothing is called
+    arguments: Mapping[str, Any] | None = None
+    #: a later request with this key gets this one's result instead of running again
+    idempotency_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,3 +232,5 @@ class ExecutionResult:
     truncated: bool
     #: set when status is timeout or died
     error: SessionError | None = None
+    #: it ran before, when its idempotency key was first given
+    replayed: bool = False

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Protocol
 
@@ -20,6 +20,7 @@ from sessions.kernelspecs import KernelSpec
 from sessions.messages import Message
 from sessions.models import ExecuteRequest, ExecutionResult, SessionKey, SessionSpec, StateChange
 from sessions.quotas import Quotas
+from sessions.retries import Attempt, Retries
 from sessions.tasks import spawn, to_the_end
 from sessions.transcript import Transcript
 
@@ -70,6 +71,9 @@ class KernelSource(Protocol):
         """Delete what kernels of a session have written."""
 
 
+#: a cell on its way: its events, its end, answers to its questions
+Running = Execution | Attempt
+
 #: told of every execution that ended
 Observer = Callable[[SessionKey, ExecuteRequest, ExecutionResult], None]
 
@@ -104,6 +108,7 @@ class Session:
         self._turn = asyncio.Lock()
         self._restarting = asyncio.Lock()
         self._executions: dict[str, Execution] = {}
+        self._retries = Retries()
         #: executions that run or wait for their turn, and tools that run
         self._users = 0
         #: what the next execution is told of the variables
@@ -235,14 +240,28 @@ class Session:
     # -- what clients do ------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def execute(self, request: ExecuteRequest) -> AsyncIterator[Execution]:
+    async def execute(self, request: ExecuteRequest) -> AsyncIterator[Running]:
         """Run a cell when it is its turn. Leaving the context early interrupts the cell and keeps the variables.
 
+        A request with an idempotency key is run once, to its end: leaving early only leaves, and who comes again
+        with the key gets the result.
+
         Raises:
+            InvalidRequest: the language takes no arguments, or the key was given to another request.
             QuotaExceeded: the tenant has too many executions under way.
             SessionClosed: the session was ended.
             SessionError: no kernel could be started.
         """
+        program = replace(request, code=self.kernelspec.program(request.code, request.arguments), arguments=None)
+        if request.idempotency_key is not None:
+            self.touch()
+            yield self._retries.attempt(request.idempotency_key, program, self._run)
+            return
+        async with self._run(program) as execution:
+            yield execution
+
+    @asynccontextmanager
+    async def _run(self, request: ExecuteRequest) -> AsyncIterator[Execution]:
         with self._around.quotas.execution(self.key.tenant), self._in_use():
             async with self._turn:
                 kernel = await self.ensure_kernel()

@@ -18,7 +18,7 @@ T = TypeVar("T")
 _running: set[asyncio.Task[Any]] = set()
 
 
-def spawn(work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+def spawn(work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
     """Run `work` in the background; its failure is logged under `name`."""
     task = asyncio.get_running_loop().create_task(work, name=name)
     _running.add(task)

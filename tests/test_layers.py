@@ -137,6 +137,7 @@ ORDER = [
     {"culler", "workspace"},
     {"registry"},
     {"pool", "session"},
+    {"retries"},
     {"execution"},
     {"kernel"},
     {"readiness"},

@@ -11,6 +11,7 @@ import pytest
 
 from sessions import execution as module
 from sessions.errors import ExecutionTimeout, KernelDied, OutOfMemory
+from sessions.execution import Execution
 from sessions.models import ExecuteRequest, ExecutionResult, ExitReason, StateChange, Status
 from sessions.outputs import Event
 from sessions.session import Session, State
@@ -459,6 +460,7 @@ async def test_a_deaf_cell_outlives_an_interrupt_until_its_deadline(world: World
     async with session.execute(ExecuteRequest(SLEEP, timeout=0.25)) as execution:
         await session.interrupt()
         await asyncio.sleep(0.15)
+        assert isinstance(execution, Execution)
         assert execution.status is None
         assert (await execution.result()).status is Status.TIMEOUT
 
@@ -669,6 +671,7 @@ async def test_a_poisonous_question_is_answered_like_any_other(world: World, ses
 async def test_nothing_is_fed_to_a_cell_that_has_ended(session: Session) -> None:
     async with session.execute(ExecuteRequest("print(1)")) as execution:
         before = await execution.result()
+        assert isinstance(execution, Execution)
         execution.feed(stream("more").to(execution.id), {"type": "output", "output": {}})
         execution.feed(Saying("execute_reply", {"status": "error"}).to(execution.id, "shell"), None)
         execution.kernel_gone(KernelDied())

@@ -68,6 +68,12 @@ class Execute(Body):
     timeout: _Seconds | None = Field(None, description="seconds the cell may run")
     stdin: list[str] | None = Field(None, description="answers to input(), in order; then end of input")
     store_history: bool = Field(True, description="count the cell and keep it in the notebook")  # noqa: FBT003
+    arguments: dict[str, Any] | None = Field(
+        None, description="the code defines `main`, which is called with these; its value is the cell's result"
+    )
+    idempotency_key: str | None = Field(
+        None, min_length=1, max_length=255, description="a retry with this key gets the first run's result"
+    )
 
     def request(self, settings: Settings, *, interactive: bool = False) -> ExecuteRequest:
         """As the domain has it.
@@ -84,6 +90,8 @@ class Execute(Body):
             store_history=self.store_history,
             stdin=None if self.stdin is None else tuple(self.stdin),
             interactive=interactive,
+            arguments=self.arguments,
+            idempotency_key=self.idempotency_key,
         )
 
 
@@ -163,6 +171,7 @@ class Result(BaseModel):
     state_reason: str | None
     incarnation: int
     truncated: bool = Field(description="some output was left out")
+    replayed: bool = Field(description="it ran before, when its idempotency_key was first given")
     error: ErrorDetail | None = Field(None, description="set when status is timeout or died")
 
 
@@ -176,6 +185,7 @@ def result_json(result: ExecutionResult, *, outputs: bool = True) -> dict[str, A
         "state_reason": result.state_reason,
         "incarnation": result.incarnation,
         "truncated": result.truncated,
+        "replayed": result.replayed,
         "error": result.error.as_dict() if result.error else None,
     }
     return value | {"outputs": result.outputs} if outputs else value

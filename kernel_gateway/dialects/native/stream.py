@@ -16,9 +16,8 @@ from tornado.websocket import WebSocketClosedError, WebSocketHandler
 from kernel_gateway.dialects.native.models import Body, Execute, result_json
 from kernel_gateway.handlers import BaseHandler, validated
 from sessions.errors import InvalidRequest, QuotaExceeded, SessionError
-from sessions.execution import Execution
 from sessions.models import SessionKey
-from sessions.session import Session
+from sessions.session import Running, Session
 from sessions.tasks import spawn
 
 #: cells that may wait on one socket
@@ -52,7 +51,7 @@ class StreamHandler(BaseHandler, WebSocketHandler):
 
     _session: Session
     _runner: asyncio.Task[None] | None = None
-    _running: Execution | None = None
+    _running: Running | None = None
 
     async def prepare(self) -> None:
         """Check the key and have the session, before the connection is upgraded."""

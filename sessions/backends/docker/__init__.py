@@ -13,7 +13,7 @@ from docker.errors import APIError
 from sessions.backends.base import Launch, handshake, new_connection_info
 from sessions.backends.docker import firewall, network, proof
 from sessions.backends.docker.doctor import examine
-from sessions.backends.docker.engine import Engine, engine_answers
+from sessions.backends.docker.engine import Engine, engine_answers, take_over
 from sessions.backends.docker.handle import DockerHandle
 from sessions.backends.docker.needs import require_image, require_runtime
 from sessions.backends.docker.profile import (
@@ -87,7 +87,7 @@ class DockerBackend:
             log.info("container of an earlier gateway removed", container=container["Id"][:12])
             api.remove_container(container["Id"], force=True)
         for volume in api.volumes(filters=label)["Volumes"] or []:
-            api.remove_volume(volume["Name"], force=True)
+            self._delete_volume_blocking(volume["Name"])
 
     async def start(self, launch: Launch) -> DockerHandle:
         """Start a kernel's container.
@@ -145,12 +145,9 @@ class DockerBackend:
     def _start_blocking(self, container: str, hello: bytes) -> str:
         """Start it, hand over the handshake on its standard input, and find its address."""
         api = self._engine.api
-        stdin = api.attach_socket(container, params={"stdin": 1, "stream": 1})
-        try:
+        with take_over(api.attach_socket(container, params={"stdin": 1, "stream": 1})) as stdin:
             api.start(container)
-            getattr(stdin, "_sock", stdin).sendall(hello)
-        finally:
-            stdin.close()
+            stdin.sendall(hello)
         networks = api.inspect_container(container)["NetworkSettings"]["Networks"]
         address = str(networks[self.settings.network]["IPAddress"])
         if not address:

@@ -6,6 +6,7 @@ The engine's client is synchronous, so calls run in a bounded number of threads,
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -42,6 +43,16 @@ def engine_answers() -> bool:
     except BackendUnavailable:
         return False
     return True
+
+
+def take_over(stream: Any) -> socket.socket:
+    """The socket behind a stream that the engine's client hands out, for the caller to close.
+
+    The client hides it in a file object, and would keep the connection until its response is garbage.
+    """
+    own: socket.socket = getattr(stream, "_sock", stream).dup()
+    getattr(stream, "_response", stream).close()
+    return own
 
 
 class Engine:

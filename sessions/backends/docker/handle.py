@@ -13,9 +13,9 @@ import structlog
 from docker.errors import APIError, NotFound
 
 from sessions.backends.base import nobody_cares
-from sessions.backends.docker.engine import Engine
+from sessions.backends.docker.engine import Engine, take_over
 from sessions.backends.docker.profile import IMAGE_DIR, PYTHON, WORKSPACE
-from sessions.errors import BackendUnavailable, ConnectionFailed
+from sessions.errors import BackendUnavailable, ConnectionFailed, QuotaExceeded, SessionError
 from sessions.models import ConnectionInfo, ExitReason, KernelExit
 from sessions.tasks import spawn
 
@@ -27,6 +27,11 @@ RETRY = 2.0
 OOM_TO_END = 3.0
 #: seconds a tool may be silent
 TOOL_TIMEOUT = 60.0
+#: tools at a time, those included that nobody waits for any more
+TOOLS_MAX = 16
+#: bytes and seconds: how fast is read what nobody wants
+LEFTOVER_PIECE = 256 * 1024
+LEFTOVER_PAUSE = 0.01
 _STDOUT = 1
 #: stream, three unused, length. Source: Docker Engine API, "Stream format" of attach
 _FRAME = struct.Struct(">BxxxI")
@@ -46,6 +51,8 @@ class DockerHandle:
         #: when the engine last told that the container met its memory limit
         self._out_of_memory: float | None = None
         self._tools: set[asyncio.StreamWriter] = set()
+        #: tools that were begun and have not ended
+        self._tools_open = 0
         self._end: asyncio.Task[KernelExit] | None = None
         self._loop = asyncio.get_running_loop()
         self._gone: asyncio.Future[KernelExit] = self._loop.create_future()
@@ -115,14 +122,15 @@ class DockerHandle:
         self, name: str, argument: str, stdin: AsyncIterable[bytes] | None = None
     ) -> AsyncGenerator[bytes, None]:
         """Run one of the image's tools in the container."""
+        if self._tools_open >= TOOLS_MAX:
+            raise QuotaExceeded(f"at most {TOOLS_MAX} file operations of a session at a time", max=TOOLS_MAX)
+        self._tools_open += 1
+        # Tasks of their own: a tool that began is seen off, whoever leaves meanwhile.
+        opening = spawn(self._open_tool(name, argument), f"begin {name}")
+        feeding: asyncio.Task[None] | None = None
         try:
-            connection = await self._engine.call(self._exec_blocking, name, argument)
-        except APIError as error:
-            raise ConnectionFailed("the sandbox cannot run a file operation now") from error
-        reader, writer = await asyncio.open_connection(sock=connection)
-        self._tools.add(writer)
-        feeder = spawn(_feed(writer, stdin), f"input of {name}")
-        try:
+            reader, writer = await asyncio.shield(opening)
+            feeding = spawn(_feed(writer, stdin), f"input of {name}")
             while piece := await _next_piece(reader):
                 yield piece
         except (asyncio.IncompleteReadError, ConnectionError) as error:
@@ -130,9 +138,36 @@ class DockerHandle:
         except TimeoutError as error:
             raise ConnectionFailed("the sandbox does not get on with a file operation") from error
         finally:
-            self._tools.discard(writer)
-            feeder.cancel()
-            writer.transport.abort()
+            if feeding is not None:
+                feeding.cancel()
+            spawn(self._see_off(opening), f"end of {name}")
+
+    async def _open_tool(self, name: str, argument: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        try:
+            connection = await self._engine.call(self._exec_blocking, name, argument)
+        except APIError as error:
+            raise ConnectionFailed("the sandbox cannot run a file operation now") from error
+        reader, writer = await asyncio.open_connection(sock=connection)
+        self._tools.add(writer)
+        return reader, writer
+
+    async def _see_off(self, opening: asyncio.Task[tuple[asyncio.StreamReader, asyncio.StreamWriter]]) -> None:
+        """Close a tool's input and take what it still says, until it ends.
+
+        A tool that finds nobody to take its output stands still, and then the engine can never end the container:
+        it waits for the tool, gives up, and keeps the workspace's memory for good.
+        """
+        with suppress(SessionError, ConnectionError):
+            reader, writer = await opening
+            try:
+                writer.write_eof()
+                while not reader.at_eof():
+                    await reader.read(LEFTOVER_PIECE)
+                    await asyncio.sleep(LEFTOVER_PAUSE)  # it may say as much as it likes, but not cost us much
+            finally:
+                self._tools.discard(writer)
+                writer.transport.abort()
+        self._tools_open -= 1
 
     def _exec_blocking(self, name: str, argument: str) -> socket.socket:
         api = self._engine.api
@@ -144,12 +179,9 @@ class DockerHandle:
             stderr=False,
             workdir=WORKSPACE,
         )
-        stream = api.exec_start(created["Id"], socket=True)
-        # The engine's client hands out a file object; its socket is what an event loop can wait for.
-        duplicate: socket.socket = getattr(stream, "_sock", stream).dup()  # type: ignore[union-attr]
-        stream.close()
-        duplicate.settimeout(0)
-        return duplicate
+        connection = take_over(api.exec_start(created["Id"], socket=True))
+        connection.settimeout(0)
+        return connection
 
 
 async def _next_piece(reader: asyncio.StreamReader) -> bytes:

@@ -59,6 +59,8 @@ class Watch:
         try:
             filters = {"type": "container", "event": ["die", "oom"], "label": f"{INSTANCE_LABEL}={self._instance}"}
             self._stream = api.events(decode=True, filters=filters)
+            if self._stopped.is_set():  # before there was a stream to close
+                self._stream.close()
             # After the stream is open: what ends from now on is in it, what has ended before is not in the list.
             running = {item["Id"] for item in api.containers(filters={"label": f"{INSTANCE_LABEL}={self._instance}"})}
             self._tell(lambda: self._compare(running))

@@ -7,27 +7,43 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing
+import os
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import aclosing, closing
 from dataclasses import replace
 from typing import Any
 
+import docker
 import orjson
 import pytest
 
 from sessions.backends.base import Backend, KernelHandle, Launch
+from sessions.backends.docker import DockerBackend, DockerSettings
+from sessions.backends.docker.profile import INSTANCE_LABEL
 from sessions.backends.process import ProcessBackend
 from sessions.errors import SessionClosed
 from sessions.kernel import Kernel
 from sessions.messages import Message
 from sessions.models import ExitReason, KernelExit
 from sessions.tasks import spawn
+from tests.attacks.bench import forget_network
 from tests.fakes import KERNELSPECS, FakeBackend
+
+#: of this run alone
+INSTANCE = f"contract-{os.getpid()}"
+NETWORK = f"kernel-gateway-{INSTANCE}"
+WORKSPACE = f"ws-{os.getpid()}"
+
+
+def docker_backend() -> DockerBackend:
+    return DockerBackend(DockerSettings("runsc", "kernel-gateway/python:latest", NETWORK, INSTANCE))
+
 
 #: every backend, with its marks when it needs what only some machines have
 BACKENDS: list[Any] = [
     pytest.param(FakeBackend, id="fake"),
     pytest.param(ProcessBackend, id="process"),
+    pytest.param(docker_backend, id="docker", marks=pytest.mark.engine),
 ]
 
 LAUNCH = Launch(KERNELSPECS.find("python"), env={"GREETING": "hello"})
@@ -44,9 +60,21 @@ ALLOWED = {
 }
 
 
+@pytest.fixture(scope="module")
+def network() -> Iterator[str]:
+    """The kernels' network and workspaces, which a backend that ends leaves for the next one."""
+    yield NETWORK
+    with closing(docker.from_env()) as client:
+        for volume in client.volumes.list(filters={"label": f"{INSTANCE_LABEL}={INSTANCE}"}):
+            volume.remove()
+    forget_network(NETWORK)
+
+
 @pytest.fixture(params=BACKENDS)
 async def backend(request: pytest.FixtureRequest, nothing_left: None) -> AsyncIterator[Backend]:
     make: Callable[[], Backend] = request.param
+    if make is docker_backend:
+        request.getfixturevalue("network")
     backend = make()
     await backend.prepare()
     yield backend
@@ -63,7 +91,7 @@ async def kernel(backend: Backend) -> AsyncIterator[Kernel]:
 @pytest.fixture
 async def handle(backend: Backend) -> AsyncIterator[KernelHandle]:
     """A kernel that need not have answered: tools run beside it."""
-    handle = await backend.start(replace(LAUNCH, workspace="ws"))
+    handle = await backend.start(replace(LAUNCH, workspace=WORKSPACE))
     yield handle
     await handle.kill()
 
@@ -286,22 +314,39 @@ async def test_who_leaves_a_download_ends_it(handle: KernelHandle) -> None:
     assert (await answer(handle, "list", ""))["entries"][0]["size"] == 5_000_000
 
 
-async def test_a_workspace_outlives_its_kernels_until_it_is_deleted(backend: Backend) -> None:
-    for number, before in enumerate([[], ["a"]]):
-        handle = await backend.start(replace(LAUNCH, workspace="ws"))
-        names = [entry["name"] for entry in (await answer(handle, "list", ""))["entries"]]
-        assert names == before
-        await tool(handle, "write", "a", content=str(number).encode())
-        await handle.kill()
-    await backend.delete_workspace("ws")
+async def test_who_leaves_a_file_operation_does_not_keep_a_kernel_from_ending(backend: Backend) -> None:
+    for pause in (0.0, 0.05, 0.2):  # while it begins, and while it is under way
+        handle = await backend.start(replace(LAUNCH, workspace=WORKSPACE))
+        await tool(handle, "write", "a", content=b"x" * 5_000_000)
+        reading = [spawn(tool(handle, "read", "a"), "download") for _ in range(3)]
+        await asyncio.sleep(pause)
+        for task in reading:
+            task.cancel()
+        await asyncio.wait(reading)
+        async with asyncio.timeout(NOTICED):
+            await handle.kill()
+        await backend.delete_workspace(WORKSPACE)
+    handle = await backend.start(replace(LAUNCH, workspace=WORKSPACE))
+    assert await answer(handle, "list", "") == {"entries": []}
+    await handle.kill()
+
+
+async def test_a_workspace_goes_from_kernel_to_kernel_until_it_is_deleted(backend: Backend) -> None:
+    old = await backend.start(replace(LAUNCH, workspace=WORKSPACE))
+    await tool(old, "write", "a", content=b"handed on")
+    new = await backend.start(replace(LAUNCH, workspace=WORKSPACE))  # before the old one goes, as a session does it
+    await old.kill()
+    assert (await tool(new, "read", "a")).endswith(b"handed on")
+    await new.kill()
+    await backend.delete_workspace(WORKSPACE)
     await backend.delete_workspace("never there")
-    handle = await backend.start(replace(LAUNCH, workspace="ws"))
+    handle = await backend.start(replace(LAUNCH, workspace=WORKSPACE))
     assert await answer(handle, "list", "") == {"entries": []}
     await handle.kill()
 
 
 async def test_two_kernels_may_share_a_workspace(backend: Backend, handle: KernelHandle) -> None:
-    other = await backend.start(replace(LAUNCH, workspace="ws"))
+    other = await backend.start(replace(LAUNCH, workspace=WORKSPACE))
     await tool(handle, "write", "a", content=b"shared")
     assert (await tool(other, "read", "a")).endswith(b"shared")
     await other.kill()

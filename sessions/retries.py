@@ -80,7 +80,7 @@ class Attempt:
         result = await self.result()
         yield {"type": "started", "execution_count": result.execution_count}
         for output in result.outputs:
-            yield {"type": output["output_type"]} | {name: output[name] for name in output if name != "output_type"}
+            yield {"type": "output", "output": output}
 
 
 class Retries:

@@ -172,6 +172,44 @@ def test_text_that_is_no_unicode_harms_nobody(gateway: Gateway, code: str) -> No
     assert gateway.text(SHARED, "'goes on'") == "'goes on'"
 
 
+# -- arguments and retries -------------------------------------------------------------------------------------
+
+
+def test_main_is_called_with_the_arguments(gateway: Gateway, session: str) -> None:
+    code = "def main(items, factor=1):\n    print('called')\n    return {'sum': sum(items) * factor}"
+    ran = gateway.execute(session, code, arguments={"items": [1, 2, 3.5], "factor": 2})
+    assert (ran["status"], [output["output_type"] for output in ran["outputs"]]) == ("ok", ["stream", "execute_result"])
+    assert ran["outputs"][1]["data"]["text/plain"] == "{'sum': 13.0}"
+    assert gateway.text(session, "main([1])") == "called\n{'sum': 1}"  # the function is a variable like others
+    wrong = gateway.execute(session, "def main(): pass", arguments={"a": 1})
+    assert (wrong["status"], wrong["outputs"][0]["ename"]) == ("error", "TypeError")
+    missing = gateway.execute(session, "del main", arguments={})
+    assert missing["outputs"][0]["evalue"] == "name 'main' is not defined"
+
+
+def test_a_retry_gets_the_first_result(gateway: Gateway, session: str) -> None:
+    code = "n = globals().get('n', 0) + 1; print(n); n"
+    first = gateway.execute(session, code, idempotency_key="k1")
+    again = gateway.execute(session, code, idempotency_key="k1")
+    assert (first["replayed"], again["replayed"]) == (False, True)
+    assert again == first | {"replayed": True}
+    with streamed(gateway, session, code, idempotency_key="k1") as events:
+        *outputs, result = list(events)
+    assert [event["output"] for event in outputs if event["type"] == "output"] == first["outputs"]
+    assert result["replayed"]
+    assert gateway.text(session, "n") == "1"
+    other = gateway.call("POST", f"/v1/sessions/{session}/execute", json={"code": "n", "idempotency_key": "k1"})
+    assert failure(other) == (400, "SB002")
+
+
+def test_a_cell_with_a_key_outlives_its_client(gateway: Gateway, session: str) -> None:
+    with streamed(gateway, session, WAITS + "print('done')", idempotency_key="k2") as events:
+        assert next(events)["type"] == "started"
+    write(gateway, session, "go")
+    ran = gateway.execute(session, WAITS + "print('done')", idempotency_key="k2")
+    assert (ran["status"], text_of(ran), ran["replayed"]) == ("ok", "done\n", True)
+
+
 # -- input -----------------------------------------------------------------------------------------------------
 
 

@@ -301,6 +301,11 @@ BODIES = {
     "stdin numbers": cell(stdin=[1]),
     "store_history text": cell(store_history="no"),
     "store_history number": cell(store_history=0),
+    "arguments list": cell(arguments=[1]),
+    "arguments text": cell(arguments="a=1"),
+    "idempotency_key empty": cell(idempotency_key=""),
+    "idempotency_key too long": cell(idempotency_key="k" * 256),
+    "idempotency_key number": cell(idempotency_key=1),
     "an unknown field": cell(colour="red"),
     "a field of Python's": cell(__class__="x"),
     "a long unknown field": cell(**{"x" * 100_000: 1}),
@@ -323,6 +328,13 @@ CREATES = {name: body for name, body in BODIES.items() if b"code" not in body an
 @pytest.mark.parametrize("body", CREATES.values(), ids=CREATES)
 def test_no_session_is_made_of_one_either(gateway: Gateway, body: bytes) -> None:
     assert failure(raw(gateway, "POST", "/v1/sessions", body=body)) == (400, "SB002")
+
+
+def test_arguments_as_deep_as_json_goes_are_taken_or_refused(gateway: Gateway) -> None:
+    deep = b"[" * 1000 + b"]" * 1000
+    answer = raw(gateway, "POST", EXECUTE, body=b'{"code": "def main(a): pass", "arguments": {"a": ' + deep + b"}}")
+    assert answer.status_code in {200, 400}
+    assert b"Traceback" not in answer.content
 
 
 @pytest.mark.parametrize(

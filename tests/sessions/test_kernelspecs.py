@@ -55,6 +55,39 @@ def test_what_a_kernelspec_says_is_read(folder: Path) -> None:
     assert (deno.jupyter_name, deno.encryption) == ("deno", False)
 
 
+ARGUMENTS = [
+    {},
+    {"a": 1, "b": [True, None, 1.5]},
+    {"text": "both ' and \" and \\ and {json}", "lines": "a\nb\r\u2028\0", "astral": "\U0001f389", "empty": {}},
+]
+
+
+@pytest.mark.parametrize("arguments", ARGUMENTS)
+def test_main_is_called_with_just_these_arguments(arguments: dict[str, Any]) -> None:
+    program = KERNELSPECS.find("python").program("def main(**given): seen.append(given)", arguments)
+    seen: list[dict[str, Any]] = []
+    exec(program, {"seen": seen})  # noqa: S102 - what a kernel would do
+    assert seen == [arguments]
+
+
+def test_without_arguments_nothing_is_called(folder: Path) -> None:
+    assert KERNELSPECS.find("python").program("main()", None) == "main()"
+    assert KernelSpecs(folder).find("deno").program("main()", None) == "main()"
+
+
+def test_a_language_may_take_no_arguments(folder: Path) -> None:
+    with pytest.raises(InvalidRequest, match="deno code takes no arguments"):
+        KernelSpecs(folder).find("deno").program("", {})
+
+
+def test_arguments_have_a_bottom() -> None:
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(InvalidRequest, match="nested too deeply"):
+        KERNELSPECS.find("python").program("", {"deep": deep})
+
+
 @pytest.mark.parametrize("taken", ["python", "py", "python3"])
 def test_a_name_belongs_to_one_language(folder: Path, taken: str) -> None:
     add(folder, "snake", aliases=[taken])

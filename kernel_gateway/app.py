@@ -114,6 +114,7 @@ class Service:
         return Gateway(
             self.settings,
             self.registry,
+            self.specs,
             auth.Keys(keys),
             self.metrics,
             lambda: self.readiness.trouble,

@@ -27,13 +27,17 @@ class Keys:
         """
         self._tenants = [(_digest(key), tenant) for key, tenant in keys.items()]
 
-    def tenant(self, request: HTTPServerRequest) -> str:
+    def tenant(self, request: HTTPServerRequest, *, in_query: bool = False) -> str:
         """Whose request it is.
+
+        Args:
+            request: what came in.
+            in_query: `?token=KEY` counts, because these clients know no other way.
 
         Raises:
             Unauthorized: it carries no key, or one that is not known.
         """
-        key = _credential(request)
+        key = _credential(request) or (_in_query(request) if in_query else None)
         if key is None:
             raise Unauthorized("the request carries no key")
         digest, found = _digest(key), None
@@ -55,6 +59,10 @@ def _credential(request: HTTPServerRequest) -> str | None:
     if scheme.lower() in {"bearer", "token"} and key.strip():
         return key.strip()
     return request.headers.get("X-API-Key") or None
+
+
+def _in_query(request: HTTPServerRequest) -> str | None:
+    return request.query_arguments.get("token", [b""])[-1].decode("utf-8", "replace") or None
 
 
 def make_local_key(state_dir: Path) -> tuple[str, Path]:

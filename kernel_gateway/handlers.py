@@ -31,6 +31,7 @@ from kernel_gateway.errors import (
 from kernel_gateway.metrics import Metrics
 from sessions import errors
 from sessions.errors import InvalidRequest, SessionError
+from sessions.kernelspecs import KernelSpecs
 from sessions.registry import Registry
 
 log = structlog.get_logger()
@@ -79,6 +80,7 @@ class Gateway:
 
     settings: Settings
     registry: Registry
+    specs: KernelSpecs
     keys: Keys
     metrics: Metrics
     #: None when kernels can be started, else why not
@@ -106,6 +108,8 @@ class BaseHandler(RequestHandler):
     request_id: str
     #: whether a key is needed
     public = False
+    #: whether the key may come as `?token=`
+    key_in_query = False
 
     def initialize(self, gateway: Gateway) -> None:
         """Called by tornado with the route's keyword arguments."""
@@ -127,7 +131,7 @@ class BaseHandler(RequestHandler):
         if self.gateway.hosts and _host_name(self.request.host) not in self.gateway.hosts:
             raise UnknownHost
         if not self.public:
-            self.tenant = self.gateway.keys.tenant(self.request)
+            self.tenant = self.gateway.keys.tenant(self.request, in_query=self.key_in_query)
         return None
 
     def data_received(self, chunk: bytes) -> Awaitable[None] | None:

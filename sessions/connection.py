@@ -8,7 +8,7 @@ counted and dropped, and one kernel's flood takes turns with the rest of the eve
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -72,6 +72,7 @@ class Connection:
         self._malformed = 0
         #: how often each channel was dropped since something came of it
         self._drops = dict.fromkeys(CHANNELS, 0)
+        self._paused = False
         self._closed = False
         self._client_keys = zmq.curve_keypair() if info.curve_publickey else None
         self._backlogs = {channel: Backlog(*info.endpoint(channel)) for channel in CHANNELS if info.transport == "tcp"}
@@ -165,12 +166,24 @@ class Connection:
             self._draining.add(channel)
             self._loop.call_soon(self._drain, channel)
 
+    def pause(self) -> None:
+        """Read no more of the kernel's output for now: it waits, and loses nothing."""
+        self._paused = True
+
+    def resume(self) -> None:
+        """Read on."""
+        if self._paused:
+            self._paused = False
+            self._drain_soon("iopub")
+
     def _drain(self, channel: str) -> None:
         self._draining.discard(channel)
+        if channel == "iopub" and self._paused:
+            return
         # The descriptor signals edges, not levels: read until there is nothing, or come back by ourselves.
         size = 0
         for _ in range(BATCH_MESSAGES):
-            if self._closed or size > BATCH_BYTES:
+            if self._closed or size > BATCH_BYTES or (channel == "iopub" and self._paused):
                 break
             try:
                 frames = self._sockets[channel].recv_multipart(zmq.NOBLOCK)
@@ -220,6 +233,20 @@ class Connection:
         if self._closed:
             raise ConnectionFailed
         msg_id, frames = self._codec.request(msg_type, content, parent)
+        self._send(channel, frames)
+        return msg_id
+
+    def forward(self, channel: str, parts: Sequence[bytes], buffers: Sequence[bytes]) -> None:
+        """Sign and send what a client has built: header, parent header, metadata, content; then buffers.
+
+        Raises:
+            ConnectionFailed: as `send` does.
+        """
+        if self._closed:
+            raise ConnectionFailed
+        self._send(channel, self._codec.sign(parts, buffers))
+
+    def _send(self, channel: str, frames: list[bytes]) -> None:
         socket = self._sockets[channel]
         try:
             socket.send_multipart(frames, zmq.NOBLOCK)
@@ -227,7 +254,6 @@ class Connection:
             raise ConnectionFailed("the kernel takes no more messages") from None
         # Sending can swallow the edge of a message that came in meanwhile.
         self._drain_soon(channel)
-        return msg_id
 
     async def request(self, channel: str, msg_type: str, content: dict[str, Any]) -> Message:
         """Send one message and wait for its reply. Cancel it to give up.

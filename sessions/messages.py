@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -38,6 +38,8 @@ class Message:
     buffers: tuple[bytes, ...] = ()
     #: bytes on the wire
     size: int = 0
+    #: header, parent header, metadata and content as they came, each valid JSON
+    parts: tuple[bytes, ...] = field(default=(), compare=False, repr=False)
 
     @property
     def type(self) -> str:
@@ -68,6 +70,15 @@ class Codec:
         message = self._session.msg(msg_type, content, parent=parent)
         return str(message["header"]["msg_id"]), self._session.serialize(message)
 
+    def sign(self, parts: Sequence[bytes], buffers: Sequence[bytes]) -> list[bytes]:
+        """The frames of a message that a client has built.
+
+        Args:
+            parts: header, parent header, metadata and content.
+            buffers: what comes after them.
+        """
+        return [DELIM, self._session.sign(list(parts)), *parts, *buffers]
+
     def parse(self, channel: str, frames: Sequence[bytes]) -> Message:
         """Verify and parse what came in on `channel`.
 
@@ -83,29 +94,32 @@ class Codec:
         signature, *parts = frames[start + 1 : start + _PARTS]
         if not hmac.compare_digest(self._session.sign(parts), signature):
             raise MalformedMessage("wrong signature")
-        header, parent, metadata, content = (_json_object(part) for part in parts)
+        parsed = [_json_object(part) for part in parts]
+        header, parent, metadata, content = (value for value, _ in parsed)
         if not _is_name(header.get("msg_type")) or not _is_name(header.get("msg_id")):
             raise MalformedMessage("header without msg_type or msg_id")
         if isinstance(parent.get("msg_id"), str) and not _is_name(parent["msg_id"]):
             raise MalformedMessage("parent's msg_id is too long")
         buffers = tuple(frames[start + _PARTS :])
-        return Message(channel, header, parent, metadata, content, buffers, sum(map(len, frames)))
+        valid = tuple(part for _, part in parsed)
+        return Message(channel, header, parent, metadata, content, buffers, sum(map(len, frames)), valid)
 
 
 def _is_name(value: object) -> bool:
     return isinstance(value, str) and len(value) <= NAME_MAX
 
 
-def _json_object(part: bytes) -> dict[str, Any]:
+def _json_object(part: bytes) -> tuple[dict[str, Any], bytes]:
     try:
         value = orjson.loads(part)
     except orjson.JSONDecodeError:
+        part = part.decode("utf-8", "replace").encode()
         value = _forgiving(part)
     if not isinstance(value, dict):
         raise MalformedMessage("a part is not a JSON object")
     if part.count(b"[") + part.count(b"{") > DEPTH_MAX and _too_deep(value):
         raise MalformedMessage("a part is nested too deeply")
-    return value
+    return value, part
 
 
 def _too_deep(value: dict[str, Any]) -> bool:
@@ -121,6 +135,6 @@ def _too_deep(value: dict[str, Any]) -> bool:
 def _forgiving(part: bytes) -> Any:
     # ipykernel passes bytes that are no UTF-8 (a cell printing '\udc80') through as they are.
     try:
-        return orjson.loads(part.decode("utf-8", "replace"))
+        return orjson.loads(part)
     except orjson.JSONDecodeError as error:
         raise MalformedMessage(f"no JSON: {error.msg}") from None

@@ -13,7 +13,8 @@ from enum import StrEnum
 from typing import Protocol
 
 from sessions.backends.base import Launch
-from sessions.errors import KernelDied, SessionClosed
+from sessions.channels import Channels
+from sessions.errors import KernelDied, SessionClosed, SessionError
 from sessions.execution import Execution, Patience, Standing
 from sessions.kernel import Kernel
 from sessions.kernelspecs import KernelSpec
@@ -109,6 +110,8 @@ class Session:
         self._restarting = asyncio.Lock()
         self._executions: dict[str, Execution] = {}
         self._retries = Retries()
+        #: clients with messages of their own
+        self.channels = Channels(lambda: around.quotas.execution(key.tenant))
         #: executions that run or wait for their turn, and tools that run
         self._users = 0
         #: what the next execution is told of the variables
@@ -136,7 +139,7 @@ class Session:
     @property
     def in_use(self) -> bool:
         """Whether a cell runs or waits, or a file is on its way."""
-        return self._users > 0
+        return self._users > 0 or self.channels.running
 
     @contextmanager
     def _in_use(self) -> Iterator[None]:
@@ -207,6 +210,7 @@ class Session:
     def _adopt(self, kernel: Kernel) -> None:
         self._kernel = kernel
         self.incarnation += 1
+        self.channels.connect(kernel.connection)
         kernel.connection.on_message = self._on_message
         kernel.connection.on_loss = lambda: self._on_loss(kernel)
         self._mourner = spawn(self._mourn(kernel), f"watch kernel of {self.key}")
@@ -222,11 +226,25 @@ class Session:
             self._kernel = None
             self._move(State.DEAD)
             self.announce(StateChange.LOST, cause.message)
+            self.channels.disconnect()
+            if self.channels.clients:
+                spawn(self._revive(), f"revive {self.key}")
         for execution in list(self._executions.values()):
             if execution.kernel is kernel:
                 execution.kernel_gone(cause)
 
+    async def _revive(self) -> None:
+        """Give clients that are there the next kernel, and tell them: they do not ask for one."""
+        self.channels.announce("restarting")
+        try:
+            await self.ensure_kernel()
+        except SessionError:
+            self.channels.announce("dead")
+            raise
+        self.channels.announce("idle")
+
     def _on_message(self, message: Message) -> None:
+        self.channels.feed(message)
         event = self.transcript.feed(message) if message.channel == "iopub" else None
         execution = self._executions.get(message.parent_id)
         if execution is not None:
@@ -264,6 +282,7 @@ class Session:
     async def _run(self, request: ExecuteRequest) -> AsyncIterator[Execution]:
         with self._around.quotas.execution(self.key.tenant), self._in_use():
             async with self._turn:
+                await self.channels.quiet()  # or our deadline would count, and interrupt, what runs before it
                 kernel = await self.ensure_kernel()
                 standing = Standing(*self._news, self.incarnation)
                 execution = Execution(kernel, self.transcript, request, standing, self._around.patience)
@@ -298,7 +317,9 @@ class Session:
         running = list(self._executions.values())
         for execution in running:
             spawn(execution.interrupt(), "interrupt")
-        return bool(running)
+        if self._kernel is not None and self.channels.running:
+            await self._kernel.interrupt()
+        return bool(running) or self.channels.running
 
     async def restart(self) -> None:
         """Give the session a fresh kernel on the same workspace. A running cell ends with it.
@@ -312,7 +333,11 @@ class Session:
             self.touch()
             if self._kernel is not None and self._kernel.alive and self.state is not State.CLOSED:
                 # The new one first: a workspace in memory lives as long as somebody uses it.
-                await self._fresh_kernel(news)
+                self.channels.announce("restarting")
+                try:
+                    await self._fresh_kernel(news)
+                finally:
+                    self.channels.announce("idle")
             else:
                 await self.ensure_kernel()
                 self.announce(*news)
@@ -322,6 +347,7 @@ class Session:
         if self.state is State.CLOSED:
             return
         self._move(State.CLOSED)
+        self.channels.close()
         if self._kernel is not None:
             await self._kernel.kill(SessionClosed(reason))
         if self._starting is not None:

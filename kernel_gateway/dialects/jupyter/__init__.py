@@ -1,0 +1,49 @@
+"""Jupyter's own protocol, `/api`: kernels, sessions and channels, as its clients speak it.
+
+Source: Jupyter Server's REST API and WebSocket protocols.
+"""
+
+from __future__ import annotations
+
+from kernel_gateway.dialects.jupyter.base import AbsentHandler
+from kernel_gateway.dialects.jupyter.channels import ChannelsHandler
+from kernel_gateway.dialects.jupyter.kernels import (
+    InterruptHandler,
+    KernelHandler,
+    KernelsHandler,
+    KernelSpecHandler,
+    KernelSpecsHandler,
+    MeHandler,
+    RestartHandler,
+    StatusHandler,
+    VersionHandler,
+)
+from kernel_gateway.dialects.jupyter.notebooks import Notebooks, NotebooksHandler, OneNotebookHandler
+from kernel_gateway.handlers import Dialect, Gateway, Route
+
+
+def routes(gateway: Gateway) -> list[Route]:
+    """The API's paths."""
+    kernel = r"/api/kernels/([\w-]+)"
+    table = (
+        (r"/api/?", VersionHandler),
+        (r"/api/status", StatusHandler),
+        (r"/api/me", MeHandler),
+        (r"/api/kernelspecs/?", KernelSpecsHandler),
+        (r"/api/kernelspecs/([^/]+)", KernelSpecHandler),
+        (r"/api/kernels/?", KernelsHandler),
+        (kernel, KernelHandler),
+        (kernel + "/interrupt", InterruptHandler),
+        (kernel + "/restart", RestartHandler),
+        (kernel + "/channels", ChannelsHandler),
+        (r"/api/.*", AbsentHandler),
+    )
+    notebooks = Notebooks(gateway.registry)
+    sessions: list[Route] = [
+        (path, handler, {"gateway": gateway, "notebooks": notebooks})
+        for path, handler in ((r"/api/sessions/?", NotebooksHandler), (r"/api/sessions/([\w-]+)", OneNotebookHandler))
+    ]
+    return sessions + [(path, handler, {"gateway": gateway}) for path, handler in table]
+
+
+DIALECT = Dialect("jupyter", routes)

@@ -1,0 +1,133 @@
+"""A kernel's channels over a WebSocket.
+
+Close codes: 1000 the kernel was ended, 1007 a frame that is no message, 4409 another connection took over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from tornado.websocket import WebSocketClosedError, WebSocketHandler
+
+from kernel_gateway.dialects.jupyter.base import failure_of
+from kernel_gateway.dialects.jupyter.framing import V1, Request, decode, encode
+from kernel_gateway.dialects.jupyter.models import find
+from kernel_gateway.handlers import BaseHandler
+from sessions.errors import InvalidRequest, SessionError
+from sessions.session import Session, State
+from sessions.subscription import Subscription, announcement
+from sessions.tasks import spawn
+
+#: bytes of one frame from a client
+FRAME_MAX = 64 * 1024**2
+#: characters of a client's id
+CLIENT_MAX = 256
+ENDED, MALFORMED, TAKEN_OVER = 1000, 1007, 4409
+CHANNELS = frozenset({"shell", "control", "stdin"})
+#: what a client asks when it is idle itself
+NO_ACTIVITY = frozenset({"kernel_info_request", "comm_info_request"})
+
+
+class ChannelsHandler(BaseHandler, WebSocketHandler):
+    """`/api/kernels/{id}/channels`."""
+
+    key_in_query = True
+    _session: Session
+    _subscription: Subscription | None = None
+    _pump: asyncio.Task[None] | None = None
+
+    async def prepare(self) -> None:
+        """Check the key and have a kernel, before the connection is upgraded."""
+        super().prepare()
+        if self.request.headers.get("Upgrade", "").lower() != "websocket":
+            raise InvalidRequest("this path speaks WebSocket only", field="Upgrade")
+        session = find(self.gateway.registry, self.tenant, self.path_args[0])
+        self._session = await self.gateway.registry.obtain(session.key)
+
+    @property
+    def max_message_size(self) -> int:
+        """Widgets and data come this way: more than elsewhere."""
+        return FRAME_MAX
+
+    def render_failure(self, failure: SessionError) -> dict[str, object]:
+        """As everywhere in the dialect."""
+        return failure_of(failure)
+
+    def select_subprotocol(self, subprotocols: list[str]) -> str | None:
+        """The binary one when the client offers it."""
+        return V1 if V1 in subprotocols else None
+
+    def open(self, *_args: str, **_kwargs: str) -> None:
+        """Begin."""
+        self.set_nodelay(True)  # without it every small frame waits 40 ms
+        client = self.get_query_argument("session_id", "")[:CLIENT_MAX]
+        self._subscription = self._session.channels.subscribe(client)
+        self._pump = spawn(self._deliver(self._subscription), "channels")
+
+    async def _deliver(self, subscription: Subscription) -> None:
+        while (message := await subscription.take()) is not None:
+            frame, binary = encode(message, self.selected_subprotocol)
+            try:
+                await self.write_message(frame, binary=binary)
+            except WebSocketClosedError:
+                subscription.give_back(message)
+                self._session.channels.leave(subscription)
+                return
+        if self._session.state is State.CLOSED:
+            self.close(ENDED, "the kernel was ended")
+        else:
+            self.close(TAKEN_OVER, "another connection took over")
+
+    async def on_message(self, message: str | bytes) -> None:
+        """Pass a frame on to the kernel."""
+        try:
+            request = decode(message, self.selected_subprotocol)
+        except InvalidRequest as error:
+            self.close(MALFORMED, error.message[:100])
+            return
+        if request.channel not in CHANNELS or self._subscription is None:
+            return  # as every Jupyter server does
+        if request.type not in NO_ACTIVITY:
+            self._session.touch()
+        try:
+            if request.type == "shutdown_request":
+                await self._shut_down(request)
+                return
+            self._session.channels.forward(
+                self._subscription, request.channel, request.header, request.parts, request.buffers
+            )
+        except SessionError as error:
+            self._refuse(request, error)
+
+    async def _shut_down(self, request: Request) -> None:
+        """What a client wants of its kernel, it is given by the session: no kernel ends behind its back."""
+        restart = b'"restart":true' in request.parts[3].replace(b" ", b"")
+        self._answer(request, "shutdown_reply", {"status": "ok", "restart": restart})
+        if restart:
+            await self._session.restart()
+        else:
+            await self.gateway.registry.end(self._session.key)
+
+    def _refuse(self, request: Request, error: SessionError) -> None:
+        """Let the client know as it would of a cell that failed."""
+        content: dict[str, object] = {
+            "status": "error",
+            "ename": error.name,
+            "evalue": error.message,
+            "traceback": [error.resolution],
+        }
+        self._answer(request, request.type.removesuffix("_request") + "_reply", content)
+        if request.type == "execute_request" and self._subscription is not None:
+            for msg_type, said in (("error", content), ("status", {"execution_state": "idle"})):
+                self._subscription.feed(announcement("iopub", msg_type, said, request.header))
+
+    def _answer(self, request: Request, msg_type: str, content: dict[str, object]) -> None:
+        if self._subscription is not None:
+            self._subscription.feed(announcement(request.channel, msg_type, content, request.header))
+
+    def on_close(self) -> None:
+        """The client has left; what it misses is kept for a while."""
+        if self._pump is not None:
+            self._pump.cancel()
+        if self._subscription is not None:
+            self._session.channels.leave(self._subscription)

@@ -1,0 +1,138 @@
+"""Jupyter messages in WebSocket frames, both ways there are. Pure.
+
+Source: "WebSocket kernel wire protocols" of Jupyter Server: the default protocol and
+`v1.kernel.websocket.jupyter.org`. What the kernel sent is passed on as it is, never decoded and encoded again.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import orjson
+
+from sessions.errors import InvalidRequest
+from sessions.messages import NAME_MAX, Message
+
+#: the binary subprotocol; none selected is the legacy one
+V1 = "v1.kernel.websocket.jupyter.org"
+#: parts of one message
+PARTS_MAX = 1024
+_PARTS = ("header", "parent_header", "metadata", "content")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a client sent."""
+
+    channel: str
+    header: dict[str, Any]
+    #: header, parent header, metadata and content, each JSON
+    parts: tuple[bytes, ...]
+    buffers: tuple[bytes, ...]
+
+    @property
+    def type(self) -> str:
+        """`msg_type` of the header."""
+        return str(self.header["msg_type"])
+
+
+def decode(frame: str | bytes, subprotocol: str | None) -> Request:
+    """A client's frame.
+
+    Raises:
+        InvalidRequest: it is none.
+    """
+    if subprotocol == V1:
+        if isinstance(frame, str):
+            raise InvalidRequest("a text frame on the binary subprotocol")
+        channel, *rest = _split(frame, "<Q", ends=True)
+        if len(rest) < len(_PARTS):
+            raise InvalidRequest("a frame with too few parts")
+        parts, buffers = tuple(rest[: len(_PARTS)]), tuple(rest[len(_PARTS) :])
+        return Request(channel.decode("utf-8", "replace"), _header(_json(parts[0])), parts, buffers)
+    text, buffers = frame, ()
+    if isinstance(frame, bytes):
+        text, *rest = _split(frame, ">I", ends=False)
+        buffers = tuple(rest)
+    return _legacy(_json(text), buffers)
+
+
+def _legacy(message: Any, buffers: tuple[bytes, ...]) -> Request:
+    if not isinstance(message, dict):
+        raise InvalidRequest("the frame is no JSON object")
+    values = [message.get(name) or {} for name in _PARTS]
+    if not all(isinstance(value, dict) for value in values):
+        raise InvalidRequest("a part of the message is no JSON object")
+    channel = message.get("channel") or "shell"
+    return Request(str(channel), _header(values[0]), tuple(orjson.dumps(value) for value in values), buffers)
+
+
+def _header(header: Any) -> dict[str, Any]:
+    names = [header.get(name) for name in ("msg_id", "msg_type")] if isinstance(header, dict) else [None]
+    if not all(isinstance(name, str) and 0 < len(name) <= NAME_MAX for name in names):
+        raise InvalidRequest("the message's header has no msg_id or no msg_type")
+    return dict(header)
+
+
+def _json(text: str | bytes) -> Any:
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise InvalidRequest(f"the frame is no valid JSON: {error.msg}") from None
+
+
+def _split(frame: bytes, number: str, *, ends: bool) -> list[bytes]:
+    """The parts of a binary frame: their count, the offset of each from the frame's start, then the parts.
+
+    Args:
+        frame: all of it.
+        number: how a number is written.
+        ends: the last offset is the frame's end.
+    """
+    one = struct.calcsize(number)
+    try:
+        (count,) = struct.unpack_from(number, frame)
+        if not 1 + ends <= count <= PARTS_MAX:
+            raise InvalidRequest("a frame with no parts, or too many")
+        offsets = list(struct.unpack_from(f"{number[0]}{count}{number[1]}", frame, one))
+    except struct.error:
+        raise InvalidRequest("a frame that is too short") from None
+    if not ends:
+        offsets.append(len(frame))
+    if offsets != sorted(offsets) or offsets[0] < one * (count + 1) or offsets[-1] > len(frame):
+        raise InvalidRequest("a frame whose parts do not lie in it")
+    return [frame[start:end] for start, end in pairwise(offsets)]
+
+
+def encode(message: Message, subprotocol: str | None) -> tuple[bytes, bool]:
+    """A message for a client.
+
+    Returns:
+        the frame, and whether it is binary.
+    """
+    if subprotocol == V1:
+        return _joined([message.channel.encode(), *message.parts, *message.buffers], "<Q", ends=True), True
+    named = zip(_PARTS, message.parts, strict=True)
+    fields = [b'"%s":%s' % (name.encode(), part) for name, part in named]
+    fields += [
+        b'"channel":"%s"' % message.channel.encode(),
+        b'"msg_id":%s' % orjson.dumps(message.header["msg_id"]),
+        b'"msg_type":%s' % orjson.dumps(message.header["msg_type"]),
+        b'"buffers":[]',
+    ]
+    text = b"{%s}" % b",".join(fields)
+    if not message.buffers:
+        return text, False
+    return _joined([text, *message.buffers], ">I", ends=False), True
+
+
+def _joined(parts: Sequence[bytes], number: str, *, ends: bool) -> bytes:
+    count = len(parts) + ends
+    offsets = [struct.calcsize(number) * (count + 1)]
+    for part in parts:
+        offsets.append(offsets[-1] + len(part))
+    return b"".join([struct.pack(f"{number[0]}{count + 1}{number[1]}", count, *offsets[:count]), *parts])

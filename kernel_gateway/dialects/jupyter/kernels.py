@@ -1,0 +1,148 @@
+"""Kernels and kernelspecs over REST."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from http import HTTPStatus
+from importlib.metadata import version
+from uuid import uuid4
+
+from kernel_gateway.dialects.jupyter.base import JupyterHandler
+from kernel_gateway.dialects.jupyter.models import (
+    KERNEL_ID,
+    StartKernel,
+    find,
+    kernel_id,
+    kernel_model,
+    spec_model,
+    time_of,
+)
+from kernel_gateway.handlers import Gateway
+from sessions.errors import InvalidRequest, SessionNotFound
+from sessions.models import SessionKey, valid_env
+from sessions.session import Session
+
+
+async def start_kernel(gateway: Gateway, tenant: str, asked: StartKernel) -> Session:
+    """The session of a new kernel; of an existing one, when its id is asked for.
+
+    Raises:
+        InvalidRequest: the kernelspec is unknown, or the id is none.
+        SessionError: it could not be started.
+    """
+    name = asked.kernel_id or str(uuid4())
+    if not KERNEL_ID.fullmatch(name):
+        raise InvalidRequest("kernel_id must have the form of a UUID", field="kernel_id")
+    try:
+        return find(gateway.registry, tenant, name)
+    except SessionNotFound:
+        spec = replace(gateway.registry.defaults, env=valid_env(asked.wanted_env))
+        if asked.name:
+            spec = replace(spec, language=asked.name)
+        return await gateway.registry.create(SessionKey(tenant, name), spec)
+
+
+class VersionHandler(JupyterHandler):
+    """`/api`."""
+
+    def get(self) -> None:
+        """Which server this is."""
+        self.finish_json({"version": version("sandboxed-kernel-gateway")})
+
+
+class StatusHandler(JupyterHandler):
+    """`/api/status`."""
+
+    def get(self) -> None:
+        """How much there is of the tenant's."""
+        sessions = self.gateway.registry.of(self.tenant)
+        self.finish_json(
+            {
+                "started": time_of(max((session.age() for session in sessions), default=0.0)),
+                "last_activity": time_of(min((session.idle_for() for session in sessions), default=0.0)),
+                "kernels": len(sessions),
+                "connections": sum(session.channels.clients for session in sessions),
+            }
+        )
+
+
+class MeHandler(JupyterHandler):
+    """`/api/me`."""
+
+    def get(self) -> None:
+        """Who asks."""
+        names = dict.fromkeys(("username", "name", "display_name"), self.tenant)
+        initials = self.tenant[:2].upper()
+        self.finish_json(
+            {"identity": names | {"initials": initials, "avatar_url": None, "color": None}, "permissions": {}}
+        )
+
+
+class KernelSpecsHandler(JupyterHandler):
+    """`/api/kernelspecs`."""
+
+    def get(self) -> None:
+        """All languages."""
+        specs = self.gateway.specs
+        default = specs.find(self.gateway.registry.defaults.language)
+        models = {spec.jupyter_name: spec_model(spec) for spec in specs.all}
+        self.finish_json({"default": default.jupyter_name, "kernelspecs": models})
+
+
+class KernelSpecHandler(JupyterHandler):
+    """`/api/kernelspecs/{name}`."""
+
+    def get(self, name: str) -> None:
+        """One language."""
+        try:
+            spec = self.gateway.specs.find(name)
+        except InvalidRequest as unknown:
+            raise SessionNotFound(unknown.message) from None
+        self.finish_json(spec_model(spec))
+
+
+class KernelsHandler(JupyterHandler):
+    """`/api/kernels`."""
+
+    def get(self) -> None:
+        """The tenant's kernels, however they were started."""
+        self.finish_json([kernel_model(session) for session in self.gateway.registry.of(self.tenant)])
+
+    async def post(self) -> None:
+        """Start one."""
+        session = await start_kernel(self.gateway, self.tenant, self.body(StartKernel))
+        self.set_status(HTTPStatus.CREATED)
+        self.set_header("Location", f"/api/kernels/{kernel_id(session.key)}")
+        self.finish_json(kernel_model(session))
+
+
+class KernelHandler(JupyterHandler):
+    """`/api/kernels/{id}`."""
+
+    def get(self, asked: str) -> None:
+        """Describe it."""
+        self.finish_json(kernel_model(self.session(asked)))
+
+    async def delete(self, asked: str) -> None:
+        """End it."""
+        await self.gateway.registry.end(self.session(asked).key)
+        self.set_status(HTTPStatus.NO_CONTENT)
+
+
+class InterruptHandler(JupyterHandler):
+    """`/api/kernels/{id}/interrupt`."""
+
+    async def post(self, asked: str) -> None:
+        """Interrupt what runs; the variables are kept."""
+        await self.session(asked).interrupt()
+        self.set_status(HTTPStatus.NO_CONTENT)
+
+
+class RestartHandler(JupyterHandler):
+    """`/api/kernels/{id}/restart`."""
+
+    async def post(self, asked: str) -> None:
+        """A fresh kernel under the same id."""
+        session = self.session(asked)
+        await session.restart()
+        self.finish_json(kernel_model(session))

@@ -1,0 +1,390 @@
+"""The Jupyter dialect over REST and WebSocket, on real gateways."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import Any
+
+import pytest
+import requests
+from tornado.httpclient import HTTPClientError, HTTPRequest
+from tornado.websocket import WebSocketClientConnection, websocket_connect
+
+from kernel_gateway.dialects.jupyter.framing import V1, decode, encode
+from sessions.messages import Message
+from tests.gateways import KEYS, Gateway
+from tests.kernel_gateway.wire import process_only, until
+
+LEGACY = None
+
+
+def message_of(failure: Any) -> tuple[int, str]:
+    """Status and code of a failure, in the form that Jupyter's clients show."""
+    body = failure.json()
+    assert body["message"]
+    assert "Traceback" not in failure.text
+    return failure.status_code, body["code"]
+
+
+@pytest.fixture
+def kernel(gateway: Gateway) -> Iterator[str]:
+    made = gateway.call("POST", "/api/kernels", json={})
+    assert made.status_code == 201, made.text
+    yield made.json()["id"]
+    gateway.call("DELETE", f"/api/kernels/{made.json()['id']}")
+
+
+class Client:
+    """A client of a kernel's channels, in either framing."""
+
+    def __init__(self, connection: WebSocketClientConnection) -> None:
+        self._connection = connection
+        self._way = connection.selected_subprotocol
+        self._ended = False
+
+    async def send(self, channel: str, msg_type: str, content: dict[str, Any], **parts: Any) -> str:
+        header = {"msg_id": uuid.uuid4().hex, "msg_type": msg_type, "session": "", "username": "", "version": "5.3"}
+        parent, buffers = parts.get("parent", {}), parts.get("buffers", ())
+        raw = tuple(json.dumps(part).encode() for part in (header, parent, {}, content))
+        frame, binary = encode(Message(channel, header, parent, {}, content, buffers, 0, raw), self._way)
+        await self._connection.write_message(frame, binary=binary)
+        return header["msg_id"]
+
+    async def next(self) -> dict[str, Any]:
+        async with asyncio.timeout(30):
+            frame = await self._connection.read_message()
+        assert frame is not None, f"closed: {self._connection.close_code}"
+        request = decode(frame, self._way)
+        header, parent, metadata, content = (json.loads(part) for part in request.parts)
+        return {
+            "channel": request.channel,
+            "header": header,
+            "parent": parent,
+            "content": content,
+            "metadata": metadata,
+        }
+
+    async def of(self, msg_id: str) -> list[dict[str, Any]]:
+        """What comes of a request, to its reply and `idle`."""
+        seen: list[dict[str, Any]] = []
+        left = {"idle", "reply"}
+        while left:
+            message = await self.next()
+            if message["parent"].get("msg_id") == msg_id:
+                seen.append(message)
+                left.discard("reply" if message["channel"] in {"shell", "control"} else "")
+                left.discard(str(message["content"].get("execution_state")))
+        return seen
+
+    async def execute(self, code: str, **content: Any) -> list[dict[str, Any]]:
+        asked = {"code": code, "silent": False, "store_history": True, "user_expressions": {}, "allow_stdin": False}
+        return await self.of(await self.send("shell", "execute_request", asked | content))
+
+    async def text(self, code: str) -> str:
+        seen = await self.execute(code)
+        return "".join(message["content"].get("text", "") for message in seen)
+
+    async def end(self) -> int | None:
+        """Read to the end, whoever has ended it."""
+        async with asyncio.timeout(15):
+            while not self._ended:
+                self._ended = await self._connection.read_message() is None
+        return self._connection.close_code
+
+
+@asynccontextmanager
+async def connected(
+    gateway: Gateway, kernel: str, way: str | None = V1, *, client: str = "", headers: dict[str, str] | None = None
+) -> AsyncIterator[Client]:
+    query = f"?session_id={client}&token={KEYS['alice']}"
+    address = gateway.url.replace("http", "ws", 1)
+    request = HTTPRequest(f"{address}/api/kernels/{kernel}/channels{query}", headers=headers or {})
+    connection = await websocket_connect(request, subprotocols=[way] if way else None, max_message_size=2**26)
+    client_there = Client(connection)
+    try:
+        assert connection.selected_subprotocol == way
+        yield client_there
+    finally:
+        connection.close()
+        await client_there.end()
+
+
+# -- REST ------------------------------------------------------------------------------------------------------
+
+
+@process_only
+def test_what_clients_ask_first(gateway: Gateway) -> None:
+    assert set(gateway.call("GET", "/api").json()) == {"version"}
+    assert gateway.call("GET", "/api/").status_code == 200
+    specs = gateway.call("GET", "/api/kernelspecs").json()
+    assert specs["default"] == "python3"
+    model = specs["kernelspecs"]["python3"]
+    assert model["spec"]["language"] == "python"
+    assert isinstance(model["spec"]["argv"], list)
+    assert gateway.call("GET", "/api/kernelspecs/python3").json() == model
+    assert message_of(gateway.call("GET", "/api/kernelspecs/ruby"))[0] == 404
+    assert gateway.call("GET", "/api/me").json()["identity"]["username"] == "alice"
+    assert gateway.call("GET", "/api/status").json()["kernels"] >= 0
+    for absent in ("/api/terminals", "/api/contents", "/api/nothing/at/all"):
+        assert message_of(gateway.call("GET", absent))[0] == 404
+
+
+def test_a_kernel_lives_and_ends(gateway: Gateway) -> None:
+    made = gateway.call("POST", "/api/kernels", data='{"name": "python3", "env": {"KERNEL_USERNAME": "me"}}')
+    assert made.status_code == 201
+    model = made.json()
+    assert set(model) == {"id", "name", "last_activity", "execution_state", "connections"}
+    assert made.headers["Location"] == f"/api/kernels/{model['id']}"
+    assert re.fullmatch(r"\w+-\w+-\w+-\w+-\w+", model["id"])
+    datetime.strptime(model["last_activity"], "%Y-%m-%dT%H:%M:%S.%fZ")  # noqa: DTZ007 - as clients do
+    assert model["id"] in [kernel["id"] for kernel in gateway.call("GET", "/api/kernels").json()]
+    assert gateway.call("GET", f"/api/kernels/{model['id']}").json()["name"] == "python3"
+    assert gateway.call("POST", f"/api/kernels/{model['id']}/interrupt").status_code == 204
+    assert gateway.call("POST", f"/api/kernels/{model['id']}/restart").json()["id"] == model["id"]
+    assert gateway.call("DELETE", f"/api/kernels/{model['id']}").status_code == 204
+    for method, path in (("GET", ""), ("DELETE", ""), ("POST", "/interrupt"), ("POST", "/restart")):
+        assert message_of(gateway.call(method, f"/api/kernels/{model['id']}{path}")) == (404, "SB011")
+
+
+@process_only
+def test_kernels_and_sessions_are_the_same_for_their_tenant_only(gateway: Gateway, session: str, kernel: str) -> None:
+    gateway.execute(session, "x = 1")
+    listed = {model["id"] for model in gateway.call("GET", "/api/kernels").json()}
+    assert kernel in listed
+    assert kernel in [one["name"] for one in gateway.call("GET", "/v1/sessions").json()["sessions"]]
+    assert gateway.text(kernel, "6 * 7") == "42"  # the native API, on a kernel that Jupyter's has started
+    gateway.call("DELETE", f"/v1/sessions/{session}")
+    (gone,) = listed - {model["id"] for model in gateway.call("GET", "/api/kernels").json()}
+    assert gateway.call("GET", f"/api/kernels/{gone}").status_code == 404
+    assert gateway.call("GET", "/api/kernels", tenant="bob").json() == []
+    assert message_of(gateway.call("GET", f"/api/kernels/{kernel}", tenant="bob")) == (404, "SB011")
+
+
+@process_only
+@pytest.mark.parametrize(
+    "body", ['{"name": "ruby"}', '{"kernel_id": "../x"}', '{"env": {"LD_PRELOAD": "x"}}', "[1]", "{", '{"name": 1}']
+)
+def test_no_kernel_is_made_of_what_is_wrong(gateway: Gateway, body: str) -> None:
+    assert message_of(gateway.call("POST", "/api/kernels", data=body)) == (400, "SB002")
+
+
+@process_only
+def test_a_kernel_may_be_asked_for_by_its_id(gateway: Gateway) -> None:
+    wanted = str(uuid.uuid4())
+    for _ in range(2):
+        assert gateway.call("POST", "/api/kernels", json={"kernel_id": wanted}).json()["id"] == wanted
+    gateway.call("DELETE", f"/api/kernels/{wanted}")
+
+
+@process_only
+def test_a_notebook_has_a_kernel(gateway: Gateway) -> None:
+    asked = {"path": "a.ipynb", "type": "notebook", "name": "", "kernel": {"name": "python3"}}
+    made = gateway.call("POST", "/api/sessions", json=asked)
+    assert made.status_code == 201
+    book = made.json()
+    assert (book["path"], book["notebook"]["path"], book["kernel"]["name"]) == ("a.ipynb", "a.ipynb", "python3")
+    assert gateway.call("POST", "/api/sessions", json=asked).json()["id"] == book["id"]
+    path = f"/api/sessions/{book['id']}"
+    assert gateway.call("PATCH", path, json={"path": "b.ipynb"}).json()["path"] == "b.ipynb"
+    other = gateway.call("PATCH", path, json={"kernel": {"name": "python3"}}).json()["kernel"]["id"]
+    assert other != book["kernel"]["id"]
+    assert gateway.call("GET", f"/api/kernels/{book['kernel']['id']}").status_code == 404
+    assert message_of(gateway.call("PATCH", path, json={"kernel": {"id": str(uuid.uuid4())}})) == (400, "SB002")
+    assert [one["id"] for one in gateway.call("GET", "/api/sessions").json()] == [book["id"]]
+    assert gateway.call("GET", "/api/sessions", tenant="bob").json() == []
+    assert gateway.call("GET", path, tenant="bob").status_code == 404
+    assert gateway.call("DELETE", path).status_code == 204
+    assert gateway.call("GET", f"/api/kernels/{other}").status_code == 404
+    assert gateway.call("GET", path).status_code == 404
+    assert message_of(gateway.call("POST", "/api/sessions", json={"type": "notebook"})) == (400, "SB002")
+
+
+@process_only
+def test_a_notebook_whose_kernel_is_gone_is_gone(gateway: Gateway) -> None:
+    book = gateway.call("POST", "/api/sessions", json={"path": "c.ipynb", "type": "notebook"}).json()
+    gateway.call("DELETE", f"/api/kernels/{book['kernel']['id']}")
+    assert gateway.call("GET", "/api/sessions").json() == []
+
+
+# -- keys ------------------------------------------------------------------------------------------------------
+
+
+@process_only
+@pytest.mark.parametrize("scheme", ["token", "Bearer", "TOKEN"])
+def test_a_key_comes_as_clients_send_it(gateway: Gateway, scheme: str) -> None:
+    key = KEYS["alice"]
+    url = f"{gateway.url}/api/kernels"
+    assert requests.get(url, headers={"Authorization": f"{scheme} {key}"}, timeout=10).status_code == 200
+    assert requests.get(f"{url}?token={key}", timeout=10).status_code == 200
+    for query in ("", "?token=", "?token=wrong", "?token=%ff"):
+        assert message_of(requests.get(url + query, timeout=10)) == (401, "SB020")
+    assert (
+        requests.get(f"{gateway.url}/v1/sessions?token={key}", timeout=10).status_code == 401
+    )  # there it is not needed
+
+
+@process_only
+@pytest.mark.parametrize(
+    ("kernel_id", "query", "headers", "status"),
+    [
+        ("own", "", {}, 401),
+        ("own", "?token=wrong", {}, 401),
+        ("own", "?token=bob", {}, 404),
+        ("own", "?token=alice", {"Origin": "https://evil.example"}, 403),
+        ("unknown", "?token=alice", {}, 404),
+    ],
+)
+async def test_an_upgrade_that_is_refused(  # noqa: PLR0917 - a table's columns
+    gateway: Gateway, kernel: str, kernel_id: str, query: str, headers: dict[str, str], status: int
+) -> None:
+    for tenant, key in KEYS.items():
+        query = query.replace(f"={tenant}", f"={key}")
+    target = kernel if kernel_id == "own" else str(uuid.uuid4())
+    address = f"{gateway.url.replace('http', 'ws', 1)}/api/kernels/{target}/channels{query}"
+    with pytest.raises(HTTPClientError) as refused:
+        await websocket_connect(HTTPRequest(address, headers=headers))
+    assert refused.value.code == status
+
+
+# -- channels --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", [V1, LEGACY])
+async def test_a_cell_runs_over_the_channels(gateway: Gateway, kernel: str, way: str | None) -> None:
+    async with connected(gateway, kernel, way) as client:
+        info = await client.of(await client.send("shell", "kernel_info_request", {}))
+        assert "ipython" in [message["content"].get("implementation") for message in info]
+        seen = await client.execute("print('hello'); 6 * 7")
+        kinds = [message["header"]["msg_type"] for message in seen if message["channel"] == "iopub"]
+        assert kinds == ["status", "execute_input", "stream", "execute_result", "status"]
+        (reply,) = [message for message in seen if message["channel"] == "shell"]
+        assert (reply["content"]["status"], reply["header"]["msg_type"]) == ("ok", "execute_reply")
+        assert gateway.call("GET", f"/api/kernels/{kernel}").json()["connections"] == 1
+    until(lambda: gateway.call("GET", f"/api/kernels/{kernel}").json()["connections"] == 0)
+
+
+@pytest.mark.parametrize("way", [V1, LEGACY])
+async def test_buffers_come_and_go(gateway: Gateway, kernel: str, way: str | None) -> None:
+    echo = (
+        "def opened(comm, message):\n"
+        "    comm.on_msg(lambda message: comm.send({'sizes': [len(b) for b in message['buffers']]},"
+        " buffers=[bytes(b) for b in message['buffers']]))\n"
+        "get_ipython().kernel.comm_manager.register_target('echo', opened)"
+    )
+    async with connected(gateway, kernel, way) as client:
+        await client.execute(echo)
+        await client.send("shell", "comm_open", {"comm_id": "c", "target_name": "echo", "data": {}})
+        sent = (bytes(range(256)) * 40_000, b"")
+        await client.send("shell", "comm_msg", {"comm_id": "c", "data": {}}, buffers=sent)
+        while (message := await client.next())["header"]["msg_type"] != "comm_msg":
+            pass
+        assert message["content"]["data"] == {"sizes": [len(buffer) for buffer in sent]}
+
+
+async def test_input_is_asked_of_who_runs_the_cell(gateway: Gateway, kernel: str) -> None:
+    async with connected(gateway, kernel, client="one") as one, connected(gateway, kernel, client="two") as two:
+        msg_id = await one.send("shell", "execute_request", {"code": "print(input('who? '))", "allow_stdin": True})
+        while (question := await one.next())["header"]["msg_type"] != "input_request":
+            pass
+        assert question["content"]["prompt"] == "who? "
+        await one.send("stdin", "input_reply", {"status": "ok", "value": "me"}, parent=question["header"])
+        seen = await one.of(msg_id)
+        assert "me\n" in [message["content"].get("text") for message in seen]
+        assert await two.text("print('two')") == "two\n"
+
+
+async def test_interrupts_and_restarts(gateway: Gateway, kernel: str) -> None:
+    async with connected(gateway, kernel) as client:
+        sleeps = {"code": "x = 1\nimport time; time.sleep(60)", "stop_on_error": False}  # or the next may be aborted
+        msg_id = await client.send("shell", "execute_request", sleeps)
+        while (await client.next())["header"]["msg_type"] != "execute_input":
+            pass
+        assert gateway.call("GET", f"/api/kernels/{kernel}").json()["execution_state"] == "busy"
+        assert gateway.call("POST", f"/api/kernels/{kernel}/interrupt").status_code == 204
+        assert "KeyboardInterrupt" in [message["content"].get("ename") for message in await client.of(msg_id)]
+        assert await client.text("print(x)") == "1\n"
+        assert gateway.call("POST", f"/api/kernels/{kernel}/restart").status_code == 200
+        assert await client.text("print('x' in globals())") == "False\n"
+
+
+async def test_a_kernel_that_ends_is_announced_and_replaced(gateway: Gateway, kernel: str) -> None:
+    async with connected(gateway, kernel) as client:
+        await client.send("shell", "execute_request", {"code": "import os; os._exit(1)"})
+        states: list[str] = []
+        while states[-2:] != ["restarting", "idle"]:
+            states.append((await client.next())["content"].get("execution_state"))
+        assert await client.text("print(1)") == "1\n"
+
+
+async def test_a_kernel_that_is_ended_says_so_and_closes(gateway: Gateway) -> None:
+    kernel = gateway.call("POST", "/api/kernels").json()["id"]
+    async with connected(gateway, kernel) as client:
+        await client.text("1")
+        assert gateway.call("DELETE", f"/api/kernels/{kernel}").status_code == 204
+        assert (await client.next())["content"] == {"execution_state": "dead"}
+        assert await client.end() == 1000
+
+
+async def test_a_client_may_shut_its_kernel_down(gateway: Gateway) -> None:
+    kernel = gateway.call("POST", "/api/kernels").json()["id"]
+    async with connected(gateway, kernel) as client:
+        await client.send("control", "shutdown_request", {"restart": False})
+        while (await client.next())["header"]["msg_type"] != "shutdown_reply":
+            pass
+        assert await client.end() == 1000
+    assert gateway.call("GET", f"/api/kernels/{kernel}").status_code == 404
+
+
+async def test_what_a_client_misses_is_told_when_it_comes_back(gateway: Gateway, kernel: str) -> None:
+    async with connected(gateway, kernel, client="tab") as client:
+        code = "import time\nfor i in range(50): print(i, flush=True); time.sleep(0.01)"
+        msg_id = await client.send("shell", "execute_request", {"code": code})
+        while (await client.next())["header"]["msg_type"] != "execute_input":
+            pass
+    until(lambda: gateway.call("GET", f"/api/kernels/{kernel}").json()["execution_state"] == "idle")
+    async with connected(gateway, kernel, client="tab") as client:
+        seen = await client.of(msg_id)
+        text = "".join(message["content"].get("text", "") for message in seen)
+        assert text.split()[-1] == "49"
+        assert [int(line) for line in text.split()] == list(range(50 - len(text.split()), 50))
+
+
+async def test_the_last_of_two_with_one_name_stays(gateway: Gateway, kernel: str) -> None:
+    async with connected(gateway, kernel, client="tab") as first, connected(gateway, kernel, client="tab") as second:
+        assert await first.end() == 4409
+        assert await second.text("print(2)") == "2\n"
+
+
+@process_only
+@pytest.mark.parametrize("frame", ["{}", "[]", "{", b"", b"\0\0\0\1"])
+async def test_a_frame_that_is_no_message_closes_the_socket_and_nothing_else(
+    gateway: Gateway, kernel: str, frame: str | bytes
+) -> None:
+    async with connected(gateway, kernel, LEGACY) as client, connected(gateway, kernel) as other:
+        await client._connection.write_message(frame, binary=isinstance(frame, bytes))
+        assert await client.end() == 1007
+        assert await other.text("print(1)") == "1\n"
+
+
+@process_only
+async def test_unknown_channels_and_types_do_no_harm(gateway: Gateway, kernel: str) -> None:
+    async with connected(gateway, kernel) as client:
+        for channel in ("hb", "iopub", "", "x" * 1000):
+            await client.send(channel, "execute_request", {"code": "1"})
+        await client.send("shell", "no_such_request", {})
+        assert await client.text("print(1)") == "1\n"
+
+
+async def test_much_output_comes_complete_and_in_order(gateway: Gateway, kernel: str) -> None:
+    async with connected(gateway, kernel) as client:
+        lines = await client.text("for i in range(10_000): print(i)")
+        assert lines.split() == [str(i) for i in range(10_000)]
+        much = await client.text("for i in range(20): print(str(i % 10) * 1_000_000)")
+        assert [line[0] for line in much.split()] == [str(i % 10) for i in range(20)]
+        assert len(much) == 20 * 1_000_001

@@ -1,0 +1,349 @@
+"""Clients with messages of their own: who hears what, what is kept for whom, and what a slow one costs."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from typing import Any
+
+import pytest
+
+from sessions import channels as module
+from sessions import subscription as queue
+from sessions.errors import ConnectionFailed, QuotaExceeded
+from sessions.messages import Message
+from sessions.models import ExecuteRequest, StateChange
+from sessions.quotas import TenantLimits
+from sessions.session import Session
+from sessions.subscription import Subscription
+from sessions.tasks import spawn
+from tests.fakes import Behaviour, Cell, FakeBackend, Saying, World, busy, run, started, stream, until, world_over
+
+_ids = itertools.count()
+SLEEP = "import time; time.sleep(60)"
+EXIT = "import os; os._exit(3)"
+
+
+def send(session: Session, subscription: Subscription, code: str, msg_type: str = "execute_request") -> str:
+    msg_id = f"client-{next(_ids)}"
+    header = {"msg_id": msg_id, "msg_type": msg_type, "username": "", "session": "s", "version": "5.3"}
+    content: dict[str, Any] = {"code": code, "silent": False, "store_history": True, "allow_stdin": True}
+    parts = [json.dumps(part).encode() for part in (header, {}, {}, content)]
+    session.channels.forward(subscription, "shell", header, parts, [])
+    return msg_id
+
+
+async def heard(subscription: Subscription, msg_id: str) -> list[Message]:
+    """What comes of a request, to its reply and `idle`."""
+    seen: list[Message] = []
+    async with asyncio.timeout(5):
+        while {"reply", "idle"} - {_end(message) for message in seen}:
+            message = await subscription.take()
+            assert message is not None
+            if message.parent_id == msg_id:
+                seen.append(message)
+    return seen
+
+
+def _end(message: Message) -> str:
+    if message.channel == "shell":
+        return "reply"
+    return str(message.content.get("execution_state"))
+
+
+def text(messages: list[Message]) -> str:
+    return "".join(message.content["text"] for message in messages if message.type == "stream")
+
+
+async def waiting(subscription: Subscription) -> list[Message]:
+    """All that waits."""
+    found = []
+    while subscription._queue:
+        message = await subscription.take()
+        assert message is not None
+        found.append(message)
+    return found
+
+
+async def test_a_reply_comes_to_who_asked_and_output_to_all(session: Session) -> None:
+    one, other = session.channels.subscribe("one"), session.channels.subscribe("other")
+    seen = await heard(one, send(session, one, "print('hello')"))
+    assert text(seen) == "hello\n"
+    overheard = await waiting(other)
+    assert text(overheard) == "hello\n"
+    assert {message.channel for message in overheard} == {"iopub"}
+    assert session.channels.clients == 2
+
+
+async def test_what_runs_over_the_api_is_heard_and_the_other_way_round(session: Session) -> None:
+    client = session.channels.subscribe("c")
+    await run(session, "x = 41")
+    assert await waiting(client)
+    assert text(await heard(client, send(session, client, "print(x + 1)"))) == "42\n"
+    assert [cell["source"] for cell in session.transcript.notebook(session.kernelspec)["cells"]] == [
+        "x = 41",
+        "print(x + 1)",
+    ]
+
+
+async def test_a_question_comes_to_who_asked(world: World, session: Session) -> None:
+    async def asks(cell: Cell) -> None:
+        cell.says(busy(), started(cell.code, 1), stream(await cell.asks("who? ")))
+        cell.ends()
+
+    one, other = session.channels.subscribe("one"), session.channels.subscribe("other")
+    msg_id = send(session, one, world.backend.on("asks", asks))
+    while (question := await one.take()) and question.channel != "stdin":
+        pass
+    assert question is not None
+    header = {"msg_id": "answer", "msg_type": "input_reply"}
+    parts = [json.dumps(part).encode() for part in (header, question.header, {}, {"status": "ok", "value": "me"})]
+    session.channels.forward(one, "stdin", header, parts, [])
+    assert text(await heard(one, msg_id)) == "me"
+    assert "stdin" not in {message.channel for message in await waiting(other)}
+
+
+# -- turns, limits, life ---------------------------------------------------------------------------------------
+
+
+async def test_a_cell_of_the_api_waits_for_theirs(world: World, session: Session) -> None:
+    client = session.channels.subscribe("c")
+    send(session, client, SLEEP)
+    await until(lambda: world.backend.kernel.executed)
+    assert session.in_use
+    mine = spawn(run(session, "print(1)", timeout=0.05), "mine")
+    await asyncio.sleep(0.15)
+    assert not mine.done()  # nor did its deadline begin
+    assert await session.interrupt()
+    assert (await mine).status == "ok"
+    assert not session.in_use
+
+
+async def test_their_cells_together_are_one_execution_of_the_tenant() -> None:
+    backend = FakeBackend(Behaviour())
+    async with world_over(backend, quotas=TenantLimits(executions=1)) as world:
+        session, second = await world.session(), await world.session("second")
+        client, other = session.channels.subscribe("c"), second.channels.subscribe("c")
+        cells = [send(session, client, code) for code in (SLEEP, "1", "2")]
+        await until(lambda: world.backend.started[0].executed)
+        with pytest.raises(QuotaExceeded):
+            send(second, other, "1")
+        await session.interrupt()
+        await heard(client, cells[-1])
+        await heard(other, send(second, other, "1"))
+    await backend.close()
+
+
+async def test_a_kernel_that_ends_is_followed_by_another_and_all_are_told(session: Session) -> None:
+    client = session.channels.subscribe("c")
+    send(session, client, EXIT)
+    await until(lambda: session.incarnation == 2)
+    await until(lambda: session.state == "idle")
+    states = [message.content["execution_state"] for message in await waiting(client) if message.type == "status"]
+    assert states[-2:] == ["restarting", "idle"]
+    assert not session.in_use
+    await heard(client, send(session, client, "1"))
+    assert (await run(session, "1")).state is StateChange.LOST
+
+
+async def test_without_clients_a_dead_kernel_stays_dead(session: Session) -> None:
+    client = session.channels.subscribe("c")
+    session.channels.leave(client)
+    await run(session, EXIT)
+    assert session.state == "dead"
+    with pytest.raises(ConnectionFailed):
+        send(session, session.channels.subscribe("c"), "1")
+
+
+async def test_a_restart_keeps_its_clients(session: Session) -> None:
+    client = session.channels.subscribe("c")
+    await heard(client, send(session, client, "x = 1"))
+    await session.restart()
+    assert text(await heard(client, send(session, client, "print('x' in globals())"))) == "False\n"
+
+
+async def test_closing_tells_that_it_is_over(session: Session) -> None:
+    client = session.channels.subscribe("c")
+    await session.close()
+    last = await client.take()
+    assert last is not None
+    assert last.content == {"execution_state": "dead"}
+    assert await client.take() is None
+    with pytest.raises(ConnectionFailed):
+        send(session, client, "1")
+
+
+async def test_only_so_much_waits_for_a_kernel(world: World, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ASKED_BYTES_MAX", 10_000)
+    client = session.channels.subscribe("c")
+    last = send(session, client, SLEEP)
+    await until(lambda: world.backend.kernel.executed)
+    for _ in range(8):
+        last = send(session, client, "1" * 1000)
+    with pytest.raises(QuotaExceeded):
+        send(session, client, "1" * 1000)
+    await session.interrupt()
+    await heard(client, last)
+    for _ in range(30):
+        await heard(client, send(session, client, "1" * 1000))
+    assert session.channels._asked == {}
+
+
+async def test_what_was_not_asked_is_not_answered(world: World, session: Session) -> None:
+    client = session.channels.subscribe("c")
+    await heard(client, send(session, client, "1"))
+    parts = [b'{"msg_id": "a", "msg_type": "input_reply"}', b"{}", b"{}", b'{"value": "unasked"}']
+    session.channels.forward(client, "stdin", {"msg_id": "a", "msg_type": "input_reply"}, parts, [])
+
+    async def asks(cell: Cell) -> None:
+        cell.says(busy(), started(cell.code, 1), stream(await cell.asks("who? ")))
+        cell.ends()
+
+    assert (await run(session, world.backend.on("asks", asks), stdin=("asked",))).outputs[0]["text"] == "asked"
+
+
+# -- who leaves and comes back ---------------------------------------------------------------------------------
+
+
+async def test_who_comes_back_gets_what_was_missed_in_order_and_once(session: Session) -> None:
+    first = session.channels.subscribe("c")
+    msg_id = send(session, first, "for i in range(100): print(i)")
+    session.channels.leave(first)
+    await until(lambda: not session.channels.running)
+    again = session.channels.subscribe("c")
+    assert text(await heard(again, msg_id)) == "".join(f"{i}\n" for i in range(100))
+    assert session.channels.clients == 1
+
+
+async def test_what_could_not_be_delivered_comes_first(session: Session) -> None:
+    first = session.channels.subscribe("c")
+    msg_id = send(session, first, "print('x')")
+    message = await first.take()
+    assert message is not None
+    first.give_back(message)
+    session.channels.leave(first)
+    again = session.channels.subscribe("c")
+    assert await again.take() is message
+    await heard(again, msg_id)
+
+
+async def test_a_reply_finds_who_came_back(world: World, session: Session) -> None:
+    first = session.channels.subscribe("c")
+    msg_id = send(session, first, SLEEP)
+    await until(lambda: world.backend.kernel.executed)
+    session.channels.leave(first)
+    again = session.channels.subscribe("c")
+    await session.interrupt()
+    await heard(again, msg_id)
+
+
+async def test_whoever_takes_over_ends_the_other(session: Session) -> None:
+    first = session.channels.subscribe("c")
+    second = session.channels.subscribe("c")
+    assert await first.take() is None
+    session.channels.leave(first)  # as its socket does when it closes
+    await heard(second, send(session, second, "1"))
+    assert session.channels.clients == 1
+
+
+async def test_who_has_no_name_is_forgotten(session: Session) -> None:
+    first = session.channels.subscribe("")
+    msg_id = send(session, first, "1")
+    session.channels.leave(first)
+    await until(lambda: not session.channels.running)
+    assert await waiting(session.channels.subscribe("")) == []
+    assert msg_id not in session.channels._asked
+
+
+async def test_only_the_last_that_left_are_remembered(session: Session) -> None:
+    clients = [session.channels.subscribe(f"c{number}") for number in range(module.HELD_MAX + 2)]
+    for client in clients:
+        session.channels.leave(client)
+    await run(session, "print('missed')")
+    got = [text(await waiting(session.channels.subscribe(client.client))) for client in clients]
+    assert got == ["", ""] + ["missed\n"] * module.HELD_MAX
+
+
+# -- slow readers ----------------------------------------------------------------------------------------------
+
+PIECE = 500_000
+
+
+async def flood(session: Session, pieces: int) -> None:
+    """Output of many large messages, through a client of its own that reads."""
+    reader = session.channels.subscribe("reader")
+    done = spawn(run(session, "flood"), "flood")
+    seen = 0
+    async with asyncio.timeout(30):
+        while seen < pieces:
+            message = await reader.take()
+            assert message is not None
+            seen += message.type == "stream"
+    assert (await done).status == "ok"
+    session.channels.leave(reader)
+
+
+def floods(world: World, pieces: int) -> None:
+    async def much(cell: Cell) -> None:
+        cell.says(busy(), started(cell.code, 1))
+        for number in range(pieces):
+            cell.says(stream(f"{number:06}" + "x" * PIECE))
+            await asyncio.sleep(0)
+        cell.ends()
+
+    world.backend.on("flood", much)
+
+
+async def test_who_does_not_read_is_left_out_and_told_and_the_others_get_all(
+    world: World, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "STALL", 0.1)
+    floods(world, 40)
+    sleeper = session.channels.subscribe("sleeper")
+    await flood(session, 40)
+    assert sleeper._bytes < queue.QUEUE_MAX + queue.RESERVE
+    got = await waiting(sleeper)
+    told = [message for message in got if "was left out" in message.content.get("text", "")]
+    assert len(told) == 1
+    assert told[0].parent_id
+    kept = [message.content["text"][:6] for message in got if message.type == "stream" and message not in told]
+    assert kept == [f"{number:06}" for number in range(len(kept))]
+    assert 5 < len(kept) < 12
+    assert got[-1].content["execution_state"] == "idle"  # what it cannot do without
+    await run(session, "print('again')")
+    assert text(await waiting(sleeper)) == "again\n"
+
+
+async def test_a_reader_that_is_only_slow_gets_all(
+    world: World, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "STALL", 1.0)
+    floods(world, 40)
+    slow = session.channels.subscribe("slow")
+    done = spawn(run(session, "flood"), "flood")
+    seen: list[str] = []
+    async with asyncio.timeout(30):
+        while len(seen) < 40:
+            message = await slow.take()
+            assert message is not None
+            assert slow._bytes < queue.QUEUE_MAX
+            if message.type == "stream":
+                seen.append(message.content["text"][:6])
+                await asyncio.sleep(0.01)
+    assert seen == [f"{number:06}" for number in range(40)]
+    await done
+
+
+async def test_a_large_message_is_taken_when_nothing_waits() -> None:
+    subscription = Subscription("c", lambda: None)
+    large = Saying("stream", {"name": "stdout", "text": "x" * 2 * queue.QUEUE_MAX}).to("m")
+    for _ in range(2):
+        subscription.feed(large)
+        assert await subscription.take() is large
+
+
+async def test_a_cell_can_be_run_by_its_execution_while_clients_come_and_go(session: Session) -> None:
+    async with session.execute(ExecuteRequest("print(1)")) as execution:
+        session.channels.leave(session.channels.subscribe("c"))
+        assert (await execution.result()).status == "ok"

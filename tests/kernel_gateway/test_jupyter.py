@@ -19,6 +19,7 @@ from tornado.websocket import WebSocketClientConnection, websocket_connect
 from kernel_gateway.dialects.jupyter.framing import V1, decode, encode
 from sessions.messages import Message
 from tests.gateways import KEYS, Gateway
+from tests.kernel_gateway.wire import failure as failure_of
 from tests.kernel_gateway.wire import process_only, until
 
 LEGACY = None
@@ -26,10 +27,10 @@ LEGACY = None
 
 def message_of(failure: Any) -> tuple[int, str]:
     """Status and code of a failure, in the form that Jupyter's clients show."""
-    body = failure.json()
-    assert body["message"]
-    assert "Traceback" not in failure.text
-    return failure.status_code, body["code"]
+    assert failure.json()["message"]
+    assert failure.json()["reason"]
+    status, code = failure_of(failure)
+    return status, code
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ def routes(gateway: Gateway) -> list[Route]:
         (kernel + "/channels", ChannelsHandler),
         (r"/api/.*", AbsentHandler),
     )
-    notebooks = Notebooks(gateway.registry)
+    notebooks = Notebooks(gateway)
     sessions: list[Route] = [
         (path, handler, {"gateway": gateway, "notebooks": notebooks})
         for path, handler in ((r"/api/sessions/?", NotebooksHandler), (r"/api/sessions/([\w-]+)", OneNotebookHandler))

@@ -11,9 +11,9 @@ from sessions.errors import SessionError
 from sessions.session import Session
 
 
-def failure_of(failure: SessionError) -> dict[str, Any]:
-    """A failure as Jupyter's clients show it."""
-    return {"message": failure.message, "reason": failure.resolution, "code": failure.code, "details": failure.details}
+def shown(failure: SessionError) -> dict[str, Any]:
+    """What Jupyter's clients show of a failure."""
+    return {"message": failure.message, "reason": failure.resolution}
 
 
 class JupyterHandler(JsonHandler):
@@ -22,8 +22,8 @@ class JupyterHandler(JsonHandler):
     key_in_query = True
 
     def render_failure(self, failure: SessionError) -> dict[str, Any]:
-        """`message` and `reason` are what clients read."""
-        return failure_of(failure)
+        """The gateway's own form, and what clients read."""
+        return super().render_failure(failure) | shown(failure)
 
     def session(self, kernel_id: str) -> Session:
         """The session behind a kernel id."""

@@ -6,10 +6,11 @@ Close codes: 1000 the kernel was ended, 1007 a frame that is no message, 4409 an
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
-from kernel_gateway.dialects.jupyter.base import failure_of
+from kernel_gateway.dialects.jupyter.base import shown
 from kernel_gateway.dialects.jupyter.framing import V1, Request, decode, encode
 from kernel_gateway.dialects.jupyter.models import find
 from kernel_gateway.handlers import BaseHandler
@@ -39,6 +40,8 @@ class ChannelsHandler(BaseHandler, WebSocketHandler):
     async def prepare(self) -> None:
         """Check the key and have a kernel, before the connection is upgraded."""
         super().prepare()
+        if self.request.method != "GET":
+            return  # there is no such method here
         if self.request.headers.get("Upgrade", "").lower() != "websocket":
             raise InvalidRequest("this path speaks WebSocket only", field="Upgrade")
         session = find(self.gateway.registry, self.tenant, self.path_args[0])
@@ -49,9 +52,9 @@ class ChannelsHandler(BaseHandler, WebSocketHandler):
         """Widgets and data come this way: more than elsewhere."""
         return FRAME_MAX
 
-    def render_failure(self, failure: SessionError) -> dict[str, object]:
+    def render_failure(self, failure: SessionError) -> dict[str, Any]:
         """As everywhere in the dialect."""
-        return failure_of(failure)
+        return super().render_failure(failure) | shown(failure)
 
     def select_subprotocol(self, subprotocols: list[str]) -> str | None:
         """The binary one when the client offers it."""

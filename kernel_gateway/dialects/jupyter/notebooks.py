@@ -19,7 +19,6 @@ from kernel_gateway.dialects.jupyter.models import (
 )
 from kernel_gateway.handlers import Gateway
 from sessions.errors import InvalidRequest, SessionNotFound
-from sessions.registry import Registry
 from sessions.session import Session
 
 #: notebooks per tenant, of which several may share a kernel
@@ -40,13 +39,13 @@ class Notebook:
 class Notebooks:
     """All of them. One whose kernel is gone is gone with it."""
 
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
         self._all: dict[str, dict[str, Notebook]] = {}
 
     def of(self, tenant: str) -> list[Notebook]:
         """A tenant's."""
-        alive = {kernel_id(session.key) for session in self._registry.of(tenant)}
+        alive = {kernel_id(session.key) for session in self._gateway.registry.of(tenant)}
         kept = {mark: book for mark, book in self._all.get(tenant, {}).items() if book.kernel in alive}
         self._all[tenant] = kept
         return list(kept.values())

@@ -101,9 +101,10 @@ class Channels:
         if subscription not in self._subscriptions:
             return  # another has taken over
         subscription.attached = False
-        away = [known for known in self._subscriptions if not known.attached]
-        forgotten = away[:-HELD_MAX] + ([] if subscription.client else [subscription])
-        for known in forgotten:
+        self._subscriptions.remove(subscription)
+        self._subscriptions.append(subscription)  # the last that left
+        away = [known for known in self._subscriptions if not known.attached and known.client]
+        for known in away[:-HELD_MAX] if subscription.client else [subscription]:
             self._subscriptions.remove(known)
             known.close()
         self._relieve()

@@ -265,6 +265,15 @@ async def test_only_the_last_that_left_are_remembered(session: Session) -> None:
     assert got == ["", ""] + ["missed\n"] * module.HELD_MAX
 
 
+async def test_who_has_no_name_takes_nobody_s_place(session: Session) -> None:
+    nameless = [session.channels.subscribe("") for _ in range(10)]
+    clients = [session.channels.subscribe(f"c{number}") for number in range(module.HELD_MAX)]
+    for client in [*clients, *nameless]:
+        session.channels.leave(client)
+    await run(session, "print('missed')")
+    assert {text(await waiting(session.channels.subscribe(client.client))) for client in clients} == {"missed\n"}
+
+
 # -- slow readers ----------------------------------------------------------------------------------------------
 
 PIECE = 500_000

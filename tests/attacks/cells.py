@@ -120,7 +120,8 @@ class Attacker:
     @property
     def container(self) -> Json:
         """The engine's record of the session's container."""
-        address = self.text("import socket; print(socket.gethostbyname(socket.gethostname()))").strip()
+        said = self.text("import socket; print('at', socket.gethostbyname(socket.gethostname()), '!')")
+        address = said.partition("at ")[2].partition(" !")[0]  # other processes of the session may say things too
         return next(item for item in self.gateway.containers() if address in addresses(item))
 
 

@@ -56,6 +56,8 @@ class Channels:
         self._admitted = ExitStack()
         self._connection: Connection | None = None
         self._subscriptions: list[Subscription] = []
+        #: clients that the kernel's output waits for
+        self._watched: set[Subscription] = set()
         #: by the request's id
         self._asked: dict[str, _Asked] = {}
         #: ids of cells that run or wait in the kernel
@@ -203,14 +205,20 @@ class Channels:
             subscription.feed(message)
             if subscription.pressing and self._connection is not None:
                 self._connection.pause()
-                asyncio.get_running_loop().call_later(STALL, self._look_at, subscription, subscription.taken)
+                if subscription not in self._watched:
+                    self._watch(subscription)
+
+    def _watch(self, subscription: Subscription) -> None:
+        self._watched.add(subscription)
+        asyncio.get_running_loop().call_later(STALL, self._look_at, subscription, subscription.taken)
 
     def _look_at(self, subscription: Subscription, taken: int) -> None:
         """Wait no longer for a client that has taken nothing for a while."""
+        self._watched.discard(subscription)
         if subscription.pressing and subscription.taken == taken:
             subscription.patient = False
         elif subscription.pressing:
-            asyncio.get_running_loop().call_later(STALL, self._look_at, subscription, subscription.taken)
+            self._watch(subscription)
         self._relieve()
 
     def _relieve(self) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
@@ -87,7 +86,7 @@ class Retries:
     """One session's runs, by the key their clients gave."""
 
     def __init__(self) -> None:
-        self._runs: OrderedDict[str, Run] = OrderedDict()
+        self._runs: dict[str, Run] = {}
 
     def attempt(self, key: str, request: ExecuteRequest, execute: Execute) -> Attempt:
         """Run a cell, or come back for one that has this key.

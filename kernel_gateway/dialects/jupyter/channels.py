@@ -6,16 +6,15 @@ Close codes: 1000 the kernel was ended, 1007 a frame that is no message, 4409 an
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
-from tornado.websocket import WebSocketClosedError, WebSocketHandler
+from tornado.websocket import WebSocketClosedError
 
-from kernel_gateway.dialects.jupyter.base import shown
+from kernel_gateway.dialects.jupyter.base import JupyterHandler
 from kernel_gateway.dialects.jupyter.framing import V1, Request, decode, encode
-from kernel_gateway.dialects.jupyter.models import find
-from kernel_gateway.handlers import BaseHandler
+from kernel_gateway.sockets import SocketHandler
 from sessions.errors import InvalidRequest, SessionError
-from sessions.session import Session, State
+from sessions.models import SessionKey
+from sessions.session import State
 from sessions.subscription import Subscription, announcement
 from sessions.tasks import spawn
 
@@ -29,32 +28,20 @@ CHANNELS = frozenset({"shell", "control", "stdin"})
 NO_ACTIVITY = frozenset({"kernel_info_request", "comm_info_request"})
 
 
-class ChannelsHandler(BaseHandler, WebSocketHandler):
+class ChannelsHandler(JupyterHandler, SocketHandler):
     """`/api/kernels/{id}/channels`."""
 
-    key_in_query = True
-    _session: Session
     _subscription: Subscription | None = None
     _pump: asyncio.Task[None] | None = None
 
-    async def prepare(self) -> None:
-        """Check the key and have a kernel, before the connection is upgraded."""
-        super().prepare()
-        if self.request.method != "GET":
-            return  # there is no such method here
-        if self.request.headers.get("Upgrade", "").lower() != "websocket":
-            raise InvalidRequest("this path speaks WebSocket only", field="Upgrade")
-        session = find(self.gateway.registry, self.tenant, self.path_args[0])
-        self._session = await self.gateway.registry.obtain(session.key)
+    def session_key(self) -> SessionKey:
+        """The session behind the kernel id, which must exist."""
+        return self.session(self.path_args[0]).key
 
     @property
     def max_message_size(self) -> int:
         """Widgets and data come this way: more than elsewhere."""
         return FRAME_MAX
-
-    def render_failure(self, failure: SessionError) -> dict[str, Any]:
-        """As everywhere in the dialect."""
-        return super().render_failure(failure) | shown(failure)
 
     def select_subprotocol(self, subprotocols: list[str]) -> str | None:
         """The binary one when the client offers it."""
@@ -62,7 +49,7 @@ class ChannelsHandler(BaseHandler, WebSocketHandler):
 
     def open(self, *_args: str, **_kwargs: str) -> None:
         """Begin."""
-        self.set_nodelay(True)  # without it every small frame waits 40 ms
+        super().open()
         client = self.get_query_argument("session_id", "")[:CLIENT_MAX]
         self._subscription = self._session.channels.subscribe(client)
         self._pump = spawn(self._deliver(self._subscription), "channels")

@@ -7,7 +7,7 @@ from http import HTTPStatus
 from importlib.metadata import version
 from uuid import uuid4
 
-from kernel_gateway.dialects.jupyter.base import JupyterHandler
+from kernel_gateway.dialects.jupyter.base import RestHandler
 from kernel_gateway.dialects.jupyter.models import (
     KERNEL_ID,
     StartKernel,
@@ -42,7 +42,7 @@ async def start_kernel(gateway: Gateway, tenant: str, asked: StartKernel) -> Ses
         return await gateway.registry.create(SessionKey(tenant, name), spec)
 
 
-class VersionHandler(JupyterHandler):
+class VersionHandler(RestHandler):
     """`/api`."""
 
     def get(self) -> None:
@@ -50,7 +50,7 @@ class VersionHandler(JupyterHandler):
         self.finish_json({"version": version("sandboxed-kernel-gateway")})
 
 
-class StatusHandler(JupyterHandler):
+class StatusHandler(RestHandler):
     """`/api/status`."""
 
     def get(self) -> None:
@@ -66,7 +66,7 @@ class StatusHandler(JupyterHandler):
         )
 
 
-class MeHandler(JupyterHandler):
+class MeHandler(RestHandler):
     """`/api/me`."""
 
     def get(self) -> None:
@@ -78,7 +78,7 @@ class MeHandler(JupyterHandler):
         )
 
 
-class KernelSpecsHandler(JupyterHandler):
+class KernelSpecsHandler(RestHandler):
     """`/api/kernelspecs`."""
 
     def get(self) -> None:
@@ -89,7 +89,7 @@ class KernelSpecsHandler(JupyterHandler):
         self.finish_json({"default": default.jupyter_name, "kernelspecs": models})
 
 
-class KernelSpecHandler(JupyterHandler):
+class KernelSpecHandler(RestHandler):
     """`/api/kernelspecs/{name}`."""
 
     def get(self, name: str) -> None:
@@ -101,7 +101,7 @@ class KernelSpecHandler(JupyterHandler):
         self.finish_json(spec_model(spec))
 
 
-class KernelsHandler(JupyterHandler):
+class KernelsHandler(RestHandler):
     """`/api/kernels`."""
 
     def get(self) -> None:
@@ -116,7 +116,7 @@ class KernelsHandler(JupyterHandler):
         self.finish_json(kernel_model(session))
 
 
-class KernelHandler(JupyterHandler):
+class KernelHandler(RestHandler):
     """`/api/kernels/{id}`."""
 
     def get(self, asked: str) -> None:
@@ -129,7 +129,7 @@ class KernelHandler(JupyterHandler):
         self.set_status(HTTPStatus.NO_CONTENT)
 
 
-class InterruptHandler(JupyterHandler):
+class InterruptHandler(RestHandler):
     """`/api/kernels/{id}/interrupt`."""
 
     async def post(self, asked: str) -> None:
@@ -138,7 +138,7 @@ class InterruptHandler(JupyterHandler):
         self.set_status(HTTPStatus.NO_CONTENT)
 
 
-class RestartHandler(JupyterHandler):
+class RestartHandler(RestHandler):
     """`/api/kernels/{id}/restart`."""
 
     async def post(self, asked: str) -> None:

@@ -53,7 +53,6 @@ class NotebookName(Body):
     """The older form of a path."""
 
     path: str | None = None
-    name: str | None = None
 
 
 class NotebookSession(Body):
@@ -64,6 +63,11 @@ class NotebookSession(Body):
     type: str | None = None
     kernel: KernelOfSession | None = None
     notebook: NotebookName | None = None
+
+    @property
+    def any_path(self) -> str | None:
+        """The path, in whichever form it came."""
+        return self.path or (self.notebook.path if self.notebook else None)
 
 
 def kernel_id(key: SessionKey) -> str:

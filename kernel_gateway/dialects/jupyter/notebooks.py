@@ -7,13 +7,12 @@ from http import HTTPStatus
 from typing import Any
 from uuid import uuid4
 
-from kernel_gateway.dialects.jupyter.base import JupyterHandler
+from kernel_gateway.dialects.jupyter.base import RestHandler
 from kernel_gateway.dialects.jupyter.kernels import start_kernel
 from kernel_gateway.dialects.jupyter.models import (
     KernelOfSession,
     NotebookSession,
     StartKernel,
-    find,
     kernel_id,
     kernel_model,
 )
@@ -43,12 +42,12 @@ class Notebooks:
         self._gateway = gateway
         self._all: dict[str, dict[str, Notebook]] = {}
 
-    def of(self, tenant: str) -> list[Notebook]:
-        """A tenant's."""
+    def of(self, tenant: str) -> dict[str, Notebook]:
+        """A tenant's, by id."""
         alive = {kernel_id(session.key) for session in self._gateway.registry.of(tenant)}
         kept = {mark: book for mark, book in self._all.get(tenant, {}).items() if book.kernel in alive}
         self._all[tenant] = kept
-        return list(kept.values())
+        return kept
 
     def get(self, tenant: str, mark: str) -> Notebook:
         """One.
@@ -56,23 +55,24 @@ class Notebooks:
         Raises:
             SessionNotFound: there is none.
         """
-        for book in self.of(tenant):
-            if book.id == mark:
-                return book
-        raise SessionNotFound(f"there is no session {mark[:64]}")
+        book = self.of(tenant).get(mark)
+        if book is None:
+            raise SessionNotFound(f"there is no session {mark[:64]}")
+        return book
 
     def put(self, tenant: str, book: Notebook) -> None:
         """Add or change one."""
-        if len(self.of(tenant)) >= NOTEBOOKS_MAX and book.id not in self._all[tenant]:
+        books = self.of(tenant)
+        if len(books) >= NOTEBOOKS_MAX and book.id not in books:
             raise InvalidRequest(f"at most {NOTEBOOKS_MAX} notebooks", field="path")
-        self._all.setdefault(tenant, {})[book.id] = book
+        books[book.id] = book
 
     def remove(self, tenant: str, mark: str) -> None:
         """Forget one."""
         self._all.get(tenant, {}).pop(mark, None)
 
 
-class NotebookHandler(JupyterHandler):
+class NotebookHandler(RestHandler):
     """What the handlers of notebook sessions share."""
 
     notebooks: Notebooks
@@ -85,7 +85,7 @@ class NotebookHandler(JupyterHandler):
 
     def model(self, book: Notebook) -> dict[str, Any]:
         """A session as clients know it."""
-        kernel = kernel_model(find(self.gateway.registry, self.tenant, book.kernel))
+        kernel = kernel_model(self.session(book.kernel))
         named = {"id": book.id, "path": book.path, "name": book.name, "type": book.type, "kernel": kernel}
         return named | ({"notebook": {"path": book.path, "name": book.name}} if book.type == "notebook" else {})
 
@@ -98,7 +98,7 @@ class NotebookHandler(JupyterHandler):
         if asked is None or asked.id is None:
             return await start_kernel(self.gateway, self.tenant, StartKernel(name=asked.name if asked else None))
         try:
-            return find(self.gateway.registry, self.tenant, asked.id)
+            return self.session(asked.id)
         except SessionNotFound as unknown:
             raise InvalidRequest(unknown.message, field="kernel.id") from None
 
@@ -108,16 +108,16 @@ class NotebooksHandler(NotebookHandler):
 
     def get(self) -> None:
         """All of the tenant's."""
-        self.finish_json([self.model(book) for book in self.notebooks.of(self.tenant)])
+        self.finish_json([self.model(book) for book in self.notebooks.of(self.tenant).values()])
 
     async def post(self) -> None:
         """Tie a notebook to a kernel; a path that has one keeps it."""
         asked = self.body(NotebookSession)
-        path = asked.path or (asked.notebook.path if asked.notebook else None)
+        path = asked.any_path
         kind = asked.type or ("notebook" if asked.notebook else None)
         if not path or not kind:
             raise InvalidRequest("path and type are needed", field="path" if not path else "type")
-        book = next((book for book in self.notebooks.of(self.tenant) if book.path == path), None)
+        book = next((book for book in self.notebooks.of(self.tenant).values() if book.path == path), None)
         if book is None:
             session = await self.kernel(asked.kernel)
             book = Notebook(path, asked.name or "", kind, kernel_id(session.key))
@@ -137,21 +137,19 @@ class OneNotebookHandler(NotebookHandler):
     async def patch(self, mark: str) -> None:
         """Rename it, or give it another kernel; one that was made for it and replaced by a new one is ended."""
         book, asked = self.notebooks.get(self.tenant, mark), self.body(NotebookSession)
-        path = asked.path or (asked.notebook.path if asked.notebook else None)
         name = book.name if asked.name is None else asked.name
-        changed = replace(book, path=path or book.path, name=name, type=asked.type or book.type)
+        changed = replace(book, path=asked.any_path or book.path, name=name, type=asked.type or book.type)
         if asked.kernel is not None and (asked.kernel.id or asked.kernel.name):
             session = await self.kernel(asked.kernel)
             changed = replace(changed, kernel=kernel_id(session.key))
-            self.notebooks.put(self.tenant, changed)
-            if asked.kernel.id is None:
-                await self.gateway.registry.end(find(self.gateway.registry, self.tenant, book.kernel).key)
         self.notebooks.put(self.tenant, changed)
+        if asked.kernel is not None and asked.kernel.name and asked.kernel.id is None:
+            await self.gateway.registry.end(self.session(book.kernel).key)
         self.finish_json(self.model(changed))
 
     async def delete(self, mark: str) -> None:
         """Forget it, and end its kernel."""
         book = self.notebooks.get(self.tenant, mark)
         self.notebooks.remove(self.tenant, mark)
-        await self.gateway.registry.end(find(self.gateway.registry, self.tenant, book.kernel).key)
+        await self.gateway.registry.end(self.session(book.kernel).key)
         self.set_status(HTTPStatus.NO_CONTENT)

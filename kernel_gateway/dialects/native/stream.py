@@ -11,13 +11,14 @@ from typing import Annotated, Any, Literal
 
 import orjson
 from pydantic import Field
-from tornado.websocket import WebSocketClosedError, WebSocketHandler
+from tornado.websocket import WebSocketClosedError
 
 from kernel_gateway.dialects.native.models import Body, Execute, result_json
-from kernel_gateway.handlers import BaseHandler, validated
+from kernel_gateway.handlers import validated
+from kernel_gateway.sockets import SocketHandler
 from sessions.errors import InvalidRequest, QuotaExceeded, SessionError
 from sessions.models import SessionKey
-from sessions.session import Running, Session
+from sessions.session import Running
 from sessions.tasks import spawn
 
 #: cells that may wait on one socket
@@ -46,26 +47,20 @@ class InterruptFrame(Body):
     interrupt: Literal[True]
 
 
-class StreamHandler(BaseHandler, WebSocketHandler):
+class StreamHandler(SocketHandler):
     """`/v1/sessions/{name}/stream`."""
 
-    _session: Session
     _runner: asyncio.Task[None] | None = None
     _running: Running | None = None
 
-    async def prepare(self) -> None:
-        """Check the key and have the session, before the connection is upgraded."""
-        super().prepare()
-        if self.request.method != "GET":
-            return  # there is no such method here
-        self._cells: asyncio.Queue[CodeFrame] = asyncio.Queue(QUEUE)
-        if self.request.headers.get("Upgrade", "").lower() != "websocket":
-            raise InvalidRequest("this path speaks WebSocket only", field="Upgrade")
-        self._session = await self.gateway.registry.obtain(SessionKey(self.tenant, self.path_args[0]))
+    def session_key(self) -> SessionKey:
+        """The tenant's session of this name; it is made on first use."""
+        return SessionKey(self.tenant, self.path_args[0])
 
     def open(self, *_args: str, **_kwargs: str) -> None:
         """Begin."""
-        self.set_nodelay(True)  # without it every small frame waits 40 ms
+        super().open()
+        self._cells: asyncio.Queue[CodeFrame] = asyncio.Queue(QUEUE)
         self._runner = spawn(self._run_cells(), "stream")
 
     async def on_message(self, message: str | bytes) -> None:

@@ -26,6 +26,8 @@ log = structlog.get_logger()
 CHANNELS = ("shell", "control", "stdin", "iopub")
 #: messages that one turn of the event loop takes from one socket, and their bytes
 BATCH_MESSAGES = 64
+#: bytes per channel that may wait for a kernel that does not read
+UNSENT_MAX = 64 * 1024**2
 BATCH_BYTES = 1024**2
 #: messages libzmq may hold for us; beyond that TCP pushes back on the kernel, whose iopub waits (XPUB_NODROP)
 RECEIVE_QUEUE = 8
@@ -247,11 +249,15 @@ class Connection:
         self._send(channel, self._codec.sign(parts, buffers))
 
     def _send(self, channel: str, frames: list[bytes]) -> None:
-        socket = self._sockets[channel]
+        backlog = self._backlogs.get(channel)
+        if backlog is not None and backlog.full(UNSENT_MAX):
+            raise ConnectionFailed("the kernel takes no more messages")
         try:
-            socket.send_multipart(frames, zmq.NOBLOCK)
+            self._sockets[channel].send_multipart(frames, zmq.NOBLOCK)
         except zmq.Again:
             raise ConnectionFailed("the kernel takes no more messages") from None
+        if backlog is not None:
+            backlog.sent(frames)
         # Sending can swallow the edge of a message that came in meanwhile.
         self._drain_soon(channel)
 

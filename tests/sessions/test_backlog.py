@@ -14,6 +14,7 @@ from sessions import connection
 from sessions.backends.base import new_connection_info
 from sessions.backlog import Backlog
 from sessions.connection import Connection
+from sessions.errors import ConnectionFailed
 from sessions.models import ConnectionInfo
 
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(16) + b"\x00" + bytes(31)
@@ -117,3 +118,21 @@ def test_a_number_that_came_to_mean_something_else_costs_nothing() -> None:
     os.close(descriptor)
     assert backlog.size() == 0
     assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+async def test_a_kernel_that_does_not_read_makes_nobody_keep_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "UNSENT_MAX", 8 * MIB)
+    attacker = Attacker(b"")
+    servers, info = await listening(attacker)
+    line = Connection(info, max_message_bytes=MAX)
+    await asyncio.sleep(0.3)
+    sent = 0
+    while sent < 100:  # it is refused long before
+        try:
+            line.send("shell", "comm_msg", {"data": "x" * MIB})
+        except ConnectionFailed:
+            break
+        sent += 1
+    assert 8 <= sent < 30  # and what lies in TCP's own buffers
+    line.close()
+    close(servers)

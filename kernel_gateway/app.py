@@ -21,6 +21,7 @@ from kernel_gateway.config import Settings
 from kernel_gateway.dialects import DIALECTS
 from kernel_gateway.handlers import MAX_BODY, Gateway, NotFoundHandler
 from kernel_gateway.metrics import Metrics
+from kernel_gateway.origins import Origins
 from sessions.backends import docker
 from sessions.backends.base import KERNEL_IMAGE, Backend, Finding
 from sessions.backends.docker import DockerBackend, DockerSettings, engine_answers
@@ -120,6 +121,7 @@ class Service:
             lambda: self.readiness.trouble,
             self.pool.depth,
             frozenset(hosts),
+            Origins(self.settings.allowed_origins),
         )
 
     async def start(self) -> Self:

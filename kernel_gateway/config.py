@@ -50,6 +50,15 @@ def _names(value: object) -> object:
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
+def _origins(value: object) -> object:
+    """Origins as browsers write them."""
+    origins = _names(value)
+    for origin in origins if isinstance(origins, list) else ():
+        if not re.fullmatch(r"\*|[a-z][a-z0-9+.-]*://[^/\s?#@]+", str(origin), re.IGNORECASE):
+            raise ValueError(f"{origin!r} is no origin: write scheme://host or scheme://host:port, with no path")
+    return origins
+
+
 _KEY_MIN = 8
 Bytes = Annotated[int, BeforeValidator(_bytes), Field(gt=0)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -65,6 +74,9 @@ class Settings(BaseSettings):
     port: int = Field(8888, ge=0, le=65535, description="port to listen on; 0 takes a free one")
     allowed_hosts: Annotated[list[str], NoDecode, BeforeValidator(_names)] = Field(
         [], description="Host names to answer to, with commas; on loopback the loopback names always are"
+    )
+    allowed_origins: Annotated[list[str], NoDecode, BeforeValidator(_origins)] = Field(
+        [], description="origins of web pages that may use the gateway, with commas; * for all"
     )
     isolation: Literal["auto", "docker", "process"] = Field(
         "auto", description="where kernels run: docker, process (no sandbox), or auto: docker if its engine answers"

@@ -29,6 +29,7 @@ from kernel_gateway.errors import (
     UnknownHost,
 )
 from kernel_gateway.metrics import Metrics
+from kernel_gateway.origins import Origins
 from sessions import errors
 from sessions.errors import InvalidRequest, SessionError
 from sessions.kernelspecs import KernelSpecs
@@ -88,6 +89,7 @@ class Gateway:
     #: how many kernels wait in the pool
     warm: Callable[[], int]
     hosts: frozenset[str]
+    origins: Origins
 
 
 @dataclass(frozen=True)
@@ -115,24 +117,32 @@ class BaseHandler(RequestHandler):
         """Called by tornado with the route's keyword arguments."""
         self.gateway = gateway
         self.request_id = secrets.token_hex(8)
-        self.set_header("X-Request-Id", self.request_id)
+        self.set_default_headers()
 
     def set_default_headers(self) -> None:
         """Nothing the gateway sends is ever to be rendered or run by a browser."""
         self.clear_header("Server")
-        if hasattr(self, "request_id"):  # tornado calls this first before it calls initialize
-            self.set_header("X-Request-Id", self.request_id)
         self.set_header("X-Content-Type-Options", "nosniff")
         self.set_header("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'; sandbox")
         self.set_header("Cache-Control", "no-store")
+        if hasattr(self, "gateway"):  # tornado calls this first before it calls initialize
+            self.set_header("X-Request-Id", self.request_id)
+            for name, value in self.gateway.origins.headers(self.request).items():
+                self.set_header(name, value)
 
     def prepare(self) -> Awaitable[None] | None:
         """Check host and key before anything else happens."""
         if self.gateway.hosts and _host_name(self.request.host) not in self.gateway.hosts:
             raise UnknownHost
-        if not self.public:
+        if not self.public and not self.gateway.origins.asks(self.request):
             self.tenant = self.gateway.keys.tenant(self.request, in_query=self.key_in_query)
         return None
+
+    def options(self, *_path: str) -> None:
+        """Tell a browser what a page of an allowed origin may send; `Origins` has said it."""
+        if not self.gateway.origins.asks(self.request):
+            raise MethodNotAllowed
+        self.set_status(HTTPStatus.NO_CONTENT)
 
     def data_received(self, chunk: bytes) -> Awaitable[None] | None:
         """A body that nobody has asked for is dropped."""
@@ -238,7 +248,8 @@ class NotFoundHandler(BaseHandler):
     def prepare(self) -> None:
         """Nothing is here, whatever the method."""
         super().prepare()
-        raise NoSuchRoute
+        if not self.gateway.origins.asks(self.request):
+            raise NoSuchRoute
 
 
 def _host_name(host: str) -> str:

@@ -34,6 +34,10 @@ class SocketHandler(BaseHandler, WebSocketHandler):
             SessionError: it names none.
         """
 
+    def check_origin(self, origin: str) -> bool:
+        """Pages of the gateway's own origin may, and those that the operator allows."""
+        return self.gateway.origins.allow(origin) or super().check_origin(origin)
+
     def open(self, *_args: str, **_kwargs: str) -> None:
         """Begin."""
         self.set_nodelay(True)  # without it every small frame waits 40 ms

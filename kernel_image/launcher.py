@@ -27,7 +27,7 @@ def main() -> int:
     _die_with_parent()
     handshake = json.loads(sys.stdin.buffer.readline())
     os.umask(0o077)
-    os.chdir(handshake["cwd"])
+    _enter(handshake["workspace"], handshake["cwd"])
     _write_private(handshake["connection_file"], json.dumps(handshake["connection"]).encode())
     _silence()
     kernel = os.fork()
@@ -39,6 +39,15 @@ def main() -> int:
 
 def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _enter(workspace: str, directory: str) -> None:
+    os.chdir(workspace)
+    if directory:
+        # What stands in the way there, the session's own code has put there: its kernels start all the same.
+        with contextlib.suppress(OSError):
+            os.makedirs(directory, exist_ok=True)
+            os.chdir(directory)
 
 
 def _write_private(path: str, content: bytes) -> None:

@@ -33,6 +33,8 @@ class KernelSpec:
     #: how `main` is called with arguments; empty: it cannot be
     call: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
+    #: pictures that stand for it, `logo-*` beside its `kernel.json`, by name without suffix
+    logos: Mapping[str, Path] = field(default_factory=dict)
 
     def program(self, code: str, arguments: Mapping[str, Any] | None) -> str:
         """What is sent to the kernel: the code, and after it the call of its `main` if there are arguments.
@@ -94,4 +96,5 @@ def _read(path: Path) -> KernelSpec:
         encryption=bool(ours.get("encryption", False)),
         call=ours.get("call", ""),
         env=content.get("env", {}),
+        logos={logo.stem: logo for logo in sorted(path.parent.glob("logo-*"))},
     )

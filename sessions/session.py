@@ -102,7 +102,7 @@ class Session:
         self.transcript = Transcript(spec.limits.output)
         self.created_at = self.last_activity = around.clock()
         self._around = around
-        self._launch = Launch(kernelspec, spec.limits, spec.env)
+        self._launch = Launch(kernelspec, spec.limits, spec.env, cwd=spec.cwd)
         self._kernel: Kernel | None = None
         self._mourner: asyncio.Task[None] | None = None
         self._starting: asyncio.Task[Kernel] | None = None

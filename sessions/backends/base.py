@@ -32,6 +32,8 @@ class Launch:
     env: Mapping[str, str] = field(default_factory=dict)
     #: the workspace it shares with the session's earlier kernels; None before the first has one
     workspace: str | None = None
+    #: where in the workspace it starts
+    cwd: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +154,7 @@ def kernel_env(launch: Launch, home: str) -> dict[str, str]:
     }
 
 
-def handshake(launch: Launch, info: ConnectionInfo, *, python: str, image: str, cwd: str, home: str) -> bytes:
+def handshake(launch: Launch, info: ConnectionInfo, *, python: str, image: str, workspace: str, home: str) -> bytes:
     """What the launcher reads from its standard input: keys never stand in arguments, environment or labels."""
     connection_file = f"{home}/.connection.json"
     places = {"python": python, "image": image, "connection_file": connection_file}
@@ -162,7 +164,8 @@ def handshake(launch: Launch, info: ConnectionInfo, *, python: str, image: str, 
                 "argv": [part.format(**places) for part in launch.kernelspec.argv],
                 "connection": info.file(),
                 "connection_file": connection_file,
-                "cwd": cwd,
+                "workspace": workspace,
+                "cwd": launch.cwd,
                 "env": kernel_env(launch, home),
             }
         )

@@ -157,7 +157,7 @@ class ProcessBackend:
         self._kernels.add(handle)
         spawn(self._forget(handle), "forget kernel")
         hello = handshake(
-            launch, info, python=sys.executable, image=str(KERNEL_IMAGE), cwd=str(workspace), home=str(home)
+            launch, info, python=sys.executable, image=str(KERNEL_IMAGE), workspace=str(workspace), home=str(home)
         )
         if process.stdin is not None:
             with suppress(BrokenPipeError, ConnectionResetError):  # it has ended; whoever waits for it will see

@@ -46,8 +46,7 @@ def test_jupyter_kernel_client_runs_interrupts_and_restarts(gateway: Gateway) ->
     with JupyterKernelClient(server_url=gateway.url, token=KEY) as kernel:
         assert kernel.id in kernels(gateway)
         assert text_of(kernel.execute("x = 40\nprint('hello')\nx + 2")) == "hello\n42"
-        if gateway.isolation == "process":  # needs jupyter_mimetypes beside the kernel
-            assert kernel.get_variable("x") == 40
+        assert kernel.get_variable("x") == 40
         assert "x" in [variable["name"] for variable in kernel.list_variables()]
         failed = kernel.execute("1 / 0")
         assert (failed["status"], failed["outputs"][0]["ename"]) == ("error", "ZeroDivisionError")

@@ -18,6 +18,7 @@ OTHER: dict[str, tuple[str, Any]] = {
     "host": ("localhost", "localhost"),
     "port": ("0", 0),
     "allowed_hosts": ("a.example, b.example", ["a.example", "b.example"]),
+    "allowed_origins": ("https://a.example, http://b:80", ["https://a.example", "http://b:80"]),
     "isolation": ("docker", "docker"),
     "runtime": ("runc", "runc"),
     "image": ("image:1", "image:1"),
@@ -117,6 +118,15 @@ def test_sizes_have_units(text: object, value: int) -> None:
 def test_what_is_no_size_is_refused(text: object) -> None:
     with pytest.raises(ValidationError):
         settings(memory=text)
+
+
+@pytest.mark.parametrize(
+    "text", ["notebooks.example", "https://a/b", "https://a/", "https://a b", "https://u@a", "a,*.b"]
+)
+def test_what_is_no_origin_is_refused(text: str) -> None:
+    with pytest.raises(ValidationError, match="is no origin"):
+        settings(allowed_origins=text)
+    assert settings(allowed_origins="*").allowed_origins == ["*"]
 
 
 def test_keys_are_pairs_of_tenant_and_key() -> None:

@@ -129,6 +129,10 @@ def test_what_clients_ask_first(gateway: Gateway) -> None:
     assert model["spec"]["language"] == "python"
     assert isinstance(model["spec"]["argv"], list)
     assert gateway.call("GET", "/api/kernelspecs/python3").json() == model
+    logo = gateway.call("GET", model["resources"]["logo-svg"])
+    assert (logo.headers["Content-Type"], logo.content[:5]) == ("image/svg+xml", b"<svg ")
+    for absent in ("/kernelspecs/python3/kernel.json", "/kernelspecs/python3/..%2fkernel.json", "/kernelspecs/ruby/x"):
+        assert message_of(gateway.call("GET", absent))[0] == 404
     assert message_of(gateway.call("GET", "/api/kernelspecs/ruby"))[0] == 404
     assert gateway.call("GET", "/api/me").json()["identity"]["username"] == "alice"
     assert gateway.call("GET", "/api/status").json()["kernels"] >= 0
@@ -211,6 +215,18 @@ def test_a_notebook_whose_kernel_is_gone_is_gone(gateway: Gateway) -> None:
     book = gateway.call("POST", "/api/sessions", json={"path": "c.ipynb", "type": "notebook"}).json()
     gateway.call("DELETE", f"/api/kernels/{book['kernel']['id']}")
     assert gateway.call("GET", "/api/sessions").json() == []
+
+
+@pytest.mark.parametrize("word", ["path", "cwd"])
+def test_a_kernel_starts_in_the_directory_it_is_told(gateway: Gateway, word: str) -> None:
+    made = gateway.call("POST", "/api/kernels", json={word: "/data/deep"}).json()["id"]
+    where = "import os; os.getcwd().endswith('/data/deep')"
+    assert gateway.text(made, where) == "True"
+    gateway.call("POST", f"/api/kernels/{made}/restart")
+    assert gateway.text(made, where) == "True"
+    assert gateway.call("DELETE", f"/api/kernels/{made}").status_code == 204
+    refused = gateway.call("POST", "/api/kernels", json={word: "../out"})
+    assert message_of(refused) == (400, "SB002")
 
 
 # -- keys ------------------------------------------------------------------------------------------------------

@@ -37,7 +37,8 @@ def launch(tmp_path: Path) -> Iterator[Launch]:
             "argv": ["/bin/sh", "-c", script],
             "connection": {"key": "secret"},
             "connection_file": str(tmp_path / "connection.json"),
-            "cwd": str(tmp_path),
+            "workspace": str(tmp_path),
+            "cwd": "",
             "env": {"GREETING": "hello"},
             **changes,
         }
@@ -104,6 +105,15 @@ def test_a_signal_that_ends_the_kernel_is_told_as_shells_do(launch: Launch, numb
 
 def test_a_kernel_that_is_not_there_ends_at_once(launch: Launch) -> None:
     assert launch("", argv=["/no/such/program"]).wait(5) == 127
+
+
+@pytest.mark.parametrize(("cwd", "where"), [("", "."), ("a/b", "a/b"), ("file", "."), ("file/under", ".")])
+def test_the_kernel_starts_where_it_is_told_or_in_the_workspace(
+    launch: Launch, tmp_path: Path, cwd: str, where: str
+) -> None:
+    (tmp_path / "file").touch()
+    assert launch(f"pwd > {tmp_path}/seen", cwd=cwd).wait(10) == 0
+    assert (tmp_path / "seen").read_text().strip() == str((tmp_path / where).resolve())
 
 
 def test_a_handshake_that_is_none_starts_nothing(launch: Launch, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from http import HTTPStatus
 from importlib.metadata import version
+from mimetypes import guess_type
 from uuid import uuid4
 
 from kernel_gateway.dialects.jupyter.base import RestHandler
@@ -19,8 +20,10 @@ from kernel_gateway.dialects.jupyter.models import (
 )
 from kernel_gateway.handlers import Gateway
 from sessions.errors import InvalidRequest, SessionNotFound
+from sessions.kernelspecs import KernelSpec
 from sessions.models import SessionKey, valid_env
 from sessions.session import Session
+from sessions.workspace import valid_path
 
 
 async def start_kernel(gateway: Gateway, tenant: str, asked: StartKernel) -> Session:
@@ -36,7 +39,8 @@ async def start_kernel(gateway: Gateway, tenant: str, asked: StartKernel) -> Ses
     try:
         return find(gateway.registry, tenant, name)
     except SessionNotFound:
-        spec = replace(gateway.registry.defaults, env=valid_env(asked.wanted_env))
+        cwd = valid_path(asked.cwd or asked.path or "")
+        spec = replace(gateway.registry.defaults, env=valid_env(asked.wanted_env), cwd=cwd)
         if asked.name:
             spec = replace(spec, language=asked.name)
         return await gateway.registry.create(SessionKey(tenant, name), spec)
@@ -89,16 +93,39 @@ class KernelSpecsHandler(RestHandler):
         self.finish_json({"default": default.jupyter_name, "kernelspecs": models})
 
 
-class KernelSpecHandler(RestHandler):
+class OneSpecHandler(RestHandler):
+    """What is asked of one language."""
+
+    def spec(self, name: str) -> KernelSpec:
+        """The language of this name.
+
+        Raises:
+            SessionNotFound: there is none.
+        """
+        try:
+            return self.gateway.specs.find(name)
+        except InvalidRequest as unknown:
+            raise SessionNotFound(unknown.message) from None
+
+
+class KernelSpecHandler(OneSpecHandler):
     """`/api/kernelspecs/{name}`."""
 
     def get(self, name: str) -> None:
         """One language."""
-        try:
-            spec = self.gateway.specs.find(name)
-        except InvalidRequest as unknown:
-            raise SessionNotFound(unknown.message) from None
-        self.finish_json(spec_model(spec))
+        self.finish_json(spec_model(self.spec(name)))
+
+
+class LogoHandler(OneSpecHandler):
+    """`/kernelspecs/{name}/{file}`."""
+
+    def get(self, name: str, file: str) -> None:
+        """A picture that stands for a language."""
+        logo = next((logo for logo in self.spec(name).logos.values() if logo.name == file), None)
+        if logo is None:
+            raise SessionNotFound(f"the kernelspec has no {file[:64]}")
+        self.set_header("Content-Type", guess_type(logo.name)[0] or "application/octet-stream")
+        self.finish(logo.read_bytes())
 
 
 class KernelsHandler(RestHandler):

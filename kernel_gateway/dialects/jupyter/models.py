@@ -34,6 +34,9 @@ class StartKernel(Body):
 
     name: str | None = None
     kernel_id: str | None = None
+    #: the directory it starts in, relative to the workspace; `cwd` is another word for it
+    path: str | None = None
+    cwd: str | None = None
     env: dict[str, str] = Field(default_factory=dict)
 
     @property
@@ -119,5 +122,5 @@ def spec_model(spec: KernelSpec) -> dict[str, Any]:
             "env": {},
             "metadata": {},
         },
-        "resources": {},
+        "resources": {name: f"/kernelspecs/{spec.jupyter_name}/{logo.name}" for name, logo in spec.logos.items()},
     }

@@ -12,6 +12,7 @@ from kernel_gateway.config import Bytes, Settings
 from sessions.errors import InvalidRequest
 from sessions.models import ExecuteRequest, ExecutionResult, SessionSpec, valid_env
 from sessions.session import Session
+from sessions.workspace import valid_path
 
 #: characters of code in one execute
 CODE_MAX = 2 * 1024**2
@@ -42,6 +43,7 @@ class CreateSession(Body):
     limits: LimitsBody | None = None
     env: dict[str, str] = Field(default_factory=dict)
     idle_timeout: _Seconds | None = Field(None, description="seconds; at most the gateway's own")
+    cwd: str = Field("", description="directory of the workspace to start in; made if absent")
 
     def spec(self, defaults: SessionSpec) -> SessionSpec:
         """As the domain has it.
@@ -58,6 +60,7 @@ class CreateSession(Body):
             limits=defaults.limits.narrowed(self.limits.model_dump(exclude_none=True) if self.limits else {}),
             env=valid_env(self.env),
             idle_timeout=idle_timeout,
+            cwd=valid_path(self.cwd),
         )
 
 

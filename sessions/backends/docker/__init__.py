@@ -105,7 +105,7 @@ class DockerBackend:
             first_port=FIRST_PORT,
             encryption=launch.kernelspec.encryption,
         )
-        hello = handshake(launch, info, python=PYTHON, image=IMAGE_DIR, cwd=WORKSPACE, home=HOME)
+        hello = handshake(launch, info, python=PYTHON, image=IMAGE_DIR, workspace=WORKSPACE, home=HOME)
         try:
             container = await self._engine.call(self._create_blocking, launch)
         except APIError as error:

@@ -34,7 +34,7 @@ from sessions.pool import Pool
 from sessions.quotas import Quotas, TenantLimits
 from sessions.readiness import Readiness
 from sessions.registry import Registry
-from sessions.session import Surroundings
+from sessions.surroundings import Surroundings
 from sessions.tasks import spawn
 
 log = structlog.get_logger()
@@ -85,7 +85,11 @@ class Service:
         self.pool = Pool(self.backend, self.readiness, settings.limits, settings.pool_size)
         self.registry = Registry(
             self.specs,
-            SessionSpec(limits=settings.limits, idle_timeout=settings.idle_timeout),
+            SessionSpec(
+                limits=settings.limits,
+                idle_timeout=settings.idle_timeout,
+                max_execute_timeout=settings.max_execute_timeout,
+            ),
             Surroundings(
                 kernels=self.pool,
                 quotas=Quotas(TenantLimits(settings.max_sessions_per_tenant, settings.max_concurrent_per_tenant)),

@@ -7,63 +7,35 @@ kernel whatever their number: a client's messages are signed anew and passed on 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
-from sessions.connection import Connection
-from sessions.errors import ConnectionFailed, QuotaExceeded
+from sessions.errors import ConnectionFailed
+from sessions.kernel import Kernel
 from sessions.messages import Message
+from sessions.requests import Asked, Requests, Rules, code_of
 from sessions.subscription import Subscription, announcement
 
 #: clients that went away and may come back, per session; the first that left are forgotten
 HELD_MAX = 4
-#: requests that the kernel has not dealt with, per session, and bytes of them: they wait in our memory
-ASKED_MAX = 1000
-ASKED_BYTES_MAX = 64 * 1024**2
 #: seconds the kernel's output waits for a client that reads nothing
 STALL = 2.0
-
-
-@dataclass(slots=True)
-class _Asked:
-    """A request that the kernel has not dealt with."""
-
-    by: Subscription
-    type: str
-    size: int
-    #: it has asked back, and may be answered
-    questions: int = 0
-
-    @property
-    def has_reply(self) -> bool:
-        """Whether more comes than `idle`. Source: "Messaging in Jupyter", custom messages."""
-        return not self.type.startswith("comm_") or self.type.endswith("_request")
 
 
 class Channels:
     """All such clients of one session."""
 
-    def __init__(self, admit: Callable[[], AbstractContextManager[None]]) -> None:
+    def __init__(self, rules: Rules) -> None:
         """Begin with nobody.
 
         Args:
-            admit: counts an execution of the tenant. All cells of these clients together are one, because a front
-                end sends a whole notebook at once.
+            rules: for the cells of these clients.
         """
-        self._admit = admit
-        self._admitted = ExitStack()
-        self._connection: Connection | None = None
+        self._requests = Requests(rules, self.feed)
+        self._kernel: Kernel | None = None
         self._subscriptions: list[Subscription] = []
         #: clients that the kernel's output waits for
         self._watched: set[Subscription] = set()
-        #: by the request's id
-        self._asked: dict[str, _Asked] = {}
-        #: ids of cells that run or wait in the kernel
-        self._running: set[str] = set()
-        self._quiet = asyncio.Event()
-        self._quiet.set()
 
     @property
     def clients(self) -> int:
@@ -73,11 +45,11 @@ class Channels:
     @property
     def running(self) -> bool:
         """Whether a cell of theirs runs or waits."""
-        return bool(self._running)
+        return self._requests.cell is not None
 
     async def quiet(self) -> None:
         """Wait until no cell of theirs runs or waits."""
-        await self._quiet.wait()
+        await self._requests.quiet()
 
     # -- clients --------------------------------------------------------------------------------------------
 
@@ -92,9 +64,7 @@ class Channels:
             if client and known.client == client:
                 subscription.inherit(known)
                 self._subscriptions.remove(known)
-                for asked in self._asked.values():
-                    if asked.by is known:
-                        asked.by = subscription
+                self._requests.hand_over(known, subscription)
         self._subscriptions.append(subscription)
         return subscription
 
@@ -122,79 +92,66 @@ class Channels:
         """Pass a client's message on.
 
         Raises:
+            InvalidRequest: a message of this id is under way.
             QuotaExceeded: too much waits for the kernel, or the tenant has too many executions under way.
             ConnectionFailed: the kernel is not there or takes no messages.
         """
-        if self._connection is None:
+        if self._kernel is None:
             raise ConnectionFailed
         if channel == "stdin":
             self._answer(subscription, parts, buffers)
             return
-        msg_id, msg_type = header["msg_id"], header["msg_type"]
         size = sum(map(len, parts)) + sum(map(len, buffers))
-        if len(self._asked) >= ASKED_MAX or sum(asked.size for asked in self._asked.values()) + size > ASKED_BYTES_MAX:
-            raise QuotaExceeded("too much waits for this kernel; wait until it has dealt with it")
-        if msg_type == "execute_request" and channel == "shell":
-            self._begin(msg_id)
+        asked = Asked(subscription, header["msg_id"], header["msg_type"], size)
+        if asked.type == "execute_request" and channel == "shell":
+            asked.code = code_of(parts[3])
+        self._requests.add(asked)
         try:
-            self._connection.forward(channel, parts, buffers)
+            self._kernel.connection.forward(channel, parts, buffers)
         except ConnectionFailed:
-            self._done(msg_id)
+            self._requests.forget(asked)
             raise
-        self._asked[msg_id] = _Asked(subscription, msg_type, size)
 
     def _answer(self, subscription: Subscription, parts: Sequence[bytes], buffers: Sequence[bytes]) -> None:
         """Pass on an answer, if the kernel has asked: what it does not wait for would wait in our memory."""
-        asking = next((asked for asked in self._asked.values() if asked.by is subscription and asked.questions), None)
-        if asking is not None and self._connection is not None:
+        asking = self._requests.asking(subscription)
+        if asking is not None and self._kernel is not None:
             asking.questions -= 1
-            self._connection.forward("stdin", parts, buffers)
+            self._kernel.connection.forward("stdin", parts, buffers)
 
-    def _begin(self, msg_id: str) -> None:
-        if not self._running:
-            self._admitted.enter_context(self._admit())
-            self._quiet.clear()
-        self._running.add(msg_id)
+    def interrupt(self) -> bool:
+        """Interrupt the cell of theirs that runs.
+
+        Returns:
+            whether there is one.
+        """
+        return self._requests.interrupt()
 
     # -- the kernel -----------------------------------------------------------------------------------------
 
-    def connect(self, connection: Connection) -> None:
+    def connect(self, kernel: Kernel) -> None:
         """The session has a kernel; what was asked of another is never answered."""
-        self.disconnect()
-        self._connection = connection
+        self._kernel = kernel
+        self._requests.connect(kernel)
 
     def disconnect(self) -> None:
         """The session's kernel is gone."""
-        self._connection = None
-        self._asked.clear()
-        self._running.clear()
-        self._rest()
+        self._kernel = None
+        self._requests.disconnect()
 
     def feed(self, message: Message) -> None:
         """Pass a message of the kernel on to whom it concerns."""
-        asked = self._asked.get(message.parent_id)
+        asked = self._requests.find(message.parent_id)
         if message.channel == "iopub":
             if asked is not None and message.content.get("execution_state") == "idle":
-                asked.size = 0
-                if not asked.has_reply:
-                    del self._asked[message.parent_id]
+                self._requests.idle(asked)
             self._publish(message)
         elif asked is not None and message.channel == "stdin":
             asked.questions += 1
             asked.by.feed(message)
         elif asked is not None:
-            del self._asked[message.parent_id]
-            self._done(message.parent_id)
+            self._requests.replied(asked, message.content.get("status"))
             asked.by.feed(message)
-
-    def _done(self, msg_id: str) -> None:
-        self._running.discard(msg_id)
-        if not self._running:
-            self._rest()
-
-    def _rest(self) -> None:
-        self._admitted.close()
-        self._quiet.set()
 
     def announce(self, state: str) -> None:
         """Tell all clients of a state that the kernel itself cannot tell."""
@@ -203,8 +160,8 @@ class Channels:
     def _publish(self, message: Message) -> None:
         for subscription in self._subscriptions:
             subscription.feed(message)
-            if subscription.pressing and self._connection is not None:
-                self._connection.pause()
+            if subscription.pressing and self._kernel is not None:
+                self._kernel.connection.pause()
                 if subscription not in self._watched:
                     self._watch(subscription)
 
@@ -222,8 +179,8 @@ class Channels:
         self._relieve()
 
     def _relieve(self) -> None:
-        if self._connection is not None and not any(known.pressing for known in self._subscriptions):
-            self._connection.resume()
+        if self._kernel is not None and not any(known.pressing for known in self._subscriptions):
+            self._kernel.connection.resume()
 
     def close(self) -> None:
         """The session ends: tell all, and let them go."""

@@ -79,6 +79,10 @@ class Execution:
         self._questions = 0
         self._reply: dict[str, Any] | None = None
         self._idle_seen = False
+        #: `idle` came first, and the reply is waited for
+        self._doubted = False
+        #: something that came on shell was lost
+        self._loss = False
         #: anything came on iopub
         self._heard = False
         self._timed_out = False
@@ -119,6 +123,9 @@ class Execution:
             case "iopub", "status":
                 self._heard = True
                 self._idle_seen = message.content.get("execution_state") == "idle"
+                if self._idle_seen and self._reply is None and not self._doubted:
+                    self._doubted = True
+                    spawn(self._miss_reply(), "wait for reply")
             case "iopub", _:
                 self._heard = True
                 if event is not None:
@@ -164,16 +171,21 @@ class Execution:
                 return  # whoever waits for the kernel's end ends the cell, with its variables lost
         self._end_incomplete()
 
+    async def _miss_reply(self) -> None:
+        """`idle` came, but the reply did not: ipykernel forgets it when it is interrupted before the cell has begun."""
+        if not await self._over_within(self._patience.idle):
+            await self.kernel.connection.ready()  # what it answers next comes after the reply, if there is one
+            self._end_incomplete(lost=self._loss)
+
     async def do_without_reply(self) -> None:
         """A message on shell was lost. It was the reply, if the kernel answers what it is asked next."""
+        self._loss = True
         await self.kernel.connection.ready()
-        if self._reply is None:
-            self._reply = {"status": "error"}
         self._end_incomplete()
 
-    def _end_incomplete(self) -> None:
+    def _end_incomplete(self, *, lost: bool = True) -> None:
         if self.status is None:
-            self._output_lost = True
+            self._output_lost = lost
             self._end(self._status_of_reply())
 
     def _status_of_reply(self) -> Status:
@@ -236,20 +248,8 @@ class Execution:
         if await self._over_within(self.request.timeout) or self._reply is not None:
             return
         self._timed_out = True
-        if not await self._climb():
+        if not await self.kernel.climb(self._finished, self._patience.rung):
             await self.kernel.kill(KernelDied())
-
-    async def _climb(self) -> bool:
-        """Interrupt by message, then by signal.
-
-        Returns:
-            whether the cell ended.
-        """
-        for rung in (self.kernel.interrupt, self.kernel.signal):
-            await rung()
-            if await self._over_within(self._patience.rung):
-                return True
-        return False
 
     async def _over_within(self, seconds: float) -> bool:
         try:
@@ -262,7 +262,7 @@ class Execution:
     async def interrupt(self) -> None:
         """Interrupt the cell and keep the variables; it may take a while to end, or ignore it until its deadline."""
         self._interrupted = True
-        await self._climb()
+        await self.kernel.climb(self._finished, self._patience.rung)
 
     @property
     def size(self) -> int:

@@ -120,6 +120,24 @@ class Kernel:
         """Interrupt the kernel by SIGINT, which also reaches a cell that keeps the interpreter's lock."""
         await self.handle.interrupt()
 
+    async def climb(self, over: asyncio.Event, rung: float) -> bool:
+        """Interrupt a cell by message, then by signal.
+
+        Args:
+            over: set when the cell ends.
+            rung: seconds to wait for that after each.
+
+        Returns:
+            whether it ended.
+        """
+        for interrupt in (self.interrupt, self.signal):
+            await interrupt()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(rung):
+                    await over.wait()
+                    return True
+        return False
+
     async def kill(self, cause: SessionError) -> None:
         """End it and wait until it is gone.
 

@@ -113,6 +113,8 @@ class SessionSpec:
     env: Mapping[str, str] = field(default_factory=dict)
     #: seconds without activity after which it is culled
     idle_timeout: float = 300.0
+    #: seconds that any cell may run, also one that names no timeout of its own
+    max_execute_timeout: float = 600.0
     #: the directory its kernels start in, relative to the workspace; made if absent
     cwd: str = ""
 

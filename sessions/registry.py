@@ -8,7 +8,8 @@ from collections import OrderedDict
 from sessions.errors import SessionClosed, SessionExists, SessionNotFound
 from sessions.kernelspecs import KernelSpecs
 from sessions.models import SessionKey, SessionSpec, StateChange
-from sessions.session import Session, Surroundings
+from sessions.session import Session
+from sessions.surroundings import Surroundings
 from sessions.tasks import spawn
 
 #: how many ended sessions are remembered, so that who comes back is told that the variables are gone

@@ -6,88 +6,33 @@ The session is where a kernel's messages meet what was asked of it. It knows no 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
-from dataclasses import dataclass, replace
-from enum import StrEnum
-from typing import Protocol
+from dataclasses import replace
+from functools import partial
 
 from sessions.backends.base import Launch
 from sessions.channels import Channels
 from sessions.errors import KernelDied, SessionClosed, SessionError
-from sessions.execution import Execution, Patience, Standing
+from sessions.execution import Execution, Standing
 from sessions.kernel import Kernel
 from sessions.kernelspecs import KernelSpec
 from sessions.messages import Message
-from sessions.models import ExecuteRequest, ExecutionResult, SessionKey, SessionSpec, StateChange
-from sessions.quotas import Quotas
+from sessions.models import ExecuteRequest, SessionKey, SessionSpec, StateChange
+from sessions.requests import Rules
 from sessions.retries import Attempt, Retries
+from sessions.states import MOVES, State
+from sessions.surroundings import Surroundings
 from sessions.tasks import spawn, to_the_end
 from sessions.transcript import Transcript
-
-
-class State(StrEnum):
-    """What a session is doing."""
-
-    #: its kernel is being started
-    STARTING = "starting"
-    #: it waits for a cell
-    IDLE = "idle"
-    #: it runs a cell
-    BUSY = "busy"
-    #: its kernel is gone; the next cell starts another
-    DEAD = "dead"
-    #: it was ended
-    CLOSED = "closed"
-
-
-#: An illegal move is a missing entry.
-MOVES = {
-    State.STARTING: {State.IDLE, State.DEAD, State.CLOSED},
-    State.IDLE: {State.BUSY, State.DEAD, State.CLOSED},
-    State.BUSY: {State.IDLE, State.DEAD, State.CLOSED},
-    State.DEAD: {State.STARTING, State.CLOSED},
-    State.CLOSED: set[State](),
-}
 
 #: what became of the variables, and why
 News = tuple[StateChange, str | None]
 NO_NEWS: News = (StateChange.PRESERVED, None)
 
 
-class KernelSource(Protocol):
-    """Where a session gets its kernels from."""
-
-    async def acquire(self, launch: Launch) -> Kernel:
-        """A kernel that has answered, for nobody else.
-
-        Args:
-            launch: what it must be; without a workspace it brings one of its own.
-
-        Raises:
-            SessionError: there is none to be had.
-        """
-
-    async def delete_workspace(self, workspace: str) -> None:
-        """Delete what kernels of a session have written."""
-
-
 #: a cell on its way: its events, its end, answers to its questions
 Running = Execution | Attempt
-
-#: told of every execution that ended
-Observer = Callable[[SessionKey, ExecuteRequest, ExecutionResult], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What a session shares with the others."""
-
-    kernels: KernelSource
-    quotas: Quotas
-    clock: Callable[[], float]
-    observe: Observer
-    patience: Patience
 
 
 class Session:
@@ -111,7 +56,14 @@ class Session:
         self._executions: dict[str, Execution] = {}
         self._retries = Retries()
         #: clients with messages of their own
-        self.channels = Channels(lambda: around.quotas.execution(key.tenant))
+        self.channels = Channels(
+            Rules(
+                lambda: around.quotas.execution(key.tenant),
+                partial(around.observe, key),
+                around.patience,
+                spec.max_execute_timeout,
+            )
+        )
         #: executions that run or wait for their turn, and tools that run
         self._users = 0
         #: what the next execution is told of the variables
@@ -210,7 +162,7 @@ class Session:
     def _adopt(self, kernel: Kernel) -> None:
         self._kernel = kernel
         self.incarnation += 1
-        self.channels.connect(kernel.connection)
+        self.channels.connect(kernel)
         kernel.connection.on_message = self._on_message
         kernel.connection.on_loss = lambda: self._on_loss(kernel)
         self._mourner = spawn(self._mourn(kernel), f"watch kernel of {self.key}")
@@ -317,9 +269,7 @@ class Session:
         running = list(self._executions.values())
         for execution in running:
             spawn(execution.interrupt(), "interrupt")
-        if self._kernel is not None and self.channels.running:
-            await self._kernel.interrupt()
-        return bool(running) or self.channels.running
+        return self.channels.interrupt() or bool(running)
 
     async def restart(self) -> None:
         """Give the session a fresh kernel on the same workspace. A running cell ends with it.

@@ -47,7 +47,8 @@ from sessions.pool import Pool
 from sessions.quotas import Quotas, TenantLimits
 from sessions.readiness import Readiness
 from sessions.registry import Registry
-from sessions.session import Session, Surroundings
+from sessions.session import Session
+from sessions.surroundings import Surroundings
 from sessions.tasks import spawn
 
 Json = dict[str, Any]

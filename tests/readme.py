@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kernel_gateway.cli.settings import shown
 from kernel_gateway.config import Settings
-from sessions.session import MOVES
+from sessions.states import MOVES
 
 ROOT = Path(__file__).parents[1]
 

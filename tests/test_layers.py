@@ -137,16 +137,16 @@ ORDER = [
     {"culler", "workspace"},
     {"registry"},
     {"pool", "session"},
-    {"retries"},
+    {"channels", "retries", "surroundings"},
+    {"requests"},
     {"execution"},
     {"kernel"},
     {"readiness"},
-    {"channels"},
     {"connection", "subscription", "transcript", "backends.base"},
     {"outputs"},
     {"backlog", "messages"},
     {"kernelspecs"},
-    {"memory", "models", "quotas", "tasks"},
+    {"memory", "models", "quotas", "states", "tasks"},
     {"errors"},
 ]
 RANK = {f"sessions.{name}": rank for rank, names in enumerate(ORDER) for name in names}
@@ -168,7 +168,7 @@ def test_every_module_of_the_domain_has_its_place() -> None:
     }
 
 
-PURE = ["errors", "messages", "models", "outputs", "quotas", "transcript"]
+PURE = ["errors", "messages", "models", "outputs", "quotas", "states", "transcript"]
 
 
 @pytest.mark.parametrize("name", PURE)

@@ -8,7 +8,7 @@ from http import HTTPStatus
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from kernel_gateway.handlers import BaseHandler, Dialect, Gateway, Route
-from sessions.session import State
+from sessions.states import State
 
 
 class HealthHandler(BaseHandler):

@@ -318,9 +318,10 @@ async def test_input_is_asked_of_who_runs_the_cell(gateway: Gateway, kernel: str
 
 async def test_interrupts_and_restarts(gateway: Gateway, kernel: str) -> None:
     async with connected(gateway, kernel) as client:
-        sleeps = {"code": "x = 1\nimport time; time.sleep(60)", "stop_on_error": False}  # or the next may be aborted
+        code = "x = 1\nprint('begun', flush=True)\nimport time; time.sleep(60)"
+        sleeps = {"code": code, "stop_on_error": False}  # or the next may be aborted
         msg_id = await client.send("shell", "execute_request", sleeps)
-        while (await client.next())["header"]["msg_type"] != "execute_input":
+        while (await client.next())["content"].get("text") != "begun\n":
             pass
         assert gateway.call("GET", f"/api/kernels/{kernel}").json()["execution_state"] == "busy"
         assert gateway.call("POST", f"/api/kernels/{kernel}/interrupt").status_code == 204

@@ -5,20 +5,36 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
 from sessions import channels as module
+from sessions import requests
 from sessions import subscription as queue
-from sessions.errors import ConnectionFailed, QuotaExceeded
+from sessions.errors import ConnectionFailed, InvalidRequest, QuotaExceeded
 from sessions.messages import Message
-from sessions.models import ExecuteRequest, StateChange
+from sessions.models import ExecuteRequest, SessionSpec, StateChange
 from sessions.quotas import TenantLimits
 from sessions.session import Session
 from sessions.subscription import Subscription
 from sessions.tasks import spawn
-from tests.fakes import Behaviour, Cell, FakeBackend, Saying, World, busy, run, started, stream, until, world_over
+from tests.fakes import (
+    Behaviour,
+    Cell,
+    FakeBackend,
+    Saying,
+    World,
+    busy,
+    idle,
+    run,
+    started,
+    stream,
+    until,
+    world_over,
+)
 
 _ids = itertools.count()
 SLEEP = "import time; time.sleep(60)"
@@ -175,7 +191,7 @@ async def test_closing_tells_that_it_is_over(session: Session) -> None:
 
 
 async def test_only_so_much_waits_for_a_kernel(world: World, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "ASKED_BYTES_MAX", 10_000)
+    monkeypatch.setattr(requests, "BYTES_MAX", 10_000)
     client = session.channels.subscribe("c")
     last = send(session, client, SLEEP)
     await until(lambda: world.backend.kernel.executed)
@@ -187,7 +203,110 @@ async def test_only_so_much_waits_for_a_kernel(world: World, session: Session, m
     await heard(client, last)
     for _ in range(30):
         await heard(client, send(session, client, "1" * 1000))
-    assert session.channels._asked == {}
+    assert session.channels._requests._asked == {}
+
+
+async def test_a_message_under_way_cannot_be_sent_again(world: World, session: Session) -> None:
+    client = session.channels.subscribe("c")
+    send(session, client, SLEEP)
+    header = {"msg_id": f"client-{next(_ids)}", "msg_type": "execute_request"}
+    parts = [json.dumps(part).encode() for part in (header, {}, {}, {"code": "1"})]
+    session.channels.forward(client, "shell", header, parts, [])
+    with pytest.raises(InvalidRequest):
+        session.channels.forward(client, "shell", header, parts, [])
+    await session.interrupt()
+    await heard(client, header["msg_id"])
+
+
+# -- the end of a cell -----------------------------------------------------------------------------------------
+
+
+async def test_their_cells_are_counted_like_all_others(world: World, session: Session) -> None:
+    client = session.channels.subscribe("c")
+    for code in ("1", "1 / 0"):
+        await heard(client, send(session, client, code))
+    sleeping = send(session, client, SLEEP)
+    await until(lambda: world.backend.kernel.executed[-1] == SLEEP)
+    await session.interrupt()
+    await heard(client, sleeping)
+    send(session, client, EXIT)
+    await until(lambda: len(world.observed) == 4)
+    seen = [(str(key), request.code, result.status.value) for key, request, result in world.observed]
+    assert seen == [
+        ("acme:s1", "1", "ok"),
+        ("acme:s1", "1 / 0", "error"),
+        ("acme:s1", SLEEP, "interrupted"),
+        ("acme:s1", EXIT, "died"),
+    ]
+    assert all(0 < result.duration < 5 for _, _, result in world.observed)
+    assert world.observed[-1][2].state is StateChange.LOST
+
+
+@asynccontextmanager
+async def impatient(behaviour: Behaviour | None = None) -> AsyncIterator[tuple[World, Session, Subscription]]:
+    """A session whose cells may run for a tenth of a second."""
+    backend = FakeBackend(behaviour)
+    async with world_over(backend, defaults=SessionSpec(max_execute_timeout=0.1)) as world:
+        session = await world.session()
+        yield world, session, session.channels.subscribe("c")
+    await backend.close()
+
+
+async def test_a_cell_past_its_deadline_is_interrupted_and_its_client_told(nothing_left: None) -> None:
+    async with impatient() as (world, session, client):
+        assert "SB005" in text(await heard(client, send(session, client, SLEEP)))
+        assert text(await heard(client, send(session, client, "print('next')"))) == "next\n"
+        assert session.incarnation == 1
+        assert [result.status for _, _, result in world.observed] == ["timeout", "ok"]
+        assert world.observed[0][2].error is not None
+
+
+async def test_a_deadline_begins_when_the_cell_before_has_ended(nothing_left: None) -> None:
+    async with impatient() as (world, session, client):
+
+        async def takes_a_while(cell: Cell) -> None:
+            await asyncio.sleep(0.07)
+            cell.says(busy(), started(cell.code))
+            cell.ends()
+
+        code = world.backend.on("takes a while", takes_a_while)
+        cells = [send(session, client, code) for _ in range(4)]
+        await heard(client, cells[-1])
+        assert [result.status for _, _, result in world.observed] == ["ok"] * 4
+
+
+async def test_a_cell_that_cannot_be_interrupted_costs_the_kernel(nothing_left: None) -> None:
+    async with impatient(Behaviour(heeds_messages=False, heeds_signals=False)) as (world, session, client):
+        send(session, client, SLEEP)
+        await until(lambda: session.incarnation == 2)
+        assert [result.status for _, _, result in world.observed] == ["timeout"]
+        assert not session.in_use
+        assert "SB005" in text(await waiting(client))
+        result = await run(session, "1")
+        assert (result.state, result.state_reason) == (StateChange.LOST, "the code ran longer than 0.1 s")
+
+
+async def forgets_to_reply(cell: Cell) -> None:
+    cell.says(busy(), started(cell.code), idle())
+
+
+async def test_a_reply_that_the_kernel_forgets_is_made_up_for(world: World, session: Session) -> None:
+    client = session.channels.subscribe("c")
+    seen = await heard(client, send(session, client, world.backend.on("forgets", forgets_to_reply)))
+    assert seen[-1].content == {"status": "aborted"}
+    assert not session.in_use
+    assert text(await heard(client, send(session, client, "print(1)"))) == "1\n"
+
+
+async def test_one_that_is_only_late_is_waited_for(world: World, session: Session) -> None:
+    async def is_late(cell: Cell) -> None:
+        cell.says(busy(), started(cell.code), idle())
+        await asyncio.sleep(0.3)
+        cell.replies(late=True)
+
+    client = session.channels.subscribe("c")
+    seen = await heard(client, send(session, client, world.backend.on("late", is_late)))
+    assert seen[-1].content["late"]
 
 
 async def test_what_was_not_asked_is_not_answered(world: World, session: Session) -> None:
@@ -253,7 +372,7 @@ async def test_who_has_no_name_is_forgotten(session: Session) -> None:
     session.channels.leave(first)
     await until(lambda: not session.channels.running)
     assert await waiting(session.channels.subscribe("")) == []
-    assert msg_id not in session.channels._asked
+    assert msg_id not in session.channels._requests._asked
 
 
 async def test_only_the_last_that_left_are_remembered(session: Session) -> None:

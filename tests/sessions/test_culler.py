@@ -10,7 +10,8 @@ import pytest
 from sessions.culler import Culler
 from sessions.errors import SessionClosed
 from sessions.models import ExecuteRequest, ExecutionResult, SessionKey, SessionSpec, StateChange, Status
-from sessions.session import Session, State
+from sessions.session import Session
+from sessions.states import State
 from sessions.tasks import spawn
 from tests.fakes import World, run, until
 

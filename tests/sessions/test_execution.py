@@ -14,7 +14,8 @@ from sessions.errors import ExecutionTimeout, KernelDied, OutOfMemory
 from sessions.execution import Execution
 from sessions.models import ExecuteRequest, ExecutionResult, ExitReason, StateChange, Status
 from sessions.outputs import Event
-from sessions.session import Session, State
+from sessions.session import Session
+from sessions.states import State
 from tests.fakes import (
     PATIENCE,
     PYTHON,
@@ -272,6 +273,15 @@ async def test_a_reply_that_is_too_large_is_not_waited_for(world: World, session
 
     result = await run(session, world.backend.on("raise", raises_too_much))
     assert (result.status, result.truncated, result.state) == (Status.ERROR, True, StateChange.PRESERVED)
+    assert await still_works(session)
+
+
+async def test_a_reply_that_the_kernel_forgets_is_not_waited_for(world: World, session: Session) -> None:
+    async def forgets_to_reply(cell: Cell) -> None:
+        cell.says(busy(), started(cell.code, 1), stream("seen"), idle())
+
+    result = await run(session, world.backend.on("forgets", forgets_to_reply))
+    assert (result.status, text(result), result.truncated, result.state) == (Status.ERROR, "seen", False, "preserved")
     assert await still_works(session)
 
 

@@ -19,7 +19,8 @@ from sessions.errors import (
 )
 from sessions.models import Limits, SessionKey, SessionSpec, StateChange, Status
 from sessions.quotas import TenantLimits
-from sessions.session import Session, State
+from sessions.session import Session
+from sessions.states import State
 from tests.fakes import FakeBackend, World, run, until, world_over
 
 KEY = SessionKey("acme", "s1")

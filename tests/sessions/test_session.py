@@ -21,7 +21,8 @@ from sessions.errors import (
 )
 from sessions.models import ExecuteRequest, StateChange, Status
 from sessions.quotas import TenantLimits
-from sessions.session import MOVES, Session, State
+from sessions.session import Session
+from sessions.states import MOVES, State
 from sessions.tasks import spawn
 from tests.fakes import (
     PATIENCE,

@@ -14,7 +14,7 @@ from kernel_gateway.dialects.jupyter.framing import V1, Request, decode, encode
 from kernel_gateway.sockets import SocketHandler
 from sessions.errors import InvalidRequest, SessionError
 from sessions.models import SessionKey
-from sessions.session import State
+from sessions.states import State
 from sessions.subscription import Subscription, announcement
 from sessions.tasks import spawn
 

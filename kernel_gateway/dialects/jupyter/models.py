@@ -16,7 +16,8 @@ from sessions.errors import SessionNotFound
 from sessions.kernelspecs import KernelSpec
 from sessions.models import SessionKey
 from sessions.registry import Registry
-from sessions.session import Session, State
+from sessions.session import Session
+from sessions.states import State
 
 #: what clients accept as a kernel id
 KERNEL_ID = re.compile(r"\w+-\w+-\w+-\w+-\w+")

@@ -1,0 +1,45 @@
+"""What a session shares with the others, and needs of the world."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from sessions.backends.base import Launch
+from sessions.execution import Patience
+from sessions.kernel import Kernel
+from sessions.models import ExecuteRequest, ExecutionResult, SessionKey
+from sessions.quotas import Quotas
+
+
+class KernelSource(Protocol):
+    """Where a session gets its kernels from."""
+
+    async def acquire(self, launch: Launch) -> Kernel:
+        """A kernel that has answered, for nobody else.
+
+        Args:
+            launch: what it must be; without a workspace it brings one of its own.
+
+        Raises:
+            SessionError: there is none to be had.
+        """
+
+    async def delete_workspace(self, workspace: str) -> None:
+        """Delete what kernels of a session have written."""
+
+
+#: told of every execution that ended
+Observer = Callable[[SessionKey, ExecuteRequest, ExecutionResult], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a session shares with the others."""
+
+    kernels: KernelSource
+    quotas: Quotas
+    clock: Callable[[], float]
+    observe: Observer
+    patience: Patience

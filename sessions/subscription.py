@@ -24,7 +24,7 @@ RESERVE = 1 * MIB
 #: bytes that wait before the kernel is made to wait as well
 PRESSURE = 2 * MIB
 #: bytes that a message costs besides its own
-MESSAGE_COST = 512
+MESSAGE_COST = 1024
 #: the session id of messages that the gateway itself makes
 _OUR_SESSION = uuid4().hex
 _LEFT_OUT = "\n[kernel-gateway: output was left out here, because this client did not read it in time]\n"
@@ -93,12 +93,13 @@ class Subscription:
             self._append(announcement("iopub", "stream", {"name": "stderr", "text": _LEFT_OUT}, message.parent))
 
     def _append(self, message: Message) -> None:
-        self._queue.append(message)
+        # The first is on its way at once; what stands behind it may wait for long.
+        self._queue.append(message.as_it_came() if self._queue else message)
         self._bytes += message.size + MESSAGE_COST
         self._news.set()
 
     async def take(self) -> Message | None:
-        """Wait for the next message.
+        """Wait for the next message, as it is to be sent: its `parts` are whole, its other fields may be empty.
 
         Returns:
             None when there will be no more.

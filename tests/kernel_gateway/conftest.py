@@ -49,3 +49,12 @@ def session(gateway: Gateway) -> Iterator[str]:
     yield name
     for tenant in KEYS:
         gateway.call("DELETE", f"/v1/sessions/{name}", tenant=tenant)
+
+
+@pytest.fixture
+def kernel(gateway: Gateway) -> Iterator[str]:
+    """The id of a kernel that a Jupyter client has started."""
+    made = gateway.call("POST", "/api/kernels", json={})
+    assert made.status_code == 201, made.text
+    yield made.json()["id"]
+    gateway.call("DELETE", f"/api/kernels/{made.json()['id']}")

@@ -62,14 +62,19 @@ async def heard(subscription: Subscription, msg_id: str) -> list[Message]:
     return seen
 
 
+def content(message: Message) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads(message.parts[3])
+    return value
+
+
 def _end(message: Message) -> str:
     if message.channel == "shell":
         return "reply"
-    return str(message.content.get("execution_state"))
+    return str(content(message).get("execution_state"))
 
 
 def text(messages: list[Message]) -> str:
-    return "".join(message.content["text"] for message in messages if message.type == "stream")
+    return "".join(content(message)["text"] for message in messages if message.type == "stream")
 
 
 async def waiting(subscription: Subscription) -> list[Message]:
@@ -156,7 +161,7 @@ async def test_a_kernel_that_ends_is_followed_by_another_and_all_are_told(sessio
     send(session, client, EXIT)
     await until(lambda: session.incarnation == 2)
     await until(lambda: session.state == "idle")
-    states = [message.content["execution_state"] for message in await waiting(client) if message.type == "status"]
+    states = [content(message)["execution_state"] for message in await waiting(client) if message.type == "status"]
     assert states[-2:] == ["restarting", "idle"]
     assert not session.in_use
     await heard(client, send(session, client, "1"))
@@ -184,7 +189,7 @@ async def test_closing_tells_that_it_is_over(session: Session) -> None:
     await session.close()
     last = await client.take()
     assert last is not None
-    assert last.content == {"execution_state": "dead"}
+    assert content(last) == {"execution_state": "dead"}
     assert await client.take() is None
     with pytest.raises(ConnectionFailed):
         send(session, client, "1")
@@ -293,7 +298,7 @@ async def forgets_to_reply(cell: Cell) -> None:
 async def test_a_reply_that_the_kernel_forgets_is_made_up_for(world: World, session: Session) -> None:
     client = session.channels.subscribe("c")
     seen = await heard(client, send(session, client, world.backend.on("forgets", forgets_to_reply)))
-    assert seen[-1].content == {"status": "aborted"}
+    assert content(seen[-1]) == {"status": "aborted"}
     assert not session.in_use
     assert text(await heard(client, send(session, client, "print(1)"))) == "1\n"
 
@@ -306,7 +311,7 @@ async def test_one_that_is_only_late_is_waited_for(world: World, session: Sessio
 
     client = session.channels.subscribe("c")
     seen = await heard(client, send(session, client, world.backend.on("late", is_late)))
-    assert seen[-1].content["late"]
+    assert content(seen[-1])["late"]
 
 
 async def test_what_was_not_asked_is_not_answered(world: World, session: Session) -> None:
@@ -432,13 +437,13 @@ async def test_who_does_not_read_is_left_out_and_told_and_the_others_get_all(
     await flood(session, 40)
     assert sleeper._bytes < queue.QUEUE_MAX + queue.RESERVE
     got = await waiting(sleeper)
-    told = [message for message in got if "was left out" in message.content.get("text", "")]
+    told = [message for message in got if "was left out" in content(message).get("text", "")]
     assert len(told) == 1
     assert told[0].parent_id
-    kept = [message.content["text"][:6] for message in got if message.type == "stream" and message not in told]
+    kept = [content(message)["text"][:6] for message in got if message.type == "stream" and message not in told]
     assert kept == [f"{number:06}" for number in range(len(kept))]
     assert 5 < len(kept) < 12
-    assert got[-1].content["execution_state"] == "idle"  # what it cannot do without
+    assert content(got[-1])["execution_state"] == "idle"  # what it cannot do without
     await run(session, "print('again')")
     assert text(await waiting(sleeper)) == "again\n"
 
@@ -457,7 +462,7 @@ async def test_a_reader_that_is_only_slow_gets_all(
             assert message is not None
             assert slow._bytes < queue.QUEUE_MAX
             if message.type == "stream":
-                seen.append(message.content["text"][:6])
+                seen.append(content(message)["text"][:6])
                 await asyncio.sleep(0.01)
     assert seen == [f"{number:06}" for number in range(40)]
     await done
@@ -469,6 +474,22 @@ async def test_a_large_message_is_taken_when_nothing_waits() -> None:
     for _ in range(2):
         subscription.feed(large)
         assert await subscription.take() is large
+
+
+async def test_what_waits_is_kept_as_it_came_and_no_more() -> None:
+    subscription = Subscription("c", lambda: None)
+    parts = tuple(
+        json.dumps(part).encode() for part in ({"msg_id": "i", "msg_type": "t"}, {"msg_id": "p"}, {}, {"a": 1})
+    )
+    header, parent, metadata, body = (json.loads(part) for part in parts)
+    sent = Message("iopub", header | {"username": "u"}, parent, metadata, body, (b"buffer",), 100, parts)
+    for _ in range(2):
+        subscription.feed(sent)
+    assert await subscription.take() is sent
+    kept = await subscription.take()
+    assert kept is not None
+    assert (kept.channel, kept.type, kept.parent_id, kept.size) == ("iopub", "t", "p", 100)
+    assert (kept.parts, kept.buffers, kept.content) == (parts, (b"buffer",), {})
 
 
 async def test_a_cell_can_be_run_by_its_execution_while_clients_come_and_go(session: Session) -> None:

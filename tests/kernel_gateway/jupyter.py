@@ -1,0 +1,106 @@
+"""A client of a kernel's channels, as Jupyter's front ends are one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from tornado.httpclient import HTTPRequest
+from tornado.websocket import WebSocketClientConnection, websocket_connect
+
+from kernel_gateway.dialects.jupyter.framing import V1, decode, encode
+from sessions.messages import Message
+from tests.gateways import KEYS, Gateway
+
+LEGACY = None
+
+
+class Client:
+    """A client of a kernel's channels, in either framing."""
+
+    def __init__(self, connection: WebSocketClientConnection) -> None:
+        self._connection = connection
+        self._way = connection.selected_subprotocol
+        self._ended = False
+
+    async def send(self, channel: str, msg_type: str, content: dict[str, Any], **parts: Any) -> str:
+        """Send a message.
+
+        Args:
+            channel: where.
+            msg_type: its type.
+            content: its content.
+            **parts: its parent, its buffers; more fields of its header.
+
+        Returns:
+            its id.
+        """
+        parent, buffers = parts.pop("parent", {}), parts.pop("buffers", ())
+        header = {"msg_id": uuid.uuid4().hex, "msg_type": msg_type, "session": "", "username": "", "version": "5.3"}
+        header |= parts
+        raw = tuple(json.dumps(part).encode() for part in (header, parent, {}, content))
+        frame, binary = encode(Message(channel, header, parent, {}, content, buffers, 0, raw), self._way)
+        await self._connection.write_message(frame, binary=binary)
+        return header["msg_id"]
+
+    async def next(self) -> dict[str, Any]:
+        async with asyncio.timeout(30):
+            frame = await self._connection.read_message()
+        assert frame is not None, f"closed: {self._connection.close_code}"
+        request = decode(frame, self._way)
+        header, parent, metadata, content = (json.loads(part) for part in request.parts)
+        return {
+            "channel": request.channel,
+            "header": header,
+            "parent": parent,
+            "content": content,
+            "metadata": metadata,
+        }
+
+    async def of(self, msg_id: str) -> list[dict[str, Any]]:
+        """What comes of a request, to its reply and `idle`."""
+        seen: list[dict[str, Any]] = []
+        left = {"idle", "reply"}
+        while left:
+            message = await self.next()
+            if message["parent"].get("msg_id") == msg_id:
+                seen.append(message)
+                left.discard("reply" if message["channel"] in {"shell", "control"} else "")
+                left.discard(str(message["content"].get("execution_state")))
+        return seen
+
+    async def execute(self, code: str, **content: Any) -> list[dict[str, Any]]:
+        asked = {"code": code, "silent": False, "store_history": True, "user_expressions": {}, "allow_stdin": False}
+        return await self.of(await self.send("shell", "execute_request", asked | content))
+
+    async def text(self, code: str) -> str:
+        seen = await self.execute(code)
+        return "".join(message["content"].get("text", "") for message in seen)
+
+    async def end(self) -> int | None:
+        """Read to the end, whoever has ended it."""
+        async with asyncio.timeout(15):
+            while not self._ended:
+                self._ended = await self._connection.read_message() is None
+        return self._connection.close_code
+
+
+@asynccontextmanager
+async def connected(
+    gateway: Gateway, kernel: str, way: str | None = V1, *, client: str = "", headers: dict[str, str] | None = None
+) -> AsyncIterator[Client]:
+    query = f"?session_id={client}&token={KEYS['alice']}"
+    address = gateway.url.replace("http", "ws", 1)
+    request = HTTPRequest(f"{address}/api/kernels/{kernel}/channels{query}", headers=headers or {})
+    connection = await websocket_connect(request, subprotocols=[way] if way else None, max_message_size=2**26)
+    client_there = Client(connection)
+    try:
+        assert connection.selected_subprotocol == way
+        yield client_there
+    finally:
+        connection.close()
+        await client_there.end()

@@ -1,0 +1,108 @@
+"""A lot of output over the channels: it arrives whole and in order, and who does not read it costs little."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
+
+import pytest
+
+from kernel_gateway.dialects.jupyter.framing import V1
+from tests import gateways
+from tests.gateways import KEYS, Gateway
+from tests.kernel_gateway.jupyter import LEGACY, Client, connected
+from tests.kernel_gateway.wire import process_only
+
+MIB = 1024**2
+#: 50 MB in lines of a hundred bytes, each of which says which it is
+MUCH = "for i in range(500_000): print(f'{i:099}')"
+
+
+async def lines(client: Client, code: str) -> tuple[int, bool]:
+    """How many lines a cell prints, and whether each is the one that it must be."""
+    seen, right, rest = 0, True, ""
+    async for text in _texts(client, code):
+        *whole, rest = (rest + text).split("\n")
+        right &= all(int(line) == number for number, line in enumerate(whole, seen))
+        seen += len(whole)
+    return seen, right and not rest
+
+
+async def _texts(client: Client, code: str) -> AsyncIterator[str]:
+    msg_id = await client.send("shell", "execute_request", {"code": code})
+    left = {"ok", "idle"}
+    while left:
+        message = await client.next()
+        content = message["content"]
+        if message["parent"].get("msg_id") == msg_id:
+            left.discard(content.get("status", content.get("execution_state")))
+            if message["header"]["msg_type"] == "stream":
+                yield content["text"]
+
+
+@pytest.mark.parametrize("way", [V1, LEGACY])
+async def test_ten_thousand_lines_arrive_in_order(gateway: Gateway, kernel: str, way: str | None) -> None:
+    async with connected(gateway, kernel, way) as client:
+        assert await lines(client, "for i in range(10_000): print(i)") == (10_000, True)
+
+
+@process_only
+async def test_and_when_each_is_a_message_of_its_own(gateway: Gateway, kernel: str) -> None:
+    async with connected(gateway, kernel) as client:
+        assert await lines(client, "for i in range(10_000): print(i, flush=True)") == (10_000, True)
+
+
+@asynccontextmanager
+async def deaf(gateway: Gateway, kernel: str) -> AsyncIterator[None]:
+    """A client that connects and never reads."""
+    address = urlsplit(gateway.url)
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect((address.hostname, address.port))
+        connection.sendall(
+            f"GET /api/kernels/{kernel}/channels?session_id=deaf&token={KEYS['alice']} HTTP/1.1\r\n"
+            f"Host: {address.netloc}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+            "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n".encode()
+        )
+        assert (await asyncio.to_thread(connection.recv, 12)) == b"HTTP/1.1 101"
+        yield
+
+
+async def peak(gateway: Gateway, ended: asyncio.Event) -> int:
+    """The most memory that the gateway has until something has ended."""
+    most = 0
+    while not ended.is_set():
+        most = max(most, gateway.memory())
+        await asyncio.sleep(0.01)
+    return most
+
+
+async def most_memory(gateway: Gateway, client: Client) -> int:
+    """The most that the gateway has while it brings much output, which must arrive whole."""
+    ended = asyncio.Event()
+    watching = asyncio.create_task(peak(gateway, ended))  # noqa: TID251 - a test's own
+    try:
+        assert await lines(client, MUCH) == (500_000, True)
+    finally:
+        ended.set()
+    return await watching
+
+
+async def test_who_stops_reading_costs_less_than_16_mib_and_the_others_nothing() -> None:
+    # What is kept of outputs for the transcript is not what is measured here.
+    with gateways.gateway("process", pool_size="0", max_output_bytes="1m") as gateway:
+        kernel = gateway.call("POST", "/api/kernels").json()["id"]
+        async with connected(gateway, kernel) as client:
+            alone = max([await most_memory(gateway, client) for _ in range(2)])
+            async with deaf(gateway, kernel):
+                beside = await most_memory(gateway, client)
+                assert gateway.call("GET", f"/api/kernels/{kernel}").json()["connections"] == 2
+    assert beside - alone < 16 * MIB, f"{(beside - alone) / MIB:.1f} MiB more than {alone / MIB:.1f}"
+
+
+async def test_fifty_megabytes_arrive_whole(gateway: Gateway, kernel: str) -> None:
+    async with connected(gateway, kernel) as client:
+        assert await lines(client, MUCH) == (500_000, True)

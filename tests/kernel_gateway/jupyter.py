@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import uuid
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 from tornado.httpclient import HTTPRequest
 from tornado.websocket import WebSocketClientConnection, websocket_connect
@@ -104,3 +106,23 @@ async def connected(
     finally:
         connection.close()
         await client_there.end()
+
+
+@contextmanager
+def upgraded(gateway: Gateway, kernel: str) -> Iterator[socket.socket]:
+    """A client whose operating system takes in little, and that does nothing by itself: no reading, no answers."""
+    address = urlsplit(gateway.url)
+    with socket.socket() as connection:
+        connection.settimeout(60)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect((address.hostname, address.port))
+        connection.sendall(
+            f"GET /api/kernels/{kernel}/channels?session_id=idle&token={KEYS['alice']} HTTP/1.1\r\n"
+            f"Host: {address.netloc}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+            "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n".encode()
+        )
+        head = b""
+        while not head.endswith(b"\r\n\r\n"):
+            head += connection.recv(1)
+        assert head.startswith(b"HTTP/1.1 101 ")
+        yield connection

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 import uuid
 from datetime import datetime
 from typing import Any
@@ -14,7 +15,7 @@ from tornado.websocket import websocket_connect
 
 from kernel_gateway.dialects.jupyter.framing import V1
 from tests.gateways import KEYS, Gateway
-from tests.kernel_gateway.jupyter import LEGACY, connected
+from tests.kernel_gateway.jupyter import LEGACY, connected, upgraded
 from tests.kernel_gateway.wire import failure as failure_of
 from tests.kernel_gateway.wire import process_only, until
 
@@ -299,6 +300,30 @@ async def test_a_frame_that_is_no_message_closes_the_socket_and_nothing_else(
         await client._connection.write_message(frame, binary=isinstance(frame, bytes))
         assert await client.end() == 1007
         assert await other.text("print(1)") == "1\n"
+
+
+@process_only
+def test_a_frame_that_is_too_large_closes_the_socket_before_it_is_read(gateway: Gateway, kernel: str) -> None:
+    before = gateway.memory()
+    with upgraded(gateway, kernel) as connection:
+        # The head of a masked binary frame that says it is a tebibyte long. Source: RFC 6455, 5.2.
+        connection.sendall(b"\x82\xff" + struct.pack(">Q", 2**40))
+        received = b""
+        while more := connection.recv(4096):
+            received += more
+        assert b"\x88" in received
+        assert struct.pack(">H", 1009) in received
+    assert gateway.memory() - before < 8 * 2**20
+    until(lambda: gateway.call("GET", f"/api/kernels/{kernel}").json()["connections"] == 0)
+    assert gateway.text(kernel, "1 + 1") == "2"
+
+
+@process_only
+def test_a_peer_that_is_not_there_any_more_is_found_out(gateway: Gateway, kernel: str) -> None:
+    with upgraded(gateway, kernel) as connection:
+        assert gateway.call("GET", f"/api/kernels/{kernel}").json()["connections"] == 1
+        until(lambda: gateway.call("GET", f"/api/kernels/{kernel}").json()["connections"] == 0, 60)
+        assert connection.recv(2)[:1] == b"\x89"  # it was asked whether it lives
 
 
 @process_only

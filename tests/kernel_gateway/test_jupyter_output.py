@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from urllib.parse import urlsplit
 
 import pytest
 
 from kernel_gateway.dialects.jupyter.framing import V1
 from tests import gateways
-from tests.gateways import KEYS, Gateway
-from tests.kernel_gateway.jupyter import LEGACY, Client, connected
+from tests.gateways import Gateway
+from tests.kernel_gateway.jupyter import LEGACY, Client, connected, upgraded
 from tests.kernel_gateway.wire import process_only
 
 MIB = 1024**2
@@ -55,22 +52,6 @@ async def test_and_when_each_is_a_message_of_its_own(gateway: Gateway, kernel: s
         assert await lines(client, "for i in range(10_000): print(i, flush=True)") == (10_000, True)
 
 
-@asynccontextmanager
-async def deaf(gateway: Gateway, kernel: str) -> AsyncIterator[None]:
-    """A client that connects and never reads."""
-    address = urlsplit(gateway.url)
-    with socket.socket() as connection:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        connection.connect((address.hostname, address.port))
-        connection.sendall(
-            f"GET /api/kernels/{kernel}/channels?session_id=deaf&token={KEYS['alice']} HTTP/1.1\r\n"
-            f"Host: {address.netloc}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
-            "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n".encode()
-        )
-        assert (await asyncio.to_thread(connection.recv, 12)) == b"HTTP/1.1 101"
-        yield
-
-
 async def peak(gateway: Gateway, ended: asyncio.Event) -> int:
     """The most memory that the gateway has until something has ended."""
     most = 0
@@ -97,7 +78,7 @@ async def test_who_stops_reading_costs_less_than_16_mib_and_the_others_nothing()
         kernel = gateway.call("POST", "/api/kernels").json()["id"]
         async with connected(gateway, kernel) as client:
             alone = max([await most_memory(gateway, client) for _ in range(2)])
-            async with deaf(gateway, kernel):
+            with upgraded(gateway, kernel):
                 beside = await most_memory(gateway, client)
                 assert gateway.call("GET", f"/api/kernels/{kernel}").json()["connections"] == 2
     assert beside - alone < 16 * MIB, f"{(beside - alone) / MIB:.1f} MiB more than {alone / MIB:.1f}"

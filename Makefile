@@ -39,11 +39,12 @@ lint: setup ## ruff, mypy, shell scripts
 test: setup engine image ## every test, with a real engine and real gVisor (Debian, root)
 	$(BIN)/pytest $(FLAGS)
 
-bench: setup engine image ## what an execution costs, as ratios to a raw client
+bench: setup engine image ## what an execution costs, beside a raw client and beside jupyter_kernel_gateway
 	$(BIN)/python tests/benchmarks/execute.py $(FLAGS)
+	$(BIN)/python tests/benchmarks/jupyter.py $(FLAGS)
 
 readme: setup ## write the generated parts of the READMEs anew
 	$(BIN)/python -m tests.readme
 
-clean: ## forget .venv and caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache
+clean: ## forget .venv, .venv-peer and caches
+	rm -rf $(VENV) .venv-peer .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,345 @@
+"""What Jupyter's channels cost through the gateway, beside a raw client and beside `jupyter_kernel_gateway`.
+
+All run the same kernel program; each way has kernels of its own, and all take turns: read the ratios, not the
+milliseconds. A cell has ended when its reply and its `idle` were seen. Run by `make bench`, or
+
+    .venv/bin/python tests/benchmarks/jupyter.py [--isolation docker|process] [--rounds N] [--nodelay]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import struct
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from subprocess import DEVNULL
+from typing import Any, Protocol
+from uuid import uuid4
+
+import orjson
+import requests
+from jupyter_client.asynchronous.client import AsyncKernelClient
+from jupyter_client.kernelspec import KernelSpecManager
+from jupyter_client.manager import AsyncKernelManager
+from tornado.httpclient import HTTPRequest
+from tornado.websocket import WebSocketClientConnection, websocket_connect
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tests.benchmarks.execute import CODE, PER_ROUND, WARM_UP, percentile, say
+from tests.benchmarks.peer import KERNEL, peer, write_kernelspec
+from tests.gateways import KEYS, gateway
+
+AUTHORIZATION = {"Authorization": f"token {KEYS['alice']}"}
+V1 = "v1.kernel.websocket.jupyter.org"
+LEGACY = None
+FRAME_MAX = 64 * 1024**2
+#: seconds for any one message
+TIMEOUT = 60.0
+LINES = 10_000
+BYTES = 10_000_000
+MANY_LINES = f"for number in range({LINES}): print(number)"
+#: what it prints, in bytes
+LINES_BYTES = sum(len(str(number)) + 1 for number in range(LINES))
+MUCH_TEXT = f"print('0123456789' * {BYTES // 10}, end='')"
+KERNELS = 20
+#: cells that each of them runs in a round
+CELLS = 10
+#: every how many rounds there is one of the heavy measurements
+HEAVY = 3
+
+
+class Client(Protocol):
+    """Somebody who runs cells on one kernel."""
+
+    async def run(self, code: str) -> int:
+        """Run a cell to its reply and its `idle`.
+
+        Returns:
+            bytes of text that it has printed.
+        """
+
+
+class RawClient:
+    """jupyter_client's own, without a gateway."""
+
+    def __init__(self, client: AsyncKernelClient) -> None:
+        self._client = client
+
+    async def run(self, code: str) -> int:
+        """Run a cell."""
+        msg_id, printed = self._client.execute(code), 0
+        while (await self._client.get_shell_msg(timeout=TIMEOUT))["parent_header"].get("msg_id") != msg_id:
+            pass
+        while True:
+            message = await self._client.get_iopub_msg(timeout=TIMEOUT)
+            if message["parent_header"].get("msg_id") == msg_id:
+                printed += len(message["content"].get("text", ""))
+                if message["content"].get("execution_state") == "idle":
+                    return printed
+
+
+class SocketClient:
+    """One WebSocket, in either framing; the same for every gateway."""
+
+    def __init__(self, connection: WebSocketClientConnection) -> None:
+        self._connection = connection
+        self._v1 = connection.selected_subprotocol == V1
+
+    async def run(self, code: str) -> int:
+        """Run a cell."""
+        asked = {"code": code, "silent": False, "store_history": True, "user_expressions": {}, "allow_stdin": False}
+        msg_id = uuid4().hex
+        header = {"msg_id": msg_id, "msg_type": "execute_request", "session": "b", "username": "b", "version": "5.4"}
+        frame = (to_v1 if self._v1 else to_legacy)(header, asked)
+        await self._connection.write_message(frame, binary=self._v1)
+        replied, idle, printed = False, False, 0
+        while not (replied and idle):
+            channel, parent, content = await self._next()
+            if parent.get("msg_id") == msg_id:
+                printed += len(content.get("text", ""))
+                replied = replied or channel == "shell"
+                idle = idle or content.get("execution_state") == "idle"
+        return printed
+
+    async def _next(self) -> tuple[str, dict[str, Any], dict[str, Any]]:
+        async with asyncio.timeout(TIMEOUT):
+            frame = await self._connection.read_message()
+        assert frame is not None, f"closed: {self._connection.close_code}"
+        return from_v1(frame) if isinstance(frame, bytes) else from_legacy(frame)
+
+
+def to_v1(header: dict[str, Any], content: dict[str, Any]) -> bytes:
+    """A request on shell, in the binary subprotocol."""
+    parts = [b"shell", *(orjson.dumps(part) for part in (header, {}, {}, content))]
+    offsets = [8 * (len(parts) + 2)]
+    for part in parts:
+        offsets.append(offsets[-1] + len(part))
+    return struct.pack(f"<{len(offsets) + 1}Q", len(offsets), *offsets) + b"".join(parts)
+
+
+def from_v1(frame: bytes) -> tuple[str, dict[str, Any], dict[str, Any]]:
+    """Channel, parent header and content of a message."""
+    (count,) = struct.unpack_from("<Q", frame)
+    channel, _, parent, _, content, *_ = (
+        frame[start:end] for start, end in pairwise(struct.unpack_from(f"<{count}Q", frame, 8))
+    )
+    return channel.decode(), orjson.loads(parent), orjson.loads(content)
+
+
+def to_legacy(header: dict[str, Any], content: dict[str, Any]) -> bytes:
+    """A request on shell, as JSON."""
+    message = {"header": header, "parent_header": {}, "metadata": {}, "content": content, "channel": "shell"}
+    return orjson.dumps(message | {"buffers": []})
+
+
+def from_legacy(frame: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
+    """Channel, parent header and content of a message."""
+    message = orjson.loads(frame)
+    return message["channel"], message["parent_header"], message["content"]
+
+
+# -- ways ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Server:
+    """A gateway that serves."""
+
+    url: str
+    pid: int
+    #: the name it knows our kernel by
+    kernelspec: str
+
+    async def connect(self, framing: str | None) -> Client:
+        """A client of a new kernel."""
+        kernel = await asyncio.to_thread(self._start_kernel)
+        url = f"{self.url.replace('http', 'ws', 1)}/api/kernels/{kernel}/channels?session_id={uuid4().hex}"
+        connection = await websocket_connect(
+            HTTPRequest(url, headers=AUTHORIZATION),
+            subprotocols=[framing] if framing else None,
+            max_message_size=FRAME_MAX,
+        )
+        assert connection.selected_subprotocol == framing
+        connection.protocol.set_nodelay(True)  # type: ignore[union-attr]
+        return SocketClient(connection)
+
+    def _start_kernel(self) -> str:
+        asked = {"name": self.kernelspec}
+        made = requests.post(f"{self.url}/api/kernels", json=asked, headers=AUTHORIZATION, timeout=TIMEOUT)
+        assert made.status_code == 201, made.text
+        kernel: str = made.json()["id"]
+        return kernel
+
+    def cpu(self) -> float:
+        """Seconds of processor time that it has used."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@dataclass
+class Way:
+    """One way to kernels, and what was measured of it."""
+
+    #: each of a kernel of its own
+    clients: list[Client]
+    #: seconds of processor time that the gateway has used
+    cpu: Callable[[], float] | None = None
+    #: by measurement
+    seconds: dict[str, list[float]] = field(default_factory=dict)
+
+    async def cells(self) -> None:
+        """Small ones, one by one."""
+        before = self.cpu() if self.cpu else 0.0
+        for _ in range(PER_ROUND):
+            await self._time("cell", self.clients[0].run(CODE), 0)
+        if self.cpu:
+            self._note("cpu", (self.cpu() - before) / PER_ROUND)
+
+    async def outputs(self) -> None:
+        """Large ones."""
+        await self._time("lines", self.clients[0].run(MANY_LINES), LINES_BYTES)
+        await self._time("bytes", self.clients[0].run(MUCH_TEXT), BYTES)
+
+    async def crowd(self) -> None:
+        """Small ones on many kernels at once."""
+        await self._time("crowd", self._on_all(CELLS), 0)
+
+    async def warm_up(self) -> None:
+        """Run what nobody measures."""
+        await self._on_all(WARM_UP)
+        assert await self.clients[0].run(MANY_LINES) == LINES_BYTES
+
+    async def _on_all(self, cells: int) -> int:
+        async def run(client: Client) -> int:
+            return sum([await client.run(CODE) for _ in range(cells)])
+
+        return sum(await asyncio.gather(*map(run, self.clients)))
+
+    async def _time(self, name: str, run: Awaitable[int], printed: int) -> None:
+        begin = time.perf_counter()
+        found = await run
+        self._note(name, time.perf_counter() - begin)
+        assert found == printed, f"{name}: of {printed} bytes {found} have arrived"
+
+    def _note(self, name: str, seconds: float) -> None:
+        self.seconds.setdefault(name, []).append(seconds)
+
+
+@contextlib.asynccontextmanager
+async def raw_way() -> AsyncIterator[Way]:
+    """Kernels that we start ourselves, and no gateway."""
+    async with contextlib.AsyncExitStack() as stack:
+        specs = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kgw-raw-")))
+        write_kernelspec(specs)
+        yield Way([await stack.enter_async_context(_raw_client(specs)) for _ in range(KERNELS)])
+
+
+@contextlib.asynccontextmanager
+async def _raw_client(specs: Path) -> AsyncIterator[Client]:
+    found = KernelSpecManager(kernel_dirs=[str(specs)])
+    manager = AsyncKernelManager(kernel_name=KERNEL, kernel_spec_manager=found)
+    await manager.start_kernel(stdout=DEVNULL, stderr=DEVNULL)
+    client = manager.client()
+    client.start_channels(stdin=False, hb=False)
+    try:
+        await client.wait_for_ready(timeout=TIMEOUT)
+        yield RawClient(client)
+    finally:
+        client.stop_channels()
+        await manager.shutdown_kernel(now=True)
+
+
+async def way_over(server: Server, framing: str | None) -> Way:
+    """A gateway's kernels, in one framing."""
+    return Way(await asyncio.gather(*(server.connect(framing) for _ in range(KERNELS))), server.cpu)
+
+
+# -- measure and print -----------------------------------------------------------------------------------------
+
+
+async def measure(ours: Server, other: Server, rounds: int) -> dict[str, Way]:
+    """All ways in turn."""
+    async with raw_way() as raw:
+        say("kernels without a gateway run")
+        ways = {"raw": raw}
+        for name, server in (("ours", ours), ("JKG", other)):
+            for kind, framing in (("v1", V1), ("legacy", LEGACY)):
+                ways[f"{name}, {kind}"] = await way_over(server, framing)
+                say(f"kernels of {name}, {kind} run")
+        for way in ways.values():
+            await way.warm_up()
+        for number in range(rounds):
+            for way in ways.values():
+                await way.cells()
+            if number % HEAVY == HEAVY - 1:
+                for way in ways.values():
+                    await way.outputs()
+                for way in ways.values():
+                    await way.crowd()
+                say(f"round {number + 1} of {rounds}")
+        return ways
+
+
+#: title, measurement, what is made of its seconds, factor of the unit
+ROWS: tuple[tuple[str, str, Callable[[list[float]], float], float], ...] = (
+    (f"`{CODE}` p50, ms", "cell", median, 1e3),
+    (f"`{CODE}` p99, ms", "cell", lambda seconds: percentile(seconds, 0.99), 1e3),
+    ("processor time of the gateway per cell, ms", "cpu", lambda seconds: sum(seconds) / len(seconds), 1e3),
+    (f"{LINES:,} lines, ms", "lines", median, 1e3),
+    (f"{BYTES // 10**6} MB of text, ms", "bytes", median, 1e3),
+    (f"{KERNELS} kernels at once, ms per cell", "crowd", median, 1e3 / KERNELS / CELLS),
+)
+
+
+def table(ways: dict[str, Way]) -> str:
+    """Every row: each way with its ratio to raw, and ours to the other gateway's of the same framing."""
+    columns = [*ways, "ours to JKG, v1", "ours to JKG, legacy"]
+    lines = ["| | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
+    for title, name, made, unit in ROWS:
+        found = {way: made(known.seconds[name]) for way, known in ways.items() if name in known.seconds}
+        cells = [f"{found[way] * unit:.2f}{to_raw(way, found)}" if way in found else "" for way in ways]
+        cells += [f"**{found[f'ours, {kind}'] / found[f'JKG, {kind}']:.2f}**" for kind in ("v1", "legacy")]
+        lines.append(f"| {title} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def to_raw(way: str, found: dict[str, float]) -> str:
+    """The ratio to the way without a gateway, if it was measured there."""
+    return f" ({found[way] / found['raw']:.2f})" if "raw" in found and way != "raw" else ""
+
+
+def main() -> None:
+    """Run and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--isolation", default="process")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--nodelay", action="store_true", help="as if jupyter_kernel_gateway set TCP_NODELAY")
+    arguments = parser.parse_args()
+    rounds = max(HEAVY, arguments.rounds)
+    say("starting both gateways")
+    enough = gateway(
+        arguments.isolation,
+        pool_size="0",
+        max_sessions_per_tenant=str(2 * KERNELS),
+        max_concurrent_per_tenant=str(KERNELS),
+    )
+    with enough as serving, peer(nodelay=arguments.nodelay) as (url, pid):
+        ours = Server(serving.url, serving.process.pid, "python3")
+        ways = asyncio.run(measure(ours, Server(url, pid, KERNEL), rounds))
+    changed = " with TCP_NODELAY" if arguments.nodelay else ""
+    print(f"\n{rounds * PER_ROUND} cells each; JKG: jupyter_kernel_gateway{changed}; in brackets: to raw\n")
+    print(table(ways))
+
+
+if __name__ == "__main__":
+    main()

@@ -65,7 +65,7 @@ class Connection:
         self.on_loss: Callable[[], None] = lambda: None
         #: called when the kernel sends nothing but garbage, or a message without end
         self.on_broken: Callable[[], None] = lambda: None
-        self._codec = Codec(info.key)
+        self._codec = Codec(info.key, info.signature)
         self._info = info
         self._loop = asyncio.get_running_loop()
         self._max_message_bytes = max_message_bytes

@@ -2,8 +2,8 @@
 
 A language is added by adding its folder there, and by nothing else. The folder's name is the language's;
 `metadata.kernel_gateway` holds what the standard kernelspec has no field for: `aliases`, `encryption` (the kernel
-speaks CurveZMQ), `jupyter_name` (what notebooks call this kernel) and `call` (an expression that calls `main` with
-the arguments in `{json}`, a string literal).
+speaks CurveZMQ), `signature` (how it signs, when it knows better than `hmac-sha256`), `jupyter_name` (what notebooks
+call this kernel) and `call` (an expression that calls `main` with the arguments in `{json}`, a string literal).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sessions.errors import InvalidRequest
+from sessions.models import SIGNATURE
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,8 @@ class KernelSpec:
     jupyter_name: str = ""
     #: the kernel speaks CurveZMQ
     encryption: bool = False
+    #: its signature scheme, of those that the kernel and hashlib know
+    signature: str = SIGNATURE
     #: how `main` is called with arguments; empty: it cannot be
     call: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
@@ -94,6 +97,7 @@ def _read(path: Path) -> KernelSpec:
         aliases=frozenset(ours.get("aliases", ())),
         jupyter_name=ours.get("jupyter_name", path.parent.name),
         encryption=bool(ours.get("encryption", False)),
+        signature=ours.get("signature", SIGNATURE),
         call=ours.get("call", ""),
         env=content.get("env", {}),
         logos={logo.stem: logo for logo in sorted(path.parent.glob("logo-*"))},

@@ -14,6 +14,8 @@ from typing import Any
 import orjson
 from jupyter_client.session import DELIM, Session
 
+from sessions.models import SIGNATURE
+
 #: delimiter, signature, header, parent header, metadata, content
 _PARTS = 6
 #: characters of an id or a type; ids of requests are kept
@@ -62,8 +64,8 @@ class Message:
 class Codec:
     """Signs and checks messages of one kernel with its HMAC key."""
 
-    def __init__(self, key: bytes) -> None:
-        self._session = Session(key=key, username="gateway")
+    def __init__(self, key: bytes, signature: str = SIGNATURE) -> None:
+        self._session = Session(key=key, username="gateway", signature_scheme=signature)
 
     def request(
         self, msg_type: str, content: dict[str, Any], parent: dict[str, Any] | None = None

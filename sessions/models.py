@@ -119,6 +119,10 @@ class SessionSpec:
     cwd: str = ""
 
 
+#: how messages are signed where nothing else was agreed on: `hmac-` and a hash's name
+SIGNATURE = "hmac-sha256"
+
+
 @dataclass(frozen=True, slots=True)
 class ConnectionInfo:
     """Where one kernel listens, and the secrets to talk to it.
@@ -134,6 +138,7 @@ class ConnectionInfo:
     control_port: int
     hb_port: int
     key: bytes = field(repr=False)
+    signature: str = SIGNATURE
     curve_publickey: bytes | None = field(repr=False, default=None)
     curve_secretkey: bytes | None = field(repr=False, default=None)
 
@@ -153,7 +158,7 @@ class ConnectionInfo:
             "transport": self.transport,
             "ip": self.ip,
             "key": self.key.decode(),
-            "signature_scheme": "hmac-sha256",
+            "signature_scheme": self.signature,
             **{f"{name}_port": getattr(self, f"{name}_port") for name in ("shell", "iopub", "stdin", "control", "hb")},
         }
         if self.curve_publickey and self.curve_secretkey:

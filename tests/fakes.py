@@ -230,7 +230,7 @@ class FakeKernel:
         #: the code of all cells it has taken up
         self.executed: list[str] = []
         self.answer: asyncio.Future[str] | None = None
-        self._codec = Codec(key=info.key, username="kernel")
+        self._codec = Codec(key=info.key, username="kernel", signature_scheme=info.signature)
         self._loop = asyncio.get_running_loop()
         self._exit: asyncio.Future[KernelExit] = self._loop.create_future()
         self._heard = asyncio.Event()
@@ -442,7 +442,8 @@ class FakeBackend:
         workspace = self._root / "workspaces" / (launch.workspace or uuid.uuid4().hex)
         workspace.mkdir(parents=True, exist_ok=True)
         socket = str(self._root / uuid.uuid4().hex[:8])
-        info = new_connection_info("ipc", socket, first_port=1, encryption=launch.kernelspec.encryption)
+        spec = launch.kernelspec
+        info = new_connection_info("ipc", socket, first_port=1, encryption=spec.encryption, signature=spec.signature)
         kernel = FakeKernel(info, self.behaviour, launch, workspace)
         self.started.append(kernel)
         return kernel

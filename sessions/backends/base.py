@@ -17,7 +17,7 @@ import zmq
 
 import kernel_image
 from sessions.kernelspecs import KernelSpec
-from sessions.models import ConnectionInfo, KernelExit, Limits
+from sessions.models import SIGNATURE, ConnectionInfo, KernelExit, Limits
 
 #: the programs that run beside user code; in a container they lie elsewhere
 KERNEL_IMAGE = Path(kernel_image.__file__).parent
@@ -123,7 +123,9 @@ class Backend(Protocol):
         """End all kernels that are left and free what `prepare` took."""
 
 
-def new_connection_info(transport: str, ip: str, *, first_port: int, encryption: bool) -> ConnectionInfo:
+def new_connection_info(
+    transport: str, ip: str, *, first_port: int, encryption: bool, signature: str = SIGNATURE
+) -> ConnectionInfo:
     """Fresh keys for one kernel, on five ports from `first_port` on."""
     public, secret = zmq.curve_keypair() if encryption else (None, None)
     return ConnectionInfo(
@@ -135,6 +137,7 @@ def new_connection_info(transport: str, ip: str, *, first_port: int, encryption:
         control_port=first_port + 3,
         hb_port=first_port + 4,
         key=secrets.token_hex(32).encode(),
+        signature=signature,
         curve_publickey=public,
         curve_secretkey=secret,
     )

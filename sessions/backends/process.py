@@ -138,7 +138,10 @@ class ProcessBackend:
         home.mkdir(mode=0o700)
         workspace = self._workspace(launch.workspace or uuid.uuid4().hex)
         workspace.mkdir(mode=0o700, parents=True, exist_ok=True)
-        info = new_connection_info("ipc", str(home / "k"), first_port=1, encryption=launch.kernelspec.encryption)
+        spec = launch.kernelspec
+        info = new_connection_info(
+            "ipc", str(home / "k"), first_port=1, encryption=spec.encryption, signature=spec.signature
+        )
         try:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,

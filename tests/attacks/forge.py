@@ -5,7 +5,6 @@ Its source is the first cell of whoever forges. Nothing here is polite about thr
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import json
 import threading
@@ -37,7 +36,7 @@ def header(kind: str, **more: Any) -> Json:
 def signed(*parts: Any) -> list[bytes]:
     """Frames with a right signature: header, parent, metadata, content (JSON values, or bytes as they are)."""
     frames = [part if isinstance(part, bytes) else json.dumps(part).encode() for part in parts]
-    mac = hmac.new(kernel.session.key, digestmod=hashlib.sha256)
+    mac = hmac.new(kernel.session.key, digestmod=kernel.session.digest_mod)
     for frame in frames:
         mac.update(frame)
     return [DELIMITER, mac.hexdigest().encode(), *frames]

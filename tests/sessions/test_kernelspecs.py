@@ -10,12 +10,13 @@ import pytest
 
 from sessions.errors import InvalidRequest
 from sessions.kernelspecs import KernelSpecs
+from sessions.messages import Codec
 from tests.fakes import KERNELSPECS
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    add(tmp_path, "python", aliases=["py"], jupyter_name="python3", encryption=True)
+    add(tmp_path, "python", aliases=["py"], jupyter_name="python3", encryption=True, signature="hmac-sha512")
     add(tmp_path, "deno", aliases=["javascript", "typescript"])
     return tmp_path
 
@@ -52,7 +53,8 @@ def test_what_a_kernelspec_says_is_read(folder: Path) -> None:
     python, deno = KernelSpecs(folder).find("python"), KernelSpecs(folder).find("deno")
     assert python.argv == ("{python}", "-f", "{connection_file}")
     assert (python.display_name, python.env, python.encryption) == ("Python", {"A": "1"}, True)
-    assert (deno.jupyter_name, deno.encryption) == ("deno", False)
+    assert python.signature == "hmac-sha512"
+    assert (deno.jupyter_name, deno.encryption, deno.signature) == ("deno", False, "hmac-sha256")
 
 
 ARGUMENTS = [
@@ -108,4 +110,9 @@ def test_there_is_python() -> None:
 def test_every_kernel_is_told_where_its_connection_file_is(spec: Any) -> None:
     assert any("{connection_file}" in part for part in spec.argv)
     assert spec.name == spec.name.lower()
+
+
+@pytest.mark.parametrize("spec", KERNELSPECS.all, ids=lambda spec: spec.name)
+def test_every_kernel_signs_as_we_do(spec: Any) -> None:
+    assert Codec(b"key", spec.signature).sign([b""] * 4, [])
     assert all(alias == alias.lower() for alias in (*spec.aliases, spec.jupyter_name))

@@ -52,6 +52,13 @@ def test_a_signed_message_is_understood() -> None:
     )
 
 
+def test_only_the_signature_that_was_agreed_on_is_right() -> None:
+    frames = Codec(KEY, "hmac-blake2b").request("kernel_info_request", {})[1]
+    assert Codec(KEY, "hmac-blake2b").parse("shell", frames).type == "kernel_info_request"
+    with pytest.raises(MalformedMessage, match="wrong signature"):
+        CODEC.parse("shell", frames)
+
+
 def test_a_message_knows_its_type_and_what_caused_it() -> None:
     message = CODEC.parse("iopub", signed(*PARTS))
     assert (message.type, message.parent_id) == ("stream", "r1")

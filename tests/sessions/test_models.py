@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import string
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -179,6 +180,8 @@ def test_a_connection_knows_its_endpoints() -> None:
 
 def test_the_kernel_is_told_all_it_needs() -> None:
     assert _info().file()["key"] == SECRET.decode()
+    assert _info().file()["signature_scheme"] == "hmac-sha256"
+    assert replace(_info(), signature="hmac-blake2b").file()["signature_scheme"] == "hmac-blake2b"
     assert "curve_secretkey" not in _info().file()
     encrypted = _info(curve_publickey=b"p", curve_secretkey=b"s").file()
     assert (encrypted["curve_publickey"], encrypted["curve_secretkey"]) == ("p", "s")

@@ -104,6 +104,7 @@ class DockerBackend:
             "0.0.0.0",  # noqa: S104 - in the container
             first_port=FIRST_PORT,
             encryption=launch.kernelspec.encryption,
+            signature=launch.kernelspec.signature,
         )
         hello = handshake(launch, info, python=PYTHON, image=IMAGE_DIR, workspace=WORKSPACE, home=HOME)
         try:

@@ -22,6 +22,7 @@ _PARTS = 6
 NAME_MAX = 256
 #: levels of JSON in a part; whoever writes it again has limits of their own (orjson 254, Python's stack 1000)
 DEPTH_MAX = 100
+_CONTAINERS = (dict, list)
 
 
 class MalformedMessage(Exception):
@@ -125,7 +126,9 @@ def _json_object(part: bytes) -> tuple[dict[str, Any], bytes]:
         value = _forgiving(part)
     if not isinstance(value, dict):
         raise MalformedMessage("a part is not a JSON object")
-    if part.count(b"[") + part.count(b"{") > DEPTH_MAX and _too_deep(value):
+    # Counting looks at every byte, and what is large is mostly text, in which nothing is nested.
+    nests = any(isinstance(child, _CONTAINERS) for child in value.values())
+    if nests and part.count(b"[") + part.count(b"{") > DEPTH_MAX and _too_deep(value):
         raise MalformedMessage("a part is nested too deeply")
     return value, part
 
@@ -134,7 +137,7 @@ def _too_deep(value: dict[str, Any]) -> bool:
     level: list[Any] = [value]
     for _ in range(DEPTH_MAX):
         inner = (child for node in level for child in (node.values() if isinstance(node, dict) else node))
-        level = [child for child in inner if isinstance(child, dict | list)]
+        level = [child for child in inner if isinstance(child, _CONTAINERS)]
         if not level:
             return False
     return True

@@ -107,7 +107,7 @@ class Connection:
             socket.curve_publickey, socket.curve_secretkey = self._client_keys
         self._watch(channel)
         socket.connect(self._info.url(channel))
-        self._loop.add_reader(socket.FD, self._drain_soon, channel)
+        self._loop.add_reader(socket.FD, self._on_readable, channel)
         # A pipe signals only once it was found empty: what comes before that would lie there unseen.
         self._drain_soon(channel)
 
@@ -161,6 +161,11 @@ class Connection:
                 self.on_broken()
                 return
         self._weighing = self._loop.call_later(BACKLOG_INTERVAL, self._weigh)
+
+    def _on_readable(self, channel: str) -> None:
+        # At once: another turn of the loop would cost every small message a look at all descriptors.
+        if channel not in self._draining:
+            self._drain(channel)
 
     def _drain_soon(self, channel: str) -> None:
         # Only once: each one that finds more than a batch comes back, and many of them leave no turn to others.

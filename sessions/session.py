@@ -283,7 +283,8 @@ class Session:
             self.touch()
             if self._kernel is not None and self._kernel.alive and self.state is not State.CLOSED:
                 # The new one first: a workspace in memory lives as long as somebody uses it.
-                self.channels.announce("restarting")
+                # Not "restarting": front ends take that for a kernel that died, and tell their user so.
+                self.channels.announce("starting")
                 try:
                     await self._fresh_kernel(news)
                 finally:

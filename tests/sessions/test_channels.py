@@ -168,6 +168,14 @@ async def test_a_kernel_that_ends_is_followed_by_another_and_all_are_told(sessio
     assert (await run(session, "1")).state is StateChange.LOST
 
 
+async def test_a_restart_that_was_asked_for_is_not_told_as_a_death(session: Session) -> None:
+    client = session.channels.subscribe("c")
+    await session.restart()
+    states = [message.content["execution_state"] for message in await waiting(client) if message.type == "status"]
+    assert (states[0], states[-1]) == ("starting", "idle")
+    assert "restarting" not in states
+
+
 async def test_without_clients_a_dead_kernel_stays_dead(session: Session) -> None:
     client = session.channels.subscribe("c")
     session.channels.leave(client)

@@ -76,6 +76,11 @@ class Session:
             raise RuntimeError(f"session {self.key} cannot go from {self.state} to {state}")
         self.state = state
 
+    @property
+    def doing(self) -> State:
+        """Its state as clients are told: cells of clients with messages of their own take no turn, and keep it busy."""
+        return State.BUSY if self.state is State.IDLE and self.channels.running else self.state
+
     def touch(self) -> None:
         """Note that a client has used it."""
         self.last_activity = self._around.clock()

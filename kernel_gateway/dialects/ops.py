@@ -44,7 +44,7 @@ class MetricsHandler(BaseHandler):
     def get(self) -> None:
         """All metrics."""
         metrics, registry = self.gateway.metrics, self.gateway.registry
-        states = Counter(session.state for session in registry.all())
+        states = Counter(session.doing for session in registry.all())
         for state in State:
             metrics.sessions.labels(state.value).set(states[state])
         metrics.warm.set(self.gateway.warm())

@@ -236,6 +236,8 @@ async def test_interrupts_and_restarts(gateway: Gateway, kernel: str) -> None:
         while (await client.next())["content"].get("text") != "begun\n":
             pass
         assert gateway.call("GET", f"/api/kernels/{kernel}").json()["execution_state"] == "busy"
+        assert gateway.call("GET", f"/v1/sessions/{kernel}").json()["state"] == "busy"
+        assert 'kernel_gateway_sessions{state="busy"} 1.0' in gateway.call("GET", "/metrics").text
         assert gateway.call("POST", f"/api/kernels/{kernel}/interrupt").status_code == 204
         assert "KeyboardInterrupt" in [message["content"].get("ename") for message in await client.of(msg_id)]
         assert await client.text("print(x)") == "1\n"

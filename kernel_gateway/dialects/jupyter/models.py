@@ -98,10 +98,7 @@ def time_of(seconds_ago: float) -> str:
 
 def kernel_model(session: Session) -> dict[str, Any]:
     """A session as a kernel."""
-    if session.channels.running:
-        state = "busy"
-    else:
-        state = _STATES.get(session.state, "restarting" if session.channels.clients else "dead")
+    state = _STATES.get(session.doing, "restarting" if session.channels.clients else "dead")
     return {
         "id": kernel_id(session.key),
         "name": session.kernelspec.jupyter_name,

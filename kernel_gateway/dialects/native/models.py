@@ -145,7 +145,7 @@ class SessionInfo(BaseModel):
             {
                 "name": session.key.name,
                 "language": session.kernelspec.name,
-                "state": session.state.value,
+                "state": session.doing.value,
                 "incarnation": session.incarnation,
                 "created_at": now - timedelta(seconds=session.age()),
                 "last_activity": now - timedelta(seconds=session.idle_for()),

@@ -33,6 +33,8 @@ class ChannelsHandler(JupyterHandler, SocketHandler):
 
     _subscription: Subscription | None = None
     _pump: asyncio.Task[None] | None = None
+    #: how frames are written, noted at the start: tornado forgets it with the connection
+    _way: str | None = None
 
     def session_key(self) -> SessionKey:
         """The session behind the kernel id, which must exist."""
@@ -50,13 +52,14 @@ class ChannelsHandler(JupyterHandler, SocketHandler):
     def open(self, *_args: str, **_kwargs: str) -> None:
         """Begin."""
         super().open()
+        self._way = self.selected_subprotocol
         client = self.get_query_argument("session_id", "")[:CLIENT_MAX]
         self._subscription = self._session.channels.subscribe(client)
         self._pump = spawn(self._deliver(self._subscription), "channels")
 
     async def _deliver(self, subscription: Subscription) -> None:
         while (message := await subscription.take()) is not None:
-            frame, binary = encode(message, self.selected_subprotocol)
+            frame, binary = encode(message, self._way)
             try:
                 await self.write_message(frame, binary=binary)
             except WebSocketClosedError:
@@ -71,7 +74,7 @@ class ChannelsHandler(JupyterHandler, SocketHandler):
     async def on_message(self, message: str | bytes) -> None:
         """Pass a frame on to the kernel."""
         try:
-            request = decode(message, self.selected_subprotocol)
+            request = decode(message, self._way)
         except InvalidRequest as error:
             self.close(MALFORMED, error.message[:100])
             return

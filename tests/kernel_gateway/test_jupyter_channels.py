@@ -1,0 +1,36 @@
+"""The channels' handler by itself, where a real connection would be a matter of luck."""
+
+from __future__ import annotations
+
+from unittest.mock import Mock
+
+from tornado.httputil import HTTPHeaders, HTTPServerRequest, RequestStartLine
+from tornado.web import Application
+
+from kernel_gateway.dialects.jupyter.channels import ChannelsHandler
+from kernel_gateway.dialects.jupyter.framing import V1
+from sessions.session import Session
+from tests.fakes import World, until
+
+
+def connected(session: Session) -> ChannelsHandler:
+    line = RequestStartLine("GET", f"/api/kernels/{session.key.name}/channels?session_id=c", "HTTP/1.1")
+    request = HTTPServerRequest(start_line=line, headers=HTTPHeaders({"Host": "localhost"}), connection=Mock())
+    handler = ChannelsHandler(Application(), request, gateway=Mock())
+    handler._session = session
+    handler.ws_connection = Mock(selected_subprotocol=V1)
+    handler.open()
+    return handler
+
+
+async def test_what_was_taken_for_a_client_that_is_gone_waits_for_its_return(world: World) -> None:
+    session = await world.session()
+    handler = connected(session)
+    handler.ws_connection = None  # as tornado leaves it, before it calls on_close
+    session.channels.announce("idle")
+    await until(lambda: not session.channels.clients)
+    handler.on_close()
+    again = session.channels.subscribe("c")
+    message = await again.take()
+    assert message is not None
+    assert message.content == {"execution_state": "idle"}

@@ -9,6 +9,7 @@ from tornado.web import Application
 
 from kernel_gateway.dialects.jupyter.channels import ChannelsHandler
 from kernel_gateway.dialects.jupyter.framing import V1
+from kernel_gateway.origins import Origins
 from sessions.session import Session
 from tests.fakes import World, until
 
@@ -16,7 +17,7 @@ from tests.fakes import World, until
 def connected(session: Session) -> ChannelsHandler:
     line = RequestStartLine("GET", f"/api/kernels/{session.key.name}/channels?session_id=c", "HTTP/1.1")
     request = HTTPServerRequest(start_line=line, headers=HTTPHeaders({"Host": "localhost"}), connection=Mock())
-    handler = ChannelsHandler(Application(), request, gateway=Mock())
+    handler = ChannelsHandler(Application(), request, gateway=Mock(origins=Origins([])))
     handler._session = session
     handler.ws_connection = Mock(selected_subprotocol=V1)
     handler.open()

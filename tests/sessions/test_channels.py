@@ -171,7 +171,7 @@ async def test_a_kernel_that_ends_is_followed_by_another_and_all_are_told(sessio
 async def test_a_restart_that_was_asked_for_is_not_told_as_a_death(session: Session) -> None:
     client = session.channels.subscribe("c")
     await session.restart()
-    states = [message.content["execution_state"] for message in await waiting(client) if message.type == "status"]
+    states = [content(message)["execution_state"] for message in await waiting(client) if message.type == "status"]
     assert (states[0], states[-1]) == ("starting", "idle")
     assert "restarting" not in states
 

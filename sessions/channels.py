@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from sessions.errors import ConnectionFailed
+from sessions.errors import ConnectionFailed, SessionError
 from sessions.kernel import Kernel
 from sessions.messages import Message
 from sessions.requests import Asked, Requests, Rules, code_of
@@ -130,14 +130,14 @@ class Channels:
     # -- the kernel -----------------------------------------------------------------------------------------
 
     def connect(self, kernel: Kernel) -> None:
-        """The session has a kernel; what was asked of another is never answered."""
+        """The session has a kernel, in place of the one it had."""
         self._kernel = kernel
         self._requests.connect(kernel)
 
-    def disconnect(self) -> None:
-        """The session's kernel is gone."""
+    def disconnect(self, cause: SessionError) -> None:
+        """The session's kernel is gone, and the cells that it had have failed."""
         self._kernel = None
-        self._requests.disconnect()
+        self._requests.disconnect(cause)
 
     def feed(self, message: Message) -> None:
         """Pass a message of the kernel on to whom it concerns."""
@@ -182,10 +182,10 @@ class Channels:
         if self._kernel is not None and not any(known.pressing for known in self._subscriptions):
             self._kernel.connection.resume()
 
-    def close(self) -> None:
+    def close(self, cause: SessionError) -> None:
         """The session ends: tell all, and let them go."""
+        self.disconnect(cause)
         self.announce("dead")
-        self.disconnect()
         for subscription in self._subscriptions:
             subscription.close()
         self._subscriptions.clear()

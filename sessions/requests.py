@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 
 import orjson
 
-from sessions.errors import ExecutionTimeout, InvalidRequest, QuotaExceeded
+from sessions.errors import ExecutionTimeout, InvalidRequest, KernelDied, QuotaExceeded, SessionError
 from sessions.execution import Patience
 from sessions.kernel import Kernel
 from sessions.messages import Message
 from sessions.models import ExecuteRequest, ExecutionResult, StateChange, Status
-from sessions.subscription import Subscription, announcement
+from sessions.subscription import Subscription, announcement, refusal
 from sessions.tasks import spawn
 
 #: requests that the kernel has not dealt with, per session, and bytes of them
@@ -170,12 +170,15 @@ class Requests:
             self._deadline = None
 
     def connect(self, kernel: Kernel) -> None:
-        """There is a kernel; what was asked of another is never answered."""
-        self.disconnect()
+        """There is a kernel, in place of the one there was."""
+        self.disconnect(KernelDied("the session was restarted while the cell ran"))
         self._kernel = kernel
 
-    def disconnect(self) -> None:
-        """The kernel is gone, and deals with nothing more."""
+    def disconnect(self, cause: SessionError) -> None:
+        """The kernel is gone, and with it the cells: clients wait for their end without a limit.
+
+        What else was asked gets no answer, as of a kernel that has not heard it: clients ask again.
+        """
         self._kernel = None
         cells = list(self._cells.values())
         self._asked.clear()
@@ -183,6 +186,10 @@ class Requests:
         self._rest()
         for cell in cells:
             cell.over.set()
+            *published, reply = refusal("shell", cell.header, cause)
+            for message in published:
+                self._tell(message)
+            cell.by.feed(reply)
             self._ended(cell, Status.TIMEOUT if cell.overdue else Status.DIED)
 
     # -- what the kernel says -------------------------------------------------------------------------------

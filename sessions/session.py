@@ -183,7 +183,7 @@ class Session:
             self._kernel = None
             self._move(State.DEAD)
             self.announce(StateChange.LOST, cause.message)
-            self.channels.disconnect()
+            self.channels.disconnect(cause)
             if self.channels.clients:
                 spawn(self._revive(), f"revive {self.key}")
         for execution in list(self._executions.values()):
@@ -303,7 +303,7 @@ class Session:
         if self.state is State.CLOSED:
             return
         self._move(State.CLOSED)
-        self.channels.close()
+        self.channels.close(SessionClosed(reason))
         if self._kernel is not None:
             await self._kernel.kill(SessionClosed(reason))
         if self._starting is not None:

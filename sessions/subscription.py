@@ -14,6 +14,7 @@ from uuid import uuid4
 
 import orjson
 
+from sessions.errors import SessionError
 from sessions.messages import Message
 
 MIB = 1024**2
@@ -49,6 +50,26 @@ def announcement(channel: str, msg_type: str, content: dict[str, Any], parent: d
     }
     parts = tuple(orjson.dumps(part) for part in (header, parent or {}, {}, content))
     return Message(channel, header, parent or {}, {}, content, (), sum(map(len, parts)), parts)
+
+
+def refusal(channel: str, header: dict[str, Any], error: SessionError) -> list[Message]:
+    """What a client is told of a request that no kernel answers: a cell looks like one that failed.
+
+    Args:
+        channel: where it was asked.
+        header: the request's.
+        error: why.
+
+    Returns:
+        in order, the reply last.
+    """
+    shown = [f"{error.name}: {error.message}", error.resolution]  # the only thing that some clients show
+    content = {"status": "error", "ename": error.name, "evalue": error.message, "traceback": shown}
+    reply = announcement(channel, header["msg_type"].removesuffix("_request") + "_reply", content, header)
+    if header["msg_type"] != "execute_request":
+        return [reply]
+    idle = announcement("iopub", "status", {"execution_state": "idle"}, header)
+    return [announcement("iopub", "error", content, header), idle, reply]
 
 
 class Subscription:

@@ -247,10 +247,23 @@ async def test_interrupts_and_restarts(gateway: Gateway, kernel: str) -> None:
 
 async def test_a_kernel_that_ends_is_announced_and_replaced(gateway: Gateway, kernel: str) -> None:
     async with connected(gateway, kernel) as client:
-        await client.send("shell", "execute_request", {"code": "import os; os._exit(1)"})
+        msg_id = await client.send("shell", "execute_request", {"code": "import os; os._exit(1)"})
         states: list[str] = []
-        while "restarting" not in states or states[-1] != "idle":
-            states.append((await client.next())["content"].get("execution_state"))
+        told: list[str] = []
+        while states[-2:] != ["restarting", "idle"]:
+            message = await client.next()
+            states.append(message["content"].get("execution_state"))
+            if message["parent"].get("msg_id") == msg_id:
+                told += message["content"].get("traceback", [])
+        assert len(told) == 4  # the cell's output and its reply, two lines each
+        assert told[0].startswith("KernelDied: ")
+        assert await client.text("print(1)") == "1\n"
+
+
+async def test_a_cell_right_after_a_kernel_has_ended_runs_in_the_next(gateway: Gateway, kernel: str) -> None:
+    async with connected(gateway, kernel) as client:
+        msg_id = await client.send("shell", "execute_request", {"code": "import os; os._exit(1)"})
+        assert "KernelDied" in [message["content"].get("ename") for message in await client.of(msg_id)]
         assert await client.text("print(1)") == "1\n"
 
 

@@ -159,11 +159,13 @@ async def test_their_cells_together_are_one_execution_of_the_tenant() -> None:
 async def test_a_kernel_that_ends_is_followed_by_another_and_all_are_told(session: Session) -> None:
     client = session.channels.subscribe("c")
     send(session, client, EXIT)
-    await until(lambda: session.incarnation == 2)
-    await until(lambda: session.state == "idle")
-    states = [content(message)["execution_state"] for message in await waiting(client) if message.type == "status"]
-    assert states[-2:] == ["restarting", "idle"]
-    assert not session.in_use
+    states: list[str] = []
+    async with asyncio.timeout(5):
+        while states[-2:] != ["restarting", "idle"]:
+            message = await client.take()
+            assert message is not None
+            states.append(content(message).get("execution_state", message.type))
+    assert (session.incarnation, session.in_use) == (2, False)
     await heard(client, send(session, client, "1"))
     assert (await run(session, "1")).state is StateChange.LOST
 
@@ -174,6 +176,34 @@ async def test_a_restart_that_was_asked_for_is_not_told_as_a_death(session: Sess
     states = [content(message)["execution_state"] for message in await waiting(client) if message.type == "status"]
     assert (states[0], states[-1]) == ("starting", "idle")
     assert "restarting" not in states
+
+
+async def test_cells_of_a_kernel_that_ends_have_failed(session: Session) -> None:
+    client, other = session.channels.subscribe("c"), session.channels.subscribe("other")
+    cells = [send(session, client, code) for code in (EXIT, "print('never')")]
+    for msg_id in cells:
+        *_, error, idle_status, reply = await heard(client, msg_id)
+        assert content(error)["ename"] == content(reply)["ename"] == "KernelDied"
+        assert (error.type, reply.type, content(reply)["status"]) == ("error", "execute_reply", "error")
+        assert content(idle_status) == {"execution_state": "idle"}
+    assert "execute_reply" not in {message.type for message in await waiting(other)}
+    assert not session.channels.running
+
+
+async def test_a_cell_that_a_restart_ends_has_failed(world: World, session: Session) -> None:
+    client = session.channels.subscribe("c")
+    msg_id = send(session, client, SLEEP)
+    await until(lambda: world.backend.kernel.executed)
+    await session.restart()
+    assert content((await heard(client, msg_id))[-1])["evalue"] == "the session was restarted while the cell ran"
+
+
+async def test_a_cell_that_the_end_of_its_session_ends_has_failed(world: World, session: Session) -> None:
+    client = session.channels.subscribe("c")
+    msg_id = send(session, client, SLEEP)
+    await until(lambda: world.backend.kernel.executed)
+    await session.close()
+    assert content((await heard(client, msg_id))[-1])["ename"] == "SessionClosed"
 
 
 async def test_without_clients_a_dead_kernel_stays_dead(session: Session) -> None:

@@ -15,7 +15,7 @@ from kernel_gateway.sockets import SocketHandler
 from sessions.errors import InvalidRequest, SessionError
 from sessions.models import SessionKey
 from sessions.states import State
-from sessions.subscription import Subscription, announcement
+from sessions.subscription import Subscription, announcement, refusal
 from sessions.tasks import spawn
 
 #: bytes of one frame from a client
@@ -86,6 +86,8 @@ class ChannelsHandler(JupyterHandler, SocketHandler):
             if request.type == "shutdown_request":
                 await self._shut_down(request)
                 return
+            if request.type == "execute_request":  # as everywhere, it starts the kernel that follows a dead one
+                await self._session.ensure_kernel()
             self._session.channels.forward(
                 self._subscription, request.channel, request.header, request.parts, request.buffers
             )
@@ -102,17 +104,10 @@ class ChannelsHandler(JupyterHandler, SocketHandler):
             await self.gateway.registry.end(self._session.key)
 
     def _refuse(self, request: Request, error: SessionError) -> None:
-        """Let the client know as it would of a cell that failed."""
-        content: dict[str, object] = {
-            "status": "error",
-            "ename": error.name,
-            "evalue": error.message,
-            "traceback": [error.resolution],
-        }
-        self._answer(request, request.type.removesuffix("_request") + "_reply", content)
-        if request.type == "execute_request" and self._subscription is not None:
-            for msg_type, said in (("error", content), ("status", {"execution_state": "idle"})):
-                self._subscription.feed(announcement("iopub", msg_type, said, request.header))
+        """Let the client know; nobody else has heard of the request."""
+        if self._subscription is not None:
+            for message in refusal(request.channel, request.header, error):
+                self._subscription.feed(message)
 
     def _answer(self, request: Request, msg_type: str, content: dict[str, object]) -> None:
         if self._subscription is not None:

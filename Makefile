@@ -1,6 +1,6 @@
 # Two commands are enough: `make serve` and `make test`. Both set up what they need.
 .DEFAULT_GOAL := help
-.PHONY: help setup engine image serve lint test bench readme clean
+.PHONY: help setup engine browser image serve lint test bench readme clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -23,6 +23,9 @@ $(SETUP): pyproject.toml
 engine: ## give a Debian machine a Docker engine with gVisor (as root); nothing is done where there is one
 	tests/engine/setup.sh --compose
 
+browser: ## give a Debian machine the Chromium that tests drive (as root); nothing is done where there is one
+	tests/clients/setup.sh
+
 image: ## build the kernels' image, if its sources have changed
 	kernel_image/build.sh
 
@@ -34,9 +37,9 @@ lint: setup ## ruff, mypy, shell scripts
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	$(BIN)/shellcheck .ci/run kernel_image/build.sh tests/engine/setup.sh
+	$(BIN)/shellcheck .ci/run kernel_image/build.sh tests/engine/setup.sh tests/clients/setup.sh tests/clients/browser.sh
 
-test: setup engine image ## every test, with a real engine and real gVisor (Debian, root)
+test: setup engine browser image ## every test, with a real engine, real gVisor and a real browser (Debian, root)
 	$(BIN)/pytest $(FLAGS)
 
 bench: setup engine image ## what an execution costs, beside a raw client and beside jupyter_kernel_gateway

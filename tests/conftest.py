@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import subprocess
 import warnings
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from sessions import tasks
 from sessions.backends.docker.engine import connect
 from sessions.errors import SessionError
 from tests.fakes import FakeBackend, World, world_over
+
+BROWSER_SETUP = Path(__file__).parent / "clients/setup.sh"
 
 # A loaded machine is no failure, and what was found once is written down as a test of its own.
 settings.register_profile("default", deadline=None, database=None, derandomize=True)
@@ -79,10 +82,23 @@ def _engine_is_there() -> bool:
             gc.collect()
 
 
+def _browser_is_there() -> bool:
+    return subprocess.run([BROWSER_SETUP, "--check"], check=False, capture_output=True).returncode == 0
+
+
+#: what not every machine has: the marker of the tests that want it, whether it is there, and what to say if not
+WANTED: dict[str, tuple[Callable[[], bool], str]] = {
+    "browser": (_browser_is_there, "no Chromium in a network of its own: `make browser`"),
+    "engine": (_engine_is_there, "no Docker engine with runsc: `make engine`"),
+}
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Without an engine its tests are skipped; in CI they run, and fail."""
-    wanting = [item for item in items if item.get_closest_marker("engine")]
-    in_ci = os.environ.get("CI") == "true"  # noqa: TID251 - what CI says of itself
-    if wanting and not in_ci and not _engine_is_there():
-        for item in wanting:
-            item.add_marker(pytest.mark.skip(reason="no Docker engine with runsc: `make engine`"))
+    """Without an engine or a browser their tests are skipped; in CI they run, and fail."""
+    if os.environ.get("CI") == "true":  # noqa: TID251 - what CI says of itself
+        return
+    for marker, (is_there, reason) in WANTED.items():
+        wanting = [item for item in items if item.get_closest_marker(marker)]
+        if wanting and not is_there():
+            for item in wanting:
+                item.add_marker(pytest.mark.skip(reason=reason))

@@ -1,0 +1,79 @@
+"""Jupyter's own servers in front of a gateway: only the URL and the key are ours."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.gateways import KEYS, Gateway
+
+#: what opens the server itself
+TOKEN = "front"  # noqa: S105 - of a server that lives for one test
+#: seconds for a server to listen, and for it to end its kernels and go
+START_TIMEOUT = 60
+STOP_TIMEOUT = 5
+
+
+@contextlib.contextmanager
+def jupyter_server(
+    gateway: Gateway, home: Path, *flags: str, app: str = "jupyter_server", socket: Path | None = None
+) -> Iterator[str]:
+    """A server with `--gateway-url`: its kernels are the gateway's.
+
+    Args:
+        gateway: whose kernels it offers.
+        home: where it keeps its notebooks and all that it writes.
+        *flags: more of its own.
+        app: the module to run.
+        socket: listen on this Unix socket, and on no port.
+
+    Yields:
+        its URL.
+    """
+    runtime, log = home / ".runtime", home / ".server.log"
+    keep = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}  # noqa: TID251 - a child's
+    places = {"HOME": home, "JUPYTER_CONFIG_DIR": home / ".config", "JUPYTER_DATA_DIR": home / ".data"}
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", app, "--allow-root", "--no-browser", f"--ServerApp.root_dir={home}"),
+                *((f"--ServerApp.sock={socket}",) if socket else ("--ServerApp.port=0", "--ServerApp.port_retries=0")),
+                *(f"--IdentityProvider.token={TOKEN}", f"--GatewayClient.auth_token={KEYS['alice']}"),
+                *(f"--gateway-url={gateway.url}", *flags),
+            ],
+            env=keep | {name: str(place) for name, place in (places | {"JUPYTER_RUNTIME_DIR": runtime}).items()},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        yield _address(process, runtime, log)
+    finally:
+        _stop(process)
+
+
+def _address(process: subprocess.Popen[bytes], runtime: Path, log: Path) -> str:
+    """Wait until the server has told where it listens."""
+    deadline = time.monotonic() + START_TIMEOUT
+    while time.monotonic() < deadline:
+        assert process.poll() is None, log.read_text()[-3000:]
+        for told in runtime.glob("jpserver-*.json"):
+            with contextlib.suppress(json.JSONDecodeError):  # half written
+                return str(json.loads(told.read_text())["url"]).rstrip("/")
+        time.sleep(0.1)
+    raise AssertionError("the server does not listen: " + log.read_text()[-3000:])
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """As Ctrl-C does. Threads in which it reads files may outlive its event loop, and would keep it for ever."""
+    process.terminate()
+    try:
+        process.wait(STOP_TIMEOUT)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -1,0 +1,117 @@
+#!/usr/bin/env bash
+# Gives a Debian machine the browser that the front ends' tests drive: Chromium, and a font to draw text with,
+# in a network of its own (browser.sh says why).
+#
+#   setup.sh          install what is missing, then prove that a page is drawn; safe to run again
+#   setup.sh --check  say what is there and change nothing; exit status 0 when nothing is missing
+#
+# The browser is Debian's own: the one that Playwright would download needs more than a package mirror.
+# To undo it: apt-get purge chromium socat && apt-get autoremove
+set -euo pipefail
+
+readonly BROWSER=/usr/bin/chromium
+readonly TOOLS=(ip socat unshare)
+readonly FONT_FILE=/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf
+readonly PACKAGES=(chromium fonts-dejavu-core iproute2 socat)
+IN_ITS_NETWORK=$(cd "$(dirname "$0")" && pwd)/browser.sh
+readonly IN_ITS_NETWORK
+readonly LOCK=/run/lock/kernel-gateway-browser.lock
+readonly PAGE='data:text/html,<script>document.write(6*7)</script>'
+# It speaks to nobody but the page that is asked for.
+readonly FLAGS=(
+  --headless --no-sandbox --disable-gpu --disable-dev-shm-usage --disable-quic --no-first-run
+  --disable-background-networking --disable-component-update --disable-sync
+)
+
+step() { printf '==> [%3ds] %s\n' "$SECONDS" "$*"; }
+
+die() {
+  printf 'setup.sh: %s\n' "$*" >&2
+  exit 1
+}
+
+# Runs a command silently; only when it fails is what it said worth reading.
+quietly() {
+  local said
+  said=$("$@" 2>&1) || {
+    printf '%s\n' "$said" | tail -n 25 >&2
+    die "failed: $*"
+  }
+}
+
+browser_is_there() { [[ -x $BROWSER ]]; }
+
+tools_are_there() {
+  local tool
+  for tool in "${TOOLS[@]}"; do command -v "$tool" >/dev/null || return; done
+}
+
+network_can_be_had() { unshare --net --pid --fork --mount-proc true 2>/dev/null; }
+
+font_is_there() { [[ -r $FONT_FILE ]]; }
+
+report() {
+  local missing=0
+  look() {
+    if "${@:2}"; then printf 'ok       %s\n' "$1"; else printf 'missing  %s\n' "$1" && missing=1; fi
+  }
+  look "browser $BROWSER" browser_is_there
+  look "font $FONT_FILE" font_is_there
+  look "tools ${TOOLS[*]}" tools_are_there
+  look 'right to give it a network of its own (root)' network_can_be_had
+  return "$missing"
+}
+
+require_debian_root() {
+  [[ -r /etc/debian_version ]] || die "needs Debian's apt: install $BROWSER and a font by hand, then run --check"
+  [[ $EUID == 0 ]] || die 'needs root: run it again as root or with sudo'
+}
+
+# Two runs at once would fight over dpkg; the second waits for the first.
+one_at_a_time() {
+  mkdir -p "${LOCK%/*}"
+  exec 9>"$LOCK"
+  flock --nonblock 9 && return
+  step 'another setup is running, waiting for it'
+  flock 9
+}
+
+# Lists that are missing or old name packages that the mirror no longer has.
+install() {
+  step "installing ${PACKAGES[*]} (about half a minute)"
+  quietly apt-get -qq -o DPkg::Lock::Timeout=120 update
+  DEBIAN_FRONTEND=noninteractive quietly \
+    apt-get -qq -o DPkg::Lock::Timeout=120 install --yes --no-install-recommends "${PACKAGES[@]}" 9>&-
+}
+
+# An installed browser proves nothing; a page whose script has run does.
+prove() {
+  local home shown
+  home=$(mktemp -d)
+  # shellcheck disable=SC2064  # the directory is known now, not when the script ends
+  trap "rm -rf '$home'" EXIT
+  shown=$(HOME=$home timeout 60 "$IN_ITS_NETWORK" "${FLAGS[@]}" --user-data-dir="$home/profile" --dump-dom "$PAGE" 2>"$home/log") || {
+    tail -n 25 "$home/log" >&2
+    die "$BROWSER does not start"
+  }
+  [[ $shown == *'42'* ]] || die "$BROWSER draws no page, only: ${shown:0:300}"
+  step "$("$BROWSER" --version 2>/dev/null) draws a page"
+}
+
+main() {
+  case ${1:-} in
+    '') ;;
+    --check) report; exit ;;
+    *) die 'usage: setup.sh [--check]' ;;
+  esac
+  if report >/dev/null; then
+    step 'the browser and what it needs are there: nothing to install'
+  else
+    require_debian_root
+    one_at_a_time
+    report >/dev/null || install
+  fi
+  prove
+}
+
+main "$@"

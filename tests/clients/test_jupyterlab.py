@@ -1,0 +1,180 @@
+"""JupyterLab in a real browser, used as its users do: the notebook's kernel is a session of this gateway."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from playwright.sync_api import Locator, Page, expect, sync_playwright
+
+from tests import gateways
+from tests.clients.front import TOKEN, jupyter_server
+from tests.gateways import Gateway
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(420)]
+
+BROWSER = Path(__file__).with_name("browser.sh")
+#: where the browser finds the server, in its own network
+URL = "http://localhost:8888"
+FLAGS = [
+    *("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+]
+#: seconds for anything that a user waits for; a kernel starts within it on a slow machine
+PATIENCE = 90
+CELLS = {
+    "text": "x = 40\nprint('printed', 6 * 7)\nx + 2",
+    "plot": "import matplotlib.pyplot as plt\nplt.plot([1, 4, 9])\nplt.show()",
+    "question": "name = input('who? ')\nprint('hello', name.upper())",
+    "sleep": "import time\nprint('asleep')\ntime.sleep(600)",
+    "kept": "print('x is still', x)",
+}
+
+
+@dataclass
+class Notebook:
+    """A notebook in JupyterLab, with the eyes and hands of a user."""
+
+    page: Page
+    gateway: Gateway
+
+    def cell(self, name: str) -> Locator:
+        return self.page.locator(".jp-Notebook .jp-CodeCell").nth(list(CELLS).index(name))
+
+    def output(self, name: str) -> Locator:
+        return self.cell(name).locator(".jp-OutputArea")
+
+    def run(self, name: str) -> None:
+        self.cell(name).locator(".cm-content").click()
+        self.page.keyboard.press("Shift+Enter")
+
+    def press(self, label: str) -> None:
+        self.page.get_by_role("button", name=label, exact=True).click()
+
+    def shows(self, status: str) -> None:
+        """In the bar at the foot of the page."""
+        expect(self.page.locator("#jp-main-statusbar")).to_contain_text(f"| {status}")
+
+    def session(self) -> dict[str, Any]:
+        """The gateway's one session, as its own API has it: the kernel that JupyterLab is connected to."""
+        (kernel,) = self.gateway.call("GET", "/api/kernels").json()
+        (session,) = self.gateway.call("GET", "/v1/sessions").json()["sessions"]
+        assert (kernel["id"], kernel["connections"]) == (session["name"], 1)
+        found: dict[str, Any] = session
+        return found
+
+
+@pytest.fixture(params=["process", pytest.param("docker", marks=pytest.mark.engine)])
+def gateway(request: pytest.FixtureRequest) -> Iterator[Gateway]:
+    with gateways.gateway(request.param) as serving:
+        yield serving
+
+
+@pytest.fixture
+def page(gateway: Gateway, tmp_path: Path) -> Iterator[Page]:
+    """JupyterLab, opened in the browser. Neither asks anything of the internet."""
+    socket = tmp_path / "socket"
+    _write_notebook(tmp_path)
+    _write_settings(tmp_path)
+    with (
+        jupyter_server(gateway, tmp_path, "--LabApp.extension_manager=readonly", app="jupyterlab", socket=socket),
+        sync_playwright() as playwright,
+        playwright.chromium.launch(
+            executable_path=BROWSER,
+            args=FLAGS,
+            env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": str(tmp_path), "FRONT_SOCKET": str(socket)},
+        ) as browser,
+    ):
+        page = browser.new_page(viewport={"width": 1280, "height": 1800})
+        page.set_default_timeout(PATIENCE * 1000)
+        expect.set_options(timeout=PATIENCE * 1000)
+        asked = set[str]()
+        page.on("request", lambda request: asked.add(re.sub(r"^(\w+://[^/]*).*", r"\1", request.url)))
+        page.goto(f"{URL}/lab?token={TOKEN}")
+        try:
+            yield page
+        finally:
+            page.screenshot(path=tmp_path / "page.png")
+        assert {place for place in asked if place.startswith("http")} == {URL}
+
+
+def _write_notebook(home: Path) -> None:
+    book = nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_code_cell(code) for code in CELLS.values()],
+        metadata={"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}},
+    )
+    nbformat.write(book, home / "book.ipynb")
+
+
+def _write_settings(home: Path) -> None:
+    """What a user answers who is asked about news: no flag does."""
+    folder = home / ".config/lab/user-settings/@jupyterlab/apputils-extension"
+    folder.mkdir(parents=True)
+    answers = {"fetchNews": "false", "checkForUpdates": False}
+    (folder / "notification.jupyterlab-settings").write_text(json.dumps(answers))
+
+
+@pytest.fixture
+def notebook(page: Page, gateway: Gateway) -> Notebook:
+    """The notebook, opened from the list of files, with a kernel."""
+    opened = Notebook(page, gateway)
+    page.locator(".jp-DirListing-item", has_text="book.ipynb").dblclick()
+    opened.shows("Idle")
+    expect(page.locator(".jp-Notebook .jp-CodeCell")).to_have_count(len(CELLS))
+    return opened
+
+
+def test_a_notebook_is_used_as_its_users_do(notebook: Notebook) -> None:
+    # text, a result, and a picture that the browser could draw
+    notebook.run("text")
+    expect(notebook.output("text")).to_contain_text("printed 42")
+    expect(notebook.output("text").locator(".jp-OutputArea-executeResult .jp-OutputArea-output")).to_have_text("42")
+    notebook.run("plot")
+    picture = notebook.output("plot").locator("img")
+    expect(picture).to_have_attribute("src", re.compile("^data:image/png;base64,"))
+    expect(picture).to_have_js_property("complete", value=True)
+    assert picture.evaluate("image => image.naturalWidth") > 100
+
+    # it is one of our sessions, whose variables our own API sees
+    name = notebook.session()["name"]
+    assert notebook.gateway.text(name, "x") == "40"
+
+    # a question is asked and answered
+    notebook.run("question")
+    answer = notebook.cell("question").locator("input.jp-Stdin-input")
+    answer.fill("ada")
+    answer.press("Enter")
+    expect(notebook.output("question")).to_contain_text("hello ADA")
+
+    # an interrupt ends the cell and nothing else
+    notebook.run("sleep")
+    expect(notebook.output("sleep")).to_contain_text("asleep")
+    notebook.shows("Busy")
+    assert notebook.session()["state"] == "busy"
+    notebook.press("Interrupt the kernel")
+    expect(notebook.output("sleep")).to_contain_text("KeyboardInterrupt")
+    notebook.shows("Idle")
+    notebook.run("kept")
+    expect(notebook.output("kept")).to_have_text(re.compile("x is still 40"))
+
+    # a restart forgets the variables, and is not taken for a crash
+    notebook.press("Restart the kernel")
+    dialog = notebook.page.locator(".jp-Dialog")
+    expect(dialog).to_contain_text("Do you want to restart the kernel")
+    with notebook.page.expect_response(re.compile("/api/kernels/[^/]+/restart")) as restarted:
+        dialog.get_by_role("button", name="Confirm Kernel Restart").click()
+    assert restarted.value.status == 200
+    notebook.shows("Idle")
+    expect(dialog).to_have_count(0)
+    notebook.run("kept")
+    expect(notebook.output("kept")).to_contain_text("NameError: name 'x' is not defined")
+    notebook.shows("Idle")
+    session = notebook.session()
+    assert (session["name"], session["state"], session["incarnation"]) == (name, "idle", 2)
+    assert notebook.gateway.execute(name, "1")["state"] == "restarted"

@@ -58,6 +58,10 @@ class Gateway:
         """What a cell prints and shows as plain text."""
         return text_of(self.execute(session, code, **options))
 
+    def kernels(self) -> list[str]:
+        """A tenant's kernels, by the ids that Jupyter's clients know."""
+        return [kernel["id"] for kernel in self.call("GET", "/api/kernels").json()]
+
     def containers(self) -> list[dict[str, Any]]:
         """What the engine has of this gateway."""
         with contextlib.closing(docker.from_env()) as client:

@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 import requests
 from jupyter_kernel_client import JupyterKernelClient
 
-from tests import gateways
 from tests.clients.front import TOKEN, jupyter_server
 from tests.gateways import KEYS, Gateway
 
 KEY = KEYS["alice"]
-
-
-@pytest.fixture(scope="module", params=["process", pytest.param("docker", marks=pytest.mark.engine)])
-def gateway(request: pytest.FixtureRequest) -> Iterator[Gateway]:
-    with gateways.gateway(request.param) as serving:
-        yield serving
-
-
-def kernels(gateway: Gateway) -> list[str]:
-    return [kernel["id"] for kernel in gateway.call("GET", "/api/kernels").json()]
 
 
 # -- jupyter_kernel_client -------------------------------------------------------------------------------------
@@ -37,7 +24,7 @@ def text_of(reply: dict[str, object]) -> str:
 
 def test_jupyter_kernel_client_runs_interrupts_and_restarts(gateway: Gateway) -> None:
     with JupyterKernelClient(server_url=gateway.url, token=KEY) as kernel:
-        assert kernel.id in kernels(gateway)
+        assert kernel.id in gateway.kernels()
         assert text_of(kernel.execute("x = 40\nprint('hello')\nx + 2")) == "hello\n42"
         assert kernel.get_variable("x") == 40
         assert "x" in [variable["name"] for variable in kernel.list_variables()]
@@ -45,7 +32,7 @@ def test_jupyter_kernel_client_runs_interrupts_and_restarts(gateway: Gateway) ->
         assert (failed["status"], failed["outputs"][0]["ename"]) == ("error", "ZeroDivisionError")
         kernel.restart()
         assert text_of(kernel.execute("'x' in globals()")) == "False"
-    assert kernels(gateway) == []
+    assert gateway.kernels() == []
 
 
 # -- a Jupyter server in front of us ---------------------------------------------------------------------------
@@ -57,7 +44,7 @@ def test_a_jupyter_server_with_gateway_url_runs_a_notebook_through_us(gateway: G
         assert listed["default"] == "python3"
         asked = {"path": "a.ipynb", "type": "notebook", "name": "a", "kernel": {"name": "python3"}}
         book = requests.post(f"{url}/api/sessions?token={TOKEN}", json=asked, timeout=60).json()
-        assert book["kernel"]["id"] in kernels(gateway)
+        assert book["kernel"]["id"] in gateway.kernels()
         with JupyterKernelClient(server_url=url, token=TOKEN, kernel_id=book["kernel"]["id"]) as kernel:
             assert text_of(kernel.execute("x = 20\nprint('through two')\nx * 2.1")) == "through two\n42.0"
             plot = kernel.execute("import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()")
@@ -67,4 +54,4 @@ def test_a_jupyter_server_with_gateway_url_runs_a_notebook_through_us(gateway: G
         restarted = requests.post(f"{url}/api/kernels/{book['kernel']['id']}/restart?token={TOKEN}", timeout=60)
         assert restarted.status_code == 200
         requests.delete(f"{url}/api/sessions/{book['id']}?token={TOKEN}", timeout=30)
-        assert kernels(gateway) == []
+        assert gateway.kernels() == []

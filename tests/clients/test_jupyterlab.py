@@ -13,7 +13,6 @@ import nbformat
 import pytest
 from playwright.sync_api import Locator, Page, expect, sync_playwright
 
-from tests import gateways
 from tests.clients.front import TOKEN, jupyter_server
 from tests.gateways import Gateway
 
@@ -68,12 +67,6 @@ class Notebook:
         assert (kernel["id"], kernel["connections"]) == (session["name"], 1)
         found: dict[str, Any] = session
         return found
-
-
-@pytest.fixture(params=["process", pytest.param("docker", marks=pytest.mark.engine)])
-def gateway(request: pytest.FixtureRequest) -> Iterator[Gateway]:
-    with gateways.gateway(request.param) as serving:
-        yield serving
 
 
 @pytest.fixture

@@ -1,0 +1,125 @@
+"""nbclient runs a notebook on a kernel of ours, through the Jupyter server's gateway classes.
+
+`jupyter execute` cannot: it gives its client no configuration, and a kernel provisioner would have to reach the
+kernel's ZMQ sockets, which this gateway shows to nobody.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+from unittest.mock import patch
+
+import nbformat
+import pytest
+from jupyter_server.gateway.gateway_client import GatewayClient
+from jupyter_server.gateway.managers import GatewayKernelClient, GatewayKernelManager
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+from nbformat import v4
+from traitlets import Type
+from websocket import create_connection
+
+from tests.gateways import KEYS, Gateway
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+class KernelClient(GatewayKernelClient):
+    """With what upstream's lacks, which nbclient needs."""
+
+    async def start_channels(self, *args: Any, **options: Any) -> None:  # type: ignore[override] # as upstream's
+        """Upstream's socket carries no credentials at all, and no setting adds a header or a query to its address."""
+        settings = GatewayClient.instance()
+        key = {settings.auth_header_key: f"{settings.auth_scheme} {settings.auth_token}"}
+        create = partial(create_connection, header=key)
+        with patch("jupyter_server.gateway.managers.websocket.create_connection", create):
+            await super().start_channels(*args, **options)  # type: ignore[no-untyped-call]
+
+    async def is_alive(self) -> bool:
+        """Upstream's asks a provisioner, and there is none of a remote kernel."""
+        return self.parent is not None and bool(await self.parent.is_alive() and self.parent.has_kernel)
+
+    _async_is_alive = is_alive
+
+    def stop_channels(self) -> None:
+        """Upstream's leaves the socket open when the server has closed it first, as ours does with a kernel's end."""
+        super().stop_channels()  # type: ignore[no-untyped-call]
+        if self.channel_socket is not None:
+            self.channel_socket.shutdown()  # type: ignore[no-untyped-call]
+
+
+class KernelManager(GatewayKernelManager):
+    client_factory = Type(klass=KernelClient)
+
+
+@pytest.fixture(autouse=True)
+def settings(gateway: Gateway) -> Iterator[None]:
+    """What `--GatewayClient.url` and `--GatewayClient.auth_token` would set."""
+    GatewayClient.clear_instance()
+    GatewayClient.instance(url=gateway.url, auth_token=KEYS["alice"])
+    yield
+    GatewayClient.clear_instance()
+
+
+def notebook(*cells: str) -> nbformat.NotebookNode:
+    book: nbformat.NotebookNode = v4.new_notebook(cells=[v4.new_code_cell(cell) for cell in cells])
+    book.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    return book
+
+
+def run(book: nbformat.NotebookNode, **options: Any) -> list[list[Any]]:
+    """Execute a notebook; the outputs of its cells."""
+    NotebookClient(book, kernel_manager_class=KernelManager, **{"timeout": 60} | options).execute()
+    nbformat.validate(book)
+    return [cell.outputs for cell in book.cells]
+
+
+def test_a_notebook_keeps_what_its_cells_show(gateway: Gateway) -> None:
+    book = notebook(
+        "x = 40\nprint('hello')\nx + 2",
+        "import sys\nprint('a')\nprint('b', file=sys.stderr)",
+        "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()",
+        "from IPython.display import clear_output, display\nshown = display({'a': 1}, display_id='d')",
+        "1 / 0",
+        "shown.update('later')\nprint('gone')\nclear_output()\nx",
+    )
+    said, streams, plot, updated, failed, last = run(book, allow_errors=True)
+    assert said == [
+        {"output_type": "stream", "name": "stdout", "text": "hello\n"},
+        {"output_type": "execute_result", "execution_count": 1, "data": {"text/plain": "42"}, "metadata": {}},
+    ]
+    assert sorted((output.name, output.text) for output in streams) == [("stderr", "b\n"), ("stdout", "a\n")]
+    assert [output.output_type for output in plot] == ["display_data"]
+    assert base64.b64decode(plot[0].data["image/png"]).startswith(PNG)
+    assert updated == [{"output_type": "display_data", "data": {"text/plain": "'later'"}, "metadata": {}}]
+    assert [(output.ename, output.evalue) for output in failed] == [("ZeroDivisionError", "division by zero")]
+    assert failed[0].traceback[-1].endswith("ZeroDivisionError\x1b[39m: division by zero")
+    assert [(output.output_type, output.data) for output in last] == [("execute_result", {"text/plain": "40"})]
+    assert [cell.execution_count for cell in book.cells] == [1, 2, 3, 4, 5, 6]
+    assert book.metadata.language_info.name == "python"
+    assert gateway.kernels() == []
+
+
+def test_a_notebook_stops_at_an_error(gateway: Gateway) -> None:
+    book = notebook("1 / 0", "print('never')")
+    with pytest.raises(CellExecutionError, match="ZeroDivisionError"):
+        run(book)
+    assert [len(cell.outputs) for cell in book.cells] == [1, 0]
+    assert gateway.kernels() == []
+
+
+def test_a_cell_that_takes_too_long_is_interrupted(gateway: Gateway) -> None:
+    book = notebook("import time\nx = 1\ntime.sleep(60)", "x")
+    slow, after = run(book, timeout=2, interrupt_on_timeout=True, allow_errors=True)
+    assert [output.ename for output in slow] == ["KeyboardInterrupt"]
+    assert [output.data for output in after] == [{"text/plain": "1"}]
+    assert gateway.kernels() == []
+
+
+def test_a_cell_whose_kernel_dies_has_failed(gateway: Gateway) -> None:
+    with pytest.raises(CellExecutionError, match="KernelDied"):
+        run(notebook("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)"))
+    assert gateway.kernels() == []

@@ -99,9 +99,7 @@ class Settings(BaseSettings):
     processes: Count = Field(64, description="processes and threads per kernel")
     disk: Bytes = Field(256 * _MIB, description="workspace per session, for example 256m")
     execute_timeout: Seconds = Field(30, description="seconds a cell may run when it names no timeout")
-    max_execute_timeout: Seconds = Field(
-        600, description="seconds a cell may ask for, and a cell of a Jupyter client may run"
-    )
+    max_execute_timeout: Seconds = Field(600, description="seconds that any cell may run, whatever it asks for")
     max_output_bytes: Bytes = Field(10 * _MIB, description="output kept per execution, for example 10m")
     state_dir: Path = Field(
         Path("~/.local/state/kernel-gateway"), description="directory for what must outlive the gateway"

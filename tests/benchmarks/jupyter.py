@@ -54,8 +54,8 @@ MUCH_TEXT = f"print('0123456789' * {BYTES // 10}, end='')"
 KERNELS = 20
 #: cells that each of them runs in a round
 CELLS = 10
-#: every how many rounds there is one of the heavy measurements
-HEAVY = 3
+#: every how many rounds they all run
+CROWD_EVERY = 3
 
 
 class Client(Protocol):
@@ -165,7 +165,7 @@ class Server:
         kernel = await asyncio.to_thread(self._start_kernel)
         url = f"{self.url.replace('http', 'ws', 1)}/api/kernels/{kernel}/channels?session_id={uuid4().hex}"
         connection = await websocket_connect(
-            HTTPRequest(url, headers=AUTHORIZATION),
+            HTTPRequest(url, headers=AUTHORIZATION, connect_timeout=TIMEOUT, request_timeout=TIMEOUT),
             subprotocols=[framing] if framing else None,
             max_message_size=FRAME_MAX,
         )
@@ -281,9 +281,9 @@ async def measure(ours: Server, other: Server, rounds: int) -> dict[str, Way]:
         for number in range(rounds):
             for way in ways.values():
                 await way.cells()
-            if number % HEAVY == HEAVY - 1:
-                for way in ways.values():
-                    await way.outputs()
+            for way in ways.values():
+                await way.outputs()
+            if number % CROWD_EVERY == CROWD_EVERY - 1:
                 for way in ways.values():
                     await way.crowd()
                 say(f"round {number + 1} of {rounds}")
@@ -325,7 +325,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--nodelay", action="store_true", help="as if jupyter_kernel_gateway set TCP_NODELAY")
     arguments = parser.parse_args()
-    rounds = max(HEAVY, arguments.rounds)
+    rounds = max(CROWD_EVERY, arguments.rounds)
     say("starting both gateways")
     enough = gateway(
         arguments.isolation,

@@ -157,17 +157,21 @@ class DockerHandle:
         A tool that finds nobody to take its output stands still, and then the engine can never end the container:
         it waits for the tool, gives up, and keeps the workspace's memory for good.
         """
-        with suppress(SessionError, ConnectionError):
-            reader, writer = await opening
-            try:
-                writer.write_eof()
-                while not reader.at_eof():
-                    await reader.read(LEFTOVER_PIECE)
-                    await asyncio.sleep(LEFTOVER_PAUSE)  # it may say as much as it likes, but not cost us much
-            finally:
-                self._tools.discard(writer)
-                writer.transport.abort()
-        self._tools_open -= 1
+        try:
+            with suppress(SessionError, ConnectionError):
+                await self._drain(*await opening)
+        finally:
+            self._tools_open -= 1
+
+    async def _drain(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            writer.write_eof()
+            while not reader.at_eof():
+                await reader.read(LEFTOVER_PIECE)
+                await asyncio.sleep(LEFTOVER_PAUSE)  # it may say as much as it likes, but not cost us much
+        finally:
+            self._tools.discard(writer)
+            writer.transport.abort()
 
     def _exec_blocking(self, name: str, argument: str) -> socket.socket:
         api = self._engine.api

@@ -26,9 +26,9 @@ log = structlog.get_logger()
 CHANNELS = ("shell", "control", "stdin", "iopub")
 #: messages that one turn of the event loop takes from one socket, and their bytes
 BATCH_MESSAGES = 64
+BATCH_BYTES = 1024**2
 #: bytes per channel that may wait for a kernel that does not read
 UNSENT_MAX = 64 * 1024**2
-BATCH_BYTES = 1024**2
 #: messages libzmq may hold for us; beyond that TCP pushes back on the kernel, whose iopub waits (XPUB_NODROP)
 RECEIVE_QUEUE = 8
 #: seconds between the end of a channel's connection and its renewal

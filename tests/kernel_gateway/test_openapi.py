@@ -27,9 +27,12 @@ def described() -> dict[str, Any]:
 
 
 def implemented(handler: type[RequestHandler]) -> set[str]:
-    """The methods that a handler has."""
+    """The methods that a handler has besides what all have: what browsers ask before a page of another origin may."""
     return {
-        method for method in METHODS if getattr(handler, method.lower()) is not getattr(RequestHandler, method.lower())
+        method
+        for method in METHODS
+        if getattr(handler, method.lower())
+        not in {getattr(RequestHandler, method.lower()), getattr(BaseHandler, method.lower())}
     }
 
 

@@ -508,4 +508,6 @@ def test_payloads_and_expressions_of_a_reply_are_nobodys_business(forger: Attack
     assert not {"payload", "user_expressions"} & set(ran.result)
     asked = forger.run("exit()", timeout=5)
     assert asked.status in {"ok", "died"}
-    forger.recovers()
+    info = f"/v1/sessions/{forger.session}"  # the kernel may take a while to go
+    wait_until(lambda: forger.gateway.call("GET", info).json()["state"] == "dead", seconds=30)
+    forger.works_again()

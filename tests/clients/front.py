@@ -11,6 +11,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import requests
+
 from tests.gateways import KEYS, Gateway
 
 #: what opens the server itself
@@ -63,8 +65,11 @@ def _address(process: subprocess.Popen[bytes], runtime: Path, log: Path) -> str:
     while time.monotonic() < deadline:
         assert process.poll() is None, log.read_text()[-3000:]
         for told in runtime.glob("jpserver-*.json"):
-            with contextlib.suppress(json.JSONDecodeError):  # half written
-                return str(json.loads(told.read_text())["url"]).rstrip("/")
+            with contextlib.suppress(json.JSONDecodeError, requests.ConnectionError):  # half written, not listening yet
+                url = str(json.loads(told.read_text())["url"]).rstrip("/")
+                if url.startswith("http:"):
+                    requests.get(f"{url}/api", timeout=10)
+                return url
         time.sleep(0.1)
     raise AssertionError("the server does not listen: " + log.read_text()[-3000:])
 

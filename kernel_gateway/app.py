@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import ssl
 import time
 import uuid
 from collections.abc import Iterator
@@ -16,10 +17,11 @@ from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 from tornado.web import Application
 
-from kernel_gateway import auth, logs
+from kernel_gateway import auth, logs, tls
 from kernel_gateway.config import Settings
 from kernel_gateway.dialects import DIALECTS
 from kernel_gateway.handlers import MAX_BODY, Gateway, NotFoundHandler
+from kernel_gateway.hosts import PlainHosts
 from kernel_gateway.metrics import Metrics
 from kernel_gateway.origins import Origins
 from sessions.backends import docker
@@ -34,8 +36,10 @@ from sessions.pool import Pool
 from sessions.quotas import Quotas, TenantLimits
 from sessions.readiness import Readiness
 from sessions.registry import Registry
+from sessions.sandboxes import Sandboxes
 from sessions.surroundings import Surroundings
 from sessions.tasks import spawn
+from sessions.templates import Templates
 
 log = structlog.get_logger()
 
@@ -83,25 +87,27 @@ class Service:
         self.backend = make_backend(settings, _instance(self.state_dir))
         self.readiness = Readiness(self.backend)
         self.pool = Pool(self.backend, self.readiness, settings.limits, settings.pool_size)
-        self.registry = Registry(
-            self.specs,
-            SessionSpec(
-                limits=settings.limits,
-                idle_timeout=settings.idle_timeout,
-                max_execute_timeout=settings.max_execute_timeout,
-            ),
-            Surroundings(
-                kernels=self.pool,
-                quotas=Quotas(TenantLimits(settings.max_sessions_per_tenant, settings.max_concurrent_per_tenant)),
-                clock=time.monotonic,
-                observe=self._observe,
-                patience=Patience(),
-            ),
+        around = Surroundings(
+            kernels=self.pool,
+            quotas=Quotas(TenantLimits(settings.max_sessions_per_tenant, settings.max_concurrent_per_tenant)),
+            clock=time.monotonic,
+            observe=self._observe,
+            patience=Patience(),
         )
+        defaults = SessionSpec(
+            limits=settings.limits,
+            idle_timeout=settings.idle_timeout,
+            max_execute_timeout=settings.max_execute_timeout,
+        )
+        self.registry = Registry(self.specs, defaults, around)
+        self.sandboxes = Sandboxes(self.registry, around)
+        self.templates = Templates(self.state_dir / "templates.db")
         #: the key made for this start, and its file; None when the settings bring keys
         self.local_key: tuple[str, Path] | None = None
         self.port = settings.port
         self._server: HTTPServer | None = None
+        #: the certificate that clients see; None without TLS
+        self.certificate: Path | None = None
         self._background: list[asyncio.Task[None]] = []
 
     def _observe(self, key: SessionKey, request: ExecuteRequest, result: ExecutionResult) -> None:
@@ -113,20 +119,33 @@ class Service:
         if not keys:
             self.local_key = auth.make_local_key(self.state_dir)
             keys[self.local_key[0]] = auth.LOCAL_TENANT
-        hosts = {name.lower() for name in self.settings.allowed_hosts}
-        if self.settings.loopback:
-            hosts |= {*LOOPBACK_NAMES, self.settings.host}
         return Gateway(
             self.settings,
             self.registry,
+            self.sandboxes,
+            self.templates,
             self.specs,
-            auth.Keys(keys),
+            auth.Keys(keys, self.settings.access_keys),
             self.metrics,
             lambda: self.readiness.trouble,
             self.pool.depth,
-            frozenset(hosts),
+            self._hosts(),
             Origins(self.settings.allowed_origins),
         )
+
+    def _hosts(self) -> frozenset[str]:
+        """The names it answers to; empty: all."""
+        hosts = {name.lower() for name in self.settings.allowed_hosts}
+        return frozenset(hosts | {*LOOPBACK_NAMES, self.settings.host} if self.settings.loopback else hosts)
+
+    def _tls(self) -> ssl.SSLContext | None:
+        if not self.settings.tls:
+            return None
+        self.certificate, key = self.settings.tls_certificate, self.settings.tls_key
+        if self.certificate is None or key is None:
+            names = self._hosts() | {*LOOPBACK_NAMES, self.settings.host}
+            self.certificate, key = tls.own_certificate(self.state_dir, names)
+        return tls.context(self.certificate, key)
 
     async def start(self) -> Self:
         """Listen, prove the sandbox, and begin to keep kernels warm.
@@ -135,7 +154,7 @@ class Service:
         a kernel say what is missing, and it is tried again.
 
         Raises:
-            OSError: the address cannot be listened on.
+            OSError: the address cannot be listened on, or the certificate cannot be used.
         """
         gateway = self._gateway()
         application = Application(
@@ -148,7 +167,12 @@ class Service:
             websocket_ping_timeout=20,
         )
         self._server = HTTPServer(
-            application, max_body_size=MAX_BODY, idle_connection_timeout=120, body_timeout=300, max_header_size=32768
+            PlainHosts(application),
+            ssl_options=self._tls(),
+            max_body_size=MAX_BODY,
+            idle_connection_timeout=120,
+            body_timeout=300,
+            max_header_size=32768,
         )
         sockets = bind_sockets(self.settings.port, self.settings.host)
         self.port = sockets[0].getsockname()[1]
@@ -156,7 +180,7 @@ class Service:
         await self.readiness.check()
         self._background = [
             spawn(self.readiness.run(), "readiness"),
-            spawn(Culler(self.registry, self.settings.max_lifetime).run(CULL_INTERVAL), "culler"),
+            spawn(Culler(self.registry, self.sandboxes, self.settings.max_lifetime).run(CULL_INTERVAL), "culler"),
         ]
         self.pool.keep_warm(self.specs.find(self.registry.defaults.language))
         return self
@@ -167,11 +191,13 @@ class Service:
             task.cancel()
         if self._server is not None:
             self._server.stop()
+        await self.sandboxes.close()
         await self.registry.close()
         if self._server is not None:
             await self._server.close_all_connections()
         await self.pool.close()
         await self.backend.close()
+        self.templates.close()
         self._lock.close()
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from tornado.httputil import HTTPServerRequest
 
 from kernel_gateway.errors import Unauthorized
+from kernel_gateway.signatures import Signature
 
 #: the tenant of a gateway that was given no keys
 LOCAL_TENANT = "local"
@@ -19,13 +20,16 @@ LOCAL_TENANT = "local"
 class Keys:
     """The keys there are, as digests."""
 
-    def __init__(self, keys: Mapping[str, str]) -> None:
+    def __init__(self, keys: Mapping[str, str], access_keys: Mapping[str, tuple[str, str]] | None = None) -> None:
         """Keep them.
 
         Args:
             keys: tenant by key.
+            access_keys: tenant and secret by id, of clients that sign; the secret is needed to verify, and kept.
         """
         self._tenants = [(_digest(key), tenant) for key, tenant in keys.items()]
+        self._access_keys = dict(access_keys or {})
+        self._tokens: dict[str, str] = {}
 
     def tenant(self, request: HTTPServerRequest, *, in_query: bool = False) -> str:
         """Whose request it is.
@@ -40,12 +44,42 @@ class Keys:
         key = _credential(request) or (_in_query(request) if in_query else None)
         if key is None:
             raise Unauthorized("the request carries no key")
+        if (owner := self._find(key)) is None:
+            raise Unauthorized
+        return owner
+
+    def signer(self, request: HTTPServerRequest) -> str:
+        """Whose request it is, of those that may be signed instead of carrying a key.
+
+        A session token or access token is a key too: who has only that can sign with whatever it likes.
+
+        Raises:
+            Unauthorized: neither key nor signature is known.
+        """
+        for name in ("X-Acs-Security-Token", "Agentrun-Access-Token"):
+            if (key := request.headers.get(name)) and (owner := self._find(key)):
+                return owner
+        signature = Signature.of(request)
+        if signature is None:
+            return self.tenant(request)
+        # Somebody's secret is always tried: how long it takes does not tell which ids there are.
+        tenant, secret = self._access_keys.get(signature.access_key, (None, secrets.token_hex()))
+        if not signature.is_of(request, secret) or tenant is None:
+            raise Unauthorized("the signature is not right; check the access key, its secret and the clock")
+        return tenant
+
+    def token(self, tenant: str) -> str:
+        """A key for a tenant that is good until the gateway ends, the same for each who asks."""
+        if tenant not in self._tokens:
+            self._tokens[tenant] = secrets.token_urlsafe(32)
+            self._tenants.append((_digest(self._tokens[tenant]), tenant))
+        return self._tokens[tenant]
+
+    def _find(self, key: str) -> str | None:
         digest, found = _digest(key), None
         for known, tenant in self._tenants:  # all of them, however early one fits
             if hmac.compare_digest(known, digest):
                 found = tenant
-        if found is None:
-            raise Unauthorized
         return found
 
 

@@ -46,6 +46,26 @@ def _keys(value: object) -> object:
     return pairs
 
 
+def _access_keys(value: object) -> object:
+    """`tenant:id:secret,tenant:id:secret` as pairs of id and (tenant, secret)."""
+    if not isinstance(value, str):
+        return value
+    pairs: dict[str, tuple[str, str]] = {}
+    for item in filter(None, (part.strip() for part in value.split(","))):
+        tenant, _, rest = item.partition(":")
+        access_key, separator, secret = rest.partition(":")
+        if not separator or not re.fullmatch(r"[A-Za-z0-9._-]+", access_key) or len(secret) < _KEY_MIN:
+            raise ValueError(f"each must be tenant:id:secret, with a secret of at least {_KEY_MIN} characters")
+        try:
+            valid_name("tenant", tenant)
+        except InvalidRequest as error:
+            raise ValueError(error.message) from error
+        if access_key in pairs:
+            raise ValueError("each id must stand there once")
+        pairs[access_key] = tenant, secret
+    return pairs
+
+
 def _names(value: object) -> object:
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
@@ -87,7 +107,16 @@ class Settings(BaseSettings):
     keys: Annotated[dict[str, str], NoDecode, BeforeValidator(_keys)] = Field(
         {}, description="tenant:key,tenant:key; without any, a key for tenant `local` is made and printed", repr=False
     )
+    access_keys: Annotated[dict[str, tuple[str, str]], NoDecode, BeforeValidator(_access_keys)] = Field(
+        {},
+        description="tenant:id:secret,tenant:id:secret; access keys of clients that sign, as the AgentRun SDK",
+        repr=False,
+    )
+    tls: bool = Field(False, description="serve https; without tls_certificate, with a certificate of its own making")  # noqa: FBT003
+    tls_certificate: Path | None = Field(None, description="PEM file with the certificate, and those of its issuers")
+    tls_key: Path | None = Field(None, description="PEM file with the certificate's private key")
     idle_timeout: Seconds = Field(300, description="seconds without activity after which a session is ended")
+    max_idle_timeout: Seconds = Field(3600, description="the longest idle timeout that a client may ask for")
     max_lifetime: float = Field(
         0, ge=0, allow_inf_nan=False, description="seconds after which any session is ended; 0: no limit"
     )
@@ -115,6 +144,12 @@ class Settings(BaseSettings):
             raise ValueError(
                 f"host {self.host} is not loopback: isolation `process` is no sandbox and stays on loopback"
             )
+        if (self.tls_certificate is None) is not (self.tls_key is None):
+            raise ValueError("tls_certificate and tls_key belong together")
+        if self.tls_certificate is not None and not self.tls:
+            raise ValueError("tls_certificate is given: set tls too")
+        if self.idle_timeout > self.max_idle_timeout:
+            raise ValueError("idle_timeout is above max_idle_timeout")
         if self.execute_timeout > self.max_execute_timeout:
             raise ValueError("execute_timeout is above max_execute_timeout")
         return self

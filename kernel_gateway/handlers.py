@@ -5,9 +5,10 @@ A dialect's handlers derive from `JsonHandler` and only translate. Nothing here 
 
 from __future__ import annotations
 
+import asyncio
 import re
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, TypeVar
@@ -34,6 +35,9 @@ from sessions import errors
 from sessions.errors import InvalidRequest, SessionError
 from sessions.kernelspecs import KernelSpecs
 from sessions.registry import Registry
+from sessions.sandboxes import Sandboxes
+from sessions.tasks import spawn
+from sessions.templates import Templates
 
 log = structlog.get_logger()
 
@@ -60,6 +64,9 @@ STATUS: dict[type[SessionError], HTTPStatus] = {
     errors.SessionClosed: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.FileNotFound: HTTPStatus.NOT_FOUND,
     errors.NoSpace: HTTPStatus.INSUFFICIENT_STORAGE,
+    errors.SandboxNotFound: HTTPStatus.NOT_FOUND,
+    errors.TemplateNotFound: HTTPStatus.NOT_FOUND,
+    errors.ProcessNotFound: HTTPStatus.NOT_FOUND,
     Unauthorized: HTTPStatus.UNAUTHORIZED,
     UnknownHost: HTTPStatus.MISDIRECTED_REQUEST,
     NoSuchRoute: HTTPStatus.NOT_FOUND,
@@ -81,6 +88,8 @@ class Gateway:
 
     settings: Settings
     registry: Registry
+    sandboxes: Sandboxes
+    templates: Templates
     specs: KernelSpecs
     keys: Keys
     metrics: Metrics
@@ -135,8 +144,16 @@ class BaseHandler(RequestHandler):
         if self.gateway.hosts and _host_name(self.request.host) not in self.gateway.hosts:
             raise UnknownHost
         if not self.public and not self.gateway.origins.asks(self.request):
-            self.tenant = self.gateway.keys.tenant(self.request, in_query=self.key_in_query)
+            self.tenant = self.authenticate()
         return None
+
+    def authenticate(self) -> str:
+        """Whose request it is.
+
+        Raises:
+            Unauthorized: it is nobody's that is known.
+        """
+        return self.gateway.keys.tenant(self.request, in_query=self.key_in_query)
 
     def options(self, *_path: str) -> None:
         """Tell a browser what a page of an allowed origin may send; `Origins` has said it."""
@@ -195,6 +212,8 @@ class BaseHandler(RequestHandler):
 class JsonHandler(BaseHandler):
     """A handler whose bodies are JSON."""
 
+    _work: asyncio.Task[None] | None = None
+
     def prepare(self) -> Awaitable[None] | None:
         """Refuse at once what is too large; the server itself ends what turns out to be."""
         self._received = bytearray()
@@ -207,6 +226,22 @@ class JsonHandler(BaseHandler):
         """Keep the body."""
         self._received += chunk
         return None
+
+    async def while_client_stays(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do what takes its time and ends with the answer; it is cancelled when the client leaves."""
+        if self.http.stream.closed():
+            work.close()
+            return  # the client has left already, and that is told only once
+        self._work = spawn(work, "work on a request")
+        await asyncio.wait({self._work})
+        if not self._work.cancelled():
+            self._work.result()
+
+    def on_connection_close(self) -> None:
+        """The client has left."""
+        super().on_connection_close()
+        if self._work is not None:
+            self._work.cancel()
 
     def body(self, model: type[Model]) -> Model:
         """The request's body, whatever its Content-Type says; no body is an empty object.

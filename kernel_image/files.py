@@ -1,25 +1,33 @@
 """File operations beside user code, as its user, in its workspace (the current directory).
 
-One JSON argument in, `{"op": "list" | "read" | "write" | "delete", "path": …, "size": …}`; out comes one line of
-JSON, then for `read` the content. Standard library only. Whatever user code has put there - links, pipes,
-devices, a directory that changes meanwhile - costs at most an error.
+One JSON argument in, `{"op": …, "path": …}` and what the operation needs besides; out comes one line of JSON, then
+for `read` the content. A relative path must stay in the workspace, an absolute one in `/tmp`. Standard library only.
+Whatever user code has put there - links, pipes, devices, a directory that changes meanwhile - costs at most an error.
 """
 
 from __future__ import annotations
 
 import errno
+import grp
 import json
 import os
+import pwd
 import shutil
 import signal
 import stat
+import struct
 import sys
 import tempfile
+from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 PIECE = 256 * 1024
 #: entries of a listing; a directory with more is cut
 LIST_MAX = 10_000
+#: the other place, besides the workspace
+TEMPORARY = "/tmp"  # noqa: S108
+#: length of a piece of content whose size is not known beforehand; an empty piece is its end
+FRAME = struct.Struct(">I")
 #: seconds without progress after which whoever reads is taken for gone
 READER_GONE = 600
 
@@ -31,9 +39,8 @@ class Refused(Exception):
 def main(argument: str, stdin: BinaryIO, stdout: BinaryIO) -> None:
     """Do one operation."""
     request = json.loads(argument)
-    operation = {"list": _list, "read": _read, "write": _write, "delete": _delete}[request["op"]]
     try:
-        operation(request, stdin, stdout)
+        _OPERATIONS[request["op"]](request, stdin, stdout)
     except Refused as refused:
         _say(stdout, {"error": refused.args[0]})
     except OSError as error:
@@ -41,6 +48,7 @@ def main(argument: str, stdin: BinaryIO, stdout: BinaryIO) -> None:
 
 
 _WORDS = {
+    errno.EEXIST: "exists",
     errno.ENOENT: "absent",
     errno.ENOTDIR: "absent",
     errno.ELOOP: "link",
@@ -62,34 +70,86 @@ def _say(stdout: BinaryIO, value: dict[str, Any]) -> None:
 
 
 def _inside(path: str) -> str:
-    """The real place of `path`, which must be in the workspace after all links are followed."""
-    root = os.path.realpath(".")
+    """The real place of `path`, which must be where it belongs after all links are followed."""
+    root = os.path.realpath(TEMPORARY if path.startswith("/") else ".")
     real = os.path.realpath(os.path.join(root, path))
     if real != root and not real.startswith(root + os.sep):
         raise Refused("outside")
     return real
 
 
-def _entry(directory: str, name: str) -> dict[str, Any]:
-    info = os.lstat(os.path.join(directory, name))
+def _itself(path: str) -> str:
+    """The place of the entry `path` itself, where a link is not followed."""
+    path = os.path.normpath(path)
+    name = os.path.basename(path)
+    if name in {"", ".", ".."} or path == TEMPORARY:
+        raise Refused("outside")
+    directory = os.path.dirname(path)
+    return os.path.join(_inside(directory), name)
+
+
+def _entry(place: str, path: str) -> dict[str, Any]:
+    """What is known of an entry without following it.
+
+    Args:
+        place: where it is.
+        path: what it is called in the answer.
+    """
+    info = os.lstat(place)
     kinds = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "link"}
     return {
-        "name": os.fsencode(name).decode("utf-8", "replace"),
+        "name": _text(os.path.basename(path)),
+        "path": _text(path),
         "type": kinds.get(stat.S_IFMT(info.st_mode), "special"),
         "size": info.st_size,
         "modified": info.st_mtime,
+        "mode": stat.S_IMODE(info.st_mode),
+        "permissions": stat.filemode(info.st_mode),
+        "owner": _name(pwd.getpwuid, info.st_uid),
+        "group": _name(grp.getgrgid, info.st_gid),
     }
 
 
+def _text(name: str) -> str:
+    return os.fsencode(name).decode("utf-8", "replace")
+
+
+def _name(find: Any, number: int) -> str:
+    try:
+        return str(find(number)[0])
+    except KeyError:
+        return str(number)
+
+
 def _list(request: dict[str, Any], _stdin: BinaryIO, stdout: BinaryIO) -> None:
-    directory = _inside(request["path"])
-    entries = []
-    for name in sorted(os.listdir(directory))[:LIST_MAX]:
-        try:
-            entries.append(_entry(directory, name))
-        except FileNotFoundError:
-            continue  # gone since it was listed
+    entries = list(_entries(_inside(request["path"]), request["path"].rstrip("/"), request.get("depth", 1)))
     _say(stdout, {"entries": entries})
+
+
+def _entries(directory: str, path: str, depth: int) -> Iterator[dict[str, Any]]:
+    """A directory's entries by name, then those of its directories, to a depth; no link is followed."""
+    waiting = [(directory, path, depth)]
+    left = LIST_MAX
+    for place, called, levels in waiting:
+        try:
+            names = sorted(os.listdir(place))[:left]
+        except OSError:
+            if place == directory:
+                raise
+            continue  # gone, or closed to us, since it was listed
+        for name in names:
+            try:
+                entry = _entry(os.path.join(place, name), os.path.join(called, name))
+            except FileNotFoundError:
+                continue  # gone since it was listed
+            left -= 1
+            yield entry
+            if entry["type"] == "directory" and levels > 1:
+                waiting.append((os.path.join(place, name), os.path.join(called, name), levels - 1))
+
+
+def _stat(request: dict[str, Any], _stdin: BinaryIO, stdout: BinaryIO) -> None:
+    _say(stdout, {"entry": _entry(_inside(request["path"]), request["path"].rstrip("/"))})
 
 
 def _open_regular(path: str) -> BinaryIO:
@@ -118,38 +178,85 @@ def _write(request: dict[str, Any], stdin: BinaryIO, stdout: BinaryIO) -> None:
     if os.path.isdir(target):
         raise Refused("directory")
     folder = os.path.dirname(target)
-    os.makedirs(folder, exist_ok=True)
-    left: int = request["size"]
+    if request.get("parents", True):
+        os.makedirs(folder, exist_ok=True)
     # Written beside it and renamed: a reader sees the old file or the new one, never half of it.
     with tempfile.NamedTemporaryFile(dir=folder, prefix=".upload-", delete=False) as file:
         try:
-            while left > 0 and (piece := stdin.read(min(PIECE, left))):
+            size = 0
+            for piece in _pieces(request.get("size"), stdin):
                 file.write(piece)
-                left -= len(piece)
+                size += len(piece)
             file.flush()
-            if left == 0:
-                os.replace(file.name, target)
+            if "mode" in request:
+                os.fchmod(file.fileno(), request["mode"])
+            os.replace(file.name, target)
         except BaseException:
             os.unlink(file.name)
             raise
-    if left > 0:
-        os.unlink(file.name)
-        raise Refused("incomplete")
-    _say(stdout, {"size": request["size"]})
+    _say(stdout, {"size": size})
+
+
+def _pieces(size: int | None, stdin: BinaryIO) -> Iterator[bytes]:
+    """The content: `size` bytes, or pieces that each tell their length."""
+    if size is None:
+        while length := FRAME.unpack(_exactly(FRAME.size, stdin))[0]:
+            yield _exactly(length, stdin)
+        return
+    while size > 0:
+        yield (piece := _some(min(PIECE, size), stdin))
+        size -= len(piece)
+
+
+def _some(most: int, stdin: BinaryIO) -> bytes:
+    if piece := stdin.read(most):
+        return piece
+    raise Refused("incomplete")
+
+
+def _exactly(size: int, stdin: BinaryIO) -> bytes:
+    if len(piece := stdin.read(size)) == size:
+        return piece
+    raise Refused("incomplete")
 
 
 def _delete(request: dict[str, Any], _stdin: BinaryIO, stdout: BinaryIO) -> None:
-    path = os.path.normpath(request["path"])
-    name = os.path.basename(path)
-    if name in {"", ".", ".."}:
-        raise Refused("outside")
-    target = os.path.join(_inside(os.path.dirname(path)), name)
+    target = _itself(request["path"])
     # The entry itself goes, not what a link points to.
     if stat.S_ISDIR(os.lstat(target).st_mode):
         shutil.rmtree(target)
     else:
         os.unlink(target)
     _say(stdout, {})
+
+
+def _mkdir(request: dict[str, Any], _stdin: BinaryIO, stdout: BinaryIO) -> None:
+    target = _inside(request["path"])
+    if not os.path.isdir(target):
+        (os.makedirs if request["parents"] else os.mkdir)(target)
+        os.chmod(target, request["mode"])
+    _say(stdout, {"entry": _entry(target, request["path"].rstrip("/"))})
+
+
+def _move(request: dict[str, Any], _stdin: BinaryIO, stdout: BinaryIO) -> None:
+    source, target = _itself(request["path"]), _itself(request["to"])
+    # One that is there already, with nothing left to move, is what was asked for.
+    if os.path.lexists(source) or not os.path.lexists(target):
+        if os.path.isdir(target):
+            raise Refused("exists")
+        shutil.move(source, target)
+    _say(stdout, {"entry": _entry(target, request["to"])})
+
+
+_OPERATIONS = {
+    "delete": _delete,
+    "list": _list,
+    "mkdir": _mkdir,
+    "move": _move,
+    "read": _read,
+    "stat": _stat,
+    "write": _write,
+}
 
 
 if __name__ == "__main__":

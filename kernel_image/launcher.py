@@ -1,5 +1,7 @@
 """The first process beside user code: reads one handshake, starts the kernel, passes signals on, reaps orphans.
 
+Without a kernel to start it only keeps the sandbox open for tools.
+
 It knows no language and imports only the standard library. Run as PID 1 of a container, or by the process
 backend. Source of the handshake: `sessions/backends/base.py`.
 """
@@ -19,10 +21,10 @@ _SIGNALLED = 128
 
 
 def main() -> int:
-    """Run one kernel to its end.
+    """Run one kernel to its end, or hold the sandbox until a signal.
 
     Returns:
-        the kernel's exit code, or 128 plus the signal that ended it.
+        the kernel's exit code, or 128 plus the signal that ended it; 0 without a kernel.
     """
     _die_with_parent()
     handshake = json.loads(sys.stdin.buffer.readline())
@@ -30,6 +32,8 @@ def main() -> int:
     _enter(handshake["workspace"], handshake["cwd"])
     _write_private(handshake["connection_file"], json.dumps(handshake["connection"]).encode())
     _silence()
+    if not handshake["argv"]:
+        return _hold()
     kernel = os.fork()
     if kernel == 0:
         _become_kernel(handshake["argv"], handshake["env"])
@@ -73,6 +77,17 @@ def _become_kernel(argv: list[str], env: dict[str, str]) -> None:
         os.execvpe(argv[0], argv, env)
     finally:
         os._exit(127)
+
+
+def _hold() -> int:
+    waited_for = {signal.SIGCHLD, signal.SIGINT, signal.SIGTERM}
+    signal.signal(signal.SIGCHLD, lambda _number, _frame: None)  # what is ignored is never waited for
+    signal.pthread_sigmask(signal.SIG_BLOCK, waited_for)
+    while signal.sigwait(waited_for) == signal.SIGCHLD:
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+    return 0
 
 
 def _pass_on(kernel: int) -> None:

@@ -12,6 +12,7 @@ import structlog
 
 from sessions.memory import give_back
 from sessions.registry import Registry
+from sessions.sandboxes import Sandbox, Sandboxes
 from sessions.session import Session
 
 log = structlog.get_logger()
@@ -20,31 +21,48 @@ log = structlog.get_logger()
 class Culler:
     """Looks at all sessions from time to time."""
 
-    def __init__(self, registry: Registry, max_lifetime: float = 0.0) -> None:
+    def __init__(self, registry: Registry, sandboxes: Sandboxes, max_lifetime: float = 0.0) -> None:
         """Set the rules.
 
         Args:
             registry: whose sessions; each has its own idle timeout.
-            max_lifetime: seconds after which even a busy session is ended; 0: no limit.
+            sandboxes: which have their own too, and a lifetime; their sessions end with them.
+            max_lifetime: seconds after which even what is busy is ended; 0: no limit.
         """
         self._registry = registry
+        self._sandboxes = sandboxes
         self._max_lifetime = max_lifetime
 
     def verdict(self, session: Session) -> str | None:
         """Why a session is to be ended now, if it is."""
+        if session.spec.workspace is not None:
+            return None  # its sandbox is what is idle, or expired
         if 0 < self._max_lifetime <= session.age():
             return f"the session reached its maximum lifetime of {self._max_lifetime:g} s"
         if session.idle_for() >= session.spec.idle_timeout:
             return f"the session was idle for {session.spec.idle_timeout:g} s"
         return None
 
+    def verdict_on(self, sandbox: Sandbox) -> str | None:
+        """Why a sandbox is to be ended now, if it is."""
+        lifetime = min(filter(None, (self._max_lifetime, sandbox.spec.lifetime)), default=0.0)
+        if 0 < lifetime <= sandbox.age():
+            return f"it reached its maximum lifetime of {lifetime:g} s"
+        if sandbox.idle_for() >= sandbox.spec.idle_timeout:
+            return f"it was idle for {sandbox.spec.idle_timeout:g} s"
+        return None
+
     async def sweep(self) -> int:
         """End what is to be ended.
 
         Returns:
-            how many sessions were ended.
+            how many sessions and sandboxes were ended.
         """
         ending = []
+        for sandbox in self._sandboxes.all():
+            if reason := self.verdict_on(sandbox):
+                log.info("sandbox culled", tenant=sandbox.key.tenant, sandbox=sandbox.key.name, reason=reason)
+                ending.append(self._sandboxes.end(sandbox.key, reason))
         for session in self._registry.all():
             if reason := self.verdict(session):
                 log.info("session culled", tenant=session.key.tenant, session=session.key.name, reason=reason)

@@ -16,7 +16,10 @@
     ├── SessionExists         SB012
     ├── SessionClosed         SB013  ended while it was in use
     ├── FileNotFound          SB014
-    └── NoSpace               SB015  the workspace is full
+    ├── NoSpace               SB015  the workspace is full
+    ├── SandboxNotFound       SB016
+    ├── TemplateNotFound      SB017
+    └── ProcessNotFound       SB018
 
 A class's docstring is the text a user sees: its first paragraph says what happened, its second what to do.
 To add one: subclass, give it the next free code, write both paragraphs, and give it a status in
@@ -197,3 +200,30 @@ class NoSpace(SessionError):
     """
 
     code = "SB015"
+
+
+class SandboxNotFound(SessionError):
+    """There is no such sandbox.
+
+    Create it first; one that was idle for too long, or lived as long as it may, is ended with all it had.
+    """
+
+    code = "SB016"
+
+
+class TemplateNotFound(SessionError):
+    """There is no such template.
+
+    Create it first, or use `code-interpreter-v1`, which is always there.
+    """
+
+    code = "SB017"
+
+
+class ProcessNotFound(SessionError):
+    """There is no such process in the sandbox.
+
+    List the sandbox's processes to see what runs.
+    """
+
+    code = "SB018"

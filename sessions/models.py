@@ -115,8 +115,10 @@ class SessionSpec:
     idle_timeout: float = 300.0
     #: seconds that any cell may run, also one that names no timeout of its own
     max_execute_timeout: float = 600.0
-    #: the directory its kernels start in, relative to the workspace; made if absent
+    #: the directory its kernels start in, relative to the workspace, or below `/tmp`; made if absent
     cwd: str = ""
+    #: the workspace of the sandbox it belongs to; None: it has one of its own
+    workspace: str | None = None
 
 
 #: how messages are signed where nothing else was agreed on: `hmac-` and a hash's name

@@ -11,7 +11,7 @@ from collections import defaultdict, deque
 
 import structlog
 
-from sessions.backends.base import Backend, Launch
+from sessions.backends.base import Backend, KernelHandle, Launch
 from sessions.errors import SessionClosed, SessionError
 from sessions.kernel import Kernel
 from sessions.kernelspecs import KernelSpec
@@ -85,6 +85,17 @@ class Pool:
             return await Kernel.start(self._backend, launch)
         finally:
             self.keep_warm(launch.kernelspec)
+
+    async def hold(self, launch: Launch) -> KernelHandle:
+        """A place for tools and files, without a kernel.
+
+        Raises:
+            NotInitialized: the sandbox is not ready.
+            StartFailed: it could not be made.
+            BackendUnavailable: the engine does not answer.
+        """
+        self._readiness.require()
+        return await self._backend.start(launch)
 
     async def delete_workspace(self, workspace: str) -> None:
         """Delete what a session's kernels have written."""

@@ -42,6 +42,14 @@ class Registry:
         """A tenant's sessions, oldest first."""
         return [session for key, session in self._sessions.items() if key.tenant == tenant]
 
+    def language(self, name: str) -> str:
+        """The language that a name or alias means.
+
+        Raises:
+            InvalidRequest: there is none.
+        """
+        return self._specs.find(name).name
+
     def get(self, key: SessionKey) -> Session:
         """One session.
 
@@ -68,8 +76,12 @@ class Registry:
         await asyncio.shield(started)
         return session
 
-    async def obtain(self, key: SessionKey) -> Session:
-        """The session of this key, made with the defaults on first use.
+    async def obtain(self, key: SessionKey, spec: SessionSpec | None = None) -> Session:
+        """The session of this key, made on first use.
+
+        Args:
+            key: which.
+            spec: how it is to be made; None: with the defaults.
 
         Raises:
             SessionError: as `create` does.
@@ -78,7 +90,7 @@ class Registry:
             session.touch()
             await session.ensure_kernel()
         else:
-            session, started = self._begin(key, self.defaults)
+            session, started = self._begin(key, spec or self.defaults)
             await asyncio.shield(started)
         return session
 

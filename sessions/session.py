@@ -18,7 +18,7 @@ from sessions.execution import Execution, Standing
 from sessions.kernel import Kernel
 from sessions.kernelspecs import KernelSpec
 from sessions.messages import Message
-from sessions.models import ExecuteRequest, SessionKey, SessionSpec, StateChange
+from sessions.models import ExecuteRequest, Limits, SessionKey, SessionSpec, StateChange
 from sessions.requests import Rules
 from sessions.retries import Attempt, Retries
 from sessions.states import MOVES, State
@@ -47,7 +47,9 @@ class Session:
         self.transcript = Transcript(spec.limits.output)
         self.created_at = self.last_activity = around.clock()
         self._around = around
-        self._launch = Launch(kernelspec, spec.limits, spec.env, cwd=spec.cwd)
+        self._launch = Launch(
+            kernelspec, spec.limits, spec.env, spec.workspace, spec.cwd, shared=spec.workspace is not None
+        )
         self._kernel: Kernel | None = None
         self._mourner: asyncio.Task[None] | None = None
         self._starting: asyncio.Task[Kernel] | None = None
@@ -69,12 +71,22 @@ class Session:
         #: what the next execution is told of the variables
         self._news = NO_NEWS
 
+    @property
+    def limits(self) -> Limits:
+        """What its kernels may use."""
+        return self.spec.limits
+
     # -- state ----------------------------------------------------------------------------------------------
 
     def _move(self, state: State) -> None:
         if state not in MOVES[self.state]:
             raise RuntimeError(f"session {self.key} cannot go from {self.state} to {state}")
         self.state = state
+
+    @property
+    def alive(self) -> bool:
+        """Whether it has a kernel that runs."""
+        return self._kernel is not None and self._kernel.alive
 
     @property
     def doing(self) -> State:
@@ -308,7 +320,7 @@ class Session:
             await self._kernel.kill(SessionClosed(reason))
         if self._starting is not None:
             await asyncio.wait({self._starting})
-        if self._launch.workspace is not None:
+        if self._launch.workspace is not None and self.spec.workspace is None:
             await self._around.kernels.delete_workspace(self._launch.workspace)
 
     async def run_tool(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from sessions.backends.base import Launch
+from sessions.backends.base import KernelHandle, Launch
 from sessions.execution import Patience
 from sessions.kernel import Kernel
 from sessions.models import ExecuteRequest, ExecutionResult, SessionKey
@@ -21,6 +21,16 @@ class KernelSource(Protocol):
 
         Args:
             launch: what it must be; without a workspace it brings one of its own.
+
+        Raises:
+            SessionError: there is none to be had.
+        """
+
+    async def hold(self, launch: Launch) -> KernelHandle:
+        """A place for tools and files, without a kernel.
+
+        Args:
+            launch: what it must be; it has a workspace.
 
         Raises:
             SessionError: there is none to be had.

@@ -6,7 +6,7 @@ paths are resolved in the sandbox, so a trick with links or names meets the sand
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
+from collections.abc import AsyncIterable, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -14,13 +14,14 @@ from typing import Any, NoReturn
 import orjson
 
 from sessions.errors import ConnectionFailed, FileNotFound, InvalidRequest, NoSpace
-from sessions.session import Session
+from sessions.tools import Place, ask, first_line
 
 PATH_MAX = 1024
 #: what an entry of a directory can be
 KINDS = frozenset({"file", "directory", "link", "special"})
-#: bytes of the tool's first line, which holds a listing
-ANSWER_MAX = 8 * 1024**2
+#: what the workspace is called by programs in a sandbox
+HOMES = ("/home/user", "/workspace")
+TEMPORARY = "/tmp"  # noqa: S108
 
 
 def valid_path(path: str) -> str:
@@ -42,6 +43,36 @@ def valid_path(path: str) -> str:
     return "/".join(parts)
 
 
+def sandbox_path(path: str) -> str:
+    """Check a path as programs in the sandbox write it: in their home directory, which is the workspace, or in `/tmp`.
+
+    Returns:
+        it, relative to the workspace when it lies there.
+
+    Raises:
+        InvalidRequest: it leads elsewhere.
+    """
+    inside = valid_path(path)
+    if not path.startswith("/"):
+        return inside
+    for home in HOMES:
+        if f"/{inside}/".startswith(f"{home}/"):
+            return inside[len(home) :]
+    if f"/{inside}/".startswith(f"{TEMPORARY}/"):
+        return f"/{inside}"
+    raise InvalidRequest(f"path is neither in {HOMES[0]} nor in {TEMPORARY}", field="path")
+
+
+def seen_path(path: str) -> str:
+    """What programs in the sandbox call a path that `sandbox_path` has returned."""
+    return path if path.startswith("/") else f"{HOMES[0]}/{path}".rstrip("/")
+
+
+#: an entry of a directory: name, path, type (one of `KINDS`), size (bytes), modified (seconds since 1970), mode,
+#: permissions (as `ls` shows them), owner, group
+Entry = dict[str, Any]
+
+
 @dataclass(frozen=True, slots=True)
 class OpenFile:
     """A file that is being read."""
@@ -50,63 +81,156 @@ class OpenFile:
     content: AsyncIterator[bytes]
 
 
-async def list_files(session: Session, path: str) -> list[dict[str, Any]]:
-    """The entries of a directory: name, type (file, directory, link, special), size, modified (seconds).
+async def list_files(place: Place, path: str, depth: int = 1) -> list[Entry]:
+    """The entries of a directory, and those of its directories to a depth.
 
     Raises:
         FileNotFound: there is no such directory.
         InvalidRequest: the path is not allowed.
     """
-    answer = await _ask(session, {"op": "list", "path": valid_path(path)})
+    answer = await _ask(place, {"op": "list", "path": sandbox_path(path), "depth": depth})
     entries = answer.get("entries")
     return [entry for entry in entries if _is_entry(entry)] if isinstance(entries, list) else []
 
 
+async def stat_file(place: Place, path: str) -> Entry:
+    """What is at a path, after all links are followed.
+
+    Raises:
+        FileNotFound: nothing is.
+        InvalidRequest: the path is not allowed.
+    """
+    return _entry_of(await _ask(place, {"op": "stat", "path": sandbox_path(path)}))
+
+
+def _entry_of(answer: dict[str, Any]) -> Entry:
+    if not _is_entry(entry := answer.get("entry")):
+        raise ConnectionFailed("the sandbox gave no valid answer")
+    return dict(entry)
+
+
 def _is_entry(value: object) -> bool:
     match value:
-        case {"name": str(), "type": str() as kind, "size": int(), "modified": int() | float()}:
+        case {
+            "name": str(),
+            "path": str(),
+            "type": str() as kind,
+            "size": int(),
+            "modified": int() | float(),
+            "mode": int(),
+            "permissions": str(),
+            "owner": str(),
+            "group": str(),
+        }:
             return kind in KINDS
     return False
 
 
-async def write_file(session: Session, path: str, size: int, content: AsyncIterable[bytes]) -> None:
-    """Write a file of `size` bytes, all or nothing; directories on the way are made.
+async def write_file(
+    place: Place,
+    path: str,
+    size: int | None,
+    content: AsyncIterable[bytes],
+    *,
+    mode: int | None = None,
+    parents: bool = True,
+) -> int:
+    """Write a file, all or nothing.
+
+    Args:
+        place: where.
+        path: what it is called.
+        size: of the content in bytes; None: it is not known beforehand.
+        content: its pieces.
+        mode: its permissions; None: for its user alone.
+        parents: make the directories on the way.
+
+    Returns:
+        its size in bytes.
 
     Raises:
         InvalidRequest: the path is not allowed, or the content is shorter than `size`.
         NoSpace: it does not fit.
     """
-    if not (path := valid_path(path)):
+    request: dict[str, Any] = {"op": "write", "path": _named(path), "parents": parents}
+    if mode is not None:
+        request["mode"] = mode
+    if size is None:
+        content = _framed(content)
+    elif size > place.limits.disk:
+        raise NoSpace(f"the file is larger than the workspace ({place.limits.disk} bytes)", size=size)
+    else:
+        request["size"] = size
+    written = (await _ask(place, request, content)).get("size")
+    if type(written) is not int or written < 0:
+        raise ConnectionFailed("the sandbox gave no valid answer")
+    return written
+
+
+async def _framed(content: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+    """Content as the tool takes it when its size is not known; see `FRAME` there."""
+    async for piece in content:
+        if piece:
+            yield len(piece).to_bytes(4) + piece
+    yield (0).to_bytes(4)
+
+
+def _named(path: str) -> str:
+    """A path that names an entry.
+
+    Raises:
+        InvalidRequest: it is not allowed, or names the workspace or `/tmp` itself.
+    """
+    if (path := sandbox_path(path)) in {"", TEMPORARY}:
         raise InvalidRequest("path names no file", field="path")
-    if size > session.spec.limits.disk:
-        raise NoSpace(f"the file is larger than the workspace ({session.spec.limits.disk} bytes)", size=size)
-    await _ask(session, {"op": "write", "path": path, "size": size}, content)
+    return path
 
 
-async def delete_file(session: Session, path: str) -> None:
+async def make_directory(place: Place, path: str, mode: int, *, parents: bool = True) -> Entry:
+    """Make a directory; nothing changes when there is one.
+
+    Raises:
+        FileNotFound: the directory above it is not there, and `parents` are not made.
+        InvalidRequest: the path is not allowed, or something else is there.
+        NoSpace: there is no room.
+    """
+    request = {"op": "mkdir", "path": sandbox_path(path), "mode": mode, "parents": parents}
+    return _entry_of(await _ask(place, request))
+
+
+async def move_file(place: Place, source: str, target: str) -> Entry:
+    """Rename an entry, over a file that is there; once done, doing it again changes nothing.
+
+    Raises:
+        FileNotFound: there is no such entry.
+        InvalidRequest: a path is not allowed, or the target is a directory.
+        NoSpace: there is no room at the other place.
+    """
+    return _entry_of(await _ask(place, {"op": "move", "path": _named(source), "to": _named(target)}))
+
+
+async def delete_file(place: Place, path: str) -> None:
     """Delete a file, link or directory.
 
     Raises:
         FileNotFound: there is no such entry.
         InvalidRequest: the path is not allowed.
     """
-    if not (path := valid_path(path)):
-        raise InvalidRequest("path names no file", field="path")
-    await _ask(session, {"op": "delete", "path": path})
+    await _ask(place, {"op": "delete", "path": _named(path)})
 
 
 @asynccontextmanager
-async def read_file(session: Session, path: str) -> AsyncIterator[OpenFile]:
+async def read_file(place: Place, path: str) -> AsyncIterator[OpenFile]:
     """Open a regular file.
 
     Raises:
         FileNotFound: there is no such file.
         InvalidRequest: the path is not allowed, or what is there is no regular file.
     """
-    argument = orjson.dumps({"op": "read", "path": valid_path(path)}).decode()
-    async with aclosing(session.run_tool("files", argument)) as output:
-        answer, rest = await _first_line(output)
-        size = answer.get("size")
+    argument = orjson.dumps({"op": "read", "path": sandbox_path(path)}).decode()
+    async with aclosing(place.run_tool("files", argument)) as output:
+        answer, rest = await first_line(output)
+        size = _done(answer).get("size")
         if type(size) is not int or size < 0:
             raise ConnectionFailed("the sandbox gave no valid answer")
         yield OpenFile(size, _exactly(size, rest, output))
@@ -127,31 +251,11 @@ async def _exactly(size: int, first: bytes, rest: AsyncIterator[bytes]) -> Async
             raise ConnectionFailed("the file ended early") from None
 
 
-async def _ask(session: Session, request: dict[str, Any], stdin: AsyncIterable[bytes] | None = None) -> dict[str, Any]:
-    async with aclosing(session.run_tool("files", orjson.dumps(request).decode(), stdin)) as output:
-        return (await _first_line(output))[0]
+async def _ask(place: Place, request: dict[str, Any], stdin: AsyncIterable[bytes] | None = None) -> dict[str, Any]:
+    return _done(await ask(place, "files", request, stdin))
 
 
-async def _first_line(output: AsyncGenerator[bytes, None]) -> tuple[dict[str, Any], bytes]:
-    """The tool's answer, and what already came after it."""
-    seen = b""
-    async for piece in output:
-        seen += piece
-        line, found, rest = seen.partition(b"\n")
-        if found:
-            return _answer(line), rest
-        if len(seen) > ANSWER_MAX:
-            break
-    raise ConnectionFailed("the sandbox gave no valid answer")
-
-
-def _answer(line: bytes) -> dict[str, Any]:
-    try:
-        answer = orjson.loads(line)
-    except orjson.JSONDecodeError:
-        answer = None
-    if not isinstance(answer, dict):
-        raise ConnectionFailed("the sandbox gave no valid answer")
+def _done(answer: dict[str, Any]) -> dict[str, Any]:
     if "error" in answer:
         _refuse(str(answer["error"]))
     return answer
@@ -167,6 +271,8 @@ def _refuse(word: str) -> NoReturn:
             raise InvalidRequest("path leads out of the workspace", field="path")
         case "directory":
             raise InvalidRequest("path names a directory", field="path")
+        case "exists":
+            raise InvalidRequest("something else is at this path already", field="path")
         case "special":
             raise InvalidRequest("path names neither a file nor a directory", field="path")
         case "incomplete":

@@ -134,9 +134,13 @@ def test_the_domain_reads_no_environment(module: str) -> None:
 
 #: from the outside in; a module may import those of later lines, and of its own
 ORDER = [
-    {"culler", "workspace"},
+    {"culler"},
+    {"sandboxes"},
     {"registry"},
     {"pool", "session"},
+    {"processes"},
+    {"workspace"},
+    {"tools"},
     {"channels", "retries", "surroundings"},
     {"requests"},
     {"execution"},
@@ -146,7 +150,7 @@ ORDER = [
     {"outputs"},
     {"backlog", "messages"},
     {"kernelspecs"},
-    {"memory", "models", "quotas", "states", "tasks"},
+    {"memory", "models", "quotas", "states", "tasks", "templates"},
     {"errors"},
 ]
 RANK = {f"sessions.{name}": rank for rank, names in enumerate(ORDER) for name in names}

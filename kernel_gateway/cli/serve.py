@@ -49,15 +49,19 @@ async def _serve(service: Service) -> None:
 def banner(service: Service) -> str:
     """What the operator is shown: address, isolation, key, and a call to paste."""
     key = service.local_key[0] if service.local_key else "$KEY"
-    url = f"http://{service.settings.host}:{service.port}"
+    scheme = "http" if service.certificate is None else "https"
+    url = f"{scheme}://{service.settings.host}:{service.port}"
     lines = [f"kernel-gateway listens on {url}", f"isolation: {service.backend.isolation}"]
     if trouble := service.readiness.trouble:
         lines += [f"NOT READY ({trouble.code}): {trouble.message}", f"  {trouble.resolution}"]
+    if service.certificate and service.settings.tls_certificate is None:
+        lines.append(f"certificate for clients to trust: {service.certificate}  (for example as SSL_CERT_FILE)")
     if service.local_key:
         lines.append(f"key of tenant local: {key}  (also in {service.local_key[1]})")
+    trust = "" if service.certificate is None else f"--cacert {service.certificate} "
     lines.append("try:")
     lines.append(
-        f"  curl -s {url}/v1/sessions/demo/execute -H 'Authorization: Bearer {key}' "
+        f"  curl -s {trust}{url}/v1/sessions/demo/execute -H 'Authorization: Bearer {key}' "
         """-d '{"code": "x = 40 + 2; x"}'"""
     )
     return "\n".join(lines)

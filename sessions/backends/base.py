@@ -32,8 +32,10 @@ class Launch:
     env: Mapping[str, str] = field(default_factory=dict)
     #: the workspace it shares with the session's earlier kernels; None before the first has one
     workspace: str | None = None
-    #: where in the workspace it starts
+    #: where in the workspace it starts; an absolute path: in `/tmp`
     cwd: str = ""
+    #: others use the workspace too, and have its `/tmp` in common
+    shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +12,6 @@ from kernel_gateway.dialects.native.models import Execute, result_json
 from kernel_gateway.handlers import JsonHandler
 from sessions.models import ExecuteRequest, SessionKey
 from sessions.session import Session
-from sessions.tasks import spawn
 
 
 def _ndjson(event: dict[str, Any]) -> bytes:
@@ -35,23 +33,11 @@ STREAMS: dict[str, Callable[[dict[str, Any]], bytes]] = {
 class ExecuteHandler(JsonHandler):
     """`/v1/sessions/{name}/execute`."""
 
-    _work: asyncio.Task[None] | None = None
-
     async def post(self, name: str) -> None:
         """Run a cell; the session is made on first use."""
         request = self.body(Execute).request(self.gateway.settings)
-        if self.http.stream.closed():
-            return  # the client has left already, and that is told only once
-        self._work = spawn(self._run(SessionKey(self.tenant, name), request), "execute")
-        await asyncio.wait({self._work})
-        if not self._work.cancelled():
-            self._work.result()
-
-    def on_connection_close(self) -> None:
-        """The client has left: its cell is interrupted, and the variables are kept."""
-        super().on_connection_close()
-        if self._work is not None:
-            self._work.cancel()
+        # When the client leaves, its cell is interrupted, and the variables are kept.
+        await self.while_client_stays(self._run(SessionKey(self.tenant, name), request))
 
     async def _run(self, key: SessionKey, request: ExecuteRequest) -> None:
         session = await self.gateway.registry.obtain(key)

@@ -42,18 +42,18 @@ class CreateSession(Body):
     language: str | None = None
     limits: LimitsBody | None = None
     env: dict[str, str] = Field(default_factory=dict)
-    idle_timeout: _Seconds | None = Field(None, description="seconds; at most the gateway's own")
+    idle_timeout: _Seconds | None = Field(None, description="seconds; at most `max_idle_timeout`")
     cwd: str = Field("", description="directory of the workspace to start in; made if absent")
 
-    def spec(self, defaults: SessionSpec) -> SessionSpec:
+    def spec(self, settings: Settings, defaults: SessionSpec) -> SessionSpec:
         """As the domain has it.
 
         Raises:
             InvalidRequest: a limit is above the gateway's, or a variable cannot be set.
         """
         idle_timeout = self.idle_timeout or defaults.idle_timeout
-        if idle_timeout > defaults.idle_timeout:
-            raise InvalidRequest(f"idle_timeout must be at most {defaults.idle_timeout:g} s", field="idle_timeout")
+        if idle_timeout > settings.max_idle_timeout:
+            raise InvalidRequest(f"idle_timeout must be at most {settings.max_idle_timeout:g} s", field="idle_timeout")
         return replace(
             defaults,
             language=defaults.language if self.language is None else self.language,

@@ -26,7 +26,7 @@ from sessions.backends.docker.profile import (
     WORKSPACE,
     DockerSettings,
     host_config,
-    volume_name,
+    volume_names,
 )
 from sessions.backends.docker.watch import Watch
 from sessions.errors import NotInitialized, StartFailed
@@ -138,7 +138,7 @@ class DockerBackend:
             labels=self.settings.labels,
             use_config_proxy=False,
             host_config=api.create_host_config(
-                **host_config(self.settings, launch.limits, workspace, gvisor=bool(self._gvisor))
+                **host_config(self.settings, launch.limits, workspace, gvisor=bool(self._gvisor), shared=launch.shared)
             ),
         )
         return str(container["Id"])
@@ -160,8 +160,9 @@ class DockerBackend:
         self._handles.pop(handle.id, None)
 
     async def delete_workspace(self, workspace: str) -> None:
-        """Delete a session's volume."""
-        await self._engine.call(self._delete_volume_blocking, volume_name(workspace))
+        """Delete a session's volumes."""
+        for name in volume_names(workspace):  # the engine does not mind when there is none
+            await self._engine.call(self._delete_volume_blocking, name)
 
     def _delete_volume_blocking(self, name: str) -> None:
         try:

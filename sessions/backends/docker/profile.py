@@ -18,12 +18,16 @@ UID = 65532
 IMAGE_DIR = "/opt/kernel"
 PYTHON = "/opt/venv/bin/python"
 HOME = "/home/kernel"
-WORKSPACE = "/workspace"
+#: where other services of this kind have it too
+WORKSPACE = "/home/user"
+TEMPORARY = "/tmp"  # noqa: S108
 FIRST_PORT = 50001
 
 INSTANCE_LABEL = "kernel-gateway.instance"
 
 _MIB = 1024**2
+_OWNER = f"uid={UID},gid={UID},mode=0700"
+_TEMPORARY_OPTIONS = "nosuid,nodev,size=64m,mode=1777"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +46,18 @@ class DockerSettings:
         return {INSTANCE_LABEL: self.instance}
 
 
-def host_config(settings: DockerSettings, limits: Limits, workspace: str, *, gvisor: bool) -> dict[str, Any]:
+def host_config(
+    settings: DockerSettings, limits: Limits, workspace: str, *, gvisor: bool, shared: bool = False
+) -> dict[str, Any]:
     """Arguments of the engine's host configuration for one kernel.
 
     Args:
         settings: of the deployment.
         limits: of the kernel.
-        workspace: the volume of the session's files.
+        workspace: the session's files.
         gvisor: the runtime was seen to be gVisor.
+        shared: others use the workspace too, and have `/tmp` in common.
     """
-    owner = f"uid={UID},gid={UID},mode=0700"
     return {
         "runtime": settings.runtime,
         "network_mode": settings.network,
@@ -60,10 +66,10 @@ def host_config(settings: DockerSettings, limits: Limits, workspace: str, *, gvi
         "read_only": True,
         "tmpfs": {
             # Code may be run from /tmp: compiling and running is what a sandbox is for.
-            "/tmp": "rw,exec,nosuid,nodev,size=64m,mode=1777",  # noqa: S108
-            HOME: f"rw,nosuid,nodev,size=16m,{owner}",
+            **({} if shared else {TEMPORARY: f"rw,exec,{_TEMPORARY_OPTIONS}"}),
+            HOME: f"rw,nosuid,nodev,size=16m,{_OWNER}",
         },
-        "mounts": [workspace_mount(settings, limits, workspace)],
+        "mounts": workspace_mounts(settings, limits, workspace, shared=shared),
         "shm_size": 16 * _MIB,
         "mem_limit": limits.memory,
         "memswap_limit": limits.memory,  # equal: no swap on top
@@ -97,23 +103,24 @@ def _process_limits(limits: Limits, *, gvisor: bool) -> dict[str, Any]:
     }
 
 
-def workspace_mount(settings: DockerSettings, limits: Limits, workspace: str) -> Mount:
-    """A session's files: memory of limited size, which lives as long as one of its kernels runs."""
-    options = {
-        "type": "tmpfs",
-        "device": "tmpfs",
-        "o": f"size={limits.disk},uid={UID},gid={UID},mode=0700,nosuid,nodev",
-    }
+def workspace_mounts(settings: DockerSettings, limits: Limits, workspace: str, *, shared: bool = False) -> list[Mount]:
+    """A session's files: memory of limited size, which lives as long as a container that has it runs."""
+    files, temporary = volume_names(workspace)
+    mounts = [_volume(settings, files, WORKSPACE, f"size={limits.disk},{_OWNER},nosuid,nodev")]
+    return [*mounts, _volume(settings, temporary, TEMPORARY, _TEMPORARY_OPTIONS)] if shared else mounts
+
+
+def _volume(settings: DockerSettings, name: str, target: str, options: str) -> Mount:
     return Mount(
-        target=WORKSPACE,
-        source=volume_name(workspace),
+        target=target,
+        source=name,
         type="volume",
         no_copy=True,
         labels=settings.labels,
-        driver_config=DriverConfig("local", options),
+        driver_config=DriverConfig("local", {"type": "tmpfs", "device": "tmpfs", "o": options}),
     )
 
 
-def volume_name(workspace: str) -> str:
-    """The volume of a workspace."""
-    return f"kernel-gateway-{workspace}"
+def volume_names(workspace: str) -> tuple[str, str]:
+    """The volumes of a workspace: its files, and its `/tmp` when that is shared."""
+    return f"kernel-gateway-{workspace}", f"kernel-gateway-{workspace}-tmp"

@@ -1,0 +1,68 @@
+"""Alibaba Cloud's AgentRun Code Interpreter: sandboxes of contexts, as `agentrun-sdk` speaks to them.
+
+Two planes: `/sandboxes/…` (data) runs and reads things, `/2025-09-10/…` (control) keeps templates and lists sandboxes.
+Sources: the requests and parsers of `agentrun-sdk` 0.0.18 and 0.0.54, and the vendor's page "Code Interpreter". A
+sandbox is a `Sandbox`, a context one of its sessions, an access key an entry of `access_keys`.
+"""
+
+from __future__ import annotations
+
+from kernel_gateway.dialects.agentrun.contexts import ContextHandler, ContextsHandler, ExecuteHandler
+from kernel_gateway.dialects.agentrun.control import AccessTokenHandler, TemplateHandler, TemplatesHandler
+from kernel_gateway.dialects.agentrun.files import (
+    DirectoryHandler,
+    DownloadHandler,
+    FileHandler,
+    MakeDirectoryHandler,
+    MoveHandler,
+    RemoveHandler,
+    StatHandler,
+)
+from kernel_gateway.dialects.agentrun.processes import CommandHandler, ProcessesHandler, ProcessHandler
+from kernel_gateway.dialects.agentrun.sandboxes import (
+    ControlSandboxesHandler,
+    HealthHandler,
+    SandboxesHandler,
+    SandboxHandler,
+    StopHandler,
+)
+from kernel_gateway.dialects.agentrun.uploads import UploadHandler
+from kernel_gateway.handlers import Dialect, Gateway, Route
+
+CONTROL = "/2025-09-10"
+
+
+def routes(gateway: Gateway) -> list[Route]:
+    """The API's paths."""
+    one = r"/sandboxes/([^/]+)"
+    table = (
+        (r"/sandboxes", SandboxesHandler),
+        (one, SandboxHandler),
+        (one + "/stop", StopHandler),
+        (one + "/health", HealthHandler),
+        (one + "/contexts", ContextsHandler),
+        (one + "/contexts/execute", ExecuteHandler),  # before what it looks like: a context of that name
+        (one + "/contexts/([^/]+)", ContextHandler),
+        (one + "/contexts/([^/]+)/execute", ExecuteHandler),
+        (one + "/files", FileHandler),
+        (one + "/filesystem", DirectoryHandler),
+        (one + "/filesystem/stat", StatHandler),
+        (one + "/filesystem/mkdir", MakeDirectoryHandler),
+        (one + "/filesystem/move", MoveHandler),
+        (one + "/filesystem/remove", RemoveHandler),
+        (one + "/filesystem/upload", UploadHandler),
+        (one + "/filesystem/download", DownloadHandler),
+        (one + "/processes", ProcessesHandler),
+        (one + "/processes/cmd", CommandHandler),
+        (one + "/processes/([0-9]{1,9})", ProcessHandler),
+        (CONTROL + "/agents/accessToken", AccessTokenHandler),
+        (CONTROL + "/templates", TemplatesHandler),
+        (CONTROL + "/templates/([^/]+)", TemplateHandler),
+        (CONTROL + "/sandboxes", ControlSandboxesHandler),
+        (CONTROL + one, SandboxHandler),
+        (CONTROL + one + "/stop", StopHandler),
+    )
+    return [(path, handler, {"gateway": gateway}) for path, handler in table]
+
+
+DIALECT = Dialect("agentrun", routes)

@@ -1,0 +1,149 @@
+"""A sandbox's files: as JSON, and as they are."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Any
+
+from kernel_gateway.dialects.agentrun.base import AgentRunHandler
+from kernel_gateway.dialects.agentrun.models import MakeDirectory, Move, Remove, WriteFile, time_of
+from kernel_gateway.errors import TooLarge
+from kernel_gateway.transfers import send_file
+from sessions import workspace
+from sessions.errors import FileNotFound, InvalidRequest
+from sessions.workspace import Entry, seen_path
+
+#: bytes of a file that is read as JSON
+READ_MAX = 8 * 1024**2
+DEPTH_MAX = 16
+DIRECTORY_MODE = "0755"
+FILE_MODE = "0644"
+
+
+def entry_model(entry: Entry) -> dict[str, Any]:
+    """An entry as clients see it."""
+    kept = {name: entry[name] for name in ("name", "size", "mode", "permissions", "owner", "group")}
+    kind = "symlink" if entry["type"] == "link" else entry["type"]
+    return kept | {"type": kind, "path": seen_path(entry["path"]), "modifiedTime": time_of(entry["modified"])}
+
+
+def mode_of(text: str | None, default: str) -> int:
+    """Permissions written in octal, as `644`.
+
+    Raises:
+        InvalidRequest: they are none, or would give more than reading, writing and running.
+    """
+    if not re.fullmatch("0?o?[0-7]{3}", text or default):
+        raise InvalidRequest("mode must be three octal digits, for example 644", field="mode")
+    return int((text or default)[-3:], 8)
+
+
+class FileHandler(AgentRunHandler):
+    """`/sandboxes/{id}/files`."""
+
+    async def get(self, sandbox_id: str) -> None:
+        """Read a file: text as it is, anything else in base64."""
+        sandbox, path = self.sandbox(sandbox_id), self.get_query_argument("path", strip=False)
+        entry = await workspace.stat_file(sandbox, path)
+        async with workspace.read_file(sandbox, path) as file:
+            if file.size > READ_MAX:
+                raise TooLarge(f"the file has {file.size} bytes: take /filesystem/download", size=file.size)
+            content = b"".join([piece async for piece in file.content])
+        try:
+            told = {"content": content.decode(), "encoding": "utf-8"}
+        except UnicodeDecodeError:
+            told = {"content": base64.b64encode(content).decode(), "encoding": "base64"}
+        self.finish_json(entry_model(entry) | told)
+
+    async def post(self, sandbox_id: str) -> None:
+        """Write a file."""
+        body = self.body(WriteFile)
+        content = _decoded(body)
+
+        async def pieces() -> AsyncIterator[bytes]:
+            yield content
+
+        size = await workspace.write_file(
+            self.sandbox(sandbox_id),
+            body.path,
+            len(content),
+            pieces(),
+            mode=mode_of(body.mode, FILE_MODE),
+            parents=body.createDir,
+        )
+        self.finish_json({"path": body.path, "size": size})
+
+
+def _decoded(body: WriteFile) -> bytes:
+    try:
+        if body.encoding == "base64":
+            return base64.b64decode(body.content, validate=True)
+        return body.content.encode(body.encoding or "utf-8")
+    except (binascii.Error, LookupError, UnicodeEncodeError, ValueError):
+        raise InvalidRequest("content is not of this encoding", field="encoding") from None
+
+
+class DirectoryHandler(AgentRunHandler):
+    """`/sandboxes/{id}/filesystem`."""
+
+    async def get(self, sandbox_id: str) -> None:
+        """List a directory."""
+        path = self.get_query_argument("path", "", strip=False)
+        entries = await workspace.list_files(self.sandbox(sandbox_id), path, self.number("depth", 1, DEPTH_MAX))
+        self.finish_json({"path": path or seen_path(""), "entries": [entry_model(entry) for entry in entries]})
+
+
+class StatHandler(AgentRunHandler):
+    """`/sandboxes/{id}/filesystem/stat`."""
+
+    async def get(self, sandbox_id: str) -> None:
+        """Describe an entry."""
+        path = self.get_query_argument("path", strip=False)
+        entry = entry_model(await workspace.stat_file(self.sandbox(sandbox_id), path))
+        self.finish_json({**entry, "entry": entry})
+
+
+class MakeDirectoryHandler(AgentRunHandler):
+    """`/sandboxes/{id}/filesystem/mkdir`."""
+
+    async def post(self, sandbox_id: str) -> None:
+        """Make a directory; nothing changes when there is one."""
+        body = self.body(MakeDirectory)
+        mode = mode_of(body.mode, DIRECTORY_MODE)
+        entry = await workspace.make_directory(self.sandbox(sandbox_id), body.path, mode, parents=body.parents)
+        self.finish_json({"entry": entry_model(entry)})
+
+
+class MoveHandler(AgentRunHandler):
+    """`/sandboxes/{id}/filesystem/move`."""
+
+    async def post(self, sandbox_id: str) -> None:
+        """Move an entry; done twice, it stays moved."""
+        body = self.body(Move)
+        entry = await workspace.move_file(self.sandbox(sandbox_id), body.source, body.destination)
+        self.finish_json({"entry": entry_model(entry)})
+
+
+class RemoveHandler(AgentRunHandler):
+    """`/sandboxes/{id}/filesystem/remove`."""
+
+    async def post(self, sandbox_id: str) -> None:
+        """Remove an entry with all below it; nothing changes when there is none."""
+        body = self.body(Remove)
+        with suppress(FileNotFound):
+            await workspace.delete_file(self.sandbox(sandbox_id), body.path)
+        self.finish_json({"entry": {"path": body.path}})
+
+
+class DownloadHandler(AgentRunHandler):
+    """`/sandboxes/{id}/filesystem/download`."""
+
+    async def get(self, sandbox_id: str) -> None:
+        """Send a file as it is."""
+        path = self.get_query_argument("path", strip=False)
+        async with workspace.read_file(self.sandbox(sandbox_id), path) as file:
+            await send_file(self, file, path)

@@ -1,0 +1,81 @@
+"""Sandboxes: make, list, look at, stop, delete; on both planes."""
+
+from __future__ import annotations
+
+from time import time
+from uuid import uuid4
+
+from kernel_gateway.dialects.agentrun.base import AgentRunHandler
+from kernel_gateway.dialects.agentrun.models import CreateSandbox, sandbox_model, time_of
+from sessions.models import SessionKey, valid_name
+
+PAGE_MAX = 100
+
+
+class ControlSandboxesHandler(AgentRunHandler):
+    """`/2025-09-10/sandboxes`."""
+
+    def get(self) -> None:
+        """List them, the latest first, a page at a time."""
+        found = [sandbox_model(sandbox) for sandbox in reversed(self.gateway.sandboxes.of(self.tenant))]
+        for field in ("status", "templateName", "templateType"):
+            if wanted := self.get_query_argument(field, ""):
+                found = [sandbox for sandbox in found if sandbox[field] == wanted]
+        size = self.number("maxResults", 10, PAGE_MAX)
+        start = self.number("nextToken", 1, len(found) + 1) - 1
+        more = str(start + size + 1) if len(found) > start + size else ""
+        self.finish_enveloped({"items": found[start : start + size], "nextToken": more})
+
+    async def post(self) -> None:
+        """Make one."""
+        body = self.body(CreateSandbox)
+        template = self.gateway.templates.get(self.tenant, body.templateName)
+        key = SessionKey(self.tenant, valid_name("sandboxId", body.sandboxId or str(uuid4())))
+        sandbox = await self.gateway.sandboxes.create(key, body.spec(template, self.gateway.settings))
+        self.finish_enveloped(sandbox_model(sandbox), flat=True)
+
+
+class SandboxesHandler(ControlSandboxesHandler):
+    """`/sandboxes`."""
+
+
+class SandboxHandler(AgentRunHandler):
+    """`/sandboxes/{id}`."""
+
+    def get(self, sandbox_id: str) -> None:
+        """Describe it; also when it has ended, for a while."""
+        self.finish_enveloped(sandbox_model(self.gateway.sandboxes.find(self.key(sandbox_id))), flat=True)
+
+    async def delete(self, sandbox_id: str) -> None:
+        """End it, and remember nothing of it."""
+        sandbox = await self.gateway.sandboxes.forget(self.key(sandbox_id))
+        self.finish_enveloped(sandbox_model(sandbox), flat=True)
+
+
+class StopHandler(AgentRunHandler):
+    """`/sandboxes/{id}/stop`."""
+
+    async def post(self, sandbox_id: str) -> None:
+        """End it; doing it again changes nothing."""
+        key = self.key(sandbox_id)
+        await self.gateway.sandboxes.end(key)
+        self.finish_enveloped(sandbox_model(self.gateway.sandboxes.find(key)), flat=True)
+
+
+class HealthHandler(AgentRunHandler):
+    """`/sandboxes/{id}/health`."""
+
+    async def get(self, sandbox_id: str) -> None:
+        """Whether it can be used."""
+        sandbox = self.gateway.sandboxes.find(self.key(sandbox_id))
+        if sandbox.ended_at is None:
+            await sandbox.ensure_holder()
+        self.finish_json(
+            {
+                "status": "ok" if sandbox.ended_at is None else "terminated",
+                "service": "sandbox-code-interpreter",
+                "version": "v1",
+                "timestamp": time_of(time()),
+                "uptime": round(sandbox.age() * 1e9),
+            }
+        )

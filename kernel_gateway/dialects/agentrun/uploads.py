@@ -1,0 +1,156 @@
+"""Uploads as forms: the field `path`, then the file."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import MultipartParser, parse_options_header
+
+from kernel_gateway.dialects.agentrun.base import SandboxAware
+from kernel_gateway.transfers import Upload
+from sessions import workspace
+from sessions.errors import InvalidRequest, NoSpace
+from sessions.sandboxes import Sandbox
+
+#: bytes of a form besides its file
+FORM_MAX = 64 * 1024
+#: what clients call the place that a file goes to
+PATHS = ("path", "current_path")
+FILE = "file"
+
+
+class Form:
+    """A form that is read as it arrives: fields are kept, the file's content is handed on in pieces."""
+
+    def __init__(self, boundary: bytes) -> None:
+        self.fields: dict[str, str] = {}
+        #: what has come of the file since it was last taken
+        self.pieces: list[bytes] = []
+        self.has_file = False
+        self.complete = False
+        self._name = ""
+        self._value = bytearray()
+        self._header = bytearray()
+        self._disposition = bytearray()
+        #: bytes of all that is no file
+        self._small = 0
+        self._parser = MultipartParser(
+            boundary,
+            {
+                "on_part_begin": self._part_began,
+                "on_header_begin": self._header_began,
+                "on_header_field": self._header_named,
+                "on_header_value": self._header_given,
+                "on_headers_finished": self._part_named,
+                "on_part_data": self._data,
+                "on_part_end": self._part_ended,
+                "on_end": self._ended,
+            },
+        )
+
+    def feed(self, chunk: bytes) -> None:
+        """Read on.
+
+        Raises:
+            InvalidRequest: it is no such form.
+        """
+        try:
+            self._parser.write(chunk)
+        except FormParserError:
+            raise InvalidRequest("the body is no valid multipart form", field="body") from None
+
+    def _part_began(self) -> None:
+        self._name = ""
+        self._value.clear()
+        self._disposition.clear()
+
+    def _header_began(self) -> None:
+        self._header.clear()
+
+    def _header_named(self, data: bytes, start: int, end: int) -> None:
+        self._keep(self._header, data[start:end])
+
+    def _header_given(self, data: bytes, start: int, end: int) -> None:
+        if self._header.lower() == b"content-disposition":
+            self._keep(self._disposition, data[start:end])
+
+    def _part_named(self) -> None:
+        _, options = parse_options_header(bytes(self._disposition))
+        self._name = options.get(b"name", b"").decode("utf-8", "replace")
+        if self._name == FILE:
+            if self.has_file:
+                raise InvalidRequest("one file at a time", field=FILE)
+            self.has_file = True
+
+    def _data(self, data: bytes, start: int, end: int) -> None:
+        if self._name == FILE:
+            self.pieces.append(data[start:end])
+        else:
+            self._keep(self._value, data[start:end])
+
+    def _keep(self, kept: bytearray, more: bytes) -> None:
+        self._small += len(more)
+        if self._small > FORM_MAX:
+            raise InvalidRequest("the form holds too much besides its file", field="body")
+        kept += more
+
+    def _part_ended(self) -> None:
+        if self._name != FILE:
+            self.fields[self._name] = self._value.decode("utf-8", "replace")
+
+    def _ended(self) -> None:
+        self.complete = True
+
+
+class UploadHandler(SandboxAware):
+    """`/sandboxes/{id}/filesystem/upload`."""
+
+    _upload: Upload | None = None
+    _form: Form
+    _sandbox: Sandbox
+    _path = ""
+
+    def prepare(self) -> None:
+        """Get ready for the form before it is read."""
+        super().prepare()
+        if self.request.method != "POST":
+            return
+        disk = self.gateway.settings.disk
+        if (self.announced or 0) > disk + FORM_MAX:
+            raise NoSpace(f"the file is larger than any workspace ({disk} bytes)", size=self.announced)
+        kind, options = parse_options_header(self.request.headers.get("Content-Type", ""))
+        if kind != b"multipart/form-data" or not options.get(b"boundary"):
+            raise InvalidRequest("an upload is a multipart form", field="Content-Type")
+        self._sandbox = self.sandbox(self.path_args[0])
+        self._form = Form(options[b"boundary"])
+        self.http.set_max_body_size(disk + FORM_MAX)
+
+    async def data_received(self, chunk: bytes) -> None:
+        """Read on, and hand on what there is of the file; the client waits while the sandbox does."""
+        self._form.feed(chunk)
+        pieces, self._form.pieces = self._form.pieces, []
+        if self._form.has_file and self._upload is None:
+            self._path = next((self._form.fields[name] for name in PATHS if name in self._form.fields), "")
+            if not self._path:
+                raise InvalidRequest("the field `path` must come before the file", field="path")
+            write: Any = partial(workspace.write_file, self._sandbox, self._path, None, mode=0o644)
+            self._upload = Upload(write)
+        for piece in pieces:
+            if self._upload is not None:
+                await self._upload.send(piece)
+
+    def on_connection_close(self) -> None:
+        """The client has left: what there is of the file is dropped."""
+        super().on_connection_close()
+        if self._upload is not None:
+            self._upload.abandon()
+
+    async def post(self, _sandbox_id: str) -> None:
+        """Keep the file."""
+        if self._upload is None or not self._form.complete:
+            if self._upload is not None:
+                self._upload.abandon()
+            raise InvalidRequest("the form has no file, or no end", field=FILE)
+        self.finish_json({"path": self._path, "size": await self._upload.finish()})

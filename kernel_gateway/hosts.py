@@ -1,0 +1,58 @@
+"""A Host header with a scheme, made plain before tornado sees it.
+
+Clients of Alibaba Cloud's OpenAPI always speak https to their control plane. Given `http://http://host:port` as its
+endpoint they speak http, and send `Host: http://host:port`, which tornado refuses since 6.5. What was signed is that
+header as it was sent; `signatures.py` knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+from tornado.httputil import (
+    HTTPConnection,
+    HTTPHeaders,
+    HTTPMessageDelegate,
+    HTTPServerConnectionDelegate,
+    RequestStartLine,
+    ResponseStartLine,
+)
+
+_SCHEME = "http://"
+
+
+class PlainHosts(HTTPServerConnectionDelegate):
+    """Stands before the application, and passes everything on."""
+
+    def __init__(self, application: HTTPServerConnectionDelegate) -> None:
+        self._application = application
+
+    def start_request(self, server_conn: object, request_conn: HTTPConnection) -> HTTPMessageDelegate:
+        """Called by tornado for each request."""
+        return _PlainHost(self._application.start_request(server_conn, request_conn))
+
+    def on_close(self, server_conn: object) -> None:
+        """Called by tornado when a connection has ended."""
+        self._application.on_close(server_conn)
+
+
+class _PlainHost(HTTPMessageDelegate):
+    def __init__(self, request: HTTPMessageDelegate) -> None:
+        self._request = request
+
+    def headers_received(
+        self, start_line: RequestStartLine | ResponseStartLine, headers: HTTPHeaders
+    ) -> Awaitable[None] | None:
+        host = headers.get("Host", "")
+        if host.startswith(_SCHEME):
+            headers["Host"] = host.removeprefix(_SCHEME)
+        return self._request.headers_received(start_line, headers)
+
+    def data_received(self, chunk: bytes) -> Awaitable[None] | None:
+        return self._request.data_received(chunk)
+
+    def finish(self) -> None:
+        self._request.finish()
+
+    def on_connection_close(self) -> None:
+        self._request.on_connection_close()

@@ -1,11 +1,12 @@
 # Two commands are enough: `make serve` and `make test`. Both set up what they need.
 .DEFAULT_GOAL := help
-.PHONY: help setup engine browser image serve lint test bench readme clean
+.PHONY: help setup engine browser sdks image serve lint test bench readme clean
 
 VENV := .venv
 BIN := $(VENV)/bin
 PYTHON ?= python3
 SETUP := $(VENV)/.setup
+SDKS := agentrun agentrun-early
 HAVE_DOCKER = docker version >/dev/null 2>&1
 
 help: ## show this
@@ -39,7 +40,15 @@ lint: setup ## ruff, mypy, shell scripts
 	$(BIN)/mypy
 	$(BIN)/shellcheck .ci/run kernel_image/build.sh tests/engine/setup.sh tests/clients/setup.sh tests/clients/browser.sh
 
-test: setup engine browser image ## every test, with a real engine, real gVisor and a real browser (Debian, root)
+sdks: $(addprefix .venv-,$(addsuffix /.setup,$(SDKS))) ## make an environment for each client that needs its own
+
+.venv-%/.setup: pyproject.toml
+	$(PYTHON) -m venv --clear .venv-$*
+	.venv-$*/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+	.venv-$*/bin/python -m pip install --progress-bar off --quiet --group $*
+	@touch $@
+
+test: setup engine browser sdks image ## every test, with a real engine, real gVisor and a real browser (Debian, root)
 	$(BIN)/pytest $(FLAGS)
 
 bench: setup engine image ## what an execution costs, beside a raw client and beside jupyter_kernel_gateway
@@ -49,5 +58,5 @@ bench: setup engine image ## what an execution costs, beside a raw client and be
 readme: setup ## write the generated parts of the READMEs anew
 	$(BIN)/python -m tests.readme
 
-clean: ## forget .venv, .venv-peer and caches
-	rm -rf $(VENV) .venv-peer .mypy_cache .ruff_cache .pytest_cache
+clean: ## forget all environments and caches
+	rm -rf $(VENV) .venv-* .mypy_cache .ruff_cache .pytest_cache

@@ -139,13 +139,12 @@ class Service:
         return frozenset(hosts | {*LOOPBACK_NAMES, self.settings.host} if self.settings.loopback else hosts)
 
     def _tls(self) -> ssl.SSLContext | None:
-        if not self.settings.tls:
-            return None
-        self.certificate, key = self.settings.tls_certificate, self.settings.tls_key
-        if self.certificate is None or key is None:
-            names = self._hosts() | {*LOOPBACK_NAMES, self.settings.host}
-            self.certificate, key = tls.own_certificate(self.state_dir, names)
-        return tls.context(self.certificate, key)
+        self.certificate = self.settings.tls_certificate
+        if self.certificate is None and self.settings.tls:
+            self.certificate = tls.own_certificate(
+                self.state_dir, self._hosts() | {*LOOPBACK_NAMES, self.settings.host}
+            )
+        return tls.context(self.certificate) if self.certificate else None
 
     async def start(self) -> Self:
         """Listen, prove the sandbox, and begin to keep kernels warm.

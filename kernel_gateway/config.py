@@ -112,9 +112,10 @@ class Settings(BaseSettings):
         description="tenant:id:secret,tenant:id:secret; access keys of clients that sign, as the AgentRun SDK",
         repr=False,
     )
-    tls: bool = Field(False, description="serve https; without tls_certificate, with a certificate of its own making")  # noqa: FBT003
-    tls_certificate: Path | None = Field(None, description="PEM file with the certificate, and those of its issuers")
-    tls_key: Path | None = Field(None, description="PEM file with the certificate's private key")
+    tls: bool = Field(False, description="serve https, with a certificate of its own making unless one is given")  # noqa: FBT003
+    tls_certificate: Path | None = Field(
+        None, description="PEM file with the certificate, its issuers' and its private key: serve https with it"
+    )
     idle_timeout: Seconds = Field(300, description="seconds without activity after which a session is ended")
     max_idle_timeout: Seconds = Field(3600, description="the longest idle timeout that a client may ask for")
     max_lifetime: float = Field(
@@ -144,10 +145,6 @@ class Settings(BaseSettings):
             raise ValueError(
                 f"host {self.host} is not loopback: isolation `process` is no sandbox and stays on loopback"
             )
-        if (self.tls_certificate is None) is not (self.tls_key is None):
-            raise ValueError("tls_certificate and tls_key belong together")
-        if self.tls_certificate is not None and not self.tls:
-            raise ValueError("tls_certificate is given: set tls too")
         if self.idle_timeout > self.max_idle_timeout:
             raise ValueError("idle_timeout is above max_idle_timeout")
         if self.execute_timeout > self.max_execute_timeout:

@@ -17,32 +17,39 @@ VALID = timedelta(days=365)
 RENEW = timedelta(days=30)
 
 
-def context(certificate: Path, key: Path) -> ssl.SSLContext:
+def context(certificate: Path) -> ssl.SSLContext:
     """What the server speaks TLS with.
 
+    Args:
+        certificate: a PEM file with the certificate, its issuers' and its private key.
+
     Raises:
-        OSError: a file cannot be read, or is none of its kind (ssl.SSLError is one).
+        OSError: it cannot be read, or is no such file (`ssl.SSLError` is one).
     """
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     made.minimum_version = ssl.TLSVersion.TLSv1_2
-    made.load_cert_chain(certificate, key)
+    made.load_cert_chain(certificate)
     return made
 
 
-def own_certificate(directory: Path, names: frozenset[str]) -> tuple[Path, Path]:
+def own_certificate(directory: Path, names: frozenset[str]) -> Path:
     """A self-signed certificate for these names, kept over restarts: clients may have been told to trust it.
 
     Args:
-        directory: where it is kept.
+        directory: where it is kept: with its key in `tls.key`, alone in `tls.pem` for clients.
         names: host names and addresses it is for.
 
     Returns:
-        the certificate's file, and its private key's, which only its user can read.
+        the file with its key, which only its user can read.
     """
-    certificate, key = directory / "tls.pem", directory / "tls.key"
-    if not (certificate.exists() and key.exists() and _is_good(certificate, names)):
-        _make(certificate, key, names)
-    return certificate, key
+    private, public = directory / "tls.key", directory / "tls.pem"
+    if not (private.exists() and public.exists() and _is_good(public, names)):
+        key, certificate = _made(names)
+        private.unlink(missing_ok=True)
+        private.touch(mode=0o600, exist_ok=False)
+        private.write_bytes(key + certificate)
+        public.write_bytes(certificate)
+    return private
 
 
 def _is_good(path: Path, names: frozenset[str]) -> bool:
@@ -55,11 +62,12 @@ def _is_good(path: Path, names: frozenset[str]) -> bool:
     return names <= covered and present.not_valid_after_utc - datetime.now(UTC) > RENEW
 
 
-def _make(certificate: Path, key: Path, names: frozenset[str]) -> None:
+def _made(names: frozenset[str]) -> tuple[bytes, bytes]:
+    """A new private key and its certificate, in PEM."""
     private = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "sandboxed-kernel-gateway")])
     now = datetime.now(UTC)
-    made = (
+    certificate = (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(subject)
@@ -73,14 +81,10 @@ def _make(certificate: Path, key: Path, names: frozenset[str]) -> None:
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(private.public_key()), critical=False)
         .sign(private, hashes.SHA256())
     )
-    key.unlink(missing_ok=True)
-    key.touch(mode=0o600, exist_ok=False)
-    key.write_bytes(
-        private.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
+    key = private.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-    certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    return key, certificate.public_bytes(serialization.Encoding.PEM)
 
 
 def _name(name: str) -> x509.GeneralName:

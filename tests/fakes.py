@@ -47,6 +47,7 @@ from sessions.pool import Pool
 from sessions.quotas import Quotas, TenantLimits
 from sessions.readiness import Readiness
 from sessions.registry import Registry
+from sessions.sandboxes import Sandboxes
 from sessions.session import Session
 from sessions.surroundings import Surroundings
 from sessions.tasks import spawn
@@ -511,6 +512,7 @@ class World:
         self.observed: list[tuple[SessionKey, ExecuteRequest, ExecutionResult]] = []
         around = Surroundings(self.pool, self.quotas, self.clock, self._observe, patience or PATIENCE)
         self.registry = Registry(PLAIN, defaults, around)
+        self.sandboxes = Sandboxes(self.registry, around)
         self.around = around
 
     def _observe(self, key: SessionKey, request: ExecuteRequest, ended: ExecutionResult) -> None:
@@ -522,6 +524,7 @@ class World:
 
     async def close(self) -> None:
         """Shut down, as the gateway does."""
+        await self.sandboxes.close()
         await self.registry.close()
         await self.pool.close()
 

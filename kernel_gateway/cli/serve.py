@@ -54,11 +54,12 @@ def banner(service: Service) -> str:
     lines = [f"kernel-gateway listens on {url}", f"isolation: {service.backend.isolation}"]
     if trouble := service.readiness.trouble:
         lines += [f"NOT READY ({trouble.code}): {trouble.message}", f"  {trouble.resolution}"]
-    if service.certificate and service.settings.tls_certificate is None:
-        lines.append(f"certificate for clients to trust: {service.certificate}  (for example as SSL_CERT_FILE)")
+    own = service.state_dir / "tls.pem" if service.certificate and not service.settings.tls_certificate else None
+    if own:
+        lines.append(f"certificate for clients to trust: {own}  (for example as SSL_CERT_FILE)")
     if service.local_key:
         lines.append(f"key of tenant local: {key}  (also in {service.local_key[1]})")
-    trust = "" if service.certificate is None else f"--cacert {service.certificate} "
+    trust = f"--cacert {own} " if own else ""
     lines.append("try:")
     lines.append(
         f"  curl -s {trust}{url}/v1/sessions/demo/execute -H 'Authorization: Bearer {key}' "

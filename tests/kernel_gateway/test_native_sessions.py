@@ -111,7 +111,7 @@ def test_limits_can_be_lowered(gateway: Gateway, session: str) -> None:
         {"limits": {"output": "11m"}},
         {"limits": {"colour": 1}},
         {"limits": []},
-        {"idle_timeout": 301},
+        {"idle_timeout": 3601},
         {"idle_timeout": 0},
         {"idle_timeout": True},
         {"env": {"LD_PRELOAD": "evil.so"}},

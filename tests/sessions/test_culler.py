@@ -21,7 +21,7 @@ IDLE_TIMEOUT = SessionSpec().idle_timeout
 
 @pytest.fixture
 def culler(world: World) -> Culler:
-    return Culler(world.registry)
+    return Culler(world.registry, world.sandboxes)
 
 
 def gone(world: World, session: Session) -> bool:
@@ -99,7 +99,7 @@ async def test_a_dead_one_goes_when_its_time_has_come(world: World, culler: Cull
 
 
 async def test_one_that_grew_old_is_ended_even_while_it_runs(world: World, session: Session) -> None:
-    culler = Culler(world.registry, max_lifetime=3600)
+    culler = Culler(world.registry, world.sandboxes, max_lifetime=3600)
     running = spawn(run(session, SLEEP), "client")
     await until(lambda: world.backend.kernel.executed)
     world.clock.passes(3599)

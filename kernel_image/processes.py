@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 #: bytes kept of each of the two outputs
 OUTPUT_MAX = 2 * 1024**2
@@ -49,7 +49,7 @@ def main(argument: str, stdin: BinaryIO, stdout: BinaryIO) -> None:
 class _Output(threading.Thread):
     """Reads one output to its end and keeps its beginning."""
 
-    def __init__(self, pipe: BinaryIO) -> None:
+    def __init__(self, pipe: IO[bytes]) -> None:
         super().__init__(daemon=True)
         self.kept = bytearray()
         self.truncated = False

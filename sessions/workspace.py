@@ -104,9 +104,10 @@ async def stat_file(place: Place, path: str) -> Entry:
 
 
 def _entry_of(answer: dict[str, Any]) -> Entry:
-    if not _is_entry(entry := answer.get("entry")):
+    entry = answer.get("entry")
+    if not isinstance(entry, dict) or not _is_entry(entry):
         raise ConnectionFailed("the sandbox gave no valid answer")
-    return dict(entry)
+    return entry
 
 
 def _is_entry(value: object) -> bool:

@@ -38,8 +38,8 @@ class SandboxAware(BaseHandler):
     def render_failure(self, failure: SessionError) -> dict[str, Any]:
         """What these clients read stands flat beside the gateway's own form."""
         code = CODES.get(HTTPStatus(self.get_status()), "ERR_INTERNAL_SERVER")
-        told = {"code": code, "requestId": self.request_id, "message": f"{failure.message} {failure.resolution}"}
-        return super().render_failure(failure) | told
+        message = f"{failure.message.rstrip('.')}. {failure.resolution}"
+        return super().render_failure(failure) | {"code": code, "requestId": self.request_id, "message": message}
 
     def key(self, sandbox_id: str) -> SessionKey:
         """The domain's name of a sandbox.

@@ -13,7 +13,7 @@ from sessions.models import Limits, valid_env
 from sessions.sandboxes import Sandbox, SandboxSpec
 from sessions.templates import Template
 
-CODE_INTERPRETER = "CodeInterpreter"
+CODE_INTERPRETER: Literal["CodeInterpreter"] = "CodeInterpreter"
 _MIB = 1024**2
 #: seconds
 _Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]

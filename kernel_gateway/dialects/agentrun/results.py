@@ -67,4 +67,4 @@ def _failure(result: ExecutionResult) -> Item | None:
     if result.error is None:
         return None
     name = NAMES.get(result.status, result.error.name)
-    return _error(name, f"{result.error.message} {result.error.resolution}", [])
+    return _error(name, f"{result.error.message.rstrip('.')}. {result.error.resolution}", [])

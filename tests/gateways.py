@@ -45,6 +45,8 @@ class Gateway:
         """One request as a tenant; None: without a key."""
         headers = options.pop("headers", {}) | ({"Authorization": f"Bearer {KEYS[tenant]}"} if tenant else {})
         options.setdefault("timeout", 120)
+        if self.url.startswith("https:"):
+            options.setdefault("verify", str(self.state_dir / "tls.pem"))
         return self.http.request(method, f"{self.url}{path}", headers=headers, **options)
 
     def execute(self, session: str, code: str, *, tenant: str = "alice", **fields: Any) -> dict[str, Any]:

@@ -433,7 +433,7 @@ async def test_a_directory_elsewhere_and_an_unknown_language_make_no_session(wor
     with pytest.raises(InvalidRequest):
         await sandbox.default_session("cobol")
     assert (sandbox.sessions(), world.backend.asked) == ([], 1)
-    assert (await sandbox.create_session("python", "/tmp/x")).spec.cwd == "/tmp/x"  # noqa: S108 - the sandbox's
+    assert (await sandbox.create_session("python", "/tmp/x")).spec.cwd == "/tmp/x"
 
 
 async def test_a_session_that_does_not_start_costs_the_sandbox_nothing(world: World, sandbox: Sandbox) -> None:

@@ -42,8 +42,9 @@ PULSE_TIMEOUT = 5.0
 class SandboxSpec:
     """How a sandbox is to be made."""
 
-    #: the name of what it was made from
+    #: the name of what it was made from, and its id
     template: str
+    template_id: str = ""
     #: of each of its containers; `disk` of the workspace
     limits: Limits = field(default_factory=Limits)
     env: Mapping[str, str] = field(default_factory=dict)

@@ -76,6 +76,7 @@ class CreateSandbox(Body):
         idle = self.sandboxIdleTimeoutSeconds or self.sandboxIdleTimeoutInSeconds or wanted.sandboxIdleTimeoutInSeconds
         return SandboxSpec(
             template=template.name,
+            template_id=template.id,
             limits=Limits(
                 memory=_at_most(own.memory, wanted.memory, _MIB),
                 cpus=min(own.cpus, wanted.cpu or own.cpus),
@@ -190,7 +191,7 @@ def sandbox_model(sandbox: Sandbox) -> dict[str, Any]:
     told = {"reason": sandbox.end_reason, "filesLost": sandbox.loss}
     model = {
         "sandboxId": sandbox.key.name,
-        "templateId": sandbox.spec.template,
+        "templateId": sandbox.spec.template_id,
         "templateName": sandbox.spec.template,
         "templateType": CODE_INTERPRETER,
         "status": "READY" if ended is None else "TERMINATED",

@@ -93,13 +93,23 @@ class Signature:
 
 
 def _pairs(query: str) -> list[tuple[str, str]]:
-    parts = (part.partition("=") for part in query.split("&") if "=" in part)
-    return [(unquote_plus(name), unquote_plus(value)) for name, _, value in parts]
+    """Names and values, sorted and encoded.
+
+    The signers leave out what has no `=`, and one of them does not encode names. Neither is done here: what we go by
+    would not be what was signed. Their clients send no such thing.
+    """
+    parts = (part.partition("=") for part in query.split("&") if part)
+    plain = sorted((unquote_plus(name), unquote_plus(value)) for name, _, value in parts)
+    return [(_encoded(name), _encoded(value)) for name, value in plain]
+
+
+def _encoded(text: str) -> str:
+    return quote(text, safe="~")
 
 
 def _query_agentrun4(query: str) -> str:
-    return "&".join(f"{quote(name, safe='~')}={quote(value, safe='~')}" for name, value in sorted(_pairs(query)))
+    return "&".join(f"{name}={value}" for name, value in _pairs(query))
 
 
 def _query_acs3(query: str) -> str:
-    return "&".join(f"{name}={quote(value, safe='~')}" if value else name for name, value in sorted(_pairs(query)))
+    return "&".join(f"{name}={value}" if value else name for name, value in _pairs(query))

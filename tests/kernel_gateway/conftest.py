@@ -12,6 +12,7 @@ import pytest
 
 from tests import gateways
 from tests.gateways import KEYS, Gateway
+from tests.kernel_gateway.agentrun import Box, boxed, create
 
 ISOLATIONS = ["process", pytest.param("docker", marks=pytest.mark.engine)]
 
@@ -58,3 +59,17 @@ def kernel(gateway: Gateway) -> Iterator[str]:
     assert made.status_code == 201, made.text
     yield made.json()["id"]
     gateway.call("DELETE", f"/api/kernels/{made.json()['id']}")
+
+
+@pytest.fixture
+def own_box(gateway: Gateway) -> Iterator[Box]:
+    """An AgentRun sandbox that no other test uses."""
+    with boxed(gateway) as box:
+        yield box
+
+
+@pytest.fixture
+def box(gateway: Gateway) -> Box:
+    """An AgentRun sandbox that tests share when they leave no trace in it."""
+    assert create(gateway, sandboxId="shared", sandboxIdleTimeoutSeconds=3600).status_code in {200, 409}
+    return Box(gateway, "shared")

@@ -45,7 +45,7 @@ def routes() -> list[tuple[str, type[BaseHandler]]]:
 
 def path_for(pattern: str) -> str:
     """A path that fits a route's pattern."""
-    path = re.sub(r"\([^)]*\)|\.\*", "nobody", pattern).replace("/?", "").replace("\\", "")
+    path = re.sub(r"\([^)]*\)|\.\*", "nobody", pattern.replace("([0-9]{1,9})", "1")).replace("/?", "").replace("\\", "")
     assert re.fullmatch(pattern, path)
     return path
 

@@ -75,6 +75,22 @@ class AgentRunHandler(SandboxAware, JsonHandler):
             raise Unauthorized("the body is not the one that was signed")
         return super().body(model)
 
+    def path_argument(self, default: str | None = None) -> str:
+        """The path in the query as it is: tornado's own reading has blanks where it holds control characters.
+
+        Args:
+            default: what it is when there is none.
+
+        Raises:
+            InvalidRequest: there is none, or it is no text.
+        """
+        values = self.request.query_arguments.get("path")
+        if values:
+            return self.decode_argument(values[-1], "path")
+        if default is None:
+            raise InvalidRequest("the query names no path", field="path")
+        return default
+
     def number(self, name: str, default: int, most: int) -> int:
         """A number of the query, from 1 on.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import unquote
 
 from kernel_gateway.dialects.agentrun.base import AgentRunHandler
 from kernel_gateway.dialects.agentrun.models import CODE_INTERPRETER, TemplateBody, template_model
@@ -36,17 +35,17 @@ class TemplateHandler(AgentRunHandler):
 
     def get(self, name: str) -> None:
         """Describe it."""
-        self.finish_enveloped(template_model(self.gateway.templates.get(self.tenant, unquote(name))))
+        self.finish_enveloped(template_model(self.gateway.templates.get(self.tenant, name)))
 
     def put(self, name: str) -> None:
         """Change what the body names."""
-        name, body = unquote(name), self.body(TemplateBody).checked()
+        body = self.body(TemplateBody).checked()
         content = {**self.gateway.templates.get(self.tenant, name).content, **_content(body)}
         self.finish_enveloped(template_model(self.gateway.templates.update(self.tenant, name, content)))
 
     def delete(self, name: str) -> None:
         """Keep it no longer."""
-        self.finish_enveloped(template_model(self.gateway.templates.delete(self.tenant, unquote(name))))
+        self.finish_enveloped(template_model(self.gateway.templates.delete(self.tenant, name)))
 
 
 class AccessTokenHandler(AgentRunHandler):

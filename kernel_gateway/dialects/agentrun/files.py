@@ -47,7 +47,7 @@ class FileHandler(AgentRunHandler):
 
     async def get(self, sandbox_id: str) -> None:
         """Read a file: text as it is, anything else in base64."""
-        sandbox, path = self.sandbox(sandbox_id), self.get_query_argument("path", strip=False)
+        sandbox, path = self.sandbox(sandbox_id), self.path_argument()
         entry = await workspace.stat_file(sandbox, path)
         async with workspace.read_file(sandbox, path) as file:
             if file.size > READ_MAX:
@@ -92,7 +92,7 @@ class DirectoryHandler(AgentRunHandler):
 
     async def get(self, sandbox_id: str) -> None:
         """List a directory."""
-        path = self.get_query_argument("path", "", strip=False)
+        path = self.path_argument("")
         entries = await workspace.list_files(self.sandbox(sandbox_id), path, self.number("depth", 1, DEPTH_MAX))
         self.finish_json({"path": path or seen_path(""), "entries": [entry_model(entry) for entry in entries]})
 
@@ -102,7 +102,7 @@ class StatHandler(AgentRunHandler):
 
     async def get(self, sandbox_id: str) -> None:
         """Describe an entry."""
-        path = self.get_query_argument("path", strip=False)
+        path = self.path_argument()
         entry = entry_model(await workspace.stat_file(self.sandbox(sandbox_id), path))
         self.finish_json({**entry, "entry": entry})
 
@@ -144,6 +144,6 @@ class DownloadHandler(AgentRunHandler):
 
     async def get(self, sandbox_id: str) -> None:
         """Send a file as it is."""
-        path = self.get_query_argument("path", strip=False)
+        path = self.path_argument()
         async with workspace.read_file(self.sandbox(sandbox_id), path) as file:
             await send_file(self, file, path)

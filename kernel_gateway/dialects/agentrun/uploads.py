@@ -11,7 +11,7 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from kernel_gateway.dialects.agentrun.base import SandboxAware
 from kernel_gateway.transfers import Upload
 from sessions import workspace
-from sessions.errors import InvalidRequest, NoSpace
+from sessions.errors import InvalidRequest, NoSpace, SessionError
 from sessions.sandboxes import Sandbox
 
 #: bytes of a form besides its file
@@ -108,9 +108,12 @@ class UploadHandler(SandboxAware):
     """`/sandboxes/{id}/filesystem/upload`."""
 
     _upload: Upload | None = None
+    #: why it is not taken; told when all of it was read, because tornado would only end the connection
+    _refusal: SessionError | None = None
     _form: Form
     _sandbox: Sandbox
     _path = ""
+    _size = 0
 
     def prepare(self) -> None:
         """Get ready for the form before it is read."""
@@ -128,7 +131,20 @@ class UploadHandler(SandboxAware):
         self.http.set_max_body_size(disk + FORM_MAX)
 
     async def data_received(self, chunk: bytes) -> None:
-        """Read on, and hand on what there is of the file; the client waits while the sandbox does."""
+        """Read on, unless it is refused already."""
+        if self._refusal is None:
+            try:
+                await self._take(chunk)
+            except SessionError as refusal:
+                self._refuse(refusal)
+
+    def _refuse(self, refusal: SessionError) -> None:
+        self._refusal = refusal
+        if self._upload is not None:
+            self._upload.abandon()
+
+    async def _take(self, chunk: bytes) -> None:
+        """Hand on what there is of the file; the client waits while the sandbox does."""
         self._form.feed(chunk)
         pieces, self._form.pieces = self._form.pieces, []
         if self._form.has_file and self._upload is None:
@@ -138,6 +154,9 @@ class UploadHandler(SandboxAware):
             write: Any = partial(workspace.write_file, self._sandbox, self._path, None, mode=0o644)
             self._upload = Upload(write)
         for piece in pieces:
+            self._size += len(piece)
+            if self._size > self._sandbox.limits.disk:
+                raise NoSpace(f"the file is larger than the workspace ({self._sandbox.limits.disk} bytes)")
             if self._upload is not None:
                 await self._upload.send(piece)
 
@@ -149,8 +168,10 @@ class UploadHandler(SandboxAware):
 
     async def post(self, _sandbox_id: str) -> None:
         """Keep the file."""
-        if self._upload is None or not self._form.complete:
-            if self._upload is not None:
-                self._upload.abandon()
-            raise InvalidRequest("the form has no file, or no end", field=FILE)
+        if self._refusal is None and not self._form.complete:
+            self._refuse(InvalidRequest("the form has no end", field="body"))
+        if self._refusal is not None:
+            raise self._refusal
+        if self._upload is None:
+            raise InvalidRequest("the form has no file", field=FILE)
         self.finish_json({"path": self._path, "size": await self._upload.finish()})

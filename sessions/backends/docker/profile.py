@@ -22,6 +22,8 @@ HOME = "/home/kernel"
 WORKSPACE = "/home/user"
 TEMPORARY = "/tmp"  # noqa: S108
 FIRST_PORT = 50001
+#: the engine takes less for no limit at all, or for none that it knows
+CPUS_MIN = 0.01
 
 INSTANCE_LABEL = "kernel-gateway.instance"
 
@@ -73,7 +75,7 @@ def host_config(
         "shm_size": 16 * _MIB,
         "mem_limit": limits.memory,
         "memswap_limit": limits.memory,  # equal: no swap on top
-        "nano_cpus": int(limits.cpus * 1e9),
+        "nano_cpus": int(max(limits.cpus, CPUS_MIN) * 1e9),
         **_process_limits(limits, gvisor=gvisor),
         # What a kernel writes to its standard output would fill the host's disk.
         "log_config": LogConfig(type="none"),

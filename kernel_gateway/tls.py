@@ -24,11 +24,14 @@ def context(certificate: Path) -> ssl.SSLContext:
         certificate: a PEM file with the certificate, its issuers' and its private key.
 
     Raises:
-        OSError: it cannot be read, or is no such file (`ssl.SSLError` is one).
+        OSError: it cannot be read, or is no such file.
     """
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     made.minimum_version = ssl.TLSVersion.TLSv1_2
-    made.load_cert_chain(certificate)
+    try:
+        made.load_cert_chain(certificate, password="")  # or it would be asked for on the terminal
+    except OSError as error:
+        raise OSError(f"{certificate} is no PEM file with a certificate and its key that can be read: {error}") from None
     return made
 
 
@@ -43,7 +46,7 @@ def own_certificate(directory: Path, names: frozenset[str]) -> Path:
         the file with its key, which only its user can read.
     """
     private, public = directory / "tls.key", directory / "tls.pem"
-    if not (private.exists() and public.exists() and _is_good(public, names)):
+    if not _is_good(private, public, names):
         key, certificate = _made(names)
         private.unlink(missing_ok=True)
         private.touch(mode=0o600, exist_ok=False)
@@ -52,12 +55,15 @@ def own_certificate(directory: Path, names: frozenset[str]) -> Path:
     return private
 
 
-def _is_good(path: Path, names: frozenset[str]) -> bool:
+def _is_good(private: Path, public: Path, names: frozenset[str]) -> bool:
     try:
-        present = x509.load_pem_x509_certificate(path.read_bytes())
-    except ValueError:
+        context(private)
+        if private.stat().st_mode & 0o077 or not private.read_bytes().endswith(public.read_bytes()):
+            return False
+        present = x509.load_pem_x509_certificate(public.read_bytes())
+        found = present.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (OSError, ValueError, x509.ExtensionNotFound):
         return False
-    found = present.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     covered = {*found.get_values_for_type(x509.DNSName), *map(str, found.get_values_for_type(x509.IPAddress))}
     return names <= covered and present.not_valid_after_utc - datetime.now(UTC) > RENEW
 

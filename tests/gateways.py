@@ -34,6 +34,8 @@ class Gateway:
     log: Path
     process: subprocess.Popen[bytes]
     isolation: str
+    #: file with the certificate to trust; True: those that the machine trusts
+    trusted: str | bool = True
     http: requests.Session = field(default_factory=requests.Session)
 
     @property
@@ -45,6 +47,7 @@ class Gateway:
         """One request as a tenant; None: without a key."""
         headers = options.pop("headers", {}) | ({"Authorization": f"Bearer {KEYS[tenant]}"} if tenant else {})
         options.setdefault("timeout", 120)
+        options.setdefault("verify", self.trusted)
         return self.http.request(method, f"{self.url}{path}", headers=headers, **options)
 
     def execute(self, session: str, code: str, *, tenant: str = "alice", **fields: Any) -> dict[str, Any]:
@@ -127,6 +130,9 @@ def gateway(isolation: str, *flags: str, must_be_ready: bool = True, **settings:
             )
         try:
             serving = Gateway(_address(process, log), state_dir, log, process, isolation)
+            if serving.url.startswith("https://"):
+                own = Path(settings.get("state_dir", directory), "tls.pem")
+                serving.trusted = settings.get("tls_certificate", str(own))
             with serving.http:
                 assert serving.ready() or not must_be_ready, log.read_text()[-3000:]
                 yield serving

@@ -1,0 +1,197 @@
+"""HTTPS: a certificate of the gateway's own making, or a given one."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+import requests
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+
+from kernel_gateway import tls
+from tests import gateways
+from tests.gateways import Gateway
+
+NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+@pytest.fixture(scope="module")
+def gateway() -> Iterator[Gateway]:
+    with gateways.gateway("process", pool_size="0", tls="true", allowed_hosts="kernels.example") as serving:
+        yield serving
+
+
+def names(certificate: Path) -> set[str]:
+    """What a certificate is for."""
+    read = x509.load_pem_x509_certificate(certificate.read_bytes())
+    found = read.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    return {*found.get_values_for_type(x509.DNSName), *map(str, found.get_values_for_type(x509.IPAddress))}
+
+
+def test_who_trusts_the_gateways_certificate_can_talk_to_it(gateway: Gateway) -> None:
+    assert gateway.url.startswith("https://127.0.0.1:")
+    assert gateway.call("GET", "/v1/sessions").status_code == 200
+    with pytest.raises(requests.exceptions.SSLError):
+        requests.get(f"{gateway.url}/healthz", timeout=10)
+
+
+def test_it_is_for_each_name_that_the_gateway_answers_to(gateway: Gateway) -> None:
+    assert names(gateway.state_dir / "tls.pem") == NAMES | {"kernels.example"}
+    where = urlsplit(gateway.url)
+    context = ssl.create_default_context(cafile=gateway.state_dir / "tls.pem")
+    for name in ("localhost", "127.0.0.1", "kernels.example"):
+        with (
+            socket.create_connection((where.hostname, where.port or 0), timeout=10) as plain,
+            context.wrap_socket(plain, server_hostname=name) as connection,
+        ):
+            assert connection.version() in {"TLSv1.2", "TLSv1.3"}
+    with (
+        socket.create_connection((where.hostname, where.port or 0), timeout=10) as plain,
+        pytest.raises(ssl.SSLCertVerificationError),
+    ):
+        context.wrap_socket(plain, server_hostname="other.example")
+
+
+def test_only_its_user_can_read_its_key_and_clients_are_given_none(gateway: Gateway) -> None:
+    assert stat.S_IMODE((gateway.state_dir / "tls.key").stat().st_mode) == 0o600
+    assert b"PRIVATE KEY" in (gateway.state_dir / "tls.key").read_bytes()
+    assert b"PRIVATE KEY" not in (gateway.state_dir / "tls.pem").read_bytes()
+
+
+def test_plain_http_is_not_answered_there(gateway: Gateway) -> None:
+    plain = gateway.url.replace("https://", "http://")
+    with pytest.raises(requests.exceptions.ConnectionError):
+        requests.get(f"{plain}/healthz", timeout=10)
+    assert gateway.call("GET", "/healthz").status_code == 200
+
+
+def test_old_versions_of_tls_are_not_spoken(gateway: Gateway) -> None:
+    where = urlsplit(gateway.url)
+    context = ssl.create_default_context(cafile=gateway.state_dir / "tls.pem")
+    with pytest.warns(DeprecationWarning):
+        context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_1
+    with (
+        socket.create_connection((where.hostname, where.port or 0), timeout=10) as plain,
+        pytest.raises((ssl.SSLError, ConnectionError)),
+    ):
+        context.wrap_socket(plain, server_hostname="localhost")
+
+
+def test_a_restart_changes_nothing_for_clients_and_the_banner_tells_what_to_trust(tmp_path: Path) -> None:
+    kept = []
+    for _ in range(2):
+        with gateways.gateway("process", pool_size="0", tls="true", state_dir=str(tmp_path)) as serving:
+            assert serving.call("GET", "/v1/sessions").status_code == 200
+            assert serving.process.stdout is not None
+            told = [serving.process.stdout.readline().decode() for _ in range(4)]
+            assert any(str(tmp_path / "tls.pem") in line for line in told)
+            assert any(f"--cacert {tmp_path / 'tls.pem'} {serving.url}" in line for line in told)
+            kept.append((tmp_path / "tls.pem").read_bytes())
+    assert kept[0] == kept[1]
+
+
+def test_a_given_certificate_is_served(tmp_path: Path) -> None:
+    given = tls.own_certificate(tmp_path, NAMES)
+    with gateways.gateway("process", pool_size="0", tls_certificate=str(given)) as serving:
+        assert serving.url.startswith("https://")
+        assert serving.call("GET", "/v1/sessions").status_code == 200
+        assert not (serving.state_dir / "tls.pem").exists()
+
+
+# -- the file that is kept -------------------------------------------------------------------------------------
+
+
+def made(directory: Path, wanted: frozenset[str] = NAMES) -> tuple[bytes, bytes]:
+    """What is in the two files when a gateway has started, and can use them."""
+    private = tls.own_certificate(directory, wanted)
+    tls.context(private)
+    assert stat.S_IMODE(private.stat().st_mode) == 0o600
+    assert wanted <= names(directory / "tls.pem")
+    return private.read_bytes(), (directory / "tls.pem").read_bytes()
+
+
+def test_a_good_certificate_is_kept(tmp_path: Path) -> None:
+    first = made(tmp_path)
+    assert made(tmp_path) == first
+    assert made(tmp_path, frozenset({"localhost"})) == first
+
+
+def test_one_that_lacks_a_name_is_made_anew(tmp_path: Path) -> None:
+    first = made(tmp_path)
+    second = made(tmp_path, NAMES | {"kernels.example", "192.0.2.1", "2001:db8::1"})
+    assert second != first
+    assert made(tmp_path) == second
+
+
+def test_one_that_is_about_to_expire_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(tls, "VALID", tls.RENEW - timedelta(minutes=1))
+        old = made(tmp_path)
+        patched.setattr(tls, "VALID", tls.RENEW + timedelta(minutes=1))
+        young = made(tmp_path)
+    assert young != old
+    assert made(tmp_path) == young
+
+
+@pytest.mark.parametrize("name", ["tls.key", "tls.pem"])
+@pytest.mark.parametrize("content", [None, b"", b"garbage", b"another"])
+def test_one_that_is_broken_is_made_anew(tmp_path: Path, name: str, content: bytes | None) -> None:
+    first = made(tmp_path)
+    if content is None:
+        (tmp_path / name).unlink()
+    elif content == b"another":
+        (tmp_path / "other").mkdir()
+        tls.own_certificate(tmp_path / "other", NAMES)
+        (tmp_path / name).write_bytes((tmp_path / "other" / name).read_bytes())
+    else:
+        (tmp_path / name).write_bytes(content)
+    second = made(tmp_path)
+    assert second[1] not in {first[1], content}
+    assert second[0].endswith(second[1])
+
+
+def test_a_key_that_others_could_read_is_not_kept(tmp_path: Path) -> None:
+    first = made(tmp_path)
+    (tmp_path / "tls.key").chmod(0o644)
+    assert made(tmp_path) != first
+
+
+def encrypted(key: bytes) -> bytes:
+    """A key that needs a password."""
+    private = serialization.load_pem_private_key(key, None)
+    locked = serialization.BestAvailableEncryption(b"password")
+    return private.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, locked)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"garbage", "no key", "an encrypted key"], ids=str)
+def test_a_given_certificate_that_is_none_ends_the_start_and_says_so(
+    tmp_path: Path, content: bytes | str | None
+) -> None:
+    given = tmp_path / "given.pem"
+    if isinstance(content, bytes):
+        given.write_bytes(content)
+    elif content:
+        tls.own_certificate(tmp_path, NAMES)
+        key = encrypted((tmp_path / "tls.key").read_bytes()) if content == "an encrypted key" else b""
+        given.write_bytes(key + (tmp_path / "tls.pem").read_bytes())
+    ended = subprocess.run(
+        [sys.executable, "-m", "kernel_gateway", "serve", "--isolation", "process", "--port", "0"]
+        + ["--state-dir", str(tmp_path / "state"), "--tls-certificate", str(given)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr.startswith("kernel-gateway: ")
+    assert str(given) in ended.stderr
+    assert "Traceback" not in ended.stderr

@@ -46,11 +46,11 @@ class Box:
         """One request below it."""
         return self.gateway.call(method, f"/sandboxes/{self.id}{path}", **options)
 
-    def get(self, path: str, **query: Any) -> Any:
+    def get(self, path: str, /, **query: Any) -> Any:
         """What there is."""
         return _good(self.call("GET", path, params=query))
 
-    def post(self, path: str, **body: Any) -> Any:
+    def post(self, path: str, /, **body: Any) -> Any:
         """What comes of it."""
         return _good(self.call("POST", path, json=body))
 
@@ -70,7 +70,7 @@ class Box:
         text: str = reply["stdout"]
         return text
 
-    def write(self, path: str, content: str = "", **body: Any) -> Any:
+    def write(self, path: str, content: str = "", /, **body: Any) -> Any:
         """Write a file."""
         return self.post("/files", path=path, content=content, **body)
 

@@ -22,6 +22,7 @@ class Metrics:
         )
         self._errors = Counter("kernel_gateway_errors", "Failures, by code", ["code"], registry=self.registry)
         self.sessions = Gauge("kernel_gateway_sessions", "Sessions, by state", ["state"], registry=self.registry)
+        self.sandboxes = Gauge("kernel_gateway_sandboxes", "Sandboxes of several sessions", registry=self.registry)
         self.warm = Gauge("kernel_gateway_warm_kernels", "Kernels that wait in the pool", registry=self.registry)
         self.ready = Gauge("kernel_gateway_ready", "1 when kernels can be started", registry=self.registry)
 

@@ -24,6 +24,8 @@ from typing import Any, BinaryIO
 PIECE = 256 * 1024
 #: entries of a listing; a directory with more is cut
 LIST_MAX = 10_000
+#: bytes of a listing; what the gateway takes is some more
+LIST_BYTES = 6 * 1024**2
 #: the other place, besides the workspace
 TEMPORARY = "/tmp"  # noqa: S108
 #: length of a piece of content whose size is not known beforehand; an empty piece is its end
@@ -122,7 +124,12 @@ def _name(find: Any, number: int) -> str:
 
 
 def _list(request: dict[str, Any], _stdin: BinaryIO, stdout: BinaryIO) -> None:
-    entries = list(_entries(_inside(request["path"]), request["path"].rstrip("/"), request.get("depth", 1)))
+    entries, size = [], 0
+    for entry in _entries(_inside(request["path"]), request["path"].rstrip("/"), request.get("depth", 1)):
+        size += len(json.dumps(entry)) + 2
+        if size > LIST_BYTES:
+            break
+        entries.append(entry)
     _say(stdout, {"entries": entries})
 
 
@@ -131,6 +138,8 @@ def _entries(directory: str, path: str, depth: int) -> Iterator[dict[str, Any]]:
     waiting = [(directory, path, depth)]
     left = LIST_MAX
     for place, called, levels in waiting:
+        if not left:
+            return
         try:
             names = sorted(os.listdir(place))[:left]
         except OSError:
@@ -221,13 +230,20 @@ def _exactly(size: int, stdin: BinaryIO) -> bytes:
 
 
 def _delete(request: dict[str, Any], _stdin: BinaryIO, stdout: BinaryIO) -> None:
-    target = _itself(request["path"])
-    # The entry itself goes, not what a link points to.
-    if stat.S_ISDIR(os.lstat(target).st_mode):
-        shutil.rmtree(target)
-    else:
-        os.unlink(target)
+    _remove(_itself(request["path"]))
     _say(stdout, {})
+
+
+def _remove(entry: str) -> None:
+    # The entry itself goes, not what a link points to.
+    if _is_directory(entry):
+        shutil.rmtree(entry)
+    else:
+        os.unlink(entry)
+
+
+def _is_directory(entry: str) -> bool:
+    return stat.S_ISDIR(os.lstat(entry).st_mode)
 
 
 def _mkdir(request: dict[str, Any], _stdin: BinaryIO, stdout: BinaryIO) -> None:
@@ -242,10 +258,37 @@ def _move(request: dict[str, Any], _stdin: BinaryIO, stdout: BinaryIO) -> None:
     source, target = _itself(request["path"]), _itself(request["to"])
     # One that is there already, with nothing left to move, is what was asked for.
     if os.path.lexists(source) or not os.path.lexists(target):
-        if os.path.isdir(target):
+        if os.path.isdir(target) or (os.path.lexists(target) and _is_directory(source)):
             raise Refused("exists")
-        shutil.move(source, target)
+        try:
+            os.rename(source, target)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            _carry(source, target)
     _say(stdout, {"entry": _entry(target, request["to"])})
+
+
+def _carry(source: str, target: str) -> None:
+    """Move an entry to the other place, all or nothing: what is at the target stays until all of it has come."""
+    with tempfile.TemporaryDirectory(dir=os.path.dirname(target), prefix=".move-") as folder:
+        copy = os.path.join(folder, "copy")
+        if _is_directory(source):
+            shutil.copytree(source, copy, symlinks=True, copy_function=_copy)
+        else:
+            _copy(source, copy)
+        os.rename(copy, target)
+    _remove(source)
+
+
+def _copy(source: str, target: str) -> None:
+    # No OSError leaves it: a tree's copy would go on after it, and say nothing that the gateway knows.
+    try:
+        shutil.copy2(source, target, follow_symlinks=False)
+    except shutil.SpecialFileError:
+        raise Refused("special") from None
+    except OSError as error:
+        raise Refused(_WORDS.get(error.errno or 0, "failed")) from None
 
 
 _OPERATIONS = {

@@ -31,6 +31,11 @@ LAST_OUTPUT = 0.2
 GRACE = 2.0
 #: in the environment of all that `run` starts
 MARK = "KERNEL_GATEWAY_PROCESS"
+#: what it says of what was asked for
+OURS = "1"
+#: and of one that only takes what others say
+DRAIN = "drain"
+_SIGNALLED = 128
 #: the states of the kernel in which a process is no more
 GONE = {"Z", "X"}
 
@@ -62,6 +67,18 @@ class _Output(threading.Thread):
             self.kept += piece[:room]
             self.truncated = self.truncated or len(piece) > room
 
+    def hand_over(self) -> None:
+        """What stays in the background would be ended by its next word if nobody took it."""
+        with contextlib.suppress(OSError):  # as many processes as there may be
+            subprocess.Popen(
+                ["/bin/cat"],
+                env={MARK: DRAIN},
+                stdin=self._pipe,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+
 
 def _run(request: dict[str, Any], stdin: BinaryIO, stdout: BinaryIO) -> dict[str, Any]:
     began = time.monotonic()
@@ -69,7 +86,7 @@ def _run(request: dict[str, Any], stdin: BinaryIO, stdout: BinaryIO) -> dict[str
         process = subprocess.Popen(  # noqa: S603 - running what it is told is what a sandbox is for
             ["/bin/sh", "-c", request["command"]],
             cwd=request["cwd"] or None,
-            env={**_environment(), **request["env"], MARK: "1"},
+            env={**_environment(), **request["env"], MARK: OURS},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -84,8 +101,10 @@ def _run(request: dict[str, Any], stdin: BinaryIO, stdout: BinaryIO) -> dict[str
         _end(process)
     for output in outputs:
         output.join(LAST_OUTPUT)
+        if output.is_alive():
+            output.hand_over()
     return {
-        "code": process.returncode,
+        "code": process.returncode if process.returncode >= 0 else _SIGNALLED - process.returncode,
         "timed_out": timed_out,
         "stdout": base64.b64encode(outputs[0].kept).decode(),
         "stderr": base64.b64encode(outputs[1].kept).decode(),
@@ -167,10 +186,11 @@ def _is_there(pid: int) -> bool:
 
 def _processes() -> Iterator[dict[str, Any]]:
     """The sandbox's processes but this one, by number."""
-    everything = _alone()
+    hidden = {1, os.getpid()}  # the launcher, with which the sandbox would end, and this one
+    wanted = {OURS, ""} if _alone() else {OURS}
     for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdecimal()):
         try:
-            if pid != os.getpid() and (everything or _is_marked(pid)):
+            if pid not in hidden and _mark(pid) in wanted:
                 yield _process(pid)
         except OSError:
             continue  # gone meanwhile, or not this user's
@@ -181,8 +201,13 @@ def _alone() -> bool:
     return any(part.endswith("/launcher.py") for part in _words(1, "cmdline"))
 
 
-def _is_marked(pid: int) -> bool:
-    return f"{MARK}=1" in _words(pid, "environ")
+def _mark(pid: int) -> str:
+    """What the environment of a process says of it; empty when `run` has not started it."""
+    with contextlib.suppress(PermissionError):
+        for word in _words(pid, "environ"):
+            if word.startswith(f"{MARK}="):
+                return OURS if word == f"{MARK}={OURS}" else DRAIN
+    return ""
 
 
 def _words(pid: int, file: str) -> list[str]:
@@ -213,7 +238,7 @@ def _process(pid: int) -> dict[str, Any]:
 
 def _directory(pid: int) -> str:
     try:
-        return os.readlink(f"/proc/{pid}/cwd")
+        return os.fsencode(os.readlink(f"/proc/{pid}/cwd")).decode("utf-8", "replace")
     except OSError:
         return ""
 

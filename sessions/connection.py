@@ -12,12 +12,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
+import orjson
 import structlog
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 from sessions.backlog import Backlog
 from sessions.errors import ConnectionFailed
+from sessions.flush import Flush, Line
 from sessions.messages import Codec, MalformedMessage, Message
 from sessions.models import ConnectionInfo
 
@@ -50,12 +52,13 @@ def ignore(_message: Message) -> None:
 class Connection:
     """The open channels of one running kernel."""
 
-    def __init__(self, info: ConnectionInfo, *, max_message_bytes: int) -> None:
+    def __init__(self, info: ConnectionInfo, *, max_message_bytes: int, flush: str = "") -> None:
         """Open the channels; they connect as soon as the kernel binds.
 
         Args:
             info: where the kernel listens or will listen.
             max_message_bytes: a larger frame is refused and costs its sender the connection, which is then renewed.
+            flush: the kernelspec's, for a kernel that says `idle` too early.
 
         Raises:
             ConnectionFailed: there are no sockets left.
@@ -71,6 +74,7 @@ class Connection:
         self._max_message_bytes = max_message_bytes
         self._replies: dict[str, asyncio.Future[Message]] = {}
         self._probes: set[_Probe] = set()
+        self._flush = Flush(Line(lambda: self._ask(flush), self._send_later, self._deliver)) if flush else None
         self._malformed = 0
         #: how often each channel was dropped since something came of it
         self._drops = dict.fromkeys(CHANNELS, 0)
@@ -147,6 +151,8 @@ class Connection:
         self._drain_soon(channel)  # a new pipe, as above
         if channel == "shell":
             self.on_loss()
+        elif channel == "iopub" and self._flush is not None:
+            self._flush.output_lost()
 
     def _weigh(self) -> None:
         """Give up a kernel that fills our memory with what is no whole message; else look again in a while."""
@@ -210,6 +216,13 @@ class Connection:
             self._reject(channel, str(error))
             return
         self._drops[channel] = 0
+        if self._flush is not None and channel in {"shell", "iopub"}:
+            self._flush.feed(message)
+        else:
+            self._deliver(message)
+
+    def _deliver(self, message: Message) -> None:
+        channel = message.channel
         reply = self._replies.pop(message.parent_id, None) if channel in {"shell", "control"} else None
         if reply is not None and not reply.done():
             reply.set_result(message)
@@ -240,7 +253,7 @@ class Connection:
         if self._closed:
             raise ConnectionFailed
         msg_id, frames = self._codec.request(msg_type, content, parent)
-        self._send(channel, frames)
+        self._send_in_turn(channel, msg_type, frames)
         return msg_id
 
     def forward(self, channel: str, parts: Sequence[bytes], buffers: Sequence[bytes]) -> None:
@@ -251,7 +264,28 @@ class Connection:
         """
         if self._closed:
             raise ConnectionFailed
-        self._send(channel, self._codec.sign(parts, buffers))
+        frames = self._codec.sign(parts, buffers)
+        self._send_in_turn(channel, orjson.loads(parts[0])["msg_type"] if self._flush else "", frames)
+
+    def _send_in_turn(self, channel: str, msg_type: str, frames: list[bytes]) -> None:
+        if self._flush is None or channel != "shell":
+            self._send(channel, frames)
+        elif self._flush.admits(msg_type, frames):
+            try:
+                self._send(channel, frames)
+            except ConnectionFailed:
+                self._flush.not_sent()
+                raise
+
+    def _send_later(self, frames: list[bytes]) -> None:
+        with suppress(ConnectionFailed):  # a kernel that takes nothing, whose cell has a deadline
+            self._send("shell", frames)
+
+    def _ask(self, code: str) -> str:
+        content = {"code": code, "silent": True, "store_history": False, "allow_stdin": False}
+        msg_id, frames = self._codec.request("execute_request", content)
+        self._send_later(frames)
+        return msg_id
 
     def _send(self, channel: str, frames: list[bytes]) -> None:
         backlog = self._backlogs.get(channel)
@@ -308,6 +342,8 @@ class Connection:
             return
         self._closed = True
         self._weighing.cancel()
+        if self._flush is not None:
+            self._flush.close()
         for monitor in self._monitors.values():
             self._loop.remove_reader(monitor.FD)
         for socket in self._sockets.values():

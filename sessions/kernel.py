@@ -62,7 +62,7 @@ class Kernel:
         try:
             # Anything that a session would not keep of one message need not be buffered either.
             bound = max(launch.limits.output + ENVELOPE_BYTES, MESSAGE_BYTES)
-            connection = Connection(handle.connection_info, max_message_bytes=bound)
+            connection = Connection(handle.connection_info, max_message_bytes=bound, flush=launch.kernelspec.flush)
         except SessionError:
             await to_the_end(spawn(handle.kill(), "kill unreachable kernel"))
             raise

@@ -2,8 +2,9 @@
 
 A language is added by adding its folder there, and by nothing else. The folder's name is the language's;
 `metadata.kernel_gateway` holds what the standard kernelspec has no field for: `aliases`, `encryption` (the kernel
-speaks CurveZMQ), `signature` (how it signs, when it knows better than `hmac-sha256`), `jupyter_name` (what notebooks
-call this kernel) and `call` (an expression that calls `main` with the arguments in `{json}`, a string literal).
+speaks CurveZMQ), `signature` (how it signs, when it knows better than `hmac-sha256`), `ipc` (false: it speaks only
+TCP), `flush` (see `sessions/flush.py`), `jupyter_name` (what notebooks call this kernel) and `call` (an expression that
+calls `main` with the arguments in `{json}`, a string literal).
 """
 
 from __future__ import annotations
@@ -33,6 +34,10 @@ class KernelSpec:
     encryption: bool = False
     #: its signature scheme, of those that the kernel and hashlib know
     signature: str = SIGNATURE
+    #: it can be reached by sockets in the file system, and not only by TCP
+    ipc: bool = True
+    #: for a kernel that says `idle` too early: code that publishes a message of type `flushed` behind all output
+    flush: str = ""
     #: how `main` is called with arguments; empty: it cannot be
     call: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
@@ -98,6 +103,8 @@ def _read(path: Path) -> KernelSpec:
         jupyter_name=ours.get("jupyter_name", path.parent.name),
         encryption=bool(ours.get("encryption", False)),
         signature=ours.get("signature", SIGNATURE),
+        ipc=bool(ours.get("ipc", True)),
+        flush=ours.get("flush", ""),
         call=ours.get("call", ""),
         env=content.get("env", {}),
         logos={logo.stem: logo for logo in sorted(path.parent.glob("logo-*"))},

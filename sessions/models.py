@@ -20,7 +20,7 @@ ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 #: Names that would change what the interpreter loads before any user code runs.
 ENV_DENIED = re.compile(r"(LD_|PYTHON|IPYTHON|JUPYTER|DENO_|KERNEL_GATEWAY_).*|PATH|HOME|SHELL")
 #: What no process can be given: NUL, and surrogates without their other half.
-ENV_VALUE_DENIED = re.compile("[\0\ud800-\udfff]")
+NOT_PASSED = re.compile("[\0\ud800-\udfff]")
 ENV_MAX_BYTES = 32 * 1024
 
 
@@ -97,7 +97,7 @@ def valid_env(env: Mapping[str, str]) -> dict[str, str]:
     for name, value in env.items():
         if not ENV_NAME.fullmatch(name) or ENV_DENIED.fullmatch(name):
             raise InvalidRequest(f"environment variable {name[:64]!r} cannot be set", field="env")
-        if ENV_VALUE_DENIED.search(value):
+        if NOT_PASSED.search(value):
             raise InvalidRequest(f"the value of {name} holds a NUL or half a character", field="env")
     if sum(len(name) + len(value.encode()) for name, value in env.items()) > ENV_MAX_BYTES:
         raise InvalidRequest(f"env is larger than {ENV_MAX_BYTES} bytes", field="env")

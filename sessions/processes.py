@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import orjson
+
 from sessions.errors import ConnectionFailed, FileNotFound, InvalidRequest, ProcessNotFound
+from sessions.models import NOT_PASSED
 from sessions.tools import Place, ask
 from sessions.workspace import sandbox_path
 
 #: exit code of a program that was ended because its time was over. Source: timeout(1)
 TIMED_OUT = 124
-COMMAND_MAX = 128 * 1024
+#: bytes of what is asked, the command and the variables in it: it is one argument. Source: execve(2), MAX_ARG_STRLEN
+REQUEST_MAX = 128 * 1024 - 1
+#: seconds that no answer may claim
+AGES = 10**9
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +66,13 @@ async def run_process(place: Place, command: str, cwd: str, env: Mapping[str, st
 
     Raises:
         FileNotFound: there is no such directory.
-        InvalidRequest: the directory is not allowed, or the command is no text.
+        InvalidRequest: the directory is not allowed, or the command is no text, or too long.
     """
-    if "\0" in command or len(command.encode("utf-8", "surrogatepass")) > COMMAND_MAX:
-        raise InvalidRequest(f"command must be text of at most {COMMAND_MAX} bytes", field="command")
+    if NOT_PASSED.search(command):
+        raise InvalidRequest("command holds a NUL or half a character", field="command")
     request = {"op": "run", "command": command, "cwd": sandbox_path(cwd), "env": dict(env), "timeout": seconds}
+    if len(orjson.dumps(request)) > REQUEST_MAX:
+        raise InvalidRequest(f"command and env may have {REQUEST_MAX} bytes as JSON", field="command")
     answer = await ask(place, "processes", request, _open_end())
     match answer:
         case {"error": "directory"}:
@@ -79,7 +86,7 @@ async def run_process(place: Place, command: str, cwd: str, env: Mapping[str, st
             "timed_out": bool() as timed_out,
             "truncated": bool() as truncated,
             "seconds": int() | float() as took,
-        }:
+        } if 0 <= took < AGES:
             code = TIMED_OUT if timed_out else code
             return ProcessResult(code, _text(stdout), _text(stderr), timed_out, truncated, float(took))
     raise ConnectionFailed("the sandbox gave no valid answer")
@@ -94,7 +101,7 @@ async def _open_end() -> AsyncIterator[bytes]:
 def _text(encoded: str) -> str:
     try:
         return base64.b64decode(encoded, validate=True).decode("utf-8", "replace")
-    except binascii.Error:
+    except ValueError:
         raise ConnectionFailed("the sandbox gave no valid answer") from None
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from sessions.backends.base import KernelHandle, Launch
-from sessions.errors import SandboxNotFound, SessionClosed, SessionError, SessionExists, SessionNotFound
+from sessions.errors import QuotaExceeded, SandboxNotFound, SessionClosed, SessionError, SessionExists, SessionNotFound
 from sessions.kernelspecs import KernelSpec
 from sessions.models import Limits, SessionKey, SessionSpec
 from sessions.processes import ProcessResult, run_process
@@ -75,6 +75,7 @@ class Sandbox:
         self._users = 0
         self._holder: KernelHandle | None = None
         self._starting: asyncio.Task[KernelHandle] | None = None
+        self._ending: asyncio.Task[None] | None = None
 
     @property
     def limits(self) -> Limits:
@@ -128,28 +129,29 @@ class Sandbox:
         try:
             launch = Launch(NO_KERNEL, self.limits, self.spec.env, self.workspace, shared=True)
             holder = await self._around.kernels.hold(launch)
+            if self.ended_at is not None:
+                await holder.kill()
+                raise SessionClosed("the sandbox was ended")
+            self._holder = holder
         finally:
             self._starting = None
-        if self.ended_at is not None:
-            await holder.kill()
-            raise SessionClosed("the sandbox was ended")
-        self._holder = holder
-        holder.on_out_of_memory = self._suspect
+        holder.on_out_of_memory = lambda: self._suspect(holder)
         spawn(self._mourn(holder), f"watch sandbox {self.key}")
         return holder
 
-    def _suspect(self) -> None:
-        spawn(self._check_pulse(), "pulse after memory ran out")
+    def _suspect(self, holder: KernelHandle) -> None:
+        spawn(self._check_pulse(holder), "pulse after memory ran out")
 
-    async def _check_pulse(self) -> None:
+    async def _check_pulse(self, holder: KernelHandle) -> None:
         """Memory ran out in there. When the container itself is what was hit it may hang instead of ending."""
-        holder = self._holder
         try:
             async with asyncio.timeout(PULSE_TIMEOUT):
-                await ask(self, "files", {"op": "stat", "path": ""})
+                # Not by way of the sandbox: no client has used it.
+                await ask(holder, "files", {"op": "stat", "path": ""})
+        except QuotaExceeded:
+            return  # it is at work for as many as it may be
         except (TimeoutError, SessionError):
-            if holder is not None:
-                await holder.kill()
+            await holder.kill()
 
     async def _mourn(self, holder: KernelHandle) -> None:
         ended = await holder.wait()
@@ -177,7 +179,7 @@ class Sandbox:
             SessionError: as `run_process` does.
         """
         with self._around.quotas.execution(self.key.tenant):
-            return await run_process(self, command, cwd, self.spec.env, seconds)
+            return await run_process(self, command, cwd, self.spec.env, min(seconds, self.spec.max_execute_timeout))
 
     # -- its sessions ---------------------------------------------------------------------------------------
 
@@ -235,11 +237,18 @@ class Sandbox:
 
     # -- its end --------------------------------------------------------------------------------------------
 
-    async def close(self, reason: str) -> None:
-        """End it with all its sessions and files. Idempotent."""
-        if self.ended_at is not None:
-            return
-        self.ended_at, self.end_reason = time.time(), reason
+    def close(self, reason: str) -> asyncio.Future[None]:
+        """End it with all its sessions and files. Idempotent; it can no longer be used when this returns.
+
+        Returns:
+            what to await until all is freed, also for whoever comes second; who gives up waiting does not stop it.
+        """
+        if self._ending is None:
+            self.ended_at, self.end_reason = time.time(), reason
+            self._ending = spawn(self._free(reason), f"end sandbox {self.key}")
+        return asyncio.shield(self._ending)
+
+    async def _free(self, reason: str) -> None:
         await asyncio.gather(*(self._registry.end(session.key, reason) for session in self.sessions()))
         if self._starting is not None:
             await asyncio.wait({self._starting})
@@ -343,7 +352,7 @@ class Sandboxes:
             self._ended[key] = sandbox
             if len(self._ended) > REMEMBERED:
                 self._ended.popitem(last=False)
-        return asyncio.shield(spawn(sandbox.close(reason), f"end sandbox {key}"))
+        return sandbox.close(reason)
 
     async def forget(self, key: SessionKey) -> Sandbox:
         """End a sandbox and remember nothing of it.
@@ -362,4 +371,6 @@ class Sandboxes:
     async def close(self) -> None:
         """End all sandboxes, and make no more."""
         self._closing = True
-        await asyncio.gather(*(self.end(key, "the gateway was stopped") for key in list(self._sandboxes)))
+        # Those too that were ended a moment ago: what they have must be freed while there is a backend.
+        every = [*self._ended, *self._sandboxes]
+        await asyncio.gather(*(self.end(key, "the gateway was stopped") for key in every))

@@ -15,12 +15,8 @@ from sessions.models import Limits
 ANSWER_MAX = 8 * 1024**2
 
 
-class Place(Protocol):
-    """Where tools can be run: a session, or a sandbox of several."""
-
-    @property
-    def limits(self) -> Limits:
-        """What may be used there."""
+class Runner(Protocol):
+    """What can run tools: a container, or whoever has one."""
 
     def run_tool(
         self, name: str, argument: str, stdin: AsyncIterable[bytes] | None = None
@@ -28,8 +24,16 @@ class Place(Protocol):
         """Run one of the image's tools; see `KernelHandle.run_tool`."""
 
 
+class Place(Runner, Protocol):
+    """Where files and programs are: a session, or a sandbox of several."""
+
+    @property
+    def limits(self) -> Limits:
+        """What may be used there."""
+
+
 async def ask(
-    place: Place, tool: str, request: dict[str, Any], stdin: AsyncIterable[bytes] | None = None
+    place: Runner, tool: str, request: dict[str, Any], stdin: AsyncIterable[bytes] | None = None
 ) -> dict[str, Any]:
     """A tool's answer.
 

@@ -371,12 +371,29 @@ class FakeKernel:
             cwd=self.workspace,
             env={},
         )
+        assert program.stdin is not None
+        assert program.stdout is not None
+        feeding = spawn(_feed(program.stdin, stdin), f"input of {name}")
         try:
-            content = b"".join([piece async for piece in stdin]) if stdin is not None else b""
-            yield (await program.communicate(content))[0]
+            while piece := await program.stdout.read(65536):
+                yield piece
         finally:
-            if program.returncode is None:
-                await program.communicate(b"")
+            feeding.cancel()
+            program.stdin.close()
+            await program.communicate()
+
+
+async def _feed(pipe: asyncio.StreamWriter, stdin: AsyncIterable[bytes] | None) -> None:
+    with contextlib.suppress(ConnectionError):  # it has its answer ready before it has read all
+        async for piece in stdin or _nothing():
+            pipe.write(piece)
+            await pipe.drain()
+        pipe.close()
+
+
+async def _nothing() -> AsyncIterator[bytes]:
+    return
+    yield b""
 
 
 # -- the backend -----------------------------------------------------------------------------------------------

@@ -148,6 +148,7 @@ ORDER = [
     {"readiness"},
     {"connection", "subscription", "transcript", "backends.base"},
     {"outputs"},
+    {"flush"},
     {"backlog", "messages"},
     {"kernelspecs"},
     {"memory", "models", "quotas", "states", "tasks", "templates"},

@@ -37,7 +37,8 @@ def test_processes_find_installed_what_the_image_has() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     image = {
         line
-        for line in (ROOT / "kernel_image/requirements.txt").read_text().splitlines()
+        for path in (ROOT / "kernel_image").rglob("requirements.txt")
+        for line in path.read_text().splitlines()
         if line and not line.startswith("#")
     }
     gateway_has = set(project["dependencies"])

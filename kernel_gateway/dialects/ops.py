@@ -47,6 +47,7 @@ class MetricsHandler(BaseHandler):
         states = Counter(session.doing for session in registry.all())
         for state in State:
             metrics.sessions.labels(state.value).set(states[state])
+        metrics.sandboxes.set(len(self.gateway.sandboxes.all()))
         metrics.warm.set(self.gateway.warm())
         metrics.ready.set(self.gateway.trouble() is None)
         self.set_header("Content-Type", CONTENT_TYPE_LATEST)

@@ -1,7 +1,8 @@
 """Kernels as plain processes of this machine: for development, and no sandbox.
 
 What is real here: a process group, a working directory and an environment of its own, connections over
-sockets in a directory only this user can enter. What is not: memory, processor, disk and network limits.
+sockets in a directory only this user can enter (loopback's ports, for a kernel that knows no others: any user of the
+machine can listen there). What is not: memory, processor, disk and network limits.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ import asyncio
 import os
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from sessions.backends.base import KERNEL_IMAGE, Launch, handshake, new_connection_info, nobody_cares
@@ -27,6 +29,8 @@ _PIECE = 256 * 1024
 _SESSION = 3
 #: seconds a tool has for its end when nobody wants its answer any more
 _TOOL_END = 1.0
+#: how often free ports are looked for
+_PORT_ATTEMPTS = 20
 
 
 class ProcessHandle:
@@ -114,6 +118,19 @@ async def _feed(pipe: asyncio.StreamWriter, stdin: AsyncIterable[bytes] | None) 
         pipe.close()
 
 
+def _free_ports() -> int:
+    """The first of five ports in a row on loopback where nobody listens; another process may still be quicker."""
+    for _ in range(_PORT_ATTEMPTS):
+        with ExitStack() as taken, suppress(OSError, OverflowError):
+            first = 0
+            for place in range(5):
+                probe = taken.enter_context(socket.socket())
+                probe.bind(("127.0.0.1", first + place if place else 0))
+                first = first or probe.getsockname()[1]
+            return first
+    raise StartFailed("there are no free ports for the kernel")
+
+
 class ProcessBackend:
     """Starts kernels with this interpreter."""
 
@@ -135,12 +152,13 @@ class ProcessBackend:
             StartFailed: the process could not be made.
         """
         home = self._root / uuid.uuid4().hex[:16]
+        spec = launch.kernelspec
+        transport, ip, first_port = ("ipc", str(home / "k"), 1) if spec.ipc else ("tcp", "127.0.0.1", _free_ports())
         home.mkdir(mode=0o700)
         workspace = self._workspace(launch.workspace or uuid.uuid4().hex)
         workspace.mkdir(mode=0o700, parents=True, exist_ok=True)
-        spec = launch.kernelspec
         info = new_connection_info(
-            "ipc", str(home / "k"), first_port=1, encryption=spec.encryption, signature=spec.signature
+            transport, ip, first_port=first_port, encryption=spec.encryption, signature=spec.signature
         )
         try:
             process = await asyncio.create_subprocess_exec(
@@ -151,7 +169,8 @@ class ProcessBackend:
                 stdout=asyncio.subprocess.DEVNULL,
                 stderr=asyncio.subprocess.DEVNULL,
                 start_new_session=True,
-                env={"PATH": os.defpath},
+                # As in the image: a kernel may be a program of its own that was installed beside the interpreter.
+                env={"PATH": f"{Path(sys.executable).parent}:{os.defpath}"},
             )
         except OSError as error:
             shutil.rmtree(home, ignore_errors=True)

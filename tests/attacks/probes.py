@@ -257,7 +257,7 @@ def surroundings() -> str:
     pieces = [repr(sorted(os.environ.items()))]  # noqa: TID251 - this is the sandbox's
     for process in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208
         pieces += [_content(f"/proc/{process}/{name}") for name in ("cmdline", "environ", "mountinfo")]
-    for folder in ("/home/kernel", "/workspace", "/tmp", "/run", "/etc"):  # noqa: S108
+    for folder in ("/home/kernel", "/workspace", "/tmp", "/run", "/etc"):
         for place, _, names in os.walk(folder):
             pieces += [_content(os.path.join(place, name)) for name in names]  # noqa: PTH118
     return "\n".join(pieces)

@@ -21,8 +21,8 @@ pytestmark = pytest.mark.engine
 
 #: what gVisor gives to every sandbox; `fuse` and `tun` are its own, and of no use without privileges
 DEVICES = {"full", "fuse", "null", "ptmx", "random", "tty", "tun", "urandom", "zero"}
-CLOSED = ["/", "/usr", "/usr/bin", "/etc", "/var/tmp", "/var/log", "/opt", "/opt/kernel", "/root", "/home", "/run"]  # noqa: S108
-OPEN = ["/tmp", "/dev/shm", WORKSPACE, HOME]  # noqa: S108
+CLOSED = ["/", "/usr", "/usr/bin", "/etc", "/var/tmp", "/var/log", "/opt", "/opt/kernel", "/root", "/home", "/run"]
+OPEN = ["/tmp", "/dev/shm", WORKSPACE, HOME]
 SITE_PACKAGES = "import os, numpy; print(os.path.dirname(os.path.dirname(numpy.__file__)))"
 DISK_MIB, SCRATCH_MIB = 16, 64
 
@@ -84,7 +84,7 @@ def test_a_user_namespace_gives_nothing_either(evil: Attacker) -> None:
 
 
 def test_there_are_only_the_standard_devices_and_no_engine_socket(evil: Attacker, own: Bench) -> None:
-    found = evil.probe(probes.special_files, ["/dev", "/run", "/var", "/etc", "/home", "/tmp", "/workspace"])  # noqa: S108
+    found = evil.probe(probes.special_files, ["/dev", "/run", "/var", "/etc", "/home", "/tmp", "/workspace"])
     devices = {Path(path).name for kind, path in found if kind == "character" and not path.startswith("/dev/pts")}
     assert devices <= DEVICES
     assert {kind for kind, _ in found} <= {"character"}
@@ -142,7 +142,7 @@ def test_only_its_own_places_can_be_written_to(evil: Attacker, own: Bench) -> No
     assert own.probe(probes.writable, closed, user="0:0") == closed
 
 
-@pytest.mark.parametrize(("folder", "size"), [(WORKSPACE, DISK_MIB), ("/tmp", SCRATCH_MIB), ("/dev/shm", 16)])  # noqa: S108
+@pytest.mark.parametrize(("folder", "size"), [(WORKSPACE, DISK_MIB), ("/tmp", SCRATCH_MIB), ("/dev/shm", 16)])
 def test_a_full_folder_is_an_error_and_no_more(evil: Attacker, folder: str, size: int) -> None:
     assert evil.probe(probes.filled, folder, size // 2) == [size // 2, None]
     written, error = evil.probe(probes.filled, folder)

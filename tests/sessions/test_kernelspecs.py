@@ -17,7 +17,7 @@ from tests.fakes import KERNELSPECS
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     add(tmp_path, "python", aliases=["py"], jupyter_name="python3", encryption=True, signature="hmac-sha512")
-    add(tmp_path, "deno", aliases=["javascript", "typescript"])
+    add(tmp_path, "deno", aliases=["javascript", "typescript"], ipc=False, flush="flush()")
     return tmp_path
 
 
@@ -55,6 +55,8 @@ def test_what_a_kernelspec_says_is_read(folder: Path) -> None:
     assert (python.display_name, python.env, python.encryption) == ("Python", {"A": "1"}, True)
     assert python.signature == "hmac-sha512"
     assert (deno.jupyter_name, deno.encryption, deno.signature) == ("deno", False, "hmac-sha256")
+    assert (python.ipc, python.flush) == (True, "")
+    assert (deno.ipc, deno.flush) == (False, "flush()")
 
 
 ARGUMENTS = [
@@ -104,6 +106,11 @@ def test_a_folder_without_a_kernelspec_is_none(folder: Path) -> None:
 
 def test_there_is_python() -> None:
     assert KERNELSPECS.find("python").encryption
+
+
+@pytest.mark.parametrize("name", ["js", "deno", "ts", "typescript"])
+def test_there_is_javascript(name: str) -> None:
+    assert KERNELSPECS.find(name).name == "javascript"
 
 
 @pytest.mark.parametrize("spec", KERNELSPECS.all, ids=lambda spec: spec.name)

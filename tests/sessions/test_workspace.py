@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +15,20 @@ from hypothesis import strategies as st
 from sessions.errors import ConnectionFailed, FileNotFound, InvalidRequest, NoSpace, SessionClosed, SessionError
 from sessions.models import Limits, SessionKey, SessionSpec
 from sessions.session import Session
-from sessions.workspace import PATH_MAX, delete_file, list_files, read_file, valid_path, write_file
+from sessions.tasks import spawn
+from sessions.workspace import (
+    PATH_MAX,
+    delete_file,
+    list_files,
+    make_directory,
+    move_file,
+    read_file,
+    sandbox_path,
+    seen_path,
+    stat_file,
+    valid_path,
+    write_file,
+)
 from tests.fakes import World
 
 
@@ -82,6 +96,59 @@ def test_whatever_path_it_is_it_stays_inside(path: str) -> None:
     assert valid_path(inside) == inside
 
 
+@pytest.mark.parametrize(
+    ("path", "means", "seen"),
+    [
+        ("a", "a", "/home/user/a"),
+        ("tmp/a", "tmp/a", "/home/user/tmp/a"),
+        ("home/user/a", "home/user/a", "/home/user/home/user/a"),
+        ("", "", "/home/user"),
+        (".", "", "/home/user"),
+        ("/home/user", "", "/home/user"),
+        ("/home/user/", "", "/home/user"),
+        ("//home//./user//a/", "a", "/home/user/a"),
+        ("/home/user/home/user/a", "home/user/a", "/home/user/home/user/a"),
+        ("/workspace", "", "/home/user"),
+        ("/workspace/a/b", "a/b", "/home/user/a/b"),
+        ("/tmp", "/tmp", "/tmp"),
+        ("/tmp/", "/tmp", "/tmp"),
+        ("//tmp/./a/", "/tmp/a", "/tmp/a"),
+        ("/tmp/tmp", "/tmp/tmp", "/tmp/tmp"),
+        ("a..b/~", "a..b/~", "/home/user/a..b/~"),
+    ],
+)
+def test_a_path_may_be_written_as_programs_there_do(path: str, means: str, seen: str) -> None:
+    assert sandbox_path(path) == means
+    assert seen_path(means) == seen
+    assert sandbox_path(seen) == means
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/", "//", "/.", "/a", "/etc/passwd", "/home", "/home/kernel", "/home/user2", "/home/users/a", "/workspaces"),
+        *("/tmpx", "/var/tmp", "/proc/1/environ", "/opt/kernel/files.py", "/TMP/a"),
+        *("/tmp/..", "/tmp/../etc/passwd", "/home/user/..", "/home/user/../kernel/.connection.json", "/workspace/../a"),
+        *("..", "../a", "a/../..", "/tmp/a\0", "/tmp/\ud800", "/tmp/\u202e", "/tmp/" + "x" * PATH_MAX),
+    ],
+)
+def test_a_path_to_neither_place_is_refused(path: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        sandbox_path(path)
+    assert refused.value.details == {"field": "path"}
+
+
+@given(st.text(st.sampled_from("./tmp~\0\n") | st.characters()), st.sampled_from(["", "/tmp", "/home/user", "/"]))
+def test_whatever_path_it_is_it_stays_in_one_of_the_places(path: str, place: str) -> None:
+    try:
+        inside = sandbox_path(f"{place}/{path}" if place else path)
+    except InvalidRequest:
+        return
+    assert not inside.startswith("/") or f"{inside}/".startswith("/tmp/")
+    assert not {".", ".."} & set(inside.split("/"))
+    assert sandbox_path(seen_path(inside)) == inside
+
+
 # -- files, by the tool itself ---------------------------------------------------------------------------------
 
 
@@ -99,6 +166,82 @@ async def test_files_are_listed(session: Session) -> None:
         ("a", "file", 0)
     ]
     assert [entry["name"] for entry in await list_files(session, "b")] == ["c"]
+
+
+async def test_files_are_listed_to_a_depth(session: Session) -> None:
+    for path in ("a/b/c/d", "a/e", "f"):
+        await write_file(session, path, 0, pieces())
+    everything = ["a", "f", "a/b", "a/e", "a/b/c", "a/b/c/d"]
+    for depth, paths in ((1, everything[:2]), (2, everything[:4]), (9, everything)):
+        entries = await list_files(session, "/home/user", depth)
+        assert [entry["path"] for entry in entries] == paths
+        assert [entry["name"] for entry in entries] == [path.rpartition("/")[2] for path in paths]
+
+
+async def test_an_entry_is_described(session: Session) -> None:
+    await write_file(session, "dir/a", 3, pieces(b"abc"), mode=0o640)
+    entry = await stat_file(session, "/home/user/dir/a")
+    assert (entry["name"], entry["path"], entry["type"], entry["size"]) == ("a", "dir/a", "file", 3)
+    assert (entry["mode"], entry["permissions"]) == (0o640, "-rw-r-----")
+    assert (await stat_file(session, ""))["type"] == "directory"
+    with pytest.raises(FileNotFound):
+        await stat_file(session, "none")
+
+
+async def test_directories_are_made_once(session: Session) -> None:
+    with pytest.raises(FileNotFound):
+        await make_directory(session, "a/b", 0o750, parents=False)
+    made = await make_directory(session, "a/b", 0o750)
+    assert (made["path"], made["type"], made["mode"]) == ("a/b", "directory", 0o750)
+    assert await make_directory(session, "/home/user/a/b", 0o700, parents=False) == made
+    await write_file(session, "file", 0, pieces())
+    with pytest.raises(InvalidRequest, match="something else"):
+        await make_directory(session, "file", 0o700)
+
+
+async def test_files_are_moved_once(session: Session) -> None:
+    await write_file(session, "a", 3, pieces(b"abc"))
+    await write_file(session, "b", 3, pieces(b"old"))
+    await make_directory(session, "dir", 0o700)
+    for _ in range(2):
+        assert (await move_file(session, "a", "/home/user/b"))["path"] == "b"
+    assert await content(session, "b") == b"abc"
+    with pytest.raises(InvalidRequest, match="something else"):
+        await move_file(session, "b", "dir")
+    with pytest.raises(FileNotFound):
+        await move_file(session, "none", "neither")
+
+
+async def test_directories_on_the_way_are_made_only_when_they_are_wanted(session: Session) -> None:
+    with pytest.raises(FileNotFound):
+        await write_file(session, "dir/a", 1, pieces(b"x"), parents=False)
+    assert await list_files(session, "") == []
+    await write_file(session, "dir/a", 1, pieces(b"x"))
+    assert await write_file(session, "dir/a", 3, pieces(b"new"), parents=False) == 3
+
+
+@pytest.mark.parametrize("sizes", [[], [0], [0, 0], [1], [1, 0, 2], [300_000, 1], [1_000_000]])
+async def test_content_of_unknown_size_is_written_whole(session: Session, sizes: list[int]) -> None:
+    everything = [bytes([number % 251 for number in range(size)]) for size in sizes]
+    assert await write_file(session, "a", None, pieces(*everything)) == sum(sizes)
+    assert await content(session) == b"".join(everything)
+
+
+async def test_content_of_unknown_size_that_breaks_off_leaves_nothing(session: Session) -> None:
+    await write_file(session, "a", 3, pieces(b"old"))
+    sent = asyncio.Event()
+
+    async def stalls() -> AsyncIterator[bytes]:
+        yield b"new"
+        sent.set()
+        await asyncio.Event().wait()
+
+    upload = spawn(write_file(session, "a", None, stalls()), "upload")
+    await sent.wait()
+    upload.cancel()
+    await asyncio.wait({upload})
+    assert await content(session) == b"old"
+    assert [entry["name"] for entry in await list_files(session, "")] == ["a"]
 
 
 async def test_what_is_deleted_is_gone(session: Session) -> None:
@@ -125,6 +268,16 @@ async def test_the_workspace_itself_is_no_file(session: Session) -> None:
     for attempt in (write_file(session, "/", 0, pieces()), delete_file(session, "."), content(session, "")):
         with pytest.raises(InvalidRequest):
             await attempt
+    for path in ("", "/home/user", "/workspace/", "/tmp"):
+        nameless: list[Coroutine[Any, Any, object]] = [
+            write_file(session, path, 0, pieces()),
+            delete_file(session, path),
+            move_file(session, path, "a"),
+            move_file(session, "a", path),
+        ]
+        for refused in nameless:
+            with pytest.raises(InvalidRequest, match="names no file"):
+                await refused
     assert await list_files(session, "") == []
 
 
@@ -156,6 +309,11 @@ async def test_paths_are_checked_before_anything_is_asked(world: World, session:
         content(session, "a/../../x"),
         delete_file(session, ".."),
         write_file(session, "a/..", 1, pieces(b"x")),
+        list_files(session, "/etc"),
+        stat_file(session, "/etc/passwd"),
+        make_directory(session, "/etc/x", 0o700),
+        move_file(session, "a", "/etc/x"),
+        move_file(session, "/etc/passwd", "a"),
     ):
         with pytest.raises(InvalidRequest):
             await attempt
@@ -199,8 +357,9 @@ async def test_an_answer_that_is_none_is_a_failure(world: World, session: Sessio
 @pytest.mark.parametrize("size", [None, -1, 1.5, "3", True, [3], {}])
 async def test_a_size_that_is_none_is_a_failure(world: World, session: Session, size: object) -> None:
     says(world, {"size": size})
-    with pytest.raises(ConnectionFailed):
-        await content(session)
+    for attempt in (content(session), write_file(session, "a", None, pieces(b"x"))):
+        with pytest.raises(ConnectionFailed):
+            await attempt
 
 
 async def test_not_more_is_passed_on_than_was_announced(world: World, session: Session) -> None:
@@ -225,7 +384,10 @@ ENTRY = {
     "owner": "kernel",
     "group": "kernel",
 }
-WRONG: list[dict[str, Any]] = [{"name": 1}, {"type": "door"}, {"type": []}, {"size": "1"}, {"modified": None}]
+WRONG: list[dict[str, Any]] = [
+    *({"path": None}, {"mode": "644"}, {"permissions": 1}, {"owner": 0}, {"group": []}),
+    *({"name": 1}, {"type": "door"}, {"type": []}, {"size": "1"}, {"modified": None}),
+]
 
 
 @pytest.mark.parametrize(
@@ -242,6 +404,16 @@ async def test_a_listing_holds_entries_or_nothing(world: World, session: Session
     assert await list_files(session, "") == [ENTRY]
 
 
+@pytest.mark.parametrize("entry", [None, [], {}, 1, *(ENTRY | wrong for wrong in WRONG)])
+async def test_an_entry_that_is_none_is_a_failure(world: World, session: Session, entry: object) -> None:
+    says(world, {"entry": entry})
+    for attempt in (stat_file(session, "a"), make_directory(session, "a", 0o700), move_file(session, "a", "b")):
+        with pytest.raises(ConnectionFailed):
+            await attempt
+    says(world, {"entry": ENTRY})
+    assert await stat_file(session, "a") == ENTRY
+
+
 @pytest.mark.parametrize(
     ("word", "kind"),
     [
@@ -250,6 +422,7 @@ async def test_a_listing_holds_entries_or_nothing(world: World, session: Session
         ("outside", InvalidRequest),
         ("link", InvalidRequest),
         ("directory", InvalidRequest),
+        ("exists", InvalidRequest),
         ("special", InvalidRequest),
         ("incomplete", InvalidRequest),
         ("denied", InvalidRequest),

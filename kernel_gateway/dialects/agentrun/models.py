@@ -160,8 +160,14 @@ class Command(Body):
     timeout: _Seconds | None = None
 
 
+#: seconds since 1970 that are a year too many
+YEAR_10000 = 253_402_300_800
+
+
 def time_of(seconds: float) -> str:
     """A time as the wire has it."""
+    # A file's may be any number: its user sets it.
+    seconds = min(max(seconds, 0), YEAR_10000 - 1)
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 

@@ -43,7 +43,7 @@ class TestProfile:
     def test_nothing_is_writable_but_sized_memory(self) -> None:
         config = host_config(settings_of(), self.LIMITS, "w", gvisor=True)
         assert config["read_only"] is True
-        assert set(config["tmpfs"]) == {"/tmp", HOME}  # noqa: S108 - the sandbox's
+        assert set(config["tmpfs"]) == {"/tmp", HOME}
         assert all("size=" in options for options in config["tmpfs"].values())
         (mount,) = config["mounts"]
         assert mount["Target"] == WORKSPACE

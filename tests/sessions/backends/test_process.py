@@ -9,10 +9,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from sessions.backends import process
 from sessions.backends.base import Launch
 from sessions.backends.process import ProcessBackend
 from sessions.errors import SessionClosed, StartFailed
@@ -117,6 +119,7 @@ def test_no_kernel_outlives_its_gateway(scratch: str) -> None:
 
 _GATEWAY = """
 import asyncio
+from sessions.backends import process
 from sessions.backends.base import Launch
 from sessions.backends.process import ProcessBackend
 from sessions.kernel import Kernel
@@ -172,3 +175,21 @@ async def test_a_process_that_cannot_be_made_is_a_start_that_failed(
     with pytest.raises(StartFailed, match="Resource temporarily unavailable"):
         await Kernel.start(backend, LAUNCH)
     assert [path.name for path in backend._root.rglob("*")] == ["workspaces"]
+
+
+# -- kernels that know only TCP --------------------------------------------------------------------------------
+
+
+async def test_a_kernel_may_be_reached_by_tcp(backend: ProcessBackend) -> None:
+    spec = replace(LAUNCH.kernelspec, ipc=False)
+    kernel = await Kernel.start(backend, Launch(spec))
+    assert kernel.handle.connection_info.url("shell").startswith("tcp://127.0.0.1:")
+    assert (await execute(kernel, "print(1)"))[1] == "1\n"
+    await kernel.kill(SessionClosed())
+
+
+async def test_without_free_ports_nothing_is_started(backend: ProcessBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "_PORT_ATTEMPTS", 0)
+    with pytest.raises(StartFailed, match="no free ports"):
+        await Kernel.start(backend, Launch(replace(LAUNCH.kernelspec, ipc=False)))
+    assert list(backend._root.iterdir()) == []

@@ -1,0 +1,123 @@
+"""The real `agentrun-sdk`, a release of early 2026 and the current one, unmodified: all of what it can do here."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests import gateways
+from tests.gateways import KEYS, Gateway
+
+ROOT = Path(__file__).parents[2]
+DRIVE = Path(__file__).parent / "agentrun/drive.py"
+RELEASES = ["agentrun", "agentrun-early"]
+MODES = ["sync", "async"]
+ACCESS_KEY = {"AGENTRUN_ACCESS_KEY_ID": "LTAI-alice", "AGENTRUN_ACCESS_KEY_SECRET": "secret-of-alice"}
+#: what is signed with matters to nobody when a key comes as the session token
+TOKEN = {"AGENTRUN_ACCESS_KEY_ID": "any", "AGENTRUN_ACCESS_KEY_SECRET": "any", "AGENTRUN_SECURITY_TOKEN": KEYS["alice"]}
+ACCESS_KEYS = "alice:LTAI-alice:secret-of-alice,bob:LTAI-bob:secret-of-bob"
+#: what every test of a sandbox's whole life has called
+CALLED = {
+    *("Sandbox.create_template", "Sandbox.update_template", "Sandbox.list_templates", "Sandbox.delete_template"),
+    *("Sandbox.create", "Sandbox.connect", "Sandbox.list", "CodeInterpreterSandbox.check_health"),
+    *("ContextOperations.create", "ContextOperations.execute", "ContextOperations.list", "ContextOperations.delete"),
+    *("FileOperations.read", "FileOperations.write", "FileSystemOperations.upload", "FileSystemOperations.download"),
+    *("ProcessOperations.cmd", "ProcessOperations.list", "ProcessOperations.get", "ProcessOperations.kill"),
+}
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(scope="module")
+def sandboxed() -> Iterator[Gateway]:
+    with gateways.gateway("docker", access_keys=ACCESS_KEYS) as serving:
+        yield serving
+
+
+@pytest.fixture(scope="module")
+def plain() -> Iterator[Gateway]:
+    """Where what is asked for needs no sandbox."""
+    with gateways.gateway("process", access_keys=ACCESS_KEYS) as serving:
+        yield serving
+
+
+def drive(gateway: Gateway, release: str, flow: str, credentials: Mapping[str, str], mode: str = "sync") -> set[str]:
+    """Run one of the driver's flows.
+
+    Returns:
+        the SDK's methods that it has called.
+    """
+    scheme, _, address = gateway.url.partition("://")
+    environment = {
+        "PATH": os.defpath,
+        "HOME": str(gateway.state_dir),
+        "DISABLE_BREAKING_CHANGES_WARNING": "1",
+        "AGENTRUN_DATA_ENDPOINT": gateway.url,
+        # It cuts one scheme off and then speaks https, unless there is another one.
+        "AGENTRUN_CONTROL_ENDPOINT": gateway.url if scheme == "https" else f"http://http://{address}",
+        **credentials,
+    }
+    python = ROOT / f".venv-{release}/bin/python"
+    assert python.exists(), f"run `make sdks`: there is no {python}"
+    done = subprocess.run(
+        [python, str(DRIVE), flow, mode], env=environment, capture_output=True, text=True, timeout=280, check=False
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    return set(done.stdout.split())
+
+
+def sandboxes_of(gateway: Gateway, tenant: str) -> list[str]:
+    answer = gateway.call("GET", "/2025-09-10/sandboxes?maxResults=100", tenant=tenant).json()
+    return [sandbox["sandboxId"] for sandbox in answer["data"]["items"]]
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("release", RELEASES)
+def test_a_sandbox_lives_its_whole_life(sandboxed: Gateway, release: str, mode: str) -> None:
+    assert drive(sandboxed, release, "everything", ACCESS_KEY, mode) >= CALLED
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("release", RELEASES)
+def test_its_shorthands_work(plain: Gateway, release: str, mode: str) -> None:
+    assert "SandboxClient.create_sandbox" in drive(plain, release, "shorthands", ACCESS_KEY, mode)
+
+
+@pytest.mark.parametrize("credentials", [ACCESS_KEY, TOKEN], ids=["access-key", "token"])
+@pytest.mark.parametrize("release", RELEASES)
+def test_another_tenants_sandbox_is_not_there(plain: Gateway, release: str, credentials: dict[str, str]) -> None:
+    made = plain.call("POST", "/sandboxes", tenant="bob", json={"templateName": "code-interpreter-v1"})
+    foreign = made.json()["sandboxId"]
+    drive(plain, release, "other_tenants", credentials | {"FOREIGN": foreign})
+    assert plain.call("GET", f"/sandboxes/{foreign}", tenant="bob").json()["status"] == "READY"
+    assert plain.call("DELETE", f"/sandboxes/{foreign}", tenant="bob").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"AGENTRUN_ACCESS_KEY_SECRET": "secret-of-bob"},
+        {"AGENTRUN_ACCESS_KEY_ID": "LTAI-nobody"},
+        {"AGENTRUN_ACCESS_KEY_ID": "LTAI-bob"},
+    ],
+    ids=["secret", "id", "somebody-elses-id"],
+)
+@pytest.mark.parametrize("release", RELEASES)
+def test_wrong_credentials_open_nothing(plain: Gateway, release: str, wrong: dict[str, str]) -> None:
+    before = [sandboxes_of(plain, tenant) for tenant in KEYS]
+    drive(plain, release, "strangers", ACCESS_KEY | wrong)
+    assert [sandboxes_of(plain, tenant) for tenant in KEYS] == before
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("release", RELEASES)
+def test_it_speaks_https_to_both_planes(release: str, mode: str) -> None:
+    with gateways.gateway("process", tls="true", access_keys=ACCESS_KEYS) as serving:
+        assert serving.url.startswith("https://")
+        trusting = ACCESS_KEY | {"SSL_CERT_FILE": str(serving.state_dir / "tls.pem")}
+        assert "Template.get_by_name" in drive(serving, release, "shorthands", trusting, mode)

@@ -1,0 +1,184 @@
+"""JavaScript in a session: Deno's own kernel, with what of it a gateway has to make good."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.gateways import Gateway, text_of
+from tests.kernel_gateway.jupyter import connected
+from tests.kernel_gateway.wire import process_only
+
+LINES = 10_000
+
+
+@pytest.fixture
+def script(gateway: Gateway, session: str) -> str:
+    """A session of this language."""
+    return made(gateway, session)
+
+
+@pytest.fixture
+def kernel(gateway: Gateway) -> Iterator[str]:
+    """One that a Jupyter client has started."""
+    made = gateway.call("POST", "/api/kernels", json={"name": "deno"})
+    assert made.status_code == 201, made.text
+    yield made.json()["id"]
+    gateway.call("DELETE", f"/api/kernels/{made.json()['id']}")
+
+
+def made(gateway: Gateway, name: str) -> str:
+    answer = gateway.call("POST", "/v1/sessions", json={"name": name, "language": "javascript"})
+    assert answer.status_code == 201, answer.text
+    return name
+
+
+def of_type(reply: dict[str, Any], output_type: str) -> dict[str, Any]:
+    """The one output of this type."""
+    (output,) = (output for output in reply["outputs"] if output["output_type"] == output_type)
+    return dict(output)
+
+
+# -- cells -----------------------------------------------------------------------------------------------------
+
+
+def test_variables_stay_and_cells_may_wait(gateway: Gateway, script: str) -> None:
+    gateway.execute(
+        script, "let kept = await Promise.resolve(41); const typed: number = 1; function add(n) { return n }"
+    )
+    assert gateway.text(script, "kept += typed; add(kept)") == "42"
+    assert gateway.text(script, "await new Promise(done => setTimeout(() => done(kept + 1), 10))") == "43"
+
+
+def test_sessions_share_nothing(gateway: Gateway, script: str) -> None:
+    other = made(gateway, f"{script}-2")
+    gateway.execute(script, "globalThis.kept = 1; Deno.writeTextFileSync('kept.txt', '1')")
+    assert gateway.text(other, "typeof kept + [...Deno.readDirSync('.')].length") == '"undefined0"'
+    gateway.call("DELETE", f"/v1/sessions/{other}")
+
+
+def test_what_a_cell_shows(gateway: Gateway, script: str) -> None:
+    reply = gateway.execute(script, "console.log('out'); console.error('err'); new Map([[1, 2]])")
+    assert [(output.get("name"), output.get("text")) for output in reply["outputs"][:2]] == [
+        ("stdout", "out\n"),
+        ("stderr", "err\n"),
+    ]
+    assert of_type(reply, "execute_result")["data"] == {"text/plain": "Map(1) { 1 => 2 }"}
+    assert of_type(gateway.execute(script, "Deno.jupyter.html`<b>1</b>`"), "execute_result")["data"] == {
+        "text/html": "<b>1</b>"
+    }
+    shown = gateway.execute(script, "await Deno.jupyter.display(Deno.jupyter.svg`<svg/>`)")
+    assert of_type(shown, "display_data")["data"] == {"image/svg+xml": "<svg/>"}
+
+
+def test_an_error_is_told(gateway: Gateway, script: str) -> None:
+    reply = gateway.execute(script, "function fails() { throw new TypeError('no') }; fails()")
+    error = of_type(reply, "error")
+    assert (reply["status"], error["ename"], error["evalue"]) == ("error", "TypeError", "no")
+    assert "at fails" in "".join(error["traceback"])
+
+
+def test_code_that_is_no_javascript_is_an_error(gateway: Gateway, script: str) -> None:
+    # All that Deno says of it.
+    reply = gateway.execute(script, "let kept = ;")
+    assert (reply["status"], text_of(reply)) == ("error", "Error: Execution failed")
+    assert gateway.text(script, "1") == "1"
+
+
+def test_nobody_is_asked(gateway: Gateway, script: str) -> None:
+    assert gateway.text(script, "String(prompt('name?'))") == '"null"'
+
+
+@process_only
+def test_main_is_called_with_arguments(gateway: Gateway, script: str) -> None:
+    code = "async function main({ text, number }) { return text.length + number }"
+    assert text_of(gateway.execute(script, code, arguments={"text": "\u2028'\"", "number": 1})) == "4"
+
+
+@process_only
+def test_an_exit_is_told(gateway: Gateway, script: str) -> None:
+    reply = gateway.execute(script, "Deno.exit(3)")
+    assert (reply["status"], reply["state"], reply["error"]["details"]) == ("died", "lost", {"exit_code": 3})
+    assert gateway.execute(script, "1")["state"] == "lost"
+
+
+# -- output that comes behind the end --------------------------------------------------------------------------
+
+
+def test_no_output_is_left_behind(gateway: Gateway, script: str) -> None:
+    for _ in range(30):
+        assert gateway.text(script, "console.log(1); console.log(2); 3") == "1\n2\n3"
+
+
+def test_many_lines_are_all_there(gateway: Gateway, script: str) -> None:
+    reply = gateway.execute(script, f"for (let i = 0; i < {LINES}; i++) console.log(i)", timeout=90)
+    assert text_of(reply) == "".join(f"{number}\n" for number in range(LINES))
+    assert (reply["status"], reply["truncated"]) == ("ok", False)
+
+
+def test_ten_megabytes_are_all_there(gateway: Gateway, script: str) -> None:
+    reply = gateway.execute(script, "console.log('x'.repeat(1e7))", timeout=60)
+    assert len(text_of(reply)) == 10_000_001
+
+
+@process_only
+def test_what_is_too_large_is_not_left_out_silently(gateway: Gateway, script: str) -> None:
+    reply = gateway.execute(script, "console.log('x'.repeat(2e7))", timeout=60)
+    assert (reply["status"], reply["truncated"], reply["outputs"]) == ("ok", True, [])
+    assert gateway.text(script, "1") == "1"
+
+
+async def test_a_front_end_that_runs_all_cells_gets_each_one_s_output(gateway: Gateway, kernel: str) -> None:
+    async with connected(gateway, kernel) as client:
+        asked = {"silent": False, "store_history": True, "user_expressions": {}, "allow_stdin": False}
+        cells = [
+            await client.send(
+                "shell", "execute_request", asked | {"code": f"for (let i = 0; i < 99; i++) console.log({n})"}
+            )
+            for n in range(3)
+        ]
+        for number, cell in enumerate(cells):
+            text = "".join(message["content"].get("text", "") for message in await client.of(cell))
+            assert text == f"{number}\n" * 99
+
+
+@process_only
+def test_the_language_is_listed(gateway: Gateway) -> None:
+    model = gateway.call("GET", "/api/kernelspecs").json()["kernelspecs"]["deno"]
+    assert (model["spec"]["language"], model["spec"]["display_name"]) == ("javascript", "JavaScript (Deno)")
+    assert gateway.call("GET", model["resources"]["logo-svg"]).content.startswith(b"<svg ")
+
+
+# -- deadlines and interrupts ----------------------------------------------------------------------------------
+
+
+def test_a_loop_is_interrupted_and_variables_stay(gateway: Gateway, script: str) -> None:
+    gateway.execute(script, "let kept = 1")
+    reply = gateway.execute(script, "while (true) {}", timeout=1)
+    assert (reply["status"], reply["state"]) == ("timeout", "preserved")
+    assert gateway.text(script, "kept") == "1"
+
+
+def test_a_cell_that_waits_for_ever_loses_its_kernel(gateway: Gateway, script: str) -> None:
+    """Deno interrupts code that runs, and nothing that is waited for."""
+    gateway.execute(script, "let kept = 1")
+    reply = gateway.execute(script, "await new Promise(() => {})", timeout=1)
+    assert (reply["status"], reply["state"]) == ("timeout", "lost")
+    assert "its kernel was ended" in reply["error"]["message"]
+    after = gateway.execute(script, "typeof kept")
+    assert (after["state"], text_of(after)) == ("lost", '"undefined"')
+
+
+async def test_an_interrupt_kills_no_kernel(gateway: Gateway, script: str) -> None:
+    """It waits for what cannot be interrupted: left to itself, Deno would end at the signal that comes after 2 s."""
+    gateway.execute(script, "let kept = 1")
+    code = "new Deno.Command('sleep', { args: ['4'] }).outputSync()"
+    cell = asyncio.create_task(asyncio.to_thread(gateway.execute, script, code))  # noqa: TID251 - it is awaited
+    await asyncio.sleep(0.5)
+    assert gateway.call("POST", f"/v1/sessions/{script}/interrupt").json() == {"interrupted": True}
+    reply = await cell
+    assert (reply["status"], reply["state"]) == ("interrupted", "preserved")
+    assert gateway.text(script, "kept") == "1"

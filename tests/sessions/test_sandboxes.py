@@ -1,0 +1,748 @@
+"""Sandboxes: one workspace, one container that holds it, and sessions that come and go."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sessions import sandboxes as module
+from sessions.backends.base import Launch
+from sessions.culler import Culler
+from sessions.errors import (
+    InvalidRequest,
+    NotInitialized,
+    QuotaExceeded,
+    SandboxNotFound,
+    SessionClosed,
+    SessionExists,
+    SessionNotFound,
+    StartFailed,
+)
+from sessions.models import ExitReason, Limits, SessionKey, SessionSpec, StateChange, Status
+from sessions.processes import Process, list_processes
+from sessions.quotas import TenantLimits
+from sessions.sandboxes import Sandbox, SandboxSpec
+from sessions.session import Session
+from sessions.states import State
+from sessions.tasks import spawn
+from sessions.workspace import list_files, read_file, write_file
+from tests.fakes import FakeBackend, FakeKernel, World, run, until, world_over
+
+KEY = SessionKey("acme", "s1")
+SPEC = SandboxSpec("template")
+SLEEP = "import time; time.sleep(60)"
+
+
+@pytest.fixture
+async def sandbox(world: World) -> Sandbox:
+    """A sandbox whose container runs."""
+    return await world.sandboxes.create(KEY, SPEC)
+
+
+@pytest.fixture
+def culler(world: World) -> Culler:
+    return Culler(world.registry, world.sandboxes)
+
+
+def holders(backend: FakeBackend) -> list[FakeKernel]:
+    """The containers without a kernel that run."""
+    return [kernel for kernel in backend.alive if not kernel.launch.kernelspec.argv]
+
+
+async def write(sandbox: Sandbox, path: str, content: bytes = b"content") -> None:
+    async def pieces() -> AsyncIterator[bytes]:
+        yield content
+
+    await write_file(sandbox, path, len(content), pieces())
+
+
+async def read(sandbox: Sandbox, path: str) -> bytes:
+    async with read_file(sandbox, path) as file:
+        return b"".join([piece async for piece in file.content])
+
+
+async def names(sandbox: Sandbox) -> list[str]:
+    return [entry["name"] for entry in await list_files(sandbox, "")]
+
+
+def nothing_is_kept(world: World) -> bool:
+    return (world.sandboxes.all(), world.backend.alive, world.backend.workspaces) == ([], [], [])
+
+
+# -- beginning -------------------------------------------------------------------------------------------------
+
+
+async def test_a_sandbox_has_a_container_without_a_kernel(world: World) -> None:
+    spec = replace(SPEC, limits=Limits(memory=1024), env={"A": "1"})
+    sandbox = await world.sandboxes.create(KEY, spec)
+    assert world.sandboxes.get(KEY) is sandbox
+    assert world.sandboxes.all() == world.sandboxes.of("acme") == [sandbox]
+    expected = Launch(module.NO_KERNEL, spec.limits, {"A": "1"}, sandbox.workspace, shared=True)
+    assert [kernel.launch for kernel in world.backend.alive] == [expected]
+    assert (sandbox.limits, sandbox.ended_at, sandbox.end_reason, sandbox.loss) == (spec.limits, None, None, None)
+
+
+async def test_a_sandbox_is_made_once(world: World, sandbox: Sandbox) -> None:
+    with pytest.raises(SessionExists) as refused:
+        await world.sandboxes.create(KEY, SPEC)
+    assert refused.value.details == {"sandbox": "s1"}
+    assert world.sandboxes.get(KEY) is sandbox
+    assert world.backend.asked == 1
+
+
+async def test_a_sandbox_that_is_being_made_exists(world: World) -> None:
+    outcomes = await asyncio.gather(*(world.sandboxes.create(KEY, SPEC) for _ in range(5)), return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [Sandbox, *[SessionExists] * 4]
+    assert world.backend.asked == 1
+
+
+async def test_every_name_of_every_tenant_is_a_sandbox_of_its_own(world: World) -> None:
+    keys = [SessionKey(tenant, name) for name in ("b", "a") for tenant in ("umbrella", "acme")]
+    made = [await world.sandboxes.create(key, SPEC) for key in keys]
+    assert len({sandbox.workspace for sandbox in made}) == world.backend.asked == 4
+    assert [sandbox.key for sandbox in world.sandboxes.all()] == keys
+    assert [sandbox.key.name for sandbox in world.sandboxes.of("acme")] == ["b", "a"]
+    assert world.sandboxes.of("nobody") == []
+
+
+async def test_a_tenant_has_so_many_sandboxes_and_gets_room_back(backend: FakeBackend) -> None:
+    async with world_over(backend, quotas=TenantLimits(sessions=2)) as world:
+        keys = [SessionKey("acme", f"s{number}") for number in range(4)]
+        outcomes = await asyncio.gather(*(world.sandboxes.create(key, SPEC) for key in keys), return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [Sandbox, Sandbox, QuotaExceeded, QuotaExceeded]
+        assert backend.asked == 2
+        await world.sandboxes.create(SessionKey("umbrella", "s2"), SPEC)
+        await world.sandboxes.end(keys[0])
+        assert (await world.sandboxes.create(keys[2], SPEC)).ended_at is None
+        with pytest.raises(QuotaExceeded):
+            await world.sandboxes.create(keys[0], SPEC)
+
+
+async def test_the_engine_must_be_ready(world: World) -> None:
+    world.backend.unprepared = NotInitialized("no network")
+    await world.readiness.check()
+    with pytest.raises(NotInitialized):
+        await world.sandboxes.create(KEY, SPEC)
+    assert world.backend.asked == 0
+
+
+# -- a start that fails ----------------------------------------------------------------------------------------
+
+
+async def test_of_one_whose_container_does_not_start_nothing_is_kept(world: World) -> None:
+    world.backend.refuses = StartFailed("no room")
+    with pytest.raises(StartFailed, match="no room"):
+        await world.sandboxes.create(KEY, SPEC)
+    assert nothing_is_kept(world)
+    with pytest.raises(SandboxNotFound, match="there is no sandbox"):
+        world.sandboxes.find(KEY)
+    world.backend.refuses = None
+    assert (await world.sandboxes.create(KEY, SPEC)).ended_at is None
+
+
+async def test_those_that_failed_do_not_count(backend: FakeBackend) -> None:
+    async with world_over(backend, quotas=TenantLimits(sessions=1)) as world:
+        backend.refuses = StartFailed()
+        for number in range(3):
+            with pytest.raises(StartFailed):
+                await world.sandboxes.create(SessionKey("acme", f"s{number}"), SPEC)
+        backend.refuses = None
+        assert (await world.sandboxes.create(KEY, SPEC)).ended_at is None
+
+
+async def test_who_leaves_a_start_does_not_stop_it(world: World) -> None:
+    world.backend.gate.clear()
+    client = asyncio.gather(world.sandboxes.create(KEY, SPEC))
+    await until(lambda: world.backend.asked)
+    client.cancel()
+    with suppress(asyncio.CancelledError):
+        await client
+    world.backend.gate.set()
+    await write(world.sandboxes.get(KEY), "a")
+    assert world.backend.asked == 1
+
+
+async def test_who_leaves_a_start_that_fails_leaves_nothing(world: World) -> None:
+    world.backend.gate.clear()
+    client = asyncio.gather(world.sandboxes.create(KEY, SPEC))
+    await until(lambda: world.backend.asked)
+    client.cancel()
+    with suppress(asyncio.CancelledError):
+        await client
+    assert world.sandboxes.get(KEY).ended_at is None
+    world.backend.refuses = StartFailed()
+    world.backend.gate.set()
+    await until(lambda: nothing_is_kept(world))
+
+
+async def test_it_may_be_ended_while_it_starts(world: World) -> None:
+    world.backend.gate.clear()
+    starting = asyncio.gather(world.sandboxes.create(KEY, SPEC))
+    await until(lambda: world.backend.asked)
+    ending = world.sandboxes.end(KEY)
+    with pytest.raises(SandboxNotFound, match="has ended: it was stopped"):
+        world.sandboxes.get(KEY)
+    world.backend.gate.set()
+    await ending
+    with pytest.raises(SessionClosed):
+        await starting
+    assert nothing_is_kept(world)
+
+
+async def test_its_workspace_is_deleted_after_the_last_of_its_containers_is_gone(
+    world: World, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: list[int] = []
+    kill, delete = FakeKernel.kill, world.backend.delete_workspace
+
+    async def slow_kill(kernel: FakeKernel) -> None:
+        await asyncio.sleep(0.01 if kernel.launch.kernelspec.argv else 0.05)
+        await kill(kernel)
+
+    async def noted_delete(workspace: str) -> None:
+        left.append(len(world.backend.alive))
+        await delete(workspace)
+
+    monkeypatch.setattr(FakeKernel, "kill", slow_kill)
+    monkeypatch.setattr(world.backend, "delete_workspace", noted_delete)
+    await sandbox.create_session("python", "")
+    world.backend.started[0].dies(1)
+    await until(lambda: sandbox._holder is None)
+    world.backend.gate.clear()
+    starting = asyncio.gather(sandbox.ensure_holder(), return_exceptions=True)
+    await until(lambda: world.backend.asked == 3)
+    ending = world.sandboxes.end(KEY)
+    world.backend.gate.set()
+    await asyncio.gather(ending, starting)
+    assert left == [0]
+
+
+# -- finding ---------------------------------------------------------------------------------------------------
+
+
+async def test_another_tenant_s_sandbox_looks_like_none(world: World, sandbox: Sandbox) -> None:
+    other, none = SessionKey("umbrella", KEY.name), SessionKey("umbrella", "none")
+    for use in (world.sandboxes.find, world.sandboxes.get, world.sandboxes.end):
+        refusals = []
+        for key in (other, none):
+            with pytest.raises(SandboxNotFound) as refused:
+                use(key)
+            refusals.append((refused.value.message.replace(key.name, "…"), list(refused.value.details)))
+        assert refusals[0] == refusals[1]
+    with pytest.raises(SandboxNotFound):
+        await world.sandboxes.forget(other)
+    assert world.sandboxes.get(KEY) is sandbox
+
+
+async def test_one_that_has_ended_is_found_and_not_got(world: World, sandbox: Sandbox) -> None:
+    await world.sandboxes.end(KEY, "it was idle")
+    assert world.sandboxes.find(KEY) is sandbox
+    assert sandbox.ended_at is not None
+    assert sandbox.ended_at >= sandbox.created_at
+    assert (world.sandboxes.all(), world.sandboxes.of("acme")) == ([], [sandbox])
+    with pytest.raises(SandboxNotFound, match="the sandbox has ended: it was idle"):
+        world.sandboxes.get(KEY)
+    with pytest.raises(SandboxNotFound, match="there is no sandbox"):
+        world.sandboxes.find(SessionKey("umbrella", KEY.name))
+
+
+async def test_only_so_many_ends_are_remembered(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "REMEMBERED", 2)
+    for number in range(3):
+        key = SessionKey("acme", f"s{number}")
+        await world.sandboxes.create(key, SPEC)
+        await world.sandboxes.end(key)
+    assert [sandbox.key.name for sandbox in world.sandboxes.of("acme")] == ["s1", "s2"]
+    with pytest.raises(SandboxNotFound):
+        world.sandboxes.find(SessionKey("acme", "s0"))
+
+
+# -- ending ----------------------------------------------------------------------------------------------------
+
+
+async def test_its_end_takes_its_sessions_and_files_along(world: World, sandbox: Sandbox) -> None:
+    session = await sandbox.create_session("python", "")
+    await write(sandbox, "a")
+    own = await world.session("other")
+    await world.sandboxes.end(KEY)
+    assert (session.state, own.state) == (State.CLOSED, State.IDLE)
+    assert world.registry.all() == [own]
+    assert len(world.backend.alive) == len(world.backend.workspaces) == 1
+
+
+async def test_what_is_asked_of_one_that_has_ended_is_refused(world: World, sandbox: Sandbox) -> None:
+    await world.sandboxes.end(KEY)
+    attempts: list[Any] = [
+        sandbox.ensure_holder(),
+        sandbox.create_session("python", ""),
+        sandbox.default_session("python"),
+        sandbox.run("true", "", 1),
+        list_files(sandbox, ""),
+    ]
+    for attempt in attempts:
+        with pytest.raises(SessionClosed):
+            await attempt
+    assert world.backend.asked == 1
+    assert nothing_is_kept(world)
+
+
+async def test_to_stop_it_again_changes_nothing(world: World, sandbox: Sandbox) -> None:
+    await world.sandboxes.end(KEY, "the first reason")
+    ended_at = sandbox.ended_at
+    await world.sandboxes.end(KEY, "another reason")
+    assert (sandbox.ended_at, sandbox.end_reason) == (ended_at, "the first reason")
+    assert world.sandboxes.find(KEY) is sandbox
+
+
+async def test_who_stops_it_second_waits_for_the_end_too(
+    world: World, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kill = world.backend.kernel.kill
+    let_go = asyncio.Event()
+
+    async def slow_kill() -> None:
+        await let_go.wait()
+        await kill()
+
+    monkeypatch.setattr(world.backend.kernel, "kill", slow_kill)
+    first, second = world.sandboxes.end(KEY), world.sandboxes.end(KEY)
+    first.cancel()
+    await asyncio.sleep(0.01)
+    assert not second.done()
+    let_go.set()
+    await second
+    assert nothing_is_kept(world)
+    assert sandbox.ended_at is not None
+
+
+async def test_one_that_is_forgotten_is_as_if_it_had_never_been(world: World, sandbox: Sandbox) -> None:
+    assert await world.sandboxes.forget(KEY) is sandbox
+    assert world.sandboxes.of("acme") == []
+    assert nothing_is_kept(world)
+    for attempt in (world.sandboxes.find, world.sandboxes.get, world.sandboxes.end):
+        with pytest.raises(SandboxNotFound, match="there is no sandbox"):
+            attempt(KEY)
+
+
+async def test_one_that_has_ended_can_be_forgotten_too(world: World, sandbox: Sandbox) -> None:
+    await world.sandboxes.end(KEY)
+    assert await world.sandboxes.forget(KEY) is sandbox
+    assert world.sandboxes.of("acme") == []
+
+
+async def test_a_name_can_be_used_again(world: World, sandbox: Sandbox) -> None:
+    await write(sandbox, "a")
+    ending = world.sandboxes.end(KEY)
+    again = await world.sandboxes.create(KEY, SPEC)
+    await ending
+    assert world.sandboxes.of("acme") == [again]
+    assert await names(again) == []
+
+
+async def test_a_gateway_that_closes_ends_all_and_makes_no_more(world: World) -> None:
+    sandboxes = [await world.sandboxes.create(SessionKey("acme", name), SPEC) for name in ("a", "b")]
+    await sandboxes[0].create_session("python", "")
+    world.backend.gate.clear()
+    starting = asyncio.gather(world.sandboxes.create(KEY, SPEC), return_exceptions=True)
+    await asyncio.sleep(0)
+    world.backend.gate.set()
+    await world.sandboxes.close()
+    assert nothing_is_kept(world)
+    assert {sandbox.end_reason for sandbox in sandboxes} == {"the gateway was stopped"}
+    assert isinstance((await starting)[0], SessionClosed)
+    with pytest.raises(SessionClosed, match="shutting down"):
+        await world.sandboxes.create(SessionKey("acme", "c"), SPEC)
+
+
+async def test_a_gateway_that_closes_waits_for_what_is_ending(
+    world: World, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kill = world.backend.kernel.kill
+
+    async def slow_kill() -> None:
+        await asyncio.sleep(0.05)
+        await kill()
+
+    monkeypatch.setattr(world.backend.kernel, "kill", slow_kill)
+    world.sandboxes.end(KEY).cancel()
+    assert world.backend.alive
+    await world.sandboxes.close()
+    assert nothing_is_kept(world)
+
+
+# -- its sessions ----------------------------------------------------------------------------------------------
+
+
+async def test_its_sessions_share_the_workspace_and_nothing_else(world: World, sandbox: Sandbox) -> None:
+    one, two = await sandbox.create_session("python", ""), await sandbox.create_session("python", "")
+    await run(one, "x = 1; from pathlib import Path; Path('a').write_text('from one')")
+    seen = await run(two, "from pathlib import Path; print(Path('a').read_text())")
+    assert seen.outputs[0]["text"] == "from one\n"
+    assert (await run(two, "x")).status is Status.ERROR
+    assert await read(sandbox, "a") == b"from one"
+    assert len(world.backend.workspaces) == 1
+    assert sandbox.sessions() == [one, two]
+    assert sandbox.session(two.key.name) is two
+
+
+async def test_its_sessions_are_made_as_it_was(world: World) -> None:
+    spec = SandboxSpec("template", Limits(memory=2048), {"A": "1"}, 77.0, max_execute_timeout=9.0)
+    sandbox = await world.sandboxes.create(KEY, spec)
+    session = await sandbox.create_session("python", "/home/user/sub")
+    expected = SessionSpec("python", spec.limits, {"A": "1"}, 77.0, 9.0, "sub", sandbox.workspace)
+    assert session.spec == expected
+    launch = world.backend.kernel.launch
+    assert (launch.workspace, launch.cwd, launch.shared) == (sandbox.workspace, "sub", True)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+async def test_its_sessions_get_no_kernel_that_was_kept_warm(
+    backend: FakeBackend,
+    shared: bool,  # noqa: FBT001
+) -> None:
+    async with world_over(backend, pool_size=1) as world:
+        world.pool.keep_warm(world.registry._specs.find("python"))
+        await until(lambda: world.pool.depth() == 1)
+        warm = backend.kernel
+        if shared:
+            await (await world.sandboxes.create(KEY, SPEC)).create_session("python", "")
+        else:
+            await world.session()
+        assert (warm in [kernel._kernel.handle for kernel in world.registry.all() if kernel._kernel]) is not shared
+
+
+async def test_the_first_session_of_a_language_is_one_and_the_same(world: World, sandbox: Sandbox) -> None:
+    sessions = await asyncio.gather(*(sandbox.default_session(name) for name in ("python", "Python", "python3") * 3))
+    assert len(set(sessions)) == 1
+    assert world.backend.asked == 2
+    assert await sandbox.create_session("python", "") is not sessions[0]
+    other = await world.sandboxes.create(SessionKey("acme", "other"), SPEC)
+    assert await other.default_session("python") is not sessions[0]
+
+
+async def test_a_directory_elsewhere_and_an_unknown_language_make_no_session(world: World, sandbox: Sandbox) -> None:
+    for language, cwd in (("python", "/etc"), ("python", "../x"), ("cobol", "")):
+        with pytest.raises(InvalidRequest):
+            await sandbox.create_session(language, cwd)
+    with pytest.raises(InvalidRequest):
+        await sandbox.default_session("cobol")
+    assert (sandbox.sessions(), world.backend.asked) == ([], 1)
+    assert (await sandbox.create_session("python", "/tmp/x")).spec.cwd == "/tmp/x"
+
+
+async def test_a_session_that_does_not_start_costs_the_sandbox_nothing(world: World, sandbox: Sandbox) -> None:
+    await write(sandbox, "a")
+    world.backend.refuses = StartFailed()
+    for attempt in (sandbox.create_session("python", ""), sandbox.default_session("python")):
+        with pytest.raises(StartFailed):
+            await attempt
+    world.backend.refuses = None
+    assert sandbox.sessions() == []
+    assert await names(sandbox) == ["a"]
+
+
+async def test_sessions_of_others_are_not_its_own(world: World, sandbox: Sandbox) -> None:
+    other = await world.sandboxes.create(SessionKey("acme", "other"), SPEC)
+    strangers = [await world.session("s1"), await other.create_session("python", "")]
+    own = await sandbox.create_session("python", "")
+    assert sandbox.sessions() == [own]
+    for name in (*(session.key.name for session in strangers), "none", ""):
+        with pytest.raises(SessionNotFound):
+            sandbox.session(name)
+
+
+async def test_the_end_of_a_session_keeps_the_files(world: World, sandbox: Sandbox) -> None:
+    session = await sandbox.create_session("python", "")
+    await run(session, "from pathlib import Path; Path('a').write_text('kept')")
+    await world.registry.end(session.key)
+    assert (sandbox.sessions(), await read(sandbox, "a")) == ([], b"kept")
+    again = await run(await sandbox.create_session("python", ""), "from pathlib import Path; Path('a').read_text()")
+    assert again.status is Status.OK
+    assert world.backend.workspaces == [sandbox.workspace]
+
+
+async def test_who_comes_back_to_the_first_session_is_told_that_it_ended(world: World, sandbox: Sandbox) -> None:
+    session = await sandbox.default_session("python")
+    await run(session, "x = 1")
+    await world.registry.end(session.key, "it was ended")
+    result = await run(await sandbox.default_session("python"), "1")
+    assert (result.state, result.state_reason) == (StateChange.LOST, "it was ended")
+
+
+async def test_a_sandbox_that_ends_ends_a_session_that_is_being_made(world: World, sandbox: Sandbox) -> None:
+    world.backend.gate.clear()
+    making = asyncio.gather(sandbox.create_session("python", ""), return_exceptions=True)
+    await until(lambda: world.backend.asked == 2)
+    ending = world.sandboxes.end(KEY)
+    world.backend.gate.set()
+    await ending
+    assert isinstance((await making)[0], SessionClosed)
+    assert nothing_is_kept(world)
+
+
+# -- its own container -----------------------------------------------------------------------------------------
+
+
+async def test_a_container_that_ended_is_replaced_when_it_is_needed(world: World, sandbox: Sandbox) -> None:
+    first = await sandbox.ensure_holder()
+    world.backend.kernel.dies(1)
+    await until(lambda: sandbox._holder is None)
+    assert holders(world.backend) == []
+    second, third = await asyncio.gather(sandbox.ensure_holder(), sandbox.ensure_holder())
+    assert second is third is not first
+    assert len(holders(world.backend)) == 1
+    await write(sandbox, "a")
+    assert world.backend.kernel.launch.workspace == sandbox.workspace
+
+
+async def test_files_that_nobody_has_held_are_told_to_be_lost(world: World, sandbox: Sandbox) -> None:
+    world.backend.kernel.dies(137, ExitReason.OOM)
+    await until(lambda: sandbox.loss)
+    assert sandbox.loss == "the sandbox's files were lost: its container ended (out_of_memory)"
+    assert sandbox.ended_at is None
+
+
+async def test_files_that_a_session_has_held_are_not(world: World, sandbox: Sandbox) -> None:
+    holder = world.backend.kernel
+    await sandbox.create_session("python", "")
+    await write(sandbox, "a")
+    holder.dies(1)
+    await until(lambda: sandbox._holder is None)
+    assert sandbox.loss is None
+    assert await names(sandbox) == ["a"]
+
+
+async def test_a_session_without_a_kernel_holds_nothing(world: World, sandbox: Sandbox) -> None:
+    holder = world.backend.kernel
+    session = await sandbox.create_session("python", "")
+    world.backend.kernel.dies(1)
+    await until(lambda: session.state is State.DEAD)
+    holder.dies(1)
+    await until(lambda: sandbox.loss)
+
+
+async def test_nothing_is_lost_by_the_end_of_the_sandbox(world: World, sandbox: Sandbox) -> None:
+    await world.sandboxes.end(KEY)
+    assert sandbox.loss is None
+
+
+async def test_a_container_that_cannot_be_replaced_is_asked_for_again(world: World, sandbox: Sandbox) -> None:
+    world.backend.kernel.dies(1)
+    await until(lambda: sandbox._holder is None)
+    world.backend.refuses = StartFailed()
+    with pytest.raises(StartFailed):
+        await list_files(sandbox, "")
+    assert world.sandboxes.get(KEY) is sandbox
+    world.backend.refuses = None
+    assert await names(sandbox) == []
+
+
+async def test_a_container_that_answers_outlives_the_end_of_memory_and_one_that_hangs_does_not(
+    world: World, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PULSE_TIMEOUT", 5.0)
+    holder = world.backend.kernel
+    world.clock.passes(100)
+    holder.on_out_of_memory()
+    await until(lambda: not [task for task in asyncio.all_tasks() if task.get_name().startswith("pulse")])
+    assert holder.alive
+    assert sandbox.idle_for() == 100, "no client has used it"
+    holder.behaviour = replace(holder.behaviour, tool=lambda _argument: b"")
+    holder.on_out_of_memory()
+    await until(lambda: not holder.alive)
+
+
+async def test_a_container_at_work_for_as_many_as_it_may_be_is_not_taken_for_one_that_hangs(
+    world: World, sandbox: Sandbox
+) -> None:
+    def refuses(_argument: str) -> bytes:
+        raise QuotaExceeded
+
+    holder = world.backend.kernel
+    holder.behaviour = replace(holder.behaviour, tool=refuses)
+    holder.on_out_of_memory()
+    await asyncio.sleep(0.01)
+    assert holder.alive
+    assert sandbox.loss is None
+
+
+# -- programs --------------------------------------------------------------------------------------------------
+
+
+async def test_a_program_runs_in_the_workspace_with_the_sandbox_s_variables(world: World) -> None:
+    sandbox = await world.sandboxes.create(KEY, replace(SPEC, env={"WHO": "me"}))
+    await write(sandbox, "dir/a", b"content")
+    ended = await sandbox.run("cat a; echo $WHO >&2; exit 3", "dir", 10)
+    assert (ended.exit_code, ended.stdout, ended.stderr) == (3, "content", "me\n")
+    assert not ended.timed_out
+    assert not ended.truncated
+    assert 0 < ended.duration < 10
+
+
+async def test_a_program_counts_as_an_execution(backend: FakeBackend) -> None:
+    async with world_over(backend, quotas=TenantLimits(executions=1)) as world:
+        sandbox = await world.sandboxes.create(KEY, SPEC)
+        session = await sandbox.create_session("python", "")
+        running = spawn(sandbox.run("touch began; sleep 60", "", 60), "client")
+        await until((_workspace(world, sandbox) / "began").exists)
+        for attempt in (sandbox.run("true", "", 1), run(session, "1")):
+            with pytest.raises(QuotaExceeded):
+                await attempt
+        running.cancel()
+        await asyncio.wait({running})
+        assert (await sandbox.run("true", "", 10)).exit_code == 0
+
+
+def _workspace(world: World, sandbox: Sandbox) -> Path:
+    return world.backend._root / "workspaces" / sandbox.workspace
+
+
+async def test_no_program_runs_longer_than_anything_may(world: World) -> None:
+    sandbox = await world.sandboxes.create(KEY, replace(SPEC, max_execute_timeout=0.3))
+    ended = await sandbox.run("sleep 60", "", 60)
+    assert (ended.exit_code, ended.timed_out) == (124, True)
+    assert ended.duration < 30
+
+
+async def test_who_leaves_a_program_ends_it(world: World, sandbox: Sandbox) -> None:
+    running = spawn(sandbox.run("touch began; sleep 60", "", 60), "client")
+    await until((_workspace(world, sandbox) / "began").exists)
+    assert len(await _programs(world, sandbox)) > 0
+    running.cancel()
+    await asyncio.wait({running})
+    assert await _programs(world, sandbox) == []
+
+
+async def _programs(world: World, sandbox: Sandbox) -> list[Process]:
+    """Those of this sandbox alone: a fake one sees those of the machine."""
+    directory = str(_workspace(world, sandbox))
+    return [process for process in await list_processes(sandbox) if process.directory == directory]
+
+
+# -- culling ---------------------------------------------------------------------------------------------------
+
+
+async def test_one_that_is_idle_is_ended_with_all_it_has(world: World, culler: Culler, sandbox: Sandbox) -> None:
+    session = await sandbox.create_session("python", "")
+    world.clock.passes(SPEC.idle_timeout - 0.001)
+    assert await culler.sweep() == 0
+    world.clock.passes(0.001)
+    assert await culler.sweep() == 1
+    assert (session.state, sandbox.end_reason) == (State.CLOSED, "it was idle for 300 s")
+    assert nothing_is_kept(world)
+
+
+async def test_a_session_is_not_culled_without_its_sandbox(world: World, culler: Culler, sandbox: Sandbox) -> None:
+    idle = await sandbox.create_session("python", "")
+    world.clock.passes(SPEC.idle_timeout)
+    used = await sandbox.create_session("python", "")
+    assert await culler.sweep() == 0
+    assert Culler(world.registry, world.sandboxes, max_lifetime=1.0).verdict(idle) is None
+    assert {idle.state, used.state} == {State.IDLE}
+
+
+async def _uses_a_file(_world: World, sandbox: Sandbox, _session: Session) -> None:
+    await list_files(sandbox, "")
+
+
+async def _runs_a_program(_world: World, sandbox: Sandbox, _session: Session) -> None:
+    await sandbox.run("true", "", 10)
+
+
+async def _runs_a_cell(_world: World, _sandbox: Sandbox, session: Session) -> None:
+    await run(session, "1")
+
+
+async def _asks_for_it(world: World, _sandbox: Sandbox, _session: Session) -> None:
+    world.sandboxes.get(KEY)
+
+
+async def _asks_for_a_session(_world: World, sandbox: Sandbox, session: Session) -> None:
+    assert sandbox.session(session.key.name) is session
+
+
+@pytest.mark.parametrize("use", [_uses_a_file, _runs_a_program, _runs_a_cell, _asks_for_it, _asks_for_a_session])
+async def test_whatever_is_used_of_it_keeps_all(world: World, culler: Culler, sandbox: Sandbox, use: Any) -> None:
+    session = await sandbox.create_session("python", "")
+    for _ in range(2):
+        world.clock.passes(SPEC.idle_timeout)
+        await use(world, sandbox, session)
+        assert await culler.sweep() == 0
+    world.clock.passes(SPEC.idle_timeout)
+    assert await culler.sweep() == 1
+
+
+async def test_only_to_look_at_it_is_no_use(world: World, culler: Culler, sandbox: Sandbox) -> None:
+    world.clock.passes(SPEC.idle_timeout)
+    assert world.sandboxes.find(KEY) is sandbox
+    assert world.sandboxes.of("acme") == [sandbox]
+    assert await culler.sweep() == 1
+
+
+async def test_what_runs_in_it_keeps_it_and_starts_the_clock_at_its_end(
+    world: World, culler: Culler, sandbox: Sandbox
+) -> None:
+    session = await sandbox.create_session("python", "")
+    cell = spawn(run(session, SLEEP), "client")
+    await until(lambda: world.backend.kernel.executed)
+    world.clock.passes(100 * SPEC.idle_timeout)
+    assert await culler.sweep() == 0
+    await session.interrupt()
+    assert (await cell).status is Status.INTERRUPTED
+
+    stopped = asyncio.Event()
+
+    async def until_stopped() -> AsyncIterator[bytes]:
+        await stopped.wait()
+        yield b"x"
+
+    upload = spawn(write_file(sandbox, "a", 1, until_stopped()), "client")
+    await until(lambda: sandbox._users)
+    world.clock.passes(100 * SPEC.idle_timeout)
+    assert await culler.sweep() == 0
+    stopped.set()
+    assert await upload == 1
+    assert sandbox.idle_for() == 0
+    world.clock.passes(SPEC.idle_timeout)
+    assert await culler.sweep() == 1
+
+
+@pytest.mark.parametrize(
+    ("lifetime", "maximum", "lived"), [(100.0, 0.0, 100), (0.0, 50.0, 50), (100.0, 50.0, 50), (50.0, 100.0, 50)]
+)
+async def test_one_that_grew_old_is_ended_even_while_it_is_used(
+    world: World, lifetime: float, maximum: float, lived: float
+) -> None:
+    culler = Culler(world.registry, world.sandboxes, max_lifetime=maximum)
+    sandbox = await world.sandboxes.create(KEY, replace(SPEC, lifetime=lifetime))
+    session = await sandbox.create_session("python", "")
+    cell = spawn(run(session, SLEEP), "client")
+    await until(lambda: world.backend.kernel.executed)
+    world.clock.passes(lived - 1)
+    assert await culler.sweep() == 0
+    world.clock.passes(1)
+    assert await culler.sweep() == 1
+    assert sandbox.end_reason == f"it reached its maximum lifetime of {lived} s"
+    assert (await cell).status is Status.DIED
+
+
+async def test_without_a_maximum_it_does_not_grow_old(world: World, culler: Culler, sandbox: Sandbox) -> None:
+    world.clock.passes(10**9)
+    sandbox.touch()
+    assert await culler.sweep() == 0
+
+
+async def test_a_tool_that_is_left_early_is_no_longer_in_use(world: World, sandbox: Sandbox) -> None:
+    await write(sandbox, "a", b"x" * 1_000_000)
+    async with aclosing(sandbox.run_tool("files", '{"op": "read", "path": "a"}')) as output:
+        assert await anext(output)
+        world.clock.passes(10)
+        assert sandbox.idle_for() == 0
+    world.clock.passes(10)
+    assert sandbox.idle_for() == 10

@@ -79,7 +79,11 @@ def test_a_file_too_large_for_json_is_to_be_downloaded(box: Box, folder: str) ->
 
 
 def test_a_file_has_the_mode_that_was_asked_for(box: Box, folder: str) -> None:
-    for mode, number, shown in ((None, 0o644, "-rw-r--r--"), ("600", 0o600, "-rw-------"), ("0755", 0o755, "-rwxr-xr-x")):
+    for mode, number, shown in (
+        (None, 0o644, "-rw-r--r--"),
+        ("600", 0o600, "-rw-------"),
+        ("0755", 0o755, "-rwxr-xr-x"),
+    ):
         box.write(f"{folder}/file", "#!/bin/sh\necho ran", mode=mode)
         entry = box.get("/filesystem/stat", path=f"{folder}/file")["entry"]
         assert (entry["mode"], entry["permissions"]) == (number, shown)

@@ -36,7 +36,7 @@ def seconds() -> str:
 def sleeper(box: Box, seconds: str) -> Iterator[dict[str, Any]]:
     """A process in the background of the sandbox."""
     box.command(f"sleep {seconds} >/dev/null 2>&1 &")
-    (found,) = running(box, f"sleep {seconds}")
+    (found,) = until(lambda: running(box, f"sleep {seconds}"))
     yield found
     box.call("DELETE", f"/processes/{found['processId']}")
 
@@ -132,7 +132,7 @@ def test_what_goes_on_in_the_background_holds_nobody_up(box: Box, seconds: str) 
     began = time.monotonic()
     assert box.command(f"sleep {seconds} & echo begun", timeout=20)["stdout"] == "begun\n"
     assert time.monotonic() - began < 15
-    (found,) = running(box, f"sleep {seconds}")
+    (found,) = until(lambda: running(box, f"sleep {seconds}"))
     box.call("DELETE", f"/processes/{found['processId']}")
 
 
@@ -159,7 +159,8 @@ def test_a_process_is_listed_told_and_ended(box: Box, sleeper: dict[str, Any], s
     assert sleeper["status"] == "running"
     told = box.get(f"/processes/{pid}")
     assert told.items() >= sleeper.items()
-    assert told["working_dir"]
+    # gVisor does not let one process read another's.
+    assert told["working_dir"] or box.gateway.isolation == "docker"
     assert told["resourceUsage"]["memoryMb"] >= 0
     ended = box.call("DELETE", f"/processes/{pid}").json()
     assert (ended["pid"], ended["stopped"]) == (pid, True)
@@ -168,8 +169,7 @@ def test_a_process_is_listed_told_and_ended(box: Box, sleeper: dict[str, Any], s
 
 def test_what_ignores_the_request_to_end_is_ended_by_force(box: Box, seconds: str) -> None:
     box.command(f"(trap '' TERM; while :; do sleep 0.1; : {seconds}; done) >/dev/null 2>&1 &")
-    stubborn = running(box, seconds)
-    assert stubborn
+    stubborn = until(lambda: running(box, seconds))
     for item in stubborn:
         assert box.call("DELETE", f"/processes/{item['processId']}").json()["stopped"] is True
     assert running(box, seconds) == []
@@ -215,25 +215,16 @@ def test_another_sandboxs_processes_are_neither_shown_nor_ended(
 
 
 @docker_only
-def test_a_sandbox_shows_all_that_runs_in_it_and_nothing_else(own_box: Box) -> None:
-    shown = own_box.get("/processes")["items"]
-    assert [item["processId"] for item in shown] == ["1"]
-    assert "launcher" in shown[0]["command"]
-    told = own_box.get("/processes/1")
-    assert told["status"] == "running"
+def test_what_code_in_a_sandbox_has_started_is_shown_and_nothing_else(own_box: Box, seconds: str) -> None:
+    assert own_box.get("/processes") == {"items": [], "total": 0}
+    own_box.command(f"sleep {seconds} >/dev/null 2>&1 &")
+    until(lambda: running(own_box, seconds))
+    assert len(own_box.get("/processes")["items"]) == 1
 
 
 @docker_only
-def test_nobody_ends_what_holds_the_sandbox_and_is_told_otherwise(own_box: Box) -> None:
+def test_nobody_ends_what_holds_the_sandbox(own_box: Box) -> None:
     own_box.write("kept", "content")
-    response = own_box.call("DELETE", "/processes/1")
-    assert failed(response) == (400, "INVALID_REQUEST")
+    for method in ("GET", "DELETE"):
+        assert failed(own_box.call(method, "/processes/1")) == (404, "NOT_FOUND")
     assert own_box.read("kept") == "content"
-
-
-@process_only
-def test_processes_end_with_their_sandbox(gateway: Gateway, seconds: str) -> None:
-    with boxed(gateway) as box:
-        box.command(f"sleep {seconds} >/dev/null 2>&1 &")
-        (found,) = running(box, f"sleep {seconds}")
-    until(lambda: not os.path.exists(f"/proc/{found['pid']}"))

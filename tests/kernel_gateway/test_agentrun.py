@@ -323,7 +323,7 @@ def test_sandboxes_are_listed_by_page_the_latest_first(gateway: Gateway) -> None
 
 
 @process_only
-@pytest.mark.parametrize("value", ["0", "-1", "x", "1.5", "1e3", "9" * 20, "１"])
+@pytest.mark.parametrize("value", ["0", "-1", "x", "1.5", "1e3", "9" * 20, "\uff11"])
 def test_a_page_that_is_none_is_refused(gateway: Gateway, value: str) -> None:
     for path in ("sandboxes?maxResults=", "sandboxes?nextToken=", "templates?pageNumber=", "templates?pageSize="):
         assert failed(gateway.call("GET", f"{CONTROL}/{path}{value}")) == (400, "INVALID_REQUEST")

@@ -91,7 +91,7 @@ def test_a_file_has_the_mode_that_was_asked_for(box: Box, folder: str) -> None:
 
 
 @process_only
-@pytest.mark.parametrize("mode", ["4755", "2755", "1777", "0o4755", "888", "x", "-644", "64", "00000644", "６44"])
+@pytest.mark.parametrize("mode", ["4755", "2755", "1777", "0o4755", "888", "x", "-644", "64", "00000644", "\uff1644"])
 def test_a_mode_that_gives_more_or_is_none_is_refused(box: Box, folder: str, mode: str) -> None:
     for path, body in (("/files", {"content": ""}), ("/filesystem/mkdir", {})):
         asked = {"path": f"{folder}/new", "mode": mode, **body}

@@ -31,7 +31,9 @@ def context(certificate: Path) -> ssl.SSLContext:
     try:
         made.load_cert_chain(certificate, password="")  # or it would be asked for on the terminal
     except OSError as error:
-        raise OSError(f"{certificate} is no PEM file with a certificate and its key that can be read: {error}") from None
+        raise OSError(
+            f"{certificate} is no PEM file with a certificate and its key that can be read: {error}"
+        ) from None
     return made
 
 

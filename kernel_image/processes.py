@@ -31,9 +31,7 @@ LAST_OUTPUT = 0.2
 GRACE = 2.0
 #: in the environment of all that `run` starts
 MARK = "KERNEL_GATEWAY_PROCESS"
-#: what it says of what was asked for
-OURS = "1"
-#: and of one that only takes what others say
+#: what it says, instead of the sandbox's workspace, of one that only takes what others say
 DRAIN = "drain"
 _SIGNALLED = 128
 #: the states of the kernel in which a process is no more
@@ -84,9 +82,9 @@ def _run(request: dict[str, Any], stdin: BinaryIO, stdout: BinaryIO) -> dict[str
     began = time.monotonic()
     try:
         process = subprocess.Popen(  # noqa: S603 - running what it is told is what a sandbox is for
-            ["/bin/sh", "-c", request["command"]],
+            ["/bin/sh", "-c", "--", request["command"]],
             cwd=request["cwd"] or None,
-            env={**_environment(), **request["env"], MARK: OURS},
+            env={**_environment(), **request["env"], MARK: os.getcwd()},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -187,7 +185,7 @@ def _is_there(pid: int) -> bool:
 def _processes() -> Iterator[dict[str, Any]]:
     """The sandbox's processes but this one, by number."""
     hidden = {1, os.getpid()}  # the launcher, with which the sandbox would end, and this one
-    wanted = {OURS, ""} if _alone() else {OURS}
+    wanted = {os.getcwd(), ""} if _alone() else {os.getcwd()}
     for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdecimal()):
         try:
             if pid not in hidden and _mark(pid) in wanted:
@@ -206,7 +204,7 @@ def _mark(pid: int) -> str:
     with contextlib.suppress(PermissionError):
         for word in _words(pid, "environ"):
             if word.startswith(f"{MARK}="):
-                return OURS if word == f"{MARK}={OURS}" else DRAIN
+                return word.removeprefix(f"{MARK}=")
     return ""
 
 

@@ -196,7 +196,7 @@ def test_without_its_template_nothing_is_made(gateway: Gateway, name: str) -> No
 @process_only
 @pytest.mark.parametrize("field", ["nasConfig", "ossMountConfig", "polarFsConfig"])
 def test_what_is_to_be_mounted_is_refused(gateway: Gateway, field: str) -> None:
-    response = create(gateway, **{field: {"mountPoints": [{"mountDir": "/mnt", "serverAddr": "h:/"}]}})
+    response = create(gateway, "alice", **{field: {"mountPoints": [{"mountDir": "/mnt", "serverAddr": "h:/"}]}})
     assert failed(response) == (400, "INVALID_REQUEST")
     assert field in response.json()["message"]
     with boxed(gateway, **{field: None}):
@@ -323,7 +323,7 @@ def test_sandboxes_are_listed_by_page_the_latest_first(gateway: Gateway) -> None
 
 
 @process_only
-@pytest.mark.parametrize("value", ["0", "-1", "x", "1.5", "1e3", "9" * 20, "１"])
+@pytest.mark.parametrize("value", ["0", "-1", "x", "1.5", "1e3", "9" * 20, "\uff11"])
 def test_a_page_that_is_none_is_refused(gateway: Gateway, value: str) -> None:
     for path in ("sandboxes?maxResults=", "sandboxes?nextToken=", "templates?pageNumber=", "templates?pageSize="):
         assert failed(gateway.call("GET", f"{CONTROL}/{path}{value}")) == (400, "INVALID_REQUEST")
@@ -367,7 +367,9 @@ def test_templates_are_listed_by_page_after_the_one_that_is_always_there(gateway
         paged = [listed(gateway, "templates", pageNumber=page, pageSize=2) for page in range(1, len(names) // 2 + 2)]
         assert [item["templateName"] for page in paged for item in page["items"]] == names
         assert paged[1]["pageNumber"] == 2
-        assert not {first, second, third} & {item["templateName"] for item in listed(gateway, "templates", "bob")["items"]}
+        assert not {first, second, third} & {
+            item["templateName"] for item in listed(gateway, "templates", "bob")["items"]
+        }
 
 
 @process_only
@@ -426,7 +428,7 @@ def test_a_templates_variables_are_in_every_program(gateway: Gateway) -> None:
 
 
 def test_templates_outlive_the_gateway_and_sandboxes_do_not(tmp_path: Path) -> None:
-    seen = []
+    seen: list[Any] = []
     for _ in range(2):
         with gateways.gateway("process", pool_size="0", state_dir=str(tmp_path)) as serving:
             if not seen:

@@ -51,7 +51,7 @@ class Request:
     query: str = ""
     body: bytes = b""
     access_key: str = "id-of-alice"
-    secret: str = "secret-of-alice"
+    sk: str = "secret-of-alice"
     acs3: bool = False
     headers: dict[str, str] = field(default_factory=dict)
     #: signed besides what always is
@@ -78,12 +78,13 @@ class Request:
         names = sorted(({"host", "x-acs-date", "x-acs-content-sha256"} | set(self.more)) - self.left_out)
         lines = "".join(f"{name}:{sent[name]}\n" for name in names)
         listed = ";".join(names)
-        canonical = "\n".join((self.method, self.path, self.canonical_query(), lines, listed, content))
+        parts = (self.method, self.path, self.canonical_query(), lines, listed, content)
+        canonical = "\n".join(parts)
         if self.acs3:
-            value = mac(self.secret.encode(), f"ACS3-HMAC-SHA256\n{digest(canonical.encode())}").hex()
+            value = mac(self.sk.encode(), f"ACS3-HMAC-SHA256\n{digest(canonical.encode())}").hex()
             line = f"ACS3-HMAC-SHA256 Credential={self.access_key},SignedHeaders={listed},Signature={value}"
             return sent | {"authorization": line}
-        key = f"aliyun_v4{self.secret}".encode()
+        key = f"aliyun_v4{self.sk}".encode()
         scope = (sent["x-acs-date"][:10].replace("-", ""), "cn-hangzhou", "agentrun", "aliyun_v4_request")
         for part in scope:
             key = mac(key, part)
@@ -122,27 +123,27 @@ QUERIES = [
 
 @both
 @pytest.mark.parametrize("query", QUERIES)
-def test_what_is_signed_as_clients_do_is_let_in(gateway: Gateway, acs3: bool, query: str) -> None:
+def test_what_is_signed_as_clients_do_is_let_in(gateway: Gateway, *, acs3: bool, query: str) -> None:
     assert status(asked(gateway, Request(acs3=acs3, query=query))) == 200
 
 
 @both
-def test_each_access_key_is_its_tenants(gateway: Gateway, acs3: bool) -> None:
+def test_each_access_key_is_its_tenants(gateway: Gateway, *, acs3: bool) -> None:
     gateway.call("POST", f"{CONTROL}/templates", tenant="bob", json={"templateName": "of-bob"})
     path = f"{CONTROL}/templates/of-bob"
-    bob = Request(acs3=acs3, path=path, access_key="id-of-bob", secret="secret-of-bob")
+    bob = Request(acs3=acs3, path=path, access_key="id-of-bob", sk="secret-of-bob")
     assert status(asked(gateway, bob)) == 200
     assert status(asked(gateway, Request(acs3=acs3, path=path))) == 404
 
 
 @both
 @pytest.mark.parametrize("path", ["/sandboxes", f"{CONTROL}/sandboxes"])
-def test_both_planes_take_both_algorithms(gateway: Gateway, acs3: bool, path: str) -> None:
+def test_both_planes_take_both_algorithms(gateway: Gateway, *, acs3: bool, path: str) -> None:
     assert status(asked(gateway, Request(acs3=acs3, path=path))) == 200
 
 
 @both
-def test_more_headers_may_be_signed(gateway: Gateway, acs3: bool) -> None:
+def test_more_headers_may_be_signed(gateway: Gateway, *, acs3: bool) -> None:
     extra = {"x-acs-security-token": "sts", "accept": "application/json", "x-acs-signature-nonce": "1"}
     request = Request(acs3=acs3, headers=extra, more=tuple(extra))
     headers = request.signed(gateway)
@@ -151,10 +152,10 @@ def test_more_headers_may_be_signed(gateway: Gateway, acs3: bool) -> None:
 
 
 @both
-def test_a_host_with_two_schemes_is_signed_as_it_was_sent(gateway: Gateway, acs3: bool) -> None:
+def test_a_host_with_two_schemes_is_signed_as_it_was_sent(gateway: Gateway, *, acs3: bool) -> None:
     host = f"http://{urlsplit(gateway.url).netloc}"
     assert status(asked(gateway, Request(acs3=acs3, headers={"host": host}))) == 200
-    wrong = Request(acs3=acs3, headers={"host": host}, secret="secret-of-bob")
+    wrong = Request(acs3=acs3, headers={"host": host}, sk="secret-of-bob")
     assert status(asked(gateway, wrong)) == 401
 
 
@@ -169,12 +170,12 @@ def test_bodies_come_with_both_algorithms(gateway: Gateway) -> None:
 GOOD = Request(query="pageNumber=1&pageSize=5")
 #: who it is signed by, and for what
 SIGNED_WRONG: dict[str, dict[str, Any]] = {
-    "another secret": {"secret": "secret-of-nobody"},
-    "an empty secret": {"secret": ""},
+    "another secret": {"sk": "secret-of-nobody"},
+    "an empty secret": {"sk": ""},
     "an unknown id": {"access_key": "id-of-nobody"},
-    "an unknown id and no secret": {"access_key": "id-of-nobody", "secret": ""},
-    "no id": {"access_key": "", "secret": ""},
-    "another tenant's secret": {"secret": "secret-of-bob"},
+    "an unknown id and no secret": {"access_key": "id-of-nobody", "sk": ""},
+    "no id": {"access_key": "", "sk": ""},
+    "another tenant's secret": {"sk": "secret-of-bob"},
     "another tenant's id": {"access_key": "id-of-bob"},
     "no host": {"left_out": frozenset({"host"})},
     "no date": {"left_out": frozenset({"x-acs-date"})},
@@ -187,7 +188,7 @@ SIGNED_WRONG: dict[str, dict[str, Any]] = {
 
 @both
 @pytest.mark.parametrize("wrong", SIGNED_WRONG.values(), ids=SIGNED_WRONG)
-def test_a_signature_of_something_else_is_nobodys(gateway: Gateway, acs3: bool, wrong: dict[str, Any]) -> None:
+def test_a_signature_of_something_else_is_nobodys(gateway: Gateway, *, acs3: bool, wrong: dict[str, Any]) -> None:
     good = replace(GOOD, acs3=acs3)
     assert status(asked(gateway, good)) == 200
     assert status(asked(gateway, replace(good, **wrong))) == 401
@@ -214,7 +215,7 @@ CHANGED: dict[str, dict[str, Any]] = {
 @both
 @pytest.mark.parametrize("change", CHANGED.values(), ids=CHANGED)
 def test_what_was_changed_on_the_way_is_not_what_was_signed(
-    gateway: Gateway, acs3: bool, change: dict[str, Any]
+    gateway: Gateway, *, acs3: bool, change: dict[str, Any]
 ) -> None:
     request = replace(GOOD, acs3=acs3)
     headers = request.signed(gateway)
@@ -224,7 +225,7 @@ def test_what_was_changed_on_the_way_is_not_what_was_signed(
 
 @both
 @pytest.mark.parametrize("header", ["host", "x-acs-date"])
-def test_neither_may_a_signed_header_change(gateway: Gateway, acs3: bool, header: str) -> None:
+def test_neither_may_a_signed_header_change(gateway: Gateway, *, acs3: bool, header: str) -> None:
     request = replace(GOOD, acs3=acs3)
     headers = request.signed(gateway)
     other = {"host": f"localhost:{urlsplit(gateway.url).port}", "x-acs-date": now(30)}
@@ -277,7 +278,7 @@ MALFORMED = [
 
 @both
 @pytest.mark.parametrize("line", MALFORMED, ids=lambda line: ascii(line)[:60])
-def test_a_malformed_signature_is_a_wrong_one(gateway: Gateway, acs3: bool, line: str) -> None:
+def test_a_malformed_signature_is_a_wrong_one(gateway: Gateway, *, acs3: bool, line: str) -> None:
     algorithm = "ACS3-HMAC-SHA256" if acs3 else "AGENTRUN4-HMAC-SHA256"
     name = "Authorization" if acs3 else "Agentrun-Authorization"
     line = line.replace("{algorithm}", algorithm).replace("{id}", "id-of-alice").replace("{zeros}", "0" * 64)
@@ -286,7 +287,7 @@ def test_a_malformed_signature_is_a_wrong_one(gateway: Gateway, acs3: bool, line
 
 
 @both
-def test_a_header_twice_is_neither_of_the_two(gateway: Gateway, acs3: bool) -> None:
+def test_a_header_twice_is_neither_of_the_two(gateway: Gateway, *, acs3: bool) -> None:
     request = replace(GOOD, acs3=acs3)
     carried: Headers = tuple((name.title(), value) for name, value in request.signed(gateway).items())
     assert status(raw(gateway, "GET", request.target, headers=carried)) == 200
@@ -327,7 +328,7 @@ def test_a_key_may_come_in_each_header_that_clients_have(gateway: Gateway, heade
 def test_a_session_token_is_a_key_whatever_it_is_signed_with(gateway: Gateway) -> None:
     for acs3 in (False, True):
         extra = {"x-acs-security-token": KEYS["bob"]}
-        request = Request(acs3=acs3, access_key="any", secret="any", headers=extra, more=tuple(extra))
+        request = Request(acs3=acs3, access_key="any", sk="any", headers=extra, more=tuple(extra))
         assert status(asked(gateway, request)) == 200
         nobodys = replace(request, headers={"x-acs-security-token": "nobodys-key"})
         assert status(asked(gateway, nobodys)) == 401
@@ -343,7 +344,7 @@ def test_a_token_is_given_to_who_has_a_key_or_has_signed(gateway: Gateway) -> No
 
 
 def test_neither_keys_nor_secrets_are_logged(gateway: Gateway) -> None:
-    asked(gateway, replace(GOOD, secret="secret-of-bob"))
+    asked(gateway, replace(GOOD, sk="secret-of-bob"))
     log = gateway.log.read_text()
     assert "id-of-alice" not in log
     for secret in (*SECRETS.values(), *KEYS.values(), token(gateway, "alice")):

@@ -77,7 +77,7 @@ def test_plain_http_is_not_answered_there(gateway: Gateway) -> None:
 def test_old_versions_of_tls_are_not_spoken(gateway: Gateway) -> None:
     where = urlsplit(gateway.url)
     context = ssl.create_default_context(cafile=gateway.state_dir / "tls.pem")
-    with pytest.warns(DeprecationWarning):
+    with pytest.warns(DeprecationWarning, match="TLSv1_1"):
         context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_1
     with (
         socket.create_connection((where.hostname, where.port or 0), timeout=10) as plain,
@@ -183,9 +183,9 @@ def test_a_given_certificate_that_is_none_ends_the_start_and_says_so(
         tls.own_certificate(tmp_path, NAMES)
         key = encrypted((tmp_path / "tls.key").read_bytes()) if content == "an encrypted key" else b""
         given.write_bytes(key + (tmp_path / "tls.pem").read_bytes())
+    settings = ("--isolation", "process", "--port", "0", "--state-dir", str(tmp_path / "state"))
     ended = subprocess.run(
-        [sys.executable, "-m", "kernel_gateway", "serve", "--isolation", "process", "--port", "0"]
-        + ["--state-dir", str(tmp_path / "state"), "--tls-certificate", str(given)],
+        [sys.executable, "-m", "kernel_gateway", "serve", *settings, "--tls-certificate", str(given)],
         capture_output=True,
         text=True,
         timeout=60,

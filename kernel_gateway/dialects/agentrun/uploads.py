@@ -50,6 +50,11 @@ class Form:
             },
         )
 
+    @property
+    def path(self) -> str:
+        """Where the file is to go; empty as long as nothing is said."""
+        return next((self.fields[name] for name in PATHS if name in self.fields), "")
+
     def feed(self, chunk: bytes) -> None:
         """Read on.
 
@@ -82,6 +87,8 @@ class Form:
         if self._name == FILE:
             if self.has_file:
                 raise InvalidRequest("one file at a time", field=FILE)
+            if not self.path:
+                raise InvalidRequest("the field `path` must come before the file", field="path")
             self.has_file = True
 
     def _data(self, data: bytes, start: int, end: int) -> None:
@@ -127,7 +134,10 @@ class UploadHandler(SandboxAware):
         if kind != b"multipart/form-data" or not options.get(b"boundary"):
             raise InvalidRequest("an upload is a multipart form", field="Content-Type")
         self._sandbox = self.sandbox(self.path_args[0])
-        self._form = Form(options[b"boundary"])
+        try:
+            self._form = Form(options[b"boundary"])
+        except FormParserError:
+            raise InvalidRequest("the boundary is too long", field="Content-Type") from None
         self.http.set_max_body_size(disk + FORM_MAX)
 
     async def data_received(self, chunk: bytes) -> None:
@@ -148,9 +158,7 @@ class UploadHandler(SandboxAware):
         self._form.feed(chunk)
         pieces, self._form.pieces = self._form.pieces, []
         if self._form.has_file and self._upload is None:
-            self._path = next((self._form.fields[name] for name in PATHS if name in self._form.fields), "")
-            if not self._path:
-                raise InvalidRequest("the field `path` must come before the file", field="path")
+            self._path = self._form.path
             write: Any = partial(workspace.write_file, self._sandbox, self._path, None, mode=0o644)
             self._upload = Upload(write)
         for piece in pieces:

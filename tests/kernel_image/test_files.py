@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+import grp
 import io
 import json
 import os
+import pwd
 import resource
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +22,7 @@ import pytest
 
 from kernel_image import files
 from sessions.backends.base import KERNEL_IMAGE
+from sessions.tools import ANSWER_MAX
 
 Json = dict[str, Any]
 
@@ -130,6 +137,292 @@ def _in_process(request: Json, stdin: bytes = b"") -> Json:
     return answer
 
 
+def paths(workspace: Path, depth: int, path: str = "") -> list[str]:
+    return [entry["path"] for entry in run(workspace, "list", path, depth=depth)[0]["entries"]]
+
+
+def test_a_directory_is_listed_to_a_depth_and_no_link_is_followed(workspace: Path) -> None:
+    set_traps(workspace)
+    (workspace / "dir" / "deep").mkdir()
+    (workspace / "dir" / "deep" / "er").touch()
+    (workspace / "dir" / "up").symlink_to("..")
+    top = sorted(entry.name for entry in workspace.iterdir())
+    assert paths(workspace, 1) == top
+    assert paths(workspace, 2) == [*top, "dir/deep", "dir/inner", "dir/up"]
+    assert paths(workspace, 99) == [*top, "dir/deep", "dir/inner", "dir/up", "dir/deep/er"]
+    assert paths(workspace, 99, "dir/deep/") == ["dir/deep/er"]
+
+
+def test_a_tree_is_cut_too(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in "abc":
+        (workspace / name).mkdir()
+        for number in range(5):
+            (workspace / name / str(number)).touch()
+    monkeypatch.chdir(workspace)
+    monkeypatch.setattr(files, "LIST_MAX", 5)
+    entries = _in_process({"op": "list", "path": "", "depth": 9})["entries"]
+    assert [entry["path"] for entry in entries] == ["a", "b", "c", "a/0", "a/1"]
+
+
+def test_a_listing_of_long_names_is_no_longer_than_the_gateway_takes(workspace: Path) -> None:
+    for number in range(6000):
+        (workspace / (f"{number:04}" + "文" * 83)).touch()
+    answer, _ = run(workspace, "list", "")
+    assert 1000 < len(answer["entries"]) < 6000
+    assert 0.9 * files.LIST_BYTES < len(json.dumps(answer)) < 1.1 * files.LIST_BYTES < ANSWER_MAX
+
+
+# -- stat ------------------------------------------------------------------------------------------------------
+
+
+def test_an_entry_is_described_after_links_are_followed(workspace: Path) -> None:
+    set_traps(workspace)
+    (workspace / "file").chmod(0o640)
+    seen = (workspace / "file").stat()
+    for path in ("file", "link", "dir/../file"):
+        entry = run(workspace, "stat", path)[0]["entry"]
+        assert entry == {
+            "name": Path(path).name,
+            "path": path,
+            "type": "file",
+            "size": 7,
+            "modified": seen.st_mtime,
+            "mode": 0o640,
+            "permissions": "-rw-r-----",
+            "owner": pwd.getpwuid(seen.st_uid).pw_name,
+            "group": grp.getgrgid(seen.st_gid).gr_name,
+        }
+    kinds = {path: run(workspace, "stat", path)[0]["entry"]["type"] for path in ("", "dir", "dirlink", "fifo", "loop")}
+    assert kinds == {"": "directory", "dir": "directory", "dirlink": "directory", "fifo": "special", "loop": "link"}
+
+
+def test_owners_without_a_name_have_a_number(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody(number: int) -> object:
+        raise KeyError(number)
+
+    (workspace / "a").touch()
+    monkeypatch.chdir(workspace)
+    monkeypatch.setattr(pwd, "getpwuid", nobody)
+    entry = _in_process({"op": "stat", "path": "a"})["entry"]
+    assert entry["owner"] == str((workspace / "a").stat().st_uid)
+
+
+@pytest.mark.parametrize(
+    ("path", "word"),
+    [
+        *(("none", "absent"), ("dangling", "absent"), ("file/below", "absent"), ("x" * 300, "name")),
+        *((path, "outside") for path in ("out", "outdir", "etc/passwd", "zero", "/etc/passwd", "..", "/tmp/../etc")),
+    ],
+)
+def test_what_is_not_inside_is_not_described(workspace: Path, path: str, word: str) -> None:
+    set_traps(workspace)
+    assert error(workspace, "stat", path) == word
+
+
+# -- mkdir -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("path", "parents"), [("a", False), ("a/b/c", True), ("dir/b", False), ("dirlink/b", False)])
+def test_a_directory_is_made_with_its_mode(workspace: Path, path: str, parents: bool) -> None:  # noqa: FBT001
+    set_traps(workspace)
+    entry = run(workspace, "mkdir", path, mode=0o751, parents=parents)[0]["entry"]
+    assert (entry["path"], entry["type"], entry["mode"]) == (path, "directory", 0o751)
+    assert (workspace / path).stat().st_mode & 0o777 == 0o751
+
+
+@pytest.mark.parametrize("path", ["dir", "dirlink", ""])
+def test_one_that_is_there_stays_as_it_is(workspace: Path, path: str) -> None:
+    set_traps(workspace)
+    (workspace / path).chmod(0o705)
+    entry = run(workspace, "mkdir", path, mode=0o777, parents=True)[0]["entry"]
+    assert (entry["type"], entry["mode"]) == ("directory", 0o705)
+    assert (workspace / "dir" / "inner").exists()
+
+
+@pytest.mark.parametrize(
+    ("path", "word"),
+    [
+        *(("file", "exists"), ("link", "exists"), ("fifo", "exists"), ("file/below", "absent"), ("none/b", "absent")),
+        *((path, "outside") for path in ("out", "outdir/new", "etc/new", "../new", "/etc/new", "/new", "/tmp/../new")),
+    ],
+)
+def test_no_directory_is_made_elsewhere_or_over_something(workspace: Path, path: str, word: str) -> None:
+    set_traps(workspace)
+    before = sorted(workspace.parent.rglob("*"))
+    assert error(workspace, "mkdir", path, mode=0o700, parents=False) == word
+    assert sorted(workspace.parent.rglob("*")) == before
+
+
+# -- move ------------------------------------------------------------------------------------------------------
+
+
+def move(workspace: Path, source: str, target: str) -> Json:
+    answer, rest = run(workspace, "move", source, to=target)
+    assert rest == b""
+    return answer
+
+
+@pytest.mark.parametrize(
+    "source", ["file", "dir", "fifo", "link", "dirlink", "out", "outdir", "loop", "dangling", "zero"]
+)
+def test_an_entry_itself_is_moved_and_nothing_it_points_to(workspace: Path, source: str) -> None:
+    set_traps(workspace)
+    before = (workspace / source).lstat()
+    for _ in range(2):  # done again it changes nothing
+        entry = move(workspace, source, "dir/../moved")["entry"]
+        assert entry["path"] == "dir/../moved"
+        assert (workspace / "moved").lstat().st_ino == before.st_ino
+        assert source not in {path.name for path in workspace.iterdir()}
+    assert (workspace.parent / "beside").read_text() == "not yours"
+
+
+@pytest.mark.parametrize("target", ["other", "link", "fifo", "dangling", "loop", "out"])
+def test_a_file_is_moved_over_what_is_no_directory(workspace: Path, target: str) -> None:
+    set_traps(workspace)
+    (workspace / "other").write_text("old")
+    assert move(workspace, "dir/inner", target)["entry"]["type"] == "file"
+    assert not (workspace / target).is_symlink()
+    assert (workspace / target).read_text() == "inner"
+    assert (workspace / "file").read_text() == "content"
+    assert (workspace.parent / "beside").read_text() == "not yours"
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "word"),
+    [
+        *(("none", "new", "absent"), ("file", "none/new", "absent"), ("file", "file/below", "absent")),
+        *(
+            ("file", "dir", "exists"),
+            ("file", "dirlink", "exists"),
+            ("dir", "file", "exists"),
+            ("dir", "fifo", "exists"),
+        ),
+        *(("dir", "dir/below", "failed"), ("file", "x" * 300, "name")),
+        *((path, "new", "outside") for path in ("../beside", "outdir/beside", "etc/passwd", "/etc/passwd", "", "/tmp")),
+        *(("file", path, "outside") for path in ("../new", "outdir/new", "etc/new", "/etc/new", "", ".", "..", "/tmp")),
+    ],
+)
+def test_what_cannot_be_moved_stays(workspace: Path, source: str, target: str, word: str) -> None:
+    set_traps(workspace)
+    before = sorted(workspace.parent.rglob("*"))
+    assert move(workspace, source, target)["error"] == word
+    assert sorted(workspace.parent.rglob("*")) == before
+
+
+# -- the other place -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    """A directory in `/tmp`, which is another file system than the workspace in a sandbox."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as directory:
+        yield Path(directory)
+
+
+@pytest.fixture
+def elsewhere(workspace: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same, where nothing can be renamed into it or out of it."""
+    rename = os.rename
+
+    def within(source: str, target: str) -> None:
+        places = [str(path).startswith(str(temporary)) for path in (source, target)]
+        if places[0] != places[1]:
+            raise OSError(errno.EXDEV, "Invalid cross-device link")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", within)
+    monkeypatch.chdir(workspace)
+    return temporary
+
+
+def test_everything_can_be_done_there_too(workspace: Path, temporary: Path) -> None:
+    place = str(temporary)
+    assert run(workspace, "mkdir", f"{place}/dir", mode=0o700, parents=False)[0]["entry"]["path"] == f"{place}/dir"
+    assert write(workspace, f"{place}/dir/a", b"abc") == {"size": 3}
+    assert run(workspace, "read", f"{place}/dir/a") == ({"size": 3}, b"abc")
+    assert paths(workspace, 2, place) == [f"{place}/dir", f"{place}/dir/a"]
+    assert run(workspace, "stat", f"{place}/dir/a")[0]["entry"]["name"] == "a"
+    assert run(workspace, "delete", f"{place}/dir")[0] == {}
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_link_leads_from_neither_place_to_another(workspace: Path, temporary: Path) -> None:
+    (temporary / "file").write_text("content")
+    (temporary / "etc").symlink_to("/etc")
+    (workspace / "there").symlink_to(temporary)
+    for path in (f"{temporary}/etc/passwd", "there/file", "/tmp/../etc/passwd", "//etc/passwd"):
+        assert error(workspace, "read", path) == "outside"
+    assert write(workspace, f"{temporary}/etc/new", b"x")["error"] == "outside"
+    assert run(workspace, "read", f"{temporary}/file")[1] == b"content"
+
+
+def _move(source: str, target: str) -> Json:
+    return _in_process({"op": "move", "path": source, "to": target})
+
+
+@pytest.mark.parametrize("source", ["file", "dir", "link", "dirlink", "out", "loop", "dangling"])
+def test_an_entry_is_moved_to_the_other_place_and_back(workspace: Path, elsewhere: Path, source: str) -> None:
+    set_traps(workspace)
+    (workspace / "file").chmod(0o640)
+    before = _shape(workspace / source)
+    assert _move(source, f"{elsewhere}/new")["entry"]["name"] == "new"
+    assert _shape(elsewhere / "new") == before
+    assert [path.name for path in elsewhere.iterdir()] == ["new"]
+    assert not os.path.lexists(workspace / source)
+    _move(f"{elsewhere}/new", source)
+    assert _shape(workspace / source) == before
+    assert list(elsewhere.iterdir()) == []
+    assert (workspace.parent / "beside").read_text() == "not yours"
+
+
+def _shape(path: Path) -> object:
+    """What an entry is, whatever it is called."""
+    if path.is_symlink():
+        return path.readlink()
+    if path.is_dir():
+        return {child.name: _shape(child) for child in path.iterdir()}
+    return path.read_bytes(), path.stat().st_mode, path.stat().st_mtime
+
+
+@pytest.mark.parametrize("target", ["file", "link", "fifo"])
+def test_what_is_there_is_replaced_and_not_written_through(workspace: Path, elsewhere: Path, target: str) -> None:
+    (workspace / "new").write_text("new")
+    (elsewhere / "file").write_text("old")
+    (elsewhere / "behind").write_text("behind")
+    (elsewhere / "link").symlink_to("behind")
+    os.mkfifo(elsewhere / "fifo")
+    assert _move("new", f"{elsewhere}/{target}")["entry"]["type"] == "file"
+    assert (elsewhere / target).read_text() == "new"
+    assert (elsewhere / "behind").read_text() == "behind"
+
+
+@pytest.mark.parametrize("source", ["fifo", "dir"])
+def test_what_cannot_be_copied_stays_whole(workspace: Path, elsewhere: Path, source: str) -> None:
+    set_traps(workspace)
+    os.mkfifo(workspace / "dir" / "fifo")
+    before = sorted(workspace.parent.rglob("*"))
+    assert _move(source, f"{elsewhere}/new") == {"error": "special"}
+    assert sorted(workspace.parent.rglob("*")) == before
+    assert list(elsewhere.iterdir()) == []
+
+
+@pytest.mark.parametrize("source", ["file", "dir"])
+def test_what_does_not_fit_there_leaves_both_as_they_were(
+    workspace: Path, elsewhere: Path, source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    set_traps(workspace)
+    (elsewhere / "new").write_text("old")
+    monkeypatch.setattr(shutil, "copy2", is_full)
+    assert _move(source, f"{elsewhere}/{source}") == {"error": "full"}
+    assert _move("file", f"{elsewhere}/new") == {"error": "full"}
+    assert (workspace / "file").read_text() == "content"
+    assert (workspace / "dir" / "inner").read_text() == "inner"
+    assert [(path.name, path.read_text()) for path in elsewhere.iterdir()] == [("new", "old")]
+
+
 # -- read ------------------------------------------------------------------------------------------------------
 
 
@@ -234,6 +527,47 @@ def test_content_that_does_not_fit_changes_nothing(workspace: Path) -> None:
     assert (workspace / "a").read_text() == "old"
     assert [path.name for path in workspace.iterdir()] == ["a"]
     assert write(workspace, "a", b"x" * 1_000_000) == {"size": 1_000_000}
+
+
+def framed(*pieces: bytes) -> bytes:
+    return b"".join(files.FRAME.pack(len(piece)) + piece for piece in pieces)
+
+
+@pytest.mark.parametrize("pieces", [[], [b"a"], [b"abc", b"d"], [b"x" * 300_000, b"y" * 70_000]])
+def test_content_of_unknown_size_is_written_to_its_end(workspace: Path, pieces: list[bytes]) -> None:
+    content = b"".join(pieces)
+    answer = run(workspace, "write", "a", framed(*pieces, b"") + b"and more")
+    assert answer == ({"size": len(content)}, b"")
+    assert (workspace / "a").read_bytes() == content
+
+
+@pytest.mark.parametrize("end", [0, 1, 4, 5, 8, 11, 14, 15])
+def test_content_of_unknown_size_that_is_cut_short_changes_nothing(workspace: Path, end: int) -> None:
+    (workspace / "a").write_text("old")
+    whole = framed(b"abcd", b"ef", b"")
+    assert len(whole) == 18
+    assert run(workspace, "write", "a", whole[:end])[0] == {"error": "incomplete"}
+    assert (workspace / "a").read_text() == "old"
+    assert [path.name for path in workspace.iterdir()] == ["a"]
+
+
+def test_a_length_that_is_a_lie_is_no_more_than_incomplete(workspace: Path) -> None:
+    assert run(workspace, "write", "a", files.FRAME.pack(2**20) + b"x")[0] == {"error": "incomplete"}
+    assert list(workspace.iterdir()) == []
+
+
+@pytest.mark.parametrize(("mode", "becomes"), [({}, 0o600), ({"mode": 0o644}, 0o644), ({"mode": 0o755}, 0o755)])
+def test_a_file_has_the_mode_it_was_given(workspace: Path, mode: Json, becomes: int) -> None:
+    (workspace / "a").write_text("old")
+    run(workspace, "write", "a", b"x", size=1, **mode)
+    assert (workspace / "a").stat().st_mode & 0o7777 == becomes
+
+
+def test_directories_on_its_way_are_made_only_when_they_are_wanted(workspace: Path) -> None:
+    assert run(workspace, "write", "dir/a", b"x", size=1, parents=False)[0]["error"] == "absent"
+    assert list(workspace.iterdir()) == []
+    assert run(workspace, "write", "dir/a", b"x", size=1, parents=True)[0] == {"size": 1}
+    assert run(workspace, "write", "dir/b", b"x", size=1, parents=False)[0] == {"size": 1}
 
 
 @pytest.mark.parametrize(

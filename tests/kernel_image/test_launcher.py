@@ -123,6 +123,54 @@ def test_a_handshake_that_is_none_starts_nothing(launch: Launch, tmp_path: Path)
     assert list(tmp_path.iterdir()) == []
 
 
+# -- without a kernel ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hold(launch: Launch, tmp_path: Path) -> subprocess.Popen[bytes]:
+    """A launcher without a kernel that is past its start."""
+    process = launch("", argv=[])
+    assert ends(lambda: not _handles(process.pid, signal.SIGCHLD) or _state(process.pid) != "S")
+    return process
+
+
+def _handles(pid: int, number: signal.Signals) -> bool:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return bool(int(status.partition("SigCgt:")[2].split()[0], 16) >> (number - 1) & 1)
+
+
+def _state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def test_without_a_kernel_it_stays_and_does_nothing(hold: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    time.sleep(0.2)
+    assert hold.poll() is None
+    assert [path.name for path in tmp_path.iterdir()] == ["connection.json"]
+    assert Path(f"/proc/{hold.pid}/task/{hold.pid}/children").read_text() == ""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_without_a_kernel_a_signal_is_its_end(hold: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    hold.send_signal(number)
+    assert hold.wait(5) == 0
+
+
+def test_without_a_kernel_orphans_are_taken_care_of_too(launch: Launch, tmp_path: Path) -> None:
+    orphan = "(sh -c 'echo $$ > {0}/orphan{1}; exec sleep 0.3' &)"
+    script = "; ".join(f"{orphan.format(tmp_path, number)}; sleep 0.5" for number in range(3))
+    begin = (
+        "import ctypes, os, subprocess as s, sys; ctypes.CDLL(None).prctl(36, 1);"
+        " s.Popen(['/bin/sh', '-c', sys.argv[1]], stdin=s.DEVNULL, stdout=s.DEVNULL);"
+        " os.execv(sys.argv[2], sys.argv[2:])"
+    )
+    process = launch("", argv=[], program=[sys.executable, "-c", begin, script, *LAUNCHER])
+    for number in range(3):  # and it goes on after the first
+        pid = report(tmp_path, f"orphan{number}")
+        assert ends(lambda pid=pid: Path(f"/proc/{pid}").exists()), "its remains were left"  # type: ignore[misc]
+    assert process.poll() is None
+
+
 # -- signals ---------------------------------------------------------------------------------------------------
 
 

@@ -6,6 +6,7 @@ To put a backend under it, add one line to `BACKENDS`.
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -25,6 +26,7 @@ from sessions.errors import SessionClosed
 from sessions.kernel import Kernel
 from sessions.messages import Message
 from sessions.models import ExitReason, KernelExit
+from sessions.sandboxes import NO_KERNEL
 from sessions.tasks import spawn
 from tests.attacks.bench import forget_network
 from tests.fakes import KERNELSPECS, FakeBackend
@@ -350,3 +352,128 @@ async def test_two_kernels_may_share_a_workspace(backend: Backend, handle: Kerne
     await tool(handle, "write", "a", content=b"shared")
     assert (await tool(other, "read", "a")).endswith(b"shared")
     await other.kill()
+
+
+# -- without a kernel ------------------------------------------------------------------------------------------
+
+
+HOLD = Launch(NO_KERNEL, workspace=WORKSPACE, shared=True)
+
+
+@pytest.fixture
+async def holder(backend: Backend) -> AsyncIterator[KernelHandle]:
+    """A place for tools and files."""
+    holder = await backend.start(HOLD)
+    yield holder
+    await holder.kill()
+    await backend.delete_workspace(WORKSPACE)
+
+
+async def program(handle: KernelHandle, command: str, seconds: float = 30.0) -> dict[str, Any]:
+    """What comes of a shell command."""
+
+    async def open_end() -> AsyncIterator[bytes]:
+        await asyncio.Event().wait()
+        yield b""
+
+    request = {"op": "run", "command": command, "cwd": "", "env": {"A": "1"}, "timeout": seconds}
+    async with aclosing(handle.run_tool("processes", orjson.dumps(request).decode(), open_end())) as output:
+        ended: dict[str, Any] = orjson.loads(b"".join([piece async for piece in output]))
+    return ended
+
+
+def said(ended: dict[str, Any]) -> str:
+    """What a program has printed."""
+    return base64.b64decode(ended["stdout"]).decode()
+
+
+async def test_a_place_without_a_kernel_holds_files_and_runs_programs(holder: KernelHandle) -> None:
+    assert await answer(holder, "write", "dir/a", content=b"from outside") == {"size": 12}
+    ended = await program(holder, "cat dir/a; echo $A > b; exit 3")
+    assert (said(ended), ended["code"], ended["timed_out"]) == ("from outside", 3, False)
+    assert (await tool(holder, "read", "b")).endswith(b"1\n")
+    assert {entry["name"] for entry in (await answer(holder, "list", ""))["entries"]} == {"dir", "b"}
+
+
+async def test_a_place_without_a_kernel_stays_until_it_is_killed(holder: KernelHandle) -> None:
+    waiting = spawn(holder.wait(), "waits")
+    await asyncio.sleep(0.3)
+    assert not waiting.done()
+    async with asyncio.timeout(NOTICED):
+        await holder.kill()
+    assert (await waiting).reason is ExitReason.KILLED
+
+
+async def test_who_leaves_a_program_ends_it(holder: KernelHandle) -> None:
+    running = spawn(program(holder, "trap '' TERM; while sleep 0.05; do echo x >> alive; done"), "client")
+
+    async def size() -> int:
+        found = {entry["name"]: entry["size"] for entry in (await answer(holder, "list", ""))["entries"]}
+        return int(found.get("alive", 0))
+
+    async with asyncio.timeout(10):
+        while not await size():  # noqa: ASYNC110 - it is another process that grows it
+            await asyncio.sleep(0.05)
+    running.cancel()
+    await asyncio.wait({running})
+    async with asyncio.timeout(10):
+        while True:
+            before = await size()
+            await asyncio.sleep(0.5)
+            if await size() == before:
+                break
+
+
+async def test_a_program_whose_time_is_over_ends(holder: KernelHandle) -> None:
+    async with asyncio.timeout(10):
+        ended = await program(holder, "echo before; sleep 1000", 0.5)
+    assert (said(ended), ended["timed_out"]) == ("before\n", True)
+
+
+async def test_a_kernel_and_a_place_without_one_share_files_and_the_place_outlives_it(
+    backend: Backend, holder: KernelHandle
+) -> None:
+    kernel = await Kernel.start(backend, replace(LAUNCH, workspace=WORKSPACE, shared=True))
+    await tool(holder, "write", "a", content=b"from outside")
+    code = "from pathlib import Path; Path('b').write_text('from inside'); print(Path('a').read_text())"
+    assert await execute(kernel, code) == ("ok", "from outside\n")
+    await kernel.kill(SessionClosed())
+    assert (await tool(holder, "read", "b")).endswith(b"from inside")
+
+
+async def test_files_outlive_the_place_while_a_kernel_uses_them(backend: Backend, holder: KernelHandle) -> None:
+    kernel = await Kernel.start(backend, replace(LAUNCH, workspace=WORKSPACE, shared=True))
+    await tool(holder, "write", "a", content=b"still")
+    await holder.kill()
+    again = await backend.start(HOLD)
+    assert (await tool(again, "read", "a")).endswith(b"still")
+    await kernel.kill(SessionClosed())
+    await again.kill()
+    await backend.delete_workspace(WORKSPACE)
+    fresh = await backend.start(HOLD)
+    assert await answer(fresh, "list", "") == {"entries": []}
+    await fresh.kill()
+
+
+@pytest.mark.engine
+async def test_who_shares_a_workspace_has_tmp_in_common_and_nobody_else(network: str, nothing_left: None) -> None:
+    backend = docker_backend()
+    await backend.prepare()
+    stranger = replace(HOLD, workspace=f"{WORKSPACE}-stranger")
+    one, two, alone, other = [
+        await backend.start(launch) for launch in (HOLD, HOLD, replace(HOLD, shared=False), stranger)
+    ]
+    assert (await answer(one, "write", "/tmp/a", content=b"shared")) == {"size": 6}
+    assert (await tool(two, "read", "/tmp/a")).endswith(b"shared")
+    for handle in (alone, other):
+        assert (await answer(handle, "read", "/tmp/a"))["error"] == "absent"
+        assert (await answer(handle, "write", "/tmp/a", content=b"not shared")) == {"size": 10}
+    assert (await tool(two, "read", "/tmp/a")).endswith(b"\nshared")
+    await asyncio.gather(*(handle.kill() for handle in (one, two, alone, other)))
+    for launch in (HOLD, stranger):
+        await backend.delete_workspace(str(launch.workspace))
+    fresh = await backend.start(HOLD)
+    assert await answer(fresh, "list", "/tmp") == {"entries": []}
+    await fresh.kill()
+    await backend.delete_workspace(WORKSPACE)
+    await backend.close()

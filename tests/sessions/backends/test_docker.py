@@ -14,11 +14,12 @@ from docker.types import IPAMConfig, IPAMPool
 
 from sessions.backends.base import KERNEL_IMAGE, Launch
 from sessions.backends.docker import DockerBackend, DockerSettings, examine, firewall, network, proof
-from sessions.backends.docker.profile import HOME, WORKSPACE, host_config
+from sessions.backends.docker.profile import HOME, INSTANCE_LABEL, WORKSPACE, host_config, volume_names
 from sessions.errors import NotInitialized, SessionClosed
 from sessions.kernel import Kernel
 from sessions.kernelspecs import KernelSpecs
 from sessions.models import Limits
+from sessions.sandboxes import NO_KERNEL
 
 PYTHON = KernelSpecs(KERNEL_IMAGE / "kernelspecs").find("python")
 #: of these tests alone: they take its rules away
@@ -63,6 +64,29 @@ class TestProfile:
         plain = host_config(settings_of(runtime="runc"), self.LIMITS, "w", gvisor=False)
         assert plain["pids_limit"] == 20
         assert "nproc" not in {limit["Name"] for limit in plain["ulimits"]}
+
+    def test_who_shares_a_workspace_shares_tmp_as_well_and_nothing_else_changes(self) -> None:
+        settings = settings_of()
+        alone = host_config(settings, self.LIMITS, "w", gvisor=True)
+        shared = host_config(settings, self.LIMITS, "w", gvisor=True, shared=True)
+        assert set(shared["tmpfs"]) == {HOME}
+        files, temporary = shared["mounts"]
+        assert [files] == alone["mounts"]
+        assert temporary["Target"] == "/tmp"
+        assert (files["Source"], temporary["Source"]) == volume_names("w")
+        options = temporary["VolumeOptions"]["DriverConfig"]["Options"]
+        assert (options["type"], options["device"]) == ("tmpfs", "tmpfs")
+        assert set(options["o"].split(",")) == {"nosuid", "nodev", "size=64m", "mode=1777"}
+        assert temporary["VolumeOptions"]["NoCopy"] is True
+        different = {"tmpfs", "mounts"}
+        assert {name: str(value) for name, value in shared.items() if name not in different} == {
+            name: str(value) for name, value in alone.items() if name not in different
+        }
+
+    def test_what_is_shared_is_this_installation_s(self) -> None:
+        settings = settings_of()
+        config = host_config(settings, self.LIMITS, "w", gvisor=True, shared=True)
+        assert [mount["VolumeOptions"]["Labels"] for mount in config["mounts"]] == [settings.labels] * 2
 
 
 @pytest.fixture
@@ -179,6 +203,21 @@ class TestContainers:
         assert api.containers(filters={"id": kept.handle.id})
         await asyncio.gather(left.close(), other.close(), after.close())
         await kept.kill(SessionClosed())
+
+    async def test_with_a_workspace_both_its_volumes_go(self, api: docker.APIClient, backend: DockerBackend) -> None:
+        await backend.prepare()
+        label = f"{INSTANCE_LABEL}={backend.settings.instance}"
+
+        def volumes() -> set[str]:
+            return {volume["Name"] for volume in api.volumes(filters={"label": label})["Volumes"] or []}
+
+        workspace = uuid.uuid4().hex
+        handle = await backend.start(Launch(NO_KERNEL, workspace=workspace, shared=True))
+        assert volumes() == set(volume_names(workspace))
+        await handle.kill()
+        assert volumes() == set(volume_names(workspace))
+        await backend.delete_workspace(workspace)
+        assert volumes() == set()
 
     async def test_a_container_removed_behind_our_back_is_noticed(
         self, api: docker.APIClient, backend: DockerBackend

@@ -161,6 +161,8 @@ def _kill(request: dict[str, Any], _stdin: BinaryIO, _stdout: BinaryIO) -> dict[
     pid = request["pid"]
     if not any(process["pid"] == pid for process in _processes()):
         return {"error": "absent"}
+    if pid == 1:
+        return {"error": "denied"}  # the launcher, with which the sandbox would end
     try:
         os.kill(pid, signal.SIGTERM)
         deadline = time.monotonic() + GRACE
@@ -184,11 +186,10 @@ def _is_there(pid: int) -> bool:
 
 def _processes() -> Iterator[dict[str, Any]]:
     """The sandbox's processes but this one, by number."""
-    hidden = {1, os.getpid()}  # the launcher, with which the sandbox would end, and this one
     wanted = {os.getcwd(), ""} if _alone() else {os.getcwd()}
     for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdecimal()):
         try:
-            if pid not in hidden and _mark(pid) in wanted:
+            if pid != os.getpid() and _mark(pid) in wanted:
                 yield _process(pid)
         except OSError:
             continue  # gone meanwhile, or not this user's

@@ -12,7 +12,7 @@ import orjson
 
 from sessions.errors import ConnectionFailed, FileNotFound, InvalidRequest, ProcessNotFound
 from sessions.models import NOT_PASSED
-from sessions.tools import Place, ask
+from sessions.tools import Runner, ask
 from sessions.workspace import sandbox_path
 
 #: exit code of a program that was ended because its time was over. Source: timeout(1)
@@ -54,7 +54,7 @@ class Process:
     directory: str
 
 
-async def run_process(place: Place, command: str, cwd: str, env: Mapping[str, str], seconds: float) -> ProcessResult:
+async def run_process(place: Runner, command: str, cwd: str, env: Mapping[str, str], seconds: float) -> ProcessResult:
     """Run a shell command to its end; leaving early ends it.
 
     Args:
@@ -105,7 +105,7 @@ def _text(encoded: str) -> str:
         raise ConnectionFailed("the sandbox gave no valid answer") from None
 
 
-async def list_processes(place: Place) -> list[Process]:
+async def list_processes(place: Runner) -> list[Process]:
     """What runs beside the kernels, by number."""
     found = (await ask(place, "processes", {"op": "list"})).get("processes")
     return [process for item in found if (process := _process(item))] if isinstance(found, list) else []
@@ -126,7 +126,7 @@ def _process(item: Any) -> Process | None:
     return None
 
 
-async def find_process(place: Place, pid: int) -> Process:
+async def find_process(place: Runner, pid: int) -> Process:
     """One of them.
 
     Raises:
@@ -138,7 +138,7 @@ async def find_process(place: Place, pid: int) -> Process:
     raise ProcessNotFound(f"there is no process {pid}")
 
 
-async def kill_process(place: Place, pid: int) -> None:
+async def kill_process(place: Runner, pid: int) -> None:
     """End a process: SIGTERM, and SIGKILL when that does not help.
 
     Raises:

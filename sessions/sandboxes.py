@@ -34,6 +34,8 @@ log = structlog.get_logger()
 NO_KERNEL = KernelSpec("none", "no kernel", argv=())
 #: how many ended sandboxes are remembered, so that who asks is told when and why
 REMEMBERED = 1000
+#: seconds a container must have lasted for another one to take its place before it is needed
+LASTING = 10.0
 #: seconds for the container to answer after its memory ran out
 PULSE_TIMEOUT = 5.0
 
@@ -42,9 +44,8 @@ PULSE_TIMEOUT = 5.0
 class SandboxSpec:
     """How a sandbox is to be made."""
 
-    #: the name of what it was made from, and its id
+    #: the name of what it was made from
     template: str
-    template_id: str = ""
     #: of each of its containers; `disk` of the workspace
     limits: Limits = field(default_factory=Limits)
     env: Mapping[str, str] = field(default_factory=dict)
@@ -54,6 +55,8 @@ class SandboxSpec:
     lifetime: float = 0.0
     #: seconds that anything in it may run
     max_execute_timeout: float = 600.0
+    #: the id of what it was made from
+    template_id: str = ""
 
 
 class Sandbox:
@@ -137,7 +140,7 @@ class Sandbox:
         finally:
             self._starting = None
         holder.on_out_of_memory = lambda: self._suspect(holder)
-        spawn(self._mourn(holder), f"watch sandbox {self.key}")
+        spawn(self._mourn(holder, self._around.clock()), f"watch sandbox {self.key}")
         return holder
 
     def _suspect(self, holder: KernelHandle) -> None:
@@ -154,13 +157,17 @@ class Sandbox:
         except (TimeoutError, SessionError):
             await holder.kill()
 
-    async def _mourn(self, holder: KernelHandle) -> None:
+    async def _mourn(self, holder: KernelHandle, began: float) -> None:
         ended = await holder.wait()
         self._holder = None
-        if self.ended_at is None and not any(session.alive for session in self.sessions()):
+        if self.ended_at is not None:
+            return
+        if not any(session.alive for session in self.sessions()):
             # Nobody else has held the workspace meanwhile, and so it is empty.
             self.loss = f"the sandbox's files were lost: its container ended ({ended.reason.value})"
             log.warning("files of a sandbox lost", tenant=self.key.tenant, sandbox=self.key.name, reason=ended.reason)
+        elif self._around.clock() - began >= LASTING:
+            await self.ensure_holder()  # a session holds the workspace for now, and may end at any time
 
     async def run_tool(
         self, name: str, argument: str, stdin: AsyncIterable[bytes] | None = None

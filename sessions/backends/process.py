@@ -131,6 +131,16 @@ def _free_ports() -> int:
     raise StartFailed("there are no free ports for the kernel")
 
 
+def _clear(workspace: Path) -> None:
+    # The mark of `kernel_image/processes.py`; in a container they would go with it.
+    mark = f"KERNEL_GATEWAY_PROCESS={workspace.resolve()}".encode()
+    for environ in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):  # gone meanwhile, or another user's
+            if mark in environ.read_bytes().split(b"\0"):
+                os.kill(int(environ.parent.name), signal.SIGKILL)
+    shutil.rmtree(workspace, ignore_errors=True)
+
+
 class ProcessBackend:
     """Starts kernels with this interpreter."""
 
@@ -196,8 +206,8 @@ class ProcessBackend:
         return self._root / "workspaces" / workspace
 
     async def delete_workspace(self, workspace: str) -> None:
-        """Delete a session's directory."""
-        await asyncio.to_thread(shutil.rmtree, self._workspace(workspace), ignore_errors=True)
+        """Delete a session's directory, and end the programs that a tool has left running in it."""
+        await asyncio.to_thread(_clear, self._workspace(workspace))
 
     async def close(self) -> None:
         """End all kernels and delete all files."""

@@ -518,6 +518,27 @@ async def test_files_that_a_session_has_held_are_not(world: World, sandbox: Sand
     assert await names(sandbox) == ["a"]
 
 
+async def test_whoever_holds_files_for_a_session_is_replaced_at_once_unless_it_never_lasts(
+    world: World, sandbox: Sandbox
+) -> None:
+    first = world.backend.kernel
+    session = await sandbox.create_session("python", "")
+    await write(sandbox, "a")
+    world.clock.passes(module.LASTING)
+    first.dies(1)
+    await until(lambda: sandbox._holder not in {None, first})
+    await world.registry.end(session.key)
+    assert await names(sandbox) == ["a"]
+    asked = world.backend.asked
+    await sandbox.create_session("python", "")
+    holder = sandbox._holder
+    assert holder is not None
+    await holder.kill()
+    await until(lambda: sandbox._holder is None)
+    await asyncio.sleep(0.01)
+    assert world.backend.asked == asked + 1
+
+
 async def test_a_session_without_a_kernel_holds_nothing(world: World, sandbox: Sandbox) -> None:
     holder = world.backend.kernel
     session = await sandbox.create_session("python", "")

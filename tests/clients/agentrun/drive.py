@@ -167,6 +167,7 @@ async def processes(call: Driver, sandbox: Any) -> None:
     running = (await call(sandbox.process, "list"))["items"]
     (sleeper,) = (item for item in running if item["command"].startswith("sleep 300"))
     assert (await call(sandbox.process, "get", pid=sleeper["processId"]))["status"] == "running"
+    assert (await call(sandbox.process, "get", pid="1"))["processId"] == "1"
     assert (await call(sandbox.process, "kill", pid=sleeper["processId"]))["stopped"] is True
     assert not [item for item in (await call(sandbox.process, "list"))["items"] if "sleep 300" in item["command"]]
 

@@ -19,7 +19,9 @@ from sessions.backends.base import Launch
 from sessions.backends.process import ProcessBackend
 from sessions.errors import SessionClosed, StartFailed
 from sessions.kernel import Kernel
+from sessions.kernelspecs import KernelSpec
 from sessions.models import ExitReason, KernelExit
+from sessions.processes import run_process
 from sessions.tasks import spawn
 from tests.fakes import KERNELSPECS, until
 from tests.sessions.backends.test_contract import execute
@@ -193,3 +195,20 @@ async def test_without_free_ports_nothing_is_started(backend: ProcessBackend, mo
     with pytest.raises(StartFailed, match="no free ports"):
         await Kernel.start(backend, Launch(replace(LAUNCH.kernelspec, ipc=False)))
     assert list(backend._root.iterdir()) == []
+
+
+# -- programs beside kernels -----------------------------------------------------------------------------------
+
+
+async def test_programs_left_in_a_workspace_end_with_it_and_others_do_not(backend: ProcessBackend) -> None:
+    holder = KernelSpec("none", "no kernel", argv=())
+    places = [await backend.start(Launch(holder, workspace=name)) for name in ("ends", "stays")]
+    command = "sleep 1000 >/dev/null 2>&1 & echo $!"
+    pids = [int((await run_process(place, command, "", {}, 10)).stdout) for place in places]
+    await asyncio.gather(*(place.kill() for place in places))
+    assert all(map(runs, pids))
+    await backend.delete_workspace("ends")
+    await until(lambda: not runs(pids[0]))
+    assert runs(pids[1])
+    await backend.delete_workspace("stays")
+    await until(lambda: not runs(pids[1]))

@@ -109,7 +109,7 @@ def test_a_process_does_not_outlive_the_restart(evil: Attacker) -> None:
 def test_cells_import_what_lies_in_the_workspace(evil: Attacker, name: str) -> None:
     evil.text(f"open('/workspace/{name}.py', 'w').write('answer = 42')")
     restart(evil)
-    assert evil.text(f"import {name}; print({name}.answer, {name}.__file__)") == f"42 /workspace/{name}.py\n"
+    assert evil.text(f"import {name}; print({name}.answer, {name}.__file__)") == f"42 /home/user/{name}.py\n"
 
 
 def test_cells_import_from_wherever_they_have_gone(evil: Attacker) -> None:

@@ -190,7 +190,7 @@ def test_the_kernels_keys_stand_nowhere_outside_its_sandbox(evil: Attacker) -> N
     elsewhere = [
         with_engine,
         evil.gateway.log.read_text(),
-        *(file.read_text() for file in evil.gateway.state_dir.iterdir() if file.is_file()),
+        *(file.read_bytes().decode(errors="replace") for file in evil.gateway.state_dir.iterdir() if file.is_file()),
         *(path.read_bytes().decode(errors="replace") for path in Path("/proc").glob("[0-9]*/cmdline")),
     ]
     assert [secret for secret in secrets if any(secret in place for place in elsewhere)] == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import struct
 import time
 from collections.abc import Callable, Iterator
@@ -161,7 +162,7 @@ def size_of_png(encoded: str) -> tuple[int, int]:
 
 
 def kernels(gateway: Gateway) -> int:
-    """How many kernels it has, in sessions or waiting for one."""
+    """How many kernels it has: in sessions, waiting for one, or none but a sandbox's files."""
     if gateway.isolation == "docker":
         return len(gateway.containers())
     return sum(b"launcher.py" in _command(pid) for pid in children(gateway.process.pid))
@@ -171,6 +172,14 @@ def sessions(gateway: Gateway) -> int:
     """How many sessions all tenants have."""
     lists = [gateway.call("GET", "/v1/sessions", tenant=tenant).json()["sessions"] for tenant in KEYS]
     return sum(map(len, lists))
+
+
+def others(gateway: Gateway) -> int:
+    """How many kernels belong to no session, by what the gateway says."""
+    told = gateway.call("GET", "/metrics", tenant=None).text
+    found = re.findall(r"^kernel_gateway_(?:warm_kernels|sandboxes) (\S+)$", told, re.MULTILINE)
+    assert len(found) == 2, told
+    return round(sum(map(float, found)))
 
 
 def children(pid: int) -> list[int]:

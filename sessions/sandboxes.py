@@ -10,12 +10,13 @@ import asyncio
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterable, Iterator, Mapping
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, field
 
 import structlog
 
+from sessions.activity import Activity
 from sessions.backends.base import KernelHandle, Launch
 from sessions.errors import QuotaExceeded, SandboxNotFound, SessionClosed, SessionError, SessionExists, SessionNotFound
 from sessions.kernelspecs import KernelSpec
@@ -75,8 +76,7 @@ class Sandbox:
         self.loss: str | None = None
         self._registry = registry
         self._around = around
-        self._born = self._last_activity = around.clock()
-        self._users = 0
+        self._activity = Activity(around.clock)
         self._holder: KernelHandle | None = None
         self._starting: asyncio.Task[KernelHandle] | None = None
         self._ending: asyncio.Task[None] | None = None
@@ -90,26 +90,15 @@ class Sandbox:
 
     def touch(self) -> None:
         """Note that a client has used it."""
-        self._last_activity = self._around.clock()
+        self._activity.touch()
 
     def age(self) -> float:
         """Seconds since it was made."""
-        return self._around.clock() - self._born
+        return self._activity.age()
 
     def idle_for(self) -> float:
         """Seconds since a client last used it or one of its sessions; 0 while one does."""
-        own = 0.0 if self._users else self._around.clock() - self._last_activity
-        return min([own, *(session.idle_for() for session in self.sessions())])
-
-    @contextmanager
-    def _in_use(self) -> Iterator[None]:
-        self.touch()
-        self._users += 1
-        try:
-            yield
-        finally:
-            self._users -= 1
-            self.touch()
+        return min([self._activity.idle_for(), *(session.idle_for() for session in self.sessions())])
 
     # -- its own container ----------------------------------------------------------------------------------
 
@@ -173,7 +162,7 @@ class Sandbox:
         self, name: str, argument: str, stdin: AsyncIterable[bytes] | None = None
     ) -> AsyncGenerator[bytes, None]:
         """Run one of the image's tools in its own container; see `KernelHandle.run_tool`."""
-        with self._in_use():
+        with self._activity.use():
             holder = await self.ensure_holder()
             async with aclosing(holder.run_tool(name, argument, stdin)) as output:
                 async for piece in output:
@@ -215,7 +204,7 @@ class Sandbox:
             InvalidRequest: the directory is not allowed.
             SessionError: as `Registry.create` does.
         """
-        with self._in_use():
+        with self._activity.use():
             key = SessionKey(self.key.tenant, str(uuid.uuid4()))
             return await self._registry.create(key, self._session_spec(language, sandbox_path(cwd)))
 
@@ -225,7 +214,7 @@ class Sandbox:
         Raises:
             SessionError: as `Registry.create` does.
         """
-        with self._in_use():
+        with self._activity.use():
             spec = self._session_spec(language, "")
             name = uuid.uuid5(uuid.UUID(self.workspace), self._registry.language(language))
             return await self._registry.obtain(SessionKey(self.key.tenant, str(name)), spec)

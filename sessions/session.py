@@ -6,11 +6,12 @@ The session is where a kernel's messages meet what was asked of it. It knows no 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterator
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 
+from sessions.activity import Activity
 from sessions.backends.base import Launch
 from sessions.channels import Channels
 from sessions.errors import KernelDied, SessionClosed, SessionError
@@ -45,7 +46,7 @@ class Session:
         self.state = State.STARTING
         self.incarnation = 0
         self.transcript = Transcript(spec.limits.output)
-        self.created_at = self.last_activity = around.clock()
+        self._activity = Activity(around.clock)
         self._around = around
         self._launch = Launch(
             kernelspec, spec.limits, spec.env, spec.workspace, spec.cwd, shared=spec.workspace is not None
@@ -66,8 +67,6 @@ class Session:
                 spec.max_execute_timeout,
             )
         )
-        #: executions that run or wait for their turn, and tools that run
-        self._users = 0
         #: what the next execution is told of the variables
         self._news = NO_NEWS
 
@@ -95,30 +94,20 @@ class Session:
 
     def touch(self) -> None:
         """Note that a client has used it."""
-        self.last_activity = self._around.clock()
+        self._activity.touch()
 
     def age(self) -> float:
         """Seconds since it was made."""
-        return self._around.clock() - self.created_at
+        return self._activity.age()
 
     def idle_for(self) -> float:
         """Seconds since a client last used it; 0 while one does."""
-        return 0.0 if self.in_use else self._around.clock() - self.last_activity
+        return 0.0 if self.in_use else self._activity.idle_for()
 
     @property
     def in_use(self) -> bool:
         """Whether a cell runs or waits, or a file is on its way."""
-        return self._users > 0 or self.channels.running
-
-    @contextmanager
-    def _in_use(self) -> Iterator[None]:
-        self.touch()
-        self._users += 1
-        try:
-            yield
-        finally:
-            self._users -= 1
-            self.touch()
+        return self._activity.users > 0 or self.channels.running
 
     def announce(self, change: StateChange, reason: str | None) -> None:
         """Tell the next execution, once, what became of the variables."""
@@ -249,7 +238,7 @@ class Session:
 
     @asynccontextmanager
     async def _run(self, request: ExecuteRequest) -> AsyncIterator[Execution]:
-        with self._around.quotas.execution(self.key.tenant), self._in_use():
+        with self._around.quotas.execution(self.key.tenant), self._activity.use():
             async with self._turn:
                 await self.channels.quiet()  # or our deadline would count, and interrupt, what runs before it
                 kernel = await self.ensure_kernel()
@@ -327,7 +316,7 @@ class Session:
         self, name: str, argument: str, stdin: AsyncIterable[bytes] | None = None
     ) -> AsyncGenerator[bytes, None]:
         """Run one of the image's tools beside the kernel; see `KernelHandle.run_tool`."""
-        with self._in_use():
+        with self._activity.use():
             kernel = await self.ensure_kernel()
             async with aclosing(kernel.handle.run_tool(name, argument, stdin)) as output:
                 async for piece in output:

@@ -29,6 +29,8 @@ CREATE TABLE IF NOT EXISTS templates (
 ) STRICT
 """
 
+_SELECT = "SELECT name, id, content, created, updated FROM templates WHERE tenant = ?"
+
 
 @dataclass(frozen=True, slots=True)
 class Template:
@@ -61,10 +63,7 @@ class Templates:
 
     def of(self, tenant: str) -> list[Template]:
         """A tenant's templates, oldest first, after the one that is always there."""
-        rows = self._database.execute(
-            "SELECT name, id, content, created, updated FROM templates WHERE tenant = ? ORDER BY created, name",
-            [tenant],
-        )
+        rows = self._database.execute(f"{_SELECT} ORDER BY created, name", [tenant])
         return [self._default, *(_template(row) for row in rows)]
 
     def get(self, tenant: str, name: str) -> Template:
@@ -73,9 +72,11 @@ class Templates:
         Raises:
             TemplateNotFound: the tenant has none of this name.
         """
-        for template in self.of(tenant):
-            if template.name == name:
-                return template
+        if name == DEFAULT:
+            return self._default
+        row = self._database.execute(f"{_SELECT} AND name = ?", [tenant, name]).fetchone()
+        if row is not None:
+            return _template(row)
         raise TemplateNotFound(f"there is no template {name[:64]!r}", template=name[:64])
 
     def create(self, tenant: str, name: str, content: Mapping[str, Any]) -> Template:

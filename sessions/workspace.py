@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 import orjson
 
+from kernel_image.files import FRAME, TEMPORARY
 from sessions.errors import ConnectionFailed, FileNotFound, InvalidRequest, NoSpace
 from sessions.tools import Place, ask, first_line
 
@@ -21,7 +22,6 @@ PATH_MAX = 1024
 KINDS = frozenset({"file", "directory", "link", "special"})
 #: what the workspace is called by programs in a sandbox
 HOMES = ("/home/user", "/workspace")
-TEMPORARY = "/tmp"  # noqa: S108
 
 
 def valid_path(path: str) -> str:
@@ -169,11 +169,11 @@ async def write_file(
 
 
 async def _framed(content: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
-    """Content as the tool takes it when its size is not known; see `FRAME` there."""
+    """Content as the tool takes it when its size is not known."""
     async for piece in content:
         if piece:
-            yield len(piece).to_bytes(4) + piece
-    yield (0).to_bytes(4)
+            yield FRAME.pack(len(piece)) + piece
+    yield FRAME.pack(0)
 
 
 def _named(path: str) -> str:

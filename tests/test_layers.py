@@ -151,7 +151,7 @@ ORDER = [
     {"flush"},
     {"backlog", "messages"},
     {"kernelspecs"},
-    {"memory", "models", "quotas", "states", "tasks", "templates"},
+    {"activity", "memory", "models", "quotas", "states", "tasks", "templates"},
     {"errors"},
 ]
 RANK = {f"sessions.{name}": rank for rank, names in enumerate(ORDER) for name in names}

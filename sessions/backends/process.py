@@ -19,6 +19,7 @@ from collections.abc import AsyncGenerator, AsyncIterable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+from kernel_image.processes import MARK
 from sessions.backends.base import KERNEL_IMAGE, Launch, handshake, new_connection_info, nobody_cares
 from sessions.errors import ConnectionFailed, StartFailed
 from sessions.models import ConnectionInfo, ExitReason, KernelExit
@@ -132,8 +133,8 @@ def _free_ports() -> int:
 
 
 def _clear(workspace: Path) -> None:
-    # The mark of `kernel_image/processes.py`; in a container they would go with it.
-    mark = f"KERNEL_GATEWAY_PROCESS={workspace.resolve()}".encode()
+    # In a container they would go with it.
+    mark = f"{MARK}={workspace.resolve()}".encode()
     for environ in Path("/proc").glob("[0-9]*/environ"):
         with suppress(OSError):  # gone meanwhile, or another user's
             if mark in environ.read_bytes().split(b"\0"):

@@ -724,7 +724,7 @@ async def test_what_runs_in_it_keeps_it_and_starts_the_clock_at_its_end(
         yield b"x"
 
     upload = spawn(write_file(sandbox, "a", 1, until_stopped()), "client")
-    await until(lambda: sandbox._users)
+    await until(lambda: sandbox._activity.users)
     world.clock.passes(100 * SPEC.idle_timeout)
     assert await culler.sweep() == 0
     stopped.set()

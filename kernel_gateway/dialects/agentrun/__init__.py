@@ -20,7 +20,6 @@ from kernel_gateway.dialects.agentrun.files import (
 )
 from kernel_gateway.dialects.agentrun.processes import CommandHandler, ProcessesHandler, ProcessHandler
 from kernel_gateway.dialects.agentrun.sandboxes import (
-    ControlSandboxesHandler,
     HealthHandler,
     SandboxesHandler,
     SandboxHandler,
@@ -58,7 +57,7 @@ def routes(gateway: Gateway) -> list[Route]:
         (CONTROL + "/agents/accessToken", AccessTokenHandler),
         (CONTROL + "/templates", TemplatesHandler),
         (CONTROL + "/templates/([^/]+)", TemplateHandler),
-        (CONTROL + "/sandboxes", ControlSandboxesHandler),
+        (CONTROL + "/sandboxes", SandboxesHandler),
         (CONTROL + one, SandboxHandler),
         (CONTROL + one + "/stop", StopHandler),
     )

@@ -7,6 +7,7 @@ import re
 from http import HTTPStatus
 from typing import Any
 
+from kernel_gateway.dialects.agentrun.models import sentences
 from kernel_gateway.errors import Unauthorized
 from kernel_gateway.handlers import BaseHandler, JsonHandler, Model
 from kernel_gateway.signatures import BODY_DIGEST
@@ -39,8 +40,8 @@ class SandboxAware(BaseHandler):
     def render_failure(self, failure: SessionError) -> dict[str, Any]:
         """What these clients read stands flat beside the gateway's own form."""
         code = CODES.get(HTTPStatus(self.get_status()), "ERR_INTERNAL_SERVER")
-        message = f"{failure.message.rstrip('.')}. {failure.resolution}"
-        return super().render_failure(failure) | {"code": code, "requestId": self.request_id, "message": message}
+        told = {"code": code, "requestId": self.request_id, "message": sentences(failure)}
+        return super().render_failure(failure) | told
 
     def key(self, sandbox_id: str) -> SessionKey:
         """The domain's name of a sandbox.

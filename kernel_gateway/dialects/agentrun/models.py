@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from kernel_gateway.config import Settings
-from sessions.errors import InvalidRequest
+from sessions.errors import InvalidRequest, SessionError
 from sessions.models import Limits, valid_env
 from sessions.sandboxes import Sandbox, SandboxSpec
 from sessions.templates import Template
@@ -170,6 +170,11 @@ def time_of(seconds: float) -> str:
     # A file's may be any number: its user sets it.
     seconds = min(max(seconds, 0), YEAR_10000 - 1)
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def sentences(failure: SessionError) -> str:
+    """What happened and what to do, for clients that have one field for both."""
+    return f"{failure.message.rstrip('.')}. {failure.resolution}"
 
 
 def template_model(template: Template) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kernel_gateway.dialects.agentrun.models import sentences
 from sessions.models import ExecutionResult, Status
 from sessions.outputs import Output
 
@@ -67,4 +68,4 @@ def _failure(result: ExecutionResult) -> Item | None:
     if result.error is None:
         return None
     name = NAMES.get(result.status, result.error.name)
-    return _error(name, f"{result.error.message.rstrip('.')}. {result.error.resolution}", [])
+    return _error(name, sentences(result.error), [])

@@ -12,8 +12,8 @@ from sessions.models import SessionKey, valid_name
 PAGE_MAX = 100
 
 
-class ControlSandboxesHandler(AgentRunHandler):
-    """`/2025-09-10/sandboxes`."""
+class SandboxesHandler(AgentRunHandler):
+    """`/sandboxes`."""
 
     def get(self) -> None:
         """List them, the latest first, a page at a time."""
@@ -33,10 +33,6 @@ class ControlSandboxesHandler(AgentRunHandler):
         key = SessionKey(self.tenant, valid_name("sandboxId", body.sandboxId or str(uuid4())))
         sandbox = await self.gateway.sandboxes.create(key, body.spec(template, self.gateway.settings))
         self.finish_enveloped(sandbox_model(sandbox), flat=True)
-
-
-class SandboxesHandler(ControlSandboxesHandler):
-    """`/sandboxes`."""
 
 
 class SandboxHandler(AgentRunHandler):

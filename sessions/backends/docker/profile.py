@@ -10,6 +10,7 @@ from typing import Any
 
 from docker.types import DriverConfig, LogConfig, Mount, Ulimit
 
+from kernel_image.files import TEMPORARY
 from sessions.models import Limits
 
 #: the sandbox's user: not root, and nobody on the host
@@ -20,7 +21,6 @@ PYTHON = "/opt/venv/bin/python"
 HOME = "/home/kernel"
 #: where other services of this kind have it too
 WORKSPACE = "/home/user"
-TEMPORARY = "/tmp"  # noqa: S108
 FIRST_PORT = 50001
 #: the engine takes less for no limit at all, or for none that it knows
 CPUS_MIN = 0.01

@@ -124,7 +124,8 @@ def _environment() -> dict[str, str]:
 def _leave_with(stdin: BinaryIO, process: subprocess.Popen[bytes]) -> None:
     while os.read(stdin.fileno(), 1):
         pass
-    _end(process)
+    if process.returncode is None:  # else the answer is on its way, and what is in the background stays
+        _end(process)
     os._exit(0)
 
 

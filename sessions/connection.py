@@ -35,8 +35,11 @@ UNSENT_MAX = 64 * 1024**2
 RECEIVE_QUEUE = 8
 #: seconds between the end of a channel's connection and its renewal
 RENEWAL_DELAY = 0.1
-#: seconds between two looks at how much a kernel has sent that is no whole message
+#: seconds between two looks at how much a kernel has sent that is no whole message; the second when it is much
 BACKLOG_INTERVAL = 0.25
+BACKLOG_INTERVAL_FILLING = 0.025
+#: bytes that are much
+BACKLOG_FILLING = 1024**2
 #: a kernel that has sent so many malformed messages is not worth listening to
 MALFORMED_MAX = 1000
 #: nor one that so often in a row hangs up before it has said anything
@@ -158,15 +161,20 @@ class Connection:
         """Give up a kernel that fills our memory with what is no whole message; else look again in a while."""
         if self._closed:
             return
+        interval = BACKLOG_INTERVAL
         for channel, backlog in self._backlogs.items():
             socket = self._sockets[channel]
             if socket.poll(0):
                 self._drain_soon(channel)  # whole messages; asking swallows their edge
-            elif (size := backlog.size()) > 2 * self._max_message_bytes:
+                continue
+            size = backlog.size()
+            if size > 2 * self._max_message_bytes:
                 log.warning("a kernel sends a message without end", channel=channel, bytes=size)
                 self.on_broken()
                 return
-        self._weighing = self._loop.call_later(BACKLOG_INTERVAL, self._weigh)
+            if size > BACKLOG_FILLING:
+                interval = BACKLOG_INTERVAL_FILLING
+        self._weighing = self._loop.call_later(interval, self._weigh)
 
     def _on_readable(self, channel: str) -> None:
         # At once: another turn of the loop would cost every small message a look at all descriptors.

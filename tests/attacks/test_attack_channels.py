@@ -16,7 +16,7 @@ import pytest
 from tests.attacks import forge
 from tests.attacks.cells import Attacker
 from tests.attacks.conftest import LIMITS
-from tests.attacks.vitals import Vitals, wait_until
+from tests.attacks.vitals import PEAK_MAX, Vitals, wait_until
 from tests.gateways import KEYS
 
 pytestmark = pytest.mark.engine
@@ -229,7 +229,7 @@ def test_many_messages_of_the_largest_size_lie_in_memory_one_by_one(forger: Atta
 
 def test_a_message_of_very_many_tiny_frames_costs_its_kernel(forger: Attacker, vitals: Vitals) -> None:
     assert forger.text("on_iopub([*printed('x'), *[b'y'] * 1000])") == "x"
-    with vitals.neighbour.calling(), vitals.bounded():
+    with vitals.neighbour.calling(), vitals.bounded(2 * PEAK_MAX):  # each byte of it costs libzmq up to six
         ran = forger.run("on_iopub([*printed('x'), *[b'y'] * 1_500_000])", timeout=30)
     assert (ran.status, ran.error_code, ran.state) == ("died", "SB010", "lost"), ran.result
     forger.works_again()

@@ -17,6 +17,10 @@ log = structlog.get_logger()
 PROBES = {"/healthz", "/readyz", "/metrics"}
 
 
+#: without the values of local variables, among which are code and keys
+_tracebacks = structlog.processors.ExceptionRenderer(structlog.tracebacks.ExceptionDictTransformer(show_locals=False))
+
+
 def set_up() -> None:
     """Route structlog's and the libraries' records through one format."""
     shared: list[structlog.typing.Processor] = [
@@ -25,9 +29,9 @@ def set_up() -> None:
         structlog.processors.StackInfoRenderer(),
     ]
     renderers: list[structlog.typing.Processor] = (
-        [structlog.dev.ConsoleRenderer()]
+        [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
         if sys.stderr.isatty()
-        else [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer()]
+        else [_tracebacks, structlog.processors.JSONRenderer()]
     )
     structlog.configure(
         processors=[*shared, *renderers],
@@ -43,6 +47,7 @@ def set_up() -> None:
         )
     )
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
+    logging.getLogger("urllib3").setLevel(logging.ERROR)  # it also raises what it says of an engine that breaks off
 
 
 def request_ended(handler: RequestHandler) -> None:

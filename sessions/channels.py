@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from sessions.errors import ConnectionFailed, SessionError
+from sessions.errors import ConnectionFailed, InvalidRequest, SessionError
 from sessions.kernel import Kernel
 from sessions.messages import Message
 from sessions.requests import Asked, Requests, Rules, code_of
@@ -92,7 +92,7 @@ class Channels:
         """Pass a client's message on.
 
         Raises:
-            InvalidRequest: a message of this id is under way.
+            InvalidRequest: a message of this id is under way, or code is to run on another channel than shell.
             QuotaExceeded: too much waits for the kernel, or the tenant has too many executions under way.
             ConnectionFailed: the kernel is not there or takes no messages.
         """
@@ -103,7 +103,9 @@ class Channels:
             return
         size = sum(map(len, parts)) + sum(map(len, buffers))
         asked = Asked(subscription, header["msg_id"], header["msg_type"], size)
-        if asked.type == "execute_request" and channel == "shell":
+        if asked.type == "execute_request":
+            if channel != "shell":  # Python's kernels would run it there too, beside all limits
+                raise InvalidRequest("code is run by the shell channel", field="channel")
             asked.code = code_of(parts[3])
         self._requests.add(asked)
         try:

@@ -261,6 +261,14 @@ async def test_a_kernel_that_ends_is_announced_and_replaced(gateway: Gateway, ke
         assert await client.text("print(1)") == "1\n"
 
 
+async def test_code_runs_by_the_shell_channel_alone(gateway: Gateway, kernel: str) -> None:
+    async with connected(gateway, kernel) as client:
+        msg_id = await client.send("control", "execute_request", {"code": "x = 1"})
+        (reply,) = [message for message in await client.of(msg_id) if message["channel"] == "control"]
+        assert reply["content"]["ename"] == "InvalidRequest"
+        assert await client.text("print('x' in globals())") == "False\n"
+
+
 async def test_a_cell_right_after_a_kernel_has_ended_runs_in_the_next(gateway: Gateway, kernel: str) -> None:
     async with connected(gateway, kernel) as client:
         msg_id = await client.send("shell", "execute_request", {"code": "import os; os._exit(1)"})

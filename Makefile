@@ -1,6 +1,6 @@
 # Two commands are enough: `make serve` and `make test`. Both set up what they need.
 .DEFAULT_GOAL := help
-.PHONY: help setup engine browser sdks image serve lint test bench readme clean
+.PHONY: help setup engine browser promtool sdks image tools serve lint test test-all bench readme clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -10,7 +10,7 @@ SDKS := agentrun agentrun-early
 HAVE_DOCKER = docker version >/dev/null 2>&1
 
 help: ## show this
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
 
 setup: $(SETUP) ## make .venv with everything the gateway and its tests need
 
@@ -18,7 +18,7 @@ $(SETUP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; set PYTHON=")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
-	$(BIN)/python -m pip install --progress-bar off --quiet --editable '.[science]' --group dev
+	$(BIN)/python -m pip install --progress-bar off --quiet --editable '.[science,aliyun,e2b]' --group dev
 	@touch $@
 
 engine: ## give a Debian machine a Docker engine with gVisor (as root); nothing is done where there is one
@@ -26,6 +26,9 @@ engine: ## give a Debian machine a Docker engine with gVisor (as root); nothing 
 
 browser: ## give a Debian machine the Chromium that tests drive (as root); nothing is done where there is one
 	tests/clients/setup.sh
+
+promtool: ## give a Debian machine the tool that tests the alerts (as root); nothing is done where there is one
+	tests/kernel_gateway/monitoring/setup.sh
 
 image: ## build the kernels' image, if its sources have changed
 	kernel_image/build.sh
@@ -38,7 +41,8 @@ lint: setup ## ruff, mypy, shell scripts
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	$(BIN)/shellcheck .ci/run kernel_image/build.sh tests/engine/setup.sh tests/clients/setup.sh tests/clients/browser.sh
+	$(BIN)/shellcheck .ci/run kernel_image/build.sh tests/engine/setup.sh tests/clients/setup.sh tests/clients/browser.sh \
+	  tests/kernel_gateway/monitoring/setup.sh
 
 sdks: $(addprefix .venv-,$(addsuffix /.setup,$(SDKS))) ## make an environment for each client that needs its own
 
@@ -48,12 +52,31 @@ sdks: $(addprefix .venv-,$(addsuffix /.setup,$(SDKS))) ## make an environment fo
 	.venv-$*/bin/python -m pip install --progress-bar off --quiet --group $*
 	@touch $@
 
-test: setup engine browser sdks image ## every test, with a real engine, real gVisor and a real browser (Debian, root)
-	$(BIN)/pytest $(FLAGS)
+tools: ## set up all that tests need, side by side (Debian, root)
+	@$(MAKE) --no-print-directory --jobs=4 setup sdks machine
+
+machine: # one after the other, because apt takes one at a time; the image is built beside the last two
+	@tests/engine/setup.sh --compose
+	@kernel_image/build.sh & image=$$!; tests/clients/setup.sh && tests/kernel_gateway/monitoring/setup.sh && wait $$image
+
+# Workers are more than processors, because most tests wait. What shares a gateway stays with one (tests/tiers.py).
+# What is ignored loads agents' libraries for seconds in each worker, and has no test in the gate.
+GATE = $(BIN)/pytest -m "gate and not full" --numprocesses=4 --dist=loadfile --no-loadscope-reorder \
+  --ignore=tests/clients/test_autogen.py --ignore=tests/clients/test_smolagents.py
+NO_TESTS := 5
+
+test: tools ## the gate, in ten minutes: real engine, real gVisor, real browser, real clients (Debian, root)
+	$(GATE) $(FLAGS)
+
+test-all: tools ## every test, in about an hour: also attacks, faults, measurements, all clients; FLAGS=tests/attacks for a part
+	$(GATE) $(FLAGS) || [ $$? = $(NO_TESTS) ]
+	$(BIN)/pytest -m "not gate or full" $(FLAGS)
 
 bench: setup engine image ## what an execution costs, beside a raw client and beside jupyter_kernel_gateway
-	$(BIN)/python tests/benchmarks/execute.py $(FLAGS)
-	$(BIN)/python tests/benchmarks/jupyter.py $(FLAGS)
+	$(BIN)/python tests/benchmarks/execute.py --write $(FLAGS)
+	$(BIN)/python tests/benchmarks/start.py
+	$(BIN)/python tests/benchmarks/ragflow.py
+	$(BIN)/python tests/benchmarks/jupyter.py
 
 readme: setup ## write the generated parts of the READMEs anew
 	$(BIN)/python -m tests.readme

@@ -8,22 +8,29 @@ import os
 import ssl
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import IO, Self
+from typing import IO, NoReturn, Self
 
 import structlog
 from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
-from tornado.web import Application
+from tornado.web import Application, RequestHandler
 
 from kernel_gateway import auth, logs, tls
 from kernel_gateway.config import Settings
 from kernel_gateway.dialects import DIALECTS
-from kernel_gateway.handlers import MAX_BODY, Gateway, NotFoundHandler
+from kernel_gateway.handlers import MAX_BODY, BaseHandler, Gateway, NotFoundHandler
 from kernel_gateway.hosts import PlainHosts
+from kernel_gateway.itself import leads_here
+from kernel_gateway.journal import Journal
+from kernel_gateway.keystore import KeyStore
+from kernel_gateway.looplag import LoopLag
 from kernel_gateway.metrics import Metrics
 from kernel_gateway.origins import Origins
+from sessions import providers
+from sessions.audit import Audit
 from sessions.backends import docker
 from sessions.backends.base import KERNEL_IMAGE, Backend, Finding
 from sessions.backends.docker import DockerBackend, DockerSettings, engine_answers
@@ -31,20 +38,36 @@ from sessions.backends.process import ProcessBackend
 from sessions.culler import Culler
 from sessions.execution import Patience
 from sessions.kernelspecs import KernelSpecs
-from sessions.models import ExecuteRequest, ExecutionResult, SessionKey, SessionSpec
-from sessions.pool import Pool
-from sessions.quotas import Quotas, TenantLimits
+from sessions.ledger import Ledger
+from sessions.models import SessionSpec
+from sessions.pool import Pool, Stock
+from sessions.providers.manager import ProviderManager, Rules
+from sessions.providers.settings import Premises, ProviderSettings
+from sessions.providers.store import ProviderStore
+from sessions.quotas import Quotas
 from sessions.readiness import Readiness
+from sessions.recovery import Recovery
 from sessions.registry import Registry
+from sessions.runs import OneShot
 from sessions.sandboxes import Sandboxes
+from sessions.starts import Starts
 from sessions.surroundings import Surroundings
-from sessions.tasks import spawn
+from sessions.tasks import going_on, spawn
 from sessions.templates import Templates
 
 log = structlog.get_logger()
 
-#: seconds between two looks of the culler
+#: seconds between two looks of the culler, and of the pool
 CULL_INTERVAL = 5.0
+#: seconds between two looks for records of the audit that are too old
+CUT_INTERVAL = 600.0
+DAY = 86400.0
+#: seconds for cells to end that were interrupted because the gateway is stopped
+INTERRUPTED = 5.0
+#: kernels that may start at a time: half of a start is computing, half the engine's; more at once end hardly sooner
+STARTS_AT_ONCE = 2 * (os.cpu_count() or 1)
+#: a part of the gateway's end; what it returns is awaited if it can be
+Step = Callable[[], object]
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
@@ -86,12 +109,21 @@ class Service:
         self.specs = KernelSpecs(KERNEL_IMAGE / "kernelspecs")
         self.backend = make_backend(settings, _instance(self.state_dir))
         self.readiness = Readiness(self.backend)
-        self.pool = Pool(self.backend, self.readiness, settings.limits, settings.pool_size)
+        starts = Starts(self.backend, self.readiness, STARTS_AT_ONCE, self.metrics.pool.started)
+        self.metrics.pool.waiting.set_function(lambda: starts.waiting)
+        stock = Stock(settings.limits, settings.pool_size, settings.pool_max)
+        self.pool = Pool(self.backend, starts, stock, time.monotonic, self.metrics.pool)
+        self.quotas = Quotas(settings.tenant_limits, time.monotonic, settings.max_concurrent)
+        self.audit = Audit(self.state_dir / "audit.db")
+        self.ledger = Ledger(self.state_dir / "ledger.db")
+        self.journal = Journal(self.audit, self.quotas, self.metrics, settings.code_policy)
+        self.journal.remember(settings.quota_window)
         around = Surroundings(
             kernels=self.pool,
-            quotas=Quotas(TenantLimits(settings.max_sessions_per_tenant, settings.max_concurrent_per_tenant)),
+            quotas=self.quotas,
             clock=time.monotonic,
-            observe=self._observe,
+            witness=self.journal,
+            ledger=self.ledger,
             patience=Patience(),
         )
         defaults = SessionSpec(
@@ -100,19 +132,35 @@ class Service:
             max_execute_timeout=settings.max_execute_timeout,
         )
         self.registry = Registry(self.specs, defaults, around)
+        self.runner = OneShot(self.registry, self.specs, settings.execute_timeout)
         self.sandboxes = Sandboxes(self.registry, around)
+        self.readiness.first = Recovery(self.backend, self.registry, self.sandboxes, self.audit.interrupted)
         self.templates = Templates(self.state_dir / "templates.db")
+        self.keystore = KeyStore(self.state_dir)
+        self.provider_store = ProviderStore(self.state_dir, settings.secrets_key_file)
+        makers = providers.makers(self.runner)
+        rules = Rules(
+            fallback=settings.fallback_provider, production=not settings.loopback, timeout=settings.execute_timeout
+        )
+        self.providers = ProviderManager(self.provider_store, makers, rules, own=self.runner, around=around)
+        premises = Premises(not settings.loopback, lambda url: leads_here(url, self.port))
+        self.provider_settings = ProviderSettings(self.provider_store, makers, premises)
         #: the key made for this start, and its file; None when the settings bring keys
         self.local_key: tuple[str, Path] | None = None
         self.port = settings.port
         self._server: HTTPServer | None = None
         #: the certificate that clients see; None without TLS
         self.certificate: Path | None = None
-        self._background: list[asyncio.Task[None]] = []
+        self._background: list[asyncio.Task[NoReturn]] = []
 
-    def _observe(self, key: SessionKey, request: ExecuteRequest, result: ExecutionResult) -> None:
-        self.metrics.execution_ended(key, request, result)
-        logs.execution_ended(key, request, result)
+    def _request_ended(self, handler: RequestHandler) -> None:
+        """Called by tornado for every answer."""
+        if not isinstance(handler, BaseHandler):
+            raise TypeError("a handler that is none of ours")
+        logs.request_ended(handler)
+        self.metrics.request_ended(
+            handler.dialect, handler.request.method, handler.get_status(), handler.request.request_time()
+        )
 
     def _gateway(self) -> Gateway:
         keys = dict(self.settings.keys)
@@ -125,13 +173,33 @@ class Service:
             self.sandboxes,
             self.templates,
             self.specs,
-            auth.Keys(keys, self.settings.access_keys),
+            auth.Keys(
+                keys,
+                self.settings.access_keys,
+                self.keystore,
+                self.settings.admin_key,
+                trusts_neighbours=self._trusts_neighbours(),
+            ),
+            self.keystore,
+            self.audit,
             self.metrics,
             lambda: self.readiness.trouble,
             self.pool.depth,
+            self.quotas.under_way,
             self._hosts(),
             Origins(self.settings.allowed_origins),
+            self.quotas,
+            self.providers,
+            self.provider_settings,
+            self.runner,
         )
+
+    def _trusts_neighbours(self) -> bool:
+        """Whether who is on this machine may need no key: nobody was given one, and what runs is kept in.
+
+        Where keys were given there may be a proxy on this machine, and whoever comes through it looks like a neighbour.
+        """
+        return not self.settings.keys and not self.settings.access_keys and self.backend.name != "process"
 
     def _hosts(self) -> frozenset[str]:
         """The names it answers to; empty: all."""
@@ -157,13 +225,17 @@ class Service:
         """
         gateway = self._gateway()
         application = Application(
-            [route for dialect in DIALECTS for route in dialect.routes(gateway)],
+            [
+                (path, handler, arguments | {"dialect": dialect.name})
+                for dialect in DIALECTS
+                for path, handler, arguments in dialect.routes(gateway)
+            ],
             default_handler_class=NotFoundHandler,
             default_handler_args={"gateway": gateway},
-            log_function=logs.request_ended,
+            log_function=self._request_ended,
             websocket_max_message_size=MAX_BODY,
-            websocket_ping_interval=20,
-            websocket_ping_timeout=20,
+            websocket_ping_interval=self.settings.ping_interval,
+            websocket_ping_timeout=self.settings.ping_interval,
         )
         self._server = HTTPServer(
             PlainHosts(application),
@@ -179,25 +251,64 @@ class Service:
         await self.readiness.check()
         self._background = [
             spawn(self.readiness.run(), "readiness"),
+            spawn(LoopLag(self.metrics.loop_was_late).run(), "loop lag"),
+            spawn(self.pool.run(CULL_INTERVAL), "pool"),
             spawn(Culler(self.registry, self.sandboxes, self.settings.max_lifetime).run(CULL_INTERVAL), "culler"),
         ]
+        if self.settings.audit_retention:
+            age = self.settings.audit_retention * DAY
+            self._background.append(spawn(self.audit.keep_short(age, CUT_INTERVAL), "audit retention"))
         self.pool.keep_warm(self.specs.find(self.registry.defaults.language))
         return self
 
+    async def drain(self) -> None:
+        """Begin nothing new, and let what runs end; it is interrupted when that takes too long.
+
+        Who is cancelled here has lost patience, and may go on with `stop`.
+        """
+        self.journal.close()
+        self.readiness.close()
+        if cells := await self.journal.quiet(self.settings.drain_timeout):
+            log.warning("cells under way are interrupted", cells=cells)
+            for session in self.registry.all():
+                await session.interrupt()
+            await self.journal.quiet(INTERRUPTED)
+
     async def stop(self) -> None:
-        """Take no more requests, end all sessions, and free everything."""
-        for task in self._background:
-            task.cancel()
+        """Take no more requests, end all sessions or leave them to the next gateway, and free everything.
+
+        Each step is taken, whatever becomes of those before it; what fails is logged.
+        """
+        async with AsyncExitStack() as stack:
+            for step in reversed([*self._last_steps()]):  # a stack is left from its top down
+                stack.push_async_callback(_take, step)
+
+    def _last_steps(self) -> Iterator[Step]:
+        """What is done in the end, first things first."""
+        yield self.readiness.close
+        yield from (task.cancel for task in self._background)
         if self._server is not None:
-            self._server.stop()
-        await self.sandboxes.close()
-        await self.registry.close()
+            yield self._server.stop
+        if self.settings.keep_sessions:
+            yield from (session.leave for session in self.registry.all())
+        else:
+            yield self.sandboxes.close
+            yield self.registry.close
         if self._server is not None:
-            await self._server.close_all_connections()
-        await self.pool.close()
-        await self.backend.close()
-        self.templates.close()
-        self._lock.close()
+            yield self._server.close_all_connections
+        yield self.providers.close
+        yield self.pool.close
+        yield self.backend.release if self.settings.keep_sessions else self.backend.close
+        for database in (self.templates, self.keystore, self.provider_store, self.audit, self.ledger):
+            yield database.close
+        yield self._lock.close
+
+
+async def _take(step: Step) -> None:
+    with going_on("end of the gateway"):
+        outcome = step()
+        if isinstance(outcome, Awaitable):
+            await outcome
 
 
 def _locked(state_dir: Path) -> IO[str]:

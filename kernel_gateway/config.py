@@ -16,6 +16,8 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from sessions.errors import InvalidRequest
 from sessions.models import Limits, valid_name
+from sessions.quotas import TenantLimits
+from sessions.usage import Allowance
 
 _MIB = 1024**2
 _UNITS = {"": 1, "k": 1024, "m": _MIB, "g": 1024 * _MIB}
@@ -83,6 +85,9 @@ _KEY_MIN = 8
 Bytes = Annotated[int, BeforeValidator(_bytes), Field(gt=0)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(gt=0)]
+#: 0: no limit
+SomeBytes = Annotated[int, BeforeValidator(_bytes), Field(ge=0)]
+SomeSeconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Settings(BaseSettings):
@@ -112,6 +117,18 @@ class Settings(BaseSettings):
         description="tenant:id:secret,tenant:id:secret; access keys of clients that sign, as the AgentRun SDK",
         repr=False,
     )
+    admin_key: str | None = Field(
+        None,
+        min_length=_KEY_MIN,
+        description="key of tenant `admin` with the role admin; none: nobody has one",
+        repr=False,
+    )
+    fallback_provider: Literal["self_managed", "aliyun_codeinterpreter", "e2b", "local"] | None = Field(
+        None, description="provider that takes over what the active one cannot begin; none: nobody does"
+    )
+    secrets_key_file: Path | None = Field(
+        None, description="file with the key of the providers' secrets; else secrets.key in state_dir, made if absent"
+    )
     tls: bool = Field(False, description="serve https, with a certificate of its own making unless one is given")  # noqa: FBT003
     tls_certificate: Path | None = Field(
         None, description="PEM file with the certificate, its issuers' and its private key: serve https with it"
@@ -121,9 +138,35 @@ class Settings(BaseSettings):
     max_lifetime: float = Field(
         0, ge=0, allow_inf_nan=False, description="seconds after which any session is ended; 0: no limit"
     )
-    pool_size: int = Field(1, ge=0, description="kernels kept warm per language in use")
+    ping_interval: Seconds = Field(
+        20, description="seconds between two pings of a WebSocket, and for its answer; then the peer is gone"
+    )
+    drain_timeout: float = Field(
+        10, ge=0, allow_inf_nan=False, description="seconds that cells under way are given when the gateway is stopped"
+    )
+    keep_sessions: bool = Field(
+        False,  # noqa: FBT003
+        description="when it is stopped, leave sessions to the gateway that is started next; else they end with it",
+    )
+    pool_size: int = Field(1, ge=0, description="kernels kept warm per language in use; 0: none")
+    pool_max: int = Field(4, ge=0, description="up to how many, while sessions come faster than kernels start")
     max_sessions_per_tenant: Count = Field(50, description="sessions a tenant may have at a time")
     max_concurrent_per_tenant: Count = Field(10, description="executions a tenant may have at a time")
+    max_concurrent: Count = Field(100, description="executions of all tenants at a time, shared evenly")
+    max_queued_per_tenant: int = Field(20, ge=0, description="executions of a tenant that may wait for their turn")
+    queue_timeout: Seconds = Field(30, description="seconds that an execution may wait for its turn")
+    quota_window: Seconds = Field(3600, description="seconds for which the next three count what a tenant has used")
+    max_execution_seconds: SomeSeconds = Field(0, description="a tenant's executions, added up; 0: no limit")
+    max_total_output_bytes: SomeBytes = Field(
+        0, description="output of a tenant's executions, for example 1g; 0: no limit"
+    )
+    max_upload_bytes: SomeBytes = Field(0, description="files that a tenant uploads, for example 1g; 0: no limit")
+    audit_retention: float = Field(
+        0, ge=0, allow_inf_nan=False, description="days for which the audit is kept; 0: for ever"
+    )
+    code_policy: Literal["none", "ragflow-strict", "weknora"] = Field(
+        "none", description="what code may not even try, by its text: a hint, and no boundary"
+    )
     memory: Bytes = Field(512 * _MIB, description="memory per kernel, for example 512m")
     cpus: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(1.0, description="processors per kernel")
     processes: Count = Field(64, description="processes and threads per kernel")
@@ -145,6 +188,10 @@ class Settings(BaseSettings):
             raise ValueError(
                 f"host {self.host} is not loopback: isolation `process` is no sandbox and stays on loopback"
             )
+        if not self.loopback and self.fallback_provider == "local":
+            raise ValueError(f"host {self.host} is not loopback: fallback_provider `local` is no sandbox")
+        if self.admin_key is not None and self.admin_key in self.keys:
+            raise ValueError("admin_key is a key of a tenant already")
         if self.idle_timeout > self.max_idle_timeout:
             raise ValueError("idle_timeout is above max_idle_timeout")
         if self.execute_timeout > self.max_execute_timeout:
@@ -160,6 +207,19 @@ class Settings(BaseSettings):
             return self.host == "localhost"
 
     @property
+    def tenant_limits(self) -> TenantLimits:
+        """What one tenant may have and use."""
+        return TenantLimits(
+            sessions=self.max_sessions_per_tenant,
+            executions=self.max_concurrent_per_tenant,
+            queued=self.max_queued_per_tenant,
+            queue_timeout=self.queue_timeout,
+            allowance=Allowance(
+                self.quota_window, self.max_execution_seconds, self.max_total_output_bytes, self.max_upload_bytes
+            ),
+        )
+
+    @property
     def limits(self) -> Limits:
         """What one kernel may use."""
         return Limits(self.memory, self.cpus, self.processes, self.disk, self.max_output_bytes)
@@ -173,6 +233,7 @@ class Client(BaseSettings):
     url: str = "http://127.0.0.1:8888"
     key: str | None = Field(None, repr=False)
     state_dir: Path = Settings.model_fields["state_dir"].default
+    secrets_key_file: Path | None = None
 
     def credential(self) -> str:
         """The key, or the one that a gateway without keys has left for its user; empty when there is none."""

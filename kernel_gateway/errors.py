@@ -57,3 +57,21 @@ class InternalError(SessionError):
     """
 
     code = "SB025"
+
+
+class Forbidden(SessionError):
+    """This key may not do that.
+
+    Use a key with the role admin: `kernel-gateway keys add TENANT --role admin` makes one.
+    """
+
+    code = "SB026"
+
+
+class KeyNotFound(SessionError):
+    """There is no such key.
+
+    List the keys to see their ids; those of the settings are not among them.
+    """
+
+    code = "SB029"

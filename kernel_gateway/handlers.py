@@ -19,21 +19,29 @@ from pydantic import BaseModel, ValidationError
 from tornado.http1connection import HTTP1Connection
 from tornado.web import HTTPError, RequestHandler, stream_request_body
 
-from kernel_gateway.auth import Keys
+from kernel_gateway.auth import Caller, Keys
 from kernel_gateway.config import Settings
 from kernel_gateway.errors import (
+    Forbidden,
     InternalError,
+    KeyNotFound,
     MethodNotAllowed,
     NoSuchRoute,
     TooLarge,
     Unauthorized,
     UnknownHost,
 )
+from kernel_gateway.keystore import KeyStore
 from kernel_gateway.metrics import Metrics
 from kernel_gateway.origins import Origins
 from sessions import errors
+from sessions.audit import Audit
 from sessions.errors import InvalidRequest, SessionError
 from sessions.kernelspecs import KernelSpecs
+from sessions.oneshot import Runner
+from sessions.providers.manager import ProviderManager
+from sessions.providers.settings import ProviderSettings
+from sessions.quotas import Quotas
 from sessions.registry import Registry
 from sessions.sandboxes import Sandboxes
 from sessions.tasks import spawn
@@ -44,6 +52,8 @@ log = structlog.get_logger()
 #: bytes of a request's body, files aside
 MAX_BODY = 4 * 1024**2
 
+#: bytes of an answer, beyond which its headers go ahead of it
+LARGE = 1024**2
 #: problems of a body that are told, and characters of each: an answer is not to be as large as the question
 PROBLEMS_MAX = 20
 PROBLEM_MAX = 200
@@ -56,6 +66,7 @@ STATUS: dict[type[SessionError], HTTPStatus] = {
     errors.StartFailed: HTTPStatus.BAD_GATEWAY,
     errors.ExecutionTimeout: HTTPStatus.OK,
     errors.OutOfMemory: HTTPStatus.OK,
+    errors.PolicyViolation: HTTPStatus.UNPROCESSABLE_ENTITY,
     errors.QuotaExceeded: HTTPStatus.TOO_MANY_REQUESTS,
     errors.BackendUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.KernelDied: HTTPStatus.OK,
@@ -67,13 +78,23 @@ STATUS: dict[type[SessionError], HTTPStatus] = {
     errors.SandboxNotFound: HTTPStatus.NOT_FOUND,
     errors.TemplateNotFound: HTTPStatus.NOT_FOUND,
     errors.ProcessNotFound: HTTPStatus.NOT_FOUND,
+    errors.AuditUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
+    errors.LedgerUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
+    errors.ShuttingDown: HTTPStatus.SERVICE_UNAVAILABLE,
+    errors.OutcomeUnknown: HTTPStatus.CONFLICT,
+    errors.SettingsUnreadable: HTTPStatus.SERVICE_UNAVAILABLE,
     Unauthorized: HTTPStatus.UNAUTHORIZED,
     UnknownHost: HTTPStatus.MISDIRECTED_REQUEST,
     NoSuchRoute: HTTPStatus.NOT_FOUND,
     MethodNotAllowed: HTTPStatus.METHOD_NOT_ALLOWED,
     TooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     InternalError: HTTPStatus.INTERNAL_SERVER_ERROR,
+    Forbidden: HTTPStatus.FORBIDDEN,
+    KeyNotFound: HTTPStatus.NOT_FOUND,
 }
+
+#: what a client may call its request by; it stands in the log and comes back
+REQUEST_ID = re.compile("[A-Za-z0-9._-]{1,64}")
 
 #: seconds after which it is worth trying again
 RETRY_AFTER = {HTTPStatus.SERVICE_UNAVAILABLE: 5, HTTPStatus.TOO_MANY_REQUESTS: 1}
@@ -92,13 +113,23 @@ class Gateway:
     templates: Templates
     specs: KernelSpecs
     keys: Keys
+    keystore: KeyStore
+    audit: Audit
     metrics: Metrics
     #: None when kernels can be started, else why not
     trouble: Callable[[], SessionError | None]
     #: how many kernels wait in the pool
     warm: Callable[[], int]
+    #: how many executions are under way, running or waiting for their turn
+    executions: Callable[[], int]
     hosts: frozenset[str]
     origins: Origins
+    quotas: Quotas
+    #: runs one-shot programs where the settings say
+    providers: ProviderManager
+    provider_settings: ProviderSettings
+    #: runs whole programs here, wherever the settings say that they run
+    runner: Runner
 
 
 @dataclass(frozen=True)
@@ -115,6 +146,10 @@ class BaseHandler(RequestHandler):
     """A request's way in and out. Host and key are checked before the body is read."""
 
     gateway: Gateway
+    #: the name of the dialect whose path it is
+    dialect: str
+    caller: Caller
+    #: the caller's
     tenant: str
     request_id: str
     #: whether a key is needed
@@ -122,10 +157,12 @@ class BaseHandler(RequestHandler):
     #: whether the key may come as `?token=`
     key_in_query = False
 
-    def initialize(self, gateway: Gateway) -> None:
+    def initialize(self, gateway: Gateway, dialect: str = "none") -> None:
         """Called by tornado with the route's keyword arguments."""
         self.gateway = gateway
-        self.request_id = secrets.token_hex(8)
+        self.dialect = dialect
+        told = self.request.headers.get("X-Request-Id", "")
+        self.request_id = told if REQUEST_ID.fullmatch(told) else secrets.token_hex(8)
         self.set_default_headers()
 
     def set_default_headers(self) -> None:
@@ -141,19 +178,21 @@ class BaseHandler(RequestHandler):
 
     def prepare(self) -> Awaitable[None] | None:
         """Check host and key before anything else happens."""
+        structlog.contextvars.bind_contextvars(request_id=self.request_id)  # for all that is done for this request
         if self.gateway.hosts and _host_name(self.request.host) not in self.gateway.hosts:
             raise UnknownHost
         if not self.public and not self.gateway.origins.asks(self.request):
-            self.tenant = self.authenticate()
+            self.caller = self.authenticate()
+            self.tenant = self.caller.tenant
         return None
 
-    def authenticate(self) -> str:
+    def authenticate(self) -> Caller:
         """Whose request it is.
 
         Raises:
             Unauthorized: it is nobody's that is known.
         """
-        return self.gateway.keys.tenant(self.request, in_query=self.key_in_query)
+        return self.gateway.keys.caller(self.request, in_query=self.key_in_query)
 
     def options(self, *_path: str) -> None:
         """Tell a browser what a page of an allowed origin may send; `Origins` has said it."""
@@ -175,9 +214,8 @@ class BaseHandler(RequestHandler):
         error = kwargs.get("exc_info", (None, None))[1]
         failure = _as_session_error(error, status_code)
         self.gateway.metrics.failed(failure.code)
-        status = STATUS[type(failure)]
-        # A cell that ran and failed is no failed request, but a request that cannot be served because of it is.
-        self.set_status(status if status is not HTTPStatus.OK else HTTPStatus.BAD_GATEWAY)
+        status = self.status_of(failure)
+        self.set_status(status)
         if status in RETRY_AFTER:
             self.set_header("Retry-After", str(failure.details.get("retry_after", RETRY_AFTER[status])))
         if isinstance(failure, Unauthorized):
@@ -185,6 +223,12 @@ class BaseHandler(RequestHandler):
         if not self.request._body_future.done():  # noqa: SLF001 - tornado ends the connection then, and tells nobody
             self.set_header("Connection", "close")
         self.finish_json(self.render_failure(failure))
+
+    def status_of(self, failure: SessionError) -> HTTPStatus:
+        """The HTTP status of a failure; a dialect overrides it where its clients know another."""
+        status = STATUS[type(failure)]
+        # A cell that ran and failed is no failed request, but a request that cannot be served because of it is.
+        return status if status is not HTTPStatus.OK else HTTPStatus.BAD_GATEWAY
 
     def render_failure(self, failure: SessionError) -> dict[str, Any]:
         """The body for a failure; a dialect overrides it with its own form."""
@@ -205,8 +249,12 @@ class BaseHandler(RequestHandler):
 
     def finish_json(self, value: Any) -> None:
         """Send a JSON body and end the request."""
+        body = orjson.dumps(value)
         self.set_header("Content-Type", "application/json")
-        self.finish(orjson.dumps(value))
+        if len(body) > LARGE:
+            self.set_header("Content-Length", len(body))
+            self.flush()  # or it would be copied to stand behind its headers
+        self.finish(body)
 
 
 class JsonHandler(BaseHandler):

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 REF = "#/components/schemas/{model}"
+REQUEST_ID = {"X-Request-Id": "1 to 64 of A-Z a-z 0-9 . _ -; comes back, and stands in the log"}
 BINARY = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
 
 
@@ -27,6 +28,8 @@ class Operation:
     #: other media types of the answer, or of the body for PUT
     media: dict[str, Any] = field(default_factory=dict)
     query: tuple[str, ...] = ()
+    #: headers of the request, and what they do
+    headers: dict[str, str] = field(default_factory=dict)
     public: bool = False
 
 
@@ -60,19 +63,22 @@ def _described(operation: Operation, failure: type[BaseModel]) -> dict[str, Any]
     ] + [
         {"name": name, "in": "query", "schema": {"type": "string"}, "allowEmptyValue": True} for name in operation.query
     ]
+    parameters += [
+        {"name": name, "in": "header", "schema": {"type": "string"}, "description": description}
+        for name, description in (operation.headers | REQUEST_ID).items()
+    ]
     answered = operation.media if operation.method != "PUT" else {}
     content = (_json(operation.answer) if operation.answer else {}) | answered
     described: dict[str, Any] = {
         "summary": operation.summary,
         "operationId": _identifier(operation),
+        "parameters": parameters,
         "responses": {
             str(operation.status.value): {"description": operation.status.phrase}
             | ({"content": content} if content else {}),
             "default": {"description": "The request failed", "content": _json(failure)},
         },
     }
-    if parameters:
-        described["parameters"] = parameters
     if operation.public:
         described["security"] = []
     if operation.body or operation.method == "PUT":

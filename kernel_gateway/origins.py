@@ -15,7 +15,7 @@ from tornado.httputil import HTTPServerRequest
 #: stands for all origins
 ANY = "*"
 _METHODS = "GET, POST, PUT, PATCH, DELETE"
-_HEADERS = "Accept, Authorization, Content-Type, X-API-Key, X-XSRFToken"
+_HEADERS = "Accept, Authorization, Content-Type, Last-Event-ID, X-API-Key, X-Request-Id, X-XSRFToken"
 #: what a page may read besides the body
 _EXPOSED = "Location, Retry-After, X-Request-Id"
 #: seconds for which a browser need not ask again

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import abstractmethod
 
 from tornado.websocket import WebSocketHandler
@@ -10,6 +11,11 @@ from kernel_gateway.handlers import BaseHandler
 from sessions.errors import InvalidRequest
 from sessions.models import SessionKey
 from sessions.session import Session
+
+#: close code of a socket whose key was revoked
+REVOKED = 4401
+#: seconds between two looks at that, for a socket that only listens
+LOOK_INTERVAL = 1.0
 
 
 class SocketHandler(BaseHandler, WebSocketHandler):
@@ -41,3 +47,16 @@ class SocketHandler(BaseHandler, WebSocketHandler):
     def open(self, *_args: str, **_kwargs: str) -> None:
         """Begin."""
         self.set_nodelay(True)  # without it every small frame waits 40 ms
+        if self.caller.key_id is not None:
+            self._look()
+
+    def _look(self) -> None:
+        if self.ws_connection is not None and self.allowed():
+            asyncio.get_running_loop().call_later(LOOK_INTERVAL, self._look)
+
+    def allowed(self) -> bool:
+        """Whether the key that it was opened with still opens anything; if not, the socket is closed."""
+        if self.gateway.keys.still_knows(self.caller):
+            return True
+        self.close(REVOKED, "the key was revoked")
+        return False

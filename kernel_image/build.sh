@@ -20,7 +20,7 @@ fi
 # What goes into the image, and nothing else of this folder. The digest tells whether it was built already.
 context=$(mktemp -d)
 trap 'rm -rf "$context"' EXIT
-cp -R "$here/Dockerfile" "$here/requirements.txt" "$here"/*.py "$here/kernelspecs" "$context/"
+cp -R "$here/Dockerfile" "$here/requirements.txt" "$here"/*.py "$here/python_kernel" "$here/kernelspecs" "$context/"
 find "$context" -name __pycache__ -prune -exec rm -rf {} +
 base_id=$(docker image inspect -f '{{.Id}}' "$BASE_IMAGE" 2>/dev/null || echo "$BASE_IMAGE")
 digest=$( (cd "$context" && find . -type f | sort | xargs sha256sum; echo "$base_id") | sha256sum | cut -d' ' -f1)

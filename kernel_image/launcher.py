@@ -1,6 +1,7 @@
 """The first process beside user code: reads one handshake, starts the kernel, passes signals on, reaps orphans.
 
-Without a kernel to start it only keeps the sandbox open for tools.
+Without a kernel to start it only keeps the sandbox open for tools. It ends with the process that started it, whose id
+is its argument where that can end alone; a container's first process has none.
 
 It knows no language and imports only the standard library. Run as PID 1 of a container, or by the process
 backend. Source of the handshake: `sessions/backends/base.py`.
@@ -12,12 +13,15 @@ import contextlib
 import ctypes
 import json
 import os
+import resource
 import signal
 import sys
 from types import FrameType
 
 _PR_SET_PDEATHSIG = 1
 _SIGNALLED = 128
+#: descriptors of a process in the sandbox, as many as programs are used to; the gateway itself may have had more
+_DESCRIPTORS = 1024
 
 
 def main() -> int:
@@ -26,7 +30,7 @@ def main() -> int:
     Returns:
         the kernel's exit code, or 128 plus the signal that ended it; 0 without a kernel.
     """
-    _die_with_parent()
+    _die_with(int(sys.argv[1]) if sys.argv[1:] else os.getppid())
     handshake = json.loads(sys.stdin.buffer.readline())
     os.umask(0o077)
     _enter(handshake["workspace"], handshake["cwd"])
@@ -34,15 +38,19 @@ def main() -> int:
     _silence()
     if not handshake["argv"]:
         return _hold()
+    launcher = os.getpid()
     kernel = os.fork()
     if kernel == 0:
+        _die_with(launcher)
         _become_kernel(handshake["argv"], handshake["env"])
     _pass_on(kernel)
     return _reap_until(kernel)
 
 
-def _die_with_parent() -> None:
+def _die_with(parent: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(_SIGNALLED + signal.SIGKILL)  # it had ended before: the signal would never come
 
 
 def _enter(workspace: str, directory: str) -> None:
@@ -69,9 +77,10 @@ def _silence() -> None:
 
 
 def _become_kernel(argv: list[str], env: dict[str, str]) -> None:
-    _die_with_parent()
     # A group of its own, so that an interrupt also reaches what a cell has started (`!sleep 60`).
     os.setpgid(0, 0)
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(_DESCRIPTORS, most), most))
     env = {"PATH": os.environ.get("PATH", os.defpath), **env}  # noqa: TID251 - the image's own, not the gateway's
     try:
         os.execvpe(argv[0], argv, env)

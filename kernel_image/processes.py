@@ -180,7 +180,7 @@ def _kill(request: dict[str, Any], _stdin: BinaryIO, _stdout: BinaryIO) -> dict[
 
 def _is_there(pid: int) -> bool:
     try:
-        return _status(pid)[0] not in GONE
+        return status(pid)[0] not in GONE
     except OSError:
         return False
 
@@ -188,10 +188,11 @@ def _is_there(pid: int) -> bool:
 def _processes() -> Iterator[dict[str, Any]]:
     """The sandbox's processes but this one, by number."""
     wanted = {os.getcwd(), ""} if _alone() else {os.getcwd()}
-    for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdecimal()):
+    booted = _booted()
+    for pid in pids():
         try:
             if pid != os.getpid() and _mark(pid) in wanted:
-                yield _process(pid)
+                yield _process(pid, booted)
         except OSError:
             continue  # gone meanwhile, or not this user's
 
@@ -215,25 +216,38 @@ def _words(pid: int, file: str) -> list[str]:
         return [word.decode("utf-8", "replace") for word in words.read(65536).split(b"\0") if word]
 
 
-def _status(pid: int) -> list[str]:
-    """The fields of a process from its state on. Source: proc_pid_stat(5)."""
+def pids() -> list[int]:
+    """All processes that can be seen, in order."""
+    return sorted(int(name) for name in os.listdir("/proc") if name.isdecimal())
+
+
+def status(pid: int) -> list[str]:
+    """The fields of a process from its state on. Source: proc_pid_stat(5).
+
+    Raises:
+        OSError: it is gone.
+    """
     with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
         return stat.read().rpartition(")")[2].split()
 
 
-def _process(pid: int) -> dict[str, Any]:
-    status = _status(pid)
-    with open("/proc/uptime", encoding="ascii") as uptime:
-        booted = time.time() - float(uptime.read().split()[0])
+def _process(pid: int, booted: int) -> dict[str, Any]:
+    fields = status(pid)
     return {
         "pid": pid,
         "command": " ".join(_words(pid, "cmdline"))[:1000],
-        "state": status[0],
-        "started": booted + int(status[19]) / os.sysconf("SC_CLK_TCK"),
-        "cpu_seconds": (int(status[11]) + int(status[12])) / os.sysconf("SC_CLK_TCK"),
-        "memory": int(status[21]) * os.sysconf("SC_PAGE_SIZE"),
+        "state": fields[0],
+        "started": booted + int(fields[19]) / os.sysconf("SC_CLK_TCK"),
+        "cpu_seconds": (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"),
+        "memory": int(fields[21]) * os.sysconf("SC_PAGE_SIZE"),
         "directory": _directory(pid),
     }
+
+
+def _booted() -> int:
+    """When the machine was started, in seconds since 1970, the same at every look. Source: proc_stat(5)."""
+    with open("/proc/stat", encoding="ascii") as stat:
+        return next(int(line.split()[1]) for line in stat if line.startswith("btime "))
 
 
 def _directory(pid: int) -> str:

@@ -9,14 +9,16 @@ from contextlib import contextmanager
 class Activity:
     """The use of one session or sandbox, from now on."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], age: float = 0.0) -> None:
         """Begin.
 
         Args:
             clock: seconds.
+            age: seconds since it was made, by an earlier gateway.
         """
         self._clock = clock
-        self._began = self._last = clock()
+        self._last = clock()
+        self._began = self._last - age
         #: uses under way
         self.users = 0
 

@@ -92,7 +92,9 @@ class Channels:
         """Pass a client's message on.
 
         Raises:
-            InvalidRequest: a message of this id is under way, or code is to run on another channel than shell.
+            InvalidRequest: a message of this id is under way, or code is to run on another channel than shell, or it
+                cannot be told which.
+            PolicyViolation: the code may not run.
             QuotaExceeded: too much waits for the kernel, or the tenant has too many executions under way.
             ConnectionFailed: the kernel is not there or takes no messages.
         """
@@ -104,14 +106,14 @@ class Channels:
         size = sum(map(len, parts)) + sum(map(len, buffers))
         asked = Asked(subscription, header["msg_id"], header["msg_type"], size)
         if asked.type == "execute_request":
-            if channel != "shell":  # Python's kernels would run it there too, beside all limits
+            if channel != "shell":  # Python's kernels would run it there too, beside all account
                 raise InvalidRequest("code is run by the shell channel", field="channel")
-            asked.code = code_of(parts[3])
+            asked.code, asked.expressions = code_of(parts[3])
         self._requests.add(asked)
         try:
             self._kernel.connection.forward(channel, parts, buffers)
         except ConnectionFailed:
-            self._requests.forget(asked)
+            self._requests.not_sent(asked)
             raise
 
     def _answer(self, subscription: Subscription, parts: Sequence[bytes], buffers: Sequence[bytes]) -> None:
@@ -145,8 +147,7 @@ class Channels:
         """Pass a message of the kernel on to whom it concerns."""
         asked = self._requests.find(message.parent_id)
         if message.channel == "iopub":
-            if asked is not None and message.content.get("execution_state") == "idle":
-                self._requests.idle(asked)
+            self._requests.published(message)
             self._publish(message)
         elif asked is not None and message.channel == "stdin":
             asked.questions += 1
@@ -188,6 +189,10 @@ class Channels:
         """The session ends: tell all, and let them go."""
         self.disconnect(cause)
         self.announce("dead")
+        self.part()
+
+    def part(self) -> None:
+        """Let all clients go; the session goes on."""
         for subscription in self._subscriptions:
             subscription.close()
         self._subscriptions.clear()

@@ -8,6 +8,7 @@ counted and dropped, and one kernel's flood takes turns with the rest of the eve
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -22,6 +23,7 @@ from sessions.errors import ConnectionFailed
 from sessions.flush import Flush, Line
 from sessions.messages import Codec, MalformedMessage, Message
 from sessions.models import ConnectionInfo
+from sessions.vigil import Vigil
 
 log = structlog.get_logger()
 
@@ -35,33 +37,48 @@ UNSENT_MAX = 64 * 1024**2
 RECEIVE_QUEUE = 8
 #: seconds between the end of a channel's connection and its renewal
 RENEWAL_DELAY = 0.1
-#: seconds between two looks at how much a kernel has sent that is no whole message; the second when it is much
-BACKLOG_INTERVAL = 0.25
-BACKLOG_INTERVAL_FILLING = 0.025
-#: bytes that are much
-BACKLOG_FILLING = 1024**2
+#: seconds a kernel may be silent before its host's TCP asks whether it is there, between two such questions, and how
+#: many go unanswered. The system asks, not the gateway: one that stands still itself takes no kernel for dead.
+KEEPALIVE = {zmq.TCP_KEEPALIVE: 1, zmq.TCP_KEEPALIVE_IDLE: 4, zmq.TCP_KEEPALIVE_INTVL: 2, zmq.TCP_KEEPALIVE_CNT: 4}
+#: type of the messages that a kernel's prelude publishes for its own ears
+SETTLED = "settled"
+#: ms for a connection to be made before it is tried anew
+CONNECT_TIMEOUT = 3000
 #: a kernel that has sent so many malformed messages is not worth listening to
 MALFORMED_MAX = 1000
 #: nor one that so often in a row hangs up before it has said anything
 DROPS_MAX = 50
-#: seconds between kernel_info requests while a kernel starts; the first is nearly always enough
+#: milliseconds between two attempts to connect
+RECONNECT = 25
+#: seconds between kernel_info requests while a kernel starts, which keeps the first for when it has; and when it has
+#: answered, but its output did not reach us yet
 READY_RETRY = 0.25
+AUDIBLE_RETRY = 0.02
 
 
 def ignore(_message: Message) -> None:
     """The listener of a connection that nobody uses yet."""
 
 
+@functools.cache
+def _context() -> zmq.Context[zmq.Socket[bytes]]:
+    """Libzmq's context, for as many sockets as it can have: a kernel takes twelve, and 1,023 are the default."""
+    context = zmq.Context()
+    context.set(zmq.MAX_SOCKETS, context.get(zmq.SOCKET_LIMIT))
+    return context
+
+
 class Connection:
     """The open channels of one running kernel."""
 
-    def __init__(self, info: ConnectionInfo, *, max_message_bytes: int, flush: str = "") -> None:
+    def __init__(self, info: ConnectionInfo, *, max_message_bytes: int, flush: str = "", prelude: str = "") -> None:
         """Open the channels; they connect as soon as the kernel binds.
 
         Args:
             info: where the kernel listens or will listen.
             max_message_bytes: a larger frame is refused and costs its sender the connection, which is then renewed.
             flush: the kernelspec's, for a kernel that says `idle` too early.
+            prelude: the kernelspec's: what the kernel runs first. Nobody hears what comes of it.
 
         Raises:
             ConnectionFailed: there are no sockets left.
@@ -71,6 +88,8 @@ class Connection:
         self.on_loss: Callable[[], None] = lambda: None
         #: called when the kernel sends nothing but garbage, or a message without end
         self.on_broken: Callable[[], None] = lambda: None
+        #: called when the kernel was connected and cannot be reached any more
+        self.on_away: Callable[[], None] = lambda: None
         self._codec = Codec(info.key, info.signature)
         self._info = info
         self._loop = asyncio.get_running_loop()
@@ -85,7 +104,7 @@ class Connection:
         self._closed = False
         self._client_keys = zmq.curve_keypair() if info.curve_publickey else None
         self._backlogs = {channel: Backlog(*info.endpoint(channel)) for channel in CHANNELS if info.transport == "tcp"}
-        self._weighing = self._loop.call_later(BACKLOG_INTERVAL, self._weigh)
+        self._vigil = Vigil(self._backlogs, 2 * max_message_bytes, self._drains, self._broken, self._gone)
         self._sockets: dict[str, zmq.Socket[bytes]] = {}
         #: channels that are to be read
         self._draining: set[str] = set()
@@ -96,17 +115,21 @@ class Connection:
         except zmq.ZMQError as error:
             self.close()
             raise ConnectionFailed(f"the gateway could not open a connection: {error.strerror}") from error
+        self._prelude = self._ask(prelude) if prelude else None
 
     def _open(self, channel: str) -> None:
-        socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.SUB if channel == "iopub" else zmq.DEALER)
+        socket: zmq.Socket[bytes] = _context().socket(zmq.SUB if channel == "iopub" else zmq.DEALER)
         self._sockets[channel] = socket
         socket.linger = 0
         socket.maxmsgsize = self._max_message_bytes
         socket.rcvhwm = RECEIVE_QUEUE
-        socket.reconnect_ivl = 10  # ms: we connect before the kernel binds, and then want to be quick
-        socket.reconnect_ivl_max = 500
+        # We connect before the kernel binds: to try again ever less often would add a sixth to its start.
+        socket.reconnect_ivl, socket.reconnect_ivl_max = RECONNECT, 0
+        socket.connect_timeout = CONNECT_TIMEOUT
         if channel == "iopub":
             socket.subscribe(b"")
+            for option, value in KEEPALIVE.items():  # here is nothing on its way from us that would keep it from asking
+                socket.setsockopt(option, value)
         else:
             socket.identity = b"gateway"  # replies on stdin go to the identity that asked on shell
         if self._info.curve_publickey and self._client_keys:
@@ -132,7 +155,10 @@ class Connection:
             event = parse_monitor_message(monitor.recv_multipart(zmq.NOBLOCK))
             if event["event"] == zmq.EVENT_DISCONNECTED:
                 dropped = True
-            elif channel in self._backlogs:
+                self._vigil.lost(channel)
+                continue
+            self._vigil.back(channel)
+            if channel in self._backlogs:
                 self._backlogs[channel].connected(event["value"])
         if dropped:
             # Not at once: libzmq tells of the end before it hands over what came last.
@@ -157,24 +183,18 @@ class Connection:
         elif channel == "iopub" and self._flush is not None:
             self._flush.output_lost()
 
-    def _weigh(self) -> None:
-        """Give up a kernel that fills our memory with what is no whole message; else look again in a while."""
-        if self._closed:
-            return
-        interval = BACKLOG_INTERVAL
-        for channel, backlog in self._backlogs.items():
-            socket = self._sockets[channel]
-            if socket.poll(0):
-                self._drain_soon(channel)  # whole messages; asking swallows their edge
-                continue
-            size = backlog.size()
-            if size > 2 * self._max_message_bytes:
-                log.warning("a kernel sends a message without end", channel=channel, bytes=size)
-                self.on_broken()
-                return
-            if size > BACKLOG_FILLING:
-                interval = BACKLOG_INTERVAL_FILLING
-        self._weighing = self._loop.call_later(interval, self._weigh)
+    def _broken(self) -> None:
+        self.on_broken()
+
+    def _gone(self) -> None:
+        self.on_away()
+
+    def _drains(self, channel: str) -> bool:
+        """Whether there are whole messages; then they are read, because asking swallows their edge."""
+        if not self._sockets[channel].poll(0):
+            return False
+        self._drain_soon(channel)
+        return True
 
     def _on_readable(self, channel: str) -> None:
         # At once: another turn of the loop would cost every small message a look at all descriptors.
@@ -224,6 +244,8 @@ class Connection:
             self._reject(channel, str(error))
             return
         self._drops[channel] = 0
+        if message.type == SETTLED or message.parent_id == self._prelude:
+            return
         if self._flush is not None and channel in {"shell", "iopub"}:
             self._flush.feed(message)
         else:
@@ -334,10 +356,14 @@ class Connection:
         probe = _Probe()
         self._probes.add(probe)
         try:
-            while not probe.passed.is_set():
-                probe.sent.add(self.send("shell", "kernel_info_request", {}))
+            while not self._closed and not probe.passed.is_set():
+                with suppress(ConnectionFailed):  # a channel that is being renewed takes nothing: it is asked again
+                    probe.sent.add(self.send("shell", "kernel_info_request", {}))
                 with suppress(TimeoutError):
                     async with asyncio.timeout(READY_RETRY):
+                        await probe.replied.wait()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(AUDIBLE_RETRY):
                         await probe.passed.wait()
         finally:
             self._probes.discard(probe)
@@ -349,7 +375,7 @@ class Connection:
         if self._closed:
             return
         self._closed = True
-        self._weighing.cancel()
+        self._vigil.close()
         if self._flush is not None:
             self._flush.close()
         for monitor in self._monitors.values():
@@ -364,9 +390,11 @@ class Connection:
             if not future.done():
                 future.set_exception(ConnectionFailed())
         for probe in self._probes:
+            probe.replied.set()
             probe.passed.set()
         # No ring of references: what a session has shown is freed with it, not whenever rings are looked for.
-        self.on_message, self.on_loss, self.on_broken = ignore, lambda: None, lambda: None
+        self.on_message = ignore
+        self.on_loss = self.on_broken = self.on_away = lambda: None
 
 
 class _Probe:
@@ -374,7 +402,8 @@ class _Probe:
 
     def __init__(self) -> None:
         self.sent: set[str] = set()
-        self.passed = asyncio.Event()
+        #: it has answered; and its iopub reaches us, too
+        self.replied, self.passed = asyncio.Event(), asyncio.Event()
         self._replied: set[str] = set()
         self._idle: set[str] = set()
 
@@ -384,6 +413,7 @@ class _Probe:
             return
         if message.channel == "shell":
             self._replied.add(message.parent_id)
+            self.replied.set()
         elif message.channel == "iopub" and message.content.get("execution_state") == "idle":
             self._idle.add(message.parent_id)
         if self._replied & self._idle:

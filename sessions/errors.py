@@ -9,6 +9,7 @@
     ├── StartFailed           SB004  a kernel could not be started
     ├── ExecutionTimeout      SB005  a cell ran past its deadline
     ├── OutOfMemory           SB006  a kernel outgrew its memory
+    ├── PolicyViolation       SB007  the operator's code policy does not allow it
     ├── QuotaExceeded         SB008  a tenant's limit is reached
     ├── BackendUnavailable    SB009  the engine does not answer
     ├── KernelDied            SB010  a kernel ended by itself
@@ -19,7 +20,12 @@
     ├── NoSpace               SB015  the workspace is full
     ├── SandboxNotFound       SB016
     ├── TemplateNotFound      SB017
-    └── ProcessNotFound       SB018
+    ├── ProcessNotFound       SB018
+    ├── AuditUnavailable      SB019  what is to run cannot be written down
+    ├── LedgerUnavailable     SB027  nor what is to be made
+    ├── ShuttingDown          SB028  nothing new is begun
+    ├── SettingsUnreadable    SB035  a provider's settings are damaged, or of another key
+    └── OutcomeUnknown        SB030  it was begun before the gateway was restarted
 
 A class's docstring is the text a user sees: its first paragraph says what happened, its second what to do.
 To add one: subclass, give it the next free code, write both paragraphs, and give it a status in
@@ -130,6 +136,15 @@ class OutOfMemory(SessionError):
     code = "SB006"
 
 
+class PolicyViolation(SessionError):
+    """The code was not run, because this gateway's code policy does not allow it.
+
+    Change what `problems` names. The policy is the operator's choice and goes by the text alone, so it may be wrong.
+    """
+
+    code = "SB007"
+
+
 class QuotaExceeded(SessionError):
     """A limit of your tenant is reached.
 
@@ -227,3 +242,56 @@ class ProcessNotFound(SessionError):
     """
 
     code = "SB018"
+
+
+class AuditUnavailable(SessionError):
+    """The code was not run, because the audit record of it cannot be written.
+
+    Tell the operator: the disk that holds the gateway's state directory is full or fails.
+    """
+
+    code = "SB019"
+
+
+class LedgerUnavailable(SessionError):
+    """Nothing was begun, because the record of it cannot be written.
+
+    Tell the operator: the disk that holds the gateway's state directory is full or fails.
+    """
+
+    code = "SB027"
+
+
+class ShuttingDown(SessionError):
+    """The gateway is shutting down and begins nothing new.
+
+    Try again in a few seconds, when it has been restarted.
+    """
+
+    code = "SB028"
+
+
+class OutcomeUnknown(SessionError):
+    """This was begun before the gateway was restarted, and how it ended is not known any more. It was not run again.
+
+    Look at the session's variables; to run it all the same, send it with another idempotency key.
+    """
+
+    code = "SB030"
+
+
+class SettingsUnreadable(SessionError):
+    """A provider's settings cannot be read: they are damaged, or their secrets were encrypted with another key.
+
+    Put the key's file back where `secrets_key_file` says, or save the provider's settings again, with its secrets.
+    """
+
+    code = "SB035"
+
+
+def of_code(code: object) -> SessionError | None:
+    """The error that a code stands for, as one that somebody else has told; None: there is none."""
+    kinds = [SessionError]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+    return next((kind() for kind in kinds if kind.code == code), None)

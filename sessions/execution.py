@@ -16,12 +16,16 @@ from sessions.errors import ExecutionTimeout, KernelDied, SessionError
 from sessions.kernel import Kernel
 from sessions.messages import Message
 from sessions.models import ExecuteRequest, ExecutionResult, StateChange, Status
-from sessions.outputs import Event
+from sessions.outputs import Event, weight
 from sessions.tasks import spawn
 from sessions.transcript import Cell, Transcript
 
 #: what makes ipykernel's `input()` raise EOFError
-_END_OF_INPUT = "\x04"
+END_OF_INPUT = "\x04"
+#: seconds that a deadline may be noticed too late; beyond that the gateway itself stood still
+STALL = 1.0
+#: seconds to read what has come meanwhile
+CATCH_UP = 0.5
 #: how often one cell may ask for input; each may be kept for a client until it reads it
 QUESTIONS_MAX = 1000
 
@@ -51,6 +55,9 @@ class Standing:
 
 class Execution:
     """One cell that was sent to a kernel; iterate over it for its events."""
+
+    #: who iterates is told of every event; see `retries.Attempt`, where that may be otherwise
+    gap = False
 
     def __init__(
         self,
@@ -87,10 +94,15 @@ class Execution:
         self._heard = False
         self._timed_out = False
         self._interrupted = False
+        #: the number of the event that was told last
+        self.number = 0
         #: how it ended; None while it runs
         self.status: Status | None = None
         self._error: SessionError | None = None
         self._output_lost = False
+        self._answer: Any = None
+        self._output_bytes = 0
+        self._memory: int | None = None
         self._started_at = self._ended_at = self._loop.time()
         #: the request's message id
         self.id = kernel.connection.send("shell", "execute_request", self._content())
@@ -127,9 +139,7 @@ class Execution:
                     self._doubted = True
                     spawn(self._miss_reply(), "wait for reply")
             case "iopub", _:
-                self._heard = True
-                if event is not None:
-                    self._emit(event)
+                self._put_out(message, event)
             case "shell", "execute_reply" if self._reply is None:
                 self._reply = message.content
                 if not self._idle_seen:
@@ -138,6 +148,15 @@ class Execution:
                 self._asked(message)
         if self._reply is not None and self._idle_seen:
             self._end(self._status_of_reply())
+
+    def _put_out(self, message: Message, event: Event | None) -> None:
+        self._heard = True
+        self._output_bytes += weight(message)
+        data, mime = message.content.get("data"), self.request.answer_mime
+        if mime is not None and message.type == "display_data" and isinstance(data, dict) and mime in data:
+            self._answer = data[mime]  # the last one counts, however much was put out before
+        elif event is not None:
+            self._emit(event)
 
     def kernel_gone(self, cause: SessionError) -> None:
         """The kernel ended, and with it the cell, if that had not ended before."""
@@ -209,6 +228,7 @@ class Execution:
         self.status = status
         self._error = error or self._error
         self._ended_at = self._loop.time()
+        self._memory = self.kernel.handle.memory()
         if not self.request.store_history:
             self._transcript.forget(self.id)
         self._finished.set()
@@ -228,7 +248,12 @@ class Execution:
             prompt, password = message.content.get("prompt"), message.content.get("password")
             self._emit({"type": "input_request", "prompt": str(prompt or ""), "password": password is True})
         else:
-            self.answer(_END_OF_INPUT)
+            self.answer(END_OF_INPUT)
+
+    @property
+    def asks(self) -> bool:
+        """Whether its `input()` waits for an answer."""
+        return self._question is not None and self.status is None
 
     def answer(self, text: str) -> bool:
         """Answer the cell's `input()`.
@@ -252,11 +277,15 @@ class Execution:
             await self.kernel.kill(KernelDied())
 
     async def _over_within(self, seconds: float) -> bool:
+        deadline = self._loop.time() + seconds
         try:
             async with asyncio.timeout(seconds):
                 await self._finished.wait()
         except TimeoutError:
-            return False
+            if self._loop.time() < deadline + STALL:
+                return False
+            await asyncio.sleep(CATCH_UP)
+            return self._finished.is_set()
         return True
 
     async def interrupt(self) -> None:
@@ -284,6 +313,9 @@ class Execution:
             incarnation=self._standing.incarnation,
             truncated=self._cell.area.truncated or self._output_lost,
             error=self._error,
+            output_bytes=self._output_bytes,
+            memory=self._memory,
+            answer=self._answer,
         )
 
     async def leave(self) -> ExecutionResult:
@@ -298,6 +330,7 @@ class Execution:
         """The cell's events until its end."""
         while True:
             while self._events:
+                self.number += 1
                 yield self._events.popleft()
             if self.status is not None:
                 return

@@ -1,8 +1,9 @@
 """Puts the end of a cell behind its output, for a kernel that says `idle` too early.
 
 Such a kernel (Deno's) queues a cell's output, and tells of the cell's end past that queue. So the end is held back
-until the kernel was asked to publish one more message, `flushed`, by the same queue. Cells are sent one by one
-meanwhile, because the kernel names the latest as the parent of whatever leaves the queue.
+until the kernel was asked to publish one more message, `flushed`, by the same queue, and has also replied: then all
+that the cell has to say on either channel is there, however far one of them is behind the other. Cells are sent one by
+one meanwhile, because the kernel names the latest as the parent of whatever leaves the queue.
 """
 
 from __future__ import annotations
@@ -48,8 +49,9 @@ class Flush:
         self._waiting: deque[list[bytes]] = deque()
         #: the cell that ended last: a message that names it as its parent
         self._cell: Message | None = None
-        #: requests to flush its output
+        #: requests to flush its output, and the channels on which one of them was answered
         self._asked: set[str] = set()
+        self._answers: set[str] = set()
         #: what must not be told before that
         self._held: list[Message] = []
         self._output_lost = False
@@ -94,6 +96,7 @@ class Flush:
         if self._retry is None:
             self._cell = message
             self._asked.clear()
+            self._answers.clear()
             self._ask()
 
     def _hold(self, message: Message) -> None:
@@ -106,8 +109,10 @@ class Flush:
         self._retry = asyncio.get_running_loop().call_later(RETRY, self._ask)
 
     def _answered(self, message: Message) -> None:
-        if message.type == FLUSHED:
-            self._release()
+        if message.type == FLUSHED or message.channel == "shell":
+            self._answers.add(message.channel)
+            if len(self._answers) == len(("iopub", "shell")):
+                self._release()
         elif message.channel == "iopub" and message.type not in {"status", "execute_input"} and self._cell is not None:
             # Output of the cell before it, also if it comes when that is long over.
             header = self._cell.parts[1:2]

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 from sessions.backends.base import Backend, KernelHandle, Launch, nobody_cares
 from sessions.connection import Connection
-from sessions.errors import KernelDied, OutOfMemory, SessionError, StartFailed
+from sessions.errors import ConnectionFailed, KernelDied, OutOfMemory, SessionError, StartFailed
 from sessions.models import ExitReason, KernelExit
-from sessions.tasks import spawn, to_the_end
+from sessions.tasks import going_on, spawn, to_the_end
 
 #: seconds a kernel may take from its start to its first answer
 START_TIMEOUT = 60.0
@@ -35,9 +37,16 @@ class Kernel:
         self.connection = connection
         #: why the gateway ended it, if it did
         self._cause: SessionError | None = None
+        #: seconds that starting its container or process took, and from then to its first answer
+        self.started_in = self.ready_in = 0.0
+        #: interrupts that may not have arrived yet, one of a kind
+        self._interrupts: dict[str, asyncio.Task[None]] = {}
         self._exit = spawn(self._wait(), "kernel exit")
         handle.on_out_of_memory = self._suspect
         connection.on_broken = lambda: self._condemn(KernelDied("the kernel sent garbage to the gateway"))
+        connection.on_away = lambda: self._condemn(
+            ConnectionFailed("the kernel could not be reached any more and was ended; its variables are lost")
+        )
 
     @classmethod
     async def start(cls, backend: Backend, launch: Launch) -> Kernel:
@@ -52,29 +61,50 @@ class Kernel:
             return await cls._start(backend, named)
         except BaseException:
             if named.workspace is not None and launch.workspace is None:
-                with suppress(SessionError):
+                with going_on("delete workspace"):  # why there is no kernel is what the caller is told
                     await to_the_end(spawn(backend.delete_workspace(named.workspace), "delete workspace"))
             raise
 
     @classmethod
-    async def _start(cls, backend: Backend, launch: Launch) -> Kernel:
-        handle = await backend.start(launch)
+    async def take_over(cls, launch: Launch, handle: KernelHandle) -> Kernel:
+        """A kernel that an earlier gateway has started. It may be at work, and answers when it is done with that.
+
+        Raises:
+            ConnectionFailed: it cannot be talked to; nothing of it is left.
+        """
         try:
             # Anything that a session would not keep of one message need not be buffered either.
             bound = max(launch.limits.output + ENVELOPE_BYTES, MESSAGE_BYTES)
-            connection = Connection(handle.connection_info, max_message_bytes=bound, flush=launch.kernelspec.flush)
-        except SessionError:
+            spec = launch.kernelspec
+            connection = Connection(
+                handle.connection_info, max_message_bytes=bound, flush=spec.flush, prelude=spec.prelude
+            )
+        except BaseException:
             await to_the_end(spawn(handle.kill(), "kill unreachable kernel"))
             raise
-        kernel = cls(launch, handle, connection)
+        return cls(launch, handle, connection)
+
+    @classmethod
+    async def _start(cls, backend: Backend, launch: Launch) -> Kernel:
+        clock = asyncio.get_running_loop().time
+        begun = clock()
+        handle = await backend.start(launch)
+        started = clock()
+        kernel = await cls.take_over(launch, handle)
         try:
-            await kernel._first_answer()
+            await kernel.first_answer()
         except BaseException:
             await to_the_end(spawn(kernel.kill(StartFailed()), "kill silent kernel"))
             raise
+        kernel.started_in, kernel.ready_in = started - begun, clock() - started
         return kernel
 
-    async def _first_answer(self) -> None:
+    async def first_answer(self) -> None:
+        """Wait until it answers.
+
+        Raises:
+            StartFailed: it ended or stayed silent.
+        """
         ready = spawn(self.connection.ready(), "kernel ready")
         try:
             await asyncio.wait({ready, self._exit}, timeout=START_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
@@ -110,15 +140,58 @@ class Kernel:
             return OutOfMemory()
         return KernelDied(exit_code=ended.code)
 
+    async def lease(self, launch: Launch) -> bool:
+        """Make a kernel that has waited what somebody wants; one round trip on its control channel.
+
+        Args:
+            launch: as it was started, but with an environment, directory and bound of output that it is to take now.
+
+        Returns:
+            whether it answered; one that did not is of no use to anybody.
+        """
+        wanted = {"env": dict(launch.env), "cwd": launch.cwd} if launch.env or launch.cwd else {}
+        with suppress(TimeoutError, SessionError):
+            async with asyncio.timeout(PULSE_TIMEOUT):
+                kind = "lease" if wanted else "kernel_info"
+                reply = await self.connection.request("control", f"{kind}_request", wanted)
+                self.launch = replace(launch, workspace=self.launch.workspace)
+                return reply.type == f"{kind}_reply"
+        return False
+
     async def interrupt(self) -> None:
         """Ask the kernel to interrupt its cell, by message: the cell sees KeyboardInterrupt."""
-        with suppress(TimeoutError, SessionError):
-            async with asyncio.timeout(INTERRUPT_TIMEOUT):
-                await self.connection.request("control", "interrupt_request", {})
+        await asyncio.wait({self._on_its_way("message", self._ask_to_interrupt)}, timeout=INTERRUPT_TIMEOUT)
 
     async def signal(self) -> None:
         """Interrupt the kernel by SIGINT, which also reaches a cell that keeps the interpreter's lock."""
-        await self.handle.interrupt()
+        await asyncio.wait({self._on_its_way("signal", self.handle.interrupt)})
+
+    def _on_its_way(self, kind: str, send: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.Task[None]:
+        """Send one, unless the last has not arrived yet: a second would find nothing to do."""
+        if kind not in self._interrupts:
+            self._interrupts[kind] = spawn(send(), f"interrupt by {kind}")
+            self._interrupts[kind].add_done_callback(lambda _: self._interrupts.pop(kind))
+        return self._interrupts[kind]
+
+    async def _ask_to_interrupt(self) -> None:
+        with suppress(SessionError):  # it has ended
+            await self.connection.request("control", "interrupt_request", {})
+
+    @property
+    def interrupting(self) -> bool:
+        """Whether an interrupt may still arrive, and hit whatever runs then."""
+        return bool(self._interrupts)
+
+    async def settle(self) -> None:
+        """Wait until what was to be interrupted cannot be mistaken for what comes next.
+
+        A cell that keeps the interpreter's lock also keeps the kernel from reading the message, which is read when the
+        cell has ended. One that is not acknowledged even then is given up.
+        """
+        if self._interrupts:
+            _, lost = await asyncio.wait(self._interrupts.values(), timeout=INTERRUPT_TIMEOUT)
+            for interrupt in lost:
+                interrupt.cancel()
 
     async def climb(self, over: asyncio.Event, rung: float) -> bool:
         """Interrupt a cell by message, then by signal.

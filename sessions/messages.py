@@ -7,6 +7,7 @@ either becomes a `Message` whose parts have the right JSON types, or `MalformedM
 from __future__ import annotations
 
 import hmac
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,6 +23,9 @@ _PARTS = 6
 NAME_MAX = 256
 #: levels of JSON in a part; whoever writes it again has limits of their own (orjson 254, Python's stack 1000)
 DEPTH_MAX = 100
+#: bytes of a part, beyond which so many of its values are looked at before its brackets are counted
+LONG = 64 * 1024
+FEW = 100
 _CONTAINERS = (dict, list)
 
 
@@ -126,21 +130,25 @@ def _json_object(part: bytes) -> tuple[dict[str, Any], bytes]:
         value = _forgiving(part)
     if not isinstance(value, dict):
         raise MalformedMessage("a part is not a JSON object")
-    # Counting looks at every byte, and what is large is mostly text, in which nothing is nested.
-    nests = any(isinstance(child, _CONTAINERS) for child in value.values())
-    if nests and part.count(b"[") + part.count(b"{") > DEPTH_MAX and _too_deep(value):
+    # Counting looks at every byte, and what is long is mostly a few texts.
+    told = len(part) > LONG and _flat(value, FEW)
+    if not told and part.count(b"[") + part.count(b"{") > DEPTH_MAX and not _flat(value):
         raise MalformedMessage("a part is nested too deeply")
     return value, part
 
 
-def _too_deep(value: dict[str, Any]) -> bool:
+def _flat(value: dict[str, Any], most: float = math.inf) -> bool:
+    """Whether it is nested no deeper than it may, and that can be told by looking at `most` values."""
     level: list[Any] = [value]
     for _ in range(DEPTH_MAX):
+        most -= sum(map(len, level))
+        if most < 0:
+            return False
         inner = (child for node in level for child in (node.values() if isinstance(node, dict) else node))
         level = [child for child in inner if isinstance(child, _CONTAINERS)]
         if not level:
-            return False
-    return True
+            return True
+    return False
 
 
 def _forgiving(part: bytes) -> Any:

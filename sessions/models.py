@@ -119,6 +119,27 @@ class SessionSpec:
     cwd: str = ""
     #: the workspace of the sandbox it belongs to; None: it has one of its own
     workspace: str | None = None
+    #: nobody comes back for it: no gateway goes on with it, and its end is not remembered
+    throwaway: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxSpec:
+    """How a sandbox is to be made."""
+
+    #: the name of what it was made from
+    template: str
+    #: of each of its containers; `disk` of the workspace
+    limits: Limits = field(default_factory=Limits)
+    env: Mapping[str, str] = field(default_factory=dict)
+    #: seconds without activity after which it is culled
+    idle_timeout: float = 300.0
+    #: seconds after which it is ended in any case; 0: no limit
+    lifetime: float = 0.0
+    #: seconds that anything in it may run
+    max_execute_timeout: float = 600.0
+    #: the id of what it was made from
+    template_id: str = ""
 
 
 #: how messages are signed where nothing else was agreed on: `hmac-` and a hash's name
@@ -220,8 +241,19 @@ class ExecuteRequest:
     interactive: bool = False
     #: the code defines `main`, which is then called with these; None: nothing is called
     arguments: Mapping[str, Any] | None = None
+    #: what else is evaluated when it has run: the `user_expressions` of Jupyter's messages
+    expressions: tuple[str, ...] = ()
     #: a later request with this key gets this one's result instead of running again
     idempotency_key: str | None = None
+    #: what the client wrote, when that is not what is sent to the kernel
+    source: str | None = field(default=None, repr=False)
+    #: the MIME type in which the code says what came of it, apart from its outputs; None: it does not
+    answer_mime: str | None = field(default=None, repr=False)
+
+    @property
+    def written(self) -> str:
+        """The code as the client wrote it: what is written down, and judged."""
+        return self.code if self.source is None else self.source
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,3 +277,9 @@ class ExecutionResult:
     error: SessionError | None = None
     #: it ran before, when its idempotency key was first given
     replayed: bool = False
+    #: bytes that it put out, left out ones included
+    output_bytes: int = 0
+    #: bytes of memory that its kernel had at its end; None: nobody can tell
+    memory: int | None = None
+    #: the last display of the request's `answer_mime`, whatever the code has put into it; None: there was none
+    answer: Any = None

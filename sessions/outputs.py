@@ -24,6 +24,14 @@ MAX_MESSAGES = 100_000
 JSON_MIME = re.compile(r"application/(.*\+)?json")
 
 
+def weight(message: Message) -> int:
+    """Bytes of output that an iopub message brings."""
+    if message.type == "stream":
+        text = message.content.get("text")
+        return _size(text) if isinstance(text, str) else 0
+    return message.size if message.type in _HANDLERS or message.type == "update_display_data" else 0
+
+
 class OutputArea:
     """The outputs of one cell, as a notebook would keep them, within a number of bytes."""
 
@@ -92,7 +100,7 @@ class OutputArea:
         name, text = message.content.get("name"), message.content.get("text")
         if not isinstance(name, str) or name not in {"stdout", "stderr"} or not isinstance(text, str):
             return None
-        size = len(text.encode())
+        size = _size(text)
         last = self._outputs[-1] if self._outputs and not self._clear_pending else None
         if last is None or last["output_type"] != "stream" or last["name"] != name:
             return self._append({"output_type": "stream", "name": name, "text": [text]}, size)
@@ -147,6 +155,11 @@ _HANDLERS = {
     "error": OutputArea._error,  # noqa: SLF001
     "clear_output": OutputArea._clear_output,  # noqa: SLF001
 }
+
+
+def _size(text: str) -> int:
+    """Bytes of it as UTF-8; most text is ASCII, of which nothing must be copied to know that."""
+    return len(text) if text.isascii() else len(text.encode())
 
 
 def bundle(message: Message) -> dict[str, Any]:

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 
-from sessions.errors import SessionClosed, SessionExists, SessionNotFound
+from sessions.errors import InvalidRequest, SessionClosed, SessionExists, SessionNotFound, ShuttingDown
 from sessions.kernelspecs import KernelSpecs
 from sessions.models import SessionKey, SessionSpec, StateChange
 from sessions.session import Session
 from sessions.surroundings import Surroundings
-from sessions.tasks import spawn
-
-#: how many ended sessions are remembered, so that who comes back is told that the variables are gone
-REMEMBERED = 10_000
+from sessions.tasks import spawn, together
 
 
 class Registry:
@@ -31,8 +27,19 @@ class Registry:
         self._specs = specs
         self._around = around
         self._sessions: dict[SessionKey, Session] = {}
-        self._ended: OrderedDict[SessionKey, str] = OrderedDict()
         self._closing = False
+        #: ends that are under way, and of whom; not all of them are waited for by who has asked for them
+        self._ending: dict[asyncio.Future[None], Session] = {}
+
+    def restore(self) -> None:
+        """Know the sessions that an earlier gateway has left; their kernels are still to be taken over."""
+        for record in self._around.ledger.sessions():
+            try:
+                kernelspec = self._specs.find(record.spec.language)
+            except InvalidRequest:
+                self._around.ledger.end(record.key, f"there is no language {record.spec.language!r} any more")
+                continue
+            self._sessions[record.key] = Session(record.key, record.spec, kernelspec, self._around, record)
 
     def all(self) -> list[Session]:
         """Every session, oldest first."""
@@ -72,9 +79,7 @@ class Registry:
         """
         if key in self._sessions:
             raise SessionExists(f"a session {key.name!r} exists already", session=key.name)
-        session, started = self._begin(key, spec)
-        await asyncio.shield(started)
-        return session
+        return await self._begun(*self._begin(key, spec))
 
     async def obtain(self, key: SessionKey, spec: SessionSpec | None = None) -> Session:
         """The session of this key, made on first use.
@@ -86,23 +91,28 @@ class Registry:
         Raises:
             SessionError: as `create` does.
         """
-        if session := self._sessions.get(key):
-            session.touch()
-            await session.ensure_kernel()
-        else:
-            session, started = self._begin(key, spec or self.defaults)
-            await asyncio.shield(started)
+        session = self._sessions.get(key)
+        if session is None:
+            return await self._begun(*self._begin(key, spec or self.defaults))
+        session.touch()
+        await session.ensure_kernel()
         return session
 
     def _begin(self, key: SessionKey, spec: SessionSpec) -> tuple[Session, asyncio.Task[None]]:
         if self._closing:
-            raise SessionClosed("the gateway is shutting down")
+            raise ShuttingDown
         kernelspec = self._specs.find(spec.language)
         self._around.quotas.admit_session(len(self.of(key.tenant)))
         session = self._sessions[key] = Session(key, spec, kernelspec, self._around)
-        if reason := self._ended.get(key):
+        if reason := self._around.ledger.why_ended(key):
             session.announce(StateChange.LOST, reason)
         return session, spawn(self._first_start(session), f"first start of {key}")
+
+    async def _begun(self, session: Session, started: asyncio.Task[None]) -> Session:
+        await asyncio.shield(started)
+        if session.closed:  # between the start's end and the waiter's turn
+            raise SessionClosed
+        return session
 
     async def _first_start(self, session: Session) -> None:
         """A session whose first kernel does not start is not kept, whoever waits for it or has left."""
@@ -110,11 +120,9 @@ class Registry:
             await session.ensure_kernel()
         except BaseException:
             if self._sessions.get(session.key) is session:
-                del self._sessions[session.key]
+                self.end(session.key, "its kernel could not be started")
             await session.close()
             raise
-        if self._sessions.get(session.key) is session:
-            self._ended.pop(session.key, None)
 
     def end(self, key: SessionKey, reason: str = "the session was ended") -> asyncio.Future[None]:
         """End a session and free all it has. It is out of the registry when this returns.
@@ -129,15 +137,35 @@ class Registry:
         Raises:
             SessionNotFound: there is none.
         """
+        return asyncio.shield(self._end(key, reason))
+
+    def _end(self, key: SessionKey, reason: str) -> asyncio.Future[None]:
         session = self.get(key)
         del self._sessions[key]
-        if session.incarnation:
-            self._ended[key] = reason
-            if len(self._ended) > REMEMBERED:
-                self._ended.popitem(last=False)
-        return asyncio.shield(spawn(session.close(reason), f"end {key}"))
+        if session.incarnation and not session.spec.throwaway:
+            self._around.ledger.end(key, reason)
+        ending = session.close(reason)
+        self._ending[ending] = session
+        ending.add_done_callback(self._ending.pop)
+        return ending
+
+    async def freed(self, workspace: str) -> None:
+        """Wait until those sessions of a workspace that were ended have nothing any more.
+
+        Args:
+            workspace: of a sandbox.
+        """
+        ending = [ended for ended, session in self._ending.items() if session.spec.workspace == workspace]
+        if ending:
+            await asyncio.wait(ending)
 
     async def close(self) -> None:
-        """End all sessions, and take no more."""
+        """End all sessions, and take no more.
+
+        Raises:
+            ExceptionGroup: not all that they had could be freed.
+        """
         self._closing = True
-        await asyncio.gather(*(self.end(key, "the gateway was stopped") for key in list(self._sessions)))
+        for key in list(self._sessions):
+            self._end(key, "the gateway was stopped")
+        await together(*self._ending)

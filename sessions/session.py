@@ -7,30 +7,28 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 
 from sessions.activity import Activity
-from sessions.backends.base import Launch
+from sessions.backends.base import KernelHandle
 from sessions.channels import Channels
-from sessions.errors import KernelDied, SessionClosed, SessionError
+from sessions.errors import InvalidRequest, SessionClosed, SessionError
 from sessions.execution import Execution, Standing
 from sessions.kernel import Kernel
 from sessions.kernelspecs import KernelSpec
+from sessions.ledger import Place, SessionRecord
 from sessions.messages import Message
 from sessions.models import ExecuteRequest, Limits, SessionKey, SessionSpec, StateChange
+from sessions.orphan import Orphan
 from sessions.requests import Rules
 from sessions.retries import Attempt, Retries
-from sessions.states import MOVES, State
+from sessions.seat import NO_NEWS, Seat
+from sessions.states import State
 from sessions.surroundings import Surroundings
 from sessions.tasks import spawn, to_the_end
 from sessions.transcript import Transcript
-
-#: what became of the variables, and why
-News = tuple[StateChange, str | None]
-NO_NEWS: News = (StateChange.PRESERVED, None)
-
 
 #: a cell on its way: its events, its end, answers to its questions
 Running = Execution | Attempt
@@ -39,36 +37,51 @@ Running = Execution | Attempt
 class Session:
     """One tenant's named kernel."""
 
-    def __init__(self, key: SessionKey, spec: SessionSpec, kernelspec: KernelSpec, around: Surroundings) -> None:
+    def __init__(
+        self,
+        key: SessionKey,
+        spec: SessionSpec,
+        kernelspec: KernelSpec,
+        around: Surroundings,
+        record: SessionRecord | None = None,
+    ) -> None:
+        """Make a session that has no kernel yet.
+
+        Args:
+            key: whose, and which.
+            spec: how it is to be made.
+            kernelspec: of its language.
+            around: what it shares with the others.
+            record: what an earlier gateway has left of it; its kernel is waited for, see `take_over`.
+        """
         self.key = key
         self.spec = spec
         self.kernelspec = kernelspec
-        self.state = State.STARTING
-        self.incarnation = 0
         self.transcript = Transcript(spec.limits.output)
-        self._activity = Activity(around.clock)
         self._around = around
-        self._launch = Launch(
-            kernelspec, spec.limits, spec.env, spec.workspace, spec.cwd, shared=spec.workspace is not None
-        )
-        self._kernel: Kernel | None = None
-        self._mourner: asyncio.Task[None] | None = None
-        self._starting: asyncio.Task[Kernel] | None = None
+        self._seat = Seat(key, spec, kernelspec, around, record)
+        self._seat.occupant = self
+        age = around.ledger.clock() - record.created_at if record else 0.0
+        self._activity = Activity(around.clock, max(0.0, age))
+        self._orphan: Orphan | None = None
+        self._ending: asyncio.Task[None] | None = None
         self._turn = asyncio.Lock()
         self._restarting = asyncio.Lock()
         self._executions: dict[str, Execution] = {}
-        self._retries = Retries()
+        self._retries = Retries(spec.limits.output, around.ledger.asked(key))
+        #: how many cells it has run, whichever client they came from
+        self.executions = 0
         #: clients with messages of their own
         self.channels = Channels(
             Rules(
-                lambda: around.quotas.execution(key.tenant),
-                partial(around.observe, key),
+                lambda: around.quotas.execution_now(key.tenant),
+                lambda: around.quotas.permit(key.tenant),
+                self._begins,
+                partial(around.witness.ended, key),
                 around.patience,
                 spec.max_execute_timeout,
             )
         )
-        #: what the next execution is told of the variables
-        self._news = NO_NEWS
 
     @property
     def limits(self) -> Limits:
@@ -77,24 +90,52 @@ class Session:
 
     # -- state ----------------------------------------------------------------------------------------------
 
-    def _move(self, state: State) -> None:
-        if state not in MOVES[self.state]:
-            raise RuntimeError(f"session {self.key} cannot go from {self.state} to {state}")
-        self.state = state
-
     @property
-    def alive(self) -> bool:
-        """Whether it has a kernel that runs."""
-        return self._kernel is not None and self._kernel.alive
+    def state(self) -> State:
+        """What it is doing."""
+        return self._seat.state
 
     @property
     def doing(self) -> State:
         """Its state as clients are told: cells of clients with messages of their own take no turn, and keep it busy."""
         return State.BUSY if self.state is State.IDLE and self.channels.running else self.state
 
+    @property
+    def incarnation(self) -> int:
+        """How many kernels it has had."""
+        return self._seat.incarnation
+
+    @property
+    def alive(self) -> bool:
+        """Whether it has a kernel that runs."""
+        return self._seat.alive
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was ended."""
+        return self._seat.closed
+
+    @property
+    def left_at(self) -> Place | None:
+        """Where an earlier gateway has left its kernel; None: nowhere, or it was taken over."""
+        return self._seat.left_at
+
+    @property
+    def created_at(self) -> float:
+        """When it was made, in seconds since 1970."""
+        return self._seat.created_at
+
+    def memory(self) -> int | None:
+        """Bytes that its kernel uses now; None: it has none, or nobody can tell."""
+        return None if self._seat.kernel is None else self._seat.kernel.handle.memory()
+
     def touch(self) -> None:
         """Note that a client has used it."""
         self._activity.touch()
+
+    def charge_upload(self, size: int) -> None:
+        """Count bytes of a file that is sent to it; see `Quotas.charge_upload`."""
+        self._around.quotas.charge_upload(self.key.tenant, size)
 
     def age(self) -> float:
         """Seconds since it was made."""
@@ -107,86 +148,57 @@ class Session:
     @property
     def in_use(self) -> bool:
         """Whether a cell runs or waits, or a file is on its way."""
-        return self._activity.users > 0 or self.channels.running
+        return self._activity.users > 0 or self.channels.running or self._orphan is not None
 
     def announce(self, change: StateChange, reason: str | None) -> None:
         """Tell the next execution, once, what became of the variables."""
-        self._news = (change, reason)
+        self._seat.news = (change, reason)
 
     # -- kernel ---------------------------------------------------------------------------------------------
 
     async def ensure_kernel(self) -> Kernel:
-        """The session's kernel, started if there is none. Concurrent callers get the same one.
+        """Its kernel, started if there is none; see `Seat.ensure`."""
+        return await self._seat.ensure()
 
-        Raises:
-            SessionClosed: the session was ended.
-            SessionError: no kernel could be started.
-        """
-        if self.state is State.CLOSED:
-            raise SessionClosed
-        if self._kernel is not None:
-            if self._kernel.alive:
-                return self._kernel
-            if self._mourner is not None:  # it ended this very moment, and what follows from that comes first
-                await asyncio.shield(self._mourner)
-                return await self.ensure_kernel()
-        if self._starting is None and self.state is not State.STARTING:
-            self._move(State.STARTING)
-        return await self._fresh_kernel(None)
-
-    async def _fresh_kernel(self, news: News | None) -> Kernel:
-        """The kernel that is being started; one is started when none is."""
-        if self._starting is None:
-            self._starting = spawn(self._start(news), f"start {self.key}")
-        # The start goes on for the others when one of its callers leaves.
-        return await asyncio.shield(self._starting)
-
-    async def _start(self, news: News | None) -> Kernel:
-        try:
-            return await self._acquire(news)
-        except BaseException:
-            if self.state is State.STARTING:
-                self._move(State.DEAD)
-            raise
-        finally:
-            self._starting = None
-
-    async def _acquire(self, news: News | None) -> Kernel:
-        kernel = await self._around.kernels.acquire(self._launch)
-        self._launch = kernel.launch  # its workspace is the session's, even if the session has ended meanwhile
-        if self.state is State.CLOSED:
-            await kernel.kill(SessionClosed())
-            raise SessionClosed
-        old = self._kernel
-        self._adopt(kernel)
-        if news is not None:
-            self.announce(*news)
-        if old is not None:
-            await old.kill(KernelDied("the session was restarted while the cell ran"))
+    async def settled_kernel(self) -> Kernel:
+        """Its kernel, for the next cell: no interrupt is on its way that was meant for an earlier one."""
+        while (kernel := await self.ensure_kernel()).interrupting:
+            await kernel.settle()
         return kernel
 
-    def _adopt(self, kernel: Kernel) -> None:
-        self._kernel = kernel
-        self.incarnation += 1
-        self.channels.connect(kernel)
-        kernel.connection.on_message = self._on_message
-        kernel.connection.on_loss = lambda: self._on_loss(kernel)
-        self._mourner = spawn(self._mourn(kernel), f"watch kernel of {self.key}")
-        if self.state is State.DEAD:  # the kernel that this one replaces ended while it started
-            self._move(State.STARTING)
-        if self.state is State.STARTING:
-            self._move(State.IDLE)
+    async def take_over(self, handle: KernelHandle | None, note: str) -> None:
+        """Go on with the kernel that an earlier gateway has left; see `Seat.take_over`."""
+        await self._turn.acquire()  # whoever has it is being told that there is no kernel yet
+        kernel = await self._seat.take_over(handle, note)
+        if kernel is None:
+            self._turn.release()
+            return
+        self._seat.move(State.BUSY)
+        self._orphan = Orphan(kernel, self.transcript, self._around.patience)
+        spawn(self._settle(self._orphan), f"settle {self.key}")
 
-    async def _mourn(self, kernel: Kernel) -> None:
-        cause = await kernel.wait()
-        kernel.connection.on_message = lambda _message: None
-        if kernel is self._kernel and self.state is not State.CLOSED:
-            self._kernel = None
-            self._move(State.DEAD)
-            self.announce(StateChange.LOST, cause.message)
-            self.channels.disconnect(cause)
-            if self.channels.clients:
-                spawn(self._revive(), f"revive {self.key}")
+    async def _settle(self, orphan: Orphan) -> None:
+        """Let the cell end that the kernel may be running."""
+        try:
+            await orphan.end(self.spec.max_execute_timeout)
+        finally:
+            self._orphan = None
+            self.touch()
+            self._seat.rest()
+            self._turn.release()
+
+    def connected(self, kernel: Kernel) -> None:
+        """There is a kernel, in place of the one there was."""
+        self.channels.connect(kernel)
+
+    def disconnected(self, cause: SessionError) -> None:
+        """There is no kernel any more; clients that are there get the next one."""
+        self.channels.disconnect(cause)
+        if self.channels.clients:
+            spawn(self._revive(), f"revive {self.key}")
+
+    def ended(self, kernel: Kernel, cause: SessionError) -> None:
+        """A kernel has ended, and with it its cells."""
         for execution in list(self._executions.values()):
             if execution.kernel is kernel:
                 execution.kernel_gone(cause)
@@ -201,14 +213,18 @@ class Session:
             raise
         self.channels.announce("idle")
 
-    def _on_message(self, message: Message) -> None:
+    def received(self, message: Message) -> None:
+        """The kernel has sent something."""
         self.channels.feed(message)
+        if self._orphan is not None and message.channel == "iopub":
+            self._orphan.claim(message)
         event = self.transcript.feed(message) if message.channel == "iopub" else None
         execution = self._executions.get(message.parent_id)
         if execution is not None:
             execution.feed(message, event)
 
-    def _on_loss(self, kernel: Kernel) -> None:
+    def missed(self, kernel: Kernel) -> None:
+        """Something that a kernel sent on shell was lost."""
         for execution in self._executions.values():
             if execution.kernel is kernel:
                 spawn(execution.do_without_reply(), "wait for what was lost")
@@ -216,54 +232,81 @@ class Session:
     # -- what clients do ------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def execute(self, request: ExecuteRequest) -> AsyncIterator[Running]:
+    async def execute(self, request: ExecuteRequest, seen: int | None = None) -> AsyncIterator[Running]:
         """Run a cell when it is its turn. Leaving the context early interrupts the cell and keeps the variables.
 
         A request with an idempotency key is run once, to its end: leaving early only leaves, and who comes again
-        with the key gets the result.
+        with the key gets the events and the result.
+
+        Args:
+            request: what to run.
+            seen: the number of the last event that a client has seen who comes back; nothing is run then.
 
         Raises:
-            InvalidRequest: the language takes no arguments, or the key was given to another request.
-            QuotaExceeded: the tenant has too many executions under way.
+            InvalidRequest: the language takes no arguments, the key was given to another request, or there is nothing
+                to come back for.
+            QuotaExceeded: the tenant has too many executions under way, or has used up what it may.
             SessionClosed: the session was ended.
             SessionError: no kernel could be started.
         """
-        program = replace(request, code=self.kernelspec.program(request.code, request.arguments), arguments=None)
+        if self.closed:
+            raise SessionClosed
+        code = request.code  # which calls `main` itself when it is more than was written
+        if request.source is None:
+            code = self.kernelspec.program(code, request.arguments)
+        program = replace(request, code=code, source=request.written)
         if request.idempotency_key is not None:
             self.touch()
-            yield self._retries.attempt(request.idempotency_key, program, self._run)
+            yield self._retries.attempt(request.idempotency_key, program, self._run, seen)
             return
+        if seen is not None:
+            raise InvalidRequest("only a cell with an idempotency_key can be picked up", field="last_event_id")
         async with self._run(program) as execution:
             yield execution
 
     @asynccontextmanager
     async def _run(self, request: ExecuteRequest) -> AsyncIterator[Execution]:
-        with self._around.quotas.execution(self.key.tenant), self._activity.use():
-            async with self._turn:
-                await self.channels.quiet()  # or our deadline would count, and interrupt, what runs before it
-                kernel = await self.ensure_kernel()
-                standing = Standing(*self._news, self.incarnation)
-                execution = Execution(kernel, self.transcript, request, standing, self._around.patience)
-                self._news = NO_NEWS
-                async with self._in_flight(execution):
-                    yield execution
-
-    @asynccontextmanager
-    async def _in_flight(self, execution: Execution) -> AsyncIterator[None]:
-        self._executions[execution.id] = execution
-        self._move(State.BUSY)
+        async with AsyncExitStack() as held:
+            held.enter_context(self._activity.use())
+            await held.enter_async_context(self._around.quotas.execution(self.key.tenant))
+            await held.enter_async_context(self._turn)
+            await self.channels.quiet()  # or our deadline would count, and interrupt, what runs before it
+            execution, known_as = self._begin(await self.settled_kernel(), request)
+            ending = spawn(self._see_off(execution, known_as, held.pop_all()), "end of execution")
         try:
-            yield
+            yield execution
         finally:
-            # The turn is not given on before the cell has ended, whoever loses patience.
-            await to_the_end(spawn(self._out_of_flight(execution), "end of execution"))
+            if execution.status is None:
+                await to_the_end(spawn(execution.leave(), "leave execution"))
+            await to_the_end(ending)
 
-    async def _out_of_flight(self, execution: Execution) -> None:
-        result = await execution.leave()
-        del self._executions[execution.id]
-        if self.state is State.BUSY:
-            self._move(State.IDLE)
-        self._around.observe(self.key, execution.request, result)
+    def _begin(self, kernel: Kernel, request: ExecuteRequest) -> tuple[Execution, str]:
+        standing = Standing(*self._seat.news, self.incarnation)
+        known_as = self._begins(request)
+        try:
+            execution = Execution(kernel, self.transcript, request, standing, self._around.patience)
+        except SessionError:
+            self._around.witness.ended(self.key, known_as, request, None)
+            raise
+        self._seat.news = NO_NEWS
+        self._executions[execution.id] = execution
+        self._seat.move(State.BUSY)
+        return execution, known_as
+
+    def _begins(self, request: ExecuteRequest) -> str:
+        known_as = self._around.witness.begins(self.key, self.kernelspec.name, request)
+        self.executions += 1
+        return known_as
+
+    async def _see_off(self, execution: Execution, known_as: str, held: AsyncExitStack) -> None:
+        """Give the turn on when the cell has ended: not before, whoever loses patience, and not when all is read."""
+        async with held:
+            result = await execution.result()
+            del self._executions[execution.id]
+            self._seat.rest()
+            if result.state is not StateChange.PRESERVED:
+                self._seat.told(execution.kernel)
+            self._around.witness.ended(self.key, known_as, execution.request, result)
 
     async def interrupt(self) -> bool:
         """Interrupt the running cell and keep the variables.
@@ -272,7 +315,9 @@ class Session:
             whether one was running.
         """
         self.touch()
-        running = list(self._executions.values())
+        running: list[Execution | Orphan] = [*self._executions.values()]
+        if self._orphan is not None:
+            running.append(self._orphan)
         for execution in running:
             spawn(execution.interrupt(), "interrupt")
         return self.channels.interrupt() or bool(running)
@@ -287,30 +332,43 @@ class Session:
         news = (StateChange.RESTARTED, "a restart was asked for")
         async with self._restarting:
             self.touch()
-            if self._kernel is not None and self._kernel.alive and self.state is not State.CLOSED:
+            if self.alive and not self.closed:
                 # The new one first: a workspace in memory lives as long as somebody uses it.
                 # Not "restarting": front ends take that for a kernel that died, and tell their user so.
                 self.channels.announce("starting")
                 try:
-                    await self._fresh_kernel(news)
+                    await self._seat.replace(news)
                 finally:
                     self.channels.announce("idle")
             else:
                 await self.ensure_kernel()
                 self.announce(*news)
 
-    async def close(self, reason: str = "the session was ended") -> None:
-        """End the session and free all it has. Idempotent."""
-        if self.state is State.CLOSED:
-            return
-        self._move(State.CLOSED)
-        self.channels.close(SessionClosed(reason))
-        if self._kernel is not None:
-            await self._kernel.kill(SessionClosed(reason))
-        if self._starting is not None:
-            await asyncio.wait({self._starting})
-        if self._launch.workspace is not None and self.spec.workspace is None:
-            await self._around.kernels.delete_workspace(self._launch.workspace)
+    def close(self, reason: str = "the session was ended") -> asyncio.Future[None]:
+        """End the session and free all it has. Idempotent; it can no longer be used when this returns.
+
+        Returns:
+            what to await until all is freed, also for whoever comes second; who gives up waiting does not stop it.
+        """
+        if self._ending is None:
+            self._seat.move(State.CLOSED)
+            self.channels.close(SessionClosed(reason))
+            self._retries.close()  # now: the keys are those of the next session of this name
+            self._ending = spawn(self._free(SessionClosed(reason)), f"end {self.key}")
+        return asyncio.shield(self._ending)
+
+    async def _free(self, cause: SessionClosed) -> None:
+        try:
+            await self._seat.free(cause)
+        finally:
+            # The session is in a ring of references, and a gateway at rest seldom looks for those.
+            self.transcript = Transcript(0)
+
+    def leave(self) -> None:
+        """Let go of clients and kernel: another gateway goes on with the session."""
+        self.channels.part()
+        if self._seat.kernel is not None:
+            self._seat.kernel.connection.close()
 
     async def run_tool(
         self, name: str, argument: str, stdin: AsyncIterable[bytes] | None = None

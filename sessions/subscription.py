@@ -20,6 +20,8 @@ from sessions.messages import Message
 MIB = 1024**2
 #: bytes that wait for one client; beyond, output is left out
 QUEUE_MAX = 4 * MIB
+#: bytes that wait and keep nothing out, however large it is
+SMALL = 1 * MIB
 #: bytes more for what a client cannot do without: replies, questions and statuses
 RESERVE = 1 * MIB
 #: bytes that wait before the kernel is made to wait as well
@@ -92,6 +94,8 @@ class Subscription:
         self._on_relief = on_relief
         self._queue: deque[Message] = deque()
         self._bytes = 0
+        #: bytes of the largest message since nothing waited
+        self._largest = 0
         self._gap = False
         self._closed = False
         self._news = asyncio.Event()
@@ -105,19 +109,27 @@ class Subscription:
         """Add a message, or leave it out when too much waits."""
         if self._closed:
             return
-        waiting = self._bytes + message.size + MESSAGE_COST
-        vital = message.channel != "iopub" or message.type == "status"
-        if not self._queue or waiting <= QUEUE_MAX or (vital and waiting <= QUEUE_MAX + RESERVE):
+        if self._admits(message):
             self._append(message)
         elif not self._gap:
             self._gap = True
             self._append(announcement("iopub", "stream", {"name": "stderr", "text": _LEFT_OUT}, message.parent))
 
+    def _admits(self, message: Message) -> bool:
+        if message.channel != "iopub" or message.type == "status":
+            return self._bytes <= QUEUE_MAX + self._largest + RESERVE
+        # What is large is not left out because something small stands before it: the client did read in time.
+        return self._bytes <= SMALL or self._bytes + _cost(message) <= QUEUE_MAX
+
     def _append(self, message: Message) -> None:
         # The first is on its way at once; what stands behind it may wait for long.
         self._queue.append(message.as_it_came() if self._queue else message)
-        self._bytes += message.size + MESSAGE_COST
+        self._count(message)
         self._news.set()
+
+    def _count(self, message: Message) -> None:
+        self._bytes += _cost(message)
+        self._largest = max(self._largest, _cost(message))
 
     async def take(self) -> Message | None:
         """Wait for the next message, as it is to be sent: its `parts` are whole, its other fields may be empty.
@@ -131,10 +143,10 @@ class Subscription:
             self._news.clear()
             await self._news.wait()
         message = self._queue.popleft()
-        self._bytes -= message.size + MESSAGE_COST
+        self._bytes -= _cost(message)
         self.taken += 1
         if not self._queue:
-            self._gap, self.patient = False, True
+            self._gap, self.patient, self._largest = False, True, 0
         if self._bytes <= PRESSURE // 2:
             self._on_relief()
         return message
@@ -142,7 +154,7 @@ class Subscription:
     def give_back(self, message: Message) -> None:
         """It was taken and could not be delivered."""
         self._queue.appendleft(message)
-        self._bytes += message.size + MESSAGE_COST
+        self._count(message)
 
     def inherit(self, other: Subscription) -> None:
         """Take over what waited for another one, which is closed."""
@@ -157,3 +169,7 @@ class Subscription:
         self._closed = True
         self._news.set()
         self._on_relief()
+
+
+def _cost(message: Message) -> int:
+    return message.size + MESSAGE_COST

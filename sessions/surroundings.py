@@ -9,6 +9,7 @@ from typing import Protocol
 from sessions.backends.base import KernelHandle, Launch
 from sessions.execution import Patience
 from sessions.kernel import Kernel
+from sessions.ledger import Ledger
 from sessions.models import ExecuteRequest, ExecutionResult, SessionKey
 from sessions.quotas import Quotas
 
@@ -37,11 +38,25 @@ class KernelSource(Protocol):
         """
 
     async def delete_workspace(self, workspace: str) -> None:
-        """Delete what kernels of a session have written."""
+        """Delete what kernels of a session have written; when that fails it is tried again, and nobody is told."""
 
 
-#: told of every execution that ended
-Observer = Callable[[SessionKey, ExecuteRequest, ExecutionResult], None]
+class Witness(Protocol):
+    """Told of every cell, whichever way it came."""
+
+    def begins(self, key: SessionKey, language: str, request: ExecuteRequest) -> str:
+        """A cell is about to run.
+
+        Returns:
+            what to call it by.
+
+        Raises:
+            AuditUnavailable: it must not run.
+            PolicyViolation: it may not.
+        """
+
+    def ended(self, key: SessionKey, execution: str, request: ExecuteRequest, result: ExecutionResult | None) -> None:
+        """It has ended; without a result: it was never sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,5 +66,7 @@ class Surroundings:
     kernels: KernelSource
     quotas: Quotas
     clock: Callable[[], float]
-    observe: Observer
+    witness: Witness
+    #: what must be known to go on after the gateway was killed
+    ledger: Ledger
     patience: Patience

@@ -1,4 +1,4 @@
-"""Background tasks that are kept, and whose failure is logged.
+"""Background tasks that are kept, and whose failure is logged; loops that outlive the failure of one of their rounds.
 
 The event loop keeps only a weak reference to a task, and an exception nobody awaits shows up late or never.
 """
@@ -6,8 +6,9 @@ The event loop keeps only a weak reference to a task, and an exception nobody aw
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn, TypeVar
 
 import structlog
 
@@ -17,6 +18,9 @@ log = structlog.get_logger()
 T = TypeVar("T")
 _running: set[asyncio.Task[Any]] = set()
 
+#: seconds from a round that failed to the next
+PAUSE = 5.0
+
 
 def spawn(work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
     """Run `work` in the background; its failure is logged under `name`."""
@@ -24,6 +28,44 @@ def spawn(work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
     _running.add(task)
     task.add_done_callback(_finished)
     return task
+
+
+@contextmanager
+def going_on(name: str) -> Iterator[None]:
+    """Go on behind the block when something in it fails, which is logged under `name`. Cancellation passes through."""
+    try:
+        yield
+    except Exception:
+        log.exception("background work failed and goes on", task=name)
+
+
+async def forever(step: Callable[[], Awaitable[object]], pause: float | None = None) -> NoReturn:
+    """Do something over and over until cancelled, also after it has failed.
+
+    Args:
+        step: one round, which takes its time: nothing else keeps the loop from spinning.
+        pause: seconds after a round that failed; None: `PAUSE`.
+    """
+    task = asyncio.current_task()
+    name = task.get_name() if task else ""
+    while True:
+        ended = False
+        with going_on(name):
+            await step()
+            ended = True
+        if not ended:
+            await asyncio.sleep(PAUSE if pause is None else pause)
+
+
+async def together(*work: Awaitable[object]) -> None:
+    """Wait until all of it has ended, also when some of it fails.
+
+    Raises:
+        ExceptionGroup: of all that has failed.
+    """
+    outcomes = await asyncio.gather(*work, return_exceptions=True)
+    if failures := [outcome for outcome in outcomes if isinstance(outcome, Exception)]:
+        raise ExceptionGroup(f"{len(failures)} of {len(outcomes)} have failed", failures)
 
 
 async def to_the_end(task: asyncio.Task[T]) -> T:

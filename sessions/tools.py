@@ -31,6 +31,13 @@ class Place(Runner, Protocol):
     def limits(self) -> Limits:
         """What may be used there."""
 
+    def charge_upload(self, size: int) -> None:
+        """Count bytes of a file that is sent there, before they are written.
+
+        Raises:
+            QuotaExceeded: its tenant has used up what it may.
+        """
+
 
 async def ask(
     place: Runner, tool: str, request: dict[str, Any], stdin: AsyncIterable[bytes] | None = None

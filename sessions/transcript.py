@@ -10,9 +10,6 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Any
 
-import nbformat
-from nbformat import v4
-
 from sessions.kernelspecs import KernelSpec
 from sessions.messages import Message
 from sessions.outputs import Event, OutputArea, bundle, count_of, display_id_of, metadata_of
@@ -54,6 +51,11 @@ class Transcript:
         cell = self._cells[msg_id] = Cell(OutputArea(self._max_output_bytes), code)
         self._grow(cell.size)
         return cell
+
+    def resume(self, msg_id: str, code: str) -> None:
+        """Go on with a cell that began when nobody listened; nothing is done for one that is known."""
+        if msg_id not in self._cells:
+            self.open(msg_id, code).started = True
 
     def forget(self, msg_id: str) -> None:
         """Leave a cell out, because its sender did not want it stored."""
@@ -115,6 +117,10 @@ class Transcript:
 
         Cells are written in the order in which they were sent; a cell without code is left out.
         """
+        # Not before it is needed: beside some other packages its import takes longer than all else of a start.
+        import nbformat  # noqa: PLC0415
+        from nbformat import v4  # noqa: PLC0415
+
         cells = [
             v4.new_code_cell(
                 cell.code,

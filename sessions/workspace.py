@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import orjson
 
 from kernel_image.files import FRAME, TEMPORARY
-from sessions.errors import ConnectionFailed, FileNotFound, InvalidRequest, NoSpace
+from sessions.errors import ConnectionFailed, FileNotFound, InvalidRequest, NoSpace, QuotaExceeded
 from sessions.tools import Place, ask, first_line
 
 PATH_MAX = 1024
@@ -152,28 +152,48 @@ async def write_file(
     Raises:
         InvalidRequest: the path is not allowed, or the content is shorter than `size`.
         NoSpace: it does not fit.
+        QuotaExceeded: the tenant has sent as much as it may.
     """
     request: dict[str, Any] = {"op": "write", "path": _named(path), "parents": parents}
     if mode is not None:
         request["mode"] = mode
+    charged: _Charged | None = None
     if size is None:
-        content = _framed(content)
+        place.charge_upload(0)
+        content = charged = _Charged(place, content)
     elif size > place.limits.disk:
         raise NoSpace(f"the file is larger than the workspace ({place.limits.disk} bytes)", size=size)
     else:
+        place.charge_upload(size)
         request["size"] = size
-    written = (await _ask(place, request, content)).get("size")
+    try:
+        written = (await _ask(place, request, content)).get("size")
+    except InvalidRequest as error:
+        raise (charged and charged.refusal) or error from None
     if type(written) is not int or written < 0:
         raise ConnectionFailed("the sandbox gave no valid answer")
     return written
 
 
-async def _framed(content: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
-    """Content as the tool takes it when its size is not known."""
-    async for piece in content:
-        if piece:
-            yield FRAME.pack(len(piece)) + piece
-    yield FRAME.pack(0)
+class _Charged:
+    """Content as the tool takes it when its size is not known; it has no end when its tenant may send no more."""
+
+    def __init__(self, place: Place, content: AsyncIterable[bytes]) -> None:
+        self._place = place
+        self._content = content
+        #: why it has no end
+        self.refusal: QuotaExceeded | None = None
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for piece in self._content:
+            try:
+                self._place.charge_upload(len(piece))
+            except QuotaExceeded as refusal:
+                self.refusal = refusal
+                return
+            if piece:
+                yield FRAME.pack(len(piece)) + piece
+        yield FRAME.pack(0)
 
 
 def _named(path: str) -> str:

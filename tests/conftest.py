@@ -6,8 +6,10 @@ import asyncio
 import gc
 import os
 import subprocess
+import threading
 import warnings
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,43 +17,57 @@ import pytest
 import structlog
 import zmq
 from hypothesis import settings
+from xdist.remote import Producer
 
-from sessions import tasks
+from sessions import connection, tasks
 from sessions.backends.docker.engine import connect
 from sessions.errors import SessionError
 from tests.fakes import FakeBackend, World, world_over
+from tests.tiers import ByGateway
 
 BROWSER_SETUP = Path(__file__).parent / "clients/setup.sh"
+PROMTOOL_SETUP = Path(__file__).parent / "kernel_gateway/monitoring/setup.sh"
+
+#: how often a test with an engine or a browser is run again when it fails; all others never are
+RERUNS = 2
 
 # A loaded machine is no failure, and what was found once is written down as a test of its own.
 settings.register_profile("default", deadline=None, database=None, derandomize=True)
 settings.load_profile("default")
 
 
-def _descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
+def _descriptors() -> dict[str, str]:
+    """What is open, by its number."""
+    found = {}
+    for path in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # that of looking
+            found[path.name] = str(path.readlink())
+    return found
 
 
 @pytest.fixture
 async def nothing_left() -> AsyncIterator[None]:
     """A test must end with no task, socket or descriptor more than it began with, and without an unseen failure."""
-    zmq.Context.instance().socket(zmq.PAIR).close()  # what libzmq opens once
+    for context in (zmq.Context.instance(), connection._context()):  # the tests', and the gateway's
+        context.socket(zmq.PAIR).close()  # what libzmq opens once
     failures: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _loop, context: failures.append(context))
     before = _descriptors()
     with structlog.testing.capture_logs() as logs:
         yield
-        await _quiet(before)
+        await _quiet(len(before))
     assert [task.get_name() for task in tasks._running] == []
-    assert _descriptors() <= before
+    after = _descriptors()
+    more = {number: what for number, what in after.items() if before.get(number) != what}
+    assert len(after) <= len(before), (more, [thread.name for thread in threading.enumerate()])
     assert failures == []
     assert [entry for entry in logs if entry["log_level"] == "error"] == []
 
 
 async def _quiet(descriptors: int) -> None:
     """Give libzmq's own threads, and tasks that are about to end, a moment."""
-    for _ in range(100):
-        if not tasks._running and _descriptors() <= descriptors:
+    for _ in range(1000):
+        if not tasks._running and len(_descriptors()) <= descriptors:
             return
         await asyncio.sleep(0.01)
 
@@ -61,6 +77,7 @@ async def backend(nothing_left: None) -> AsyncIterator[FakeBackend]:
     """Kernels that follow a script."""
     fake = FakeBackend()
     yield fake
+    fake.failures.clear()
     await fake.close()
 
 
@@ -86,19 +103,59 @@ def _browser_is_there() -> bool:
     return subprocess.run([BROWSER_SETUP, "--check"], check=False, capture_output=True).returncode == 0
 
 
+def _promtool_is_there() -> bool:
+    return subprocess.run([PROMTOOL_SETUP, "--check"], check=False, capture_output=True).returncode == 0
+
+
 #: what not every machine has: the marker of the tests that want it, whether it is there, and what to say if not
 WANTED: dict[str, tuple[Callable[[], bool], str]] = {
     "browser": (_browser_is_there, "no Chromium in a network of its own: `make browser`"),
     "engine": (_engine_is_there, "no Docker engine with runsc: `make engine`"),
+    "promtool": (_promtool_is_there, "no promtool: `make promtool`"),
 }
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Where to leave what people look at after a run."""
+    parser.addoption("--artifacts", type=Path, help="directory for screenshots of the admin page; else there are none")
+
+
+@pytest.hookimpl(optionalhook=True)  # without workers there is none
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByGateway:
+    """Say which tests go to one worker."""
+    return ByGateway(config, log)
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m gate` looks at the markers
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Without an engine or a browser their tests are skipped; in CI they run, and fail."""
-    if os.environ.get("CI") == "true":  # noqa: TID251 - what CI says of itself
-        return
+    """Mark the gate's tests, let some run again, put the slow files first, and skip what this machine lacks."""
+    for item in items:
+        if not needs_a_machine(item):
+            if not item.get_closest_marker("full"):
+                item.add_marker(pytest.mark.gate)
+        else:
+            item.add_marker(pytest.mark.flaky(reruns=RERUNS))
+    slow = {item.path for item in items if needs_a_machine(item) and item.get_closest_marker("gate")}
+    items.sort(key=lambda item: item.path not in slow)
+    if os.environ.get("CI") != "true":  # noqa: TID251 - what CI says of itself; there they run, and fail
+        _skip_what_is_not_there(items)
+
+
+def needs_a_machine(item: pytest.Item) -> bool:
+    """Whether a test needs what is no part of this code: an engine or a browser."""
+    return any(item.get_closest_marker(marker) for marker in ("browser", "engine"))
+
+
+def _skip_what_is_not_there(items: list[pytest.Item]) -> None:
     for marker, (is_there, reason) in WANTED.items():
         wanting = [item for item in items if item.get_closest_marker(marker)]
         if wanting and not is_there():
             for item in wanting:
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """List every test that was run again, with the failure that made it so."""
+    for report in terminalreporter.stats.get("rerun", []):
+        terminalreporter.section(f"run again: {report.nodeid} ({report.when})", yellow=True)
+        terminalreporter.line(report.longreprtext)

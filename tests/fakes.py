@@ -21,7 +21,7 @@ import shutil
 import sys
 import tempfile
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from sessions.backends.base import KERNEL_IMAGE, Launch, kernel_env, new_connect
 from sessions.errors import ConnectionFailed, SessionError
 from sessions.execution import Patience
 from sessions.kernelspecs import KernelSpec, KernelSpecs
+from sessions.ledger import Ledger
 from sessions.messages import Message
 from sessions.models import (
     ConnectionInfo,
@@ -43,12 +44,14 @@ from sessions.models import (
     SessionKey,
     SessionSpec,
 )
-from sessions.pool import Pool
-from sessions.quotas import Quotas, TenantLimits
+from sessions.pool import Pool, Stock
+from sessions.quotas import CONCURRENT, Quotas, TenantLimits
 from sessions.readiness import Readiness
+from sessions.recovery import Recovery
 from sessions.registry import Registry
 from sessions.sandboxes import Sandboxes
 from sessions.session import Session
+from sessions.starts import Starts
 from sessions.surroundings import Surroundings
 from sessions.tasks import spawn
 
@@ -201,6 +204,8 @@ class Behaviour:
     scripts: dict[str, Script] = field(default_factory=dict)
     heeds_messages: bool = True
     heeds_signals: bool = True
+    #: reads control while a cell runs, which one that keeps the interpreter's lock does not, but soon after its end
+    hears_at_work: bool = True
     #: answers when it is asked who it is; a kernel that does not is one that hangs while it starts
     answers: bool = True
     #: its iopub works
@@ -213,14 +218,37 @@ class Behaviour:
     tool: Callable[[str], bytes] | None = None
 
 
+#: seconds from a cell's end until control is read that was not at work
+SOON = 0.03
+#: bytes that any of them claims to use
+MEMORY = 64 * 1024**2
+
+
+class Failures(dict[str, Exception]):
+    """What the methods of a backend and its handles raise, by the methods' names, until it is taken away again."""
+
+    def strike(self, method: str) -> None:
+        """Fail if this method is to."""
+        if method in self:
+            raise self[method]
+
+
 class FakeKernel:
     """A kernel's sockets, its one thread of work, and its handle."""
 
-    def __init__(self, info: ConnectionInfo, behaviour: Behaviour, launch: Launch, workspace: Path) -> None:
+    def __init__(
+        self,
+        info: ConnectionInfo,
+        behaviour: Behaviour,
+        launch: Launch,
+        workspace: Path,
+        failures: Failures | None = None,
+    ) -> None:
         self.id = uuid.uuid4().hex
         self.connection_info = info
         self.on_out_of_memory: Callable[[], None] = nobody_cares
         self.behaviour = behaviour
+        self.failures = Failures() if failures is None else failures
         self.launch = launch
         self.workspace = workspace
         self.namespace: Json = {"env": kernel_env(launch, str(workspace))}
@@ -228,6 +256,10 @@ class FakeKernel:
         self.interrupted = asyncio.Event()
         #: how it was asked to stop its cell, in order
         self.interrupts: list[str] = []
+        #: the types of all messages it was sent
+        self.taken: list[str] = []
+        #: the directory it was given after its start
+        self.cwd = ""
         #: the code of all cells it has taken up
         self.executed: list[str] = []
         self.answer: asyncio.Future[str] | None = None
@@ -235,6 +267,9 @@ class FakeKernel:
         self._loop = asyncio.get_running_loop()
         self._exit: asyncio.Future[KernelExit] = self._loop.create_future()
         self._heard = asyncio.Event()
+        self._at_work = False
+        #: what came on control and is not read yet
+        self.unread: list[list[bytes]] = []
         self._inbox: asyncio.Queue[tuple[bytes, Json]] = asyncio.Queue()
         self._sockets = {
             "shell": self._bind("shell", zmq.ROUTER),
@@ -271,22 +306,38 @@ class FakeKernel:
                 return
             if channel == "iopub":  # a subscription
                 self._heard.set()
+            elif channel == "control" and self._at_work and not self.behaviour.hears_at_work:
+                self.unread.append(frames)
             else:
                 self._receive(channel, frames)
+
+    def _read_control(self) -> None:
+        while self.unread and self.alive:
+            self._receive("control", self.unread.pop(0))
 
     def _receive(self, channel: str, frames: list[bytes]) -> None:
         identities, parts = self._codec.feed_identities(frames)
         message: Json = self._codec.deserialize(parts)
+        self.taken.append(message["msg_type"])
         match channel, message["msg_type"]:
             case "control", "interrupt_request":
                 self.send("control", Saying("interrupt_reply", {"status": "ok"}), message, identities[0])
                 self._interrupt("message", heeded=self.behaviour.heeds_messages)
-            case "control", _ if self.behaviour.answers:
-                self.send("control", Saying("kernel_info_reply", {"status": "ok"}), message, identities[0])
+            case "control", _:
+                self._answer_on_control(message, identities[0])
             case "stdin", "input_reply" if self.answer is not None and not self.answer.done():
                 self.answer.set_result(message["content"]["value"])
             case "shell", _:
                 self._inbox.put_nowait((identities[0], message))
+
+    def _answer_on_control(self, message: Json, identity: bytes) -> None:
+        if not self.behaviour.answers:
+            return
+        if message["msg_type"] == "lease_request":
+            self.namespace["env"] |= message["content"]["env"]
+            self.cwd = message["content"]["cwd"]
+        kind = message["msg_type"].replace("request", "reply")
+        self.send("control", Saying(kind, {"status": "ok"}), message, identity)
 
     def send(self, channel: str, saying: Saying, parent: Json | None, identity: bytes) -> None:
         """Send one message, signed."""
@@ -319,7 +370,10 @@ class FakeKernel:
             if request["msg_type"] == "execute_request":
                 cell = Cell(self, request, identity)
                 self.executed.append(cell.code)
+                self._at_work = True
                 await self.behaviour.scripts.get(cell.code, python)(cell)
+                self._at_work = False
+                self._loop.call_later(SOON, self._read_control)
             elif self.behaviour.answers:
                 self.publish(busy(), request)
                 self.send("shell", Saying("kernel_info_reply", {"status": "ok"}), request, identity)
@@ -347,18 +401,26 @@ class FakeKernel:
         return not self._exit.done()
 
     async def wait(self) -> KernelExit:
+        self.failures.strike("wait")
         return await asyncio.shield(self._exit)
 
     async def interrupt(self) -> None:
+        self.failures.strike("interrupt")
         self._interrupt("signal", heeded=self.behaviour.heeds_signals)
 
+    def memory(self) -> int | None:
+        self.failures.strike("memory")
+        return MEMORY if self.alive else None
+
     async def kill(self) -> None:
+        self.failures.strike("kill")
         self.dies(137, ExitReason.KILLED)
         await self.wait()
 
     async def run_tool(
         self, name: str, argument: str, stdin: AsyncIterable[bytes] | None = None
     ) -> AsyncGenerator[bytes, None]:
+        self.failures.strike("run_tool")
         if not self.alive:
             raise ConnectionFailed
         if self.behaviour.tool is not None:
@@ -407,12 +469,15 @@ class FakeBackend:
 
     def __init__(self, behaviour: Behaviour | None = None) -> None:
         self.behaviour = behaviour or Behaviour()
+        #: what any of its methods, or of its kernels', raises from now on
+        self.failures = Failures()
         #: every kernel that was started, in order
         self.started: list[FakeKernel] = []
         #: why nothing can be started
         self.refuses: SessionError | None = None
         #: why the sandbox is not ready
         self.unprepared: SessionError | None = None
+        self.on_doubt: Callable[[], None] = nobody_cares
         #: closed, it holds up every start
         self.gate = asyncio.Event()
         self.gate.set()
@@ -449,11 +514,25 @@ class FakeBackend:
         return sorted(path.name for path in (self._root / "workspaces").glob("*"))
 
     async def prepare(self) -> None:
+        self.failures.strike("prepare")
         if self.unprepared is not None:
             raise self.unprepared
 
+    async def adopt(self, kernels: Mapping[str, ConnectionInfo]) -> dict[str, FakeKernel]:
+        self.failures.strike("adopt")
+        if self.refuses is not None:
+            raise self.refuses
+        for kernel in self.alive:
+            if kernel.id not in kernels:
+                await kernel.kill()
+        held = {kernel.workspace.name for kernel in self.alive}
+        for workspace in set(self.workspaces) - held:
+            await self.delete_workspace(workspace)
+        return {kernel.id: kernel for kernel in self.started if kernel.id in kernels}
+
     async def start(self, launch: Launch) -> FakeKernel:
         self.asked += 1
+        self.failures.strike("start")
         await self.gate.wait()
         if self.refuses is not None:
             raise self.refuses
@@ -462,16 +541,22 @@ class FakeBackend:
         socket = str(self._root / uuid.uuid4().hex[:8])
         spec = launch.kernelspec
         info = new_connection_info("ipc", socket, first_port=1, encryption=spec.encryption, signature=spec.signature)
-        kernel = FakeKernel(info, self.behaviour, launch, workspace)
+        kernel = FakeKernel(info, self.behaviour, launch, workspace, self.failures)
         self.started.append(kernel)
         return kernel
 
     async def delete_workspace(self, workspace: str) -> None:
+        self.failures.strike("delete_workspace")
         shutil.rmtree(self._root / "workspaces" / workspace, ignore_errors=True)
 
+    async def release(self) -> None:
+        """There is nothing to free."""
+        self.failures.strike("release")
+
     async def close(self) -> None:
+        self.failures.strike("close")
         for kernel in self.started:
-            await kernel.kill()
+            kernel.dies(137, ExitReason.KILLED)
         shutil.rmtree(self._root, ignore_errors=True)
 
 
@@ -507,6 +592,34 @@ class Clock:
         self.now += seconds
 
 
+class Seen:
+    """What a pool tells of itself."""
+
+    def __init__(self) -> None:
+        #: kernels that wait, and that ought to, by language
+        self.shelves: dict[str, tuple[int, int]] = {}
+        #: for each session that could have had a warm kernel, whether it got one
+        self.leases: list[bool] = []
+        self.evictions = 0
+        self.refills: list[float] = []
+        self.starts: list[tuple[float, float | None]] = []
+
+    def shelved(self, language: str, kernels: int, target: int) -> None:
+        self.shelves[language] = kernels, target
+
+    def leased(self, _language: str, *, warm: bool) -> None:
+        self.leases.append(warm)
+
+    def evicted(self, _language: str) -> None:
+        self.evictions += 1
+
+    def refilled(self, _language: str, seconds: float) -> None:
+        self.refills.append(seconds)
+
+    def started(self, container: float, ready: float | None) -> None:
+        self.starts.append((container, ready))
+
+
 class World:
     """Everything that `kernel_gateway/app.py` would put together, over a `FakeBackend`."""
 
@@ -515,25 +628,53 @@ class World:
         backend: FakeBackend,
         *,
         pool_size: int = 0,
+        pool_max: int = 0,
+        starts: int = 8,
         quotas: TenantLimits | None = None,
+        concurrent: int = CONCURRENT,
         defaults: SessionSpec | None = None,
         patience: Patience | None = None,
+        ledger: Path | None = None,
+        interrupted: Collection[SessionKey] = (),
     ) -> None:
         defaults = defaults or SessionSpec()
         self.backend = backend
         self.clock = Clock()
         self.readiness = Readiness(backend)
-        self.pool = Pool(backend, self.readiness, defaults.limits, pool_size)
-        self.quotas = Quotas(quotas or TenantLimits())
+        self.seen = Seen()
+        self.starts = Starts(backend, self.readiness, starts, self.seen.started)
+        self.pool = Pool(
+            backend, self.starts, Stock(defaults.limits, pool_size, pool_max, breath=0), self.clock, self.seen
+        )
+        self.quotas = Quotas(quotas or TenantLimits(), self.clock, concurrent)
         #: every execution that has ended
         self.observed: list[tuple[SessionKey, ExecuteRequest, ExecutionResult]] = []
-        around = Surroundings(self.pool, self.quotas, self.clock, self._observe, patience or PATIENCE)
+        #: executions that have begun and not ended, by what they are known as
+        self.open: dict[str, ExecuteRequest] = {}
+        #: what keeps a cell from beginning
+        self.refuses: SessionError | None = None
+        self.ledger = Ledger(ledger)
+        around = Surroundings(self.pool, self.quotas, self.clock, self, self.ledger, patience or PATIENCE)
         self.registry = Registry(PLAIN, defaults, around)
         self.sandboxes = Sandboxes(self.registry, around)
         self.around = around
+        self.recovery = Recovery(backend, self.registry, self.sandboxes, interrupted)
+        self.readiness.first = self.recovery
 
-    def _observe(self, key: SessionKey, request: ExecuteRequest, ended: ExecutionResult) -> None:
-        self.observed.append((key, request, ended))
+    def begins(self, _key: SessionKey, _language: str, request: ExecuteRequest) -> str:
+        """A cell is about to run."""
+        if self.refuses is not None:
+            raise self.refuses
+        execution = uuid.uuid4().hex
+        self.open[execution] = request
+        return execution
+
+    def ended(self, key: SessionKey, execution: str, request: ExecuteRequest, result: ExecutionResult | None) -> None:
+        """It has ended: once, and as it has begun."""
+        assert self.open.pop(execution) == request
+        if result is not None:
+            self.quotas.charge_execution(key.tenant, result.duration, result.output_bytes)
+            self.observed.append((key, request, result))
 
     async def session(self, name: str = "s1", tenant: str = "acme") -> Session:
         """The session of this name, made on first use."""
@@ -544,6 +685,7 @@ class World:
         await self.sandboxes.close()
         await self.registry.close()
         await self.pool.close()
+        self.ledger.close()
 
 
 @contextlib.asynccontextmanager
@@ -556,6 +698,8 @@ async def world_over(backend: FakeBackend, **settings: Any) -> AsyncIterator[Wor
     finally:
         await world.close()
     # Whoever closes all sessions has ended all kernels and deleted all workspaces.
+    assert world.open == {}
+    assert (world.quotas.running, world.quotas.waiting) == (0, 0)
     assert backend.alive == []
     assert backend.workspaces == []
 
@@ -566,7 +710,7 @@ async def run(session: Session, code: str, **request: Any) -> ExecutionResult:
         return await execution.result()
 
 
-async def until(condition: Callable[[], object], seconds: float = 5.0) -> None:
+async def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
     """Let the event loop run until something holds."""
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 - a condition is not an event

@@ -37,6 +37,8 @@ class Gateway:
     #: file with the certificate to trust; True: those that the machine trusts
     trusted: str | bool = True
     http: requests.Session = field(default_factory=requests.Session)
+    #: how many bytes of the log have been looked at
+    seen: int = 0
 
     @property
     def instance(self) -> str:
@@ -73,6 +75,12 @@ class Gateway:
             )
             return found
 
+    def admin_key(self) -> str:
+        """A new key of an admin, made as an operator makes one."""
+        command = [sys.executable, "-m", "kernel_gateway", "keys", "--state-dir", str(self.state_dir)]
+        made = subprocess.run([*command, "add", "ops", "--role", "admin"], check=True, capture_output=True, text=True)
+        return made.stdout.strip()
+
     def memory(self) -> int:
         """Resident bytes of the gateway's process."""
         pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
@@ -81,6 +89,16 @@ class Gateway:
     def logged(self) -> list[dict[str, Any]]:
         """The log's records."""
         return [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
+
+    def errors(self) -> list[dict[str, Any]]:
+        """The errors it has logged since this was last asked."""
+        with self.log.open("rb") as file:
+            file.seek(self.seen)
+            lines = file.read().splitlines(keepends=True)
+        whole = [line for line in lines if line.endswith(b"\n")]
+        self.seen += sum(map(len, whole))
+        records = [json.loads(line) for line in whole if line.startswith(b"{")]
+        return [record for record in records if record["level"] in {"error", "critical"}]
 
     def ready(self) -> bool:
         """Whether it can start kernels."""
@@ -102,18 +120,19 @@ def text_of(reply: dict[str, Any]) -> str:
 
 @contextlib.contextmanager
 def gateway(isolation: str, *flags: str, must_be_ready: bool = True, **settings: str) -> Iterator[Gateway]:
-    """A gateway of its own, ended with all its containers afterwards.
+    """A gateway of its own, ended afterwards, with all its containers unless it keeps them or is gone already.
 
     Args:
         isolation: where its kernels run.
         *flags: more of `serve`.
         must_be_ready: fail unless it can start kernels.
-        **settings: more settings, by environment variable.
+        **settings: more settings, by environment variable; without `state_dir` it has one that goes with it.
     """
-    with tempfile.TemporaryDirectory(prefix="kgw-test-") as directory:
+    with contextlib.ExitStack() as stack:
+        directory = settings.get("state_dir") or stack.enter_context(tempfile.TemporaryDirectory(prefix="kgw-test-"))
         state_dir = Path(directory)
         log = state_dir / "log"
-        with log.open("wb") as errors:
+        with log.open("ab") as errors:
             process = subprocess.Popen(
                 [sys.executable, "-m", "kernel_gateway", "serve", *flags],
                 env=os.environ  # noqa: TID251 - a child gets this process's own, and settings on top
@@ -129,12 +148,15 @@ def gateway(isolation: str, *flags: str, must_be_ready: bool = True, **settings:
                 stderr=errors,
             )
         try:
+            deadline = time.monotonic() + START_TIMEOUT
             serving = Gateway(_address(process, log), state_dir, log, process, isolation)
             if serving.url.startswith("https://"):
-                own = Path(settings.get("state_dir", directory), "tls.pem")
+                own = state_dir / "tls.pem"
                 serving.trusted = settings.get("tls_certificate", str(own))
             with serving.http:
-                assert serving.ready() or not must_be_ready, log.read_text()[-3000:]
+                while must_be_ready and not serving.ready():  # it tries again by itself
+                    assert time.monotonic() < deadline, log.read_text()[-3000:]
+                    time.sleep(0.2)
                 yield serving
         finally:
             _end(process)

@@ -266,6 +266,7 @@ def test_says_what_to_do_without_keys(checkout: Checkout, environment: dict[str,
     assert "set it in .env to tenant:key" in done.stderr
 
 
+@pytest.mark.gate
 @pytest.mark.engine
 def test_a_cell_runs_in_gvisor(deployed: Deployment) -> None:
     assert deployed.execute("1+1") == "2"
@@ -274,11 +275,13 @@ def test_a_cell_runs_in_gvisor(deployed: Deployment) -> None:
     )
 
 
+@pytest.mark.gate
 @pytest.mark.engine
 def test_nobody_is_served_without_a_key(deployed: Deployment) -> None:
     assert deployed.get("/v1/sessions").status_code == 401
 
 
+@pytest.mark.gate
 @pytest.mark.engine
 def test_the_firewall_is_put_up_from_the_container(deployed: Deployment) -> None:
     """That it holds was proven by the gateway before it was ready."""
@@ -288,6 +291,7 @@ def test_the_firewall_is_put_up_from_the_container(deployed: Deployment) -> None
     assert listed.splitlines()[1:] == firewall.chain_rules(BRIDGE)
 
 
+@pytest.mark.gate
 @pytest.mark.engine
 def test_the_gateway_has_no_power_but_the_firewall(deployed: Deployment) -> None:
     _, status = deployed.inside("cat", "/proc/1/status")
@@ -317,6 +321,7 @@ def test_the_health_check_tells_life_from_death(deployed: Deployment) -> None:
     assert deployed.inside(*check, environment={"KERNEL_GATEWAY_PORT": "1"})[0] != 0
 
 
+@pytest.mark.gate
 @pytest.mark.engine
 def test_down_leaves_no_kernel(deployed: Deployment) -> None:
     """The last test: it ends what the others use."""

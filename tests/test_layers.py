@@ -96,7 +96,11 @@ def test_no_way_to_import_is_overlooked(statement: str, module: str, target: str
 
 
 def test_the_domain_knows_no_http_and_no_service() -> None:
-    assert not arrows("sessions", "tornado", "http", "kernel_gateway", "pydantic", "pydantic_settings")
+    assert not arrows("sessions", "tornado", "http", "kernel_gateway", "pydantic_settings")
+
+
+def test_the_domain_validates_itself_but_for_what_it_reads_back_from_the_disk() -> None:
+    assert arrows("sessions", "pydantic") == {"sessions.ledger → pydantic"}
 
 
 def test_what_runs_in_the_sandbox_knows_nothing_of_ours() -> None:
@@ -134,24 +138,33 @@ def test_the_domain_reads_no_environment(module: str) -> None:
 
 #: from the outside in; a module may import those of later lines, and of its own
 ORDER = [
-    {"culler"},
+    {"culler", "recovery"},
     {"sandboxes"},
+    {"sandbox"},
+    {"runs"},
     {"registry"},
     {"pool", "session"},
+    {"seat"},
+    {"commands"},
     {"processes"},
+    {"artifacts"},
     {"workspace"},
     {"tools"},
     {"channels", "retries", "surroundings"},
-    {"requests"},
-    {"execution"},
+    {"orphan", "requests"},
+    {"execution", "shelf", "starts"},
     {"kernel"},
     {"readiness"},
     {"connection", "subscription", "transcript", "backends.base"},
     {"outputs"},
     {"flush"},
+    {"vigil"},
     {"backlog", "messages"},
     {"kernelspecs"},
-    {"activity", "memory", "models", "quotas", "states", "tasks", "templates"},
+    {"outcomes"},
+    {"audit", "oneshot", "quotas"},
+    {"policy", "records"},
+    {"activity", "admission", "ledger", "memory", "models", "states", "tasks", "templates", "usage"},
     {"errors"},
 ]
 RANK = {f"sessions.{name}": rank for rank, names in enumerate(ORDER) for name in names}
@@ -173,7 +186,19 @@ def test_every_module_of_the_domain_has_its_place() -> None:
     }
 
 
-PURE = ["errors", "messages", "models", "outputs", "quotas", "states", "transcript"]
+PURE = [
+    "admission",
+    "errors",
+    "messages",
+    "models",
+    "oneshot",
+    "outcomes",
+    "outputs",
+    "policy",
+    "states",
+    "transcript",
+    "usage",
+]
 
 
 @pytest.mark.parametrize("name", PURE)
@@ -198,6 +223,26 @@ def test_backends_know_only_their_base_and_the_domain_none_of_them() -> None:
         }
         above = [name for name, rank in RANK.items() if rank <= RANK["sessions.readiness"]]
         assert not arrows(package, *above)
+
+
+#: they tell people when something was; nothing waits for it or ends by it
+CALENDAR = {"audit", "ledger", "sandbox", "subscription", "templates"}
+
+
+def _reads_calendar(node: ast.AST) -> bool:
+    match node:
+        case ast.Attribute(value=ast.Name(id="time"), attr="time" | "time_ns" | "localtime" | "gmtime"):
+            return True
+        case ast.Attribute(value=ast.Name(id="datetime" | "date"), attr="now" | "today" | "utcnow"):
+            return True
+        case ast.ImportFrom(module="time"):
+            return any(alias.name != "monotonic" for alias in node.names)
+    return False
+
+
+def test_no_deadline_follows_a_clock_that_can_be_set() -> None:
+    reading = {module for module in modules("sessions") if any(map(_reads_calendar, ast.walk(TREES[module])))}
+    assert reading == {f"sessions.{name}" for name in CALENDAR}
 
 
 # -- within the service ----------------------------------------------------------------------------------------

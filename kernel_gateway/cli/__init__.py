@@ -4,28 +4,42 @@ from __future__ import annotations
 
 import argparse
 import sys
+from importlib import import_module
 from importlib.metadata import version
+from types import ModuleType
 
 from pydantic import ValidationError
 
-from kernel_gateway.cli import doctor, run, serve
+#: To add a command: its line, and a module of its name with `add_arguments(parser)` and `main(arguments) -> exit code`.
+COMMANDS = {
+    "serve": "run the gateway",
+    "doctor": "say what is missing on this machine for isolated kernels, and how to mend it",
+    "keys": "make, list and revoke keys; a change counts at once",
+    "audit": "print who ran what as JSON lines, and check that nothing of it was changed",
+    "run": "run code in a session of a running gateway",
+    "exec-json": "run one program with the active provider: a JSON object on standard input, one on standard output",
+}
 
-#: To add a command: a module with `NAME`, `HELP`, `add_arguments(parser)` and `main(arguments) -> exit code`.
-COMMANDS = (serve, doctor, run)
+
+def module_of(command: str) -> ModuleType:
+    """The command's module. Only the one that is run is imported: the service takes its time."""
+    return import_module(f"{__name__}.{command.replace('-', '_')}")
 
 
-def parser() -> argparse.ArgumentParser:
-    """The whole command line."""
+def parser(chosen: str | None) -> argparse.ArgumentParser:
+    """The command line, with the arguments of one command."""
     top = argparse.ArgumentParser(
         prog="kernel-gateway",
         description="Stateful code execution: one Jupyter kernel per session, each in its own gVisor container.",
     )
     top.add_argument("--version", action="version", version=f"%(prog)s {version('sandboxed-kernel-gateway')}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for module in COMMANDS:
-        command = commands.add_parser(module.NAME, help=module.HELP, description=module.HELP)
-        module.add_arguments(command)
-        command.set_defaults(main=module.main)
+    for name, text in COMMANDS.items():
+        command = commands.add_parser(name, help=text, description=text)
+        if name == chosen:
+            module = module_of(name)
+            module.add_arguments(command)
+            command.set_defaults(main=module.main)
     return top
 
 
@@ -35,7 +49,8 @@ def main(argv: list[str] | None = None) -> int:
     Returns:
         its exit code; 2 when settings or arguments are not valid.
     """
-    arguments = parser().parse_args(argv)
+    argv = sys.argv[1:] if argv is None else argv
+    arguments = parser(argv[0] if argv else None).parse_args(argv)
     try:
         return int(arguments.main(arguments))
     except ValidationError as error:

@@ -8,9 +8,6 @@ from kernel_gateway.app import examine
 from kernel_gateway.cli.settings import add_settings, settings_from
 from sessions.backends.base import Finding
 
-NAME = "doctor"
-HELP = "say what is missing on this machine for isolated kernels, and how to mend it"
-
 add_arguments = add_settings
 
 

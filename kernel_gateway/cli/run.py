@@ -15,9 +15,6 @@ from tornado.httpclient import AsyncHTTPClient, HTTPError, HTTPRequest
 
 from kernel_gateway.config import Client
 
-NAME = "run"
-HELP = "run code in a session of a running gateway"
-
 #: exit code of the command by the cell's status
 EXIT = {"ok": 0, "error": 1, "timeout": 3, "interrupted": 4, "died": 5}
 
@@ -47,7 +44,9 @@ def main(arguments: argparse.Namespace) -> int:
     """
     client = Client(**{name: value for name in ("url", "key") if (value := getattr(arguments, name)) is not None})
     try:
-        body = {"code": _code(arguments)} | ({} if arguments.timeout is None else {"timeout": arguments.timeout})
+        # Who ends this command with Ctrl-C means its cell.
+        body = {"code": _code(arguments), "on_disconnect": "interrupt"}
+        body |= {} if arguments.timeout is None else {"timeout": arguments.timeout}
     except (OSError, UnicodeDecodeError) as error:
         print(f"kernel-gateway: {arguments.file}: {error}", file=sys.stderr)
         return 2

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import resource
 import signal
 import sys
 
 from kernel_gateway import logs
 from kernel_gateway.app import AlreadyRunning, Service
 from kernel_gateway.cli.settings import add_settings, settings_from
-
-NAME = "serve"
-HELP = "run the gateway"
+from sessions.tasks import spawn
 
 add_arguments = add_settings
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Serve until SIGTERM or SIGINT.
+    """Serve until SIGTERM or SIGINT, then until what runs has ended; the second signal ends that at once.
 
     Returns:
         0 after an orderly end, 1 when it cannot start.
     """
     logs.set_up()
+    _have_descriptors()
     try:
         service = Service(settings_from(arguments))
         asyncio.run(_serve(service))
@@ -33,15 +33,25 @@ def main(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _have_descriptors() -> None:
+    """Use as many descriptors as the system lets us: a session takes about twenty, and 1,024 is a usual default."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
 async def _serve(service: Service) -> None:
-    stop = asyncio.Event()
+    signals: asyncio.Queue[int] = asyncio.Queue()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, signals.put_nowait, number)
     try:
         await service.start()
         print(banner(service), flush=True)
-        await stop.wait()
+        await signals.get()
+        waiting = {spawn(service.drain(), "drain"), spawn(signals.get(), "second signal")}
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        for task in waiting:
+            task.cancel()
     finally:
         await service.stop()
 

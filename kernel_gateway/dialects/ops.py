@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from http import HTTPStatus
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from kernel_gateway.handlers import BaseHandler, Dialect, Gateway, Route
-from sessions.states import State
 
 
 class HealthHandler(BaseHandler):
@@ -43,13 +41,11 @@ class MetricsHandler(BaseHandler):
 
     def get(self) -> None:
         """All metrics."""
-        metrics, registry = self.gateway.metrics, self.gateway.registry
-        states = Counter(session.doing for session in registry.all())
-        for state in State:
-            metrics.sessions.labels(state.value).set(states[state])
-        metrics.sandboxes.set(len(self.gateway.sandboxes.all()))
-        metrics.warm.set(self.gateway.warm())
-        metrics.ready.set(self.gateway.trouble() is None)
+        gateway, metrics = self.gateway, self.gateway.metrics
+        metrics.sessions_are((session.doing for session in gateway.registry.all()), gateway.executions())
+        metrics.sandboxes.set(len(gateway.sandboxes.all()))
+        metrics.warm.set(gateway.warm())
+        metrics.trouble_is(gateway.trouble())
         self.set_header("Content-Type", CONTENT_TYPE_LATEST)
         self.finish(generate_latest(metrics.registry))
 
@@ -58,7 +54,13 @@ def routes(gateway: Gateway) -> list[Route]:
     """The service calls."""
     return [
         (path, handler, {"gateway": gateway})
-        for path, handler in (("/healthz", HealthHandler), ("/readyz", ReadyHandler), ("/metrics", MetricsHandler))
+        for path, handler in (
+            # RAGFlow's clients ask at `/` too, and put what they ask for behind an endpoint with a slash at its end.
+            ("//?", HealthHandler),
+            ("//?healthz", HealthHandler),
+            ("/readyz", ReadyHandler),
+            ("/metrics", MetricsHandler),
+        )
     ]
 
 

@@ -57,7 +57,7 @@ class Finding:
 
 
 def nobody_cares() -> None:
-    """The listener of a handle before it has one."""
+    """The listener of what has none yet."""
 
 
 class KernelHandle(Protocol):
@@ -72,10 +72,16 @@ class KernelHandle(Protocol):
         """Wait until the kernel is gone, and with it all that belonged to it but the workspace."""
 
     async def interrupt(self) -> None:
-        """Send SIGINT to the kernel; nothing happens when it is gone."""
+        """Send SIGINT to the kernel, and return when it is there; nothing happens when the kernel is gone."""
+
+    def memory(self) -> int | None:
+        """Bytes that all in there use now; None: it is gone, or nobody can tell. It must cost next to nothing."""
 
     async def kill(self) -> None:
-        """End the kernel now and wait until it is gone. Idempotent."""
+        """End the kernel now and wait until it is gone. Idempotent.
+
+        Where an engine does not answer, the wait has an end: nobody uses the kernel any more, and it goes later.
+        """
 
     def run_tool(
         self, name: str, argument: str, stdin: AsyncIterable[bytes] | None = None
@@ -102,12 +108,30 @@ class Backend(Protocol):
     name: str
     #: what separates kernels here, in the words that are shown to the operator
     isolation: str
+    #: called when what `prepare` has proven may hold no more, or may hold again
+    on_doubt: Callable[[], None]
 
     async def prepare(self) -> None:
         """Put up what kernels need, and prove that it holds. Repeated from time to time.
 
         Raises:
             NotInitialized: something is missing or does not hold; no kernel may be started.
+            BackendUnavailable: the engine does not answer.
+        """
+
+    async def adopt(self, kernels: Mapping[str, ConnectionInfo]) -> Mapping[str, KernelHandle]:
+        """Take over what an earlier gateway of this installation has started, and remove what else it has left.
+
+        Called when `prepare` has succeeded, before anything is started; again only if it has failed.
+
+        Args:
+            kernels: where they listen, by the id of their handle.
+
+        Returns:
+            the handles of those that are left; one may have ended.
+
+        Raises:
+            BackendUnavailable: the engine does not answer.
         """
 
     async def start(self, launch: Launch) -> KernelHandle:
@@ -119,7 +143,14 @@ class Backend(Protocol):
         """
 
     async def delete_workspace(self, workspace: str) -> None:
-        """Delete a workspace that no kernel uses any more; nothing happens when there is none."""
+        """Delete a workspace that no kernel uses any more; nothing happens when there is none.
+
+        When that cannot be done now it is done later, if need be by `adopt` after the next start: an engine that is
+        away is no failure here, and keeps nobody waiting for long.
+        """
+
+    async def release(self) -> None:
+        """Free what `prepare` took, and leave the kernels to the next gateway."""
 
     async def close(self) -> None:
         """End all kernels that are left and free what `prepare` took."""

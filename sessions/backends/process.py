@@ -9,29 +9,34 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import shutil
 import signal
 import socket
 import sys
 import tempfile
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterable
+from collections.abc import AsyncGenerator, AsyncIterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from kernel_image.processes import MARK
+from kernel_image.processes import MARK, pids, status
 from sessions.backends.base import KERNEL_IMAGE, Launch, handshake, new_connection_info, nobody_cares
 from sessions.errors import ConnectionFailed, StartFailed
 from sessions.models import ConnectionInfo, ExitReason, KernelExit
-from sessions.tasks import spawn
+from sessions.tasks import spawn, together
 
 _PIECE = 256 * 1024
-#: place of the session's id after the name in `/proc/<pid>/stat`
-_SESSION = 3
+#: places in a process's status
+_PARENT, _SESSION, _STARTED = 1, 3, 19
 #: seconds a tool has for its end when nobody wants its answer any more
 _TOOL_END = 1.0
 #: how often free ports are looked for
 _PORT_ATTEMPTS = 20
+#: where: below those that the system gives to connections (from 32768 on), which would be taken any moment
+_PORTS = range(16384, 32768)
+#: and how many in a row: one for each channel and the heartbeat
+_ROW = 5
 
 
 class ProcessHandle:
@@ -55,19 +60,35 @@ class ProcessHandle:
 
     def _kill_all(self) -> None:
         """Kill the session that the launcher leads: the kernel has a process group of its own in it."""
-        for stat in Path("/proc").glob("[0-9]*/stat"):
+        for pid, _ in self._processes():
+            with suppress(ProcessLookupError, PermissionError):  # gone meanwhile, or another user's by now
+                os.kill(pid, signal.SIGKILL)
+
+    def _processes(self) -> Iterator[tuple[int, list[str]]]:
+        for pid in pids():
             with suppress(OSError):  # gone meanwhile
-                if int(stat.read_text().rpartition(")")[2].split()[_SESSION]) == self._process.pid:
-                    os.kill(int(stat.parent.name), signal.SIGKILL)
+                fields = status(pid)
+                if int(fields[_SESSION]) == self._process.pid:
+                    yield pid, fields
 
     async def wait(self) -> KernelExit:
         """Wait until the kernel is gone."""
         return await asyncio.shield(self._gone)
 
     async def interrupt(self) -> None:
-        """Send SIGINT to the launcher, which passes it on."""
-        if self._process.returncode is None:
-            self._process.send_signal(signal.SIGINT)
+        """Send SIGINT to the kernel's group. The launcher would pass it on, but tell nobody when it has."""
+        children = [
+            (int(fields[_STARTED]), pid)
+            for pid, fields in self._processes()
+            if int(fields[_PARENT]) == self._process.pid
+        ]
+        if children:  # the launcher's first; others are what the kernel has left behind
+            with suppress(ProcessLookupError):  # gone meanwhile
+                os.killpg(min(children)[1], signal.SIGINT)
+
+    def memory(self) -> int | None:
+        """Nobody counts what the kernel's processes use together."""
+        return None
 
     async def kill(self) -> None:
         """End the processes."""
@@ -120,14 +141,12 @@ async def _feed(pipe: asyncio.StreamWriter, stdin: AsyncIterable[bytes] | None) 
 
 
 def _free_ports() -> int:
-    """The first of five ports in a row on loopback where nobody listens; another process may still be quicker."""
+    """The first of five ports in a row on loopback where nobody listens."""
     for _ in range(_PORT_ATTEMPTS):
-        with ExitStack() as taken, suppress(OSError, OverflowError):
-            first = 0
-            for place in range(5):
-                probe = taken.enter_context(socket.socket())
-                probe.bind(("127.0.0.1", first + place if place else 0))
-                first = first or probe.getsockname()[1]
+        first = _PORTS.start + secrets.randbelow(len(_PORTS) - _ROW)
+        with ExitStack() as taken, suppress(OSError):
+            for place in range(_ROW):
+                taken.enter_context(socket.socket()).bind(("127.0.0.1", first + place))
             return first
     raise StartFailed("there are no free ports for the kernel")
 
@@ -135,10 +154,10 @@ def _free_ports() -> int:
 def _clear(workspace: Path) -> None:
     # In a container they would go with it.
     mark = f"{MARK}={workspace.resolve()}".encode()
-    for environ in Path("/proc").glob("[0-9]*/environ"):
+    for pid in pids():
         with suppress(OSError):  # gone meanwhile, or another user's
-            if mark in environ.read_bytes().split(b"\0"):
-                os.kill(int(environ.parent.name), signal.SIGKILL)
+            if mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                os.kill(pid, signal.SIGKILL)
     shutil.rmtree(workspace, ignore_errors=True)
 
 
@@ -152,9 +171,14 @@ class ProcessBackend:
         # Short, because the path of a socket may have 107 bytes.
         self._root = Path(tempfile.mkdtemp(prefix="kernel-gateway-"))
         self._kernels: set[ProcessHandle] = set()
+        self.on_doubt = nobody_cares
 
     async def prepare(self) -> None:
         """Nothing is needed."""
+
+    async def adopt(self, _kernels: Mapping[str, ConnectionInfo]) -> dict[str, ProcessHandle]:
+        """There is nothing to take over: these kernels end with their gateway, however that ends."""
+        return {}
 
     async def start(self, launch: Launch) -> ProcessHandle:
         """Start a kernel's process.
@@ -176,6 +200,7 @@ class ProcessBackend:
                 sys.executable,
                 "-I",
                 str(KERNEL_IMAGE / "launcher.py"),
+                str(os.getpid()),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.DEVNULL,
                 stderr=asyncio.subprocess.DEVNULL,
@@ -210,7 +235,13 @@ class ProcessBackend:
         """Delete a session's directory, and end the programs that a tool has left running in it."""
         await asyncio.to_thread(_clear, self._workspace(workspace))
 
+    async def release(self) -> None:
+        """As `close`: these kernels cannot outlive their gateway."""
+        await self.close()
+
     async def close(self) -> None:
         """End all kernels and delete all files."""
-        await asyncio.gather(*(handle.kill() for handle in list(self._kernels)))
-        await asyncio.to_thread(shutil.rmtree, self._root, ignore_errors=True)
+        try:
+            await together(*(handle.kill() for handle in list(self._kernels)))
+        finally:
+            await asyncio.to_thread(shutil.rmtree, self._root, ignore_errors=True)

@@ -60,6 +60,8 @@ class Attacker:
     gateway: Gateway
     session: str
     tenant: str = "alice"
+    #: whether the end of a cell must be told in time
+    measured: bool = True
 
     def run(self, code: str, *, timeout: float = 20.0, grace: float = GRACE, **fields: Any) -> Ran:
         """Run a cell as a stream, which must end with its one result, and in time."""
@@ -70,13 +72,13 @@ class Attacker:
             tenant=self.tenant,
             json={"code": code, "timeout": timeout, **fields},
             headers={"Accept": "application/x-ndjson"},
-            timeout=timeout + 4 * grace,
+            timeout=timeout + 6 * grace,
         )
         ran = Ran([json.loads(line) for line in response.content.splitlines()], time.monotonic() - began)
         assert response.status_code == 200, response.text[:2000]
         assert [event["type"] for event in ran.events].count("result") == 1, ran.events[-3:]
         assert ran.events[-1]["type"] == "result"
-        assert ran.seconds < timeout + grace, f"the end was told after {ran.seconds:.1f} s"
+        assert not self.measured or ran.seconds < timeout + grace, f"the end was told after {ran.seconds:.1f} s"
         return ran
 
     def expect(self, status: str, code: str, **options: Any) -> Ran:

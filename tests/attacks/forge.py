@@ -48,44 +48,34 @@ def message(kind: str, content: Any, parent_header: Any = None, **more: Any) -> 
 
 
 def on_iopub(*messages: list[bytes]) -> None:
-    """Publish frames, in order, and wait until they are on their way."""
-    sent = threading.Event()
-
-    def send() -> None:
-        for frames in messages:
-            kernel.iopub_thread.socket.send_multipart(frames)
-        sent.set()
-
-    kernel.iopub_thread.schedule(send)
-    sent.wait(600)
+    """Publish frames, in order."""
+    for frames in messages:
+        kernel.iopub_thread.send_multipart(frames)
 
 
 def on_shell(*messages: list[bytes]) -> None:
-    """Send frames to the gateway's shell socket."""
-    _in_loop(kernel.shell_channel_thread.io_loop, kernel.shell_stream.socket, messages)
+    """Send frames to the gateway's shell socket; it belongs to the cell's own thread, too."""
+    for frames in messages:
+        kernel.shell_stream.socket.send_multipart([GATEWAY, *frames])
 
 
 def on_control(*messages: list[bytes]) -> None:
     """Send frames to the gateway's control socket."""
-    _in_loop(kernel.control_thread.io_loop, kernel.control_stream.socket, messages)
+    sent = threading.Event()
+
+    def send() -> None:
+        for frames in messages:
+            kernel.control_stream.socket.send_multipart([GATEWAY, *frames])
+        sent.set()
+
+    kernel.control_thread.io_loop.add_callback(send)
+    sent.wait(600)
 
 
 def on_stdin(*messages: list[bytes]) -> None:
     """Send frames to the gateway's stdin socket; it belongs to the cell's own thread."""
     for frames in messages:
         kernel.stdin_socket.send_multipart([GATEWAY, *frames])
-
-
-def _in_loop(loop: Any, socket: Any, messages: tuple[list[bytes], ...]) -> None:
-    sent = threading.Event()
-
-    def send() -> None:
-        for frames in messages:
-            socket.send_multipart([GATEWAY, *frames])
-        sent.set()
-
-    loop.add_callback(send)
-    sent.wait(600)
 
 
 def idle() -> list[bytes]:

@@ -18,6 +18,7 @@ from tests.attacks.cells import Attacker
 from tests.attacks.conftest import LIMITS
 from tests.attacks.vitals import PEAK_MAX, Vitals, wait_until
 from tests.gateways import KEYS
+from tests.tiers import cases
 
 pytestmark = pytest.mark.engine
 
@@ -42,6 +43,7 @@ def forger(evil: Attacker) -> Attacker:
 # -- the end of a cell ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.gate
 def test_the_tools_reach_the_gateway(forger: Attacker) -> None:
     """The control of all that follows: what is forged well counts as the kernel's own."""
     assert forger.text("on_iopub(printed('forged'))") == "forged"
@@ -70,13 +72,16 @@ def test_a_kernel_that_never_says_idle_again_still_has_its_cells_ended(forger: A
 
 
 def test_a_kernel_whose_output_no_longer_comes_is_ended(forger: Attacker) -> None:
-    forger.text("threading.Timer(0.2, kernel.iopub_thread.stop).start()")
+    mute = "lambda: setattr(kernel.iopub_thread, '_really_send', lambda *arguments, **options: None)"
+    forger.text(f"threading.Timer(0.2, {mute}).start()")
     time.sleep(1)
-    mute = forger.run("print('unheard')", timeout=6)
-    assert (mute.status, mute.error_code, mute.state) == ("died", "SB010", "lost"), mute.result
+    ran = forger.run("print('unheard')", timeout=6)
+    # It is mute, or out of reach: whichever is seen first.
+    assert (ran.status, ran.error_code in {"SB003", "SB010"}, ran.state) == ("died", True, "lost"), ran.result
     forger.works_again()
 
 
+@pytest.mark.gate
 def test_a_forged_idle_ends_nothing(forger: Attacker) -> None:
     ran = forger.expect("ok", "import time\non_iopub(idle(), idle())\ntime.sleep(1)\nprint('LATE', flush=True)")
     assert ran.result["duration_ms"] > 1000
@@ -276,7 +281,7 @@ ENDLESS = {
 }
 
 
-@pytest.mark.parametrize("flood", ENDLESS.values(), ids=ENDLESS)
+@pytest.mark.parametrize("flood", cases(ENDLESS, gate="both streams"))
 def test_an_endless_flood_ends_with_its_cell(forger: Attacker, vitals: Vitals, flood: str) -> None:
     with vitals.neighbour.calling() as latencies, vitals.bounded():
         ran = forger.run(flood, timeout=3)
@@ -413,7 +418,7 @@ MUTILATIONS = {
     "descriptors closed": "import os\nos.closerange(3, 256)",
     "no run_cell": "get_ipython().run_cell = get_ipython().run_cell_async = None",
     "another key": "get_ipython().kernel.session.key = b'another'",
-    "loop stopped": "get_ipython().kernel.shell_channel_thread.io_loop.stop()",
+    "loop stopped": "get_ipython().kernel.io_loop.stop()",
     "no builtins": "import builtins\nfor name in ('print', 'getattr', 'isinstance', 'len'): delattr(builtins, name)",
     "shut down": "get_ipython().kernel.do_shutdown(False)",
 }

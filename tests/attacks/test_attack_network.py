@@ -101,6 +101,7 @@ def received(datagrams: socket.socket) -> int:
 # -- the host ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.gate
 def test_a_kernel_reaches_no_port_that_the_host_listens_on(
     evil: Attacker, listener: Listener, own: Bench, plain: Network
 ) -> None:
@@ -151,6 +152,7 @@ def test_the_host_does_not_even_answer_a_ping(evil: Attacker, own: Bench, plain:
 # -- other kernels ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.gate
 def test_a_kernel_reaches_no_other_kernels_ports(evil: Attacker, own: Bench, plain: Network) -> None:
     mine = evil.text("import socket; print(socket.gethostbyname(socket.gethostname()))").strip()
     others = [address for item in evil.gateway.containers() for address in addresses(item) if address != mine]
@@ -202,6 +204,7 @@ def heard(evil: Attacker, code: str, address: str, keys: dict[str, bytes]) -> by
 # -- the world --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.gate
 def test_a_kernel_reaches_neither_the_world_nor_the_clouds_metadata(
     evil: Attacker, own: Bench, plain: Network, world: Outside
 ) -> None:
@@ -218,6 +221,7 @@ def test_a_kernels_ping_does_not_leave_the_host(evil: Attacker, own: Bench, plai
     assert own.probe(probes.echoed, hosts, network=plain.name) == hosts
 
 
+@pytest.mark.gate
 def test_a_kernel_has_no_way_to_ask_for_a_name(evil: Attacker, own: Bench, plain: Network, world: Outside) -> None:
     names = ["gateway.test", "6578706f7274.evil.test", "host.docker.internal", "neighbour"]
     assert evil.probe(probes.resolved, names, timeout=60) == []
@@ -230,6 +234,7 @@ def test_a_kernel_has_no_way_to_ask_for_a_name(evil: Attacker, own: Bench, plain
     assert ["udp", WORLD[0], 53] in world.contacts()
 
 
+@pytest.mark.gate
 def test_a_kernel_has_no_ipv6(evil: Attacker) -> None:
     with socket.create_server(("::", 0), family=socket.AF_INET6) as server:
         port = server.getsockname()[1]

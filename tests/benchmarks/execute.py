@@ -1,210 +1,234 @@
-"""What an execution costs through the gateway, beside a raw client on the same kernel.
+"""What a cell costs by every way: beside raw clients on a stock ipykernel and on our kernel, and another gateway.
 
-One kernel, one run, interleaved rounds: read the ratios, not the milliseconds. Run by `make bench`, or
+One machine, one run, all ways in turn on kernels of their own: read the ratios, not the milliseconds. Run by
+`make bench`, or
 
-    .venv/bin/python tests/benchmarks/execute.py [--isolation docker|process] [--rounds N]
+    .venv/bin/python tests/benchmarks/execute.py [--isolation process|runc|runsc ...] [--rounds N] [--write]
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import http.client
-import json
+import contextlib
+import datetime as dt
+import logging
+import os
+import re
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
+from typing import Any
 
+import structlog
 from jupyter_client.asynchronous.client import AsyncKernelClient
-from tornado.httpclient import HTTPRequest
-from tornado.websocket import WebSocketClientConnection, websocket_connect
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.gateways import KEYS, Gateway, gateway
+from sessions.backends.base import Backend, Launch
+from sessions.backends.docker import DockerBackend, DockerSettings
+from sessions.backends.process import ProcessBackend
+from sessions.errors import SessionClosed
+from sessions.kernel import Kernel
+from tests.attacks.bench import forget_network
+from tests.benchmarks.figures import engine, machine, percentile, say, versions
+from tests.benchmarks.peer import KERNEL, STOCK_KERNEL, peer
+from tests.benchmarks.ways import (
+    BYTES,
+    CODE,
+    LINES,
+    LINES_BYTES,
+    MANY_LINES,
+    MUCH_TEXT,
+    PER_ROUND,
+    PICTURE,
+    PICTURE_BYTES,
+    PICTURE_MADE,
+    TIMEOUT,
+    V1,
+    WARM_UP,
+    Client,
+    HttpClient,
+    RawClient,
+    Server,
+    StreamClient,
+)
+from tests.fakes import KERNELSPECS
+from tests.gateways import gateway
 
-CODE = "1+1"
-PER_ROUND = 20
-WARM_UP = 20
-STARTS = 5
-SESSION = "bench"
-AUTHORIZATION = {"Authorization": f"Bearer {KEYS['alice']}"}
-#: what the kernel knows of itself; the address it listens on is the container's
-FIND = """
-import json, socket
-from ipykernel.connect import get_connection_info
-info = get_connection_info(unpack=True)
-if info["transport"] == "tcp":
-    info["ip"] = socket.gethostbyname(socket.gethostname())
-print(json.dumps({k: v.decode() if isinstance(v, bytes) else v for k, v in info.items()}))
-"""
+ROOT = Path(__file__).parents[2]
+NETWORK = f"kernel-gateway-execute-{os.getpid()}"
+ISOLATIONS = ("process", "runc", "runsc")
+OURS = Launch(KERNELSPECS.find("python"))
+#: a kernel as everybody else starts it
+STOCK = replace(
+    OURS, kernelspec=replace(OURS.kernelspec, argv=("{python}", "-m", "ipykernel_launcher", "-f", "{connection_file}"))
+)
+ON_STOCK, ON_OURS = "raw client, stock ipykernel", "raw client, our kernel"
+#: the measurements: what is run, and the bytes it shows
+RUNS = {
+    "cell": (CODE, 0),
+    "rested": (CODE, 0),
+    "lines": (MANY_LINES, LINES_BYTES),
+    "text": (MUCH_TEXT, BYTES),
+    "picture": (PICTURE, PICTURE_BYTES),
+}
+#: every how many rounds the large ones run
+LARGE_EVERY = 3
+#: seconds in which nobody does anything, before a cell as an agent runs it
+REST = 1.0
 
-Run = Callable[[], Awaitable[None]]
+Seconds = dict[str, dict[str, list[float]]]
 
 
-def say(text: str) -> None:
-    """Progress, apart from the result."""
-    print(text, file=sys.stderr, flush=True)
-
-
-async def raw_client(serving: Gateway) -> AsyncKernelClient:
-    """jupyter_client's own client, on the session's kernel."""
-    info = json.loads(serving.text(SESSION, FIND))
+@contextlib.asynccontextmanager
+async def raw_client(backend: Backend, launch: Launch) -> AsyncIterator[Client]:
+    """jupyter_client's own client on a kernel of its own."""
+    kernel = await Kernel.start(backend, launch)
+    kernel.connection.close()  # or there would be two readers
     client = AsyncKernelClient()
+    info: Any = kernel.handle.connection_info.file()
     client.load_connection_info(info)
     client.start_channels(stdin=False, hb=False)
-    await client.wait_for_ready(timeout=30)
-    return client
-
-
-def raw(client: AsyncKernelClient) -> Run:
-    """Send a cell, wait for its reply and its idle."""
-
-    async def run() -> None:
-        msg_id = client.execute(CODE)
-        while (await client.get_shell_msg(timeout=10))["parent_header"].get("msg_id") != msg_id:
-            pass
-        while True:
-            message = await client.get_iopub_msg(timeout=10)
-            if message["parent_header"].get("msg_id") == msg_id and message["content"].get("execution_state") == "idle":
-                return
-
-    return run
-
-
-def over_http(serving: Gateway) -> Run:
-    """One kept connection; the reply is parsed."""
-    host, _, port = serving.url.removeprefix("http://").partition(":")
-    connection = http.client.HTTPConnection(host, int(port))
-    body = json.dumps({"code": CODE})
-
-    async def run() -> None:
-        connection.request("POST", f"/v1/sessions/{SESSION}/execute", body, AUTHORIZATION)
-        reply = json.loads(connection.getresponse().read())
-        assert reply["status"] == "ok"
-
-    return run
-
-
-def over_websocket(connection: WebSocketClientConnection) -> Run:
-    """The stream, until the cell's result."""
-
-    async def run() -> None:
-        await connection.write_message(json.dumps({"code": CODE}))
-        while True:
-            frame = await connection.read_message()
-            assert frame is not None
-            if json.loads(frame)["type"] == "result":
-                return
-
-    return run
-
-
-async def measure(ways: dict[str, Run], rounds: int) -> dict[str, list[float]]:
-    """Seconds of each run, by way; the ways take turns."""
-    for run in ways.values():
-        for _ in range(WARM_UP):
-            await run()
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
-    for number in range(rounds):
-        for name, run in ways.items():
-            for _ in range(PER_ROUND):
-                begin = time.perf_counter()
-                await run()
-                seconds[name].append(time.perf_counter() - begin)
-        if number % 5 == 4:
-            say(f"round {number + 1} of {rounds}")
-    return seconds
-
-
-async def executions(serving: Gateway, rounds: int) -> dict[str, list[float]]:
-    """Measure all ways on one kernel."""
-    client = await raw_client(serving)
-    url = f"{serving.url.replace('http', 'ws', 1)}/v1/sessions/{SESSION}/stream"
-    connection = await websocket_connect(HTTPRequest(url, headers=AUTHORIZATION))
-    connection.protocol.set_nodelay(True)  # type: ignore[union-attr]
     try:
-        return await measure(
-            {"raw client": raw(client), "HTTP": over_http(serving), "WebSocket": over_websocket(connection)}, rounds
-        )
+        await client.wait_for_ready(timeout=TIMEOUT)
+        yield RawClient(client)
     finally:
-        connection.close()
         client.stop_channels()
+        await kernel.kill(SessionClosed())
+        await backend.delete_workspace(str(kernel.launch.workspace))
 
 
-def starts(serving: Gateway) -> list[float]:
-    """Seconds from the first request for a session to its first result."""
-    seconds = []
-    for number in range(STARTS):
-        begin = time.perf_counter()
-        serving.execute(f"start-{number}", CODE)
-        seconds.append(time.perf_counter() - begin)
-        serving.call("DELETE", f"/v1/sessions/start-{number}")
+@contextlib.asynccontextmanager
+async def backend_of(isolation: str) -> AsyncIterator[Backend]:
+    """Where raw clients have their kernels: under the same isolation as the gateway's."""
+    if isolation == "process":
+        backend: Backend = ProcessBackend()
+    else:
+        backend = DockerBackend(DockerSettings(isolation, "kernel-gateway/python:latest", NETWORK, NETWORK))
+    try:
+        await backend.prepare()
+        yield backend
+    finally:
+        await backend.close()
+        if isolation != "process":
+            forget_network(NETWORK)
+
+
+@contextlib.asynccontextmanager
+async def ways_of(isolation: str) -> AsyncIterator[dict[str, Client]]:
+    """All ways under one isolation."""
+    async with contextlib.AsyncExitStack() as stack:
+        backend = await stack.enter_async_context(backend_of(isolation))
+        ways = {
+            ON_STOCK: await stack.enter_async_context(raw_client(backend, STOCK)),
+            ON_OURS: await stack.enter_async_context(raw_client(backend, OURS)),
+        }
+        kind, runtime = ("process", "runsc") if isolation == "process" else ("docker", isolation)
+        serving = stack.enter_context(gateway(kind, pool_size="0", max_output_bytes="32m", runtime=runtime))
+        ways["HTTP"] = HttpClient(serving, "http")
+        ways["WebSocket"] = await StreamClient.connect(serving, "stream")
+        ways["Jupyter's channels"] = await Server(serving.url, serving.process.pid, "python3").connect(V1)
+        if isolation == "process":  # it has no sandbox
+            for name, nodelay in (("jupyter_kernel_gateway", False), ("the same with TCP_NODELAY", True)):
+                url, pid = stack.enter_context(peer(nodelay=nodelay))
+                ways[f"{name}, stock ipykernel"] = await Server(url, pid, STOCK_KERNEL, attempts=3).connect(V1)
+                ways[f"{name}, our kernel"] = await Server(url, pid, KERNEL, attempts=3).connect(V1)
+        yield ways
+
+
+async def run(way: str, client: Client, what: str, seconds: Seconds) -> None:
+    """One run, timed; all it shows must arrive."""
+    code, bytes_shown = RUNS[what]
+    begun = time.perf_counter()
+    found = await client.run(code)
+    seconds[way][what].append(time.perf_counter() - begun)
+    assert found == bytes_shown, f"{way}, {what}: of {bytes_shown} bytes {found} have arrived"
+
+
+async def measure(isolation: str, rounds: int) -> Seconds:
+    """Seconds by way and measurement; the ways take turns."""
+    seconds: Seconds = defaultdict(lambda: defaultdict(list))
+    say(f"{isolation}: starting kernels and gateways")
+    async with ways_of(isolation) as ways:
+        for client in ways.values():
+            await client.run(PICTURE_MADE)
+            for _ in range(WARM_UP):
+                await client.run(CODE)
+        for number in range(rounds):
+            for way, client in ways.items():
+                for _ in range(PER_ROUND):
+                    await run(way, client, "cell", seconds)
+            await asyncio.sleep(REST)
+            for way, client in ways.items():
+                await run(way, client, "rested", seconds)
+            if number % LARGE_EVERY == 0:
+                for way, client in ways.items():
+                    for what in ("lines", "text", "picture"):
+                        await run(way, client, what, seconds)
+            say(f"{isolation}: round {number + 1} of {rounds}")
     return seconds
 
 
-def row(name: str, seconds: list[float], base: list[float]) -> str:
+def row(isolation: str, way: str, seconds: Seconds) -> str:
     """One line of the table."""
-    p50, p99 = median(seconds), percentile(seconds, 0.99)
-    return (
-        f"| {name} | {p50 * 1e3:.2f} | {p99 * 1e3:.2f} | "
-        f"{p50 / median(base):.2f} | {p99 / percentile(base, 0.99):.2f} |"
+    cell = seconds[way]["cell"]
+    p50 = median(cell)
+    figures = [f"{p50 * 1e3:.2f}", f"{percentile(cell, 0.99) * 1e3:.1f}"]
+    figures += [f"{p50 / median(seconds[base]['cell']):.2f}" for base in (ON_STOCK, ON_OURS)]
+    rested = median(seconds[way]["rested"])
+    figures.append(f"{rested * 1e3:.0f} ({rested / median(seconds[ON_STOCK]['rested']):.2f})")
+    for what in ("lines", "text", "picture"):
+        took = median(seconds[way][what])
+        figures.append(f"{took * 1e3:.0f} ({took / median(seconds[ON_OURS][what]):.2f})")
+    return f"| {isolation} | {way} | " + " | ".join(figures) + " |"
+
+
+def table(found: dict[str, Seconds], rounds: int) -> str:
+    """Everything, as Markdown."""
+    titles = (
+        f"`{CODE}` p50, ms|p99, ms|p50 to raw, stock|to raw, ours|after {REST:.0f} s of rest, ms"
+        f"|{LINES:,} lines, ms|10 MB of text|5 MB picture"
     )
+    lines = [f"| | | {titles.replace('|', ' | ')} |", "|---" * 10 + "|"]
+    lines += [row(isolation, way, seconds) for isolation, seconds in found.items() for way in seconds]
+    what = f"medians of {rounds * PER_ROUND} cells and {-(-rounds // LARGE_EVERY)} large outputs each"
+    bases = "a raw client on our kernel, after a rest to one on a stock ipykernel"
+    parts = versions("ipykernel", "jupyter_client", "pyzmq", "tornado")
+    lines += [
+        f"\n{dt.datetime.now(dt.UTC).date()}, `make bench`: {what}; in brackets: to {bases}.",
+        f"{machine()}; {parts}, {engine()}.",
+    ]
+    return "\n".join(lines)
 
 
-def percentile(seconds: list[float], share: float) -> float:
-    """The smallest value that `share` of all do not exceed."""
-    ordered = sorted(seconds)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+def write(text: str) -> None:
+    """Put the table where the README shows it."""
+    readme = ROOT / "README.md"
+    old = readme.read_text()
+    new = re.sub(r"(<!-- bench -->\n).*?(<!-- /bench -->)", rf"\g<1>\n{text}\n\n\g<2>", old, flags=re.DOTALL)
+    assert new != old
+    readme.write_text(new)
 
 
 def main() -> None:
     """Run and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--isolation", default="docker")
+    parser.add_argument("--isolation", action="append", choices=ISOLATIONS, help="by default all, one after the other")
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--write", action="store_true", help="put the table into the README")
     arguments = parser.parse_args()
-    say("starting a gateway")
-    with gateway(arguments.isolation, pool_size="0") as serving:
-        say("executions")
-        found = asyncio.run(executions(serving, arguments.rounds))
-        say("cold starts")
-        cold = starts(serving)
-    say("starting a gateway with warm kernels")
-    with gateway(arguments.isolation, pool_size="2") as serving:
-        warm = pooled_starts(serving)
-    print(f"`{CODE}` on one {arguments.isolation} kernel, {len(found['HTTP'])} runs each\n")
-    print("| way | p50 ms | p99 ms | p50 to raw | p99 to raw |\n|---|---|---|---|---|")
-    for name, seconds in found.items():
-        print(row(name, seconds, found["raw client"]))
-    print(f"\nfirst result of a new session: cold {spread(cold)}, from the pool {spread(warm)}")
-
-
-def pooled_starts(serving: Gateway) -> list[float]:
-    """As `starts`, each when the pool is full again."""
-    seconds = []
-    for number in range(STARTS):
-        until_warm(serving)
-        begin = time.perf_counter()
-        serving.execute(f"pooled-{number}", CODE)
-        seconds.append(time.perf_counter() - begin)
-        serving.call("DELETE", f"/v1/sessions/pooled-{number}")
-    return seconds
-
-
-def until_warm(serving: Gateway) -> None:
-    """Wait until two kernels wait."""
-    deadline = time.monotonic() + 60
-    while "kernel_gateway_warm_kernels 2.0" not in serving.call("GET", "/metrics", tenant=None).text:
-        assert time.monotonic() < deadline, "the pool does not fill"
-        time.sleep(0.1)
-
-
-def spread(seconds: list[float]) -> str:
-    """Median, least and most."""
-    return f"{median(seconds):.3f} s ({min(seconds):.3f}-{max(seconds):.3f})"
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    isolations = arguments.isolation or ISOLATIONS
+    found = {isolation: asyncio.run(measure(isolation, arguments.rounds)) for isolation in isolations}
+    text = table(found, arguments.rounds)
+    print(text)
+    if arguments.write:
+        write(text)
 
 
 if __name__ == "__main__":

@@ -11,47 +11,40 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import os
-import struct
 import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from subprocess import DEVNULL
-from typing import Any, Protocol
-from uuid import uuid4
 
-import orjson
-import requests
-from jupyter_client.asynchronous.client import AsyncKernelClient
 from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_client.manager import AsyncKernelManager
-from tornado.httpclient import HTTPRequest
-from tornado.simple_httpclient import HTTPTimeoutError
-from tornado.websocket import WebSocketClientConnection, websocket_connect
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.benchmarks.execute import CODE, PER_ROUND, WARM_UP, percentile, say
-from tests.benchmarks.peer import KERNEL, peer, write_kernelspec
-from tests.gateways import KEYS, gateway
+from tests.benchmarks.figures import percentile, say
+from tests.benchmarks.peer import KERNEL, peer, write_kernelspecs
+from tests.benchmarks.ways import (
+    BYTES,
+    CODE,
+    LEGACY,
+    LINES,
+    LINES_BYTES,
+    MANY_LINES,
+    MUCH_TEXT,
+    PER_ROUND,
+    TIMEOUT,
+    V1,
+    WARM_UP,
+    Client,
+    RawClient,
+    Server,
+)
+from tests.gateways import gateway
 
-AUTHORIZATION = {"Authorization": f"token {KEYS['alice']}"}
-V1 = "v1.kernel.websocket.jupyter.org"
-LEGACY = None
-FRAME_MAX = 64 * 1024**2
-#: seconds for any one message
-TIMEOUT = 60.0
-LINES = 10_000
-BYTES = 10_000_000
-MANY_LINES = f"for number in range({LINES}): print(number)"
-#: what it prints, in bytes
-LINES_BYTES = sum(len(str(number)) + 1 for number in range(LINES))
-MUCH_TEXT = f"print('0123456789' * {BYTES // 10}, end='')"
 KERNELS = 20
 #: cells that each of them runs in a round
 CELLS = 10
@@ -59,141 +52,7 @@ CELLS = 10
 CROWD_EVERY = 3
 
 
-class Client(Protocol):
-    """Somebody who runs cells on one kernel."""
-
-    async def run(self, code: str) -> int:
-        """Run a cell to its reply and its `idle`.
-
-        Returns:
-            bytes of text that it has printed.
-        """
-
-
-class RawClient:
-    """jupyter_client's own, without a gateway."""
-
-    def __init__(self, client: AsyncKernelClient) -> None:
-        self._client = client
-
-    async def run(self, code: str) -> int:
-        """Run a cell."""
-        msg_id, printed = self._client.execute(code), 0
-        while (await self._client.get_shell_msg(timeout=TIMEOUT))["parent_header"].get("msg_id") != msg_id:
-            pass
-        while True:
-            message = await self._client.get_iopub_msg(timeout=TIMEOUT)
-            if message["parent_header"].get("msg_id") == msg_id:
-                printed += len(message["content"].get("text", ""))
-                if message["content"].get("execution_state") == "idle":
-                    return printed
-
-
-class SocketClient:
-    """One WebSocket, in either framing; the same for every gateway."""
-
-    def __init__(self, connection: WebSocketClientConnection) -> None:
-        self._connection = connection
-        self._v1 = connection.selected_subprotocol == V1
-
-    async def run(self, code: str) -> int:
-        """Run a cell."""
-        asked = {"code": code, "silent": False, "store_history": True, "user_expressions": {}, "allow_stdin": False}
-        msg_id = uuid4().hex
-        header = {"msg_id": msg_id, "msg_type": "execute_request", "session": "b", "username": "b", "version": "5.4"}
-        frame = (to_v1 if self._v1 else to_legacy)(header, asked)
-        await self._connection.write_message(frame, binary=self._v1)
-        replied, idle, printed = False, False, 0
-        while not (replied and idle):
-            channel, parent, content = await self._next()
-            if parent.get("msg_id") == msg_id:
-                printed += len(content.get("text", ""))
-                replied = replied or channel == "shell"
-                idle = idle or content.get("execution_state") == "idle"
-        return printed
-
-    async def _next(self) -> tuple[str, dict[str, Any], dict[str, Any]]:
-        async with asyncio.timeout(TIMEOUT):
-            frame = await self._connection.read_message()
-        assert frame is not None, f"closed: {self._connection.close_code}"
-        return from_v1(frame) if isinstance(frame, bytes) else from_legacy(frame)
-
-
-def to_v1(header: dict[str, Any], content: dict[str, Any]) -> bytes:
-    """A request on shell, in the binary subprotocol."""
-    parts = [b"shell", *(orjson.dumps(part) for part in (header, {}, {}, content))]
-    offsets = [8 * (len(parts) + 2)]
-    for part in parts:
-        offsets.append(offsets[-1] + len(part))
-    return struct.pack(f"<{len(offsets) + 1}Q", len(offsets), *offsets) + b"".join(parts)
-
-
-def from_v1(frame: bytes) -> tuple[str, dict[str, Any], dict[str, Any]]:
-    """Channel, parent header and content of a message."""
-    (count,) = struct.unpack_from("<Q", frame)
-    channel, _, parent, _, content, *_ = (
-        frame[start:end] for start, end in pairwise(struct.unpack_from(f"<{count}Q", frame, 8))
-    )
-    return channel.decode(), orjson.loads(parent), orjson.loads(content)
-
-
-def to_legacy(header: dict[str, Any], content: dict[str, Any]) -> bytes:
-    """A request on shell, as JSON."""
-    message = {"header": header, "parent_header": {}, "metadata": {}, "content": content, "channel": "shell"}
-    return orjson.dumps(message | {"buffers": []})
-
-
-def from_legacy(frame: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
-    """Channel, parent header and content of a message."""
-    message = orjson.loads(frame)
-    return message["channel"], message["parent_header"], message["content"]
-
-
 # -- ways ------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Server:
-    """A gateway that serves."""
-
-    url: str
-    pid: int
-    #: the name it knows our kernel by
-    kernelspec: str
-    #: how often a connection may be tried: the other gateway now and then loses its own first question to a kernel
-    attempts: int = 1
-
-    async def connect(self, framing: str | None) -> Client:
-        """A client of a new kernel."""
-        for _ in range(self.attempts - 1):
-            with contextlib.suppress(HTTPTimeoutError):
-                return await self._connect(framing)
-            say("a connection was not answered, trying again")
-        return await self._connect(framing)
-
-    async def _connect(self, framing: str | None) -> Client:
-        kernel = await asyncio.to_thread(self._start_kernel)
-        url = f"{self.url.replace('http', 'ws', 1)}/api/kernels/{kernel}/channels?session_id={uuid4().hex}"
-        connection = await websocket_connect(
-            HTTPRequest(url, headers=AUTHORIZATION, connect_timeout=TIMEOUT, request_timeout=TIMEOUT),
-            subprotocols=[framing] if framing else None,
-            max_message_size=FRAME_MAX,
-        )
-        assert connection.selected_subprotocol == framing
-        connection.protocol.set_nodelay(True)  # type: ignore[union-attr]
-        return SocketClient(connection)
-
-    def _start_kernel(self) -> str:
-        asked = {"name": self.kernelspec}
-        made = requests.post(f"{self.url}/api/kernels", json=asked, headers=AUTHORIZATION, timeout=TIMEOUT)
-        assert made.status_code == 201, made.text
-        kernel: str = made.json()["id"]
-        return kernel
-
-    def cpu(self) -> float:
-        """Seconds of processor time that it has used."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @dataclass
@@ -250,7 +109,7 @@ async def raw_way() -> AsyncIterator[Way]:
     """Kernels that we start ourselves, and no gateway."""
     async with contextlib.AsyncExitStack() as stack:
         specs = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kgw-raw-")))
-        write_kernelspec(specs)
+        write_kernelspecs(specs)
         yield Way([await stack.enter_async_context(_raw_client(specs)) for _ in range(KERNELS)])
 
 

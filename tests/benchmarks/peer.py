@@ -17,14 +17,16 @@ from pathlib import Path
 import requests
 
 from sessions.backends.base import KERNEL_IMAGE
-from tests.benchmarks.execute import say
+from tests.benchmarks.figures import say
 from tests.gateways import KEYS
 
 ROOT = Path(__file__).parents[2]
 VENV = ROOT / ".venv-peer"
 #: what both gateways stand on, in the same versions: the difference is theirs
 SHARED = ("ipykernel", "jupyter_client", "pyzmq", "tornado")
+#: our kernel, and one as it is, by the names under which they are started
 KERNEL = "same"
+STOCK_KERNEL = "stock"
 START_TIMEOUT = 60.0
 #: it would leave out output beyond 1000 messages or 1 MB per second
 OPTIONS = ("--ip=127.0.0.1", "--port_retries=0", "--ZMQChannelsWebsocketConnection.limit_rate=False")
@@ -51,8 +53,8 @@ def install() -> None:
     stamp.write_text("\n".join(wanted))
 
 
-def write_kernelspec(directory: Path) -> None:
-    """Put our own kernel, with our own interpreter, where `jupyter_client` finds it.
+def write_kernelspecs(directory: Path) -> None:
+    """Put our own kernel and a stock one, with our own interpreter, where `jupyter_client` finds them.
 
     Args:
         directory: a folder of kernelspecs.
@@ -60,8 +62,10 @@ def write_kernelspec(directory: Path) -> None:
     spec = json.loads((KERNEL_IMAGE / "kernelspecs/python/kernel.json").read_text())
     places = {"python": sys.executable, "image": str(KERNEL_IMAGE), "connection_file": "{connection_file}"}
     spec["argv"] = [part.format(**places) for part in spec["argv"]]
-    (directory / KERNEL).mkdir(parents=True)
-    (directory / KERNEL / "kernel.json").write_text(json.dumps(spec))
+    stock = spec | {"argv": [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]}
+    for name, written in ((KERNEL, spec), (STOCK_KERNEL, stock)):
+        (directory / name).mkdir(parents=True)
+        (directory / name / "kernel.json").write_text(json.dumps(written))
 
 
 @contextlib.contextmanager
@@ -76,7 +80,7 @@ def peer(*, nodelay: bool) -> Iterator[tuple[str, int]]:
     """
     install()
     with tempfile.TemporaryDirectory(prefix="kgw-peer-") as home:
-        write_kernelspec(Path(home, "kernels"))
+        write_kernelspecs(Path(home, "kernels"))
         port = _free_port()
         keep = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}  # noqa: TID251 - a child's
         with Path(home, "log").open("wb") as log:

@@ -16,7 +16,11 @@ os.environ.update(  # noqa: TID251 - for libraries that know no other way
 )
 
 
-@pytest.fixture(scope="module", params=["process", pytest.param("docker", marks=pytest.mark.engine)])
+#: what a client does is no other without a sandbox: those tests are not part of the gate
+ISOLATIONS = [pytest.param("process", marks=pytest.mark.full), pytest.param("docker", marks=pytest.mark.engine)]
+
+
+@pytest.fixture(scope="module", params=ISOLATIONS)
 def gateway(request: pytest.FixtureRequest) -> Iterator[Gateway]:
     with gateways.gateway(request.param) as serving:
         yield serving

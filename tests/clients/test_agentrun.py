@@ -14,7 +14,7 @@ from tests.gateways import KEYS, Gateway
 
 ROOT = Path(__file__).parents[2]
 DRIVE = Path(__file__).parent / "agentrun/drive.py"
-RELEASES = ["agentrun", "agentrun-early"]
+RELEASES = ["agentrun", pytest.param("agentrun-early", marks=pytest.mark.full)]
 MODES = ["sync", "async"]
 ACCESS_KEY = {"AGENTRUN_ACCESS_KEY_ID": "LTAI-alice", "AGENTRUN_ACCESS_KEY_SECRET": "secret-of-alice"}
 #: what is signed with matters to nobody when a key comes as the session token
@@ -75,19 +75,22 @@ def sandboxes_of(gateway: Gateway, tenant: str) -> list[str]:
     return [sandbox["sandboxId"] for sandbox in answer["data"]["items"]]
 
 
+@pytest.mark.gate
 @pytest.mark.engine
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ["sync", pytest.param("async", marks=pytest.mark.full)])
 @pytest.mark.parametrize("release", RELEASES)
 def test_a_sandbox_lives_its_whole_life(sandboxed: Gateway, release: str, mode: str) -> None:
     assert drive(sandboxed, release, "everything", ACCESS_KEY, mode) >= CALLED
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("release", RELEASES)
 def test_its_shorthands_work(plain: Gateway, release: str, mode: str) -> None:
     assert "SandboxClient.create_sandbox" in drive(plain, release, "shorthands", ACCESS_KEY, mode)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("credentials", [ACCESS_KEY, TOKEN], ids=["access-key", "token"])
 @pytest.mark.parametrize("release", RELEASES)
 def test_another_tenants_sandbox_is_not_there(plain: Gateway, release: str, credentials: dict[str, str]) -> None:
@@ -98,6 +101,7 @@ def test_another_tenants_sandbox_is_not_there(plain: Gateway, release: str, cred
     assert plain.call("DELETE", f"/sandboxes/{foreign}", tenant="bob").status_code == 200
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -114,6 +118,7 @@ def test_wrong_credentials_open_nothing(plain: Gateway, release: str, wrong: dic
     assert [sandboxes_of(plain, tenant) for tenant in KEYS] == before
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("release", RELEASES)
 def test_it_speaks_https_to_both_planes(release: str, mode: str) -> None:

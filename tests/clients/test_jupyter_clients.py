@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import requests
 from jupyter_kernel_client import JupyterKernelClient
 
@@ -38,6 +39,7 @@ def test_jupyter_kernel_client_runs_interrupts_and_restarts(gateway: Gateway) ->
 # -- a Jupyter server in front of us ---------------------------------------------------------------------------
 
 
+@pytest.mark.gate
 def test_a_jupyter_server_with_gateway_url_runs_a_notebook_through_us(gateway: Gateway, tmp_path: Path) -> None:
     with jupyter_server(gateway, tmp_path) as url:
         listed = requests.get(f"{url}/api/kernelspecs?token={TOKEN}", timeout=30).json()

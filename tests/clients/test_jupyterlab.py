@@ -11,20 +11,14 @@ from typing import Any
 
 import nbformat
 import pytest
-from playwright.sync_api import Locator, Page, expect, sync_playwright
+from playwright.sync_api import Locator, Page, expect
 
+from tests.clients.browsers import URL, chromium
 from tests.clients.front import TOKEN, jupyter_server
 from tests.gateways import Gateway
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(420)]
 
-BROWSER = Path(__file__).with_name("browser.sh")
-#: where the browser finds the server, in its own network
-URL = "http://localhost:8888"
-FLAGS = [
-    *("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-quic", "--no-first-run"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-]
 #: seconds for anything that a user waits for; a kernel starts within it on a slow machine
 PATIENCE = 90
 CELLS = {
@@ -78,12 +72,7 @@ def page(gateway: Gateway, tmp_path: Path) -> Iterator[Page]:
     _write_settings(tmp_path)
     with (
         jupyter_server(gateway, tmp_path, "--LabApp.extension_manager=readonly", app="jupyterlab", socket=socket),
-        sync_playwright() as playwright,
-        playwright.chromium.launch(
-            executable_path=BROWSER,
-            args=FLAGS,
-            env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": str(tmp_path), "FRONT_SOCKET": str(socket)},
-        ) as browser,
+        chromium(tmp_path, socket) as browser,
     ):
         page = browser.new_page(viewport={"width": 1280, "height": 1800})
         page.set_default_timeout(PATIENCE * 1000)
@@ -131,6 +120,7 @@ def notebook(page: Page, gateway: Gateway) -> Notebook:
     return opened
 
 
+@pytest.mark.gate
 def test_a_notebook_is_used_as_its_users_do(notebook: Notebook) -> None:
     # text, a result, and a picture that the browser could draw
     notebook.run("text")

@@ -6,7 +6,7 @@ import functools
 import json
 import secrets
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
@@ -19,22 +19,31 @@ ISOLATIONS = ["process", pytest.param("docker", marks=pytest.mark.engine)]
 
 @pytest.fixture(scope="session")
 def started() -> Iterator[Callable[[str], Gateway]]:
-    """Gateways by isolation. None of them may have logged an error in the end, whatever was sent to it."""
+    """Gateways by isolation."""
     with ExitStack() as stack:
-
-        @functools.cache
-        def start(isolation: str) -> Gateway:
-            gateway = stack.enter_context(gateways.gateway(isolation))
-            stack.callback(_logged_no_error, gateway)
-            return gateway
-
-        yield start
+        yield functools.cache(lambda isolation: stack.enter_context(_watched(isolation)))
 
 
-def _logged_no_error(gateway: Gateway) -> None:
-    assert gateway.process.poll() is None
-    errors = [entry for entry in gateway.logged() if entry["level"] in {"error", "critical"}]
-    assert not errors, json.dumps(errors, indent=1)[:4000]
+#: those that all tests of a run share
+_shared: list[Gateway] = []
+
+
+@contextmanager
+def _watched(isolation: str) -> Iterator[Gateway]:
+    with gateways.gateway(isolation) as gateway:
+        _shared.append(gateway)
+        yield gateway
+        _shared.remove(gateway)
+
+
+@pytest.fixture(autouse=True)
+def no_error_is_logged() -> Iterator[None]:
+    """After each test the shared gateways go on, and have logged no error, whatever was sent to them."""
+    yield
+    for gateway in _shared:
+        assert gateway.process.poll() is None
+        errors = gateway.errors()
+        assert not errors, json.dumps(errors, indent=1)[:4000]
 
 
 @pytest.fixture(params=ISOLATIONS)

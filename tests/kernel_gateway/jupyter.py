@@ -50,7 +50,7 @@ class Client:
         return header["msg_id"]
 
     async def next(self) -> dict[str, Any]:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             frame = await self._connection.read_message()
         assert frame is not None, f"closed: {self._connection.close_code}"
         request = decode(frame, self._way)
@@ -93,9 +93,15 @@ class Client:
 
 @asynccontextmanager
 async def connected(
-    gateway: Gateway, kernel: str, way: str | None = V1, *, client: str = "", headers: dict[str, str] | None = None
+    gateway: Gateway,
+    kernel: str,
+    way: str | None = V1,
+    *,
+    client: str = "",
+    headers: dict[str, str] | None = None,
+    key: str = KEYS["alice"],
 ) -> AsyncIterator[Client]:
-    query = f"?session_id={client}&token={KEYS['alice']}"
+    query = f"?session_id={client}&token={key}"
     address = gateway.url.replace("http", "ws", 1)
     request = HTTPRequest(f"{address}/api/kernels/{kernel}/channels{query}", headers=headers or {})
     connection = await websocket_connect(request, subprotocols=[way] if way else None, max_message_size=2**26)

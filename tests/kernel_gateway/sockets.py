@@ -37,7 +37,7 @@ class Socket:
         return event
 
     async def _read(self) -> str | bytes | None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             message = await self._connection.read_message()
         self._ended = message is None
         return message
@@ -76,9 +76,12 @@ def request(gateway: Gateway, session: str, headers: dict[str, str]) -> HTTPRequ
 
 
 @asynccontextmanager
-async def connected(gateway: Gateway, session: str, tenant: str = "alice") -> AsyncIterator[Socket]:
+async def connected(
+    gateway: Gateway, session: str, tenant: str = "alice", *, key: str | None = None
+) -> AsyncIterator[Socket]:
     """A client that leaves at the end."""
-    connection = await websocket_connect(request(gateway, session, {"Authorization": f"Bearer {KEYS[tenant]}"}))
+    headers = {"Authorization": f"Bearer {key or KEYS[tenant]}"}
+    connection = await websocket_connect(request(gateway, session, headers))
     socket = Socket(connection)
     try:
         yield socket

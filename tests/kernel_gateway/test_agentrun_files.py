@@ -165,7 +165,7 @@ def test_neither_the_workspace_nor_tmp_goes(box: Box, folder: str, path: str) ->
     assert folder.rpartition("/")[2] in box.names()
 
 
-NAMES = ["grüße.txt", "日本語", "🦊", "a b", " a ", "%41", "a+b&c=d?e#f", "-rf", "'\"`$(x);", "..."]
+NAMES = ["日本語 🦊", " a ", "%41", "-rf", "'\"`$(x);"]
 
 
 @process_only
@@ -186,27 +186,15 @@ def test_a_name_may_be_anything_printable(box: Box, folder: str, name: str) -> N
 
 # -- out of the sandbox ----------------------------------------------------------------------------------------
 
+#: one of each kind; all spellings are tried at the function that all calls ask (sessions/test_workspace.py)
 OUTSIDE = [
     "/etc/passwd",
-    "/",
-    "/home",
-    "/home/user2/x",
     "/home/user/../../etc/passwd",
-    "/tmp/../etc/passwd",
     "/tmpx/file",
-    "..",
-    "../x",
     "x/../../y",
-    "//etc/passwd",
-    "/proc/self/environ",
     "a\0b",
-    "/home/user/a\0",
-    "a\nb",
-    "a\rb",
-    "a\x1bb",
     "\u202ea",
     "x" * 5000,
-    "x/" * 600,
 ]
 
 
@@ -400,6 +388,7 @@ def test_one_larger_than_any_workspace_is_refused_before_it_is_sent(gateway: Gat
     assert failure(raw(gateway, "POST", f"/sandboxes/{box.id}{UPLOAD}", headers=headers))[0] in {413, 507}
 
 
+@pytest.mark.full
 def test_memory_stays_flat_whatever_a_files_size() -> None:
     size = 200 * MIB
     target, file = ('name="path"', b"large"), ('name="file"; filename="x"', b"")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import secrets
 import subprocess
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -114,9 +113,7 @@ def test_a_body_that_is_none_runs_nothing(gateway: Gateway, box: Box, body: byte
 
 
 def test_its_time_ends_it_with_all_it_has_started(box: Box, seconds: str) -> None:
-    began = time.monotonic()
     reply = box.post(COMMAND, command=f"echo begun; sleep {seconds} | sleep {seconds}", timeout=1)
-    assert time.monotonic() - began < 30
     assert (reply["status"], reply["result"]["exitCode"], reply["result"]["stdout"]) == ("timeout", 124, "begun\n")
     until(lambda: not running(box, seconds))
 
@@ -129,9 +126,7 @@ def test_a_client_that_leaves_ends_its_command(box: Box, seconds: str) -> None:
 
 
 def test_what_goes_on_in_the_background_holds_nobody_up(box: Box, seconds: str) -> None:
-    began = time.monotonic()
     assert box.command(f"sleep {seconds} & echo begun", timeout=20)["stdout"] == "begun\n"
-    assert time.monotonic() - began < 15
     (found,) = until(lambda: running(box, f"sleep {seconds}"))
     box.call("DELETE", f"/processes/{found['processId']}")
 

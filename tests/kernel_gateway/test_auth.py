@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import stat
 from pathlib import Path
 
@@ -10,18 +11,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tornado.httputil import HTTPHeaders, HTTPServerRequest, RequestStartLine
 
-from kernel_gateway.auth import Keys, make_local_key
+from kernel_gateway.auth import Caller, Keys, make_local_key
 from kernel_gateway.errors import Unauthorized
+from kernel_gateway.keystore import KeyStore
 
 KEYS = Keys({"key-of-alice": "alice", "key-of-bob": "bob", "second-of-alice": "alice", "schlüssel": "carol"})
 
 
-def request(*headers: tuple[str, str]) -> HTTPServerRequest:
+def request(*headers: tuple[str, str], peer: str = "127.0.0.1") -> HTTPServerRequest:
     """A request with some headers, past the checks of the wire: not all that comes here would pass them."""
     carried = HTTPHeaders()
     for name, value in headers:
         carried._as_list.setdefault(name.title(), []).append(value)
-    return HTTPServerRequest(start_line=RequestStartLine("GET", "/", "HTTP/1.0"), headers=carried)
+    made = HTTPServerRequest(start_line=RequestStartLine("GET", "/", "HTTP/1.0"), headers=carried)
+    made.remote_ip = peer
+    return made
 
 
 @pytest.mark.parametrize(
@@ -39,7 +43,7 @@ def request(*headers: tuple[str, str]) -> HTTPServerRequest:
     ids=str,
 )
 def test_a_known_key_is_its_tenants(header: tuple[str, str], tenant: str) -> None:
-    assert KEYS.tenant(request(header)) == tenant
+    assert KEYS.caller(request(header)).tenant == tenant
 
 
 WRONG = [
@@ -78,7 +82,7 @@ WRONG = [
 @pytest.mark.parametrize("headers", WRONG, ids=lambda headers: ascii(headers)[:70])
 def test_anything_else_is_nobodys(headers: tuple[tuple[str, str], ...]) -> None:
     with pytest.raises(Unauthorized) as refusal:
-        KEYS.tenant(request(*headers))
+        KEYS.caller(request(*headers))
     assert "key-of-alice" not in str(refusal.value.as_dict())
 
 
@@ -86,22 +90,100 @@ def test_anything_else_is_nobodys(headers: tuple[tuple[str, str], ...]) -> None:
 def test_no_text_is_more_than_a_wrong_key(text: str) -> None:
     for header in (("Authorization", text), ("Authorization", f"Bearer {text}"), ("X-API-Key", text)):
         with pytest.raises(Unauthorized):
-            KEYS.tenant(request(header))
+            KEYS.caller(request(header))
 
 
 def test_a_wrong_bearer_is_not_helped_by_a_right_api_key() -> None:
     with pytest.raises(Unauthorized):
-        KEYS.tenant(request(("Authorization", "Bearer nobodys-key"), ("X-API-Key", "key-of-alice")))
+        KEYS.caller(request(("Authorization", "Bearer nobodys-key"), ("X-API-Key", "key-of-alice")))
 
 
 def test_without_keys_nobody_is_anybody() -> None:
     for headers in ((), (("Authorization", "Bearer x"),), (("Authorization", "Bearer "),)):
         with pytest.raises(Unauthorized):
-            Keys({}).tenant(request(*headers))
+            Keys({}).caller(request(*headers))
+
+
+# -- a key as a password, and no key at all -------------------------------------------------------------------
+
+
+def basic(text: str) -> tuple[str, str]:
+    return "Authorization", "Basic " + base64.b64encode(text.encode()).decode()
+
+
+@pytest.mark.parametrize("user", ["alice", "", "bob", "é"])
+def test_a_password_is_a_key_where_it_may_be_one(user: str) -> None:
+    asked = request(basic(f"{user}:key-of-alice"))
+    assert KEYS.caller(asked, as_password=True).tenant == "alice"
+    with pytest.raises(Unauthorized):
+        KEYS.caller(asked)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        basic("alice:nobodys-key"),
+        basic("key-of-alice"),
+        basic("key-of-alice:"),
+        basic("alice:x:key-of-alice"),
+        ("Authorization", "Basic"),
+        ("Authorization", "Basic é"),
+        ("Authorization", "Basic /w=="),
+        ("Authorization", "Basic alice:key-of-alice"),
+        ("Authorization", "Digest YWxpY2U6a2V5LW9mLWFsaWNl"),
+    ],
+)
+def test_no_other_password_is_one(header: tuple[str, str]) -> None:
+    with pytest.raises(Unauthorized):
+        KEYS.caller(request(header), as_password=True)
+
+
+ALONE = Keys({"key-of-local": "local"}, trusts_neighbours=True)
+
+
+@pytest.mark.parametrize("peer", ["127.0.0.1", "127.8.9.10", "::1"])
+def test_a_neighbour_may_need_no_key(peer: str) -> None:
+    assert ALONE.neighbour(request(peer=peer)) == Caller("local")
+    assert KEYS.neighbour(request(peer=peer)) is None
+
+
+@pytest.mark.parametrize("peer", ["192.0.2.1", "10.0.0.1", "172.17.0.1", "::", "", "localhost", "fe80::1"])
+def test_who_is_elsewhere_does(peer: str) -> None:
+    assert ALONE.neighbour(request(peer=peer)) is None
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        ("X-Forwarded-For", "127.0.0.1"),
+        ("X-Forwarded-For", ""),
+        ("Forwarded", "for=127.0.0.1"),
+        ("Via", "1.1 proxy"),
+        ("X-Real-IP", "127.0.0.1"),
+        ("X-Forwarded-Host", "localhost"),
+        ("Origin", "null"),
+        ("Origin", "http://localhost:8888"),
+        ("Authorization", "Bearer nobodys-key"),
+        ("X-API-Key", ""),
+    ],
+)
+def test_neither_a_proxy_nor_a_web_page_nor_a_wrong_key_is_a_neighbour(header: tuple[str, str]) -> None:
+    assert ALONE.neighbour(request(header)) is None
+
+
+def test_when_somebody_was_given_a_key_everybody_needs_one(tmp_path: Path) -> None:
+    store = KeyStore(tmp_path)
+    keys = Keys({}, None, store, trusts_neighbours=True)
+    assert keys.neighbour(request())
+    key, _ = store.add("team")
+    assert keys.neighbour(request()) is None
+    store.revoke(key.id)
+    assert keys.neighbour(request())
+    store.close()
 
 
 def test_keys_are_kept_as_digests() -> None:
-    assert b"key-of-alice" not in b"".join(digest for digest, _ in KEYS._tenants)
+    assert b"key-of-alice" not in b"".join(digest for digest, _ in KEYS._callers)
     assert "key-of-alice" not in str(vars(KEYS))
 
 

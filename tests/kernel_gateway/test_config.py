@@ -25,14 +25,30 @@ OTHER: dict[str, tuple[str, Any]] = {
     "network": ("other", "other"),
     "keys": ("team:a-long-key", {"a-long-key": "team"}),
     "access_keys": ("team:id:a-long-secret", {"id": ("team", "a-long-secret")}),
+    "admin_key": ("a-long-admin-key", "a-long-admin-key"),
+    "fallback_provider": ("e2b", "e2b"),
+    "secrets_key_file": ("key.hex", Path("key.hex")),
     "tls": ("true", True),
     "tls_certificate": ("cert.pem", Path("cert.pem")),
     "idle_timeout": ("1.5", 1.5),
     "max_idle_timeout": ("1000", 1000),
     "max_lifetime": ("60", 60),
+    "ping_interval": ("5", 5.0),
+    "drain_timeout": ("2.5", 2.5),
+    "keep_sessions": ("true", True),
     "pool_size": ("0", 0),
+    "pool_max": ("8", 8),
     "max_sessions_per_tenant": ("1", 1),
     "max_concurrent_per_tenant": ("2", 2),
+    "max_concurrent": ("3", 3),
+    "max_queued_per_tenant": ("0", 0),
+    "queue_timeout": ("1.5", 1.5),
+    "quota_window": ("60", 60),
+    "max_execution_seconds": ("600", 600),
+    "max_total_output_bytes": ("1m", 1024**2),
+    "max_upload_bytes": ("2m", 2 * 1024**2),
+    "audit_retention": ("30", 30),
+    "code_policy": ("weknora", "weknora"),
     "memory": ("1g", 1024**3),
     "cpus": ("0.5", 0.5),
     "processes": ("32", 32),
@@ -164,6 +180,12 @@ def test_one_key_belongs_to_one_tenant() -> None:
         settings(keys="one:the-same-key,other:the-same-key")
 
 
+@pytest.mark.parametrize("values", [{"admin_key": "short"}, {"admin_key": "a-long-key", "keys": "team:a-long-key"}])
+def test_an_admins_key_is_long_and_nobody_elses(values: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        settings(**values)
+
+
 @pytest.mark.parametrize(
     "values",
     [
@@ -176,6 +198,7 @@ def test_one_key_belongs_to_one_tenant() -> None:
         {"idle_timeout": -1},
         {"max_lifetime": -1},
         {"pool_size": -1},
+        {"pool_max": -1},
         {"max_sessions_per_tenant": 0},
         {"max_concurrent_per_tenant": 0},
         {"cpus": 0},
@@ -219,6 +242,13 @@ def test_and_a_sandbox(host: str) -> None:
     settings(host=host, isolation="auto", keys=KEYS)
 
 
+def test_what_is_no_sandbox_takes_over_on_loopback_only() -> None:
+    with pytest.raises(ValidationError, match="no sandbox"):
+        settings(host="192.0.2.1", keys=KEYS, fallback_provider="local")
+    settings(host="192.0.2.1", keys=KEYS, fallback_provider="e2b")
+    assert settings(fallback_provider="local").fallback_provider == "local"
+
+
 @pytest.mark.parametrize("host", LOOPBACK)
 def test_loopback_needs_neither(host: str) -> None:
     assert settings(host=host, isolation="process").loopback
@@ -227,6 +257,7 @@ def test_loopback_needs_neither(host: str) -> None:
 @pytest.mark.parametrize("show", [repr, str])
 def test_secrets_are_not_shown(show: Any) -> None:
     assert "a-long-key" not in show(settings(keys=KEYS))
+    assert "a-long-key" not in show(settings(admin_key="a-long-key"))
     assert "a-long-key" not in show(Client.model_validate({"key": "a-long-key"}))
 
 

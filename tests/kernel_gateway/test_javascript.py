@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.fakes import until
 from tests.gateways import Gateway, text_of
 from tests.kernel_gateway.jupyter import connected
 from tests.kernel_gateway.wire import process_only
@@ -45,6 +46,7 @@ def of_type(reply: dict[str, Any], output_type: str) -> dict[str, Any]:
 # -- cells -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.gate
 def test_variables_stay_and_cells_may_wait(gateway: Gateway, script: str) -> None:
     gateway.execute(
         script, "let kept = await Promise.resolve(41); const typed: number = 1; function add(n) { return n }"
@@ -119,16 +121,74 @@ def test_many_lines_are_all_there(gateway: Gateway, script: str) -> None:
     assert (reply["status"], reply["truncated"]) == ("ok", False)
 
 
-def test_ten_megabytes_are_all_there(gateway: Gateway, script: str) -> None:
-    reply = gateway.execute(script, "console.log('x'.repeat(1e7))", timeout=60)
-    assert len(text_of(reply)) == 10_000_001
+def test_a_megabyte_at_once_is_all_there(gateway: Gateway, script: str) -> None:
+    for _ in range(5):
+        reply = gateway.execute(script, "console.log('x'.repeat(1e6))", timeout=60)
+        assert (len(text_of(reply)), reply["status"], reply["truncated"]) == (1_000_001, "ok", False)
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("behind", ["", "; throw new Error('no')", "; Deno.jupyter.html`<b>1</b>`"])
+def test_ten_megabytes_at_once_are_all_there(gateway: Gateway, script: str, behind: str) -> None:
+    text = "".join(f"{number:09}\n" for number in range(1_000_000))
+    lines = r"Array.from({ length: 1e6 }, (_, i) => `${i}`.padStart(9, '0')).join('\n')"
+    for _ in range(2):
+        reply = gateway.execute(script, f"console.log({lines}){behind}", timeout=60)
+        told = f"{reply['status']}, truncated: {reply['truncated']}, {len(text_of(reply))} characters"
+        assert reply["outputs"], told
+        assert reply["outputs"][0]["text"] == text, told
+        assert not reply["truncated"], told
+
+
+@process_only
+def test_no_character_is_cut_into_halves(gateway: Gateway, script: str) -> None:
+    reply = gateway.execute(script, r"console.log('x' + '\u{1f389}'.repeat(2e5)); console.error('y'.repeat(6e5))")
+    assert [output["text"] for output in reply["outputs"]] == [
+        "x" + "\U0001f389" * 200_000 + "\n",
+        "y" * 600_000 + "\n",
+    ]
+
+
+def test_a_large_result_is_all_there(gateway: Gateway, script: str) -> None:
+    for show in ("await Deno.jupyter.display({ 'text/html': html }, { raw: true })", "Deno.jupyter.html`${html}`"):
+        reply = gateway.execute(script, f"var html = 'x'.repeat(9e6); {show}", timeout=60)
+        assert [len(output["data"]["text/html"]) for output in reply["outputs"]] == [9_000_000]
+        assert (reply["status"], reply["truncated"]) == ("ok", False)
+
+
+def test_lines_that_come_faster_than_they_leave_end_no_kernel(gateway: Gateway, script: str) -> None:
+    reply = gateway.execute(script, "let kept = 1; for (;;) console.log('x'.repeat(999))", timeout=3)
+    assert (reply["status"], reply["state"]) == ("timeout", "preserved")
+    assert gateway.text(script, "kept") == "1"
+
+
+@process_only
+def test_what_the_console_can_do_it_does(gateway: Gateway, script: str) -> None:
+    code = """
+        console.group("a"); console.info("%cb %s", "color: red", "c\\nd", { e: 1 }); console.groupEnd();
+        console.table([1]); console.count(); console.warn("f"); console.assert(false, "g"); console.log();
+    """
+    stdout, stderr, end = (output["text"] for output in gateway.execute(script, code)["outputs"])
+    assert stdout.startswith("a\n  b c\n  d { e: 1 }\n┌")
+    assert stdout.endswith("┘\ndefault: 1\n")
+    assert (stderr, end) == ("f\nAssertion failed: g\n", "\n")
 
 
 @process_only
 def test_what_is_too_large_is_not_left_out_silently(gateway: Gateway, script: str) -> None:
     reply = gateway.execute(script, "console.log('x'.repeat(2e7))", timeout=60)
+    assert (reply["status"], reply["truncated"], len(text_of(reply))) == ("ok", True, 10 * 1024**2)
+    reply = gateway.execute(script, "Deno.jupyter.html`${'x'.repeat(2e7)}`", timeout=60)  # cannot be cut
     assert (reply["status"], reply["truncated"], reply["outputs"]) == ("ok", True, [])
     assert gateway.text(script, "1") == "1"
+
+
+async def test_a_front_end_hears_nothing_of_how_output_leaves(gateway: Gateway, kernel: str) -> None:
+    async with connected(gateway, kernel) as client:
+        asked = {"silent": False, "store_history": True, "user_expressions": {}, "allow_stdin": False}
+        cell = await client.send("shell", "execute_request", asked | {"code": "console.log('x'.repeat(1e6))"})
+        heard = [message["header"]["msg_type"] for message in await client.of(cell)]
+        assert set(heard) == {"status", "execute_input", "stream", "execute_reply"}
 
 
 async def test_a_front_end_that_runs_all_cells_gets_each_one_s_output(gateway: Gateway, kernel: str) -> None:
@@ -177,7 +237,8 @@ async def test_an_interrupt_kills_no_kernel(gateway: Gateway, script: str) -> No
     gateway.execute(script, "let kept = 1")
     code = "new Deno.Command('sleep', { args: ['4'] }).outputSync()"
     cell = asyncio.create_task(asyncio.to_thread(gateway.execute, script, code))  # noqa: TID251 - it is awaited
-    await asyncio.sleep(0.5)
+    await until(lambda: gateway.call("GET", f"/v1/sessions/{script}").json()["state"] == "busy")
+    await asyncio.sleep(0.5)  # or it is not where it cannot be interrupted
     assert gateway.call("POST", f"/v1/sessions/{script}/interrupt").json() == {"interrupted": True}
     reply = await cell
     assert (reply["status"], reply["state"]) == ("interrupted", "preserved")

@@ -7,6 +7,7 @@ from unittest.mock import Mock
 from tornado.httputil import HTTPHeaders, HTTPServerRequest, RequestStartLine
 from tornado.web import Application
 
+from kernel_gateway.auth import Caller
 from kernel_gateway.dialects.jupyter.channels import ChannelsHandler
 from kernel_gateway.dialects.jupyter.framing import V1
 from kernel_gateway.origins import Origins
@@ -19,6 +20,7 @@ def connected(session: Session) -> ChannelsHandler:
     request = HTTPServerRequest(start_line=line, headers=HTTPHeaders({"Host": "localhost"}), connection=Mock())
     handler = ChannelsHandler(Application(), request, gateway=Mock(origins=Origins([])))
     handler._session = session
+    handler.caller = Caller(session.key.tenant)
     handler.ws_connection = Mock(selected_subprotocol=V1)
     handler.open()
     return handler

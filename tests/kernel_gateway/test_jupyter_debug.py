@@ -90,7 +90,7 @@ async def test_a_subshell_answers_beside_a_busy_cell(gateway: Gateway, kernel: s
         assert "kernel subshells" in [f for m in info for f in m["content"].get("supported_features", ())]
         made = await reply(client, await client.send("control", "create_subshell_request", {}))
         subshell = made["subshell_id"]
-        waits = "import threading\nflag = threading.Event()\nprint('waited', flag.wait(30))"
+        waits = "import threading\nflag = threading.Event()\nprint('waited', flag.wait(60))"
         cell = await client.send("shell", "execute_request", {"code": waits})
         while (await client.next())["header"]["msg_type"] != "execute_input":
             pass

@@ -80,6 +80,8 @@ async def most_memory_beside_a_reader(gateway: Gateway, client: Client, kernel: 
     return most
 
 
+@pytest.mark.full
+@pytest.mark.timeout(600)
 async def test_who_stops_reading_costs_less_than_16_mib_and_the_others_nothing() -> None:
     # What is kept of outputs for the transcript is not what is measured here.
     with gateways.gateway("process", pool_size="0", max_output_bytes="1m") as gateway:
@@ -87,8 +89,11 @@ async def test_who_stops_reading_costs_less_than_16_mib_and_the_others_nothing()
         async with connected(gateway, kernel) as client:
             alone = max([await most_memory(gateway, client) for _ in range(2)])
             # A peak is a matter of luck by some MiB, what a reader costs is there each time.
-            beside = min([await most_memory_beside_a_reader(gateway, client, kernel) for _ in range(3)])
-    assert beside - alone < 16 * MIB, f"{(beside - alone) / MIB:.1f} MiB more than {alone / MIB:.1f}"
+            for _ in range(3):
+                more = await most_memory_beside_a_reader(gateway, client, kernel) - alone
+                if more < 16 * MIB:
+                    return
+    raise AssertionError(f"{more / MIB:.1f} MiB more than {alone / MIB:.1f}")
 
 
 async def test_fifty_megabytes_arrive_whole(gateway: Gateway, kernel: str) -> None:

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
 import pytest
+from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
+from structlog.testing import capture_logs
 
+from kernel_gateway.app import Service
+from kernel_gateway.config import Settings
+from kernel_gateway.dialects import DIALECTS
+from kernel_gateway.metrics import Metrics
+from sessions.errors import AuditUnavailable, BackendUnavailable, NotInitialized, SessionError
+from sessions.models import ExecuteRequest, SessionKey, Status
+from sessions.states import State
+from tests import gateways
 from tests.gateways import KEYS, Gateway
-from tests.kernel_gateway.wire import until
+from tests.kernel_gateway.wire import WAITS, metric, scraped, until, write
 
 
 @pytest.fixture
@@ -23,24 +36,10 @@ def session(gateway: Gateway) -> str:
     return "a-name-that-is-nobodys-business"
 
 
-def text(gateway: Gateway) -> str:
-    """What `/metrics` says, which needs no key."""
-    response = gateway.call("GET", "/metrics", tenant=None)
-    assert response.status_code == 200
-    assert response.headers["Content-Type"].startswith("text/plain; version=")
-    return response.text
-
-
-def value(gateway: Gateway, name: str, **labels: str) -> float:
-    """One sample; 0 when there is none yet."""
-    samples = [sample for family in text_string_to_metric_families(text(gateway)) for sample in family.samples]
-    return next((sample.value for sample in samples if (sample.name, sample.labels) == (name, labels)), 0.0)
-
-
 def test_no_tenant_and_no_session_is_named(gateway: Gateway, session: str) -> None:
     gateway.execute(session, "secret_variable = 1")
     gateway.call("GET", f"/v1/sessions/{session}-absent")
-    told = text(gateway)
+    told = scraped(gateway)
     for word in (*KEYS, *KEYS.values(), session, "secret_variable"):
         assert word not in told
 
@@ -57,38 +56,184 @@ def test_no_tenant_and_no_session_is_named(gateway: Gateway, session: str) -> No
 def test_cells_are_counted_by_how_they_end(
     gateway: Gateway, session: str, code: str, status: str, error: str | None
 ) -> None:
-    before = value(gateway, "kernel_gateway_executions_total", status=status)
-    errors = value(gateway, "kernel_gateway_errors_total", code=error or "")
-    ran = value(gateway, "kernel_gateway_execution_seconds_count")
+    before = metric(gateway, "kernel_gateway_executions_total", status=status)
+    errors = metric(gateway, "kernel_gateway_errors_total", code=error or "")
+    ran = metric(gateway, "kernel_gateway_execution_seconds_count")
     gateway.execute(session, code.replace("exit_now", "import os; os._exit(1)"), timeout=0.5)
-    assert value(gateway, "kernel_gateway_executions_total", status=status) == before + 1
-    assert value(gateway, "kernel_gateway_errors_total", code=error or "") == errors + (error is not None)
-    assert value(gateway, "kernel_gateway_execution_seconds_count") == ran + 1
+    assert metric(gateway, "kernel_gateway_executions_total", status=status) == before + 1
+    assert metric(gateway, "kernel_gateway_errors_total", code=error or "") == errors + (error is not None)
+    assert metric(gateway, "kernel_gateway_execution_seconds_count") == ran + 1
 
 
 @pytest.mark.parametrize(("path", "code"), [("/v1/sessions/absent", "SB011"), ("/nowhere", "SB022")])
 def test_refusals_are_counted_by_code(gateway: Gateway, path: str, code: str) -> None:
-    before = value(gateway, "kernel_gateway_errors_total", code=code)
+    before = metric(gateway, "kernel_gateway_errors_total", code=code)
     gateway.call("GET", path)
-    assert value(gateway, "kernel_gateway_errors_total", code=code) == before + 1
+    assert metric(gateway, "kernel_gateway_errors_total", code=code) == before + 1
 
 
 def test_sessions_and_warm_kernels_are_those_there_are(gateway: Gateway, session: str) -> None:
     gateway.execute(session, "")
-    idle = value(gateway, "kernel_gateway_sessions", state="idle")
+    idle = metric(gateway, "kernel_gateway_sessions", state="idle")
     assert idle >= 1
     gateway.call("DELETE", f"/v1/sessions/{session}")
-    assert value(gateway, "kernel_gateway_sessions", state="idle") == idle - 1
-    until(lambda: value(gateway, "kernel_gateway_warm_kernels") in {1, 2})  # one of each language in use
-    assert value(gateway, "kernel_gateway_ready") == 1
+    assert metric(gateway, "kernel_gateway_sessions", state="idle") == idle - 1
+    until(lambda: metric(gateway, "kernel_gateway_warm_kernels") >= 1)
+    assert metric(gateway, "kernel_gateway_ready") == 1
+
+
+def test_the_pool_tells_how_it_does(gateway: Gateway, session: str) -> None:
+    def leases(result: str) -> float:
+        return metric(gateway, "kernel_gateway_pool_leases_total", language="python", result=result)
+
+    until(lambda: metric(gateway, "kernel_gateway_pool_kernels", language="python") >= 1)
+    assert metric(gateway, "kernel_gateway_pool_target", language="python") >= 1
+    hits, misses = leases("hit"), leases("miss")
+    before = {name: metric(gateway, f"kernel_gateway_{name}_seconds_count") for name in ("pool_refill", "kernel_ready")}
+    gateway.execute(session, "1")
+    assert (leases("hit"), leases("miss")) == (hits + 1, misses)
+    for name, count in before.items():  # another takes its place
+        until(lambda name=name, count=count: metric(gateway, f"kernel_gateway_{name}_seconds_count") > count)  # type: ignore[misc]
+    gateway.call("POST", "/v1/sessions", json={"name": f"{session}-2", "limits": {"processes": 63}})
+    assert (leases("hit"), leases("miss")) == (hits + 1, misses)  # no kernel that waits could be this one
+    assert metric(gateway, "kernel_gateway_container_start_seconds_count") > 0
+    assert metric(gateway, "kernel_gateway_starts_waiting") == 0
+    for name in (session, f"{session}-2"):
+        gateway.call("DELETE", f"/v1/sessions/{name}")
 
 
 def test_as_many_series_whatever_clients_call_their_sessions(gateway: Gateway) -> None:
     def series() -> int:
-        return sum(len(family.samples) for family in text_string_to_metric_families(text(gateway)))
+        return sum(len(family.samples) for family in text_string_to_metric_families(scraped(gateway)))
 
     gateway.call("GET", "/v1/sessions/absent")
     before = series()
     for number in range(50):
         gateway.call("GET", f"/v1/sessions/absent-{number}")
     assert series() == before
+
+
+# -- requests, executions under way, the gateway itself --------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "labels"),
+    [
+        ("GET", "/v1/sessions", {"dialect": "native", "method": "GET", "status": "2xx"}),
+        ("GET", "/v1/sessions/absent", {"dialect": "native", "method": "GET", "status": "4xx"}),
+        ("GET", "/api/kernels", {"dialect": "jupyter", "method": "GET", "status": "2xx"}),
+        ("GET", "/sandboxes/absent/health", {"dialect": "agentrun", "method": "GET", "status": "4xx"}),
+        ("GET", "/healthz", {"dialect": "ops", "method": "GET", "status": "2xx"}),
+        ("POST", "/nowhere", {"dialect": "none", "method": "POST", "status": "4xx"}),
+        ("BREW", "/v1/sessions", {"dialect": "native", "method": "other", "status": "4xx"}),
+    ],
+)
+def test_requests_are_counted_by_dialect_method_and_status(
+    gateway: Gateway, method: str, path: str, labels: dict[str, str]
+) -> None:
+    before = metric(gateway, "kernel_gateway_http_requests_total", **labels)
+    lasted = metric(gateway, "kernel_gateway_http_request_seconds_count", dialect=labels["dialect"])
+    gateway.call(method, path)
+    assert metric(gateway, "kernel_gateway_http_requests_total", **labels) > before
+    assert metric(gateway, "kernel_gateway_http_request_seconds_count", dialect=labels["dialect"]) > lasted
+
+
+def test_cells_that_run_and_wait_are_those_there_are(gateway: Gateway, session: str) -> None:
+    def under_way() -> tuple[float, float]:
+        return metric(gateway, "kernel_gateway_executions_running"), metric(
+            gateway, "kernel_gateway_executions_waiting"
+        )
+
+    until(lambda: under_way() == (0, 0))
+    path, body = f"/v1/sessions/{session}/execute", {"code": WAITS, "timeout": 60}
+    with ThreadPoolExecutor(3) as clients:
+        cells = [clients.submit(gateway.call, "POST", path, json=body) for _ in range(3)]
+        until(lambda: under_way() == (1, 2))
+        write(gateway, session, "go")
+        assert [cell.result().status_code for cell in cells] == [200] * 3
+    until(lambda: under_way() == (0, 0))
+    gateway.call("DELETE", f"/v1/sessions/{session}")
+
+
+def test_the_process_and_its_loop_are_measured(gateway: Gateway) -> None:
+    assert metric(gateway, "process_resident_memory_bytes") > 1e6
+    assert 0 < metric(gateway, "process_open_fds") < metric(gateway, "process_max_fds")
+    before = metric(gateway, "kernel_gateway_loop_lag_seconds_count")
+    until(lambda: metric(gateway, "kernel_gateway_loop_lag_seconds_count") > before)
+    assert metric(gateway, "kernel_gateway_trouble", code="SB001") == 0
+
+
+def test_trouble_is_told_by_its_code() -> None:
+    metrics = Metrics()
+    for trouble in (NotInitialized(), BackendUnavailable(), None):
+        metrics.trouble_is(trouble)
+        families = text_string_to_metric_families(generate_latest(metrics.registry).decode())
+        samples = {sample.name: sample for family in families for sample in family.samples}
+        assert samples["kernel_gateway_ready"].value == (trouble is None)
+        told = samples.get("kernel_gateway_trouble")
+        assert (told.labels if told else {}) == ({"code": trouble.code} if trouble else {})
+
+
+async def test_a_cell_that_cannot_be_audited_is_counted(tmp_path: Path) -> None:
+    service = Service(Settings.model_validate({"isolation": "process", "state_dir": tmp_path}))
+    key, request = SessionKey("acme", "s"), ExecuteRequest("1")
+    counted = "kernel_gateway_audit_failures_total"
+    service.journal.ended(key, service.journal.begins(key, "python", request), request, None)
+    assert service.metrics.registry.get_sample_value(counted) == 0
+    service.audit.close()
+    with capture_logs(), pytest.raises(AuditUnavailable):
+        service.journal.begins(key, "python", request)
+    assert service.metrics.registry.get_sample_value(counted) == 1
+    await service.stop()
+
+
+# -- labels ----------------------------------------------------------------------------------------------------
+
+
+def codes(error: type[SessionError] = SessionError) -> set[str]:
+    """The codes of all failures there are."""
+    return {error.code}.union(*map(codes, error.__subclasses__()))
+
+
+CLOSED: dict[str, set[str]] = {
+    "code": codes(),
+    "dialect": {dialect.name for dialect in DIALECTS} | {"none"},
+    "language": {"python", "javascript"},
+    "method": {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "other"},
+    "result": {"hit", "miss"},
+    "state": set(State),
+    "status": set(Status) | {f"{hundred}xx" for hundred in range(1, 6)},
+}
+
+HOSTILE = ["a.b-c_d", "x" * 64, "le", "kernel_gateway_ready", "__name__", "0", "..-..", "NaN"]
+UNNAMED = ['{x="1"}', "%0akernel_gateway_ready%200", "a%22b", "..%2f..%2fetc", "%00", "é", "x" * 2000]
+TENANT = "tenant.of_4711"
+
+
+def test_all_labels_are_of_closed_sets_whatever_clients_call_things() -> None:
+    key = "key-of-the-tenant-0001"
+    with gateways.gateway("process", keys=f"{TENANT}:{key}", pool_size="0") as gateway:
+
+        def call(method: str, path: str, **options: Any) -> int:
+            headers = {"Authorization": f"Bearer {key}"} | options.pop("headers", {})
+            return gateway.call(method, path, tenant=None, headers=headers, **options).status_code
+
+        for name in HOSTILE[:2]:
+            body = {"code": "1/0", "idempotency_key": name}
+            assert call("POST", f"/v1/sessions/{name}/execute", headers={"X-Request-Id": name}, json=body) == 200
+        assert call("POST", f"/v1/sessions/{HOSTILE[0]}/execute", json={"code": "while 1: pass", "timeout": 0.2}) == 200
+        assert call("POST", f"/v1/sessions/{HOSTILE[0]}/execute", json={"code": "import os; os._exit(1)"}) == 200
+        for name in HOSTILE + UNNAMED:
+            for path in (f"/v1/sessions/{name}", f"/api/kernels/{name}", f"/sandboxes/{name}", f"/{name}"):
+                for method in ("GET", "BREW", "kernel_gateway_ready"):
+                    call(method, path)
+            call("POST", "/v1/sessions", json={"name": name, "language": name})
+            call("POST", "/api/kernels", json={"name": name})
+            call("GET", "/v1/sessions", headers={"Host": "localhost", "X-API-Key": name.encode()})
+        families = list(text_string_to_metric_families(scraped(gateway)))
+    samples = [sample for family in families for sample in family.samples]
+    labels = {(name, told) for sample in samples for name, told in sample.labels.items() if name != "le"}
+    assert {name for name, _ in labels} <= set(CLOSED)
+    assert {(name, told) for name, told in labels if told not in CLOSED[name]} == set()
+    assert {("method", "other"), ("dialect", "none"), ("status", "timeout"), ("code", "SB022")} <= labels
+    assert all(float(sample.labels["le"]) > 0 for sample in samples if "le" in sample.labels)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from http.client import HTTPConnection
@@ -17,6 +16,8 @@ import pytest
 from kernel_gateway.dialects.native.models import Result
 from tests.gateways import KEYS, Gateway, text_of
 from tests.kernel_gateway.wire import (
+    DAWDLES,
+    ENDS_FIRST,
     HANGS,
     NDJSON,
     SERVER_SENT,
@@ -38,6 +39,7 @@ from tests.kernel_gateway.wire import (
 # -- state -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.gate
 def test_a_session_is_made_on_first_use_and_keeps_its_variables(gateway: Gateway, session: str) -> None:
     assert failure(gateway.call("GET", f"/v1/sessions/{session}")) == (404, "SB011")
     first = gateway.execute(session, "x = 40")
@@ -47,6 +49,7 @@ def test_a_session_is_made_on_first_use_and_keeps_its_variables(gateway: Gateway
     assert gateway.call("GET", f"/v1/sessions/{session}").json()["state"] == "idle"
 
 
+@pytest.mark.gate
 def test_two_tenants_have_two_kernels_under_one_name(gateway: Gateway, session: str) -> None:
     gateway.execute(session, "secret = 'of alice'", tenant="alice")
     assert gateway.text(session, "'secret' in globals()", tenant="bob") == "False"
@@ -54,6 +57,7 @@ def test_two_tenants_have_two_kernels_under_one_name(gateway: Gateway, session: 
     assert gateway.text(session, "secret", tenant="alice") == "'of alice'"
 
 
+@pytest.mark.gate
 def test_twenty_concurrent_first_requests_make_one_kernel(gateway: Gateway, session: str) -> None:
     code = "import uuid; token = globals().setdefault('token', uuid.uuid4().hex); print(token)"
     with ThreadPoolExecutor(20) as clients:
@@ -169,7 +173,9 @@ def test_a_cell_that_is_not_stored_neither_counts_nor_stands_in_the_notebook(gat
 @process_only
 def test_text_that_is_no_unicode_harms_nobody(gateway: Gateway, code: str) -> None:
     reply = gateway.execute(SHARED, code)
+    assert (reply["status"], reply["state"]) == ("ok", "preserved")
     assert is_valid_nbformat(reply["outputs"])
+    assert "\ufffd" in text_of(reply)
     assert gateway.text(SHARED, "'goes on'") == "'goes on'"
 
 
@@ -211,6 +217,108 @@ def test_a_cell_with_a_key_outlives_its_client(gateway: Gateway, session: str) -
     assert (ran["status"], text_of(ran), ran["replayed"]) == ("ok", "done\n", True)
 
 
+# -- streams that are picked up --------------------------------------------------------------------------------
+
+COUNTS_ON = """
+import pathlib, time
+for number in range(6):
+    print(number, flush=True)
+    while number < 5 and not pathlib.Path(f"go-{number}").exists(): time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize("media_type", [NDJSON, SERVER_SENT])
+def test_a_stream_that_breaks_is_picked_up_with_nothing_twice_and_nothing_missing(
+    gateway: Gateway, session: str, media_type: str
+) -> None:
+    cell: dict[str, Any] = {"code": COUNTS_ON, "media_type": media_type, "idempotency_key": "k", "timeout": 60}
+    heard: list[dict[str, Any]] = []
+    for ends_with in ("0\n", "1\n", "3\n"):
+        with streamed(gateway, session, seen=heard[-1]["id"] if heard else None, **cell) as events:
+            for event in events:
+                heard.append(event)
+                said = event.get("output", {}).get("text", "")
+                if said == ends_with:
+                    break
+                if said:
+                    write(gateway, session, f"go-{said.strip()}")  # nothing but this makes it go on
+        write(gateway, session, f"go-{ends_with.strip()}")  # what is said now, nobody hears
+    with streamed(gateway, session, seen=heard[-1]["id"], **cell) as events:
+        for event in events:
+            heard.append(event)
+            if said := event.get("output", {}).get("text", ""):
+                write(gateway, session, f"go-{said.strip()}")
+    assert [event["id"] for event in heard] == list(range(1, len(heard) + 1))
+    assert "".join(event["output"]["text"] for event in heard if event["type"] == "output") == "0\n1\n2\n3\n4\n5\n"
+    assert (heard[-1]["type"], heard[-1]["status"], heard[-1]["replayed"]) == ("result", "ok", True)
+    for seen in (0, 3, len(heard) - 1):  # and once more when it has ended
+        with streamed(gateway, session, seen=seen, **cell) as events:
+            assert list(events) == heard[seen:]
+    assert gateway.text(session, "number") == "5"
+
+
+@process_only
+def test_another_client_with_the_key_sees_it_from_the_beginning_while_it_runs(gateway: Gateway, session: str) -> None:
+    code = "print('first', flush=True)\n" + WAITS + "print('last')"
+    with streamed(gateway, session, code, idempotency_key="k") as one:
+        heard = [next(one), next(one)]
+        with streamed(gateway, session, code, idempotency_key="k") as other:
+            assert [next(other), next(other)] == heard
+            write(gateway, session, "go")
+            rest, again = list(one), list(other)
+    assert [event["type"] for event in rest] == ["output", "result"]
+    assert again == [rest[0], rest[1] | {"replayed": True}]
+
+
+@process_only
+@pytest.mark.parametrize(
+    ("headers", "body"),
+    [
+        ({"Last-Event-ID": "one"}, {"idempotency_key": "k"}),
+        ({"Last-Event-ID": "-1"}, {"idempotency_key": "k"}),
+        ({"Last-Event-ID": ""}, {"idempotency_key": "k"}),
+        ({"Last-Event-ID": "9" * 10}, {"idempotency_key": "k"}),
+        ({"Last-Event-ID": "4"}, {"idempotency_key": "k"}),
+        ({"Last-Event-ID": "0"}, {"idempotency_key": "never given"}),
+        ({"Last-Event-ID": "0"}, {}),
+        ({}, {"idempotency_key": "k", "on_disconnect": "interrupt"}),
+        ({}, {"on_disconnect": "explode"}),
+    ],
+)
+def test_what_cannot_be_picked_up_is_refused_and_nothing_runs(
+    gateway: Gateway, session: str, headers: dict[str, str], body: dict[str, str]
+) -> None:
+    path, code = f"/v1/sessions/{session}/execute", "n = globals().get('n', 0) + 1; n"
+    assert gateway.text(session, code, idempotency_key="k") == "1"
+    assert failure(gateway.call("POST", path, headers=headers, json={"code": code} | body)) == (400, "SB002")
+    again = gateway.call("POST", path, headers={"Last-Event-ID": "2"}, json={"code": code, "idempotency_key": "k"})
+    assert (again.status_code, text_of(again.json())) == (200, "1")  # the control
+    assert gateway.text(session, "n") == "1"
+
+
+@process_only
+def test_who_comes_back_to_a_session_that_is_gone_makes_none(gateway: Gateway, session: str) -> None:
+    path, body = f"/v1/sessions/{session}/execute", {"code": "1", "idempotency_key": "k"}
+    assert failure(gateway.call("POST", path, headers={"Last-Event-ID": "0"}, json=body)) == (404, "SB011")
+    assert failure(gateway.call("GET", f"/v1/sessions/{session}")) == (404, "SB011")
+
+
+@process_only
+def test_what_is_no_longer_kept_of_a_stream_comes_in_its_result(gateway: Gateway, session: str) -> None:
+    gateway.call("POST", "/v1/sessions", json={"name": session, "limits": {"output": "2k"}}).raise_for_status()
+    code = "import time\nfor number in range(50): print(number, flush=True); time.sleep(0.005)"
+    with streamed(gateway, session, code, idempotency_key="k") as events:
+        *heard, result = list(events)
+    assert "outputs" not in result
+    assert heard[-1]["id"] > 25
+    with streamed(gateway, session, code, seen=1, idempotency_key="k") as events:
+        (alone,) = list(events)
+    assert (alone["id"], alone["type"], alone["replayed"]) == (result["id"], "result", True)
+    assert text_of(alone) == "".join(f"{number}\n" for number in range(50))
+    with streamed(gateway, session, code, seen=heard[-2]["id"], idempotency_key="k") as events:
+        assert list(events) == [heard[-1], result | {"replayed": True}]
+
+
 # -- input -----------------------------------------------------------------------------------------------------
 
 
@@ -222,10 +330,8 @@ def test_input_is_answered_in_order_and_then_ends(gateway: Gateway) -> None:
 
 
 def test_input_without_answers_is_an_immediate_error(gateway: Gateway) -> None:
-    began = time.monotonic()
     reply = gateway.execute(SHARED, "input('anybody? ')", timeout=60)
     assert only(reply, "error")["ename"] == "StdinNotImplementedError"
-    assert time.monotonic() - began < 10
 
 
 # -- streams ---------------------------------------------------------------------------------------------------
@@ -253,7 +359,8 @@ def test_a_stream_has_the_same_outputs_one_by_one(gateway: Gateway, media_type: 
         events = list(stream)
     outputs = [event["output"] for event in events if event["type"] == "output"]
     assert list(map(without_count, outputs)) == list(map(without_count, whole["outputs"]))
-    assert events[-1].keys() == whole.keys() - {"outputs"} | {"type"}
+    assert events[-1].keys() == whole.keys() - {"outputs"} | {"type", "id"}
+    assert [event["id"] for event in events] == list(range(1, len(events) + 1))
     assert (events[-1]["type"], events[-1]["status"]) == ("result", "ok")
 
 
@@ -280,6 +387,7 @@ def test_what_is_refused_is_refused_in_a_stream_as_well(gateway: Gateway) -> Non
 # -- interruption and deadlines --------------------------------------------------------------------------------
 
 
+@pytest.mark.gate
 def test_an_interrupt_ends_the_cell_and_keeps_the_variables(gateway: Gateway, session: str) -> None:
     gateway.execute(session, "x = 1")
     assert gateway.call("POST", f"/v1/sessions/{session}/interrupt").json() == {"interrupted": False}
@@ -294,6 +402,18 @@ def test_an_interrupt_ends_the_cell_and_keeps_the_variables(gateway: Gateway, se
     assert gateway.text(session, "x") == "1"
 
 
+def test_an_interrupt_that_comes_late_does_not_hit_the_next_cell(gateway: Gateway, session: str) -> None:
+    gateway.execute(session, DAWDLES)
+    with ThreadPoolExecutor(1) as client:
+        cell = client.submit(gateway.execute, session, ENDS_FIRST)
+        until(lambda: gateway.call("GET", f"/v1/sessions/{session}").json()["state"] == "busy")
+        assert gateway.call("POST", f"/v1/sessions/{session}/interrupt").json() == {"interrupted": True}
+        assert cell.result()["status"] == "ok"
+    assert gateway.execute(session, "time.sleep(1)")["status"] == "ok"
+    assert gateway.text(session, "taken") == "1"
+
+
+@pytest.mark.gate
 def test_a_cell_past_its_deadline_is_interrupted_and_the_variables_are_kept(gateway: Gateway, session: str) -> None:
     gateway.execute(session, "x = 1")
     reply = gateway.execute(session, "print('so far', flush=True)\nwhile True: pass", timeout=0.5)
@@ -304,6 +424,7 @@ def test_a_cell_past_its_deadline_is_interrupted_and_the_variables_are_kept(gate
     assert (text_of(after), after["state"]) == ("1", "preserved")
 
 
+@pytest.mark.gate
 def test_a_cell_that_ignores_interrupts_costs_the_state_and_that_is_said_once(gateway: Gateway, session: str) -> None:
     stubborn = "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: time.sleep(1)"
     gateway.execute(session, "x = 1")
@@ -323,11 +444,10 @@ def assert_lost_once(gateway: Gateway, session: str) -> None:
 # -- death and restart -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.gate
 def test_a_kernel_that_dies_is_reported_at_once_and_replaced(gateway: Gateway, session: str) -> None:
     gateway.execute(session, "x = 1")
-    began = time.monotonic()
     reply = gateway.execute(session, "import os; print('last words', flush=True); os._exit(1)", timeout=60)
-    assert time.monotonic() - began < 3
     assert (reply["status"], reply["state"], reply["error"]["code"]) == ("died", "lost", "SB010")
     assert_lost_once(gateway, session)
 
@@ -338,6 +458,7 @@ def test_a_kernel_that_dies_between_two_cells_is_replaced_as_well(gateway: Gatew
     assert_lost_once(gateway, session)
 
 
+@pytest.mark.gate
 def test_a_restart_keeps_the_files_and_is_told_once(gateway: Gateway, session: str) -> None:
     gateway.execute(session, "x = 1")
     write(gateway, session, "kept.txt", b"kept")
@@ -363,31 +484,72 @@ def test_a_restart_ends_the_cell_that_runs(gateway: Gateway, session: str) -> No
 # -- clients that leave ----------------------------------------------------------------------------------------
 
 
+INTERRUPT = {"on_disconnect": "interrupt"}
 LEAVES = f"try:\n{indent(HANGS, '    ')}except KeyboardInterrupt:\n    left = True"
 
 
 @pytest.mark.parametrize("accept", ["application/json", "application/x-ndjson"])
-def test_a_client_that_leaves_interrupts_its_cell_and_nothing_else(gateway: Gateway, session: str, accept: str) -> None:
+def test_a_client_that_leaves_may_interrupt_its_cell_and_nothing_else(
+    gateway: Gateway, session: str, accept: str
+) -> None:
     gateway.execute(session, "x = 1")
     with closing(HTTPConnection(urlsplit(gateway.url).netloc, timeout=60)) as client:
         headers = {"Authorization": f"Bearer {KEYS['alice']}", "Accept": accept}
-        client.request("POST", f"/v1/sessions/{session}/execute", json.dumps({"code": LEAVES, "timeout": 60}), headers)
+        body = json.dumps({"code": LEAVES, "timeout": 60} | INTERRUPT)
+        client.request("POST", f"/v1/sessions/{session}/execute", body, headers)
         until(lambda: exists(gateway, session, "begun"))
-    began = time.monotonic()
     reply = gateway.execute(session, "x, left")
     assert (text_of(reply), reply["state"]) == ("(1, True)", "preserved")
-    assert time.monotonic() - began < 5
 
 
 @process_only
-def test_a_client_that_leaves_before_its_turn_has_run_nothing(gateway: Gateway, session: str) -> None:
+def test_a_client_that_leaves_may_interrupt_what_speaks_all_the_time(gateway: Gateway, session: str) -> None:
+    speaks = "import time\ntry:\n    while True: print('more', flush=True); time.sleep(0.01)\n"
+    code = speaks + "except KeyboardInterrupt: left = True"
+    with streamed(gateway, session, code, timeout=60, on_disconnect="interrupt") as events:
+        assert [next(events)["type"] for _ in range(3)] == ["started", "output", "output"]
+    assert gateway.text(session, "left") == "True"
+
+
+@pytest.mark.parametrize("accept", ["application/json", "application/x-ndjson"])
+def test_a_client_that_leaves_does_not_end_its_cell(gateway: Gateway, session: str, accept: str) -> None:
+    gateway.execute(session, "x = 1")
+    cells = ["pathlib.Path('begun').touch(); " + WAITS + "print('unseen', flush=True); x = 2", "x += 1"]
+    headers = {"Authorization": f"Bearer {KEYS['alice']}", "Accept": accept}
+    for code in cells:  # the second waits for its turn, and gets it
+        with closing(HTTPConnection(urlsplit(gateway.url).netloc, timeout=60)) as client:
+            client.request(
+                "POST", f"/v1/sessions/{session}/execute", json.dumps({"code": "import pathlib\n" + code}), headers
+            )
+            until(lambda: exists(gateway, session, "begun"))
+    write(gateway, session, "go")
+    until(lambda: len(gateway.call("GET", f"/v1/sessions/{session}/notebook").json()["cells"]) == 3)
+    reply = gateway.execute(session, "x")
+    assert (text_of(reply), reply["state"]) == ("3", "preserved")
+    cells = gateway.call("GET", f"/v1/sessions/{session}/notebook").json()["cells"]
+    assert "".join(cells[1]["outputs"][0]["text"]) == "unseen\n"
+
+
+@process_only
+def test_a_cell_without_its_client_ends_at_its_deadline(gateway: Gateway, session: str) -> None:
+    gateway.execute(session, "x = 1")
+    with streamed(gateway, session, LEAVES, timeout=1) as events:
+        assert next(events)["type"] == "started"
+    assert gateway.text(session, "x, left") == "(1, True)"
+
+
+@process_only
+def test_a_client_that_leaves_before_its_turn_may_have_run_nothing(gateway: Gateway, session: str) -> None:
+    path = f"/v1/sessions/{session}/execute"
     headers = {"Authorization": f"Bearer {KEYS['alice']}"}
     with streamed(gateway, session, WAITS, timeout=60) as events:
         assert next(events)["type"] == "started"
         for number in range(20):
             with closing(HTTPConnection(urlsplit(gateway.url).netloc, timeout=60)) as client:
-                body = json.dumps({"code": f"ran_{number} = True"})
-                client.request("POST", f"/v1/sessions/{session}/execute", body, headers)
+                body = json.dumps({"code": f"ran_{number} = True"} | INTERRUPT)
+                client.request("POST", path, body, headers)
+        # That they have left is heard of one by one, and the cell below must not end before.
+        until(lambda: sum(record.get("path") == path for record in gateway.logged()) == 20)
         write(gateway, session, "go")
         assert list(events)[-1]["status"] == "ok"
     assert gateway.text(session, "[name for name in globals() if name.startswith('ran_')]") == "[]"

@@ -103,12 +103,10 @@ def test_an_upload_that_breaks_off_changes_nothing(gateway: Gateway, folder: str
 
 def test_a_download_that_breaks_off_costs_nobody_anything(gateway: Gateway, folder: str) -> None:
     gateway.execute(SHARED, f"open('{folder}/large', 'wb').truncate(50 * 2**20)")
-    before = gateway.memory()
     for _ in range(3):
         with gateway.call("GET", f"{FILES}{folder}/large", stream=True) as response:
             assert next(response.iter_content(1000)) == bytes(1000)
     assert gateway.text(SHARED, "'goes on'") == "'goes on'"
-    assert gateway.memory() - before < 32 * MIB
 
 
 # -- what is not there or no file ------------------------------------------------------------------------------

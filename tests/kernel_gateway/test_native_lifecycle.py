@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import resource
 import signal
 import stat
 import subprocess
@@ -26,19 +27,18 @@ from tests.kernel_gateway.wire import HANGS, WAITS, children, exists, failure, p
 # -- admission -------------------------------------------------------------------------------------------------
 
 
-@process_only
-def test_the_eleventh_cell_at_a_time_is_one_too_many(gateway: Gateway, session: str) -> None:
-    gateway.execute(session, "")
-    path, body = f"/v1/sessions/{session}/execute", {"code": WAITS, "timeout": 60}
-    with ThreadPoolExecutor(11) as clients:
+def test_the_eleventh_cell_at_a_time_is_one_too_many() -> None:
+    with gateways.gateway("process", queue_timeout="1") as gateway, ThreadPoolExecutor(11) as clients:
+        gateway.execute("s", "")
+        path, body = "/v1/sessions/s/execute", {"code": WAITS, "timeout": 60}
         cells = [clients.submit(gateway.call, "POST", path, json=body) for _ in range(11)]
         refused = next(as_completed(cells)).result()
         assert failure(refused) == (429, "SB008")
         assert int(refused.headers["Retry-After"]) >= 1
-        assert gateway.text(session, "'another tenant'", tenant="bob") == "'another tenant'"
-        write(gateway, session, "go")
+        assert gateway.text("s", "'another tenant'", tenant="bob") == "'another tenant'"
+        write(gateway, "s", "go")
         assert sorted(cell.result().status_code for cell in cells) == [200] * 10 + [429]
-    assert gateway.text(session, "'room again'") == "'room again'"
+        assert gateway.text("s", "'room again'") == "'room again'"
 
 
 @pytest.fixture(scope="module")
@@ -115,16 +115,17 @@ def test_a_session_has_a_lifetime_however_busy_it_is() -> None:
 # -- the end ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 def test_sigterm_ends_all_of_it_and_leaves_nothing(isolation: str) -> None:
-    with gateways.gateway(isolation) as gateway, ThreadPoolExecutor(1) as client:
+    with gateways.gateway(isolation, drain_timeout="1") as gateway, ThreadPoolExecutor(1) as client:
         cell = client.submit(gateway.execute, "busy", HANGS, timeout=60)
         until(lambda: exists(gateway, "busy", "begun"))
         began = set(children(gateway.process.pid))
         gateway.process.send_signal(signal.SIGTERM)
         reply = cell.result()
-        assert gateway.process.wait(30) == 0
-        assert (reply["status"], reply["state"], reply["error"]["code"]) == ("died", "lost", "SB013")
+        assert gateway.process.wait(60) == 0
+        assert (reply["status"], reply["state"], reply["error"]) == ("interrupted", "preserved", None)
         assert [pid for pid in began if Path(f"/proc/{pid}").exists()] == []
         assert [entry for entry in gateway.logged() if entry["level"] in {"error", "critical"}] == []
         if isolation == "docker":
@@ -147,6 +148,18 @@ def test_kernels_do_not_outlive_a_gateway_that_is_killed() -> None:
         gateway.process.kill()
         gateway.process.wait()
         until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in began))
+
+
+def test_it_may_open_as_much_as_the_system_lets_it_and_its_kernels_as_much_as_usual() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(1024, hard), hard))  # as a user's shell has it
+    try:
+        with gateways.gateway("process", pool_size="0") as gateway:
+            assert resource.prlimit(gateway.process.pid, resource.RLIMIT_NOFILE) == (hard, hard)
+            seen = gateway.text("s", "import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE))")
+            assert seen == f"{(min(1024, hard), hard)}\n"
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 # -- the beginning ---------------------------------------------------------------------------------------------

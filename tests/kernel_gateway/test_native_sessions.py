@@ -48,6 +48,7 @@ def test_a_session_is_made_described_listed_and_ended(gateway: Gateway, session:
         assert failure(gateway.call(method, f"/v1/sessions/{session}")) == (404, "SB011")
 
 
+@pytest.mark.gate
 def test_who_comes_back_to_an_ended_session_is_told_once_that_its_state_is_lost(gateway: Gateway, session: str) -> None:
     gateway.execute(session, "x = 1")
     gateway.call("DELETE", f"/v1/sessions/{session}")
@@ -87,6 +88,7 @@ def test_a_language_has_aliases_and_an_unknown_one_is_refused_with_those_there_a
 # -- limits and environment ------------------------------------------------------------------------------------
 
 
+@pytest.mark.gate
 def test_limits_can_be_lowered(gateway: Gateway, session: str) -> None:
     asked = {"memory": "256m", "cpus": 0.5, "processes": 48, "disk": 8 * MIB, "output": "1m"}
     limits = create(gateway, name=session, limits=asked, idle_timeout=60)["limits"]

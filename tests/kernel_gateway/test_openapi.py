@@ -84,8 +84,15 @@ def test_each_operation_is_described_in_full(operation: Operation) -> None:
 
 def test_every_field_that_a_client_sends_refuses_others() -> None:
     schemas = described()["components"]["schemas"]
-    for name in ("CreateSession", "Execute", "LimitsBody"):
+    for name in ("CreateKey", "CreateSession", "Execute", "LimitsBody"):
         assert schemas[name]["additionalProperties"] is False
+
+
+def test_it_tells_how_a_stream_is_picked_up_and_what_becomes_of_a_cell_without_its_client() -> None:
+    parameters = described()["paths"]["/v1/sessions/{name}/execute"]["post"]["parameters"]
+    assert {each["name"] for each in parameters if each["in"] == "header"} == {"Last-Event-ID", "X-Request-Id"}
+    field = described()["components"]["schemas"]["Execute"]["properties"]["on_disconnect"]
+    assert (field["enum"], field["default"]) == (["continue", "interrupt"], "continue")
 
 
 def test_it_is_served_to_everybody(started: Callable[[str], Gateway]) -> None:

@@ -41,6 +41,7 @@ def serves_nothing_and_says_why(gateway: Gateway, code: str, word: str) -> None:
     assert b"kernel_gateway_ready 0.0" in gateway.call("GET", "/metrics", tenant=None).content
 
 
+@pytest.mark.gate
 @pytest.mark.engine
 def test_with_all_of_it_there_the_gateway_is_ready(started: Callable[[str], Gateway]) -> None:
     gateway = started("docker")

@@ -8,7 +8,7 @@ import re
 import struct
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPMessage
@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 import nbformat
 import pytest
 from nbformat import v4
+from prometheus_client.parser import text_string_to_metric_families
 
 from kernel_gateway.dialects.native.models import Failure
 from tests.gateways import KEYS, Gateway
@@ -36,6 +37,19 @@ process_only = pytest.mark.parametrize("gateway", ["process"], indirect=True)
 WAITS = "import pathlib, time\nwhile not pathlib.Path('go').exists(): time.sleep(0.01)\n"
 #: a cell that runs until it is interrupted, and tells that it has begun by the file `begun`
 HANGS = "import pathlib, time\npathlib.Path('begun').touch()\ntime.sleep(300)\n"
+#: from now on the kernel takes half a second from an interrupt's message to the interrupt
+DAWDLES = """
+import asyncio, time
+handlers, taken = get_ipython().kernel.control_handlers, 0
+async def dawdle(*request, interrupt=handlers['interrupt_request']):
+    global taken
+    taken += 1
+    await asyncio.sleep(0.5)
+    await interrupt(*request)
+handlers['interrupt_request'] = dawdle
+"""
+#: a cell that ends when such a message was taken
+ENDS_FIRST = "print('begun', flush=True)\nwhile not taken: time.sleep(0.01)\n"
 
 
 class Response(Protocol):
@@ -99,7 +113,7 @@ def failure(response: Response) -> tuple[int, str]:
     return response.status_code, Failure.model_validate_json(response.content).error.code
 
 
-def until(condition: Callable[[], T], seconds: float = 15.0) -> T:
+def until(condition: Callable[[], T], seconds: float = 60.0) -> T:
     """What `condition` gives as soon as it is true."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
@@ -108,15 +122,29 @@ def until(condition: Callable[[], T], seconds: float = 15.0) -> T:
     return value
 
 
+def scraped(gateway: Gateway) -> str:
+    """What `/metrics` says, which needs no key."""
+    response = gateway.call("GET", "/metrics", tenant=None)
+    assert response.status_code == 200
+    assert response.headers["Content-Type"].startswith("text/plain; version=")
+    return response.text
+
+
+def metric(gateway: Gateway, name: str, **labels: str) -> float:
+    """One sample; 0 when there is none yet."""
+    samples = [sample for family in text_string_to_metric_families(scraped(gateway)) for sample in family.samples]
+    return next((sample.value for sample in samples if (sample.name, sample.labels) == (name, labels)), 0.0)
+
+
 @contextmanager
 def streamed(
-    gateway: Gateway, session: str, code: str, media_type: str = NDJSON, **fields: Any
+    gateway: Gateway, session: str, code: str, media_type: str = NDJSON, seen: int | None = None, **fields: Any
 ) -> Iterator[Iterator[dict[str, Any]]]:
-    """A cell's events as they come, in either form. Leaving early closes the connection."""
+    """A cell's events as they come, in either form, after those seen. Leaving early closes the connection."""
     with gateway.call(
         "POST",
         f"/v1/sessions/{session}/execute",
-        headers={"Accept": media_type},
+        headers={"Accept": media_type} | ({} if seen is None else {"Last-Event-ID": str(seen)}),
         json={"code": code, **fields},
         stream=True,
     ) as response:
@@ -129,10 +157,10 @@ def streamed(
 def _server_sent(lines: Iterator[bytes]) -> Iterator[dict[str, Any]]:
     """The events of a server-sent stream, each of which must be of the kind it says. Source: WHATWG HTML, 9.2."""
     for line in lines:
-        kind, data, end = line, next(lines), next(lines)
+        name, kind, data, end = line, next(lines), next(lines), next(lines)
         event = json.loads(data.removeprefix(b"data: "))
         assert (kind.decode(), end) == (f"event: {event['type']}", b"")
-        yield event
+        yield {"id": int(name.removeprefix(b"id: "))} | event
 
 
 def exists(gateway: Gateway, session: str, path: str) -> bool:
@@ -183,7 +211,12 @@ def others(gateway: Gateway) -> int:
 
 
 def children(pid: int) -> list[int]:
-    return [int(child) for path in Path(f"/proc/{pid}/task").glob("*/children") for child in path.read_text().split()]
+    """The processes that a process has started, whichever of its threads did."""
+    found: list[int] = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended just now
+            found += map(int, path.read_text().split())
+    return found
 
 
 def _command(pid: int) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -66,7 +67,7 @@ def launch(tmp_path: Path) -> Iterator[Launch]:
 def report(tmp_path: Path, name: str = "report") -> str:
     """What the script has written to a file, once it has."""
     path = tmp_path / name
-    for _ in range(500):
+    for _ in range(3000):
         if path.exists() and (text := path.read_text()).endswith("\n"):
             return text.strip()
         time.sleep(0.01)
@@ -83,7 +84,7 @@ def runs(pid: str) -> bool:
 
 def ends(condition: Callable[[], bool]) -> bool:
     """Whether something stops to hold within seconds."""
-    for _ in range(300):
+    for _ in range(3000):
         if not condition():
             return True
         time.sleep(0.01)
@@ -95,16 +96,16 @@ def ends(condition: Callable[[], bool]) -> bool:
 
 @pytest.mark.parametrize("code", [0, 1, 42, 255])
 def test_a_kernel_s_exit_code_is_the_launcher_s(launch: Launch, code: int) -> None:
-    assert launch(f"exit {code}").wait(5) == code
+    assert launch(f"exit {code}").wait(60) == code
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM])
 def test_a_signal_that_ends_the_kernel_is_told_as_shells_do(launch: Launch, number: signal.Signals) -> None:
-    assert launch(f"kill -{number.value} $$").wait(5) == 128 + number
+    assert launch(f"kill -{number.value} $$").wait(60) == 128 + number
 
 
 def test_a_kernel_that_is_not_there_ends_at_once(launch: Launch) -> None:
-    assert launch("", argv=["/no/such/program"]).wait(5) == 127
+    assert launch("", argv=["/no/such/program"]).wait(60) == 127
 
 
 @pytest.mark.parametrize(("cwd", "where"), [("", "."), ("a/b", "a/b"), ("file", "."), ("file/under", ".")])
@@ -112,7 +113,7 @@ def test_the_kernel_starts_where_it_is_told_or_in_the_workspace(
     launch: Launch, tmp_path: Path, cwd: str, where: str
 ) -> None:
     (tmp_path / "file").touch()
-    assert launch(f"pwd > {tmp_path}/seen", cwd=cwd).wait(10) == 0
+    assert launch(f"pwd > {tmp_path}/seen", cwd=cwd).wait(60) == 0
     assert (tmp_path / "seen").read_text().strip() == str((tmp_path / where).resolve())
 
 
@@ -153,7 +154,7 @@ def test_without_a_kernel_it_stays_and_does_nothing(hold: subprocess.Popen[bytes
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_without_a_kernel_a_signal_is_its_end(hold: subprocess.Popen[bytes], number: signal.Signals) -> None:
     hold.send_signal(number)
-    assert hold.wait(5) == 0
+    assert hold.wait(60) == 0
 
 
 def test_without_a_kernel_orphans_are_taken_care_of_too(launch: Launch, tmp_path: Path) -> None:
@@ -179,14 +180,14 @@ def test_a_signal_is_passed_on(launch: Launch, tmp_path: Path, name: str) -> Non
     process = launch(f"trap 'exit 7' {name}; echo ready > report; while :; do sleep 0.01; done")
     report(tmp_path)
     process.send_signal(getattr(signal, f"SIG{name}"))
-    assert process.wait(5) == 7
+    assert process.wait(60) == 7
 
 
 def test_a_signal_also_reaches_what_the_kernel_waits_for(launch: Launch, tmp_path: Path) -> None:
     process = launch("trap : INT; sh -c 'echo $$ > report; exec sleep 1000'; exit 3")
     child = report(tmp_path)
     process.send_signal(signal.SIGINT)
-    assert process.wait(5) == 3
+    assert process.wait(60) == 3
     assert not runs(child)
 
 
@@ -197,7 +198,7 @@ def test_the_launcher_outlives_the_signals_it_passes_on(launch: Launch, tmp_path
     report(tmp_path)
     process.send_signal(signal.SIGINT)
     report(tmp_path, "caught")
-    assert process.wait(5) == 4
+    assert process.wait(60) == 4
 
 
 # -- processes -------------------------------------------------------------------------------------------------
@@ -214,8 +215,19 @@ def test_orphans_are_taken_care_of(launch: Launch, tmp_path: Path) -> None:
 
 def test_what_the_kernel_has_started_ends_with_it(launch: Launch, tmp_path: Path) -> None:
     process = launch("sleep 1000 & echo $! > report; exit 0")
-    assert process.wait(5) == 0
+    assert process.wait(60) == 0
     assert ends(lambda: runs(report(tmp_path)))
+
+
+def test_a_launcher_whose_gateway_has_ended_already_starts_nothing(launch: Launch, tmp_path: Path) -> None:
+    gone = subprocess.Popen(["/bin/true"])
+    gone.wait()
+    began = "echo began >> begun; sleep 60"
+    process = launch(began, program=[*LAUNCHER, str(gone.pid)])
+    assert process.wait(60) == 128 + signal.SIGKILL
+    assert not (tmp_path / "connection.json").exists()
+    launch(began, program=[*LAUNCHER, str(os.getpid())])  # the control: its gateway lives
+    assert report(tmp_path, "begun") == "began"
 
 
 def test_the_kernel_does_not_outlive_the_launcher(launch: Launch, tmp_path: Path) -> None:
@@ -236,11 +248,11 @@ def test_the_kernel_s_environment_is_the_one_of_the_handshake(launch: Launch, tm
 
 
 def test_the_connection_file_is_private_and_not_overwritten(launch: Launch, tmp_path: Path) -> None:
-    assert launch("cat connection.json > report; echo >> report").wait(5) == 0
+    assert launch("cat connection.json > report; echo >> report").wait(60) == 0
     assert json.loads(report(tmp_path)) == {"key": "secret"}
     assert (tmp_path / "connection.json").stat().st_mode & 0o777 == 0o600
     (tmp_path / "report").unlink()
-    assert launch("echo again > report").wait(5) != 0
+    assert launch("echo again > report").wait(60) != 0
     assert not (tmp_path / "report").exists()
 
 
@@ -256,8 +268,14 @@ def test_the_kernel_gets_no_descriptor_of_ours(launch: Launch, tmp_path: Path) -
     assert links <= {"/dev/null", str(tmp_path / "report.part")}
 
 
+def test_the_kernel_has_as_many_descriptors_as_programs_are_used_to(launch: Launch, tmp_path: Path) -> None:
+    many = ["/bin/sh", "-c", f"ulimit -n 4096; exec {shlex.join(LAUNCHER)}"]
+    launch('echo "$(ulimit -Sn) $(ulimit -Hn)" > report', program=many)
+    assert report(tmp_path) == "1024 4096"
+
+
 def test_files_of_the_kernel_are_private(launch: Launch, tmp_path: Path) -> None:
-    launch("echo x > report; mkdir d").wait(5)
+    launch("echo x > report; mkdir d").wait(60)
     assert (tmp_path / "report").stat().st_mode & 0o777 == 0o600
     assert (tmp_path / "d").stat().st_mode & 0o777 == 0o700
 

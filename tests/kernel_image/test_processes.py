@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import signal
@@ -29,7 +30,8 @@ def tag() -> Iterator[Tag]:
     tag = f"tag-{uuid.uuid4().hex}"
     yield tag
     for pid in tagged(tag):
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # it has ended just now
+            os.kill(pid, signal.SIGKILL)
 
 
 def tagged(tag: Tag) -> list[int]:
@@ -84,7 +86,7 @@ def outcome(process: subprocess.Popen[bytes]) -> Json:
     assert process.stdout is not None
     assert process.stderr is not None
     answer: Json = json.loads(process.stdout.read())
-    assert process.wait(10) == 0
+    assert process.wait(60) == 0
     assert process.stderr.read() == b""
     return answer
 
@@ -94,8 +96,8 @@ def text(answer: Json, name: str = "stdout") -> bytes:
 
 
 def becomes(condition: Callable[[], object]) -> bool:
-    """Whether something comes to hold within seconds."""
-    for _ in range(500):
+    """Whether something comes to hold within a minute."""
+    for _ in range(6000):
         if condition():
             return True
         time.sleep(0.01)
@@ -272,6 +274,11 @@ def test_what_was_started_is_listed_and_nothing_else_of_this_machine(begin: Begi
     assert becomes(lambda: pid not in listed(begin))
 
 
+def test_when_it_was_started_does_not_change_from_look_to_look(begin: Begin, tag: Tag) -> None:
+    pid = int(text(outcome(begin(request("sleep 1000 & echo $!", tag)))))
+    assert len({listed(begin)[pid]["started"] for _ in range(5)}) == 1
+
+
 def test_a_directory_of_any_name_is_no_hindrance(begin: Begin, tag: Tag, tmp_path: Path) -> None:
     strange = bytes(tmp_path) + b"/\xff\n"
     Path(os.fsdecode(strange)).mkdir()
@@ -301,7 +308,7 @@ def test_one_that_does_not_listen_is_made_to_end(begin: Begin, tag: Tag, tmp_pat
     assert becomes((tmp_path / "ready").exists)
     began = time.monotonic()
     assert outcome(begin({"op": "kill", "pid": pid})) == {}
-    assert processes.GRACE <= time.monotonic() - began < processes.GRACE + 5
+    assert time.monotonic() - began >= processes.GRACE
     assert becomes(lambda: pid not in tagged(tag))
 
 

@@ -61,6 +61,7 @@ def replies(gateway: Gateway) -> dict[str, dict[str, Any]]:
     return {code: gateway.execute(SESSION, code, timeout=120) for code in CELLS}
 
 
+@pytest.mark.gate
 @pytest.mark.engine
 def test_each_cell_builds_on_those_before(replies: dict[str, dict[str, Any]]) -> None:
     assert [reply["execution_count"] for reply in replies.values()] == list(range(1, len(replies) + 1))
@@ -71,6 +72,7 @@ def test_each_cell_builds_on_those_before(replies: dict[str, dict[str, Any]]) ->
     assert 0.9 <= float(text_of(replies[FIT])) <= 1
 
 
+@pytest.mark.gate
 @pytest.mark.engine
 def test_tables_and_plots_are_rich_outputs(replies: dict[str, dict[str, Any]]) -> None:
     (table,) = replies[LOOK]["outputs"]
@@ -82,6 +84,7 @@ def test_tables_and_plots_are_rich_outputs(replies: dict[str, dict[str, Any]]) -
     assert "Figure" in picture["data"]["text/plain"]
 
 
+@pytest.mark.gate
 @pytest.mark.engine
 def test_a_mistake_is_an_answer_and_costs_nothing(replies: dict[str, dict[str, Any]]) -> None:
     (error,) = replies[MISTAKE]["outputs"]
@@ -89,12 +92,14 @@ def test_a_mistake_is_an_answer_and_costs_nothing(replies: dict[str, dict[str, A
     assert (replies[CORRECTION]["status"], text_of(replies[CORRECTION])) == ("ok", "5.058")
 
 
+@pytest.mark.gate
 @pytest.mark.engine
 def test_a_variable_is_still_there_ten_calls_later(replies: dict[str, dict[str, Any]]) -> None:
     assert CELLS.index(REMEMBER) - CELLS.index(FIT) > 10
     assert text_of(replies[REMEMBER]) == text_of(replies[FIT])
 
 
+@pytest.mark.gate
 @pytest.mark.engine
 def test_the_exported_notebook_gives_the_same_when_run_again(
     gateway: Gateway,

@@ -84,7 +84,7 @@ async def outcome(frame: bytes) -> tuple[bool, int]:
     broken = asyncio.Event()
     line.on_broken = broken.set
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not broken.is_set() and attacker.sent < ENOUGH:
                 peak = max(peak, resident())
                 await asyncio.sleep(0.02)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 
@@ -26,9 +27,9 @@ MAX = 200_000
 class Line:
     """A kernel, a connection to it, and what came over it."""
 
-    def __init__(self, kernel: FakeKernel, info: ConnectionInfo | None = None) -> None:
+    def __init__(self, kernel: FakeKernel, info: ConnectionInfo | None = None, prelude: str = "") -> None:
         self.kernel = kernel
-        self.connection = Connection(info or kernel.connection_info, max_message_bytes=MAX)
+        self.connection = Connection(info or kernel.connection_info, max_message_bytes=MAX, prelude=prelude)
         self.connection.on_message = self._note
         self.heard: list[Message] = []
 
@@ -62,8 +63,8 @@ async def kernel(backend: FakeBackend, encryption: bool) -> FakeKernel:  # noqa:
 async def dial(kernel: FakeKernel) -> AsyncIterator[Dial]:
     lines: list[Line] = []
 
-    def open_line(info: ConnectionInfo | None = None) -> Line:
-        lines.append(Line(kernel, info))
+    def open_line(info: ConnectionInfo | None = None, prelude: str = "") -> Line:
+        lines.append(Line(kernel, info, prelude))
         return lines[-1]
 
     yield open_line
@@ -91,6 +92,22 @@ async def is_ready(line: Line, seconds: float = 0.1) -> bool:
     return True
 
 
+# -- opening ---------------------------------------------------------------------------------------------------
+
+
+async def test_there_are_sockets_for_hundreds_of_kernels(kernel: FakeKernel) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # as the gateway does
+    connections = []
+    try:
+        for _ in range(120):
+            connections.append(Connection(kernel.connection_info, max_message_bytes=1024))  # noqa: PERF401 - may fail
+    finally:
+        for connection in connections:
+            connection.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
 # -- becoming ready --------------------------------------------------------------------------------------------
 
 
@@ -105,7 +122,7 @@ async def test_a_kernel_that_starts_later_is_waited_for(backend: FakeBackend) ->
     await asyncio.sleep(0.05)
     assert not ready.done()
     kernel = FakeKernel(info, backend.behaviour, Launch(PYTHON), backend._root)
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(60):
         await ready
     early.close()
     await kernel.kill()
@@ -121,7 +138,7 @@ async def test_the_question_is_repeated_until_iopub_is_heard(
     await asyncio.sleep(0.1)
     assert not waiting.done()
     line.kernel.behaviour = backend.behaviour
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(60):
         await waiting
 
 
@@ -162,8 +179,8 @@ async def test_what_is_signed_with_another_key_is_not_heard(kernel: FakeKernel, 
 @pytest.mark.parametrize("encryption", ["encrypted"], indirect=True)
 async def test_an_encrypted_kernel_is_reached_with_its_public_key_only(kernel: FakeKernel, dial: Dial) -> None:
     other, _ = zmq.curve_keypair()
-    assert not await is_ready(dial(replace(kernel.connection_info, curve_publickey=other)))
-    assert not await is_ready(dial(replace(kernel.connection_info, curve_publickey=None)))
+    for wrong in (other, None):  # long enough to ask again while libzmq has dropped the channel
+        assert not await is_ready(dial(replace(kernel.connection_info, curve_publickey=wrong)), seconds=1)
     assert await is_ready(dial(), seconds=2)
 
 
@@ -308,6 +325,20 @@ async def test_a_loss_on_shell_is_told(line: Line) -> None:
     await until(lambda: losses)
     await line.connection.ready()
     assert losses == ["loss"]
+
+
+async def test_a_prelude_is_run_first_and_not_heard(dial: Dial) -> None:
+    line = dial(prelude="print('prelude')")
+    cell = line.connection.send("shell", "execute_request", {"code": "1", "silent": False})
+    await until(lambda: {("shell", cell), ("iopub", cell)} <= {(m.channel, m.parent_id) for m in line.heard})
+    assert line.kernel.executed == ["print('prelude')", "1"]
+    assert {message.parent_id for message in line.heard} == {cell}
+
+
+async def test_what_a_kernel_says_to_itself_is_not_heard(line: Line) -> None:
+    line.says(Saying(module.SETTLED, {}), stream("1"))
+    await until(lambda: line.texts)
+    assert [message.type for message in line.heard] == ["stream"]
 
 
 # -- the end ---------------------------------------------------------------------------------------------------

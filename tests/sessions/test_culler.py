@@ -6,9 +6,10 @@ import asyncio
 from contextlib import suppress
 
 import pytest
+from structlog.testing import capture_logs
 
 from sessions.culler import Culler
-from sessions.errors import SessionClosed
+from sessions.errors import BackendUnavailable, SessionClosed
 from sessions.models import ExecuteRequest, ExecutionResult, SessionKey, SessionSpec, StateChange, Status
 from sessions.session import Session
 from sessions.states import State
@@ -208,3 +209,34 @@ async def test_it_looks_again_and_again(world: World, culler: Culler, session: S
     watching.cancel()
     with suppress(asyncio.CancelledError):
         await watching
+
+
+async def test_it_looks_on_when_something_could_not_be_ended(world: World, culler: Culler, session: Session) -> None:
+    watching = spawn(culler.run(0.001), "culler")
+    world.backend.failures["kill"] = BackendUnavailable()
+    with capture_logs() as logs:
+        world.clock.passes(IDLE_TIMEOUT)
+        await until(lambda: logs and logs[-1].get("task") == "culler")
+    world.backend.failures.clear()
+    await world.backend.kernel.kill()  # as its backend would have to do
+    await world.pool.delete_workspace(world.backend.workspaces[0])
+    next_one = await world.session("s2")
+    world.clock.passes(IDLE_TIMEOUT)
+    await until(lambda: gone(world, next_one))
+    watching.cancel()
+    await asyncio.wait({watching})
+
+
+@pytest.mark.parametrize("failure", [BackendUnavailable(), RuntimeError("a defect")])
+async def test_a_workspace_that_cannot_be_deleted_keeps_nobody_from_being_culled(
+    world: World, culler: Culler, session: Session, failure: Exception
+) -> None:
+    other = await world.session("s2")
+    world.backend.failures["delete_workspace"] = failure
+    world.clock.passes(IDLE_TIMEOUT)
+    with capture_logs():
+        assert await culler.sweep() == 2
+    assert gone(world, session)
+    assert gone(world, other)
+    assert world.backend.alive == []
+    world.backend.failures.clear()

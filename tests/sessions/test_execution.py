@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +20,7 @@ from sessions.states import State
 from tests.fakes import (
     PATIENCE,
     PYTHON,
+    SOON,
     Cell,
     FakeBackend,
     KeyboardInterruptedCell,
@@ -475,6 +477,26 @@ async def test_a_deaf_cell_outlives_an_interrupt_until_its_deadline(world: World
         assert (await execution.result()).status is Status.TIMEOUT
 
 
+async def test_an_interrupt_that_is_read_late_does_not_hit_the_next_cell(world: World, session: Session) -> None:
+    """What keeps the interpreter's lock beyond its deadline keeps the kernel from reading that it is over, too."""
+    world.backend.kernel.behaviour = replace(world.backend.kernel.behaviour, hears_at_work=False, heeds_signals=False)
+
+    async def keeps_the_lock(cell: Cell) -> None:
+        await until(lambda: cell.kernel.unread)
+        cell.ends()
+
+    async def works(cell: Cell) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(4 * SOON):
+                await cell.is_interrupted()
+        cell.ends()
+
+    first, second = world.backend.on("keeps the lock", keeps_the_lock), world.backend.on("works", works)
+    late, following = await asyncio.gather(run(session, first, timeout=0.05), run(session, second))
+    assert (late.status, following.status) == (Status.TIMEOUT, Status.OK)
+    assert world.backend.kernel.interrupts[:1] == ["message"]
+
+
 async def test_leaving_interrupts_and_keeps_the_turn_to_the_end(world: World, session: Session) -> None:
     ended: list[str] = []
 
@@ -509,6 +531,15 @@ async def test_a_client_that_is_cancelled_leaves(world: World, session: Session)
         await client
     assert await still_works(session)
     assert world.backend.kernel.interrupts == ["message"]
+
+
+async def test_who_reads_slowly_keeps_nobody_waiting(session: Session) -> None:
+    async with session.execute(ExecuteRequest("print(1)")) as slow:
+        await slow.result()
+        async with asyncio.timeout(60):
+            assert (await run(session, "print(2)")).outputs[0]["text"] == "2\n"
+        texts = [event["output"]["text"] async for event in slow if event["type"] == "output"]
+    assert texts == ["1\n"]
 
 
 async def test_a_deadline_begins_with_the_cell_s_own_turn(world: World, session: Session) -> None:

@@ -34,8 +34,8 @@ def text(text: str, parent: str = CELL) -> Message:
     return message("iopub", "stream", parent, name="stdout", text=text)
 
 
-def flushed(parent: str) -> Message:
-    return message("iopub", FLUSHED, parent)
+def flushed(parent: str) -> tuple[Message, Message]:
+    return message("iopub", FLUSHED, parent), reply(parent)
 
 
 class Conversation:
@@ -69,30 +69,46 @@ async def talk() -> Conversation:
 async def test_a_cell_s_end_comes_behind_its_output(talk: Conversation, end: list[Message]) -> None:
     assert talk.says(text("1"), *end, text("2")) == ["1 of cell", "2 of cell"]
     assert talk.asked == ["flush 0"]
-    assert set(talk.says(flushed("flush 0"))) == {"execute_reply of cell", "status of cell"}
+    assert set(talk.says(*flushed("flush 0"))) == {"execute_reply of cell", "status of cell"}
+
+
+async def test_a_reply_that_is_late_is_waited_for(talk: Conversation) -> None:
+    talk.flush.admits("execute_request", [b"next"])
+    output, answer = flushed("flush 0")
+    assert talk.says(text("1"), idle(), output) == ["1 of cell"]
+    assert talk.sent == []  # else its output would be taken for that of the cell before, whose reply is under way
+    assert talk.says(reply(), answer) == ["status of cell", "execute_reply of cell"]
+    assert talk.sent == [[b"next"]]
+    assert talk.says(text("2", NEXT)) == ["2 of next"]
+
+
+async def test_output_that_is_late_is_waited_for(talk: Conversation) -> None:
+    output, answer = flushed("flush 0")
+    assert talk.says(reply(), answer) == []
+    assert talk.says(text("1", "flush 0"), idle(), output) == ["1 of cell", "execute_reply of cell", "status of cell"]
 
 
 async def test_output_that_names_the_question_is_the_cell_s(talk: Conversation) -> None:
     talk.says(idle(), reply())
     assert talk.says(text("2", "flush 0")) == ["2 of cell"]
     assert orjson.loads(talk.told[0].parts[1]) == talk.told[0].parent
-    talk.says(flushed("flush 0"))
+    talk.says(*flushed("flush 0"))
     assert talk.says(text("from a timer", "flush 0")) == ["from a timer of cell"]
 
 
 async def test_nobody_hears_of_the_question(talk: Conversation) -> None:
     talk.says(idle(), reply())
     code = message("iopub", "execute_input", "flush 0", code="")
-    assert talk.says(idle("flush 0"), code, reply("flush 0")) == []
-    talk.says(flushed("flush 0"))
-    assert talk.says(flushed("flush 0"), reply("flush 0")) == []
+    assert talk.says(idle("flush 0"), code) == []
+    talk.says(*flushed("flush 0"))
+    assert talk.says(*flushed("flush 0"), idle("flush 0")) == []
 
 
 async def test_a_later_answer_is_no_earlier_told(talk: Conversation) -> None:
     talk.says(idle())
     answer = message("shell", "kernel_info_reply", "question"), idle("question")
     assert talk.says(*answer) == []
-    assert talk.says(flushed("flush 0")) == ["status of cell", "kernel_info_reply of question", "status of question"]
+    assert talk.says(*flushed("flush 0")) == ["status of cell", "kernel_info_reply of question", "status of question"]
 
 
 async def test_cells_are_sent_one_by_one(talk: Conversation) -> None:
@@ -101,11 +117,11 @@ async def test_cells_are_sent_one_by_one(talk: Conversation) -> None:
     assert talk.flush.admits("complete_request", [b"question"])
     talk.says(idle(), reply())
     assert talk.sent == []
-    talk.says(flushed("flush 0"))
+    talk.says(*flushed("flush 0"))
     assert talk.sent == [[b"next"]]
-    talk.says(idle(NEXT), reply(NEXT), flushed("flush 0"))
+    talk.says(idle(NEXT), reply(NEXT), *flushed("flush 0"))
     assert talk.sent == [[b"next"]]  # an answer to an earlier question proves nothing
-    talk.says(flushed("flush 1"))
+    talk.says(*flushed("flush 1"))
     assert talk.sent == [[b"next"], [b"last"]]
 
 
@@ -119,7 +135,7 @@ async def test_an_answer_that_was_lost_is_asked_for_again(talk: Conversation, mo
     talk.says(idle(), reply())
     await asyncio.sleep(0.1)
     assert len(talk.asked) > 1
-    assert len(talk.says(flushed(talk.asked[-1]))) == 2
+    assert len(talk.says(*flushed(talk.asked[-1]))) == 2
     asked = len(talk.asked)
     await asyncio.sleep(0.03)
     assert len(talk.asked) == asked
@@ -128,15 +144,15 @@ async def test_an_answer_that_was_lost_is_asked_for_again(talk: Conversation, mo
 async def test_a_cell_whose_output_was_lost_gets_no_idle(talk: Conversation) -> None:
     talk.flush.output_lost()
     talk.says(idle(), reply())
-    assert talk.says(flushed("flush 0")) == ["execute_reply of cell"]
+    assert talk.says(*flushed("flush 0")) == ["execute_reply of cell"]
     talk.flush.admits("execute_request", [b"next"])
     talk.says(idle(NEXT), reply(NEXT))
-    assert len(talk.says(flushed("flush 1"))) == 2
+    assert len(talk.says(*flushed("flush 1"))) == 2
 
 
 async def test_a_failure_is_shown_even_if_the_kernel_only_replies_with_it(talk: Conversation) -> None:
     talk.says(reply(status="error", ename="Error", evalue="failed", traceback=[]), idle())
-    assert talk.says(flushed("flush 0")) == ["error of cell", "execute_reply of cell", "status of cell"]
+    assert talk.says(*flushed("flush 0")) == ["error of cell", "execute_reply of cell", "status of cell"]
     shown = talk.told[0]
     assert (shown.channel, shown.content) == ("iopub", {"ename": "Error", "evalue": "failed", "traceback": []})
     assert [orjson.loads(part) for part in shown.parts] == [shown.header, shown.parent, {}, shown.content]
@@ -144,7 +160,7 @@ async def test_a_failure_is_shown_even_if_the_kernel_only_replies_with_it(talk: 
 
 async def test_a_failure_is_shown_once(talk: Conversation) -> None:
     talk.says(message("iopub", "error", CELL), reply(status="error"), idle())
-    assert talk.says(flushed("flush 0")) == ["execute_reply of cell", "status of cell"]
+    assert talk.says(*flushed("flush 0")) == ["execute_reply of cell", "status of cell"]
 
 
 async def test_a_kernel_that_says_too_much_gets_no_order(talk: Conversation) -> None:

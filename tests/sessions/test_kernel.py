@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 import zmq
+from structlog.testing import capture_logs
 
 from sessions import kernel as module
 from sessions.backends.base import Launch
@@ -74,6 +75,17 @@ async def test_a_backend_that_refuses_leaves_nothing(
     with pytest.raises(type(refusal)):
         await Kernel.start(backend, LAUNCH)
     assert backend.workspaces == []
+
+
+@pytest.mark.parametrize("failure", [BackendUnavailable(), RuntimeError("a defect")])
+async def test_why_there_is_no_kernel_is_told_also_when_its_files_cannot_be_deleted(
+    backend: FakeBackend, failure: Exception
+) -> None:
+    backend.behaves(exits_at_once=1)
+    backend.failures["delete_workspace"] = failure
+    with capture_logs() as logs, pytest.raises(StartFailed):
+        await Kernel.start(backend, LAUNCH)
+    assert logs[-1]["task"] == "delete workspace"
 
 
 async def test_who_gives_up_leaves_nothing(backend: FakeBackend) -> None:
@@ -190,8 +202,32 @@ async def test_a_kernel_that_does_not_even_take_the_message_is_not_waited_for(
 ) -> None:
     monkeypatch.setattr(module, "INTERRUPT_TIMEOUT", 0.02)
     monkeypatch.setattr(backend.kernel, "send", lambda *_: None)
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(60):
         await kernel.interrupt()
+
+
+async def test_an_interrupt_counts_as_under_way_until_it_is_acknowledged_or_given_up(
+    backend: FakeBackend, kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "INTERRUPT_TIMEOUT", 0.02)
+    await kernel.settle()
+    await kernel.interrupt()
+    assert not kernel.interrupting
+    monkeypatch.setattr(backend.kernel, "send", lambda *_: None)
+    await kernel.interrupt()
+    assert kernel.interrupting
+    await kernel.settle()
+    await until(lambda: not kernel.interrupting)
+
+
+async def test_one_interrupt_at_a_time_is_enough(
+    backend: FakeBackend, kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "INTERRUPT_TIMEOUT", 0.02)
+    monkeypatch.setattr(backend.kernel, "send", lambda *_: None)
+    await asyncio.gather(*(kernel.interrupt() for _ in range(5)))
+    await kernel.interrupt()
+    assert backend.kernel.interrupts == ["message"]
 
 
 # -- doubt -----------------------------------------------------------------------------------------------------
@@ -212,6 +248,6 @@ async def test_a_kernel_in_doubt_that_is_silent_has_run_out_of_memory(
     monkeypatch.setattr(module, "PULSE_TIMEOUT", 0.05)
     backend.kernel.behaviour = replace(backend.kernel.behaviour, answers=False)
     backend.kernel.on_out_of_memory()
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(60):
         assert isinstance(await kernel.wait(), OutOfMemory)
     assert not backend.kernel.alive

@@ -17,7 +17,7 @@ from tests.fakes import KERNELSPECS
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     add(tmp_path, "python", aliases=["py"], jupyter_name="python3", encryption=True, signature="hmac-sha512")
-    add(tmp_path, "deno", aliases=["javascript", "typescript"], ipc=False, flush="flush()")
+    add(tmp_path, "deno", aliases=["javascript", "typescript"], ipc=False, one_processor=False, flush="flush()")
     return tmp_path
 
 
@@ -55,8 +55,8 @@ def test_what_a_kernelspec_says_is_read(folder: Path) -> None:
     assert (python.display_name, python.env, python.encryption) == ("Python", {"A": "1"}, True)
     assert python.signature == "hmac-sha512"
     assert (deno.jupyter_name, deno.encryption, deno.signature) == ("deno", False, "hmac-sha256")
-    assert (python.ipc, python.flush) == (True, "")
-    assert (deno.ipc, deno.flush) == (False, "flush()")
+    assert (python.ipc, python.one_processor, python.flush) == (True, True, "")
+    assert (deno.ipc, deno.one_processor, deno.flush) == (False, False, "flush()")
 
 
 ARGUMENTS = [
@@ -102,6 +102,11 @@ def test_a_name_belongs_to_one_language(folder: Path, taken: str) -> None:
 def test_a_folder_without_a_kernelspec_is_none(folder: Path) -> None:
     (folder / "notes").mkdir()
     assert len(KernelSpecs(folder).all) == 2
+
+
+def test_a_prelude_is_a_file_of_its_own(folder: Path) -> None:
+    (folder / "deno" / "prelude.js").write_text("begin()")
+    assert [spec.prelude for spec in KernelSpecs(folder).all] == ["begin()", ""]
 
 
 def test_there_is_python() -> None:

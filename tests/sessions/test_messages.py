@@ -208,6 +208,13 @@ def test_many_brackets_are_not_deep() -> None:
     assert len(CODEC.parse("iopub", with_part(3, part)).content["a"]) == 1000
 
 
+@pytest.mark.parametrize("before", [b"[" + b",".join([b"1"] * 100_000) + b"]", b'"' + b"[" * 100_000 + b'"', b"1"])
+def test_what_is_deep_is_found_behind_what_is_not(before: bytes) -> None:
+    part = b'{"a": ' + before + b', "b": ' + nested(200) + b"}"
+    with pytest.raises(MalformedMessage, match="nested"):
+        CODEC.parse("iopub", with_part(3, part))
+
+
 # -- whatever it is --------------------------------------------------------------------------------------------
 
 JSON = st.recursive(

@@ -1,20 +1,35 @@
-"""Per-tenant admission: it counts right whichever way a cell ends, and one tenant is not another's problem."""
+"""Quotas: who may begin, who waits and for how long; whichever way an execution ends, its place is free again."""
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+import asyncio
+from collections import Counter
+from contextlib import AsyncExitStack
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from sessions.errors import QuotaExceeded
 from sessions.quotas import Quotas, TenantLimits
+from sessions.tasks import spawn
+from sessions.usage import Allowance
+from tests.fakes import Clock, until
+from tests.sessions.test_admission import jain
+
+NO_WAITING = TenantLimits(sessions=2, executions=2)
+WAITING = TenantLimits(executions=1, queued=2)
 
 
 @pytest.fixture
 def quotas() -> Quotas:
-    return Quotas(TenantLimits(sessions=2, executions=2))
+    return Quotas(NO_WAITING, Clock())
+
+
+async def hold(quotas: Quotas, tenant: str, over: asyncio.Event) -> None:
+    async with quotas.execution(tenant):
+        await over.wait()
+
+
+# -- sessions --------------------------------------------------------------------------------------------------
 
 
 def test_a_tenant_may_have_so_many_sessions(quotas: Quotas) -> None:
@@ -29,60 +44,152 @@ def test_and_not_one_more(quotas: Quotas, present: int) -> None:
     assert refused.value.details == {"limit": "sessions", "max": 2}
 
 
-def test_a_tenant_may_have_so_many_executions(quotas: Quotas) -> None:
-    with quotas.execution("acme"), quotas.execution("acme"):
-        with pytest.raises(QuotaExceeded, match="at most 2 executions") as refused, quotas.execution("acme"):
-            pass
-        assert refused.value.details == {"limit": "executions", "max": 2, "retry_after": 1}
+# -- at a time -------------------------------------------------------------------------------------------------
 
 
-def test_an_execution_that_ends_makes_room(quotas: Quotas) -> None:
+async def test_a_tenant_may_have_so_many_executions_of_both_sorts(quotas: Quotas) -> None:
+    async with quotas.execution("acme"):
+        with quotas.execution_now("acme"):
+            with pytest.raises(QuotaExceeded, match="at most 2 executions of a tenant") as refused:
+                await hold(quotas, "acme", asyncio.Event())
+            assert refused.value.details == {"limit": "executions", "max": 2, "retry_after": 1}
+            with pytest.raises(QuotaExceeded, match="at most 2 executions of a tenant"), quotas.execution_now("acme"):
+                pass
+            async with quotas.execution("umbrella"):
+                assert quotas.running == 3
+
+
+async def test_all_tenants_together_may_have_so_many() -> None:
+    quotas = Quotas(NO_WAITING, Clock(), concurrent=3)
+    async with AsyncExitStack() as running:
+        for tenant in "abc":
+            await running.enter_async_context(quotas.execution(tenant))
+        with pytest.raises(QuotaExceeded, match="at most 3 executions of all tenants") as refused:
+            await hold(quotas, "d", asyncio.Event())
+        assert refused.value.details == {"limit": "executions_in_all", "max": 3, "retry_after": 1}
+    assert (quotas.running, quotas.waiting) == (0, 0)
+
+
+async def test_one_that_fails_makes_room_too(quotas: Quotas) -> None:
     for _ in range(10):
-        with quotas.execution("acme"), quotas.execution("acme"):
-            pass
-
-
-def test_one_that_fails_makes_room_too(quotas: Quotas) -> None:
-    for _ in range(10):
-        with pytest.raises(ZeroDivisionError), quotas.execution("acme"):
+        with pytest.raises(ZeroDivisionError):
+            async with quotas.execution("acme"):
+                raise ZeroDivisionError
+        with pytest.raises(ZeroDivisionError), quotas.execution_now("acme"):
             raise ZeroDivisionError
+    assert quotas.running == 0
 
 
-def test_a_refused_one_takes_no_room(quotas: Quotas) -> None:
-    with quotas.execution("acme"):
-        with quotas.execution("acme"):
-            for _ in range(10):
-                with pytest.raises(QuotaExceeded), quotas.execution("acme"):
-                    pass
-        with quotas.execution("acme"):
-            pass
+# -- who waits -------------------------------------------------------------------------------------------------
 
 
-def test_tenants_do_not_share(quotas: Quotas) -> None:
-    with quotas.execution("acme"), quotas.execution("acme"), quotas.execution("umbrella"):
+async def test_who_comes_too_early_waits_for_its_turn_and_one_too_many_does_not(nothing_left: None) -> None:
+    quotas, order = Quotas(WAITING, Clock()), list[int]()
+
+    async def execute(number: int) -> None:
+        async with quotas.execution("acme"):
+            order.append(number)
+
+    over = asyncio.Event()
+    first = spawn(hold(quotas, "acme", over), "first")
+    await until(lambda: quotas.running)
+    waiting = [spawn(execute(number), "waiting") for number in range(2)]
+    await until(lambda: quotas.waiting == 2)
+    with pytest.raises(QuotaExceeded, match=r"at most 1 executions of a tenant at a time, and 2 that wait") as refused:
+        await execute(2)
+    assert refused.value.details["retry_after"] == 1
+    over.set()
+    await asyncio.gather(first, *waiting)
+    assert order == [0, 1]
+    assert (quotas.running, quotas.waiting) == (0, 0)
+
+
+async def test_nobody_waits_for_ever(nothing_left: None) -> None:
+    quotas = Quotas(TenantLimits(executions=1, queued=1, queue_timeout=0.02), Clock())
+    async with quotas.execution("acme"):
+        with pytest.raises(QuotaExceeded, match=r"this one has waited 0\.02 s") as refused:
+            await hold(quotas, "acme", asyncio.Event())
+        assert refused.value.details == {"limit": "executions", "max": 1, "retry_after": 1}
+        assert (quotas.running, quotas.waiting) == (1, 0)
+
+
+async def test_who_leaves_gives_up_its_place_before_its_turn_and_in_the_moment_of_it(nothing_left: None) -> None:
+    quotas, running = Quotas(WAITING, Clock()), AsyncExitStack()
+    await running.enter_async_context(quotas.execution("acme"))
+    early, late = (spawn(hold(quotas, "acme", asyncio.Event()), "waiting") for _ in range(2))
+    await until(lambda: quotas.waiting == 2)
+    early.cancel()
+    await until(lambda: quotas.waiting == 1)
+    await running.aclose()
+    assert (quotas.running, quotas.waiting) == (1, 0)  # its turn has come, and it has not run since
+    late.cancel()
+    await asyncio.wait({early, late})
+    assert early.cancelled()
+    assert late.cancelled()
+    assert quotas.running == 0
+    async with quotas.execution("acme"):
         pass
 
 
-def test_who_runs_nothing_is_not_remembered(quotas: Quotas) -> None:
-    for number in range(100):
-        with quotas.execution(f"tenant-{number}"):
+async def test_tenants_that_never_stop_asking_get_the_same(nothing_left: None) -> None:
+    quotas, begun = Quotas(TenantLimits(executions=10, queued=50), Clock(), concurrent=7), Counter[str]()
+
+    async def ask(tenant: str) -> None:
+        while begun.total() < 2000:
+            async with quotas.execution(tenant):
+                begun[tenant] += 1
+                await asyncio.sleep(0)
+
+    tenants = [f"tenant-{number}" for number in range(20)]
+    clients = [tenant for number, tenant in enumerate(tenants) for _ in range(50 if number == 0 else 2)]
+    await asyncio.gather(*map(ask, clients))
+    assert jain([begun[tenant] for tenant in tenants]) > 0.9
+    # The control: by how many of them ask.
+    assert jain([clients.count(tenant) for tenant in tenants]) < 0.4
+    assert (quotas.running, quotas.waiting) == (0, 0)
+
+
+# -- in the course of time -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("seconds", "output"), [(10, 0), (0, 100)])
+async def test_what_is_used_up_keeps_executions_of_both_sorts_from_beginning(seconds: int, output: int) -> None:
+    clock = Clock()
+    quotas = Quotas(TenantLimits(allowance=Allowance(60, 10, 100, 0)), clock)
+    quotas.charge_execution("acme", seconds, output)
+    for _ in range(2):
+        with pytest.raises(QuotaExceeded, match="used up"):
+            await hold(quotas, "acme", asyncio.Event())
+        with pytest.raises(QuotaExceeded, match="used up"), quotas.execution_now("acme"):
             pass
-    assert not quotas._executions
+    quotas.charge_upload("acme", 1000)
+    async with quotas.execution("umbrella"):
+        pass
+    clock.passes(61)
+    async with quotas.execution("acme"):
+        pass
+    assert quotas.running == 0
 
 
-@given(st.lists(st.tuples(st.sampled_from("abc"), st.booleans())))
-def test_no_order_of_events_lets_more_in_or_keeps_anybody_out(events: list[tuple[str, bool]]) -> None:
-    quotas = Quotas(TenantLimits(executions=2))
-    running: dict[str, list[ExitStack]] = {tenant: [] for tenant in "abc"}
-    for tenant, begins in events:
-        if not begins:
-            if running[tenant]:
-                running[tenant].pop().close()
-            continue
-        one = ExitStack()
-        try:
-            one.enter_context(quotas.execution(tenant))
-            running[tenant].append(one)
-        except QuotaExceeded:
-            assert len(running[tenant]) == 2
-        assert len(running[tenant]) <= 2
+async def test_what_is_used_up_while_one_waits_keeps_it_from_beginning(nothing_left: None) -> None:
+    quotas, over = Quotas(TenantLimits(executions=1, queued=1, allowance=Allowance(60, 10)), Clock()), asyncio.Event()
+    first = spawn(hold(quotas, "acme", over), "first")
+    await until(lambda: quotas.running)
+    waiting = spawn(hold(quotas, "acme", over), "waiting")
+    await until(lambda: quotas.waiting)
+    quotas.charge_execution("acme", 11, 0)
+    over.set()
+    await first
+    with pytest.raises(QuotaExceeded, match="used up"):
+        await waiting
+    assert (quotas.running, quotas.waiting) == (0, 0)
+
+
+def test_uploads_are_refused_when_they_are_used_up() -> None:
+    quotas = Quotas(TenantLimits(allowance=Allowance(60, 0, 0, 1000)), Clock())
+    quotas.charge_upload("acme", 0)
+    quotas.charge_upload("acme", 1000)
+    for size in (0, 1):
+        with pytest.raises(QuotaExceeded, match="1000 upload bytes per 60 s are used up"):
+            quotas.charge_upload("acme", size)
+    quotas.charge_upload("umbrella", 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 from collections.abc import AsyncIterator
 from contextlib import suppress
 
@@ -10,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from sessions import readiness as module
-from sessions.errors import BackendUnavailable, NotInitialized, SessionError
+from sessions.errors import BackendUnavailable, NotInitialized, SessionError, ShuttingDown
 from sessions.readiness import Readiness
 from sessions.tasks import spawn
 from tests.fakes import FakeBackend, until
@@ -66,3 +67,73 @@ async def test_trouble_that_comes_later_is_noticed_and_so_is_its_end(backend: Fa
         backend.unprepared = None
         await until(lambda: watched.trouble is None)
     assert [entry["event"] for entry in logs] == ["not ready", "ready"]
+
+
+async def test_a_doubt_of_the_backend_is_looked_into_at_once(
+    backend: FakeBackend, readiness: Readiness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RECHECK", 3600.0)
+    monkeypatch.setattr(module, "RETRY_ENGINE", 3600.0)
+    await readiness.check()
+    watching = spawn(readiness.run(), "readiness")
+    backend.unprepared = BackendUnavailable()
+    await asyncio.sleep(0.02)
+    assert readiness.trouble is None, "nobody has asked"
+    backend.on_doubt()
+    await until(lambda: readiness.trouble is not None)
+    backend.unprepared = None
+    await asyncio.sleep(0.02)
+    assert readiness.trouble is not None, "nobody has asked"
+    backend.on_doubt()
+    await until(lambda: readiness.trouble is None)
+    watching.cancel()
+
+
+async def test_an_engine_that_does_not_answer_is_asked_again_soon(
+    backend: FakeBackend, readiness: Readiness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RETRY", 3600.0)
+    monkeypatch.setattr(module, "RETRY_ENGINE", 0.001)
+    backend.unprepared = BackendUnavailable()
+    await readiness.check()
+    watching = spawn(readiness.run(), "readiness")
+    backend.unprepared = None
+    await until(lambda: readiness.trouble is None)
+    watching.cancel()
+
+
+@pytest.mark.parametrize("failure", [subprocess.TimeoutExpired("iptables", 10), ValueError("no JSON"), KeyError("Id")])
+async def test_a_proof_that_came_to_no_end_has_not_held(
+    backend: FakeBackend, watched: Readiness, failure: Exception
+) -> None:
+    await until(lambda: watched.trouble is None)
+    with capture_logs() as logs:
+        backend.failures["prepare"] = failure
+        await until(lambda: watched.trouble is not None)
+        with pytest.raises(NotInitialized, match="came to no end"):
+            watched.require()
+        backend.failures.clear()
+        await until(lambda: watched.trouble is None)
+    assert [entry["event"] for entry in logs if entry["log_level"] != "error"] == ["not ready", "ready"]
+    assert next(entry for entry in logs if entry["log_level"] == "error")["exc_info"]
+
+
+async def test_a_first_proof_that_came_to_no_end_is_made_again(backend: FakeBackend, readiness: Readiness) -> None:
+    backend.failures["prepare"] = ZeroDivisionError()
+    with capture_logs():
+        assert not await readiness.check()
+    with pytest.raises(NotInitialized, match="came to no end"):
+        readiness.require()
+    backend.failures.clear()
+    assert await readiness.check()
+
+
+async def test_a_proof_that_fails_while_the_gateway_stops_changes_nothing(
+    backend: FakeBackend, readiness: Readiness
+) -> None:
+    readiness.close()
+    backend.failures["prepare"] = ZeroDivisionError()
+    with capture_logs():
+        assert not await readiness.check()
+    with pytest.raises(ShuttingDown):
+        readiness.require()

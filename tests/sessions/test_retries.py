@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from sessions import retries
-from sessions.errors import InvalidRequest, QuotaExceeded, StartFailed
-from sessions.models import ExecuteRequest, ExecutionResult, StateChange, Status
+from sessions.errors import InvalidRequest, QuotaExceeded, SessionClosed, StartFailed
+from sessions.models import ExecuteRequest, ExecutionResult, Limits, SessionKey, StateChange, Status
 from sessions.outputs import Event
 from sessions.quotas import TenantLimits
 from sessions.session import Session
@@ -113,7 +115,7 @@ async def test_an_interrupt_ends_it_all_the_same(world: World, session: Session)
     assert (await run(session, SLEEP, idempotency_key=KEY)).status is Status.INTERRUPTED
 
 
-async def test_the_first_sees_it_happen_and_the_others_what_it_came_to(session: Session) -> None:
+async def test_all_see_the_same_events(session: Session) -> None:
     code = "print('a'); print('b')"
     first = await events_of(session, code, idempotency_key=KEY)
     again = await events_of(session, code, idempotency_key=KEY)
@@ -127,19 +129,146 @@ async def test_the_first_sees_it_happen_and_the_others_what_it_came_to(session: 
     )
 
 
-async def test_only_the_first_may_answer_questions(world: World, session: Session) -> None:
+async def test_whoever_comes_may_answer_a_question_once_and_is_not_asked_again(world: World, session: Session) -> None:
     async def asks(cell: Cell) -> None:
         cell.says(busy(), started(cell.code, 1), stream(await cell.asks("who? ")))
+        cell.says(stream(await cell.asks("and? ")))
         cell.ends()
+
+    def prompts(events: list[Event]) -> list[str]:
+        return [event["prompt"] for event in events if event["type"] == "input_request"]
 
     request = ExecuteRequest(world.backend.on("asks", asks), interactive=True, idempotency_key=KEY)
     async with session.execute(request) as first, session.execute(request) as second:
         assert not first.answer("too early")
         async for event in first:
+            if event["type"] == "input_request" and event["prompt"] == "who? ":
+                assert second.answer("me")
+                assert not first.answer("nobody")
+            elif event["type"] == "input_request":
+                late = [event async for event in until_asked(session, request)]
+                assert prompts(late) == ["and? "]
+                assert first.answer(" and you")
+        assert text(await second.result()) == "me and you"
+    assert prompts(await events_of(session, "asks", interactive=True, idempotency_key=KEY)) == []
+
+
+async def until_asked(session: Session, request: ExecuteRequest) -> AsyncIterator[Event]:
+    async with session.execute(request) as execution:
+        async for event in execution:
+            yield event
             if event["type"] == "input_request":
-                assert not second.answer("nobody")
-                assert first.answer("me")
-        assert text(await second.result()) == "me"
+                return
+
+
+# -- streams that are picked up --------------------------------------------------------------------------------
+
+
+def waits_between(*texts: str, turn: asyncio.Semaphore) -> Any:
+    """A cell that says each text when it is its turn."""
+
+    async def says(cell: Cell) -> None:
+        cell.says(busy(), started(cell.code, 1))
+        for each in texts:
+            await turn.acquire()
+            cell.says(stream(each))
+        await turn.acquire()
+        cell.ends()
+
+    return says
+
+
+def said(event: Event) -> str:
+    return str(event.get("output", {}).get("text", event["type"]))
+
+
+async def pick_up(session: Session, seen: int | None, **request: Any) -> AsyncIterator[tuple[int, str]]:
+    """What a client is told that has seen so much, each with its number."""
+    async with session.execute(ExecuteRequest("speaks", idempotency_key=KEY, **request), seen) as execution:
+        async for event in execution:
+            yield execution.number, said(event)
+        assert not execution.gap
+
+
+async def test_who_comes_back_is_told_what_came_after_nothing_twice_and_nothing_missing(
+    world: World, session: Session
+) -> None:
+    turn = asyncio.Semaphore(0)
+    world.backend.on("speaks", waits_between(*"abcd", turn=turn))
+    heard: list[tuple[int, str]] = []
+    for until_number in (1, 2, 4):  # it loses its stream each time, and nobody listens to what comes meanwhile
+        seen = heard[-1][0] if heard else None
+        async for number, what in pick_up(session, seen):
+            heard.append((number, what))
+            turn.release()
+            if number == until_number:
+                break
+        await asyncio.sleep(0.02)
+    whole = [(1, "started"), (2, "a"), (3, "b"), (4, "c"), (5, "d")]
+    assert heard == whole[:4]
+    live = spawn(collected(pick_up(session, None)), "another, from the beginning, while it runs")
+    rest = spawn(collected(pick_up(session, 4)), "the first one again")
+    await until(lambda: world.backend.kernel.executed)
+    turn.release()
+    turn.release()
+    assert (await live, await rest) == (whole, whole[4:])
+    for number in range(6):  # and when it has ended
+        assert await collected(pick_up(session, number)) == whole[number:]
+    assert world.backend.kernel.executed == ["speaks"]
+
+
+async def collected(events: AsyncIterator[tuple[int, str]]) -> list[tuple[int, str]]:
+    return [event async for event in events]
+
+
+async def test_who_comes_back_for_what_is_not_there_is_told_and_nothing_runs(world: World, session: Session) -> None:
+    for key, seen in ((KEY, 0), (KEY, 3), (None, 0)):
+        with pytest.raises(InvalidRequest) as refused:
+            async with session.execute(ExecuteRequest(COUNTS, idempotency_key=key), seen):
+                pass
+        assert refused.value.details["field"] == "last_event_id"
+    assert world.backend.kernel.executed == []
+    assert len(await events_of(session, COUNTS, idempotency_key=KEY)) == 2
+    for seen in (0, 2):  # the control
+        async with session.execute(ExecuteRequest(COUNTS, idempotency_key=KEY), seen) as execution:
+            assert text(await execution.result()) == "1\n"
+    with pytest.raises(InvalidRequest):
+        async with session.execute(ExecuteRequest(COUNTS, idempotency_key=KEY), 3):
+            pass
+    assert len(world.backend.kernel.executed) == 1
+
+
+async def small(world: World) -> Session:
+    """A session that keeps few outputs, and so few events."""
+    spec = replace(world.registry.defaults, limits=Limits(output=1000))
+    return await world.registry.obtain(SessionKey("acme", "small"), spec)
+
+
+async def test_of_a_cell_that_said_too_much_the_end_is_kept_and_the_rest_is_in_the_result(world: World) -> None:
+    turn = asyncio.Semaphore(100)
+    session = await small(world)
+    texts = [f"{number:02}" for number in range(20)]
+    world.backend.on("speaks", waits_between(*texts, turn=turn))
+    whole = await collected(pick_up(session, None))  # who listens misses nothing
+    assert [what for _, what in whole] == ["started", *texts]
+    assert await collected(pick_up(session, 19)) == whole[19:]
+    for seen in (None, 3):
+        async with session.execute(ExecuteRequest("speaks", idempotency_key=KEY), seen) as execution:
+            assert (execution.gap, [event async for event in execution], execution.number) == (True, [], 21)
+            result = await execution.result()
+        assert (text(result), result.truncated, result.replayed) == ("".join(texts), False, True)
+
+
+async def test_who_listens_while_it_ends_misses_nothing_of_what_is_not_kept(world: World) -> None:
+    session = await small(world)
+    texts = [f"{number:02}" for number in range(20)]
+    world.backend.on("speaks", waits_between(*texts, turn=asyncio.Semaphore(100)))
+    async with session.execute(ExecuteRequest("speaks", idempotency_key=KEY)) as execution:
+        events = aiter(execution)
+        heard = [said(await anext(events))]
+        await execution.result()
+        heard += [said(event) async for event in events]
+    assert heard == ["started", *texts]
 
 
 async def test_what_was_never_sent_is_tried_again(world: World, session: Session) -> None:
@@ -199,3 +328,43 @@ async def test_closing_a_session_ends_what_nobody_waits_for(world: World, sessio
     await session.close()
     await until(lambda: world.observed)
     assert world.observed[-1][2].status is Status.DIED
+
+
+async def test_the_end_of_a_session_takes_no_key_of_the_next_one_along(
+    world: World, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, may_end = world.backend.kernel, asyncio.Event()
+    kill, delete = old.kill, world.backend.delete_workspace
+
+    async def slow_kill() -> None:
+        await may_end.wait()
+        await kill()
+
+    async def slow_delete(workspace: str) -> None:
+        await asyncio.sleep(0.05)
+        await delete(workspace)
+
+    monkeypatch.setattr(old, "kill", slow_kill)
+    monkeypatch.setattr(world.backend, "delete_workspace", slow_delete)
+    running = spawn(run(session, SLEEP), "running")
+    await until(lambda: old.executed)
+    waiting = asyncio.gather(run(session, COUNTS, idempotency_key=KEY), return_exceptions=True)
+    await asyncio.sleep(0)
+    world.registry.end(session.key)
+    following = await world.registry.obtain(session.key)
+    await run(following, COUNTS, idempotency_key=KEY)
+    may_end.set()
+    assert isinstance((await waiting)[0], SessionClosed)
+    await running
+    assert list(world.ledger.asked(session.key).all()) == [KEY]
+
+
+async def test_a_session_that_is_ending_notes_no_key(world: World, session: Session) -> None:
+    running = spawn(run(session, SLEEP), "running")
+    await until(lambda: world.backend.kernel.executed)
+    ending = world.registry.end(session.key)
+    with pytest.raises(SessionClosed):
+        await run(session, COUNTS, idempotency_key=KEY)
+    await ending
+    await running
+    assert world.ledger.asked(session.key).all() == {}

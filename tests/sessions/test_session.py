@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
+import weakref
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -88,14 +90,14 @@ async def test_a_session_starts_until_its_kernel_answers(world: World) -> None:
 @pytest.mark.parametrize(("here", "there"), list(itertools.product(State, State)))
 async def test_only_the_moves_of_the_table_are_made(world: World, here: State, there: State) -> None:
     session = await world.session()
-    session.state = here
+    session._seat.state = here
     if there in MOVES[here]:
-        session._move(there)
+        session._seat.move(there)
         assert session.state is there
     else:
         with pytest.raises(RuntimeError, match=f"session acme:s1 cannot go from {here} to {there}"):
-            session._move(there)
-    session.state = State.IDLE
+            session._seat.move(there)
+    session._seat.state = State.IDLE
 
 
 def test_every_state_can_be_ended_and_none_left_for_nothing() -> None:
@@ -271,14 +273,14 @@ async def test_the_next_kernel_works_where_the_last_one_did(world: World, sessio
 
 async def test_who_leaves_while_a_kernel_is_mourned_takes_nobody_along(world: World, session: Session) -> None:
     running = await begins(session, world)
-    kernel = session._kernel
+    kernel = session._seat.kernel
     assert kernel is not None
     world.backend.kernel.dies(1)
     await asyncio.wait({kernel._exit})
     impatient = asyncio.gather(session.ensure_kernel())
     await asyncio.sleep(0)
     impatient.cancel()
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(60):
         assert await running is Status.DIED
     with suppress(asyncio.CancelledError):
         await impatient
@@ -407,6 +409,21 @@ async def test_closing_ends_the_kernel_and_its_files(world: World, session: Sess
     await session.close()
     assert session.state is State.CLOSED
     assert (world.backend.alive, world.backend.workspaces) == ([], [])
+
+
+async def test_what_it_has_shown_is_let_go_of_when_it_ends(session: Session) -> None:
+    await run(session, "print('much')", idempotency_key="order-66")
+    (kept,) = session._retries._runs.values()
+    shown: list[weakref.ref[object]] = [weakref.ref(session.transcript), weakref.ref(kept)]
+    del kept
+    gc.disable()
+    try:
+        await asyncio.sleep(0.1)
+        assert None not in [thing() for thing in shown]
+        await session.close()
+        await until(lambda: [thing() for thing in shown] == [None, None])
+    finally:
+        gc.enable()
 
 
 async def test_closing_twice_is_closing_once(session: Session) -> None:
@@ -541,7 +558,7 @@ async def test_any_two_operations_at_once_end_well(backend: FakeBackend, one: Op
 
 
 def _workspace(session: Session, backend: FakeBackend) -> object:
-    return backend._root / "workspaces" / str(session._launch.workspace)
+    return backend._root / "workspaces" / str(session._seat._launch.workspace)
 
 
 async def _together(session: Session, world: World, one: Operation, other: Operation, ticks: int) -> None:
@@ -550,7 +567,7 @@ async def _together(session: Session, world: World, one: Operation, other: Opera
             await asyncio.sleep(0)
         await other(session, world)
 
-    async with asyncio.timeout(3):
+    async with asyncio.timeout(60):
         for outcome in await asyncio.gather(one(session, world), later(), return_exceptions=True):
             assert outcome is None or isinstance(outcome, SessionError)
 
@@ -566,3 +583,14 @@ async def _still_works(session: Session) -> bool:
 async def test_a_launch_says_all_there_is_to_say(world: World, session: Session) -> None:
     launch = world.backend.kernel.launch
     assert launch == Launch(session.kernelspec, session.spec.limits, session.spec.env, launch.workspace)
+
+
+# -- what runs, and what was written -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("source", [None, "def main(): ..."])
+async def test_main_is_called_unless_what_runs_does_that_itself(world: World, source: str | None) -> None:
+    session = await world.session()
+    await run(session, "def main(): ...", arguments={}, source=source)
+    (code,) = world.backend.kernel.executed
+    assert ("main(**" in code) == (source is None)

@@ -10,7 +10,8 @@ from structlog.testing import capture_logs
 
 from sessions import tasks
 from sessions.errors import KernelDied
-from sessions.tasks import spawn, to_the_end
+from sessions.tasks import forever, going_on, spawn, to_the_end, together
+from tests.fakes import until
 
 
 async def fails(error: Exception) -> None:
@@ -94,3 +95,75 @@ async def test_work_that_is_cancelled_itself_ends_the_waiting(nothing_left: None
     work.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
+
+
+# -- over and over ---------------------------------------------------------------------------------------------
+
+
+class Rounds:
+    """Work of which every second round fails."""
+
+    def __init__(self) -> None:
+        self.done = 0
+
+    async def __call__(self) -> None:
+        await asyncio.sleep(0)
+        self.done += 1
+        if self.done % 2:
+            raise ZeroDivisionError
+
+
+async def cancelled(task: asyncio.Task[object]) -> bool:
+    """Whether a task ends when it is cancelled."""
+    task.cancel()
+    await asyncio.wait({task})
+    return task.cancelled()
+
+
+async def test_a_loop_goes_on_after_a_round_that_failed_and_says_whose_it_was(nothing_left: None) -> None:
+    rounds = Rounds()
+    with capture_logs() as logs:
+        task = spawn(forever(rounds, pause=0.001), "works")
+        await until(lambda: rounds.done > 4)
+        assert await cancelled(task)
+    assert {(entry["event"], entry["task"]) for entry in logs} == {("background work failed and goes on", "works")}
+    assert all(entry["exc_info"] for entry in logs)
+
+
+async def test_a_loop_that_fails_does_not_spin(nothing_left: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tasks, "PAUSE", 3600.0)
+    rounds = Rounds()
+    with capture_logs() as logs:
+        task = spawn(forever(rounds), "works")
+        await until(lambda: logs)
+        await asyncio.sleep(0.01)
+        assert rounds.done == 1
+        assert await cancelled(task), "also in its pause"
+
+
+async def test_a_loop_ends_when_it_is_cancelled_in_the_middle_of_a_round(nothing_left: None) -> None:
+    task = spawn(forever(asyncio.Event().wait), "waits")
+    await asyncio.sleep(0)
+    assert await cancelled(task)
+
+
+def test_what_is_not_to_be_survived_is_not() -> None:
+    for end in (KeyboardInterrupt, SystemExit, asyncio.CancelledError):
+        with pytest.raises(end), going_on("anything"):
+            raise end
+
+
+# -- together --------------------------------------------------------------------------------------------------
+
+
+async def test_all_is_waited_for_when_some_fails(nothing_left: None) -> None:
+    late = spawn(returns_late(), "late")
+    with pytest.raises(ExceptionGroup) as failed:
+        await together(fails(KernelDied("one")), late, fails(KernelDied("two")))
+    assert late.done()
+    assert [str(failure) for failure in failed.value.exceptions] == ["one", "two"]
+
+
+async def test_what_all_succeeds_is_no_failure(nothing_left: None) -> None:
+    await together(returns_late(), returns_late())
+    await together()

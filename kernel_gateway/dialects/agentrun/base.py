@@ -7,13 +7,14 @@ import re
 from http import HTTPStatus
 from typing import Any
 
+from kernel_gateway.auth import Caller
 from kernel_gateway.dialects.agentrun.models import sentences
 from kernel_gateway.errors import Unauthorized
 from kernel_gateway.handlers import BaseHandler, JsonHandler, Model
 from kernel_gateway.signatures import BODY_DIGEST
 from sessions.errors import InvalidRequest, SandboxNotFound, SessionError
 from sessions.models import NAME, SessionKey
-from sessions.sandboxes import Sandbox
+from sessions.sandbox import Sandbox
 
 #: how clients know what went wrong, by HTTP status
 CODES = {
@@ -24,6 +25,7 @@ CODES = {
     HTTPStatus.METHOD_NOT_ALLOWED: "METHOD_NOT_ALLOWED",
     HTTPStatus.CONFLICT: "CONFLICT",
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "PAYLOAD_TOO_LARGE",
+    HTTPStatus.UNPROCESSABLE_ENTITY: "INVALID_REQUEST",
     HTTPStatus.TOO_MANY_REQUESTS: "TOO_MANY_REQUESTS",
     HTTPStatus.INSUFFICIENT_STORAGE: "INSUFFICIENT_STORAGE",
     HTTPStatus.SERVICE_UNAVAILABLE: "SERVICE_UNAVAILABLE",
@@ -33,7 +35,7 @@ CODES = {
 class SandboxAware(BaseHandler):
     """A request of an AgentRun client."""
 
-    def authenticate(self) -> str:
+    def authenticate(self) -> Caller:
         """By a key, or by the signature that these clients make."""
         return self.gateway.keys.signer(self.request)
 

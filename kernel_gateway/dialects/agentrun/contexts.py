@@ -10,7 +10,7 @@ from kernel_gateway.dialects.agentrun.models import CreateContext, Execute
 from kernel_gateway.dialects.agentrun.results import reply
 from sessions.errors import InvalidRequest
 from sessions.models import ExecuteRequest
-from sessions.sandboxes import Sandbox
+from sessions.sandbox import Sandbox
 from sessions.session import Session
 from sessions.workspace import seen_path
 
@@ -63,6 +63,7 @@ class ExecuteHandler(AgentRunHandler):
             code=body.code,
             # Clients ask for far more than can be had, some in milliseconds: they get what there is.
             timeout=min(body.timeout or settings.execute_timeout, settings.max_execute_timeout),
+            arguments=body.arguments,
         )
         await self.while_client_stays(self._run(self.sandbox(sandbox_id), context_id, body, request))
 

@@ -53,7 +53,7 @@ class AccessTokenHandler(AgentRunHandler):
 
     def get(self) -> None:
         """A key for the data plane: clients before version 0.0.28 sign on the control plane only."""
-        self.finish_enveloped({"accessToken": self.gateway.keys.token(self.tenant)})
+        self.finish_enveloped({"accessToken": self.gateway.keys.token(self.caller)})
 
 
 def _content(body: TemplateBody) -> dict[str, Any]:

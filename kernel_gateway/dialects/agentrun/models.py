@@ -9,8 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from kernel_gateway.config import Settings
 from sessions.errors import InvalidRequest, SessionError
-from sessions.models import Limits, valid_env
-from sessions.sandboxes import Sandbox, SandboxSpec
+from sessions.models import Limits, SandboxSpec, valid_env
+from sessions.sandbox import Sandbox
 from sessions.templates import Template
 
 CODE_INTERPRETER: Literal["CodeInterpreter"] = "CodeInterpreter"
@@ -120,6 +120,8 @@ class Execute(Body):
     contextId: str | None = None  # noqa: N815
     language: str | None = None
     timeout: _Seconds | None = None
+    #: the code defines `main`, which is called with these; the vendor's service does not know them
+    arguments: dict[str, Any] | None = None
 
 
 class WriteFile(Body):

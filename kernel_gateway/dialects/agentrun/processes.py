@@ -9,7 +9,7 @@ from uuid import uuid4
 from kernel_gateway.dialects.agentrun.base import AgentRunHandler
 from kernel_gateway.dialects.agentrun.models import Command, time_of
 from sessions.processes import Process, find_process, kill_process, list_processes
-from sessions.sandboxes import Sandbox
+from sessions.sandbox import Sandbox
 from sessions.workspace import seen_path
 
 _MIB = 1024**2

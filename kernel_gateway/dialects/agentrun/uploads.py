@@ -12,7 +12,7 @@ from kernel_gateway.dialects.agentrun.base import SandboxAware
 from kernel_gateway.transfers import Upload
 from sessions import workspace
 from sessions.errors import InvalidRequest, NoSpace, SessionError
-from sessions.sandboxes import Sandbox
+from sessions.sandbox import Sandbox
 
 #: bytes of a form besides its file
 FORM_MAX = 64 * 1024

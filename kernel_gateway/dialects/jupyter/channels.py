@@ -1,6 +1,7 @@
 """A kernel's channels over a WebSocket.
 
-Close codes: 1000 the kernel was ended, 1007 a frame that is no message, 4409 another connection took over.
+Close codes: 1000 the kernel was ended, 1001 the gateway shuts down, 1007 a frame that is no message, 4401 the key was
+revoked, 4409 another connection took over.
 """
 
 from __future__ import annotations
@@ -12,9 +13,8 @@ from tornado.websocket import WebSocketClosedError
 from kernel_gateway.dialects.jupyter.base import JupyterHandler
 from kernel_gateway.dialects.jupyter.framing import V1, Request, decode, encode
 from kernel_gateway.sockets import SocketHandler
-from sessions.errors import InvalidRequest, SessionError
+from sessions.errors import InvalidRequest, SessionError, ShuttingDown
 from sessions.models import SessionKey
-from sessions.states import State
 from sessions.subscription import Subscription, announcement, refusal
 from sessions.tasks import spawn
 
@@ -22,7 +22,7 @@ from sessions.tasks import spawn
 FRAME_MAX = 64 * 1024**2
 #: characters of a client's id
 CLIENT_MAX = 256
-ENDED, MALFORMED, TAKEN_OVER = 1000, 1007, 4409
+ENDED, GOING_AWAY, MALFORMED, TAKEN_OVER = 1000, 1001, 1007, 4409
 CHANNELS = frozenset({"shell", "control", "stdin"})
 #: what a client asks when it is idle itself
 NO_ACTIVITY = frozenset({"kernel_info_request", "comm_info_request"})
@@ -66,13 +66,17 @@ class ChannelsHandler(JupyterHandler, SocketHandler):
                 subscription.give_back(message)
                 self._session.channels.leave(subscription)
                 return
-        if self._session.state is State.CLOSED:
+        if isinstance(self.gateway.trouble(), ShuttingDown):
+            self.close(GOING_AWAY, "the gateway is shutting down")
+        elif self._session.closed:
             self.close(ENDED, "the kernel was ended")
         else:
             self.close(TAKEN_OVER, "another connection took over")
 
     async def on_message(self, message: str | bytes) -> None:
         """Pass a frame on to the kernel."""
+        if not self.allowed():
+            return
         try:
             request = decode(message, self._way)
         except InvalidRequest as error:
@@ -87,7 +91,7 @@ class ChannelsHandler(JupyterHandler, SocketHandler):
                 await self._shut_down(request)
                 return
             if request.type == "execute_request":  # as everywhere, it starts the kernel that follows a dead one
-                await self._session.ensure_kernel()
+                await self._session.settled_kernel()
             self._session.channels.forward(
                 self._subscription, request.channel, request.header, request.parts, request.buffers
             )

@@ -77,9 +77,9 @@ class NotebookHandler(RestHandler):
 
     notebooks: Notebooks
 
-    def initialize(self, gateway: Gateway, notebooks: Notebooks | None = None) -> None:
+    def initialize(self, gateway: Gateway, dialect: str = "none", notebooks: Notebooks | None = None) -> None:
         """Called by tornado with the route's keyword arguments."""
-        super().initialize(gateway)
+        super().initialize(gateway, dialect)
         if notebooks is not None:
             self.notebooks = notebooks
 

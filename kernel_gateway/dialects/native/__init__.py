@@ -6,7 +6,16 @@ from http import HTTPStatus
 from importlib.metadata import version
 from typing import Any
 
-from kernel_gateway.dialects.native.execute import STREAMS, ExecuteHandler
+from kernel_gateway.dialects.native.admin import (
+    AuditHandler,
+    AuditPage,
+    CreateKey,
+    KeyHandler,
+    KeyList,
+    KeysHandler,
+    NewKey,
+)
+from kernel_gateway.dialects.native.execute import LAST_EVENT, STREAMS, ExecuteHandler
 from kernel_gateway.dialects.native.files import FilesHandler
 from kernel_gateway.dialects.native.models import (
     CreateSession,
@@ -17,6 +26,13 @@ from kernel_gateway.dialects.native.models import (
     Result,
     SessionInfo,
     SessionList,
+)
+from kernel_gateway.dialects.native.overview import (
+    LiveSessionHandler,
+    LiveSessions,
+    LiveSessionsHandler,
+    Tenants,
+    TenantsHandler,
 )
 from kernel_gateway.dialects.native.sessions import (
     InterruptHandler,
@@ -30,6 +46,10 @@ from kernel_gateway.handlers import BaseHandler, Dialect, Gateway, Route
 from kernel_gateway.openapi import BINARY, Operation, document
 
 _ONE = "/v1/sessions/{name}"
+_PICK_UP = {
+    LAST_EVENT: "`id` of the last event that was seen of the run with this `idempotency_key`: what comes after it, and "
+    "nothing is run. When that is no longer kept, the stream is its `result` alone, with all `outputs`."
+}
 _STREAMED = {media_type: {"schema": {"type": "string"}} for media_type in STREAMS}
 
 OPERATIONS = [
@@ -38,7 +58,13 @@ OPERATIONS = [
     Operation("GET", _ONE, "Describe a session", SessionInfo),
     Operation("DELETE", _ONE, "End a session", status=HTTPStatus.NO_CONTENT),
     Operation(
-        "POST", f"{_ONE}/execute", "Run a cell; the session is made on first use", Result, Execute, media=_STREAMED
+        "POST",
+        f"{_ONE}/execute",
+        "Run a cell; the session is made on first use",
+        Result,
+        Execute,
+        media=_STREAMED,
+        headers=_PICK_UP,
     ),
     Operation("POST", f"{_ONE}/interrupt", "Interrupt the running cell, keep the variables", Interrupted),
     Operation("POST", f"{_ONE}/restart", "A fresh kernel in the same session", SessionInfo),
@@ -49,6 +75,19 @@ OPERATIONS = [
     Operation("PUT", f"{_ONE}/files/{{path}}", "Write a file", media=BINARY, status=HTTPStatus.NO_CONTENT),
     Operation("DELETE", f"{_ONE}/files/{{path}}", "Delete a file or directory", status=HTTPStatus.NO_CONTENT),
     Operation("GET", f"{_ONE}/stream", "Upgrade to a WebSocket", status=HTTPStatus.SWITCHING_PROTOCOLS),
+    Operation("GET", "/v1/admin/keys", "List the keys, without what opens anything", KeyList),
+    Operation("POST", "/v1/admin/keys", "Make a key", NewKey, CreateKey, HTTPStatus.CREATED),
+    Operation("DELETE", "/v1/admin/keys/{id}", "Revoke a key", status=HTTPStatus.NO_CONTENT),
+    Operation(
+        "GET",
+        "/v1/admin/audit",
+        "Who ran what, the newest first",
+        AuditPage,
+        query=("tenant", "session", "outcome", "since", "limit", "before"),
+    ),
+    Operation("GET", "/v1/admin/sessions", "All tenants' sessions, oldest first", LiveSessions),
+    Operation("DELETE", "/v1/admin/sessions/{tenant}/{name}", "End a tenant's session", status=HTTPStatus.NO_CONTENT),
+    Operation("GET", "/v1/admin/tenants", "The tenants there are, what they have and what they may", Tenants),
     Operation("GET", "/v1/openapi.json", "This description", media={"application/json": {}}, public=True),
 ]
 
@@ -80,6 +119,12 @@ def routes(gateway: Gateway) -> list[Route]:
         (one + "/notebook", NotebookHandler),
         (one + "/files/(.*)", FilesHandler),
         (one + "/stream", StreamHandler),
+        (r"/v1/admin/keys", KeysHandler),
+        (r"/v1/admin/keys/([^/]+)", KeyHandler),
+        (r"/v1/admin/audit", AuditHandler),
+        (r"/v1/admin/sessions", LiveSessionsHandler),
+        (r"/v1/admin/sessions/([^/]+)/([^/]+)", LiveSessionHandler),
+        (r"/v1/admin/tenants", TenantsHandler),
         (r"/v1/openapi\.json", OpenApiHandler),
     )
     return [(path, handler, {"gateway": gateway}) for path, handler in table]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -10,21 +11,28 @@ from tornado.iostream import StreamClosedError
 
 from kernel_gateway.dialects.native.models import Execute, result_json
 from kernel_gateway.handlers import JsonHandler
+from sessions.errors import InvalidRequest
 from sessions.models import ExecuteRequest, SessionKey
 from sessions.session import Session
 
+#: with it a client that has lost its stream says which event it has seen last
+LAST_EVENT = "Last-Event-ID"
 
-def _ndjson(event: dict[str, Any]) -> bytes:
-    return orjson.dumps(event) + b"\n"
+#: given an event and its number
+Render = Callable[[dict[str, Any], int], bytes]
 
 
-def _sse(event: dict[str, Any]) -> bytes:
+def _ndjson(event: dict[str, Any], number: int) -> bytes:
+    return orjson.dumps({"id": number} | event) + b"\n"
+
+
+def _sse(event: dict[str, Any], number: int) -> bytes:
     """Source: WHATWG HTML, 9.2 Server-sent events."""
-    return b"event: %s\ndata: %s\n\n" % (str(event["type"]).encode(), orjson.dumps(event))
+    return b"id: %d\nevent: %s\ndata: %s\n\n" % (number, str(event["type"]).encode(), orjson.dumps(event))
 
 
 #: media type that the client accepts → how an event is written
-STREAMS: dict[str, Callable[[dict[str, Any]], bytes]] = {
+STREAMS: dict[str, Render] = {
     "application/x-ndjson": _ndjson,
     "text/event-stream": _sse,
 }
@@ -35,32 +43,47 @@ class ExecuteHandler(JsonHandler):
 
     async def post(self, name: str) -> None:
         """Run a cell; the session is made on first use."""
-        request = self.body(Execute).request(self.gateway.settings)
-        # When the client leaves, its cell is interrupted, and the variables are kept.
-        await self.while_client_stays(self._run(SessionKey(self.tenant, name), request))
+        body = self.body(Execute)
+        work = self._run(SessionKey(self.tenant, name), body.request(self.gateway.settings), self._last_seen())
+        if body.on_disconnect == "interrupt":
+            await self.while_client_stays(work)
+        else:
+            await work
 
-    async def _run(self, key: SessionKey, request: ExecuteRequest) -> None:
-        session = await self.gateway.registry.obtain(key)
+    def _last_seen(self) -> int | None:
+        """The number of the event that a client has seen last which comes back.
+
+        Raises:
+            InvalidRequest: it is none.
+        """
+        told = self.request.headers.get(LAST_EVENT)
+        if told is not None and not re.fullmatch("[0-9]{1,9}", told):
+            raise InvalidRequest(f"{LAST_EVENT} must be the id of an event", field="last_event_id")
+        return None if told is None else int(told)
+
+    async def _run(self, key: SessionKey, request: ExecuteRequest, seen: int | None) -> None:
+        # Who comes back wants nothing to be made or started.
+        session = await self.gateway.registry.obtain(key) if seen is None else self.gateway.registry.get(key)
         accepted = self.request.headers.get("Accept", "")
         for media_type, render in STREAMS.items():
             if media_type in accepted:
                 self.set_header("Content-Type", media_type)
-                await self._stream(session, request, render)
+                await self._stream(session, request, seen, render)
                 return
-        async with session.execute(request) as execution:
+        async with session.execute(request, seen) as execution:
             result = await execution.result()
         self.finish_json(result_json(result))
 
-    async def _stream(
-        self, session: Session, request: ExecuteRequest, render: Callable[[dict[str, Any]], bytes]
-    ) -> None:
+    async def _stream(self, session: Session, request: ExecuteRequest, seen: int | None, render: Render) -> None:
         self.http.stream.set_nodelay(True)
-        try:
-            async with session.execute(request) as execution:
+        async with session.execute(request, seen) as execution:
+            try:
                 async for event in execution:
-                    self.write(render(event))
+                    self.write(render(event, execution.number))
                     await self.flush()
-                result = await execution.result()
-            self.finish(render({"type": "result", **result_json(result, outputs=False)}))
-        except StreamClosedError:
-            return  # the client has left while we wrote; the cell was interrupted on the way out
+            except StreamClosedError:
+                await execution.result()  # the client has left, and its cell goes on, or we are cancelled here
+                return
+            result = await execution.result()
+        last = {"type": "result", **result_json(result, outputs=execution.gap)}
+        self.finish(render(last, execution.number + 1))

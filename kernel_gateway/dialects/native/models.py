@@ -77,16 +77,22 @@ class Execute(Body):
     idempotency_key: str | None = Field(
         None, min_length=1, max_length=255, description="a retry with this key gets the first run's result"
     )
+    on_disconnect: Literal["continue", "interrupt"] = Field(
+        "continue", description="what becomes of the cell when its client leaves; one with a key always goes on"
+    )
 
     def request(self, settings: Settings, *, interactive: bool = False) -> ExecuteRequest:
         """As the domain has it.
 
         Raises:
-            InvalidRequest: the timeout is above the maximum, or the code is no valid text.
+            InvalidRequest: the timeout is above the maximum, the code is no valid text, or a cell with a key is to
+                be interrupted when its client leaves.
         """
         timeout = self.timeout or settings.execute_timeout
         if timeout > settings.max_execute_timeout:
             raise InvalidRequest(f"timeout must be at most {settings.max_execute_timeout:g} s", field="timeout")
+        if self.idempotency_key is not None and self.on_disconnect == "interrupt":
+            raise InvalidRequest("a cell with an idempotency_key goes on when its client leaves", field="on_disconnect")
         return ExecuteRequest(
             code=self.code,
             timeout=timeout,
@@ -166,7 +172,9 @@ class Result(BaseModel):
 
     status: Literal["ok", "error", "timeout", "interrupted", "died"]
     execution_count: int | None
-    outputs: list[dict[str, Any]] = Field(description="nbformat 4.5 outputs; in a stream they come one by one instead")
+    outputs: list[dict[str, Any]] = Field(
+        description="nbformat 4.5 outputs; in a stream they come one by one instead, if all of them are still kept"
+    )
     duration_ms: float
     state: Literal["preserved", "restarted", "lost"] = Field(
         description="whether the variables of earlier cells are still there"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from http import HTTPStatus
-
-import nbformat
+from importlib import import_module
 
 from kernel_gateway.dialects.native.models import CreateSession, Interrupted, SessionInfo, SessionList
 from kernel_gateway.handlers import JsonHandler
@@ -77,10 +77,11 @@ class RestartHandler(ExistingHandler):
 class NotebookHandler(ExistingHandler):
     """`/v1/sessions/{name}/notebook`."""
 
-    def get(self, name: str) -> None:
+    async def get(self, name: str) -> None:
         """What was run and what it showed, as `.ipynb`."""
+        self.session(name).touch()
+        nbformat = await asyncio.to_thread(import_module, "nbformat")  # the first time it takes a while
         session = self.session(name)
-        session.touch()
         self.set_header("Content-Type", "application/x-ipynb+json")
         self.set_header("Content-Disposition", f'attachment; filename="{name}.ipynb"')
         self.finish(nbformat.writes(nbformat.from_dict(session.transcript.notebook(session.kernelspec))))

@@ -17,6 +17,7 @@ from kernel_gateway.dialects.native.models import Body, Execute, result_json
 from kernel_gateway.handlers import validated
 from kernel_gateway.sockets import SocketHandler
 from sessions.errors import InvalidRequest, QuotaExceeded, SessionError
+from sessions.execution import END_OF_INPUT, Execution
 from sessions.models import SessionKey
 from sessions.session import Running
 from sessions.tasks import spawn
@@ -52,6 +53,9 @@ class StreamHandler(SocketHandler):
 
     _runner: asyncio.Task[None] | None = None
     _running: Running | None = None
+    #: whether the cell whose turn it is goes on without its client
+    _goes_on = False
+    _left = False
 
     def session_key(self) -> SessionKey:
         """The tenant's session of this name; it is made on first use."""
@@ -65,6 +69,8 @@ class StreamHandler(SocketHandler):
 
     async def on_message(self, message: str | bytes) -> None:
         """Take a frame; a bad one is answered, and the socket stays open."""
+        if not self.allowed():
+            return
         self._session.touch()
         mark: dict[str, Any] = {}
         try:
@@ -93,39 +99,52 @@ class StreamHandler(SocketHandler):
             raise QuotaExceeded(f"at most {QUEUE} cells can wait on one socket", max=QUEUE) from None
 
     async def _run_cells(self) -> None:
-        while True:
+        while not self._left:
             cell = await self._cells.get()
             mark = _mark(cell.id)
             try:
                 await self._run_cell(cell, mark)
             except SessionError as error:
                 await self._send({"type": "error", "error": error.as_dict(), **mark})
+            finally:
+                self._goes_on = False
 
     async def _run_cell(self, cell: CodeFrame, mark: dict[str, Any]) -> None:
         request = cell.request(self.gateway.settings, interactive=True)
+        self._goes_on = cell.on_disconnect == "continue"
         # Again, because the session may have been culled since: its cells then say that their state is lost.
         self._session = await self.gateway.registry.obtain(self._session.key)
-        async with self._session.execute(request) as execution:
-            self._running = execution
-            try:
+        try:
+            async with self._session.execute(request) as execution:
+                self._running = execution
                 async for event in execution:
                     await self._send(event | mark)
+                    self._end_input()
                 result = await execution.result()
-            finally:
-                self._running = None
-        await self._send({"type": "result", **result_json(result, outputs=False), **mark})
+        finally:
+            self._running = None
+        await self._send({"type": "result", **result_json(result, outputs=execution.gap), **mark})
 
     async def _send(self, event: dict[str, Any]) -> None:
         """Send one event, and wait while the client reads slowly."""
+        if self._left:
+            return
         try:
             await self.write_message(orjson.dumps(event))
         except WebSocketClosedError:
             self.on_close()
 
     def on_close(self) -> None:
-        """The client has left: its cell is interrupted, and the variables are kept."""
-        if self._runner is not None:
+        """The client has left: its cell goes on, unless it was to be interrupted; those behind it do not run."""
+        self._left = True
+        self._end_input()
+        if self._runner is not None and not self._goes_on:
             self._runner.cancel()
+
+    def _end_input(self) -> None:
+        """Nobody is there to answer, unless somebody comes back for the cell."""
+        if self._left and isinstance(self._running, Execution):
+            self._running.answer(END_OF_INPUT)
 
 
 def _mark(cell_id: object) -> dict[str, Any]:

@@ -9,22 +9,24 @@ from collections.abc import AsyncGenerator, AsyncIterable, Callable
 from contextlib import suppress
 from typing import Any
 
-import structlog
 from docker.errors import APIError, NotFound
 
 from sessions.backends.base import nobody_cares
-from sessions.backends.docker.engine import Engine, take_over
+from sessions.backends.docker.cgroup import MemoryCount
+from sessions.backends.docker.engine import TOOL, Engine, take_over
 from sessions.backends.docker.profile import IMAGE_DIR, PYTHON, WORKSPACE
 from sessions.errors import BackendUnavailable, ConnectionFailed, QuotaExceeded, SessionError
 from sessions.models import ConnectionInfo, ExitReason, KernelExit
 from sessions.tasks import spawn
 
-log = structlog.get_logger()
-
-#: seconds between two attempts to end a container while the engine does not answer
-RETRY = 2.0
+#: seconds for the engine to remove a container; after that it counts as gone, and is removed when that can be done
+GIVE_UP = 10.0
+#: seconds that somebody else may pause a container; gVisor's own network goes on meanwhile, so it seems to be reachable
+PAUSE_MAX = 10.0
 #: seconds from the engine's word of the memory limit to the end that comes of it
 OOM_TO_END = 3.0
+#: seconds within which the launcher has passed a signal on, which it tells nobody; measured: 0.5 ms on a busy machine
+PASSED_ON = 0.2
 #: seconds a tool may be silent
 TOOL_TIMEOUT = 60.0
 #: tools at a time, those included that nobody waits for any more
@@ -44,7 +46,10 @@ class DockerHandle:
         self.id = container
         self.connection_info = info
         self.on_out_of_memory: Callable[[], None] = nobody_cares
+        #: the only one that it runs on; None: any
+        self.processor: int | None = None
         self._engine = engine
+        self._memory = MemoryCount(container)
         #: it was started; only then is its absence from the running ones an end
         self.was_running = False
         self._killed = False
@@ -54,6 +59,8 @@ class DockerHandle:
         #: tools that were begun and have not ended
         self._tools_open = 0
         self._end: asyncio.Task[KernelExit] | None = None
+        #: the end of a pause that lasts too long
+        self._pause: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self._gone: asyncio.Future[KernelExit] = self._loop.create_future()
 
@@ -64,7 +71,12 @@ class DockerHandle:
     async def interrupt(self) -> None:
         """Send SIGINT to the launcher, which passes it on."""
         with suppress(APIError, BackendUnavailable):  # gone, or unreachable: the next rung of the ladder follows
-            await self._engine.call(lambda: self._engine.api.kill(self.id, "SIGINT"))
+            await self._engine.call(lambda: self._engine.api.kill(self.id, "SIGINT"), lane=TOOL)
+            await asyncio.sleep(PASSED_ON)
+
+    def memory(self) -> int | None:
+        """Bytes that the container uses now, as its control group counts them; none where that is out of sight."""
+        return self._memory.read()
 
     async def kill(self) -> None:
         """Remove the container with all that runs in it."""
@@ -77,21 +89,31 @@ class DockerHandle:
         self._out_of_memory = self._loop.time()
         self.on_out_of_memory()
 
+    def note_paused(self) -> None:
+        """It stands still, and has a while to go on. Idempotent."""
+        if self._pause is None:
+            self._pause = self._loop.call_later(PAUSE_MAX, self.ended)
+
+    def note_resumed(self) -> None:
+        """It goes on."""
+        if self._pause is not None:
+            self._pause.cancel()
+            self._pause = None
+
     def ended(self) -> None:
         """It has ended or is to end: find out how, and remove it. Idempotent."""
+        self.note_resumed()
         if self._end is None:
             self._end = spawn(self._bury(), f"end of container {self.id[:12]}")
 
     async def _bury(self) -> KernelExit:
-        while True:
-            try:
-                ended = await self._engine.call(self._bury_blocking)
-                break
-            except (APIError, BackendUnavailable) as error:
-                log.warning(
-                    "a kernel's container cannot be removed yet", container=self.id[:12], error=str(error)[:200]
-                )
-                await asyncio.sleep(RETRY)
+        removal = self._engine.insist(self._bury_blocking, name=f"removal of container {self.id[:12]}")
+        # An engine that does not answer keeps nobody waiting: the kernel is of no use to anybody any more.
+        await asyncio.wait({removal}, timeout=GIVE_UP)
+        if removal.done() and not removal.cancelled():
+            ended = removal.result()
+        else:
+            ended = KernelExit(ExitReason.KILLED if self._killed else ExitReason.EXITED)
         for writer in self._tools:
             writer.transport.abort()  # some engine versions never end the stream of a tool whose container ended
         self._gone.set_result(ended)
@@ -144,7 +166,7 @@ class DockerHandle:
 
     async def _open_tool(self, name: str, argument: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         try:
-            connection = await self._engine.call(self._exec_blocking, name, argument)
+            connection = await self._engine.call(self._exec_blocking, name, argument, lane=TOOL)
         except APIError as error:
             raise ConnectionFailed("the sandbox cannot run a file operation now") from error
         reader, writer = await asyncio.open_connection(sock=connection)

@@ -26,6 +26,8 @@ FIRST_PORT = 50001
 CPUS_MIN = 0.01
 
 INSTANCE_LABEL = "kernel-gateway.instance"
+#: the processor that a kernel is bound to
+PROCESSOR_LABEL = "kernel-gateway.processor"
 
 _MIB = 1024**2
 _OWNER = f"uid={UID},gid={UID},mode=0700"
@@ -49,7 +51,13 @@ class DockerSettings:
 
 
 def host_config(
-    settings: DockerSettings, limits: Limits, workspace: str, *, gvisor: bool, shared: bool = False
+    settings: DockerSettings,
+    limits: Limits,
+    workspace: str,
+    *,
+    gvisor: bool,
+    processor: int | None = None,
+    shared: bool = False,
 ) -> dict[str, Any]:
     """Arguments of the engine's host configuration for one kernel.
 
@@ -58,6 +66,7 @@ def host_config(
         limits: of the kernel.
         workspace: the session's files.
         gvisor: the runtime was seen to be gVisor.
+        processor: the only one that it may run on; None: any.
         shared: others use the workspace too, and have `/tmp` in common.
     """
     return {
@@ -76,6 +85,7 @@ def host_config(
         "mem_limit": limits.memory,
         "memswap_limit": limits.memory,  # equal: no swap on top
         "nano_cpus": int(max(limits.cpus, CPUS_MIN) * 1e9),
+        **({} if processor is None else {"cpuset_cpus": str(processor)}),
         **_process_limits(limits, gvisor=gvisor),
         # What a kernel writes to its standard output would fill the host's disk.
         "log_config": LogConfig(type="none"),

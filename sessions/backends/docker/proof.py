@@ -20,6 +20,8 @@ from docker.types import LogConfig
 from sessions.backends.docker.profile import FIRST_PORT, IMAGE_DIR, PYTHON, UID, DockerSettings
 from sessions.errors import NotInitialized
 
+#: tells them from kernels
+PROBE_LABEL = "kernel-gateway.probe"
 #: seconds a probe may take from its start to its answer
 TIMEOUT = 30.0
 #: to reach what must be reached
@@ -68,12 +70,19 @@ def prove(api: docker.APIClient, settings: DockerSettings, host_address: str) ->
     return gvisor
 
 
+def clear(api: docker.APIClient, settings: DockerSettings) -> None:
+    """Remove the probes of a proof that was cut short; none may be under way."""
+    labels = [PROBE_LABEL, *(f"{name}={value}" for name, value in settings.labels.items())]
+    for container in api.containers(all=True, filters={"label": labels}):
+        _remove(api, container["Id"])
+
+
 def _start(api: docker.APIClient, settings: DockerSettings, **request: Any) -> str:
     container = api.create_container(
         settings.image,
         [PYTHON, "-I", "-S", f"{IMAGE_DIR}/probe.py", json.dumps(request)],
         user=f"{UID}:{UID}",
-        labels=settings.labels,
+        labels=settings.labels | {PROBE_LABEL: "1"},
         use_config_proxy=False,
         host_config=api.create_host_config(
             runtime=settings.runtime,

@@ -26,7 +26,7 @@ from sessions.errors import SessionClosed
 from sessions.kernel import Kernel
 from sessions.messages import Message
 from sessions.models import ExitReason, KernelExit
-from sessions.sandboxes import NO_KERNEL
+from sessions.sandbox import NO_KERNEL
 from sessions.tasks import spawn
 from tests.attacks.bench import forget_network
 from tests.fakes import KERNELSPECS, FakeBackend
@@ -49,8 +49,9 @@ BACKENDS: list[Any] = [
 ]
 
 LAUNCH = Launch(KERNELSPECS.find("python"), env={"GREETING": "hello"})
+MIB = 1024**2
 #: seconds within which the end of a kernel is noticed
-NOTICED = 3.0
+NOTICED = 60.0
 #: what the gateway's process has in its environment, and a kernel never
 CANARY = "KERNEL_GATEWAY_TEST_CANARY"
 #: all that a kernel's environment may hold besides what was asked for
@@ -72,13 +73,22 @@ def network() -> Iterator[str]:
     forget_network(NETWORK)
 
 
+@pytest.fixture(scope="module")
+def proven() -> dict[str, Any]:
+    """What the first backend on Docker has proven of the network that all of them use."""
+    return {}
+
+
 @pytest.fixture(params=BACKENDS)
-async def backend(request: pytest.FixtureRequest, nothing_left: None) -> AsyncIterator[Backend]:
+async def backend(request: pytest.FixtureRequest, nothing_left: None, proven: dict[str, Any]) -> AsyncIterator[Backend]:
     make: Callable[[], Backend] = request.param
-    if make is docker_backend:
-        request.getfixturevalue("network")
     backend = make()
+    if isinstance(backend, DockerBackend):
+        request.getfixturevalue("network")
+        vars(backend).update(proven)
     await backend.prepare()
+    if isinstance(backend, DockerBackend):
+        proven.update({name: getattr(backend, name) for name in ("_proven", "_gvisor", "_processors")})
     yield backend
     await backend.close()
 
@@ -98,8 +108,13 @@ async def handle(backend: Backend) -> AsyncIterator[KernelHandle]:
     await handle.kill()
 
 
-async def execute(kernel: Kernel, code: str) -> tuple[str, str]:
+async def execute(kernel: Kernel, code: str, begun: asyncio.Event | None = None) -> tuple[str, str]:
     """Run a cell.
+
+    Args:
+        kernel: which is to run it.
+        code: of the cell.
+        begun: set when the kernel says that it has begun it.
 
     Returns:
         its reply's status, or its error's name; and what it has printed.
@@ -110,11 +125,13 @@ async def execute(kernel: Kernel, code: str) -> tuple[str, str]:
     def note(message: Message) -> None:
         seen.append(message)
         news.set()
+        if begun is not None and message.type == "execute_input":
+            begun.set()
 
     kernel.connection.on_message = note
     content = {"code": code, "silent": False, "store_history": True, "allow_stdin": False}
     msg_id = kernel.connection.send("shell", "execute_request", content)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not (outcome := _outcome([message for message in seen if message.parent_id == msg_id])):
             news.clear()
             await news.wait()
@@ -150,6 +167,7 @@ async def answer(handle: KernelHandle, op: str, path: str, **more: Any) -> dict[
 # -- a kernel's life -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.gate
 async def test_a_kernel_answers_and_keeps_its_variables(kernel: Kernel) -> None:
     assert await execute(kernel, "x = 41") == ("ok", "")
     assert await execute(kernel, "print(x + 1)") == ("ok", "42\n")
@@ -157,12 +175,14 @@ async def test_a_kernel_answers_and_keeps_its_variables(kernel: Kernel) -> None:
     assert await execute(kernel, "print(x)") == ("ok", "41\n")
 
 
+@pytest.mark.gate
 async def test_an_interrupt_stops_the_cell_and_nothing_else(kernel: Kernel) -> None:
     await execute(kernel, "x = 1")
     await kernel.handle.interrupt()  # of a kernel at rest: nothing happens
     assert await execute(kernel, "print(x)") == ("ok", "1\n")
-    cell = spawn(execute(kernel, "import time; time.sleep(60)"), "cell")
-    await asyncio.sleep(0.2)
+    begun = asyncio.Event()
+    cell = spawn(execute(kernel, "import time; time.sleep(60)", begun), "cell")
+    await begun.wait()
     await kernel.handle.interrupt()
     assert (await cell)[0] == "KeyboardInterrupt"
     assert await execute(kernel, "print(x)") == ("ok", "1\n")
@@ -177,6 +197,7 @@ async def test_a_kernel_can_be_killed_once_and_for_all(kernel: Kernel) -> None:
     await kernel.handle.interrupt()
 
 
+@pytest.mark.gate
 async def test_a_kernel_that_ends_by_itself_is_noticed(kernel: Kernel) -> None:
     kernel.connection.send("shell", "execute_request", {"code": "import os; os._exit(3)", "silent": False})
     async with asyncio.timeout(NOTICED):
@@ -185,6 +206,20 @@ async def test_a_kernel_that_ends_by_itself_is_noticed(kernel: Kernel) -> None:
     assert await kernel.handle.wait() == KernelExit(ExitReason.EXITED, 3)
 
 
+async def test_its_memory_is_told_as_long_as_it_runs_if_anybody_counts_it(backend: Backend, kernel: Kernel) -> None:
+    before = kernel.handle.memory()
+    assert (before is None) == (backend.name == "process")
+    if backend.name == "docker":
+        assert (await execute(kernel, f"kept = b'x' * {64 * MIB}"))[0] == "ok"
+        after = kernel.handle.memory()
+        assert before is not None
+        assert after is not None
+        assert before + 48 * MIB < after <= LAUNCH.limits.memory
+    await kernel.kill(SessionClosed())
+    assert kernel.handle.memory() is None
+
+
+@pytest.mark.gate
 async def test_two_kernels_have_nothing_in_common(backend: Backend, kernel: Kernel) -> None:
     other = await Kernel.start(backend, LAUNCH)
     await execute(kernel, "x = 1")
@@ -198,6 +233,7 @@ async def test_two_kernels_have_nothing_in_common(backend: Backend, kernel: Kern
     assert await execute(kernel, "print(x)") == ("ok", "1\n")
 
 
+@pytest.mark.gate
 async def test_nothing_is_left_when_all_is_over(backend: Backend) -> None:
     kernels = await asyncio.gather(*(Kernel.start(backend, LAUNCH) for _ in range(2)))
     await backend.close()
@@ -207,6 +243,7 @@ async def test_nothing_is_left_when_all_is_over(backend: Backend) -> None:
 # -- secrets ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.gate
 async def test_a_kernel_sees_the_environment_it_was_given_and_nothing_of_ours(
     backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,6 +266,7 @@ async def test_no_secret_is_shown(handle: KernelHandle) -> None:
     assert not [secret for secret in secrets if secret in shown]
 
 
+@pytest.mark.gate
 async def test_a_kernel_speaks_only_encrypted(kernel: Kernel) -> None:
     plain = replace(kernel.handle.connection_info, curve_publickey=None)
     eavesdropper = type(kernel.connection)(plain, max_message_bytes=10_000)
@@ -240,9 +278,97 @@ async def test_a_kernel_speaks_only_encrypted(kernel: Kernel) -> None:
     eavesdropper.close()
 
 
+# -- a kernel that has waited ----------------------------------------------------------------------------------
+
+#: what a cell can see of where and with what it was started
+LOOK = """
+import json, os, subprocess, sys, tempfile, time
+from pathlib import Path
+Path("made_here.py").write_text("answer = 42")
+import made_here
+def told(*command, **options):
+    return subprocess.run(command, capture_output=True, text=True, check=True, **options).stdout
+print(json.dumps({
+    "env": dict(os.environ),
+    "child": json.loads(told(sys.executable, "-c", "import json, os; print(json.dumps(dict(os.environ)))")),
+    "shell": told("pwd; printf %s \\"$GREETING\\"", shell=True),
+    "cwd": os.getcwd(), "path": sys.path, "home": str(Path.home()), "tmp": tempfile.gettempdir(),
+    "zone": time.strftime("%z", time.localtime(0)), "umask": os.umask(0o077), "mode": Path.cwd().stat().st_mode,
+    "dirs": list(map(str, _dh)), "started in": get_ipython().starting_dir,
+    "made here": made_here.answer, "names": sorted(globals()), "In": In, "Out": Out,
+    "count": get_ipython().execution_count,
+}))
+"""
+WISHES = [
+    {"env": {"GREETING": 'it\'s "quoted"\n{json} %s $(id) \\\\ ☃', "EMPTY": "", "TZ": "XST-9"}, "cwd": "data/deep"},
+    {"env": {"OMP_NUM_THREADS": "3"}},
+    {"cwd": "/tmp/where/it/is"},
+    {"cwd": "/etc/passwd/no-directory"},
+]
+
+
+async def look(kernel: Kernel) -> dict[str, Any]:
+    """What a cell sees; the kernel's own places by one name."""
+    status, printed = await execute(kernel, LOOK)
+    assert status == "ok"
+    seen: dict[str, Any] = json.loads(
+        printed.replace(kernel.handle.id, "HOME").replace(str(kernel.launch.workspace), "WORKSPACE")
+    )
+    return seen
+
+
+@pytest.mark.parametrize("backend", BACKENDS[1:], indirect=True)
+@pytest.mark.parametrize("wishes", WISHES)
+async def test_a_kernel_that_waited_is_as_one_that_was_started_for_its_session(
+    backend: Backend, wishes: dict[str, Any]
+) -> None:
+    plain = Launch(LAUNCH.kernelspec)
+    wanted = replace(plain, **wishes)
+    waited = await Kernel.start(backend, plain)
+    assert await waited.lease(wanted)
+    started = await Kernel.start(backend, wanted)
+    seen, expected = await look(waited), await look(started)
+    assert seen == expected
+    # Both are as they ought to be, and not only the same.
+    assert seen["In"] == ["", LOOK.strip()]
+    for name, value in wanted.env.items():
+        assert (seen["env"][name], seen["child"][name]) == (value, value)
+    assert seen["zone"] == ("+0900" if "TZ" in wanted.env else "+0000")
+    assert seen["cwd"].endswith(wanted.cwd) or wanted.cwd.startswith("/etc")
+    await waited.kill(SessionClosed())
+    await started.kill(SessionClosed())
+
+
+#: modules of a kernel that its interpreter has compiled, because nobody had before
+UNCOMPILED = """
+import os, sys
+specs = {name: getattr(module, "__spec__", None) for name, module in list(sys.modules.items())}
+cached = {name: spec.cached for name, spec in specs.items() if spec and spec.cached}
+print([name for name, path in cached.items() if not os.path.exists(path)], len(cached) > 300)
+"""
+
+
+@pytest.mark.parametrize("backend", BACKENDS[2:], indirect=True)
+async def test_a_kernel_that_can_write_nothing_has_nothing_to_compile(backend: Backend) -> None:
+    kernel = await Kernel.start(backend, LAUNCH)
+    assert await execute(kernel, UNCOMPILED) == ("ok", "[] True\n")
+    await kernel.kill(SessionClosed())
+
+
+@pytest.mark.parametrize("backend", BACKENDS[1:], indirect=True)
+@pytest.mark.parametrize("language", [spec.name for spec in KERNELSPECS.all])
+async def test_a_kernel_of_any_language_shows_that_it_is_well(backend: Backend, language: str) -> None:
+    launch = Launch(KERNELSPECS.find(language))
+    kernel = await Kernel.start(backend, launch)
+    assert await kernel.lease(launch)
+    await kernel.kill(SessionClosed())
+    assert not await kernel.lease(launch)
+
+
 # -- files -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.gate
 async def test_files_are_written_read_listed_and_deleted(handle: KernelHandle) -> None:
     everything = bytes(range(256)) * 4000
     assert await answer(handle, "write", "dir/a.bin", content=everything) == {"size": len(everything)}
@@ -254,6 +380,7 @@ async def test_files_are_written_read_listed_and_deleted(handle: KernelHandle) -
     assert await answer(handle, "list", "") == {"entries": []}
 
 
+@pytest.mark.gate
 async def test_cells_and_tools_see_the_same_files(kernel: Kernel) -> None:
     await tool(kernel.handle, "write", "a", content=b"from outside")
     code = "from pathlib import Path; Path('b').write_text('from inside'); print(Path('a').read_text())"
@@ -265,7 +392,7 @@ async def test_whatever_a_cell_has_put_there_costs_at_most_an_error(kernel: Kern
     trap = "import os; os.mkfifo('fifo'); os.symlink('/etc/passwd', 'out'); os.symlink('/etc', 'etc'); os.mkdir('dir')"
     assert (await execute(kernel, trap))[0] == "ok"
     handle = kernel.handle
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         answers = {
             path: (await answer(handle, "read", path))["error"]
             for path in ("fifo", "out", "etc/passwd", "dir", "none", "../..", "/etc/passwd")
@@ -299,7 +426,7 @@ async def test_who_leaves_an_upload_ends_it_and_leaves_nothing_of_it(handle: Ker
         yield b""
 
     output = handle.run_tool("files", '{"op": "write", "path": "a", "size": 1}', never())
-    async with asyncio.timeout(3):
+    async with asyncio.timeout(60):
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.3):  # for the tool to have begun
                 await anext(output)
@@ -310,7 +437,7 @@ async def test_who_leaves_an_upload_ends_it_and_leaves_nothing_of_it(handle: Ker
 async def test_who_leaves_a_download_ends_it(handle: KernelHandle) -> None:
     await tool(handle, "write", "a", content=b"x" * 5_000_000)
     output = handle.run_tool("files", '{"op": "read", "path": "a"}')
-    async with asyncio.timeout(3):
+    async with asyncio.timeout(60):
         assert await anext(output)
         await output.aclose()
     assert (await answer(handle, "list", ""))["entries"][0]["size"] == 5_000_000
@@ -333,6 +460,7 @@ async def test_who_leaves_a_file_operation_does_not_keep_a_kernel_from_ending(ba
     await handle.kill()
 
 
+@pytest.mark.gate
 async def test_a_workspace_goes_from_kernel_to_kernel_until_it_is_deleted(backend: Backend) -> None:
     old = await backend.start(replace(LAUNCH, workspace=WORKSPACE))
     await tool(old, "write", "a", content=b"handed on")
@@ -411,12 +539,12 @@ async def test_who_leaves_a_program_ends_it(holder: KernelHandle) -> None:
         found = {entry["name"]: entry["size"] for entry in (await answer(holder, "list", ""))["entries"]}
         return int(found.get("alive", 0))
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not await size():  # noqa: ASYNC110 - it is another process that grows it
             await asyncio.sleep(0.05)
     running.cancel()
     await asyncio.wait({running})
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             before = await size()
             await asyncio.sleep(0.5)
@@ -425,7 +553,7 @@ async def test_who_leaves_a_program_ends_it(holder: KernelHandle) -> None:
 
 
 async def test_a_program_whose_time_is_over_ends(holder: KernelHandle) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         ended = await program(holder, "echo before; sleep 1000", 0.5)
     assert (said(ended), ended["timed_out"]) == ("before\n", True)
 

@@ -14,12 +14,13 @@ from docker.types import IPAMConfig, IPAMPool
 
 from sessions.backends.base import KERNEL_IMAGE, Launch
 from sessions.backends.docker import DockerBackend, DockerSettings, examine, firewall, network, proof
+from sessions.backends.docker.handle import DockerHandle
 from sessions.backends.docker.profile import HOME, INSTANCE_LABEL, WORKSPACE, host_config, volume_names
 from sessions.errors import NotInitialized, SessionClosed
 from sessions.kernel import Kernel
 from sessions.kernelspecs import KernelSpecs
 from sessions.models import Limits
-from sessions.sandboxes import NO_KERNEL
+from sessions.sandbox import NO_KERNEL
 
 PYTHON = KernelSpecs(KERNEL_IMAGE / "kernelspecs").find("python")
 #: of these tests alone: they take its rules away
@@ -130,10 +131,12 @@ def iptables(*arguments: str) -> int:
 
 @pytest.mark.engine
 class TestProof:
+    @pytest.mark.gate
     async def test_the_gateways_own_network_and_rules_pass(self, backend: DockerBackend) -> None:
         await backend.prepare()
         assert firewall.put_up(BRIDGE) is False, "all is there"
 
+    @pytest.mark.gate
     @pytest.mark.parametrize("rule", [["INPUT", "-i", BRIDGE, "-j", CHAIN], [CHAIN, "-j", "DROP"]], ids=" ".join)
     async def test_a_rule_that_is_taken_away_is_put_up_again(self, backend: DockerBackend, rule: list[str]) -> None:
         await backend.prepare()
@@ -150,11 +153,13 @@ class TestProof:
             await asyncio.gather(*(asyncio.to_thread(firewall.put_up, BRIDGE) for _ in range(4)))
         assert await asyncio.to_thread(proof.prove, api, settings_of(), address) is True
 
+    @pytest.mark.gate
     def test_without_the_rules_a_kernel_reaches_the_host_and_the_proof_says_so(self, api: docker.APIClient) -> None:
         address = network.ensure_network(api, NETWORK)
         with pytest.raises(NotInitialized, match="reaches the host"):
             proof.prove(api, settings_of(), address)
 
+    @pytest.mark.gate
     def test_on_an_open_bridge_kernels_reach_one_another_and_the_proof_says_so(self, api: docker.APIClient) -> None:
         api.create_network(NETWORK, internal=True, options={"com.docker.network.bridge.name": BRIDGE})
         firewall.put_up(BRIDGE)
@@ -168,6 +173,7 @@ class TestProof:
         with pytest.raises(NotInitialized, match="not made by the gateway"):
             network.ensure_network(api, NETWORK)
 
+    @pytest.mark.gate
     def test_a_runtime_that_is_no_gvisor_is_refused_under_another_name(self, api: docker.APIClient) -> None:
         address = network.ensure_network(api, NETWORK)
         firewall.put_up(BRIDGE)
@@ -186,6 +192,7 @@ class TestProof:
 
 @pytest.mark.engine
 class TestContainers:
+    @pytest.mark.gate
     async def test_what_an_earlier_gateway_has_left_is_removed_and_foreign_ones_are_not(
         self, api: docker.APIClient
     ) -> None:
@@ -199,6 +206,8 @@ class TestContainers:
         lost.connection.close()
         after = DockerBackend(mine)
         await after.prepare()
+        assert api.containers(filters={"id": lost.handle.id}), "it may be taken over"
+        assert await after.adopt({}) == {}
         assert not api.containers(all=True, filters={"id": lost.handle.id})
         assert api.containers(filters={"id": kept.handle.id})
         await asyncio.gather(left.close(), other.close(), after.close())
@@ -219,13 +228,34 @@ class TestContainers:
         await backend.delete_workspace(workspace)
         assert volumes() == set()
 
+    async def test_kernels_that_may_use_one_processor_are_bound_to_one_each_in_turn(
+        self, api: docker.APIClient, backend: DockerBackend
+    ) -> None:
+        await backend.prepare()
+        count = api.info()["NCPU"]
+        handles = [await backend.start(Launch(NO_KERNEL, workspace=uuid.uuid4().hex)) for _ in range(count + 1)]
+        wide = replace(Launch(NO_KERNEL, workspace=uuid.uuid4().hex), limits=Limits(cpus=2))
+        handles.append(await backend.start(wide))
+        shy = replace(NO_KERNEL, one_processor=False)
+        handles.append(await backend.start(Launch(shy, workspace=uuid.uuid4().hex)))
+
+        def bound(handle: DockerHandle) -> str:
+            return str(api.inspect_container(handle.id)["HostConfig"]["CpusetCpus"])
+
+        assert sorted(map(bound, handles[:count])) == sorted(map(str, range(count)))
+        assert bound(handles[count]).isdecimal()
+        assert [bound(handle) for handle in handles[-2:]] == ["", ""]
+        adopted = await DockerBackend(backend.settings).adopt({each.id: each.connection_info for each in handles})
+        assert [adopted[each.id].processor for each in handles] == [each.processor for each in handles]
+
+    @pytest.mark.gate
     async def test_a_container_removed_behind_our_back_is_noticed(
         self, api: docker.APIClient, backend: DockerBackend
     ) -> None:
         await backend.prepare()
         kernel = await Kernel.start(backend, Launch(PYTHON))
         await asyncio.to_thread(api.remove_container, kernel.handle.id, force=True)
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(60):
             await kernel.wait()
 
     async def test_the_image_of_a_kernel_that_cannot_start_is_a_failed_start(self, backend: DockerBackend) -> None:

@@ -26,6 +26,8 @@ from sessions.tasks import spawn
 from tests.fakes import KERNELSPECS, until
 from tests.sessions.backends.test_contract import execute
 
+#: the first of the ports that the system gives to connections
+LOWEST_GIVEN = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
 LAUNCH = Launch(KERNELSPECS.find("python"))
 
 
@@ -80,12 +82,39 @@ async def test_a_kernel_that_a_signal_ended_says_which(kernel: Kernel) -> None:
     assert await kernel.handle.wait() == KernelExit(ExitReason.EXITED, 128 + signal.SIGSEGV)
 
 
-async def test_an_interrupt_reaches_what_a_cell_waits_for(kernel: Kernel) -> None:
-    cell = spawn(execute(kernel, "import subprocess; print(subprocess.run(['sleep', '1000']).returncode)"), "cell")
-    await asyncio.sleep(0.2)
+async def test_an_interrupt_reaches_what_a_cell_waits_for(kernel: Kernel, tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+    code = f"import subprocess; print(subprocess.run(['sh', '-c', 'touch {begun}; sleep 1000']).returncode)"
+    cell = spawn(execute(kernel, code), "cell")
+    await until(begun.exists)
     await kernel.handle.interrupt()
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(60):
         assert (await cell)[0] == "KeyboardInterrupt"
+
+
+async def test_an_interrupt_does_not_come_after_its_time(kernel: Kernel) -> None:
+    """Not even when the launcher, which passes on what others send it, has not had its turn."""
+    launcher = os.getsid(int((await execute(kernel, "import os, time; print(os.getpid())"))[1]))
+    os.kill(launcher, signal.SIGSTOP)
+    try:
+        await kernel.handle.interrupt()  # of a kernel at rest: nothing happens
+        cell = spawn(execute(kernel, "time.sleep(0.3)"), "cell")
+        await asyncio.sleep(0.1)
+    finally:
+        os.kill(launcher, signal.SIGCONT)
+    assert await cell == ("ok", "")
+
+
+async def test_a_process_whose_name_is_no_text_is_interrupted_and_ended_all_the_same(kernel: Kernel) -> None:
+    name = "import ctypes, time; ctypes.CDLL(None).prctl(15, b'\\xff\\xfe')"
+    assert await execute(kernel, name) == ("ok", "")
+    begun = asyncio.Event()
+    cell = spawn(execute(kernel, "time.sleep(60)", begun), "cell")
+    await begun.wait()
+    await kernel.handle.interrupt()
+    assert (await cell)[0] == "KeyboardInterrupt"
+    async with asyncio.timeout(60):
+        await kernel.kill(SessionClosed())
 
 
 async def test_nothing_is_left_on_disk(backend: ProcessBackend, kernel: Kernel) -> None:
@@ -112,7 +141,7 @@ def test_no_kernel_outlives_its_gateway(scratch: str) -> None:
         kernel = int(gateway.stdout.readline())
         assert runs(kernel)
         gateway.kill()
-    for _ in range(300):
+    for _ in range(3000):
         if not runs(kernel):
             return
         signal.sigtimedwait([], 0.01)
@@ -185,7 +214,10 @@ async def test_a_process_that_cannot_be_made_is_a_start_that_failed(
 async def test_a_kernel_may_be_reached_by_tcp(backend: ProcessBackend) -> None:
     spec = replace(LAUNCH.kernelspec, ipc=False)
     kernel = await Kernel.start(backend, Launch(spec))
-    assert kernel.handle.connection_info.url("shell").startswith("tcp://127.0.0.1:")
+    info = kernel.handle.connection_info
+    assert info.url("shell").startswith("tcp://127.0.0.1:")
+    # No connection of this machine takes one of them between the look for free ports and the kernel's bind.
+    assert max(info.shell_port, info.hb_port) < LOWEST_GIVEN
     assert (await execute(kernel, "print(1)"))[1] == "1\n"
     await kernel.kill(SessionClosed())
 

@@ -1,0 +1,14 @@
+"""Providers looked at and set by admins, in the two forms there are: the specification's, and RAGFlow's own."""
+
+from __future__ import annotations
+
+from kernel_gateway.dialects.admin import ragflow, specified
+from kernel_gateway.handlers import Dialect, Gateway, Route
+
+
+def routes(gateway: Gateway) -> list[Route]:
+    """The paths of both."""
+    return [(path, handler, {"gateway": gateway}) for path, handler in (*specified.ROUTES, *ragflow.ROUTES)]
+
+
+DIALECT = Dialect("admin", routes)

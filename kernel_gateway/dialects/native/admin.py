@@ -1,0 +1,167 @@
+"""For whoever looks after the gateway: keys of all tenants, and who ran what. Only keys with the role admin may.
+
+What a key opens with is told once, when it is made, and never again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import asdict
+from datetime import UTC, datetime
+from http import HTTPStatus
+from typing import Self
+
+from pydantic import AwareDatetime, BaseModel, Field, TypeAdapter, ValidationError
+
+from kernel_gateway.admins import AdminHandler
+from kernel_gateway.dialects.native.models import Body
+from kernel_gateway.errors import KeyNotFound
+from kernel_gateway.keystore import Key, Role
+from sessions.audit import Account, Search
+from sessions.errors import InvalidRequest
+from sessions.models import valid_name
+
+#: executions in one answer
+PAGE = 100
+PAGE_MAX = 1000
+
+_TIME = TypeAdapter(AwareDatetime)
+
+
+class CreateKey(Body):
+    """A key to be made."""
+
+    tenant: str
+    role: Role = Field(Role.USER, strict=False)
+
+
+class KeyInfo(BaseModel):
+    """A key, without what opens anything."""
+
+    id: str
+    tenant: str
+    role: Role
+    created_at: datetime
+
+    @classmethod
+    def of(cls, key: Key) -> Self:
+        """From the store's."""
+        made = datetime.fromtimestamp(key.created_at, UTC)
+        return cls(id=key.id, tenant=key.tenant, role=key.role, created_at=made)
+
+
+class KeyList(BaseModel):
+    """The keys that can be revoked; those of the settings are not among them."""
+
+    keys: list[KeyInfo]
+
+
+class NewKey(KeyInfo):
+    """A key that was just made."""
+
+    key: str = Field(description="what opens; it is told this once")
+
+
+class ExecutionInfo(BaseModel):
+    """Who ran what, and how it ended."""
+
+    seq: int
+    execution: str
+    tenant: str
+    session: str
+    language: str
+    code_sha256: str
+    began_at: datetime
+    ended_at: datetime | None = Field(description="null as long as it runs")
+    outcome: str | None = Field(
+        None, description="ok, error, timeout, interrupted, died; unsent: it never ran; unknown: the gateway was killed"
+    )
+    duration_ms: float | None = None
+    error: str | None = Field(None, description="what went wrong, as SB code")
+    output_bytes: int | None = None
+    memory: int | None = Field(None, description="bytes that its kernel used at its end, where that can be told")
+
+    @classmethod
+    def of(cls, account: Account) -> Self:
+        """From the audit's."""
+        values = asdict(account.begin) | (asdict(account.end) if account.end else {})
+        times = {"began_at": account.began_at, "ended_at": account.ended_at}
+        return cls.model_validate({"seq": account.seq, "execution": account.execution, **times, **values})
+
+
+class AuditPage(BaseModel):
+    """Executions, the newest first."""
+
+    executions: list[ExecutionInfo]
+    next: int | None = Field(description="what `before` must be for the next page; null on the last one")
+
+
+class KeysHandler(AdminHandler):
+    """`/v1/admin/keys`."""
+
+    def get(self) -> None:
+        """List them."""
+        keys = KeyList(keys=[KeyInfo.of(key) for key in self.gateway.keystore.all()])
+        self.finish_json(keys.model_dump(mode="json"))
+
+    def post(self) -> None:
+        """Make one; it opens at once."""
+        body = self.body(CreateKey)
+        key, secret = self.gateway.keystore.add(body.tenant, body.role)
+        self.set_status(HTTPStatus.CREATED)
+        self.set_header("Location", f"/v1/admin/keys/{key.id}")
+        self.finish_json(NewKey(key=secret, **KeyInfo.of(key).model_dump()).model_dump(mode="json"))
+
+
+class KeyHandler(AdminHandler):
+    """`/v1/admin/keys/{id}`."""
+
+    def delete(self, key_id: str) -> None:
+        """Let it open nothing any more, from now on."""
+        if not self.gateway.keystore.revoke(key_id):
+            raise KeyNotFound(f"there is no key {key_id[:64]!r}")
+        self.set_status(HTTPStatus.NO_CONTENT)
+
+
+class AuditHandler(AdminHandler):
+    """`/v1/admin/audit`."""
+
+    async def get(self) -> None:
+        """List executions, the newest first, a page at a time."""
+        most = min(self._number("limit") or PAGE, PAGE_MAX)
+        search = Search(
+            tenant=self._name("tenant"),
+            session=self._name("session"),
+            outcome=self.get_query_argument("outcome", None),
+            since=self._time("since"),
+            before=self._number("before"),
+        )
+        found = await asyncio.to_thread(self.gateway.audit.latest, most, search)
+        page = AuditPage(
+            executions=[ExecutionInfo.of(account) for account in found],
+            next=found[-1].seq if len(found) == most else None,
+        )
+        self.finish_json(page.model_dump(mode="json"))
+
+    def _name(self, name: str) -> str | None:
+        value = self.get_query_argument(name, None)
+        return None if value is None else valid_name(name, value)
+
+    def _time(self, name: str) -> float | None:
+        value = self.get_query_argument(name, None)
+        if value is None:
+            return None
+        try:
+            # What was told was rounded to microseconds, and is meant to be found again.
+            return _TIME.validate_strings(value).timestamp() - 1e-6
+        except (ValidationError, OverflowError):
+            raise InvalidRequest(f"{name} must be seconds since 1970, or a time as in ISO 8601", field=name) from None
+
+    def _number(self, name: str) -> int | None:
+        value = self.get_query_argument(name, None)
+        if value is None:
+            return None
+        if not re.fullmatch("[0-9]{1,15}", value) or not int(value):
+            raise InvalidRequest(f"{name} must be a number from 1 on", field=name)
+        return int(value)

@@ -1,0 +1,141 @@
+"""What RAGFlow's clients are told of a program. Pure.
+
+Every key is always there. What failed has neither stdout nor artifacts: its client takes blank stderr and some stdout
+for a success, whatever the status says.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import orjson
+
+from kernel_gateway.dialects.ragflow.markers import split
+from kernel_gateway.errors import InternalError
+from sessions import errors
+from sessions.errors import KernelDied, SessionError
+from sessions.oneshot import Artifact, Ending, Outcome
+
+Answer = dict[str, Any]
+
+#: in stderr → the status, and the field and value that tell more; the first one counts
+SIGNS = (
+    ("Permission denied", "unauthorized_access", "unauthorized_access_type", "file_access"),
+    ("Operation not permitted", "unauthorized_access", "unauthorized_access_type", "disallowed_syscall"),
+    ("MemoryError", "resource_limit_exceeded", "resource_limit_type", "memory"),
+    ("", "program_error", "runtime_error_type", "nonzero_exit"),
+)
+#: the error that a static policy raises, with its `problems`
+UNSAFE = "SB007"
+#: no kernel is to be had now, and may be soon
+BUSY = (errors.StartFailed, errors.NotInitialized, errors.BackendUnavailable, errors.ShuttingDown)
+
+
+def _answer(status: str, exit_code: int, **more: Any) -> Answer:
+    blank = {
+        "status": status,
+        "stdout": "",
+        "stderr": "",
+        "exit_code": exit_code,
+        "detail": None,
+        "time_used_ms": None,
+        "memory_used_kb": None,
+        "resource_limit_type": None,
+        "unauthorized_access_type": None,
+        "runtime_error_type": None,
+        "artifacts": [],
+        "result": None,
+        # Ours: RAGFlow's specification has such codes, and its own executor never sends them.
+        "error_code": None,
+        "truncated": False,
+    }
+    return blank | more
+
+
+def ran(outcome: Outcome) -> Answer:
+    """The answer for a program that has run."""
+    told = _told(outcome)
+    if told["status"] != "program_runner_error":
+        told["time_used_ms"] = round(outcome.duration * 1000, 3)
+    return told | {"truncated": outcome.truncated}
+
+
+def _told(outcome: Outcome) -> Answer:
+    code = outcome.error.code if outcome.error else None
+    match outcome.ending:
+        case Ending.OK:
+            return _succeeded(outcome)
+        case Ending.TIMEOUT:
+            return _limited(-124, "time", "Execution timeout", code)
+        case Ending.OUT_OF_MEMORY:
+            return _limited(-137, "memory", "Memory limit exceeded (killed by OOM)", code)
+    if outcome.unread is not None:
+        return _unsafe([f"Line -1: Parsing Error: {outcome.unread}"])
+    if outcome.error is not None and not isinstance(outcome.error, KernelDied):
+        return refused(outcome.error)
+    _, status, field, value = next(sign for sign in SIGNS if sign[0] in outcome.stderr)
+    # Were it blank, it would say that nothing is wrong.
+    stderr = outcome.stderr or (outcome.error.message if outcome.error else f"exit code {outcome.exit_code}")
+    return _answer(status, outcome.exit_code, stderr=stderr, error_code=code, **{field: value})
+
+
+def _limited(exit_code: int, limit: str, stderr: str, code: str | None) -> Answer:
+    return _answer("resource_limit_exceeded", exit_code, resource_limit_type=limit, stderr=stderr, error_code=code)
+
+
+def _succeeded(outcome: Outcome) -> Answer:
+    stdout, marked = split(outcome.stdout)
+    result = None
+    if outcome.returned is not None:
+        result = {"present": True, "value": _json(outcome.returned.value), "type": "json"}
+    elif marked is not None:
+        result = {"present": marked.present, "value": _json(marked.value), "type": "json"}
+    artifacts = [_artifact(artifact) for artifact in outcome.artifacts]
+    return _answer("success", 0, stdout=stdout, stderr=outcome.stderr, result=result, artifacts=artifacts)
+
+
+def _json(value: Any) -> orjson.Fragment:
+    """A value with its large integers, which orjson would refuse."""
+    return orjson.Fragment(json.dumps(value))
+
+
+def _artifact(artifact: Artifact) -> dict[str, Any]:
+    content = base64.b64encode(artifact.content).decode()
+    size = len(artifact.content)
+    return {"name": artifact.name, "mime_type": artifact.mime_type, "size": size, "content_b64": content}
+
+
+def _unsafe(problems: list[str]) -> Answer:
+    return _answer("program_runner_error", -999, detail="Code is unsafe", stderr="\n".join(problems))
+
+
+def refused(failure: SessionError) -> Answer:
+    """The answer for a program that the gateway did not run, or does not know the end of."""
+    if failure.code == UNSAFE:
+        return _unsafe(failure.details["problems"]) | {"error_code": UNSAFE}
+    exit_code, detail, stderr = -3, "internal_error", failure.message
+    if isinstance(failure, errors.QuotaExceeded):
+        exit_code, detail = -429, "Too many requests, please try again later"
+    elif isinstance(failure, BUSY):
+        exit_code, detail, stderr = -10, "no_available_container", "Container pool is busy"
+    elif isinstance(failure, InternalError):
+        exit_code, detail = -999, "unhandled_exception"
+    return _answer("program_runner_error", exit_code, detail=detail, stderr=stderr, error_code=failure.code)
+
+
+def older(answer: Answer) -> Answer:
+    """An answer as clients of `/execute` read it; `execution_time` in seconds, `result` as JSON's text."""
+    status = "success" if answer["status"] == "success" else "error"
+    result, took = answer["result"], answer["time_used_ms"]
+    return {
+        "status": "timeout" if answer["resource_limit_type"] == "time" else status,
+        "stdout": answer["stdout"],
+        "stderr": answer["stderr"],
+        "result": orjson.dumps(result["value"]).decode() if result and result["present"] else None,
+        "error": None if status == "success" else answer["stderr"] or answer["detail"],
+        "execution_time": None if took is None else took / 1000,
+        "error_code": answer["error_code"],
+        "truncated": answer["truncated"],
+    }

@@ -1,0 +1,113 @@
+"""The dialect's bodies, and how what is wrong with one is told: as FastAPI does."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Annotated, Any, Literal, TypeVar
+
+import orjson
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from kernel_gateway.config import Bytes, Settings
+from kernel_gateway.handlers import PROBLEM_MAX, PROBLEMS_MAX
+from sessions.errors import InvalidRequest
+from sessions.oneshot import Program
+
+#: what these clients call our languages
+LANGUAGES = {
+    "python": "python",
+    "python3": "python",
+    "nodejs": "javascript",
+    "node": "javascript",
+    "javascript": "javascript",
+    "js": "javascript",
+}
+
+
+def _decoded(code: str) -> str:
+    try:
+        return base64.b64decode(code, validate=True).decode()
+    except ValueError:
+        raise ValueError("must be base64 of UTF-8 text") from None
+
+
+class Body(BaseModel):
+    """A program to be run. Unknown fields are no error, as with the original."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    code_b64: Annotated[str, AfterValidator(_decoded)]
+    language: str = "python"
+    #: null, which the Go client sends, means none
+    arguments: dict[str, Any] | None = None
+
+    def program(self, _settings: Settings) -> Program:
+        """As the domain has it; it may run as long as the gateway's `execute_timeout`."""
+        return Program(self.code_b64, LANGUAGES[self.language], self.arguments or {})
+
+
+class Run(Body):
+    """The body of `/run`."""
+
+    language: Literal["python", "nodejs"] = "python"
+
+
+class Execute(Body):
+    """The body of `/execute`."""
+
+    language: Literal["python", "python3", "nodejs", "node", "javascript", "js"] = "python"
+    #: seconds
+    timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    max_memory: Bytes | None = None
+
+    def program(self, settings: Settings) -> Program:
+        """As the domain has it: of what is asked for at most what there is."""
+        return Program(
+            self.code_b64,
+            LANGUAGES[self.language],
+            self.arguments or {},
+            timeout=min(self.timeout or settings.execute_timeout, settings.max_execute_timeout),
+            memory=None if self.max_memory is None else min(self.max_memory, settings.memory),
+        )
+
+
+B = TypeVar("B", bound=Body)
+Problem = dict[str, Any]
+
+
+def read(model: type[B], body: bytes) -> B:
+    """A body as `model`.
+
+    Raises:
+        InvalidRequest: it is none; `problems` in its details has FastAPI's form.
+    """
+    try:
+        return model.model_validate_json(body)
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_context=False)[:PROBLEMS_MAX]
+        problems = [
+            {
+                "type": item["type"],
+                "loc": ["body", *item["loc"]],
+                "msg": item["msg"][:PROBLEM_MAX],
+                "input": _shown(item["input"]),
+            }
+            for item in found
+        ]
+        raise InvalidRequest(found[0]["msg"], problems=problems) from None
+
+
+def problem(failure: InvalidRequest) -> Problem:
+    """What the gateway itself finds wrong with a body, in the same form."""
+    loc = ["body", failure.details["field"]] if "field" in failure.details else ["body"]
+    return {"type": "value_error", "loc": loc, "msg": failure.message, "input": None}
+
+
+def _shown(value: object) -> object:
+    """What was sent, unless it is long: an answer is not to be as large as the question."""
+    try:
+        text = json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        return None
+    return orjson.Fragment(text) if len(text) <= PROBLEM_MAX else f"{text[:PROBLEM_MAX]}…"

@@ -1,0 +1,42 @@
+"""Whether a URL leads back to the gateway: it must not be asked to run its own programs, and theirs, for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from urllib.parse import urlsplit
+
+_PORTS = {"http": 80, "https": 443}
+
+
+async def leads_here(url: str, port: int) -> bool:
+    """Whether this machine is meant, by whatever name, and the gateway's port.
+
+    A proxy in front of it is not seen through.
+
+    Args:
+        url: of somebody who runs programs.
+        port: that the gateway listens on.
+    """
+    try:
+        parts = urlsplit(url)
+        asked = parts.port or _PORTS.get(parts.scheme)
+    except ValueError:
+        return False
+    if asked != port or not parts.hostname:
+        return False
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM)
+    except OSError:
+        return False
+    return any(_is_ours(family, str(address[0])) for family, *_, address in found)
+
+
+def _is_ours(family: int, address: str) -> bool:
+    """Whether an address is one of this machine's: only those can be bound."""
+    with socket.socket(family, socket.SOCK_DGRAM) as one:
+        try:
+            one.bind((address, 0))
+        except OSError:
+            return False
+    return True

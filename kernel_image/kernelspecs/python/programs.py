@@ -1,0 +1,85 @@
+# noqa: INP001 - the kernel loads it by its path
+"""Runs a whole program in a fresh kernel, which has this loaded: the cell that is sent is a call of `run_program`.
+
+Who reads what it says: `sessions/outcomes.py`. The program is the module `main`, in a file of that name, as if
+something had imported it; its errors are told as plain Python tells them.
+"""
+
+import ast
+import asyncio
+import contextlib
+import importlib.util
+import json
+import os
+import sys
+import traceback
+from importlib.machinery import ModuleSpec
+from types import TracebackType
+from typing import Any, cast
+
+from IPython import get_ipython
+
+_MIME = "application/vnd.kernel-gateway.run+json"
+#: what a shell says of a program that was interrupted
+_INTERRUPTED = 130
+#: characters of an error's text
+_ERROR_MAX = 200_000
+
+
+def run_program(text: str) -> None:
+    """Run the program that is described in JSON, and say what came of it."""
+    publish = get_ipython().display_pub.publish
+    program, path, artifacts = json.loads(text), os.path.abspath("main.py"), os.path.abspath("artifacts")
+    answer: dict[str, Any] = {"exit_code": 1, "value": None, "error": "", "unread": None, "artifacts": False}
+    loop = asyncio._get_running_loop()  # noqa: SLF001 - public, whatever its name
+    try:
+        os.makedirs(artifacts, exist_ok=True)
+        with open(path, "w", encoding="utf-8", newline="") as file:
+            file.write(program["code"])
+        tree = _parsed(program["code"], path, answer)
+        asyncio._set_running_loop(None)  # noqa: SLF001 - the program is to have loops of its own
+        answer["value"] = _value(tree, path, program)
+        answer["exit_code"] = 0
+    except SystemExit as left:
+        if left.code is None or isinstance(left.code, int):
+            answer["exit_code"] = (left.code or 0) & 0xFF
+        else:
+            answer["error"] = f"{left.code}\n"
+    except BaseException as error:  # noqa: BLE001 - whatever the program raises is told
+        if isinstance(error, KeyboardInterrupt):
+            answer["exit_code"] = _INTERRUPTED
+        below = None if answer["unread"] else _below(error.__traceback__)
+        told = "".join(traceback.format_exception(type(error), error, below))
+        answer["error"] = told[:_ERROR_MAX].encode(errors="backslashreplace").decode()
+    finally:
+        asyncio._set_running_loop(loop)  # noqa: SLF001
+    with contextlib.suppress(OSError):  # the program may have removed it
+        answer["artifacts"] = bool(os.listdir(artifacts))
+    publish({_MIME: answer}, {})
+
+
+def _parsed(code: str, path: str, answer: dict[str, Any]) -> ast.Module:
+    try:
+        return ast.parse(code, path)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        answer["unread"] = str(error)
+        raise
+
+
+def _value(tree: ast.Module, path: str, program: dict[str, Any]) -> str:
+    """What `main` returns, as JSON."""
+    spec = importlib.util.spec_from_file_location("main", path)
+    module = sys.modules["main"] = importlib.util.module_from_spec(cast("ModuleSpec", spec))
+    exec(compile(tree, path, "exec", dont_inherit=True), module.__dict__)  # noqa: S102 - what this is for
+    value = json.dumps(module.main(**program["arguments"]), allow_nan=False, ensure_ascii=False)
+    value.encode()
+    if len(json.dumps(value)) > program["most"]:
+        raise ValueError(f"the value of main() is larger than {program['most']} bytes")
+    return value
+
+
+def _below(tb: TracebackType | None) -> TracebackType | None:
+    """A traceback without the frames of this module."""
+    while tb is not None and tb.tb_frame.f_code.co_filename == run_program.__code__.co_filename:
+        tb = tb.tb_next
+    return tb

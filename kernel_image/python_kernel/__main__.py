@@ -1,0 +1,17 @@
+"""Starts the kernel: `python python_kernel/__main__.py -f CONNECTION_FILE`."""
+
+import sys
+
+if __name__ == "__main__":
+    # What lies beside this package is no business of cells: their own `files.py` must not be hidden by ours.
+    sys.path[0] = sys.path[0].removesuffix("/python_kernel")
+    from python_kernel import bundle
+
+    bundle.use()
+    from python_kernel import imports
+
+    imports.lean()
+    from python_kernel.app import main
+
+    del sys.path[0]
+    main()

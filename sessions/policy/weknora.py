@@ -1,0 +1,165 @@
+r"""WeKnora's validation of a script, its arguments and its standard input.
+
+Source: Tencent/WeKnora, `internal/sandbox/validator.go` as of 2026-08. It goes by words, so that the word "service"
+refuses a script.
+
+Its expressions are for an engine that takes linear time whatever it is given; Python's does not. So `first.*then` is
+looked for as `first`, and `then` behind it on its line. Blanks are made one before that, which no expression sees.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+#: characters that are looked at, and arguments among them
+TEXT_MAX = 256 * 1024
+ARGUMENTS_MAX = 10_000
+#: characters that the part of a rule may reach beyond the line on which it begins
+_BEYOND = 32
+
+#: parts that stand behind one another on a line
+Rule = tuple[re.Pattern[str], ...]
+
+
+def _rule(*parts: str) -> Rule:
+    return tuple(re.compile(part, re.IGNORECASE | re.ASCII) for part in parts)
+
+
+#: as they are, upper and lower case told apart
+WORDS = (
+    "rm -rf /", "rm -fr /", "rm -rf/*", "rm -rf *", "mkfs", "dd if=/dev/zero", "dd if=/dev/random",
+    ":(){ :|:& };:", ":(){:|:&};:", "bomb(){ bomb|bomb& };bomb",
+    "shutdown", "reboot", "halt", "poweroff", "init 0", "init 6", "killall", "pkill",
+    "chmod 777 /", "chown root", "setuid", "setgid", "passwd",
+    "/etc/passwd", "/etc/shadow", "/etc/sudoers", ".ssh/", "id_rsa", "id_ed25519",
+    "export PATH=", "export LD_PRELOAD", "export LD_LIBRARY_PATH", "crontab", "/etc/cron", "systemctl", "service",
+    "insmod", "modprobe", "rmmod", "docker", "kubectl", "nsenter", "unshare", "capsh",
+)  # fmt: skip
+
+PATTERNS = {
+    "base64 -d": _rule(r"base64\s+(-d|--decode)"),
+    "xxd -r": _rule(r"xxd\s+-r"),
+    "echo -e with escapes": _rule(r"echo\s+-e\s+", r"\\x"),
+    "curl into a shell": _rule("curl", r"\|\s*(bash|sh)"),
+    "wget into a shell": _rule("wget", r"\|\s*(bash|sh)"),
+    "http.server": _rule("python", r"http\.server"),
+    "eval": _rule(r"eval\s*\("),
+    "exec": _rule(r"exec\s*\("),
+    "os.system": _rule(r"os\.system\s*\("),
+    "subprocess.call with a shell": _rule(r"subprocess\.call\s*\(", r"shell\s*=\s*true"),
+    "subprocess.Popen with a shell": _rule(r"subprocess\.popen\s*\(", r"shell\s*=\s*true"),
+    "os.popen": _rule(r"os\.popen\s*\("),
+    "commands.getoutput": _rule(r"commands\.get(status)?output\s*\("),
+    "history -c": _rule(r"history\s+-c"),
+    "unset HISTFILE": _rule(r"unset\s+histfile"),
+    "export HISTSIZE=0": _rule(r"export\s+histsize=0"),
+    "__import__": _rule(r"__import__\s*\("),
+    "importlib.import_module": _rule(r"importlib\.import_module"),
+    "compile to exec": _rule(r"compile\s*\(", "exec"),
+    "pickle.load": _rule(r"pickle\.loads?\s*\("),
+    "yaml.unsafe_load": _rule(r"yaml\.unsafe_load"),
+    "fork bomb": _rule(r":\s*\(\s*\)\s*\{\s*:|\(\)\s*\{\s*\w+\s*\|\s*\w+\s*&"),
+    "rm of the root": _rule(r"rm\s+(-[rf]+\s+/|--no-preserve-root)"),
+}
+#: `yaml.load` up to a bracket that closes, without a comma: no loader is named
+YAML_LOAD = _rule(r"yaml\.load\s*\([^,]", r"\)")
+NETWORK = _rule(
+    r"\b(curl|wget|nc|netcat|telnet|ssh|scp|rsync|ftp|sftp)\b|socket\.connect|urllib\.request|requests\.(get|post)"
+    r"|http\.client|httplib|fetch\s*\(|axios|xmlhttprequest"
+)
+REVERSE_SHELLS = (
+    _rule(r"/dev/tcp/|/dev/udp/|/inet/tcp/|sh\s+-i|mkfifo|0<&196|196>&0"),
+    _rule("python", r"pty\.spawn"),
+    _rule("perl", "-e", "socket"),
+    _rule("ruby", "-rsocket"),
+    _rule("socat", "exec"),
+    _rule("mknod", "p"),
+    _rule("bash", ">&", "0>&1"),
+    _rule("nc", "-e"),
+    _rule("netcat", "-e"),
+)
+ARGUMENT = {
+    "shell operators": re.compile(r"&&|[;|\n\r><]"),
+    "command substitution": re.compile(r"\$\(|`"),
+    "a way out of its directory": re.compile(r"\.\.[/\\]"),
+    "a variable of the environment": re.compile(r"\$[A-Z_]|\$\{[A-Z_]+\}", re.IGNORECASE | re.ASCII),
+}
+STDIN = (_rule(r"\$\(", r"\)"), _rule("`", "`"), _rule(r"\n\s*[;&|]"), _rule(r"\\n", "[;&|]"))
+
+
+def problems(script: str, arguments: Mapping[str, Any], stdin: str) -> Iterator[str]:
+    """What the validation finds, each with the part in which it is; nothing: it lets it pass.
+
+    Args:
+        script: the code.
+        arguments: what it is called with; all text in them is looked at.
+        stdin: what it can read.
+    """
+    args = _texts(arguments)
+    if len(script) + len(stdin) + sum(map(len, args)) > TEXT_MAX or len(args) > ARGUMENTS_MAX:
+        yield f"script: with args and stdin it is more than {TEXT_MAX} characters, and is not looked at"
+        return
+    yield from (f"script: {problem}" for problem in _script(script))
+    for number, arg in enumerate(args):
+        yield from (f"args[{number}]: {what}" for what, pattern in ARGUMENT.items() if pattern.search(arg))
+    text = _one_blank(stdin)
+    if any(_in_order(text, rule) for rule in STDIN):
+        yield "stdin: shell commands"
+
+
+def _script(script: str) -> Iterator[str]:
+    yield from (f"the dangerous command {word!r}" for word in WORDS if word in script)
+    text = _one_blank(script)
+    yield from (f"the dangerous pattern {name!r}" for name, rule in PATTERNS.items() if _in_order(text, rule))
+    if _in_order(text, YAML_LOAD, until=","):
+        yield "the dangerous pattern 'yaml.load'"
+    if _in_order(text, NETWORK):
+        yield "the network is used"
+    if any(_in_order(text, rule) for rule in REVERSE_SHELLS):
+        yield "a reverse shell"
+
+
+def _texts(value: Any) -> list[str]:
+    """All text in JSON, but for the names of fields, in order. Not by recursion: it may be nested deeply."""
+    found: list[str] = []
+    left = [value]
+    while left:
+        match left.pop():
+            case str(text):
+                found.append(text)
+            case Mapping() as fields:
+                left.extend(reversed(list(fields.values())))
+            case list(items):
+                left.extend(reversed(items))
+    return found
+
+
+def _one_blank(text: str) -> str:
+    """With one blank, or one end of line, for many."""
+    return re.sub(r"\s+", lambda blanks: "\n" if "\n" in blanks[0] else " ", text, flags=re.ASCII)
+
+
+def _in_order(text: str, rule: Sequence[re.Pattern[str]], until: str = "\n") -> bool:
+    """Whether the parts of a rule stand behind one another, with anything but `until` between them."""
+    first, *others = rule
+    end = -1
+    for found in first.finditer(text):
+        if found.end() <= end:
+            continue  # what is behind it is behind the one before it too
+        end = text.find(until, found.end())
+        end = len(text) if end < 0 else end
+        if _behind(text, others, found.end(), end):
+            return True
+    return False
+
+
+def _behind(text: str, parts: Sequence[re.Pattern[str]], begin: int, end: int) -> bool:
+    """Whether parts stand behind one another, each beginning from `begin` to `end`."""
+    for part in parts:
+        found = part.search(text, begin, end + _BEYOND)
+        if found is None or found.start() > end:
+            return False
+        begin = found.end()
+    return True

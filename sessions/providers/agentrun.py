@@ -1,0 +1,199 @@
+"""AgentRun's data plane, by its own SDK: sandboxes are made, asked and deleted.
+
+Source: `agentrun-sdk` 0.0.54. Its control plane, at another endpoint, is not needed. Releases differ in what they raise
+and what they hand out as if it were an answer, so both are looked at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+from collections.abc import Awaitable, Mapping
+from types import ModuleType
+from typing import Any, TypeVar
+
+import httpx
+import structlog
+
+from sessions.errors import (
+    BackendUnavailable,
+    ConnectionFailed,
+    InvalidRequest,
+    NotInitialized,
+    QuotaExceeded,
+    SandboxNotFound,
+    SessionError,
+    StartFailed,
+)
+from sessions.oneshot import Ending, Outcome
+from sessions.providers.base import Config
+from sessions.providers.results import ended, plain, timed_out
+from sessions.providers.wrapping import Wrapped
+
+log = structlog.get_logger()
+T = TypeVar("T")
+
+#: seconds: the service's own limit, the way of an answer beside its program, and for a sandbox to be there
+LONGEST, WAY, START = 30, 10.0, 60.0
+#: seconds without a program after which the service ends a sandbox that was forgotten
+IDLE = 300
+#: seconds for an answer about health or the end of a sandbox
+CALL = 20.0
+#: a sandbox that is nobody's: whoever says that it is not there has understood who asks
+NO_SANDBOX = "no-such-sandbox"
+#: what a status of the service means
+FAILURES: Mapping[int, tuple[type[SessionError], str]] = {
+    httpx.codes.BAD_REQUEST: (InvalidRequest, "The service refuses the request."),
+    httpx.codes.UNAUTHORIZED: (NotInitialized, "The service does not accept the access key."),
+    httpx.codes.FORBIDDEN: (NotInitialized, "The service does not accept the access key."),
+    httpx.codes.NOT_FOUND: (SandboxNotFound, "The service does not know the sandbox or its template."),
+    httpx.codes.TOO_MANY_REQUESTS: (QuotaExceeded, "The service takes no more requests at present."),
+}
+
+
+def sdk() -> ModuleType:
+    """The SDK, which takes seconds to load and is not needed by who uses another provider.
+
+    Raises:
+        NotInitialized: it is not installed.
+    """
+    # It writes in colours beside our JSON, and code when it is asked to debug.
+    logging.getLogger("agentrun-logger").disabled = True
+    try:
+        return importlib.import_module("agentrun.sandbox")
+    except ImportError:
+        why = "The AgentRun SDK is not installed: pip install 'sandboxed-kernel-gateway[aliyun]'."
+        raise NotInitialized(why, extra="aliyun") from None
+
+
+class Service:
+    """The service, as one account sees it."""
+
+    def __init__(self, module: ModuleType, config: Config) -> None:
+        """Nothing is sent yet.
+
+        Args:
+            module: the SDK's.
+            config: of the provider.
+        """
+        self._sdk = module
+        self._template = config["template_name"]
+        self._config = importlib.import_module("agentrun.utils.config").Config(
+            access_key_id=config["access_key_id"],
+            access_key_secret=config["access_key_secret"],
+            account_id=config["account_id"],
+            region_id=config["region"],
+            data_endpoint=config["data_endpoint"] or None,
+        )
+        self._errors = importlib.import_module("agentrun.utils.exception")
+
+    async def create(self) -> Any:
+        """A sandbox that has answered.
+
+        Raises:
+            SessionError: there is none.
+        """
+        client = self._sdk.SandboxClient(self._config)
+        made = await self.asked(client.create_sandbox_async(self._template, IDLE, config=self._config))
+        try:
+            kind = self._sdk.TemplateType.CODE_INTERPRETER
+            sandbox = await self.asked(self._sdk.Sandbox.connect_async(made.sandbox_id, kind, config=self._config))
+            async with asyncio.timeout(START):
+                while (await self.asked(sandbox.check_health_async())).get("status") != "ok":  # noqa: ASYNC110 - far away
+                    await asyncio.sleep(1)
+        except TimeoutError:
+            await self.delete(made.sandbox_id)
+            raise StartFailed("The service's sandbox does not answer.") from None
+        except BaseException:
+            await self.delete(made.sandbox_id)
+            raise
+        return sandbox
+
+    async def delete(self, sandbox_id: str) -> bool:
+        """Delete a sandbox; whether it is gone."""
+        try:
+            async with asyncio.timeout(CALL):
+                await self.asked(self._sdk.Sandbox.delete_by_id_async(sandbox_id, config=self._config))
+        except SandboxNotFound:
+            return True
+        except (SessionError, TimeoutError) as error:
+            log.warning("a sandbox could not be deleted", error=type(error).__name__)
+            return False
+        return True
+
+    async def healthy(self) -> bool:
+        """Whether the service answers, and knows who asks."""
+        try:
+            async with asyncio.timeout(CALL):
+                await self.asked(
+                    self._sdk.SandboxClient(self._config).get_sandbox_async(NO_SANDBOX, config=self._config)
+                )
+        except SandboxNotFound:
+            return True
+        except (SessionError, TimeoutError):
+            return False
+        return True
+
+    async def asked(self, call: Awaitable[T]) -> T:
+        """What the SDK answers.
+
+        Raises:
+            SessionError: the service does not, or refuses. What it says is left out: it may name keys.
+        """
+        try:
+            return await call
+        except self._errors.ResourceNotExistError:
+            raise SandboxNotFound("The service does not know the sandbox or its template.") from None
+        except self._errors.HTTPError as error:
+            status = error.status_code
+            kind, why = FAILURES.get(status, (ConnectionFailed, "The service does not answer as it should."))
+            raise kind(why, **({"status": status} if status else {})) from None
+        except self._errors.AgentRunError as error:
+            raise ConnectionFailed(f"The service's SDK failed ({type(error).__name__}).") from None
+
+
+def outcome(program: Wrapped, reply: Mapping[str, Any], seconds: float) -> Outcome:
+    """What came of a program.
+
+    Raises:
+        SessionError: the reply is none of a program that ran.
+    """
+    items = reply.get("results")
+    if not isinstance(items, list):
+        raise _failure(reply)
+    stdout, stderr = (_text(reply, items, name) for name in ("stdout", "stderr"))
+    answer = program.read(stdout)
+    if answer is not None:
+        return ended(answer, stdout, stderr, seconds)
+    errors = [item for item in items if item.get("type") == "error"]
+    last = next((item.get("status") for item in reversed(items) if item.get("type") == "endOfExecution"), "ok")
+    if last == "timeout" or any(item.get("name") == "TimeoutError" for item in errors):
+        return timed_out(stdout, stderr, seconds)
+    if errors or last != "ok":
+        told = "\n".join(_traceback(item) for item in errors)
+        return Outcome(Ending.ERROR, stdout, f"{stderr}{told}\n", 1, duration=seconds)
+    return ended(None, stdout, stderr, seconds, truncated=reply.get("truncated") is True)
+
+
+def _failure(reply: Mapping[str, Any]) -> SessionError:
+    """Errors come as bodies with a code in place of results."""
+    code = str(reply.get("code", ""))
+    if code in {"NOT_FOUND", "ResourceNotExist"}:
+        return SandboxNotFound("The service does not know the sandbox any more.")
+    return BackendUnavailable(
+        "The service did not run the program.", **({"reason": code[:64]} if code.isidentifier() else {})
+    )
+
+
+def _text(reply: Mapping[str, Any], items: list[Any], name: str) -> str:
+    """A stream's text; where only items tell of it, their lines have lost their ends."""
+    whole = reply.get(name)
+    if isinstance(whole, str):
+        return whole
+    return "".join(f"{item.get('text', '')}\n" for item in items if item.get("type") == name)
+
+
+def _traceback(item: Mapping[str, Any]) -> str:
+    lines = item.get("traceback")
+    return plain("\n".join(map(str, lines)) if isinstance(lines, list) and lines else str(item.get("text", "")))

@@ -1,0 +1,106 @@
+"""What E2B's SDK answers, in our own words.
+
+Source: `e2b-code-interpreter` 2.11.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import importlib
+from collections.abc import Awaitable, Iterator, Mapping
+from dataclasses import replace
+from types import ModuleType
+from typing import Any, TypeVar
+
+import httpx
+
+from sessions.errors import (
+    BackendUnavailable,
+    ConnectionFailed,
+    InvalidRequest,
+    NotInitialized,
+    QuotaExceeded,
+    SandboxNotFound,
+    SessionError,
+)
+from sessions.oneshot import Artifact, Ending, Outcome
+from sessions.providers.results import ended, plain
+from sessions.providers.wrapping import Wrapped
+
+T = TypeVar("T")
+
+#: what is shown and can be a file
+IMAGES: Mapping[str, str] = {"png": "image/png", "jpeg": "image/jpeg", "svg": "image/svg+xml", "pdf": "application/pdf"}
+#: what the SDK's errors mean, the nearest first
+FAILURES: tuple[tuple[str, type[SessionError], str], ...] = (
+    ("AuthenticationException", NotInitialized, "The service does not accept the API key."),
+    ("RateLimitException", QuotaExceeded, "The service takes no more requests at present."),
+    ("NotFoundException", SandboxNotFound, "The service does not know the sandbox or its template."),
+    ("InvalidArgumentException", InvalidRequest, "The service refuses the request."),
+    ("ServiceBusyException", BackendUnavailable, "The service is busy."),
+    ("TimeoutException", ConnectionFailed, "The service does not answer in time."),
+    ("SandboxException", ConnectionFailed, "The service does not answer as it should."),
+)
+
+
+def load() -> ModuleType:
+    """The SDK, which is not needed by who uses another provider.
+
+    Raises:
+        NotInitialized: it is not installed.
+    """
+    try:
+        return importlib.import_module("e2b_code_interpreter")
+    except ImportError:
+        why = "The E2B SDK is not installed: pip install 'sandboxed-kernel-gateway[e2b]'."
+        raise NotInitialized(why, extra="e2b") from None
+
+
+async def asked(sdk: ModuleType, call: Awaitable[T]) -> T:
+    """What the SDK answers.
+
+    Raises:
+        SessionError: the service does not, or refuses. What it says is left out: it may name keys.
+    """
+    try:
+        return await call
+    except (sdk.SandboxException, sdk.AuthenticationException, sdk.ServiceBusyException) as error:
+        kinds = {kind.__name__ for kind in type(error).__mro__}
+        if getattr(error, "status_code", None) == httpx.codes.NOT_FOUND:
+            kinds.add("NotFoundException")
+        raise next(kind(why) for name, kind, why in FAILURES if name in kinds) from None
+    except (httpx.HTTPError, OSError, ValueError) as error:
+        raise ConnectionFailed(f"The service does not answer as it should ({type(error).__name__}).") from None
+
+
+def outcome(program: Wrapped | None, execution: Any, seconds: float) -> Outcome:
+    """What came of a program; without a runner if it was a script."""
+    stdout, stderr = "".join(execution.logs.stdout), "".join(execution.logs.stderr)
+    error = execution.error
+    answer = program.read(stdout) if program else None
+    if answer is not None:
+        done = ended(answer, stdout, stderr, seconds)
+        return done if done.exit_code else replace(done, artifacts=tuple(_images(execution.results)))
+    if error is not None:
+        trace = plain(error.traceback or f"{error.name}: {error.value}")
+        return Outcome(Ending.ERROR, stdout, f"{stderr}{trace}\n", 1, duration=seconds)
+    if program is None:
+        return Outcome(Ending.OK, stdout, stderr, 0, duration=seconds)
+    return ended(None, stdout, stderr, seconds)
+
+
+def _images(results: list[Any]) -> Iterator[Artifact]:
+    """What was shown and can be a file."""
+    for number, result in enumerate(results, 1):
+        for form, kind in IMAGES.items():
+            if isinstance(data := getattr(result, form, None), str):
+                yield Artifact(f"result-{number}.{form}", kind, _content(form, data))
+
+
+def _content(form: str, data: str) -> bytes:
+    """SVG comes as it is, all else as base64."""
+    try:
+        return data.encode() if form == "svg" else base64.b64decode(data, validate=False)
+    except binascii.Error:
+        raise ConnectionFailed("The service has sent an image that cannot be read.") from None

@@ -1,0 +1,183 @@
+"""A gateway elsewhere, or RAGFlow's own executor, as a runner.
+
+Source: the `POST /run` and `GET /healthz` of RAGFlow's executor manager, as its clients use them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import httpx
+
+from sessions.errors import (
+    BackendUnavailable,
+    ConnectionFailed,
+    ExecutionTimeout,
+    InvalidRequest,
+    NotInitialized,
+    OutOfMemory,
+    QuotaExceeded,
+    SessionError,
+)
+from sessions.oneshot import Artifact, Ending, Outcome, Program, Returned
+from sessions.providers.results import timed_out
+from sessions.providers.wrapping import passed_on
+
+#: how its protocol calls languages
+LANGUAGES = {"python": "python", "javascript": "nodejs"}
+#: seconds: for a connection to be made, for an answer about health, and for the way of an answer beside its program
+CONNECT, HEALTH, WAY = 5.0, 5.0, 3.0
+#: seconds before the first repetition; twice as many before each further one
+PAUSE = 0.2
+
+#: tells a gateway over there to run the program itself: passed on once more, it could come round for ever
+FORWARDED = "X-Kernel-Gateway-Forwarded"
+
+#: a policy has refused the program
+UNSAFE = "Code is unsafe"
+#: what the `detail` of an answer says of a program that was not run, or of which nothing is known
+REFUSALS: Mapping[str, tuple[type[SessionError], str]] = {
+    "no_available_container": (BackendUnavailable, "All of the endpoint's containers are in use."),
+    "internal_error": (BackendUnavailable, "The endpoint failed; what became of the program is not known."),
+    "unhandled_exception": (BackendUnavailable, "The endpoint failed; what became of the program is not known."),
+    "Too many requests, please try again later": (QuotaExceeded, "The endpoint takes no more requests at present."),
+}
+LIMITS: Mapping[str, tuple[Ending, type[SessionError]]] = {
+    "time": (Ending.TIMEOUT, ExecutionTimeout),
+    "memory": (Ending.OUT_OF_MEMORY, OutOfMemory),
+}
+
+
+class Executor:
+    """Runs programs over there. A `Runner`, whose tenants are those of the key."""
+
+    def __init__(self, endpoint: str, api_key: str, max_retries: int) -> None:
+        """Nothing is connected to before it is asked.
+
+        Args:
+            endpoint: URL.
+            api_key: sent as bearer token; empty: none is.
+            max_retries: how often a connection that was not made is tried again.
+        """
+        self._retries = max_retries
+        self._client = httpx.AsyncClient(
+            base_url=endpoint.rstrip("/"),
+            headers={FORWARDED: "1"} | ({"Authorization": f"Bearer {api_key}"} if api_key else {}),
+            timeout=httpx.Timeout(HEALTH, connect=CONNECT),
+            trust_env=False,  # only settings say where programs and keys go
+        )
+
+    async def healthy(self) -> bool:
+        """Whether it says that it is well."""
+        try:
+            return (await self._client.get("/healthz")).status_code == httpx.codes.OK
+        except httpx.HTTPError:
+            return False
+
+    async def run(self, tenant: str, program: Program) -> Outcome:  # noqa: ARG002 - tenants are the other side's
+        """Run a program to its end.
+
+        Raises:
+            SessionError: it was not run, or what became of it is not known.
+        """
+        seconds = program.timeout or HEALTH
+        body = {
+            "code_b64": base64.b64encode(program.code.encode()).decode(),
+            "language": LANGUAGES[program.language],
+            "arguments": dict(program.arguments),
+            "timeout": seconds,  # not of RAGFlow's protocol: its executor has one time for all, and passes over this
+        }
+        began = time.monotonic()
+        try:
+            response = await self._post(body, seconds)
+        except httpx.TimeoutException:
+            late = "No answer came in time; whether the program has ended is not known.\n"
+            return timed_out("", late, time.monotonic() - began)
+        return _outcome(_answer(response), time.monotonic() - began)
+
+    async def _post(self, body: Mapping[str, Any], seconds: float) -> httpx.Response:
+        """Have it run once: it is sent again only where it cannot have arrived."""
+        for attempt in range(self._retries + 1):
+            try:
+                return await self._client.post("/run", json=body, timeout=httpx.Timeout(seconds + WAY, connect=CONNECT))
+            except (httpx.ConnectError, httpx.ConnectTimeout):
+                if attempt < self._retries:
+                    await asyncio.sleep(PAUSE * 2**attempt)
+            except httpx.TimeoutException:
+                raise
+            except httpx.HTTPError as error:
+                kind = type(error).__name__  # its text may hold the URL, and that a password
+                broken = f"The connection broke ({kind}); what became of the program is not known."
+                raise ConnectionFailed(broken) from None
+        raise ConnectionFailed("The endpoint cannot be reached; nothing was run.")
+
+    async def close(self) -> None:
+        """Close what is open."""
+        await self._client.aclose()
+
+
+def _answer(response: httpx.Response) -> dict[str, Any]:
+    """The body of an answer about a program that was run.
+
+    Raises:
+        SessionError: it was not.
+    """
+    status = response.status_code
+    if status in {httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN}:
+        raise NotInitialized("The endpoint does not accept the API key.", status=status)
+    if status == httpx.codes.TOO_MANY_REQUESTS:
+        raise QuotaExceeded("The endpoint takes no more requests at present.", status=status)
+    if status >= httpx.codes.INTERNAL_SERVER_ERROR:
+        raise BackendUnavailable(f"The endpoint answers with HTTP {status}.", status=status)
+    if status != httpx.codes.OK:
+        raise InvalidRequest(f"The endpoint refuses the program with HTTP {status}.", status=status)
+    try:
+        body = passed_on(response.content)
+    except ValueError:
+        body = None
+    if not isinstance(body, dict) or not isinstance(body.get("status"), str):
+        raise ConnectionFailed("What answers at the endpoint is no executor.")
+    if refusal := REFUSALS.get(str(body.get("detail"))):
+        kind, why = refusal
+        raise _error(body.get("error_code")) or kind(why)
+    return body
+
+
+def _outcome(body: Mapping[str, Any], seconds: float) -> Outcome:
+    limit, told, code = LIMITS.get(str(body.get("resource_limit_type"))), body.get("result"), body.get("exit_code")
+    ending = limit[0] if limit else Ending.OK if body["status"] == "success" else Ending.ERROR
+    return Outcome(
+        ending,
+        str(body.get("stdout") or ""),
+        str(body.get("stderr") or ""),
+        code if isinstance(code, int) else 1,
+        Returned(told.get("value")) if isinstance(told, dict) and told.get("present") else None,
+        tuple(_artifacts(body.get("artifacts"))),
+        duration=seconds,
+        error=limit[1]() if limit else _error("SB007" if body.get("detail") == UNSAFE else body.get("error_code")),
+    )
+
+
+def _error(code: object) -> SessionError | None:
+    """The error of a code, as the endpoint tells it."""
+    return next((kind() for kind in _below(SessionError) if kind.code == code), None)
+
+
+def _below(kind: type[SessionError]) -> Iterator[type[SessionError]]:
+    for child in kind.__subclasses__():
+        yield child
+        yield from _below(child)
+
+
+def _artifacts(listed: object) -> Iterator[Artifact]:
+    try:
+        for each in listed if isinstance(listed, list) else []:
+            content = base64.b64decode(each["content_b64"], validate=True)
+            yield Artifact(str(each["name"]), str(each["mime_type"]), content)
+    except (TypeError, KeyError, binascii.Error):
+        raise ConnectionFailed("The endpoint's answer has artifacts that cannot be read.") from None

@@ -1,0 +1,43 @@
+"""Runs a program as a module `main`, calls its `main`, and answers by one line or one file."""
+
+# A file of its own may be the whole program; in a notebook's kernel this is a cell: one name is left there.
+
+
+def _run_program(encoded: str) -> None:
+    import base64
+    import json
+    import linecache
+    import sys
+    import traceback
+    import types
+
+    task = json.loads(base64.b64decode(encoded))
+    code = task["code"]
+    module = types.ModuleType("main")
+    module.__file__ = "main.py"
+    sys.modules["main"] = module
+    # A traceback shows the lines.
+    linecache.cache["main.py"] = (len(code), None, code.splitlines(keepends=True), "main.py")
+    answer: dict[str, int | str] = {"exit_code": 0}
+    try:
+        exec(compile(code, "main.py", "exec", dont_inherit=True), module.__dict__)  # noqa: S102 - that is what it is for
+        value = json.dumps(module.main(**task["arguments"]), ensure_ascii=False, allow_nan=False)
+        answer["value"] = base64.b64encode(value.encode()).decode()
+    except SystemExit as end:
+        answer["exit_code"] = end.code if isinstance(end.code, int) else 1 if end.code else 0
+        if end.code and not isinstance(end.code, int):
+            print(end.code, file=sys.stderr)
+    except KeyboardInterrupt:
+        raise  # somebody outside has had enough
+    except BaseException as error:  # noqa: BLE001 - whatever a program raises is its end
+        answer["exit_code"] = 1
+        # Without this function's own frame.
+        trace = error.__traceback__.tb_next if error.__traceback__ else None
+        traceback.print_exception(type(error), error, trace)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if "file" in task:
+        with open(task["file"], "w", encoding="ascii") as file:
+            json.dump(answer, file)
+        sys.exit(answer["exit_code"])
+    print("\n" + task["marker"] + json.dumps(answer), flush=True)

@@ -1,0 +1,167 @@
+"""The admin page in a real browser: one gateway and one browser per module, a page of its own per test."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import requests
+from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, expect
+
+from tests import gateways
+from tests.clients.browsers import URL, chromium
+from tests.gateways import Gateway
+from tests.kernel_gateway.wire import until
+
+#: seconds for anything that a user waits for, on a slow machine
+PATIENCE = 30
+#: run in each page before its own scripts
+WATCH = """
+window.violations = [];
+document.addEventListener("securitypolicyviolation", (event) =>
+  window.violations.push(`${event.effectiveDirective} ${event.blockedURI} ${event.sample}`));
+"""
+
+
+@pytest.fixture(scope="module")
+def gateway() -> Iterator[Gateway]:
+    """Where kernels run makes no difference to the page."""
+    with gateways.gateway("process") as serving:
+        yield serving
+
+
+@pytest.fixture(scope="module")
+def admin(gateway: Gateway) -> str:
+    """An admin's key."""
+    return gateway.admin_key()
+
+
+class Wire:
+    """What connects the browser's network with the gateway; it can be cut, and mended."""
+
+    def __init__(self, gateway: Gateway, socket: Path) -> None:
+        self._to = f"TCP:{urlsplit(gateway.url).netloc}"
+        self._socket = socket
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def mend(self) -> None:
+        self._socket.unlink(missing_ok=True)
+        listen = f"UNIX-LISTEN:{self._socket},fork,backlog=64"
+        self._process = subprocess.Popen(["socat", listen, self._to], start_new_session=True)
+        until(self._socket.exists)
+
+    def cut(self) -> None:
+        assert self._process is not None
+        os.killpg(self._process.pid, signal.SIGTERM)
+        self._process.wait()
+
+
+@pytest.fixture(scope="module")
+def wire(gateway: Gateway, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wire]:
+    wire = Wire(gateway, tmp_path_factory.mktemp("wire") / "socket")
+    wire.mend()
+    yield wire
+    wire.cut()
+
+
+@pytest.fixture(scope="module")
+def browser(wire: Wire, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with chromium(tmp_path_factory.mktemp("browser"), wire._socket) as browser:
+        yield browser
+
+
+@dataclass
+class AdminPage:
+    """The page, with the eyes and hands of a user."""
+
+    page: Page
+    gateway: Gateway
+    key: str
+    #: what the page or its policy complained of
+    problems: list[str] = field(default_factory=list)
+
+    def open(self, section: str = "") -> None:
+        self.page.goto(f"{URL}/admin/{'#' + section if section else ''}")
+        expect(self.page.get_by_role("heading", name="Sign in")).to_be_visible()
+
+    def enter(self, key: str) -> None:
+        self.page.get_by_label("Admin key").fill(key)
+        self.page.get_by_role("button", name="Sign in").click()
+
+    def sign_in(self, section: str = "sessions") -> None:
+        self.open(section)
+        self.enter(self.key)
+        expect(self.page.get_by_role("navigation")).to_be_visible()
+        expect(self.section).not_to_have_attribute("aria-busy", "true")
+
+    def go(self, name: str) -> None:
+        self.page.get_by_role("navigation").get_by_role("link", name=name, exact=True).click()
+        expect(self.page.get_by_role("heading", name=name, level=1)).to_be_visible()
+
+    @property
+    def section(self) -> Locator:
+        """The one that is shown."""
+        return self.page.locator("main > section:visible")
+
+    def rows(self, table: str) -> Locator:
+        return self.page.get_by_role("table", name=table).locator("tbody tr")
+
+    def row(self, table: str, *words: str) -> Locator:
+        found = self.rows(table)
+        for word in words:
+            found = found.filter(has_text=word)
+        return found
+
+    def press(self, name: str, within: Locator | None = None) -> None:
+        (within or self.page).get_by_role("button", name=name, exact=True).click()
+
+    def ask(self, method: str, path: str, key: str | None = None, **options: Any) -> requests.Response:
+        """Beside the page: the API itself, with the admin's key unless another is given."""
+        headers = {"Authorization": f"Bearer {key or self.key}"}
+        return self.gateway.call(method, path, tenant=None, headers=headers, **options)
+
+    def answer(self, path: str, body: Any) -> None:
+        """Let the gateway seem to answer something that it never would."""
+        self.page.route(f"{URL}/{path}", lambda route: route.fulfill(json=body))
+
+
+@pytest.fixture
+def pages(browser: Browser, gateway: Gateway, admin: str) -> Iterator[Callable[..., AdminPage]]:
+    """Opens pages; none of them may have complained in the end, unless the test has looked at it."""
+    opened: list[AdminPage] = []
+
+    def make(**options: Any) -> AdminPage:
+        page = browser.new_context(**options).new_page()
+        page.set_default_timeout(PATIENCE * 1000)
+        expect.set_options(timeout=PATIENCE * 1000)
+        page.add_init_script(WATCH)
+        made = AdminPage(page, gateway, admin)
+        page.on("pageerror", lambda error: made.problems.append(str(error)))
+        page.on("console", lambda message: made.problems.extend(_complaint(message)))
+        opened.append(made)
+        return made
+
+    yield make
+    for made in opened:
+        violations = made.page.evaluate("window.violations ?? []")
+        made.page.context.close()
+        assert made.problems + violations == []
+
+
+def _complaint(message: ConsoleMessage) -> list[str]:
+    """What the console says, but for requests that were answered with a refusal or not at all."""
+    quiet = message.type not in {"error", "warning"} or message.text.startswith("Failed to load resource")
+    return [] if quiet else [message.text]
+
+
+@pytest.fixture
+def admin_page(pages: Callable[..., AdminPage]) -> AdminPage:
+    """One page, in a window as people have it."""
+    return pages(viewport={"width": 1280, "height": 900})

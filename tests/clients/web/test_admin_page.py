@@ -1,0 +1,198 @@
+"""The admin page in a real browser, used as admins do."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.clients.web.conftest import AdminPage, Wire
+from tests.gateways import KEYS
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+
+
+def focused(page: Page) -> str:
+    return str(page.evaluate("document.activeElement.textContent"))
+
+
+# -- signing in ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.gate
+def test_only_an_admins_key_opens_it_and_it_is_kept_nowhere(admin_page: AdminPage) -> None:
+    page = admin_page.page
+    admin_page.open()
+    for key, told in (("not-a-key-at-all", "SB020"), (KEYS["alice"], "SB026"), ("ключ", "This is no key.")):
+        admin_page.enter(key)
+        expect(page.get_by_role("status")).to_contain_text(told)
+        expect(page.get_by_role("navigation")).to_be_hidden()
+    admin_page.enter(admin_page.key)
+    expect(page.get_by_role("navigation")).to_be_visible()
+    kept = "JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie, location.href, history.state])"
+    assert page.evaluate(kept) == '[{},{},"","http://localhost:8888/admin/",null]'
+    assert admin_page.key not in page.content()
+    page.reload()
+    expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+    expect(page.get_by_label("Admin key")).to_be_focused()
+    expect(page.get_by_label("Admin key")).to_have_value("")
+
+
+def test_signing_out_takes_everything_away(admin_page: AdminPage) -> None:
+    admin_page.sign_in("tenants")
+    expect(admin_page.rows("Keys").first).to_contain_text("ops")
+    admin_page.press("Sign out")
+    expect(admin_page.page.get_by_role("heading", name="Sign in")).to_be_visible()
+    expect(admin_page.page.get_by_role("navigation")).to_be_hidden()
+    assert "ops" not in admin_page.page.content()
+
+
+# -- sessions --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.gate
+def test_sessions_are_seen_sorted_filtered_and_ended(admin_page: AdminPage) -> None:
+    gateway, page = admin_page.gateway, admin_page.page
+    for session in admin_page.ask("GET", "/v1/admin/sessions").json()["sessions"]:
+        admin_page.ask("DELETE", f"/v1/admin/sessions/{session['tenant']}/{session['name']}")
+    admin_page.sign_in()
+    expect(admin_page.section).to_contain_text("There are no sessions.")
+    names = [f"{letter}-{secrets.token_hex(3)}" for letter in "ba"]
+    for name in names:  # they come without a reload
+        gateway.execute(name, "1")
+    gateway.execute(names[0], "1", tenant="bob")
+    row = admin_page.row("Sessions", "alice", names[0])
+    expect(row).to_contain_text("idle")
+    expect(row.get_by_role("cell").nth(7)).to_have_text("1")
+    expect(admin_page.rows("Sessions")).to_have_count(3)
+
+    head = page.get_by_role("columnheader", name="Session")
+    for direction, first in (("ascending", names[1]), ("descending", names[0])):
+        head.get_by_role("button").click()
+        expect(head).to_have_attribute("aria-sort", direction)
+        expect(admin_page.rows("Sessions").first).to_contain_text(first)
+    page.get_by_label("Filter").fill("BOB")
+    expect(admin_page.rows("Sessions")).to_have_count(1)
+    expect(admin_page.section).to_contain_text("1 of 3")
+    page.get_by_label("Filter").fill("")
+
+    end = row.get_by_role("button", name="End")
+    dialog = page.get_by_role("alertdialog")
+    end.focus()
+    for leave in ("Enter", "Escape"):  # Cancel has the focus
+        page.keyboard.press("Enter")
+        expect(dialog).to_contain_text(f"{names[0]} of alice")
+        expect(dialog.get_by_role("button", name="Cancel")).to_be_focused()
+        page.keyboard.press(leave)
+        expect(dialog).to_have_count(0)
+        expect(end).to_be_enabled()  # it is not while its question is being taken down
+        expect(end).to_be_focused()
+    for _ in range(2):  # looks in between take nobody's place
+        page.wait_for_event("response", lambda response: response.url.endswith("/v1/admin/sessions"))
+    expect(end).to_be_focused()
+    assert gateway.call("GET", f"/v1/sessions/{names[0]}").status_code == 200
+
+    end.click()
+    admin_page.press("End session", dialog)
+    expect(row).to_have_count(0)
+    expect(page.get_by_role("status").filter(has_text="was ended")).to_be_visible()
+    assert focused(page) == "Sessions"
+    assert gateway.call("GET", f"/v1/sessions/{names[0]}").status_code == 404
+    assert gateway.call("GET", f"/v1/sessions/{names[0]}", tenant="bob").status_code == 200
+
+
+# -- tenants and keys ------------------------------------------------------------------------------------------
+
+
+def test_a_key_is_made_shown_once_and_revoked(pages: Callable[..., AdminPage]) -> None:
+    admin_page = pages(permissions=["clipboard-read", "clipboard-write"])
+    page, tenant = admin_page.page, f"carol-{secrets.token_hex(3)}"
+    admin_page.sign_in("tenants")
+    line = page.get_by_role("form", name="New key")
+    line.get_by_label("Tenant").fill("a:b")
+    admin_page.press("Make key")
+    expect(admin_page.section.get_by_role("status").first).to_contain_text("tenant must be")
+    line.get_by_label("Tenant").fill(tenant)
+    admin_page.press("Make key")
+    shown = page.get_by_label("The new key")
+    expect(shown).to_be_visible()
+    key = shown.input_value()
+    assert admin_page.ask("GET", "/v1/sessions", key).status_code == 200
+    admin_page.press("Copy")
+    expect(page.get_by_text("Copied.")).to_be_visible()
+    assert page.evaluate("navigator.clipboard.readText()") == key
+    admin_page.press("Done")
+    expect(shown).to_have_count(0)
+    row = admin_page.row("Keys", tenant)
+    expect(row).to_contain_text("user")
+    expect(admin_page.row("Tenants", tenant)).to_have_count(1)
+    assert key not in page.content()
+
+    admin_page.press("Revoke", row)
+    admin_page.press("Cancel", page.get_by_role("alertdialog"))
+    assert admin_page.ask("GET", "/v1/sessions", key).status_code == 200
+    admin_page.press("Revoke", row)
+    admin_page.press("Revoke key", page.get_by_role("alertdialog"))
+    expect(row).to_have_count(0)
+    assert admin_page.ask("GET", "/v1/sessions", key).status_code == 401
+
+
+def test_who_revokes_the_own_key_is_signed_out(admin_page: AdminPage) -> None:
+    tenant = f"dora-{secrets.token_hex(3)}"
+    made = admin_page.ask("POST", "/v1/admin/keys", json={"tenant": tenant, "role": "admin"}).json()
+    admin_page.key = made["key"]
+    admin_page.sign_in("tenants")
+    admin_page.press("Revoke", admin_page.row("Keys", tenant))
+    admin_page.press("Revoke key", admin_page.page.get_by_role("alertdialog"))
+    expect(admin_page.page.get_by_role("status")).to_contain_text("The key opens nothing any more")
+
+
+# -- audit -----------------------------------------------------------------------------------------------------
+
+
+def test_the_audit_tells_what_ran_page_by_page_and_by_tenant(admin_page: AdminPage) -> None:
+    session = f"s-{secrets.token_hex(3)}"
+    for _ in range(51):
+        admin_page.gateway.execute(session, "print(1)")
+    admin_page.gateway.execute(session, "1/0", tenant="bob")
+    admin_page.sign_in("audit")
+    rows = admin_page.rows("Executions")
+    expect(rows).to_have_count(50)
+    expect(rows.first).to_contain_text("bob")
+    expect(rows.first).to_contain_text("error")
+    expect(rows.nth(1)).to_contain_text(re.compile("alice.*ok.*2 B"))
+    admin_page.press("Older")
+    expect(admin_page.section).to_contain_text("Page 2")
+    expect(admin_page.row("Executions", session)).to_have_count(2)
+    admin_page.press("Newer")
+    expect(rows).to_have_count(50)
+    form = admin_page.section.get_by_role("search")
+    form.get_by_label("Tenant").fill("bob")
+    admin_page.press("Show")
+    expect(admin_page.row("Executions", "alice")).to_have_count(0)
+    expect(rows.first).to_contain_text("bob")
+    for tenant, told in (("nobody", "Nothing of this tenant"), ("b:b", "tenant must be")):
+        form.get_by_label("Tenant").fill(tenant)
+        admin_page.press("Show")
+        expect(admin_page.section).to_contain_text(told)
+
+
+# -- when the gateway is away ----------------------------------------------------------------------------------
+
+
+def test_a_gateway_that_is_gone_is_told_and_found_again(admin_page: AdminPage, wire: Wire) -> None:
+    page = admin_page.page
+    admin_page.sign_in()
+    session = f"s-{secrets.token_hex(3)}"
+    wire.cut()
+    try:
+        expect(page.get_by_role("alert")).to_contain_text("does not answer")
+        admin_page.gateway.execute(session, "1")
+    finally:
+        wire.mend()
+    expect(page.get_by_role("alert")).to_have_text("")
+    expect(admin_page.row("Sessions", session)).to_have_count(1)
+    expect(admin_page.section).not_to_contain_text("does not answer")

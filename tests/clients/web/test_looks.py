@@ -1,0 +1,124 @@
+"""How the admin page looks: readable in light and dark, nothing wider than a phone; pictures with `--artifacts`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.clients.web.conftest import AdminPage
+from tests.clients.web.fake import FakeProviders
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+
+#: text whose colour is too near to what is behind it. Source: WCAG 2.2, 1.4.3 and its relative luminance.
+PALE = """() => {
+  const parts = (color) => {
+    const [r, g, b, a = 1] = color.match(/[0-9.]+/g).map(Number);
+    return color.startsWith("color(") ? [r * 255, g * 255, b * 255, a] : [r, g, b, a];
+  };
+  const light = ([r, g, b]) => [r, g, b].map((v) => v / 255)
+    .map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4))
+    .reduce((sum, v, index) => sum + v * [0.2126, 0.7152, 0.0722][index], 0);
+  const behind = (element) => {
+    for (let at = element; at; at = at.parentElement) {
+      const color = parts(getComputedStyle(at).backgroundColor);
+      if (color[3] === 1) return color;
+    }
+    return [255, 255, 255];
+  };
+  const found = [];
+  for (const element of document.querySelectorAll("body *")) {
+    const says = [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim()) || element.value;
+    if (!says || !element.checkVisibility()) continue;
+    const [a, b] = [light(parts(getComputedStyle(element).color)), light(behind(element))];
+    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    if (ratio < 4.5) found.push(`${ratio.toFixed(2)} ${element.tagName} ${element.textContent.slice(0, 40)}`);
+  }
+  return found;
+}"""
+#: what has no name that is read out
+NAMELESS = """() => [...document.querySelectorAll("button, a, input, select")]
+  .filter((it) => it.checkVisibility() && !(it.textContent.trim() || it.labels?.length || it.ariaLabel))
+  .map((it) => it.outerHTML)"""
+
+LOOKS: dict[str, dict[str, Any]] = {
+    "light": {"viewport": {"width": 1280, "height": 860}},
+    "dark": {"viewport": {"width": 1280, "height": 860}, "color_scheme": "dark"},
+    "narrow": {"viewport": {"width": 360, "height": 740}},
+    "narrow-dark": {"viewport": {"width": 360, "height": 740}, "color_scheme": "dark", "reduced_motion": "reduce"},
+}
+
+
+@pytest.fixture(scope="module")
+def artifacts(request: pytest.FixtureRequest) -> Path | None:
+    """Where pictures are left; None: nowhere."""
+    directory: Path | None = request.config.getoption("--artifacts")
+    if directory is not None:
+        directory.mkdir(parents=True, exist_ok=True)
+    return directory
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_every_section_can_be_read(pages: Callable[..., AdminPage], artifacts: Path | None, look: str) -> None:
+    admin_page = pages(**LOOKS[look])
+    page, gateway = admin_page.page, admin_page.gateway
+    for tenant, session in (("alice", "report-2026"), ("alice", "scratch"), ("bob", "etl")):
+        gateway.execute(session, "print('x' * 5000)", tenant=tenant)
+    gateway.execute("etl", "1/0", tenant="bob")
+
+    def look_at(name: str) -> None:
+        if artifacts is not None:
+            page.screenshot(path=artifacts / f"admin-{name}-{look}.png", full_page=True)
+        assert page.evaluate(PALE) == []
+        assert page.evaluate(NAMELESS) == []
+        assert page.evaluate("document.scrollingElement.scrollWidth <= innerWidth")
+
+    admin_page.open()
+    admin_page.enter("not-a-key")
+    expect(page.get_by_role("status")).to_contain_text("SB020")
+    look_at("sign-in")
+
+    fake = FakeProviders(page)
+    fake.kept |= {"endpoint": "https://works.example", "api_key": "the-secret-wxyz", "token": "the-token-abcd"}
+    fake.active = "full"
+    admin_page.sign_in("providers")
+    full = page.locator("details[data-provider=full]")
+    full.get_by_label("Timeout").fill("301")
+    admin_page.press("Save", full)
+    expect(full.locator("[data-field=timeout] .problem")).to_be_visible()
+    look_at("providers")
+
+    admin_page.go("Sessions")
+    expect(admin_page.rows("Sessions")).to_have_count(3)
+    look_at("sessions")
+    admin_page.press("End", admin_page.row("Sessions", "scratch"))
+    look_at("dialog")
+    admin_page.press("Cancel")
+    page.get_by_label("Filter").fill("nothing like it")
+    look_at("empty")
+
+    admin_page.go("Tenants and keys")
+    expect(admin_page.rows("Tenants").first).to_be_visible()
+    page.get_by_role("form", name="New key").get_by_label("Tenant").fill("team-a")
+    admin_page.press("Make key")
+    expect(page.get_by_label("The new key")).to_be_visible()
+    look_at("tenants")
+
+    admin_page.go("Audit")
+    expect(admin_page.rows("Executions").first).to_be_visible()
+    look_at("audit")
+
+
+def test_what_cannot_be_read_would_be_found(admin_page: AdminPage) -> None:
+    admin_page.open()
+    assert admin_page.page.evaluate(PALE) == []
+    admin_page.page.evaluate("""() => {
+        document.querySelector("h1").style.color = "rgb(150, 150, 150)";
+        document.querySelector("button.main").replaceChildren();
+    }""")
+    assert len(admin_page.page.evaluate(PALE)) == 1
+    assert len(admin_page.page.evaluate(NAMELESS)) == 1

@@ -1,0 +1,71 @@
+"""A gateway whose engine fails on demand, and the watch over it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from tests.attacks.bench import NETWORK_PREFIX, RUN, forget_network, forget_networks_of_the_dead, require_root
+from tests.attacks.vitals import Neighbour, Vitals
+from tests.faults.health import at_rest, threads
+from tests.faults.proxy import Proxy, proxy
+from tests.gateways import Gateway, gateway
+
+#: of this run alone
+NETWORK = f"{NETWORK_PREFIX}{RUN}-faults"
+#: threads that may be there beyond those at rest: all lanes', which are kept once they were needed
+THREADS_MORE = 21
+
+
+@dataclass(frozen=True)
+class Troubled:
+    """A gateway, and the proxy between it and the engine."""
+
+    gateway: Gateway
+    engine: Proxy
+    vitals: Vitals
+
+
+@pytest.fixture(scope="module")
+def network() -> Iterator[str]:
+    """The kernels' network of these tests."""
+    require_root()
+    forget_networks_of_the_dead()
+    yield NETWORK
+    forget_network(NETWORK)
+
+
+@pytest.fixture(scope="module")
+def shared(network: str) -> Iterator[Troubled]:
+    """The gateway of these tests, with another tenant's session on it."""
+    with proxy() as engine, contextlib.ExitStack() as stack:
+        with pytest.MonkeyPatch.context() as environment:
+            environment.setenv("DOCKER_HOST", engine.url)  # the gateway's; the tests ask the engine itself
+            serving = stack.enter_context(
+                gateway(
+                    "docker",
+                    network=network,
+                    pool_size="0",
+                    memory="256m",
+                    disk="16m",
+                    idle_timeout="3600",
+                    max_concurrent_per_tenant="60",
+                )
+            )
+        vitals = Vitals(serving, Neighbour(serving), containers=1)
+        before = threads(serving)
+        yield Troubled(serving, engine, vitals)
+        engine.heal()
+        assert threads(serving) <= before + THREADS_MORE
+
+
+@pytest.fixture
+def troubled(shared: Troubled) -> Iterator[Troubled]:
+    """The same; after each test it must be as well as it was, and have left nothing."""
+    yield shared
+    shared.engine.heal()
+    at_rest(shared.gateway, shared.engine)
+    shared.vitals.check()

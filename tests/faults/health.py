@@ -1,0 +1,144 @@
+"""What must hold while the engine is in trouble, and after it."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+import docker
+import requests
+
+from tests.attacks.vitals import wait_until
+from tests.faults.proxy import Proxy
+from tests.gateways import Gateway
+
+#: seconds within which the gateway says that it lives, whatever else is going on on this machine
+PROMPT = 2.0
+#: seconds within which it serves again, and nothing is left over, once the engine is back
+RECOVERY = 30.0
+#: seconds without a call, and what does not count because it is asked all the time
+REST = 2.0
+WATCHING = "GET /(events|version|containers/json|info|images/.*|networks/.*)|DELETE .*"
+#: what a client may be told of an engine in trouble
+CODES = {"SB001", "SB003", "SB004", "SB009"}
+
+
+@contextlib.contextmanager
+def lives(gateway: Gateway) -> Iterator[None]:
+    """The event loop turns all the time: `/healthz` is answered promptly."""
+    slowest = 0.0
+    failures: list[BaseException] = []
+    over = threading.Event()
+
+    def look() -> None:
+        nonlocal slowest
+        try:
+            with requests.Session() as http:
+                while not over.wait(0.05):
+                    began = time.monotonic()
+                    assert http.get(f"{gateway.url}/healthz", timeout=30).status_code == HTTPStatus.OK
+                    slowest = max(slowest, time.monotonic() - began)
+        except BaseException as error:  # noqa: BLE001 - told to the test below
+            failures.append(error)
+
+    looker = threading.Thread(target=look, name="healthz")
+    looker.start()
+    try:
+        yield
+    finally:
+        over.set()
+        looker.join(60)
+    assert not failures, failures
+    assert slowest < PROMPT, f"the event loop stood still for {slowest:.1f} s"
+
+
+@contextlib.contextmanager
+def meanwhile(work: Callable[[], Any]) -> Iterator[list[Any]]:
+    """Do something in another thread; what came of it is in the list at the end."""
+    outcome: list[Any] = []
+
+    def run() -> None:
+        try:
+            outcome.append(work())
+        except BaseException as error:  # noqa: BLE001 - told to the test below
+            outcome.append(error)
+
+    worker = threading.Thread(target=run, name="meanwhile")
+    worker.start()
+    try:
+        yield outcome
+    finally:
+        worker.join(120)
+    assert not worker.is_alive()
+    if isinstance(outcome[0], BaseException):
+        raise outcome[0]
+
+
+def told(response: requests.Response) -> str | None:
+    """The code that a client was told; None: it got what it asked for."""
+    if response.ok:
+        return None
+    code = str(response.json()["error"]["code"])
+    assert code in CODES, response.text
+    if code == "SB009":
+        assert response.json()["error"]["details"]["retry_after"] > 0
+        assert int(response.headers["Retry-After"]) > 0
+    return code
+
+
+def create(gateway: Gateway, session: str) -> requests.Response:
+    """Ask for a session."""
+    return gateway.call("POST", "/v1/sessions", json={"name": session})
+
+
+def end(gateway: Gateway, session: str) -> requests.Response:
+    """End a session."""
+    return gateway.call("DELETE", f"/v1/sessions/{session}")
+
+
+def volumes(gateway: Gateway) -> list[str]:
+    """The workspaces that the engine has of this gateway."""
+    with contextlib.closing(docker.from_env()) as client:
+        found = client.api.volumes(filters={"label": f"kernel-gateway.instance={gateway.instance}"})
+        return [volume["Name"] for volume in found["Volumes"] or []]
+
+
+def threads(gateway: Gateway) -> int:
+    """How many threads it has."""
+    status = Path(f"/proc/{gateway.process.pid}/status").read_text()
+    return int(status.partition("Threads:")[2].split()[0])
+
+
+def recovers(gateway: Gateway, session: str) -> None:
+    """Sessions can be made again, without anybody's help."""
+    deadline = time.monotonic() + RECOVERY
+    while told(create(gateway, session)) is not None:
+        assert time.monotonic() < deadline, "no session can be made"
+        time.sleep(0.2)
+    assert gateway.text(session, "print(6 * 7)") == "42\n"
+    assert gateway.ready()
+    assert end(gateway, session).status_code == HTTPStatus.NO_CONTENT
+
+
+def at_rest(gateway: Gateway, engine: Proxy) -> None:
+    """Wait until the gateway has proven again whatever it came to doubt: its own probes would meet the next fault."""
+    deadline = time.monotonic() + 2 * RECOVERY
+    asked, since = -1, time.monotonic()
+    while time.monotonic() - since < REST or not gateway.ready():
+        assert time.monotonic() < deadline, engine.calls[-20:]
+        now = sum(not re.fullmatch(WATCHING, call) for call in engine.calls)
+        if now != asked:
+            asked, since = now, time.monotonic()
+        time.sleep(0.1)
+
+
+def nothing_is_left(gateway: Gateway, *, containers: int = 1) -> None:
+    """Containers and workspaces are those of the sessions that there are."""
+    wait_until(lambda: len(gateway.containers()) == containers, gateway.containers, RECOVERY)
+    wait_until(lambda: len(volumes(gateway)) == containers, lambda: volumes(gateway), RECOVERY)

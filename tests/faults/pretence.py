@@ -1,0 +1,163 @@
+"""As much of a Docker engine as a test of its client needs: it answers at once unless told to wait, runs nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import socketserver
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
+
+
+class Pretence(socketserver.ThreadingUnixStreamServer):
+    """What it pretends."""
+
+    daemon_threads = True
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(str(path), _Handler)
+        self.path = path
+        #: ids of the containers that run
+        self.running: set[str] = set()
+        #: called when it is asked for them, before it answers
+        self.on_list: Callable[[], None] = lambda: None
+        #: why it makes no container; empty: it does
+        self.refusal = ""
+        #: names of the containers that it has made and not removed, each with its volumes
+        self.made: dict[str, list[str]] = {}
+        #: names of the volumes that it has made and not removed
+        self.volumes: set[str] = set()
+        #: closed, it holds up every container that is to be made, whether or not somebody still waits for that
+        self.may_make = threading.Event()
+        self.may_make.set()
+        #: how many it was asked for
+        self.asked = 0
+        #: volumes are not removed so many times
+        self.volume_failures = 0
+        self.events: list[dict[str, Any]] = []
+        self.news = threading.Condition()
+
+    def make(self, name: str, mounts: list[str]) -> None:
+        """Make a container, in the end."""
+        self.asked += 1
+        self.may_make.wait()
+        self.volumes.update(mounts)
+        self.made[name] = mounts
+
+    def remove_volume(self, name: str) -> HTTPStatus:
+        """Remove a volume unless a container has it.
+
+        Returns:
+            the answer's status.
+        """
+        if self.volume_failures:
+            self.volume_failures -= 1
+            return HTTPStatus.INTERNAL_SERVER_ERROR
+        if name not in self.volumes:
+            return HTTPStatus.NOT_FOUND
+        if any(name in mounts for mounts in self.made.values()):
+            return HTTPStatus.CONFLICT
+        self.volumes.remove(name)
+        return HTTPStatus.OK
+
+    def tell(self, event: dict[str, Any]) -> None:
+        """Let an event happen."""
+        with self.news:
+            self.events.append(event)
+            self.news.notify_all()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Pretence
+
+    def do_GET(self) -> None:
+        path, _, asked_for = self.path.partition("?")
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        if path.endswith("/version"):
+            self._answer({"ApiVersion": "1.41"})
+        elif path.endswith("/containers/json"):
+            running = [{"Id": container} for container in self.server.running]
+            self.server.on_list()
+            self._answer(running)
+        elif path.endswith("/info"):
+            self._answer({"NCPU": 64})
+        elif path.endswith("/containers/create"):
+            if self.server.refusal:
+                self._answer({"message": self.server.refusal}, 400)
+            else:
+                mounts = json.loads(body)["HostConfig"].get("Mounts", [])
+                self.server.make(parse_qs(asked_for)["name"][0], [mount["Source"] for mount in mounts])
+                self._answer({"Id": "made", "Warnings": []})
+        elif found := re.search("/(containers|volumes)/(kernel-gateway-[^/]+)$", path):
+            self._remove(*found.groups())
+        elif re.search("/containers/[^/]+/json$", path):
+            self._answer({"State": {"ExitCode": 0}})
+        elif path.endswith("/events"):
+            self._tell_events()
+        else:
+            self._answer({})
+
+    do_POST = do_DELETE = do_GET  # noqa: N815 - the base class's names
+
+    def _remove(self, kind: str, name: str) -> None:
+        if kind == "volumes":
+            status = self.server.remove_volume(name)
+            self._answer({"message": status.phrase}, status)
+        elif self.server.made.pop(name, None) is None:
+            self._answer({"message": "No such container"}, HTTPStatus.NOT_FOUND)
+        else:
+            self._answer({})
+
+    def _answer(self, value: Any, status: int = 200) -> None:
+        body = json.dumps(value).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        if self.close_connection:
+            # Said, as by a real engine: who is not told may ask again on the connection while it is being closed.
+            self.send_header("Connection", "close")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _tell_events(self) -> None:
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        self.wfile.flush()
+        told = len(self.server.events)
+        while True:
+            with self.server.news:
+                while len(self.server.events) == told:
+                    self.server.news.wait()
+            line = json.dumps(self.server.events[told]).encode()
+            told += 1
+            with contextlib.suppress(OSError):
+                self.wfile.write(b"%x\r\n%b\r\n" % (len(line), line))
+                self.wfile.flush()
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name for it
+        pass
+
+
+@contextlib.contextmanager
+def pretence() -> Iterator[Pretence]:
+    """One that serves."""
+    with (
+        tempfile.TemporaryDirectory(prefix="kgw-engine-") as directory,
+        Pretence(Path(directory, "engine.sock")) as server,
+    ):
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()

@@ -1,0 +1,85 @@
+#!/usr/bin/env bash
+# Gives a Debian machine `promtool`, which checks the alert rules and runs their unit tests.
+#
+#   setup.sh          fetch it if it is missing, then prove that it answers; safe to run again
+#   setup.sh --check  say whether it is there and change nothing; exit status 0 when it is
+#
+# Only this one program is taken out of Debian's package: installed, the package would bring a user, web fonts and a
+# Prometheus server that starts by itself. To undo it: rm /usr/local/lib/kernel-gateway/promtool
+set -euo pipefail
+
+readonly PROMTOOL=/usr/local/lib/kernel-gateway/promtool
+# Where it is: in a package of its own since trixie, with the server in bookworm.
+readonly PACKAGES=(promtool prometheus)
+readonly LOCK=/run/lock/kernel-gateway-promtool.lock
+
+step() { printf '==> [%3ds] %s\n' "$SECONDS" "$*"; }
+
+die() {
+  printf 'setup.sh: %s\n' "$*" >&2
+  exit 1
+}
+
+answers() { "$PROMTOOL" --version >/dev/null 2>&1; }
+
+report() {
+  if answers; then printf 'ok       %s\n' "$PROMTOOL"; else printf 'missing  %s\n' "$PROMTOOL" && return 1; fi
+}
+
+require_debian_root() {
+  [[ -r /etc/debian_version ]] || die "needs Debian's apt: put promtool at $PROMTOOL by hand, then run --check"
+  [[ $EUID == 0 ]] || die 'needs root: run it again as root or with sudo'
+}
+
+one_at_a_time() {
+  mkdir -p "${LOCK%/*}"
+  exec 9>"$LOCK"
+  flock 9
+}
+
+# Whether apt would install such a package: one that a pin forbids has no candidate.
+has_candidate() { [[ $(apt-cache policy "$1") =~ Candidate:\ [0-9] ]]; }
+
+package() {
+  local name
+  for name in "${PACKAGES[@]}"; do
+    if has_candidate "$name"; then
+      echo "$name"
+      return
+    fi
+  done
+  die "apt knows neither of ${PACKAGES[*]}"
+}
+
+# Renamed into place: a download that breaks off leaves nothing that looks like a program.
+fetch() {
+  local work name
+  work=$(mktemp -d -p /var/tmp)
+  # shellcheck disable=SC2064  # the directory is known now, not when the script ends
+  trap "rm -rf '$work'" EXIT
+  apt-get -qq -o DPkg::Lock::Timeout=120 update
+  name=$(package)
+  step "fetching promtool from Debian's package $name (about 20 MB)"
+  (cd "$work" && apt-get -qq -o APT::Sandbox::User=root download "$name")
+  dpkg-deb --fsys-tarfile "$work"/*.deb | tar -x -C "$work" ./usr/bin/promtool
+  mkdir -p "${PROMTOOL%/*}"
+  install -m 755 "$work/usr/bin/promtool" "$PROMTOOL.new"
+  mv "$PROMTOOL.new" "$PROMTOOL"
+}
+
+main() {
+  case ${1:-} in
+    '') ;;
+    --check) report; exit ;;
+    *) die 'usage: setup.sh [--check]' ;;
+  esac
+  if ! answers; then
+    require_debian_root
+    one_at_a_time
+    answers || fetch
+  fi
+  answers || die "$PROMTOOL does not start"
+  step "$("$PROMTOOL" --version 2>&1 | head -n 1) is there"
+}
+
+main "$@"

@@ -1,0 +1,168 @@
+"""What runs is written down, once, whichever way it came; what cannot be written down does not run."""
+
+from __future__ import annotations
+
+import base64
+import os
+import sqlite3
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
+from hashlib import sha256
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+import requests
+
+from sessions.records import Begin
+from tests import gateways
+from tests.gateways import KEYS, Gateway
+from tests.kernel_gateway import jupyter, sockets
+from tests.kernel_gateway.accounts import accounts, crash, execute, outcomes, shows_nothing
+from tests.kernel_gateway.agentrun import boxed
+from tests.kernel_gateway.wire import HANGS, exists, failure, until
+
+SLEEPS = "import time; time.sleep(0.5)"
+
+
+# -- the audit -------------------------------------------------------------------------------------------------
+
+
+async def test_every_execution_is_written_down_once_however_it_came_and_ended() -> None:
+    with gateways.gateway("process") as gateway, boxed(gateway) as box:
+        secret = "a-very-secret-word"  # noqa: S105 - it stands in code
+        gateway.execute("s", f"'{secret}'")
+        gateway.execute("s", "1/0")
+        gateway.execute("s", SLEEPS, timeout=0.1)
+        gateway.execute("s", "import os; os._exit(3)")
+        with pytest.raises(requests.ReadTimeout):
+            execute(gateway, HANGS, on_disconnect="interrupt", timeout=3)
+        box.run("1")
+        box.command(f"echo {secret}")
+        box.command("exit 3")
+        made = gateway.call("POST", "/api/kernels", json={}).json()["id"]
+        async with jupyter.connected(gateway, made) as client, sockets.connected(gateway, "s") as stream:
+            for code in ("print(1)", "1/0", "import os; os._exit(3)"):
+                await client.execute(code)
+            await stream.run("1")
+        expected = {"ok": 5, "error": 3, "timeout": 1, "died": 2, "interrupted": 1}
+        until(lambda: sum(len(records) == 2 for records in accounts(gateway.state_dir).values()) == 12)
+        assert outcomes(gateway.state_dir) == expected
+        begins = [records[0] for records in accounts(gateway.state_dir).values() if isinstance(records[0], Begin)]
+        assert {begin.tenant for begin in begins} == {"alice"}
+        assert Counter(begin.language for begin in begins) == {"python": 10, "shell": 2}
+        assert begins[0].code_sha256 == sha256(f"'{secret}'".encode()).hexdigest()
+        assert shows_nothing(gateway, secret, *KEYS.values())
+
+
+def test_what_a_kill_leaves_open_is_closed_by_the_next_gateway(tmp_path: Path) -> None:
+    with gateways.gateway("process", state_dir=str(tmp_path)) as gateway, ThreadPoolExecutor(1) as threads:
+        cut_off = threads.submit(execute, gateway, HANGS)
+        until(lambda: exists(gateway, "s", "begun"))
+        crash(gateway)
+        with pytest.raises(requests.ConnectionError):
+            cut_off.result()
+    with gateways.gateway("process", state_dir=str(tmp_path)) as gateway:
+        gateway.execute("s", "1")
+        assert outcomes(tmp_path) == {"unknown": 1, "ok": 1}
+
+
+def test_what_is_written_down_is_what_the_client_wrote(tmp_path: Path) -> None:
+    code = "def main(a): return a"
+    encoded = base64.b64encode(code.encode()).decode()
+    with gateways.gateway("process", state_dir=str(tmp_path)) as gateway, boxed(gateway) as box:
+        assert gateway.execute("s", code, arguments={"a": 1})["status"] == "ok"
+        assert box.run(code, arguments={"a": 1})["exitCode"] == 0
+        assert gateway.call("POST", "/run", json={"code_b64": encoded, "arguments": {"a": 1}}).json()["exit_code"] == 0
+        until(lambda: outcomes(tmp_path) == {"ok": 3})
+    begins = [records[0] for records in accounts(tmp_path).values()]
+    assert {begin.code_sha256 for begin in begins if isinstance(begin, Begin)} == {sha256(code.encode()).hexdigest()}
+
+
+@contextmanager
+def locked(state_dir: Path) -> Iterator[None]:
+    """Somebody else writes the audit's database."""
+    with closing(sqlite3.connect(state_dir / "audit.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        yield
+        other.execute("ROLLBACK")
+
+
+@contextmanager
+def full(state_dir: Path) -> Iterator[None]:
+    """There is no room left beside it."""
+    ballast = state_dir / "ballast"
+    with ballast.open("wb", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(b"\0" * 4096)
+    yield
+    ballast.unlink()
+
+
+@contextmanager
+def small_disk() -> Iterator[Path]:
+    """A file system of 8 MiB."""
+    with TemporaryDirectory(prefix="kgw-small-") as directory:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "none", directory], check=True)
+        try:
+            yield Path(directory)
+        finally:
+            subprocess.run(["umount", directory], check=True)
+
+
+@contextmanager
+def ordinary_disk() -> Iterator[Path]:
+    with TemporaryDirectory(prefix="kgw-state-") as directory:
+        yield Path(directory)
+
+
+NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a small disk")
+
+
+@pytest.mark.parametrize(
+    ("disk", "unwritable"), [(ordinary_disk, locked), pytest.param(small_disk, full, marks=NEEDS_ROOT)]
+)
+async def test_nothing_runs_that_cannot_be_written_down_and_all_does_again(disk: Any, unwritable: Any) -> None:
+    with disk() as state_dir, gateways.gateway("process", state_dir=str(state_dir)) as gateway, boxed(gateway) as box:
+        made = gateway.call("POST", "/api/kernels", json={}).json()["id"]
+        gateway.execute("s", "x = 1")
+        gateway.execute("other", "1")
+        box.run("1")
+        async with jupyter.connected(gateway, made) as client, sockets.connected(gateway, "s") as stream:
+
+            async def over_channels() -> str:
+                seen = await client.execute("1")
+                return next(str(m["content"].get("ename", "ok")) for m in seen if m["channel"] == "shell")
+
+            assert await over_channels() == "ok"
+            with unwritable(state_dir):
+                await _fill_what_is_left(gateway)
+                before = len(accounts(state_dir))
+                refused = execute(gateway, "x = 2")
+                assert failure(refused) == (503, "SB019")
+                assert int(refused.headers["Retry-After"]) >= 1
+                for path, body in (("/contexts/execute", {"code": "1"}), ("/processes/cmd", {"command": "true"})):
+                    response = box.call("POST", path, json=body)
+                    assert (response.status_code, response.json()["error"]["code"]) == (503, "SB019")
+                assert await over_channels() == "AuditUnavailable"
+                await stream.send(code="x = 2")
+                assert (await stream.until("error"))[-1]["error"]["code"] == "SB019"
+                assert gateway.call("GET", "/v1/sessions").status_code == 200
+                assert gateway.call("DELETE", "/v1/sessions/other").status_code == 204
+                assert len(accounts(state_dir)) == before
+            assert await over_channels() == "ok"
+            assert gateway.text("s", "print(x)") == "1\n"
+            assert box.text("print(1)") == "1\n"
+        assert set(outcomes(state_dir)) == {"ok"}
+
+
+async def _fill_what_is_left(gateway: Gateway) -> None:
+    """The last page of a file may have room for some records."""
+    for _ in range(200):
+        if execute(gateway, "1").status_code != 200:
+            return
+    pytest.fail("it can still be written")

@@ -1,0 +1,84 @@
+"""Keys that are made and revoked while the gateway runs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kernel_gateway.keystore import PREFIX, KeyStore, Role
+from sessions.errors import InvalidRequest
+from tests import gateways
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[KeyStore]:
+    made = KeyStore(tmp_path / "state")
+    yield made
+    made.close()
+
+
+def test_a_key_is_found_by_its_secret_alone(store: KeyStore) -> None:
+    key, secret = store.add("alice")
+    other, _ = store.add("bob", Role.ADMIN)
+    assert store.find(secret) == key
+    assert (key.tenant, key.role, other.role) == ("alice", Role.USER, Role.ADMIN)
+    for wrong in (key.id, secret[:-1], secret.upper(), f"{secret} ", "", PREFIX, "\ud800"):
+        assert store.find(wrong) is None
+    assert store.all() == [key, other]
+
+
+def test_a_revoked_key_opens_nothing(store: KeyStore) -> None:
+    (key, secret), (_, kept) = store.add("alice"), store.add("alice")
+    assert store.revoke(key.id)
+    assert store.find(secret) is None
+    assert store.find(kept) is not None
+    assert not store.revoke(key.id)
+
+
+def test_no_secret_is_kept_and_nobody_else_reads_the_file(store: KeyStore, tmp_path: Path) -> None:
+    _, secret = store.add("alice")
+    files = list((tmp_path / "state").iterdir())
+    assert files
+    for file in files:
+        assert secret.removeprefix(PREFIX).encode() not in file.read_bytes()
+        assert file.stat().st_mode & 0o077 == 0
+
+
+def test_a_tenant_has_a_valid_name(store: KeyStore) -> None:
+    with pytest.raises(InvalidRequest):
+        store.add("a:b")
+    assert store.all() == []
+
+
+def command(state_dir: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "kernel_gateway", "keys", "--state-dir", str(state_dir), *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_what_the_command_does_counts_at_once() -> None:
+    with gateways.gateway("process") as gateway:
+
+        def status(key: str) -> int:
+            return gateway.call("GET", "/v1/sessions", tenant=None, headers={"X-API-Key": key}).status_code
+
+        made = command(gateway.state_dir, "add", "carol")
+        secret = made.stdout.strip()
+        assert secret.startswith(PREFIX)
+        assert status(secret) == 200
+        assert status(f"{secret}x") == 401
+        (line,) = command(gateway.state_dir, "list").stdout.splitlines()
+        assert line.endswith("carol")
+        assert secret not in line
+        assert command(gateway.state_dir, "revoke", line.split()[0]).returncode == 0
+        assert status(secret) == 401
+        again = command(gateway.state_dir, "revoke", line.split()[0])
+        assert (again.returncode, "there is no key" in again.stderr) == (1, True)
+        assert command(gateway.state_dir, "add", "no:name").returncode == 2

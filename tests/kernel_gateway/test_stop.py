@@ -1,0 +1,165 @@
+"""A gateway that is stopped ends its kernels and frees all it has, whatever fails on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from functools import partial
+from inspect import iscoroutinefunction
+from operator import attrgetter
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+from structlog.testing import capture_logs
+
+from kernel_gateway import app
+from kernel_gateway.app import AlreadyRunning, Service
+from kernel_gateway.config import Settings
+from sessions import tasks
+from sessions.models import SandboxSpec, SessionKey
+from tests.fakes import FakeBackend, until
+
+#: what `stop` does before the state directory is free; attributes of the service
+STEPS = [
+    *("readiness.close", "_server.stop", "sandboxes.close", "registry.close", "_server.close_all_connections"),
+    *("providers.close", "pool.close", "backend.close", "templates.close", "keystore.close", "provider_store.close"),
+    *("audit.close", "ledger.close"),
+]
+
+
+def settings(state_dir: Path, *, keep_sessions: bool = False) -> Settings:
+    return Settings.model_validate({"state_dir": state_dir, "port": 0, "keep_sessions": keep_sessions})
+
+
+@pytest.fixture
+async def service(backend: FakeBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Service:
+    """One that serves, with a warm kernel, a session and a sandbox."""
+    monkeypatch.setattr(app, "make_backend", lambda *_: backend)
+    service = await Service(settings(tmp_path)).start()
+    await service.registry.obtain(SessionKey("acme", "s1"))
+    await service.sandboxes.create(SessionKey("acme", "box"), SandboxSpec("t"))
+    await until(lambda: service.pool.depth() == 1)
+    return service
+
+
+def is_free(state_dir: Path) -> bool:
+    try:
+        app._locked(state_dir).close()
+    except AlreadyRunning:
+        return False
+    return True
+
+
+def replaced(monkeypatch: pytest.MonkeyPatch, service: Service, step: str, by: Callable[..., object]) -> None:
+    owner, _, method = step.rpartition(".")
+    monkeypatch.setattr(attrgetter(owner)(service), method, by)
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, service: Service, step: str) -> None:
+    """Let a step fail: those that take their time at once, so that what they would have ended is left to others."""
+    method = attrgetter(step)(service)
+
+    def fails() -> None:
+        if not iscoroutinefunction(method):
+            method()
+        raise ZeroDivisionError(step)
+
+    replaced(monkeypatch, service, step, fails)
+
+
+async def stopped(service: Service, left: Callable[[], object] = lambda: tasks._running) -> int:
+    """Stop it, and let what that has ended come to its end.
+
+    Returns:
+        how many steps have failed, each with its traceback in the log.
+    """
+    with capture_logs() as logs:
+        await service.stop()
+        await until(lambda: not left())
+    told = [entry for entry in logs if entry.get("task") == "end of the gateway"]
+    assert all(entry["exc_info"] for entry in told)
+    return len(told)
+
+
+async def test_all_goes_in_its_order(
+    service: Service, backend: FakeBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[str] = []
+
+    def noted(step: str, method: Callable[[], object]) -> object:
+        taken.append(step)
+        assert not is_free(tmp_path)
+        return method()
+
+    for step in STEPS:
+        replaced(monkeypatch, service, step, partial(noted, step, attrgetter(step)(service)))
+    await service.stop()
+    assert taken == STEPS
+    assert (backend.alive, backend.workspaces) == ([], [])
+    assert all(task.cancelling() for task in service._background)
+    assert is_free(tmp_path)
+
+
+@pytest.mark.parametrize("step", STEPS)
+async def test_a_step_that_fails_keeps_no_other_from_being_taken(
+    service: Service, backend: FakeBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    failing(monkeypatch, service, step)
+    assert await stopped(service) == 1
+    assert backend.alive == []
+    assert all(task.cancelling() for task in service._background)
+    assert is_free(tmp_path)
+    for name in ("audit", "ledger"):
+        with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+            getattr(service, name)._database.execute("SELECT 1")
+
+
+async def test_the_kernels_end_when_every_other_step_fails(
+    service: Service, backend: FakeBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = [step for step in STEPS if step != "backend.close"]
+    for step in others:
+        failing(monkeypatch, service, step)
+    assert await stopped(service) == len(others)
+    assert backend.alive == []
+    assert is_free(tmp_path)
+
+
+async def test_a_step_that_is_cancelled_keeps_no_other_from_being_taken(
+    service: Service, backend: FakeBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service.providers, "close", Mock(side_effect=asyncio.CancelledError))
+    with pytest.raises(asyncio.CancelledError):
+        await service.stop()
+    assert backend.alive == []
+    assert is_free(tmp_path)
+
+
+async def test_one_kernel_that_cannot_be_ended_keeps_no_other_from_its_end(
+    service: Service, backend: FakeBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await service.registry.obtain(SessionKey("acme", "s2"))
+    session = service.registry.get(SessionKey("acme", "s1"))
+    assert session._seat.kernel is not None
+    stubborn = session._seat.kernel.handle
+    monkeypatch.setattr(stubborn, "kill", Mock(side_effect=ZeroDivisionError))
+    monkeypatch.setattr(backend, "close", backend.release)
+    assert await stopped(service, lambda: len(backend.alive) > 1) == 1
+    assert backend.alive == [stubborn]
+    assert is_free(tmp_path)
+
+
+async def test_sessions_that_are_kept_are_kept_when_a_step_fails(
+    backend: FakeBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "make_backend", lambda *_: backend)
+    service = await Service(settings(tmp_path, keep_sessions=True)).start()
+    session = await service.registry.obtain(SessionKey("acme", "s1"))
+    await until(lambda: service.pool.depth() == 1)
+    assert session._seat.kernel is not None
+    backend.failures["release"] = ZeroDivisionError()
+    assert await stopped(service, lambda: len(backend.alive) > 1) == 1
+    assert backend.alive == [session._seat.kernel.handle]
+    assert is_free(tmp_path)

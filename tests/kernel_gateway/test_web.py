@@ -1,0 +1,148 @@
+"""The admin page's files as the server sends them. What the page does is tried in a browser: `tests/clients`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+import kernel_gateway
+from kernel_gateway.dialects.web import FILES
+from tests.gateways import KEYS, Gateway
+from tests.kernel_gateway.wire import failure, raw
+
+WEB = Path(kernel_gateway.__file__).parent / "web"
+#: bytes of the whole page
+SIZE_MAX = 60_000
+
+
+@pytest.fixture
+def gateway(started: Callable[[str], Gateway]) -> Gateway:
+    """Any gateway will do: no kernel is asked."""
+    return started("process")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_file_is_sent_to_everybody_with_what_keeps_the_page_in(gateway: Gateway, name: str) -> None:
+    answer = raw(gateway, "GET", f"/admin/{name}", headers=())
+    assert (answer.status_code, answer.content) == (200, FILES[name][1])
+    policy = dict(part.split(" ", 1) for part in answer.headers["Content-Security-Policy"].split("; "))
+    assert policy == {
+        **dict.fromkeys(("default-src", "form-action", "base-uri", "frame-ancestors", "trusted-types"), "'none'"),
+        **dict.fromkeys(("script-src", "style-src", "connect-src", "img-src"), "'self'"),
+        "require-trusted-types-for": "'script'",
+    }
+    headers = ("Referrer-Policy", "X-Content-Type-Options", "Cross-Origin-Opener-Policy", "Cache-Control")
+    assert [answer.headers[header] for header in headers] == ["no-referrer", "nosniff", "same-origin", "no-cache"]
+
+
+def test_they_are_of_the_right_kind(gateway: Gateway) -> None:
+    kinds = {"": "text/html", "admin.css": "text/css", "main.js": "text/javascript", "icon.svg": "image/svg+xml"}
+    for name, kind in kinds.items():
+        answer = raw(gateway, "GET", f"/admin/{name}", headers=())
+        assert answer.headers["Content-Type"].partition(";")[0] == kind
+
+
+def test_they_are_those_of_the_folder_and_few() -> None:
+    contents = {path.read_bytes() for path in WEB.rglob("*") if path.is_file()}
+    assert contents == {content for _, content in FILES.values()}
+    assert sum(map(len, contents)) < SIZE_MAX
+
+
+def test_a_file_that_has_not_changed_is_not_sent_again(gateway: Gateway) -> None:
+    first = raw(gateway, "GET", "/admin/main.js", headers=())
+    again = raw(gateway, "GET", "/admin/main.js", headers=(("If-None-Match", first.headers["ETag"]),))
+    assert (again.status_code, again.content, again.headers["ETag"]) == (304, b"", first.headers["ETag"])
+    other = raw(gateway, "GET", "/admin/api.js", headers=(("If-None-Match", first.headers["ETag"]),))
+    assert (other.status_code, other.content) == (200, FILES["api.js"][1])
+
+
+def test_what_is_sent_can_be_asked_about(gateway: Gateway) -> None:
+    for name, (_, content) in FILES.items():
+        answer = raw(gateway, "HEAD", f"/admin/{name}", headers=())
+        assert (answer.status_code, answer.content) == (200, b"")
+        assert answer.headers["Content-Length"] == str(len(content))
+
+
+def test_without_its_slash_it_leads_there(gateway: Gateway) -> None:
+    for method in ("GET", "HEAD"):
+        answer = raw(gateway, method, "/admin", headers=())
+        assert (answer.status_code, answer.headers["Location"]) == (302, "admin/")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("admin.html", "nothing.js", "main.js/", "MAIN.JS", "main.js%00", "main.js%20", "main.js~", ".", ".."),
+        *("admin/main.js", "../config.py", "..%2fconfig.py", "%2e%2e/config.py", "..%5cconfig.py", "....//config.py"),
+        *("%252e%252e%252fconfig.py", "/etc/passwd", "%2fetc%2fpasswd", "../../../../../../etc/passwd"),
+    ],
+)
+def test_nothing_else_is_there(gateway: Gateway, name: str) -> None:
+    assert raw(gateway, "GET", "/admin/main.js", headers=()).status_code == 200  # the control
+    answer = raw(gateway, "GET", f"/admin/{name}", headers=())
+    assert failure(answer) == (404, "SB022")
+    assert answer.headers["Content-Security-Policy"].endswith("sandbox")
+
+
+def test_nothing_can_be_sent_there(gateway: Gateway) -> None:
+    for method in ("POST", "PUT", "PATCH", "DELETE"):
+        assert failure(raw(gateway, method, "/admin/", headers=())) == (405, "SB023")
+
+
+def test_it_knows_nobody(gateway: Gateway) -> None:
+    gateway.call("GET", "/v1/sessions")
+    for name in FILES:
+        with_key, without = raw(gateway, "GET", f"/admin/{name}"), raw(gateway, "GET", f"/admin/{name}", headers=())
+        assert with_key.content == without.content
+        assert not any(secret.encode() in without.content for secret in KEYS.values())
+
+
+class Markup(HTMLParser):
+    """What the policy would refuse, and what would be fetched from elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refused: list[str] = []
+        self._in_script = False
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._in_script = tag in {"script", "style"}
+        for name, value in attrs:
+            if name == "style" or name.startswith("on") or (name in {"src", "href"} and ":" in (value or "")):
+                self.refused.append(f"{tag} {name}={value}")
+
+    def handle_data(self, data: str) -> None:
+        if self._in_script and data.strip():
+            self.refused.append(data)
+
+
+def refused(html: str) -> list[str]:
+    markup = Markup()
+    markup.feed(html)
+    return markup.refused
+
+
+def test_nothing_in_it_needs_an_exception() -> None:
+    assert refused(FILES[""][1].decode()) == []
+    for bad in (
+        "<script>1</script>",
+        "<p style='x'>",
+        "<p onclick='x'>",
+        "<script src='https://x/y.js'>",
+        "<a href='javascript:x'>",
+    ):
+        assert refused(bad)
+
+
+def test_its_scripts_make_no_markup_of_text_and_load_only_one_another() -> None:
+    banned = re.compile(r"\.(inner|outer)HTML|insertAdjacentHTML|document\.write|\beval\(|new Function|localStorage\.")
+    for name, (_, content) in FILES.items():
+        if name.endswith(".js"):
+            code = content.decode()
+            assert not banned.search(code)
+            assert {path.removeprefix("./") for path in re.findall(r' from "([^"]+)"', code)} <= set(FILES)
+    assert banned.search('node.innerHTML = "x"')

@@ -1,0 +1,80 @@
+"""The modules of a start in one file."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sessions.backends.base import KERNEL_IMAGE
+
+LOOK = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+from python_kernel import bundle
+bundle.FILE = sys.argv[2]
+bundle.use()
+import inspect, ipykernel.kernelbase as one, zmq.backend.cython._zmq as other
+try:
+    one.Kernel.send_response()
+except TypeError:
+    pass
+found = type(sys.meta_path[0]).__module__
+bundle.release()
+print(json.dumps({
+    "found": found,
+    "released": type(sys.meta_path[0]).__module__,
+    "code": one.__spec__.loader.get_code(one.__name__).co_filename,
+    "loaded": type(one.__spec__.loader).__module__,
+    "file": one.__file__,
+    "extension": other.__file__,
+    "source": inspect.getsource(one.Kernel.start).strip().splitlines()[0],
+    "package": list(sys.modules["ipykernel"].__path__),
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One, made as when the image is built."""
+    home = tmp_path_factory.mktemp("home")
+    program = KERNEL_IMAGE / "python_kernel/bundle.py"
+    environment = {"PATH": os.defpath, "HOME": str(home)}
+    subprocess.run([sys.executable, program, home / "modules"], cwd=home, env=environment, check=True, timeout=60)
+    return home / "modules"
+
+
+def look(bundle: Path) -> dict[str, Any]:
+    command = [sys.executable, "-c", LOOK, str(KERNEL_IMAGE), str(bundle)]
+    found: dict[str, Any] = json.loads(subprocess.run(command, check=True, capture_output=True, timeout=60).stdout)
+    return found
+
+
+def test_what_comes_from_it_is_as_what_comes_from_its_own_file(bundle: Path, tmp_path: Path) -> None:
+    ours, plain = look(bundle), look(tmp_path / "none")
+    assert (ours.pop("found"), ours.pop("loaded")) == ("python_kernel.bundle", "python_kernel.bundle")
+    assert "python_kernel" not in plain.pop("found") + plain.pop("loaded")
+    assert ours == plain
+
+
+def test_one_of_another_interpreter_is_left_alone(bundle: Path, tmp_path: Path) -> None:
+    content = bundle.read_bytes()
+    version = sys.version.encode()
+    assert content.count(version) == 1
+    Path(tmp_path, "modules").write_bytes(content.replace(version, version[:-1] + b"!"))
+    assert "python_kernel" not in look(tmp_path / "modules")["found"]
+
+
+@pytest.mark.engine
+def test_kernels_of_the_image_start_from_it() -> None:
+    code = "import ipykernel, sys; print(type(ipykernel.__spec__.loader).__module__, len(sys.meta_path))"
+    program = f"import sys; sys.path.insert(0, '/opt/kernel'); from python_kernel import bundle; bundle.use(); {code}"
+    command = ["docker", "run", "--rm", "--network=none", "kernel-gateway/python:latest", "python", "-c", program]
+    assert (
+        subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[0] == "python_kernel.bundle"
+    )

@@ -1,0 +1,297 @@
+"""How the Python kernel publishes, and reads its shell channel, seen by a client that is in its way."""
+
+from __future__ import annotations
+
+import queue
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import zmq
+from ipykernel.thread import CONTROL_THREAD_NAME
+from jupyter_client.blocking.client import BlockingKernelClient
+from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
+from jupyter_client.manager import KernelManager
+
+from sessions.backends.base import KERNEL_IMAGE
+
+ARGV = [sys.executable, str(KERNEL_IMAGE / "python_kernel/__main__.py"), "-f", "{connection_file}"]
+Message = dict[str, Any]
+
+
+class Specs(KernelSpecManager):
+    """Finds the kernel, whatever is asked for."""
+
+    def get_kernel_spec(self, _kernel_name: str) -> KernelSpec:
+        return KernelSpec(argv=ARGV, language="python", display_name="ours")
+
+
+class Talk:
+    """A client's side."""
+
+    def __init__(self, manager: KernelManager) -> None:
+        self.manager = manager
+        self.client: BlockingKernelClient = manager.client()
+        self.client.start_channels()
+        self.client.wait_for_ready(timeout=60)
+
+    def hear(self, asked: set[str], answer: Callable[[], None] = lambda: None, patience: float = 60) -> list[Message]:
+        """All that is said until each request has its reply and its `idle`."""
+        left = {(msg_id, end) for msg_id in asked for end in ("reply", "idle")}
+        said: list[Message] = []
+        deadline = time.monotonic() + patience
+        while left:
+            assert time.monotonic() < deadline, left
+            channels = (self.client.iopub_channel, self.client.shell_channel, self.client.stdin_channel)
+            zmq.select([channel.socket for channel in channels], [], [], 1)
+            for channel in channels:
+                try:
+                    message = channel.get_msg(timeout=0)
+                except queue.Empty:
+                    continue
+                said.append(message)
+                parent = message["parent_header"].get("msg_id")
+                if channel is self.client.stdin_channel:
+                    answer()
+                elif channel is self.client.shell_channel:
+                    left.discard((parent, "reply"))
+                elif message["content"].get("execution_state") == "idle":
+                    left.discard((parent, "idle"))
+        return said
+
+    def run(self, code: str) -> list[Message]:
+        """Run a cell."""
+        return self.hear({self.client.execute(code)})
+
+    def text(self, code: str) -> str:
+        """What a cell prints."""
+        return texts(self.run(code))
+
+    def control(self, msg_type: str, **content: Any) -> Message:
+        """Ask on the control channel."""
+        message = self.client.session.msg(msg_type, content)
+        self.client.control_channel.send(message)
+        return self.client.get_control_msg(timeout=30)
+
+    def in_subshell(self, subshell: str, code: str) -> str:
+        """Send a cell to a subshell; its id."""
+        message = self.client.session.msg("execute_request", {"code": code, "silent": False})
+        message["header"]["subshell_id"] = subshell
+        self.client.shell_channel.send(message)
+        return str(message["header"]["msg_id"])
+
+
+def texts(said: list[Message]) -> str:
+    return "".join(message["content"]["text"] for message in said if message["msg_type"] == "stream")
+
+
+@pytest.fixture
+def talk() -> Iterator[Talk]:
+    manager = KernelManager(kernel_name="ours", kernel_spec_manager=Specs())
+    manager.start_kernel()
+    talk = Talk(manager)
+    yield talk
+    talk.client.stop_channels()
+    manager.shutdown_kernel()
+    process: Any = manager.provisioner
+    assert process is None or process.process is None or process.process.poll() == 0
+
+
+CELLS = (
+    "1",
+    "print('a', flush=True); print(input('who? ') + input('and? '))",
+    "await asyncio.sleep(random.random() * 0.003)",
+    "await asyncio.sleep(0); input()",
+    "time.sleep(0.002)",
+    "1 / 0",
+)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_request_is_left_lying_whatever_comes_when(talk: Talk, seed: int) -> None:
+    """An edge of a socket that was swallowed by sending shows as a request that nobody reads."""
+    dice = random.Random(seed)  # noqa: S311 - no secret
+    talk.run("import asyncio, random, time")
+
+    def answer() -> None:
+        time.sleep(dice.choice([0, 0.001, 0.01]))
+        talk.client.input("x")
+
+    for _ in range(150):
+        asked = set()
+        for _ in range(dice.choice([1, 1, 2, 5])):
+            ask = dice.choice([talk.client.kernel_info, talk.client.comm_info, *[talk.client.execute] * 5])
+            asked.add(ask(dice.choice(CELLS), allow_stdin=True) if ask == talk.client.execute else ask())
+            time.sleep(dice.choice([0, 0.001, 0.003]))
+        talk.hear(asked, answer)
+
+
+def test_a_failed_cell_takes_those_along_that_wait_behind_it(talk: Talk) -> None:
+    cells = [talk.client.execute(code) for code in ("import time; time.sleep(0.5); 1 / 0", "print(1)", "print(2)")]
+    said = talk.hear(set(cells))
+    replies = {
+        message["parent_header"]["msg_id"]: message["content"] for message in said if "status" in message["content"]
+    }
+    assert [replies[cell]["status"] for cell in cells] == ["error", "aborted", "aborted"]
+    assert texts(said) == ""
+    assert talk.text("print(3)") == "3\n"
+
+
+def test_no_reply_is_dropped_for_a_client_that_is_behind(talk: Talk) -> None:
+    flood = """
+kernel = get_ipython().kernel
+shell = kernel.shell_channel_thread.manager.get_subshell_to_shell_channel_socket(None)
+for _ in range(5000):
+    _ = kernel.session.send(shell, "execute_reply", {"text": "x" * 10_000}, ident=kernel._parent_ident["shell"])
+"""
+    asked = talk.client.execute(flood)
+    time.sleep(2)
+    said = talk.hear({asked})
+    assert sum(message["msg_type"] == "execute_reply" for message in said) == 5001
+
+
+def test_messages_are_whole_under_a_storm_of_interrupts(talk: Talk) -> None:
+    """What is sent while a KeyboardInterrupt is raised is sent whole, or not at all, and in its order."""
+    storm = """
+import signal
+def strike(*_):
+    global armed
+    if armed:
+        armed = False
+        raise KeyboardInterrupt
+armed, interrupted, number = False, 0, 0
+signal.signal(signal.SIGALRM, strike)
+signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+while interrupted < 300:
+    try:
+        armed = True
+        while True:
+            print(f"<{number}>", flush=True)
+            number += 1
+    except KeyboardInterrupt:
+        interrupted += 1
+_ = signal.setitimer(signal.ITIMER_REAL, 0)
+"""
+    said = talk.run(storm)
+    numbers = [int(part) for part in texts(said).replace("\n", "").strip("<>").split("><") if part.isdigit()]
+    assert len(numbers) > 300
+    assert numbers == sorted(numbers)
+    assert {message["msg_type"] for message in said} <= {"status", "execute_input", "stream", "execute_reply"}
+    assert talk.text("print(interrupted)") == "300\n"
+
+
+def test_text_that_waits_for_its_reader_survives_an_interrupt(talk: Talk) -> None:
+    asked = talk.client.execute("for n in range(400): print(f'{n:04}' + 'x' * 100_000, flush=True)")
+    time.sleep(2)  # nobody reads: by now it waits
+    talk.manager.interrupt_kernel()
+    said = texts(talk.hear({asked}))
+    lines = [line[:4] for line in said.splitlines() if line.endswith("x" * 1000)]
+    assert lines == [f"{n:04}" for n in range(len(lines))]
+    assert talk.text("print(n)").strip() == str(len(lines) - 1)
+
+
+HALF_SENT = """
+import sys, time
+class Slow(type(sys.stdout)):
+    def _publish(self, key, text):
+        time.sleep(1)
+        super()._publish(key, text)
+sys.stdout.__class__ = Slow
+print("in time")
+time.sleep(0.6)
+"""
+
+
+def test_a_cell_does_not_end_before_text_that_another_thread_is_sending(talk: Talk) -> None:
+    assert talk.text(HALF_SENT) == "in time\n"
+
+
+def test_what_is_printed_comes_while_the_cell_runs(talk: Talk) -> None:
+    asked = talk.client.execute("print('soon'); import time; time.sleep(300)")
+    while talk.client.get_iopub_msg(timeout=60)["msg_type"] != "stream":
+        pass
+    talk.manager.interrupt_kernel()
+    talk.hear({asked})
+
+
+def test_a_line_is_not_cut_by_what_control_is_asked_meanwhile(talk: Talk) -> None:
+    talk.run("import sys, threading, time; sys.stdout.flush_interval = 60")
+    begin = "sys.stdout.write('one '); sys.stdout.write('line')"
+    flush = "thread = threading.Thread(target=sys.stdout.flush, name={name!r}); thread.start(); thread.join()"
+    end = "time.sleep(0.3); print(flush=True)"
+    for name, lines in ((CONTROL_THREAD_NAME, ["one line\n"]), ("another", ["one line", "\n"])):
+        published = talk.run("\n".join([begin, flush.format(name=name), end]))
+        assert [message["content"]["text"] for message in published if message["msg_type"] == "stream"] == lines
+
+
+def test_what_is_printed_stays_in_order_whatever_control_asks_meanwhile(talk: Talk) -> None:
+    for _ in range(5):
+        cell = talk.client.execute("for i in range(100_000): print(i)")
+        for _ in range(100):
+            talk.control("kernel_info_request")
+        assert texts(talk.hear({cell})).split() == [str(number) for number in range(100_000)]
+
+
+def test_a_cell_that_runs_is_known_to_be_busy(talk: Talk) -> None:
+    asked = talk.client.execute("import time; time.sleep(20)")
+    seen = [talk.client.get_iopub_msg(timeout=10) for _ in range(2)]
+    assert [message["content"].get("execution_state") for message in seen] == ["busy", None]
+    assert seen[1]["msg_type"] == "execute_input"
+    talk.manager.interrupt_kernel()
+    talk.hear({asked})
+
+
+def test_forks_and_threads_are_heard(talk: Talk) -> None:
+    fork = """
+import os, threading
+if (pid := os.fork()) == 0:
+    print("from a fork", flush=True)
+    os._exit(0)
+os.waitpid(pid, 0)
+thread = threading.Thread(target=print, args=["from a thread"])
+thread.start(); thread.join()
+"""
+    asked = talk.client.execute(fork)
+    said = talk.hear({asked})
+    while "fork" not in texts(said):  # it comes by a way of its own
+        said.append(talk.client.get_iopub_msg(timeout=60))
+    assert "from a fork" in texts(said)
+    assert "from a thread" in texts(said)
+
+
+def test_a_subshell_runs_beside_a_busy_main_shell(talk: Talk) -> None:
+    assert talk.control("list_subshell_request")["content"]["subshell_id"] == []
+    busy = talk.client.execute("import time\nwhile 'go' not in globals(): time.sleep(0.01)\nprint('main')")
+    subshell = talk.control("create_subshell_request")["content"]["subshell_id"]
+    beside = talk.in_subshell(subshell, "go = 1; print('sub')")
+    said = talk.hear({beside, busy})
+    # Each by itself: a line's end may come in a message of its own, with the other cell's in between.
+    for asked, text in ((beside, "sub\n"), (busy, "main\n")):
+        assert texts([message for message in said if message["parent_header"]["msg_id"] == asked]) == text
+    assert talk.text("print('again')") == "again\n"
+    assert talk.control("delete_subshell_request", subshell_id=subshell)["content"]["status"] == "ok"
+    assert talk.text("print('and again')") == "and again\n"
+
+
+def test_a_subshell_that_is_not_there_is_told(talk: Talk) -> None:
+    asked = talk.in_subshell("none", "1")
+    said = talk.hear({asked})
+    assert [message["content"]["ename"] for message in said if message["msg_type"] == "execute_reply"] == [
+        "UnknownSubshellError"
+    ]
+    assert talk.text("print(1)") == "1\n"
+
+
+def test_who_subscribes_later_is_welcomed_while_a_cell_prints(talk: Talk) -> None:
+    asked = talk.client.execute("import time\nfor _ in range(300): print('.', flush=True); time.sleep(0.01)")
+    time.sleep(0.5)
+    late = talk.manager.client()
+    late.start_channels(shell=False, stdin=False, hb=False, control=False)
+    types = {late.get_iopub_msg(timeout=60)["msg_type"]}
+    while "iopub_welcome" not in types:
+        types.add(late.get_iopub_msg(timeout=60)["msg_type"])
+    late.iopub_channel.stop()
+    talk.hear({asked})

@@ -1,0 +1,657 @@
+"""Calls to an engine that hangs, fails and comes back; the engine is a pretence, the failures are real ones."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import re
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import replace
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+from structlog.testing import capture_logs
+
+import sessions.backends.docker as docker_module
+from sessions.backends.base import Launch
+from sessions.backends.docker import DockerBackend, DockerSettings
+from sessions.backends.docker import engine as module
+from sessions.backends.docker import lost as lost_module
+from sessions.backends.docker import watch as watch_module
+from sessions.backends.docker.breaker import FAILURES, Breaker
+from sessions.backends.docker.engine import END, START, TOOL, Engine, Lane
+from sessions.backends.docker.handle import DockerHandle
+from sessions.backends.docker.profile import volume_names
+from sessions.backends.docker.watch import Watch
+from sessions.errors import BackendUnavailable, SessionError
+from sessions.models import KernelExit
+from sessions.tasks import spawn
+from tests.fakes import PYTHON, until
+from tests.faults.pretence import Pretence, pretence
+from tests.faults.proxy import Fault, Proxy, proxy
+
+#: as little as a test can wait for
+BRIEF = 0.6
+CREATE = "POST /containers/create"
+LAUNCH = Launch(PYTHON)
+FAULTS = [Fault.HANG, Fault.MUTE, Fault.CUT, Fault.REFUSE]
+
+
+@pytest.fixture
+def pretended() -> Iterator[Pretence]:
+    with pretence() as server:
+        yield server
+
+
+@pytest.fixture
+def faulty(pretended: Pretence, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    with proxy(pretended.path) as made:
+        monkeypatch.setenv("DOCKER_HOST", made.url)
+        yield made
+
+
+def brief(lane: Lane) -> Lane:
+    return replace(lane, request=BRIEF, call=2 * BRIEF)
+
+
+@pytest.fixture
+async def engine(faulty: Proxy, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Engine]:
+    monkeypatch.setattr(module, "RETRY", 0.02)
+    engine = Engine()
+    await ask(engine)
+    yield engine
+    await engine.close()
+
+
+async def ask(engine: Engine, lane: Lane = START) -> object:
+    return await engine.call(lambda: engine.api.inspect_container("x"), lane=lane)
+
+
+def threads() -> int:
+    return sum(thread.name.startswith("docker-") for thread in threading.enumerate())
+
+
+# -- the breaker -----------------------------------------------------------------------------------------------
+
+
+def test_it_opens_after_failures_in_a_row_and_says_when_to_come_again() -> None:
+    breaker, opened = Breaker(), []
+    breaker.on_open = lambda: opened.append(True)
+    for _ in range(FAILURES - 1):
+        breaker.failed()
+    breaker.answered()
+    for _ in range(FAILURES - 1):
+        breaker.failed()
+    breaker.require()
+    breaker.failed()
+    breaker.failed()
+    assert opened == [True]
+    with pytest.raises(BackendUnavailable) as refused:
+        breaker.require()
+    assert refused.value.details["retry_after"] > 0
+
+
+def test_only_a_proof_closes_it() -> None:
+    breaker = Breaker()
+    for _ in range(FAILURES):
+        breaker.failed()
+    breaker.answered()
+    assert breaker.open
+    breaker.close()
+    breaker.require()
+    for _ in range(FAILURES - 1):
+        breaker.failed()
+    assert not breaker.open
+
+
+# -- calls -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def backend(faulty: Proxy, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[DockerBackend]:
+    """One that has proven itself, with little patience."""
+    monkeypatch.setattr(module, "RETRY", 0.02)
+    monkeypatch.setattr(lost_module, "SOON", (0.0, 0.05, 0.05))
+    backend = DockerBackend(DockerSettings("runsc", "image", "network", "test"))
+    hasty = brief(START)
+    backend._engine._threads[hasty] = backend._engine._threads[START]
+    monkeypatch.setattr(docker_module, "START", hasty)
+    backend._gvisor = True
+    yield backend
+    await backend.close()
+
+
+async def test_a_container_is_made(backend: DockerBackend) -> None:
+    assert await backend._create(LAUNCH) == "made"
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_an_engine_that_fails_is_asked_no_more_until_a_proof(
+    backend: DockerBackend, faulty: Proxy, fault: Fault
+) -> None:
+    doubts: list[bool] = []
+    backend.on_doubt = lambda: doubts.append(True)
+    faulty.fail(fault, CREATE)
+    for _ in range(FAILURES):
+        with pytest.raises(BackendUnavailable):
+            await backend._create(LAUNCH)
+    faulty.heal()
+    asked = faulty.calls.count(CREATE)
+    for _ in range(3):
+        with pytest.raises(BackendUnavailable):
+            await backend._create(LAUNCH)
+    assert faulty.calls.count(CREATE) == asked, "nobody is let through"
+    assert doubts == [True]
+    backend._breaker.close()
+    assert await backend._create(LAUNCH) == "made"
+
+
+async def test_who_waits_for_a_thread_while_it_opens_is_not_let_through(backend: DockerBackend, faulty: Proxy) -> None:
+    faulty.fail(Fault.HANG, CREATE)
+    creates = [backend._create(LAUNCH) for _ in range(4 * START.threads)]
+    outcomes = await asyncio.gather(*creates, return_exceptions=True)
+    assert all(isinstance(outcome, BackendUnavailable) for outcome in outcomes)
+    assert faulty.calls.count(CREATE) <= 2 * START.threads
+
+
+async def test_an_engine_that_refuses_is_there(backend: DockerBackend, faulty: Proxy) -> None:
+    faulty.fail(Fault.ERROR, CREATE)
+    for _ in range(2 * FAILURES):
+        with pytest.raises(BackendUnavailable):
+            await backend._create(LAUNCH)
+    faulty.heal()
+    assert await backend._create(LAUNCH) == "made"
+
+
+@pytest.mark.parametrize("fault", [*FAULTS, Fault.ERROR])
+async def test_a_container_that_may_have_been_made_is_removed(
+    backend: DockerBackend, faulty: Proxy, fault: Fault
+) -> None:
+    faulty.fail(fault, CREATE)
+    with pytest.raises(BackendUnavailable):
+        await backend._create(LAUNCH)
+    await until(lambda: any(re.fullmatch("DELETE /containers/kernel-gateway-[0-9a-f]{32}", it) for it in faulty.calls))
+
+
+async def test_one_that_nobody_waits_for_any_more_is_removed_too(backend: DockerBackend, faulty: Proxy) -> None:
+    rule = faulty.fail(Fault.MUTE, CREATE)
+    creating = spawn(backend._create(LAUNCH), "create")
+    await until(lambda: rule.struck)
+    creating.cancel()
+    await until(lambda: any(call.startswith("DELETE /containers/kernel-gateway-") for call in faulty.calls))
+
+
+WORKSPACE = "w0rk"
+
+
+async def leaves(creating: asyncio.Task[Any]) -> None:
+    """Whoever waits for a container gives up."""
+    creating.cancel()
+    await asyncio.wait({creating})
+
+
+async def runs_out_of_time(creating: asyncio.Task[Any]) -> None:
+    """The engine takes longer than it may."""
+    with pytest.raises(BackendUnavailable):
+        await creating
+
+
+def searches(backend: DockerBackend) -> int:
+    return len(backend._lost._soon) + len(backend._lost._later)
+
+
+@pytest.fixture
+def untiring(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not found soon is looked for as often later."""
+    monkeypatch.setattr(lost_module, "LATER", 0.05)
+
+
+@pytest.fixture
+def looked(faulty: Proxy) -> Callable[[], int]:
+    """How often a container was looked for."""
+    return lambda: sum(call.startswith("DELETE /containers/kernel-gateway-") for call in faulty.calls)
+
+
+@pytest.mark.usefixtures("untiring")
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("gives_up", [leaves, runs_out_of_time])
+async def test_a_container_that_is_made_late_is_removed_with_its_volumes(
+    backend: DockerBackend,
+    pretended: Pretence,
+    looked: Callable[[], int],
+    gives_up: Callable[[asyncio.Task[Any]], Awaitable[None]],
+    shared: bool,  # noqa: FBT001
+) -> None:
+    pretended.may_make.clear()
+    creating = spawn(backend._create(replace(LAUNCH, workspace=WORKSPACE, shared=shared)), "create")
+    await until(lambda: pretended.asked)
+    await gives_up(creating)
+    await backend.delete_workspace(WORKSPACE)  # its session ends, and there is nothing of it yet
+    await until(lambda: looked() > len(lost_module.SOON) + 2)
+    pretended.volume_failures = 2
+    pretended.may_make.set()
+    await until(lambda: not searches(backend))
+    assert (pretended.made, pretended.volumes) == ({}, set())
+
+
+async def test_a_container_of_which_nobody_hears_because_he_has_just_left_is_removed(
+    backend: DockerBackend, pretended: Pretence, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = backend._engine.call
+
+    async def leaves_with_the_answer(*work: Any, **lane: Any) -> None:
+        monkeypatch.setattr(backend._engine, "call", call)
+        await call(*work, **lane)
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(backend._engine, "call", leaves_with_the_answer)
+    with pytest.raises(asyncio.CancelledError):
+        await backend._create(LAUNCH)
+    await until(lambda: not searches(backend))
+    assert (pretended.made, pretended.volumes) == ({}, set())
+
+
+@pytest.mark.parametrize("gives_up", [leaves, runs_out_of_time])
+async def test_a_container_that_is_not_started_in_time_is_removed(
+    backend: DockerBackend, faulty: Proxy, gives_up: Callable[[asyncio.Task[Any]], Awaitable[None]]
+) -> None:
+    rule = faulty.fail(Fault.HANG, "POST /containers/made/attach")
+    starting = spawn(backend.start(LAUNCH), "start")
+    await until(lambda: rule.struck)
+    await gives_up(starting)
+    await until(lambda: "DELETE /containers/made" in faulty.calls)
+
+
+@pytest.mark.usefixtures("untiring")
+async def test_volumes_of_a_container_that_was_made_under_no_given_name_are_removed_too(
+    backend: DockerBackend, pretended: Pretence
+) -> None:
+    pretended.may_make.clear()
+    creating = spawn(backend._create(LAUNCH), "create")
+    await until(lambda: pretended.asked)
+    await leaves(creating)
+    pretended.may_make.set()
+    await until(lambda: not searches(backend))
+    assert (pretended.made, pretended.volumes) == ({}, set())
+
+
+@pytest.mark.usefixtures("untiring")
+async def test_a_volume_that_is_made_late_without_its_container_is_removed(
+    backend: DockerBackend, pretended: Pretence, looked: Callable[[], int]
+) -> None:
+    pretended.may_make.clear()
+    creating = spawn(backend._create(replace(LAUNCH, workspace=WORKSPACE)), "create")
+    await until(lambda: pretended.asked)
+    await leaves(creating)
+    await until(looked)
+    (volume, _) = volume_names(WORKSPACE)
+    pretended.volumes.add(volume)
+    await until(lambda: not pretended.volumes)
+    pretended.may_make.set()
+    await until(lambda: not searches(backend))
+
+
+@pytest.mark.usefixtures("untiring")
+async def test_a_volume_that_another_container_has_is_left_to_it(
+    backend: DockerBackend, pretended: Pretence, looked: Callable[[], int]
+) -> None:
+    launch = replace(LAUNCH, workspace=WORKSPACE)
+    await backend._create(launch)
+    (first,) = pretended.made
+    pretended.may_make.clear()
+    creating = spawn(backend._create(launch), "create")
+    await until(lambda: pretended.asked == 2)
+    await leaves(creating)
+    await until(looked)
+    pretended.may_make.set()
+    await until(lambda: not searches(backend))
+    assert list(pretended.made) == [first]
+    assert pretended.volumes == {volume_names(WORKSPACE)[0]}
+
+
+async def test_who_looks_for_what_never_comes_does_not_keep_the_gateway_from_ending(
+    backend: DockerBackend, pretended: Pretence
+) -> None:
+    pretended.may_make.clear()
+    creating = spawn(backend._create(LAUNCH), "create")
+    await until(lambda: pretended.asked)
+    await leaves(creating)
+    await until(lambda: backend._lost._later)
+    (search,) = backend._lost._later
+    await backend.close()
+    await asyncio.wait({search})
+    assert search.cancelled()
+    pretended.may_make.set()
+
+
+async def test_a_probe_that_is_made_late_is_removed(
+    backend: DockerBackend, pretended: Pretence, faulty: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("require_runtime", "require_image", "network.ensure_network", "network.bridge_name"):
+        monkeypatch.setattr(f"sessions.backends.docker.{name}", lambda *_: "")
+    monkeypatch.setattr("sessions.backends.docker.firewall.put_up", lambda _: False)
+    backend._proven = True
+    pretended.running.add("probe")
+    await backend._engine.call(backend._prepare_blocking)
+    assert "DELETE /containers/probe" in faulty.calls
+
+
+async def test_calls_that_hang_hold_up_no_other_kind_and_no_thread(engine: Engine, faulty: Proxy) -> None:
+    hasty = brief(TOOL)
+    engine._threads[hasty] = engine._threads[TOOL]
+    faulty.fail(Fault.HANG, "GET /containers/stuck/json")
+    stuck = [engine.call(lambda: engine.api.inspect_container("stuck"), lane=hasty) for _ in range(4 * TOOL.threads)]
+    hanging = asyncio.gather(*stuck, return_exceptions=True)
+    await until(lambda: faulty.rule is not None and faulty.rule.struck == TOOL.threads)
+    assert await ask(engine)
+    assert await ask(engine, END)
+    assert all(isinstance(outcome, BackendUnavailable) for outcome in await hanging)
+    assert await ask(engine, TOOL), "its threads are free again"
+    assert threads() <= sum(lane.threads for lane in module.LANES)
+
+
+async def test_the_event_loop_never_waits(engine: Engine, faulty: Proxy) -> None:
+    hasty = brief(TOOL)
+    engine._threads[hasty] = engine._threads[TOOL]
+    faulty.fail(Fault.HANG)
+    asking = asyncio.gather(*(ask(engine, hasty) for _ in range(20)), return_exceptions=True)
+    turns = 0
+    while not asking.done():
+        await asyncio.sleep(0.001)
+        turns += 1
+    await asking
+    assert turns > 20
+
+
+async def test_a_request_that_would_begin_too_late_is_not_sent(engine: Engine, faulty: Proxy) -> None:
+    hasty = brief(TOOL)
+    engine._threads[hasty] = engine._threads[TOOL]
+    ended = threading.Event()
+
+    def late() -> None:
+        time.sleep(3 * BRIEF)
+        try:
+            engine.api.start("x")
+        finally:
+            ended.set()
+
+    with pytest.raises(BackendUnavailable):
+        await engine.call(late, lane=hasty)
+    assert await asyncio.to_thread(ended.wait, 5)
+    assert not [call for call in faulty.calls if call.endswith("/start")]
+
+
+@pytest.mark.parametrize("fault", [Fault.HANG, Fault.MUTE, Fault.REFUSE, Fault.ERROR])
+async def test_what_must_be_done_is_done_when_the_engine_is_back(
+    engine: Engine, faulty: Proxy, fault: Fault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hasty = brief(END)
+    monkeypatch.setattr(module, "END", hasty)
+    engine._threads[hasty] = engine._threads[END]
+    rule = faulty.fail(fault)
+    removal = engine.insist(lambda: engine.api.remove_container("x"), name="removal")
+    await until(lambda: rule.struck > 1)
+    assert not removal.done()
+    faulty.heal()
+    async with asyncio.timeout(60):
+        await removal
+
+
+async def test_who_insists_does_not_keep_the_engine_from_being_closed(faulty: Proxy) -> None:
+    engine = Engine()
+    await ask(engine)
+    faulty.fail(Fault.REFUSE)
+    removal = engine.insist(lambda: engine.api.remove_container("x"), name="removal")
+    await until(lambda: len(faulty.calls) > 2)
+    await engine.close()
+    assert removal.cancelled()
+    with pytest.raises(SessionError):
+        await ask(engine)
+
+
+# -- the watch -------------------------------------------------------------------------------------------------
+
+
+class Ended:
+    """Stands for a container's handle."""
+
+    def __init__(self, container: str) -> None:
+        self.id = container
+        self.was_running = True
+        self.gone = asyncio.Event()
+        self.out_of_memory = asyncio.Event()
+        self.pauses: list[str] = []
+
+    def ended(self) -> None:
+        self.gone.set()
+
+    def note_out_of_memory(self) -> None:
+        self.out_of_memory.set()
+
+    def note_paused(self) -> None:
+        self.pauses.append("paused")
+
+    def note_resumed(self) -> None:
+        self.pauses.append("resumed")
+
+
+@pytest.fixture
+def changes() -> list[bool]:
+    return []
+
+
+@pytest.fixture
+async def handle(
+    pretended: Pretence, faulty: Proxy, changes: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Ended]:
+    monkeypatch.setattr(watch_module, "SILENCE", 1)
+    monkeypatch.setattr(watch_module, "RECONNECT", 0.02)
+    handle = Ended("c1")
+    pretended.running.add("c1")
+    watch = Watch("test", {"c1": handle}, lambda: changes.append(True))  # type: ignore[dict-item]
+    await until(lambda: "GET /containers/json" in faulty.calls)
+    yield handle
+    watch.stop()
+    faulty.cut_all()
+    await asyncio.to_thread(watch._thread.join, 10)
+
+
+def listened(faulty: Proxy) -> int:
+    return faulty.calls.count("GET /events")
+
+
+async def test_an_end_is_told(pretended: Pretence, handle: Ended) -> None:
+    pretended.tell({"id": "c1", "Action": "oom"})
+    pretended.tell({"id": "another", "Action": "die"})
+    pretended.tell({"id": "c1", "Action": "die"})
+    async with asyncio.timeout(60):
+        await handle.out_of_memory.wait()
+        await handle.gone.wait()
+
+
+async def test_a_pause_is_told_and_its_end(pretended: Pretence, handle: Ended) -> None:
+    for action in ("pause", "unpause"):
+        pretended.tell({"id": "c1", "Action": action})
+    await until(lambda: [told for told in handle.pauses if told == "paused"] and handle.pauses[-1] == "resumed")
+    assert not handle.gone.is_set()
+
+
+@pytest.mark.parametrize("fault", [*FAULTS, Fault.ERROR])
+async def test_an_end_that_the_events_do_not_tell_is_found(
+    pretended: Pretence, faulty: Proxy, handle: Ended, fault: Fault
+) -> None:
+    faulty.fail(fault, "GET /events")
+    faulty.cut_all()
+    await asyncio.sleep(0.1)
+    pretended.running.clear()
+    async with asyncio.timeout(60):
+        await handle.gone.wait()
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_what_runs_is_not_taken_for_ended_by_an_engine_that_fails(
+    faulty: Proxy, handle: Ended, fault: Fault, changes: list[bool]
+) -> None:
+    rule = faulty.fail(fault)
+    faulty.cut_all()
+    await until(lambda: rule.struck > 1, seconds=10)
+    faulty.heal()
+    before = listened(faulty)
+    await until(lambda: listened(faulty) > before + 1, seconds=10)
+    await until(lambda: len(changes) == 2, seconds=10)  # that the events are lost, and that they are back
+    assert not handle.gone.is_set()
+
+
+async def test_a_refusal_to_tell_is_not_taken_for_events(faulty: Proxy, handle: Ended, changes: list[bool]) -> None:
+    rule = faulty.fail(Fault.ERROR, "GET /events")
+    faulty.cut_all()
+    await until(lambda: rule.struck > 3, seconds=10)
+    assert len(changes) == 1, "they are lost, and not back"
+    assert not handle.gone.is_set()
+
+
+@pytest.mark.parametrize("fault", [None, *FAULTS])
+async def test_no_connection_outlives_the_watch(
+    faulty: Proxy, monkeypatch: pytest.MonkeyPatch, fault: Fault | None
+) -> None:
+    monkeypatch.setattr(watch_module, "SILENCE", 1)
+    watch = Watch("test", {}, lambda: None)
+    await until(lambda: connections(faulty))
+    if fault is not None:
+        rule = faulty.fail(fault, "GET /containers/json")  # which comes after the events were asked for
+        faulty.cut_all()
+        await until(lambda: rule.struck, seconds=10)
+    watch.stop()
+    await asyncio.to_thread(watch._thread.join, 10)
+    assert not watch._thread.is_alive()
+    assert connections(faulty) == 0
+
+
+def connections(faulty: Proxy) -> int:
+    """How many connections of this process lead to the proxy."""
+    sockets = [thing for thing in gc.get_objects() if isinstance(thing, socket.socket) and thing.fileno() != -1]
+    return sum(leads_to(faulty, thing) for thing in sockets)
+
+
+def leads_to(faulty: Proxy, connection: socket.socket) -> bool:
+    try:
+        return bool(connection.getpeername() == str(faulty.path))
+    except OSError:  # it leads nowhere
+        return False
+
+
+async def test_an_end_is_told_after_a_failure_that_nobody_has_foreseen(
+    pretended: Pretence, faulty: Proxy, handle: Ended, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with capture_logs() as logs, monkeypatch.context() as patch:
+        patch.setattr(Watch, "_open", Mock(side_effect=AttributeError("the stream lost its connection")))
+        faulty.cut_all()
+        await until(lambda: any(entry.get("task") == "docker-events" for entry in logs))
+    before = listened(faulty)
+    await until(lambda: listened(faulty) > before)
+    pretended.running.clear()
+    pretended.tell({"id": "c1", "Action": "die"})
+    async with asyncio.timeout(60):
+        await handle.gone.wait()
+
+
+async def test_silence_is_no_trouble(faulty: Proxy, handle: Ended, changes: list[bool]) -> None:
+    before = listened(faulty)
+    await until(lambda: listened(faulty) > before + 1, seconds=10)
+    assert not changes
+    assert not handle.gone.is_set()
+
+
+async def test_one_that_starts_while_others_are_counted_is_not_taken_for_ended(
+    pretended: Pretence, faulty: Proxy
+) -> None:
+    late = Ended("c2")
+    late.was_running = False
+
+    def starts() -> None:
+        pretended.running.add("c2")  # in the next list
+        late.was_running = True
+
+    pretended.on_list = starts
+    watch = Watch("test", {"c2": late}, lambda: None)  # type: ignore[dict-item]
+    await until(lambda: late.was_running)
+    await asyncio.sleep(0.2)
+    assert not late.gone.is_set()
+    watch.stop()
+    faulty.cut_all()
+    await asyncio.to_thread(watch._thread.join, 10)
+
+
+# -- a handle --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("resumes", [True, False])
+async def test_a_container_that_stays_paused_is_ended(
+    engine: Engine,
+    faulty: Proxy,
+    monkeypatch: pytest.MonkeyPatch,
+    resumes: bool,  # noqa: FBT001
+) -> None:
+    monkeypatch.setattr("sessions.backends.docker.handle.PAUSE_MAX", 0.1)
+    handle = DockerHandle(engine, "c1", None)  # type: ignore[arg-type]
+    handle.note_paused()
+    if resumes:
+        handle.note_resumed()
+    await asyncio.sleep(0.3)
+    assert ("DELETE /containers/c1" in faulty.calls) is not resumes
+    await handle.kill()
+
+
+async def test_an_engine_that_hangs_keeps_nobody_waiting_for_an_end(
+    engine: Engine, faulty: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sessions.backends.docker.handle.GIVE_UP", 0.1)
+    handle = DockerHandle(engine, "c1", None)  # type: ignore[arg-type]
+    rule = faulty.fail(Fault.REFUSE)
+    async with asyncio.timeout(60):
+        await handle.kill()
+        assert isinstance(await handle.wait(), KernelExit)
+    assert "DELETE /containers/c1" in faulty.calls
+    faulty.heal()
+    struck = rule.struck
+    await until(lambda: faulty.calls.count("DELETE /containers/c1") > struck)
+    await until(lambda: not engine._insisting)
+
+
+# -- what is left behind ---------------------------------------------------------------------------------------
+
+VOLUME = "DELETE /volumes/.*"
+
+
+def removals(faulty: Proxy) -> int:
+    """How often the engine was asked to remove a volume."""
+    return sum(call.startswith("DELETE /volumes/") for call in faulty.calls)
+
+
+@pytest.mark.parametrize("fault", [Fault.HANG, Fault.MUTE, Fault.REFUSE, Fault.ERROR])
+async def test_a_workspace_is_deleted_when_the_engine_is_back_and_nobody_is_kept_waiting(
+    backend: DockerBackend, faulty: Proxy, fault: Fault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(docker_module, "SOON", 0.01)
+    hasty = brief(END)
+    monkeypatch.setattr(module, "END", hasty)
+    backend._engine._threads[hasty] = backend._engine._threads[END]
+    rule = faulty.fail(fault, VOLUME)
+    async with asyncio.timeout(60):
+        await backend.delete_workspace("w")
+    await until(lambda: rule.struck > len(volume_names("w")))
+    assert backend._engine._insisting
+    faulty.heal()
+    await until(lambda: not backend._engine._insisting)
+    assert removals(faulty) == rule.struck + len(volume_names("w"))
+
+
+async def test_what_fails_in_a_way_nobody_has_foreseen_is_done_in_the_end_too(engine: Engine) -> None:
+    work = Mock(side_effect=[KeyError("Id"), TypeError(), "done"])
+    with capture_logs() as logs:
+        assert await engine.insist(work, name="removal") == "done"
+    assert [entry["task"] for entry in logs] == ["removal", "removal"]

@@ -1,0 +1,375 @@
+"""Any two things that happen to a session at once leave it whole, whichever comes first and wherever they meet."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sessions.culler import Culler
+from sessions.errors import SessionClosed, SessionError, StartFailed
+from sessions.models import ExecutionResult, SandboxSpec, SessionKey, SessionSpec, StateChange, Status
+from sessions.quotas import TenantLimits
+from sessions.session import Session
+from sessions.states import State
+from sessions.tasks import spawn
+from tests.fakes import Cell, FakeBackend, World, run, until, world_over
+
+KEY = SessionKey("acme", "s1")
+#: turns of the event loop by which the second is late
+LATE = (0, 1, 2, 3, 5, 8, 13, 21, 34, 55)
+
+
+@dataclass
+class Scene:
+    """A session that has a variable, and all that was ever said of it."""
+
+    world: World
+    culler: Culler
+    results: list[ExecutionResult] = field(default_factory=list)
+
+    async def execute(self) -> None:
+        """A cell, in the session that is there or a new one."""
+        session = await self.world.registry.obtain(KEY)
+        self.results.append(await run(session, "y = 1", timeout=5))
+
+    async def create(self) -> None:
+        await self.world.registry.create(KEY, SessionSpec())
+
+    async def interrupt(self) -> None:
+        await self.world.registry.get(KEY).interrupt()
+
+    async def restart(self) -> None:
+        await self.world.registry.get(KEY).restart()
+
+    async def delete(self) -> None:
+        await self.world.registry.end(KEY)
+
+    async def cull(self) -> None:
+        self.world.clock.passes(1e6)
+        await self.culler.sweep()
+
+    async def crash(self) -> None:
+        self.world.backend.kernel.dies(1)
+
+    async def use_file(self) -> None:
+        session = await self.world.registry.obtain(KEY)
+        async for _ in session.run_tool("files", '{"op": "list", "path": ""}'):
+            pass
+
+    async def has_ended_well(self) -> None:
+        """Nothing is stuck, nothing is left over, and what is lost was told."""
+        await until(lambda: all(session.state is not State.BUSY for session in self.world.registry.all()))
+        kernels = len(self.world.backend.alive)
+        await until(lambda: len(self.world.backend.alive) == self.with_kernel())
+        assert kernels <= 2  # the old one of a restart may still be on its way out
+        assert self.world.open == {}
+        assert self.world.quotas.running == 0
+        assert all(result.status in {Status.OK, Status.DIED, Status.INTERRUPTED} for result in self.results)
+        last = await run(await self.world.registry.obtain(KEY), "print('x' in dir())")
+        self.results.append(last)
+        held = last.outputs[0]["text"] == "True\n"
+        told = any(result.state is not StateChange.PRESERVED for result in self.results)
+        assert held != told, (held, [(result.state, result.state_reason) for result in self.results])
+        assert len(self.world.ledger.sessions()) == 1
+
+    def with_kernel(self) -> int:
+        return sum(session.alive for session in self.world.registry.all())
+
+
+Step = Callable[[Scene], Awaitable[None]]
+STEPS: list[Step] = [
+    Scene.create,
+    Scene.execute,
+    Scene.interrupt,
+    Scene.restart,
+    Scene.delete,
+    Scene.cull,
+    Scene.crash,
+    Scene.use_file,
+]
+
+
+@pytest.fixture
+async def scene(nothing_left: None, tmp_path: Path) -> AsyncIterator[Callable[[], Awaitable[Scene]]]:
+    """Makes scenes in worlds of their own."""
+    backend = FakeBackend()
+    async with world_over(backend) as world:
+
+        async def make() -> Scene:
+            if world.registry.of("acme"):
+                await world.registry.end(KEY)
+            world.ledger.end(KEY, "")
+            world.ledger._database.execute("DELETE FROM ended")
+            await run(await world.registry.obtain(KEY), "x = 1")
+            return Scene(world, Culler(world.registry, world.sandboxes))
+
+        yield make
+    await backend.close()
+
+
+async def attempt(step: Step, scene: Scene, late: int) -> None:
+    for _ in range(late):
+        await asyncio.sleep(0)
+    with suppress(SessionError):  # an answer, and a whole one
+        await step(scene)
+
+
+@pytest.mark.parametrize("second", STEPS, ids=lambda step: step.__name__)
+@pytest.mark.parametrize("first", STEPS, ids=lambda step: step.__name__)
+async def test_two_things_at_once(scene: Callable[[], Awaitable[Scene]], first: Step, second: Step) -> None:
+    for late in LATE:
+        played = await scene()
+        at_once = [spawn(attempt(first, played, 0), "first"), spawn(attempt(second, played, late), "second")]
+        async with asyncio.timeout(60):
+            await asyncio.gather(*at_once)
+            await played.has_ended_well()
+
+
+# -- between the end of a wait and the turn of who waited -------------------------------------------------------
+
+#: turns of the event loop from what ended the wait
+TURNS = range(8)
+SLEEP = "import time; time.sleep(60)"
+SENT = "sent = 1"
+
+
+class Moment:
+    """What was waited for, and what is to happen so many turns of the event loop later."""
+
+    def __init__(self, turns: int, happens: Callable[[], object]) -> None:
+        self._turns = turns
+        self._happens = happens
+        self._loop = asyncio.get_running_loop()
+        self.over = asyncio.Event()
+
+    def comes(self, *_: object) -> None:
+        """It is there now."""
+        if self._turns:
+            self._turns -= 1
+            self._loop.call_soon(self.comes)
+        else:
+            self._happens()
+            self.over.set()
+
+
+async def never_ends(cell: Cell) -> None:
+    await cell.is_interrupted()
+
+
+Wait = Callable[[World, Session, Moment], Awaitable["asyncio.Task[ExecutionResult]"]]
+
+
+async def for_a_kernel(world: World, session: Session, moment: Moment) -> asyncio.Task[ExecutionResult]:
+    """The kernel has ended, and the next is being started."""
+    await run(session, "import os; os._exit(3)")
+    world.backend.gate.clear()
+    client = spawn(run(session, SENT), "client")
+    await until(lambda: session._seat._starting is not None)
+    assert session._seat._starting is not None
+    session._seat._starting.add_done_callback(moment.comes)
+    world.backend.gate.set()
+    return client
+
+
+async def for_a_turn(world: World, session: Session, moment: Moment) -> asyncio.Task[ExecutionResult]:
+    """Another cell of the session runs."""
+    return await _behind_a_cell(world, session, session, moment)
+
+
+async def for_admission(world: World, session: Session, moment: Moment) -> asyncio.Task[ExecutionResult]:
+    """The tenant has as many executions as it may."""
+    return await _behind_a_cell(world, await world.session("other"), session, moment)
+
+
+async def _behind_a_cell(
+    world: World, before: Session, session: Session, moment: Moment
+) -> asyncio.Task[ExecutionResult]:
+    executed = sum(len(kernel.executed) for kernel in world.backend.started)
+    first = spawn(run(before, SLEEP), "first")
+    await until(lambda: sum(len(kernel.executed) for kernel in world.backend.started) > executed)
+    client = spawn(run(session, SENT), "client")
+    await asyncio.sleep(0)
+    ended = world.ended
+
+    def notes_the_end(*account: Any) -> None:
+        ended(*account)
+        moment.comes()
+        world.ended = ended  # type: ignore[method-assign]
+
+    world.ended = notes_the_end  # type: ignore[method-assign, assignment]
+    await before.interrupt()
+    await first
+    return client
+
+
+@pytest.mark.parametrize("turns", TURNS)
+@pytest.mark.parametrize("wait", [for_a_kernel, for_a_turn, for_admission], ids=lambda wait: wait.__name__)
+async def test_a_session_that_ends_when_a_cell_has_waited_gets_no_cell(
+    backend: FakeBackend, wait: Wait, turns: int
+) -> None:
+    backend.on(SENT, never_ends)
+    limits = TenantLimits(executions=1, queued=1) if wait is for_admission else TenantLimits()
+    async with world_over(backend, quotas=limits) as world:
+        session = await world.session()
+        sent: list[bool] = []
+
+        def ends() -> None:
+            sent.append(session.state is State.BUSY)
+            world.registry.end(KEY)
+
+        moment = Moment(turns, ends)
+        client = await wait(world, session, moment)
+        await moment.over.wait()
+        if sent == [True]:
+            assert (await client).status is Status.DIED
+        else:
+            with pytest.raises(SessionClosed):
+                await client
+        await until(lambda: not world.open)
+        begun = [request.code for _, request, _ in world.observed]
+        assert begun.count(SENT) == sent.count(True)
+        assert not [kernel for kernel in backend.started if SENT in kernel.executed and not sent[0]]
+        assert (world.quotas.running, world.quotas.waiting) == (0, 0)
+
+
+@pytest.mark.parametrize("turns", TURNS)
+async def test_a_kernel_that_dies_when_a_cell_has_waited_for_it_is_told_of_or_replaced(
+    world: World, session: Session, turns: int
+) -> None:
+    moment = Moment(turns, lambda: world.backend.kernel.dies(1))
+    client = await for_a_kernel(world, session, moment)
+    result = await client
+    assert result.status in {Status.OK, Status.DIED}
+    assert result.state is StateChange.LOST
+    assert [request.code for _, request, _ in world.observed].count(SENT) == 1
+
+
+def tool_that_notes(used: list[str]) -> Callable[[str], bytes]:
+    """A tool that notes what it is asked, and says nothing."""
+
+    def tool(argument: str) -> bytes:
+        used.append(argument)
+        return b""
+
+    return tool
+
+
+async def restarts(session: Session) -> None:
+    await session.restart()
+
+
+async def uses_a_file(session: Session) -> None:
+    async for _ in session.run_tool("files", "{}"):
+        pass
+
+
+async def sends_a_message(session: Session) -> None:
+    await session.settled_kernel()
+
+
+@pytest.mark.parametrize("turns", range(4))
+@pytest.mark.parametrize("use", [restarts, uses_a_file, sends_a_message], ids=lambda use: use.__name__)
+async def test_whoever_has_waited_for_a_kernel_is_told_of_the_session_s_end(
+    world: World, session: Session, use: Callable[[Session], Coroutine[Any, Any, None]], turns: int
+) -> None:
+    used: list[str] = []
+    world.backend.behaves(tool=tool_that_notes(used))
+    if use is not restarts:
+        await run(session, "import os; os._exit(3)")
+    world.backend.gate.clear()
+    client = spawn(use(session), "client")
+    outcome = asyncio.gather(client, return_exceptions=True)
+    await until(lambda: session._seat._starting is not None)
+    done: list[bool] = []
+
+    def ends() -> None:
+        done.append(client.done() or bool(used))
+        world.registry.end(KEY)
+
+    moment = Moment(turns, ends)
+    assert session._seat._starting is not None
+    session._seat._starting.add_done_callback(moment.comes)
+    world.backend.gate.set()
+    await moment.over.wait()
+    (told,) = await outcome
+    assert isinstance(told, SessionClosed) is not done[0]
+    assert bool(used) is (done[0] and use is uses_a_file)
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_session_that_ends_when_its_first_kernel_is_there_is_not_handed_out(world: World, turns: int) -> None:
+    world.backend.gate.clear()
+    client = spawn(world.session(), "client")
+    outcome = asyncio.gather(client, return_exceptions=True)
+    await until(lambda: world.backend.asked)
+    done: list[bool] = []
+
+    def ends() -> None:
+        done.append(client.done())
+        world.registry.end(KEY)
+
+    moment = Moment(turns, ends)
+    starting = world.registry.get(KEY)._seat._starting
+    assert starting is not None
+    starting.add_done_callback(moment.comes)
+    world.backend.gate.set()
+    await moment.over.wait()
+    assert isinstance((await outcome)[0], SessionClosed) is not done[0]
+
+
+async def test_a_session_whose_first_kernel_dies_at_once_and_whose_second_does_not_start_leaves_nothing(
+    world: World,
+) -> None:
+    world.backend.gate.clear()
+    client = asyncio.gather(world.session(), return_exceptions=True)
+    await until(lambda: world.backend.asked)
+
+    def dies(_: object) -> None:
+        world.backend.refuses = StartFailed()
+        world.backend.kernel.dies(1)
+        session._seat.kernel = None  # as when it is mourned
+        session._seat.move(State.DEAD)
+
+    session = world.registry.get(KEY)
+    assert session._seat._starting is not None
+    session._seat._starting.add_done_callback(dies)
+    world.backend.gate.set()
+    assert isinstance((await client)[0], StartFailed)
+    assert (world.registry.all(), world.ledger.sessions()) == ([], [])
+    world.backend.refuses = None
+
+
+@pytest.mark.parametrize("turns", range(3))
+async def test_a_sandbox_that_ends_when_its_container_is_there_is_told_to_who_waited(world: World, turns: int) -> None:
+    used: list[str] = []
+    world.backend.behaves(tool=tool_that_notes(used))
+    sandbox = await world.sandboxes.create(KEY, SandboxSpec("template"))
+    world.backend.kernel.dies(1)
+    await until(lambda: sandbox._holder is None)
+    world.backend.gate.clear()
+
+    async def use() -> None:
+        async for _ in sandbox.run_tool("files", "{}"):
+            pass
+
+    outcome = asyncio.gather(use(), return_exceptions=True)
+    await until(lambda: sandbox._starting is not None)
+    begun: list[bool] = []
+
+    def ends() -> None:
+        begun.append(bool(used))
+        world.sandboxes.end(KEY)
+
+    moment = Moment(turns, ends)
+    assert sandbox._starting is not None
+    sandbox._starting.add_done_callback(moment.comes)
+    world.backend.gate.set()
+    await moment.over.wait()
+    assert isinstance((await outcome)[0], SessionClosed) is not begun[0]
+    assert bool(used) is begun[0]

@@ -1,0 +1,125 @@
+"""Warm kernels in real containers, to which things happen behind the gateway's back."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
+
+import docker
+import pytest
+
+from sessions.backends.base import Launch
+from sessions.backends.docker import DockerBackend, DockerSettings
+from sessions.errors import SessionClosed
+from sessions.kernel import Kernel
+from sessions.pool import Pool, Stock
+from sessions.readiness import Readiness
+from sessions.starts import Starts
+from tests.attacks.bench import forget_network
+from tests.fakes import KERNELSPECS, Seen, until
+
+pytestmark = pytest.mark.engine
+
+INSTANCE = f"pool-{os.getpid()}"
+NETWORK = f"kernel-gateway-{INSTANCE}"
+PLAIN = Launch(KERNELSPECS.find("python"))
+#: seconds in which any kernel starts
+START = 60.0
+
+
+@pytest.fixture(scope="module")
+def network() -> Iterator[None]:
+    yield
+    forget_network(NETWORK)
+
+
+@pytest.fixture
+def engine() -> Iterator[docker.APIClient]:
+    with closing(docker.from_env()) as client:
+        yield client.api
+
+
+@pytest.fixture
+async def backend(network: None, nothing_left: None) -> AsyncIterator[DockerBackend]:
+    backend = DockerBackend(DockerSettings("runsc", "kernel-gateway/python:latest", NETWORK, INSTANCE))
+    yield backend
+    await backend.close()
+
+
+@pytest.fixture
+def seen() -> Seen:
+    return Seen()
+
+
+@pytest.fixture
+async def pool(backend: DockerBackend, seen: Seen) -> AsyncIterator[Pool]:
+    """Two kernels that wait."""
+    readiness = Readiness(backend)
+    assert await readiness.check()
+    starts = Starts(backend, readiness, 2, seen.started)
+    pool = Pool(backend, starts, Stock(PLAIN.limits, 2, 2), time.monotonic, seen)
+    pool.keep_warm(PLAIN.kernelspec)
+    await until(lambda: pool.depth() == 2, START)
+    yield pool
+    await pool.close()
+
+
+def containers(engine: docker.APIClient) -> list[str]:
+    """The ids of all that the engine has of this pool, oldest first."""
+    found = engine.containers(all=True, filters={"label": f"kernel-gateway.instance={INSTANCE}"})
+    return [item["Id"] for item in sorted(found, key=lambda item: str(item["Created"]))]
+
+
+def volumes(engine: docker.APIClient) -> int:
+    """How many workspaces the engine has of this pool."""
+    found = engine.volumes(filters={"label": f"kernel-gateway.instance={INSTANCE}"})["Volumes"]
+    return len(found or [])
+
+
+async def end(pool: Pool, kernel: Kernel) -> None:
+    """End a kernel with all it had."""
+    await kernel.kill(SessionClosed())
+    await pool.delete_workspace(str(kernel.launch.workspace))
+
+
+async def test_a_container_that_somebody_ends_is_evicted_and_replaced(
+    pool: Pool, seen: Seen, engine: docker.APIClient
+) -> None:
+    victim = containers(engine)[0]
+    engine.kill(victim)
+    await until(lambda: seen.evictions == 1, START)
+    await until(lambda: pool.depth() == 2 and len(containers(engine)) == 2 and volumes(engine) == 2, START)
+    assert victim not in containers(engine)
+    kernel = await pool.acquire(PLAIN)
+    assert kernel.handle.id in containers(engine)
+    await end(pool, kernel)
+
+
+async def test_a_container_that_stands_still_is_found_out_when_it_is_handed_out(
+    pool: Pool, seen: Seen, engine: docker.APIClient
+) -> None:
+    still, well = containers(engine)
+    engine.pause(still)
+    first = await pool.acquire(PLAIN)
+    second = await pool.acquire(PLAIN)
+    assert still not in {first.handle.id, second.handle.id}
+    assert well in {first.handle.id, second.handle.id}
+    assert seen.evictions == 1
+    await until(lambda: still not in containers(engine), START)
+    await asyncio.gather(end(pool, first), end(pool, second))
+
+
+@pytest.mark.gate
+async def test_no_container_serves_two_sessions(pool: Pool, seen: Seen, engine: docker.APIClient) -> None:
+    served: list[str] = []
+    for _ in range(3):
+        kernels = await asyncio.gather(*(pool.acquire(PLAIN) for _ in range(3)))
+        served += [kernel.handle.id for kernel in kernels]
+        await asyncio.gather(*(end(pool, kernel) for kernel in kernels))
+    assert len(served) == len(set(served)) == 9
+    assert True in seen.leases
+    await until(lambda: pool.depth() == 2, START)
+    assert not set(served) & set(containers(engine))

@@ -1,0 +1,32 @@
+"""Which cases of a test that needs an engine or a browser are part of the gate, and which tests go to one worker.
+
+README.md tells why these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from xdist.scheduler import LoadFileScheduling
+
+#: tests that share the gateway whose kernels are sandboxed
+SANDBOXED = "tests/kernel_gateway[docker]"
+
+
+def cases(by_name: Mapping[str, Any], *, gate: str) -> list[Any]:
+    """The cases of a parametrized test, by their names, one of which is part of the gate."""
+    assert gate in by_name
+    return [
+        pytest.param(case, id=name, marks=[pytest.mark.gate] if name == gate else []) for name, case in by_name.items()
+    ]
+
+
+class ByGateway(LoadFileScheduling):  # type: ignore[misc]  # xdist brings no types
+    """A file's tests go to one worker, because they share gateways; those with the shared sandboxed one, too."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = super()._split_scope(nodeid)
+        shares = file.startswith("tests/kernel_gateway/") and "docker" in nodeid.partition("[")[2]
+        return SANDBOXED if shares else file

@@ -57,27 +57,32 @@ def besieged(network: str, limits: dict[str, str]) -> Iterator[Gateway]:
             yield serving
 
 
+@pytest.fixture(scope="session")
+def measured(worker_id: str) -> bool:
+    """Whether seconds, memory and descriptors are held against their bounds: not beside other workers' tests."""
+    return worker_id == "master"
+
+
 @pytest.fixture(scope="module")
-def at_rest(besieged: Gateway) -> Vitals:
+def at_rest(besieged: Gateway, measured: bool) -> Vitals:  # noqa: FBT001 - a fixture
     """How the gateway was before all attacks, with another tenant's session on it."""
-    return Vitals(besieged, Neighbour(besieged), containers=1 + WARM)
+    return Vitals(besieged, Neighbour(besieged, measured=measured), containers=1 + WARM)
 
 
 @pytest.fixture
-def vitals(at_rest: Vitals, request: pytest.FixtureRequest) -> Iterator[Vitals]:
-    """The gateway must be as well after the test as it was before all of them; the gate's tests measure nothing."""
-    at_rest.neighbour.measured = request.node.get_closest_marker("gate") is None
+def vitals(at_rest: Vitals) -> Iterator[Vitals]:
+    """The gateway must be as well after the test as it was before all of them."""
     yield at_rest
     at_rest.check()
 
 
 @pytest.fixture
-def new_attacker(vitals: Vitals) -> Iterator[Callable[[], Attacker]]:
+def new_attacker(vitals: Vitals, measured: bool) -> Iterator[Callable[[], Attacker]]:  # noqa: FBT001 - a fixture
     """Makes sessions for attackers; they are ended before the gateway is looked at."""
     made: list[Attacker] = []
 
     def make() -> Attacker:
-        attacker = Attacker(vitals.gateway, f"evil-{next(_names)}", measured=vitals.neighbour.measured)
+        attacker = Attacker(vitals.gateway, f"evil-{next(_names)}", measured=measured)
         made.append(attacker)
         attacker.expect("ok", "pass", grace=60)
         return attacker

@@ -20,7 +20,7 @@ from tests.attacks.vitals import PEAK_MAX, Vitals, wait_until
 from tests.gateways import KEYS
 from tests.tiers import cases
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.measured]
 
 MIB = 1024**2
 #: bytes of output per execution: the gateway's own default

@@ -22,7 +22,7 @@ from tests.attacks.cells import Attacker, addresses
 from tests.attacks.conftest import LIMITS, NETWORK
 from tests.gateways import Gateway, gateway
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.measured]
 
 PLAIN_BRIDGE = f"kgwp{RUN}"
 METADATA = "169.254.169.254"

@@ -14,7 +14,7 @@ from tests.attacks.cells import Attacker
 from tests.attacks.vitals import Vitals
 from tests.tiers import cases
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.measured]
 
 #: seconds within which the end of a kernel without memory is told
 OOM_TOLD = 15.0

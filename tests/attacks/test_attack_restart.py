@@ -8,7 +8,7 @@ import pytest
 
 from tests.attacks.cells import Attacker
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.measured]
 
 POISON = "open('/workspace/poisoned-by', 'a').write(__name__ + '\\n')\nraise ImportError(__name__)\n"
 #: what was run: the workspace outlives the restart, so the marks are still there

@@ -17,7 +17,7 @@ from tests.attacks.cells import Attacker
 from tests.attacks.conftest import CANARY
 from tests.gateways import KEYS
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.measured]
 
 #: what gVisor gives to every sandbox; `fuse` and `tun` are its own, and of no use without privileges
 DEVICES = {"full", "fuse", "null", "ptmx", "random", "tty", "tun", "urandom", "zero"}

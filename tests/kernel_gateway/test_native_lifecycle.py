@@ -79,12 +79,13 @@ def test_a_burst_of_new_sessions_meets_the_same_limit(small: Gateway) -> None:
 
 
 async def test_what_nobody_uses_is_ended_and_who_comes_back_is_told_why() -> None:
-    with gateways.gateway("process", idle_timeout="1") as gateway:
-        async with connected(gateway, "talks") as talks, connected(gateway, "open") as only_open:
-            for socket in (talks, only_open):
+    with gateways.gateway("process", idle_timeout="2") as gateway:
+        busy = asyncio.create_task(asyncio.to_thread(gateway.execute, "busy", WAITS))  # noqa: TID251 - awaited
+        await asyncio.to_thread(until, lambda: "busy" in present(gateway))
+        gateway.execute("idle", "x = 1")
+        async with connected(gateway, "open") as only_open, connected(gateway, "talks") as talks:
+            for socket in (only_open, talks):
                 await socket.run("x = 1")
-            gateway.execute("idle", "x = 1")
-            busy = asyncio.create_task(asyncio.to_thread(gateway.execute, "busy", WAITS))  # noqa: TID251 - awaited
             while present(gateway) & {"idle", "open"}:
                 await talks.send(interrupt=True)  # a frame is activity; a socket that is merely open is none
                 await asyncio.sleep(0.05)
@@ -95,7 +96,7 @@ async def test_what_nobody_uses_is_ended_and_who_comes_back_is_told_why() -> Non
         reply = gateway.execute("idle", "'x' in globals()")
         assert text_of(reply) == "False"
         for told in (lost, reply):
-            assert (told["state"], told["state_reason"]) == ("lost", "the session was idle for 1 s")
+            assert (told["state"], told["state_reason"]) == ("lost", "the session was idle for 2 s")
         assert gateway.execute("idle", "")["state"] == "preserved"
 
 

@@ -7,6 +7,8 @@ BIN := $(VENV)/bin
 PYTHON ?= python3
 SETUP := $(VENV)/.setup
 SDKS := agentrun agentrun-early
+# Or each gateway and each worker of the tests compiles all of the project anew.
+unexport PYTHONDONTWRITEBYTECODE
 HAVE_DOCKER = docker version >/dev/null 2>&1
 
 help: ## show this

@@ -1,4 +1,4 @@
-"""The first process beside user code: reads one handshake, starts the kernel, passes signals on, reaps orphans.
+"""The first process beside user code: reads one handshake, starts the kernel, passes interrupts on, reaps orphans.
 
 Without a kernel to start it only keeps the sandbox open for tools. It ends with the process that started it, whose id
 is its argument where that can end alone; a container's first process has none.
@@ -16,12 +16,17 @@ import os
 import resource
 import signal
 import sys
+import time
 from types import FrameType
 
 _PR_SET_PDEATHSIG = 1
 _SIGNALLED = 128
 #: descriptors of a process in the sandbox, as many as programs are used to; the gateway itself may have had more
 _DESCRIPTORS = 1024
+#: seconds from SIGTERM to the end. The program by which the engine sends it (`runsc kill`) has ended by then. When the
+#: sandbox ends before that program, containerd 1.6 sees the program's end only after those of the sandbox's processes,
+#: and most of these take it a second each.
+_SENDER_LEAVES = 0.05
 
 
 def main() -> int:
@@ -96,6 +101,7 @@ def _hold() -> int:
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
+    time.sleep(_SENDER_LEAVES)
     return 0
 
 
@@ -104,8 +110,12 @@ def _pass_on(kernel: int) -> None:
         with contextlib.suppress(ProcessLookupError):  # it ended a moment ago; the loop below is about to see it
             os.killpg(kernel, number)
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, forward)
+    def end(_number: int, _frame: FrameType | None) -> None:
+        time.sleep(_SENDER_LEAVES)
+        forward(signal.SIGKILL, None)
+
+    signal.signal(signal.SIGINT, forward)
+    signal.signal(signal.SIGTERM, end)
 
 
 def _reap_until(kernel: int) -> int:

@@ -175,11 +175,10 @@ def test_without_a_kernel_orphans_are_taken_care_of_too(launch: Launch, tmp_path
 # -- signals ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["INT", "TERM"])
-def test_a_signal_is_passed_on(launch: Launch, tmp_path: Path, name: str) -> None:
-    process = launch(f"trap 'exit 7' {name}; echo ready > report; while :; do sleep 0.01; done")
+def test_an_interrupt_is_passed_on(launch: Launch, tmp_path: Path) -> None:
+    process = launch("trap 'exit 7' INT; echo ready > report; while :; do sleep 0.01; done")
     report(tmp_path)
-    process.send_signal(getattr(signal, f"SIG{name}"))
+    process.send_signal(signal.SIGINT)
     assert process.wait(60) == 7
 
 
@@ -199,6 +198,13 @@ def test_the_launcher_outlives_the_signals_it_passes_on(launch: Launch, tmp_path
     process.send_signal(signal.SIGINT)
     report(tmp_path, "caught")
     assert process.wait(60) == 4
+
+
+def test_an_order_to_end_ends_a_kernel_that_ignores_signals(launch: Launch, tmp_path: Path) -> None:
+    process = launch("trap '' INT TERM; echo ready > report; while :; do sleep 0.1; done")
+    report(tmp_path)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 128 + signal.SIGKILL
 
 
 # -- processes -------------------------------------------------------------------------------------------------

@@ -106,6 +106,7 @@
       core.print(piece, level > 1);
       said(piece.length);
     }
+    if (text.length > PIECE) settle(); // or an error would come before the last piece
   }
 
   Object.assign(console, new Console(print));

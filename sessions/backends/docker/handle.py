@@ -21,6 +21,8 @@ from sessions.tasks import spawn
 
 #: seconds for the engine to remove a container; after that it counts as gone, and is removed when that can be done
 GIVE_UP = 10.0
+#: seconds for the launcher to end after SIGTERM; then comes SIGKILL
+STOP = 1
 #: seconds that somebody else may pause a container; gVisor's own network goes on meanwhile, so it seems to be reachable
 PAUSE_MAX = 10.0
 #: seconds from the engine's word of the memory limit to the end that comes of it
@@ -121,7 +123,11 @@ class DockerHandle:
 
     def _bury_blocking(self) -> KernelExit:
         try:
-            state = {} if self._killed else self._engine.api.inspect_container(self.id)["State"]
+            if self._killed:
+                state: dict[str, Any] = {}
+                self._stop_blocking()
+            else:
+                state = self._engine.api.inspect_container(self.id)["State"]
             self._engine.api.remove_container(self.id, force=True)
         except NotFound:
             state = {}
@@ -129,6 +135,11 @@ class DockerHandle:
             return KernelExit(ExitReason.KILLED)
         reason = ExitReason.OOM if self._ended_of_memory(state) else ExitReason.EXITED
         return KernelExit(reason, state.get("ExitCode"))
+
+    def _stop_blocking(self) -> None:
+        # An engine may take a minute to remove a container that runs and has had many processes: see the launcher.
+        with suppress(APIError):  # it is removed all the same
+            self._engine.api.stop(self.id, timeout=STOP)
 
     def _ended_of_memory(self, state: dict[str, Any]) -> bool:
         """Whether the memory limit was its end.

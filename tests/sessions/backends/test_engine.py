@@ -617,19 +617,29 @@ async def test_a_container_that_stays_paused_is_ended(
     await handle.kill()
 
 
+@pytest.mark.parametrize("fault", [None, Fault.ERROR])
+async def test_a_container_is_told_to_end_and_removed_whatever_comes_of_that(
+    engine: Engine, faulty: Proxy, fault: Fault | None
+) -> None:
+    if fault is not None:
+        faulty.fail(fault, "POST /containers/c1/stop")
+    handle = DockerHandle(engine, "c1", None)  # type: ignore[arg-type]
+    await handle.kill()
+    assert faulty.calls[-2:] == ["POST /containers/c1/stop", "DELETE /containers/c1"]
+
+
 async def test_an_engine_that_hangs_keeps_nobody_waiting_for_an_end(
     engine: Engine, faulty: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sessions.backends.docker.handle.GIVE_UP", 0.1)
     handle = DockerHandle(engine, "c1", None)  # type: ignore[arg-type]
-    rule = faulty.fail(Fault.REFUSE)
+    faulty.fail(Fault.REFUSE)
     async with asyncio.timeout(60):
         await handle.kill()
         assert isinstance(await handle.wait(), KernelExit)
-    assert "DELETE /containers/c1" in faulty.calls
+    assert "POST /containers/c1/stop" in faulty.calls
     faulty.heal()
-    struck = rule.struck
-    await until(lambda: faulty.calls.count("DELETE /containers/c1") > struck)
+    await until(lambda: "DELETE /containers/c1" in faulty.calls)
     await until(lambda: not engine._insisting)
 
 

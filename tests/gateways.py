@@ -119,20 +119,23 @@ def text_of(reply: dict[str, Any]) -> str:
 
 
 @contextlib.contextmanager
-def gateway(isolation: str, *flags: str, must_be_ready: bool = True, **settings: str) -> Iterator[Gateway]:
+def gateway(
+    isolation: str, *flags: str, must_be_ready: bool = True, log: str = "", **settings: str
+) -> Iterator[Gateway]:
     """A gateway of its own, ended afterwards, with all its containers unless it keeps them or is gone already.
 
     Args:
         isolation: where its kernels run.
         *flags: more of `serve`.
         must_be_ready: fail unless it can start kernels.
+        log: the file that its log goes to; empty: one in its state directory.
         **settings: more settings, by environment variable; without `state_dir` it has one that goes with it.
     """
     with contextlib.ExitStack() as stack:
         directory = settings.get("state_dir") or stack.enter_context(tempfile.TemporaryDirectory(prefix="kgw-test-"))
         state_dir = Path(directory)
-        log = state_dir / "log"
-        with log.open("ab") as errors:
+        log_file = Path(log) if log else state_dir / "log"
+        with log_file.open("ab") as errors:
             process = subprocess.Popen(
                 [sys.executable, "-m", "kernel_gateway", "serve", *flags],
                 env=os.environ  # noqa: TID251 - a child gets this process's own, and settings on top
@@ -140,6 +143,7 @@ def gateway(isolation: str, *flags: str, must_be_ready: bool = True, **settings:
                     "KERNEL_GATEWAY_PORT": "0",
                     "KERNEL_GATEWAY_ISOLATION": isolation,
                     "KERNEL_GATEWAY_NETWORK": NETWORK,
+                    "KERNEL_GATEWAY_POOL_SIZE": "0",  # else each starts a kernel that its test does not ask for
                     "KERNEL_GATEWAY_STATE_DIR": directory,
                     "KERNEL_GATEWAY_KEYS": ",".join(f"{tenant}:{key}" for tenant, key in KEYS.items()),
                 }
@@ -149,13 +153,13 @@ def gateway(isolation: str, *flags: str, must_be_ready: bool = True, **settings:
             )
         try:
             deadline = time.monotonic() + START_TIMEOUT
-            serving = Gateway(_address(process, log), state_dir, log, process, isolation)
+            serving = Gateway(_address(process, log_file), state_dir, log_file, process, isolation)
             if serving.url.startswith("https://"):
                 own = state_dir / "tls.pem"
                 serving.trusted = settings.get("tls_certificate", str(own))
             with serving.http:
                 while must_be_ready and not serving.ready():  # it tries again by itself
-                    assert time.monotonic() < deadline, log.read_text()[-3000:]
+                    assert time.monotonic() < deadline, log_file.read_text()[-3000:]
                     time.sleep(0.2)
                 yield serving
         finally:

@@ -30,7 +30,7 @@ _shared: list[Gateway] = []
 
 @contextmanager
 def _watched(isolation: str) -> Iterator[Gateway]:
-    with gateways.gateway(isolation) as gateway:
+    with gateways.gateway(isolation, pool_size="1") as gateway:
         _shared.append(gateway)
         yield gateway
         _shared.remove(gateway)

@@ -25,7 +25,7 @@ docker_only = pytest.mark.parametrize("gateway", [pytest.param("docker", marks=p
 def strict() -> Iterator[Gateway]:
     """A gateway whose limits are low."""
     with gateways.gateway(
-        "process", pool_size="0", max_idle_timeout="400", max_sessions_per_tenant="2", max_execute_timeout="40"
+        "process", max_idle_timeout="400", max_sessions_per_tenant="2", max_execute_timeout="40"
     ) as serving:
         yield serving
 
@@ -430,7 +430,7 @@ def test_a_templates_variables_are_in_every_program(gateway: Gateway) -> None:
 def test_templates_outlive_the_gateway_and_sandboxes_do_not(tmp_path: Path) -> None:
     seen: list[Any] = []
     for _ in range(2):
-        with gateways.gateway("process", pool_size="0", state_dir=str(tmp_path)) as serving:
+        with gateways.gateway("process", state_dir=str(tmp_path)) as serving:
             if not seen:
                 serving.call("POST", f"{CONTROL}/templates", json={"templateName": "kept", "cpu": 0.5})
                 data(create(serving, templateName="kept", sandboxId="gone"))

@@ -400,7 +400,7 @@ def test_memory_stays_flat_whatever_a_files_size() -> None:
         yield from (piece for _ in range(200))
         yield last
 
-    with gateways.gateway("process", pool_size="0", disk="300m") as serving, boxed(serving) as box:
+    with gateways.gateway("process", disk="300m") as serving, boxed(serving) as box:
         upload(box, "small", b"x")
         before = serving.memory()
         headers = {"Content-Type": "multipart/form-data; boundary=B"}

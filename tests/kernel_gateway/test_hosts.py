@@ -29,7 +29,7 @@ def gateway(started: Callable[[str], Gateway]) -> Gateway:
 @pytest.fixture(scope="module")
 def named() -> Iterator[Gateway]:
     """One that answers to another name too."""
-    with gateways.gateway("process", pool_size="0", allowed_hosts="kernels.example") as serving:
+    with gateways.gateway("process", allowed_hosts="kernels.example") as serving:
         yield serving
 
 

@@ -354,7 +354,7 @@ def test_a_frame_that_is_too_large_closes_the_socket_before_it_is_read(gateway: 
 
 
 def test_a_peer_that_is_not_there_any_more_is_found_out() -> None:
-    with gateways.gateway("process", pool_size="0", ping_interval="1") as gateway:
+    with gateways.gateway("process", ping_interval="1") as gateway:
         kernel = gateway.call("POST", "/api/kernels").json()["id"]
         with upgraded(gateway, kernel) as connection:
             assert gateway.call("GET", f"/api/kernels/{kernel}").json()["connections"] == 1

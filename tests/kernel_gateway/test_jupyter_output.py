@@ -84,7 +84,7 @@ async def most_memory_beside_a_reader(gateway: Gateway, client: Client, kernel: 
 @pytest.mark.timeout(600)
 async def test_who_stops_reading_costs_less_than_16_mib_and_the_others_nothing() -> None:
     # What is kept of outputs for the transcript is not what is measured here.
-    with gateways.gateway("process", pool_size="0", max_output_bytes="1m") as gateway:
+    with gateways.gateway("process", max_output_bytes="1m") as gateway:
         kernel = gateway.call("POST", "/api/kernels").json()["id"]
         async with connected(gateway, kernel) as client:
             alone = max([await most_memory(gateway, client) for _ in range(2)])

@@ -82,7 +82,7 @@ async def test_the_lag_is_measured_on_when_it_could_not_be_told_once(
 @pytest.mark.parametrize("seconds", [2.5])
 def test_a_gateway_that_stood_still_has_lost_no_kernel(seconds: float) -> None:
     """C22, C24: the whole process stands still, and its kernels do not."""
-    with gateways.gateway("process", pool_size="0") as gateway:
+    with gateways.gateway("process") as gateway:
         gateway.execute("s", "x = 1")
         gateway.process.send_signal(signal.SIGSTOP)
         time.sleep(seconds)

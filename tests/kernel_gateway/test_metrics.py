@@ -212,7 +212,7 @@ TENANT = "tenant.of_4711"
 
 def test_all_labels_are_of_closed_sets_whatever_clients_call_things() -> None:
     key = "key-of-the-tenant-0001"
-    with gateways.gateway("process", keys=f"{TENANT}:{key}", pool_size="0") as gateway:
+    with gateways.gateway("process", keys=f"{TENANT}:{key}") as gateway:
 
         def call(method: str, path: str, **options: Any) -> int:
             headers = {"Authorization": f"Bearer {key}"} | options.pop("headers", {})

@@ -44,7 +44,7 @@ def test_the_eleventh_cell_at_a_time_is_one_too_many() -> None:
 @pytest.fixture(scope="module")
 def small() -> Iterator[Gateway]:
     """A gateway where a tenant may have two sessions."""
-    with gateways.gateway("process", max_sessions_per_tenant="2", pool_size="0") as gateway:
+    with gateways.gateway("process", max_sessions_per_tenant="2") as gateway:
         yield gateway
 
 
@@ -119,7 +119,7 @@ def test_a_session_has_a_lifetime_however_busy_it_is() -> None:
 @pytest.mark.gate
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 def test_sigterm_ends_all_of_it_and_leaves_nothing(isolation: str) -> None:
-    with gateways.gateway(isolation, drain_timeout="1") as gateway, ThreadPoolExecutor(1) as client:
+    with gateways.gateway(isolation, drain_timeout="1", pool_size="1") as gateway, ThreadPoolExecutor(1) as client:
         cell = client.submit(gateway.execute, "busy", HANGS, timeout=60)
         until(lambda: exists(gateway, "busy", "begun"))
         began = set(children(gateway.process.pid))
@@ -155,7 +155,7 @@ def test_it_may_open_as_much_as_the_system_lets_it_and_its_kernels_as_much_as_us
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(1024, hard), hard))  # as a user's shell has it
     try:
-        with gateways.gateway("process", pool_size="0") as gateway:
+        with gateways.gateway("process") as gateway:
             assert resource.prlimit(gateway.process.pid, resource.RLIMIT_NOFILE) == (hard, hard)
             seen = gateway.text("s", "import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE))")
             assert seen == f"{(min(1024, hard), hard)}\n"

@@ -21,7 +21,7 @@ PATHS = ["/v1/sessions", "/v1/sessions/s/files/a", "/api/kernels", "/api/termina
 
 @pytest.fixture(scope="module")
 def open_gateway() -> Iterator[Gateway]:
-    with gateways.gateway("process", pool_size="0", allowed_origins=OURS) as serving:
+    with gateways.gateway("process", allowed_origins=OURS) as serving:
         yield serving
 
 

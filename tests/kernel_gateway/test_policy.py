@@ -26,7 +26,7 @@ REFUSED = (422, "SB007")
 
 @pytest.fixture(scope="module")
 def strict() -> Iterator[Gateway]:
-    with gateways.gateway("process", code_policy="ragflow-strict", pool_size="0") as gateway:
+    with gateways.gateway("process", code_policy="ragflow-strict") as gateway:
         yield gateway
 
 
@@ -38,7 +38,7 @@ def shown(seen: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 async def test_the_same_runs_where_there_is_no_policy() -> None:
-    with gateways.gateway("process", pool_size="0") as gateway, boxed(gateway) as box:
+    with gateways.gateway("process") as gateway, boxed(gateway) as box:
         assert gateway.execute("s", HOSTILE)["status"] == "ok"
         assert end(box.run(HOSTILE)) == "ok"
         assert box.command("echo 1")["stdout"] == "1\n"
@@ -143,7 +143,7 @@ async def test_what_only_the_kernel_could_read_is_not_passed_on(strict: Gateway)
 
 
 def test_the_other_profile_looks_at_arguments_and_input_too() -> None:
-    with gateways.gateway("process", code_policy="weknora", pool_size="0") as gateway:
+    with gateways.gateway("process", code_policy="weknora") as gateway:
         code = "def main(a): print(a, input())"
         fine: dict[str, Any] = {"arguments": {"a": "b"}, "stdin": ["c"]}
         assert gateway.text("s", code, **fine).endswith("b c\n")

@@ -129,7 +129,7 @@ def test_a_gateway_that_is_killed_loses_nothing(tmp_path: Path, foreign: str) ->
 
 
 def test_half_made_and_half_ended_ones_are_cleared_away(tmp_path: Path) -> None:
-    with gateway("docker", state_dir=str(tmp_path), pool_size="0") as serving:
+    with gateway("docker", state_dir=str(tmp_path)) as serving:
         serving.execute("dead", "import os; os._exit(1)")
         serving.execute("ended", "x = 1")
         serving.execute("gone", "x = 1")
@@ -144,7 +144,7 @@ def test_half_made_and_half_ended_ones_are_cleared_away(tmp_path: Path) -> None:
                 if container["State"] == "running":
                     client.api.kill(container["Id"])
                     break
-    with gateway("docker", state_dir=str(tmp_path), pool_size="0") as serving:
+    with gateway("docker", state_dir=str(tmp_path)) as serving:
         until(lambda: all(container["State"] == "running" for container in serving.containers()))
         names = {session["name"] for session in serving.call("GET", "/v1/sessions").json()["sessions"]}
         assert names <= {"dead", "gone", "half"}
@@ -158,11 +158,11 @@ def test_half_made_and_half_ended_ones_are_cleared_away(tmp_path: Path) -> None:
 
 def test_it_may_be_killed_again_and_again(tmp_path: Path) -> None:
     for number in range(3):
-        with gateway("docker", state_dir=str(tmp_path), pool_size="0") as serving:
+        with gateway("docker", state_dir=str(tmp_path)) as serving:
             reply = serving.execute("s", "n = globals().get('n', 0) + 1; print(n)")
             assert text_of(reply) == f"{number + 1}\n"
             kill(serving)
-    with gateway("docker", state_dir=str(tmp_path), pool_size="0") as serving:
+    with gateway("docker", state_dir=str(tmp_path)) as serving:
         assert text_of(serving.execute("s", "print(n)")) == "3\n"
 
 
@@ -184,7 +184,7 @@ def close_code(socket: websocket.WebSocket) -> int:
 
 
 def test_one_that_is_stopped_lets_cells_end_and_begins_nothing_new(tmp_path: Path) -> None:
-    with gateway("docker", state_dir=str(tmp_path), pool_size="0", drain_timeout="30") as serving:
+    with gateway("docker", state_dir=str(tmp_path), drain_timeout="30") as serving:
         serving.execute("s", "x = 1")
         kernel = serving.kernels()[0]
         with (
@@ -202,7 +202,7 @@ def test_one_that_is_stopped_lets_cells_end_and_begins_nothing_new(tmp_path: Pat
             assert close_code(socket) == 1001
         assert serving.process.wait(60) == 0
         assert serving.containers() == []
-    with gateway("docker", state_dir=str(tmp_path), pool_size="0") as serving:
+    with gateway("docker", state_dir=str(tmp_path)) as serving:
         reply = serving.execute("s", "print('x' in dir())")
         assert (text_of(reply), reply["state"], reply["state_reason"]) == (
             "False\n",
@@ -212,7 +212,7 @@ def test_one_that_is_stopped_lets_cells_end_and_begins_nothing_new(tmp_path: Pat
 
 
 def test_a_cell_that_takes_too_long_then_is_interrupted(tmp_path: Path) -> None:
-    with gateway("docker", state_dir=str(tmp_path), pool_size="0", drain_timeout="1") as serving:
+    with gateway("docker", state_dir=str(tmp_path), drain_timeout="1") as serving:
         serving.execute("s", "x = 1")
         with in_background(serving.execute, "s", "import time; time.sleep(60)") as running:
             until(lambda: state_of(serving, "s") == "busy")
@@ -223,7 +223,7 @@ def test_a_cell_that_takes_too_long_then_is_interrupted(tmp_path: Path) -> None:
 
 
 def test_the_second_signal_waits_for_nobody(tmp_path: Path) -> None:
-    with gateway("docker", state_dir=str(tmp_path), pool_size="0", drain_timeout="600") as serving:
+    with gateway("docker", state_dir=str(tmp_path), drain_timeout="600") as serving:
         serving.execute("s", "x = 1")
         with in_background(serving.execute, "s", "import time; time.sleep(60)") as running:
             until(lambda: state_of(serving, "s") == "busy")
@@ -244,7 +244,7 @@ def test_sessions_can_be_left_to_the_gateway_that_comes_next(tmp_path: Path) -> 
             assert close_code(socket) == 1001
         assert serving.process.wait(60) == 0
         assert len(serving.containers()) == 1  # the warm one has ended
-    with gateway("docker", state_dir=str(tmp_path), pool_size="0") as serving:
+    with gateway("docker", state_dir=str(tmp_path)) as serving:
         reply = serving.execute("s", "print(x + 1)")
         assert (text_of(reply), reply["state"]) == ("42\n", "preserved")
         with channels(serving, kernel) as socket:  # a front end finds its kernel by the same id
@@ -262,10 +262,10 @@ def test_sessions_can_be_left_to_the_gateway_that_comes_next(tmp_path: Path) -> 
 
 
 def test_kernels_that_cannot_outlive_it_are_told_to_be_lost(tmp_path: Path) -> None:
-    with gateway("process", state_dir=str(tmp_path), pool_size="0") as serving:
+    with gateway("process", state_dir=str(tmp_path)) as serving:
         serving.execute("s", "x = 1")
         kill(serving)
-    with gateway("process", state_dir=str(tmp_path), pool_size="0") as serving:
+    with gateway("process", state_dir=str(tmp_path)) as serving:
         reply = serving.execute("s", "print('x' in dir())")
         assert (text_of(reply), reply["state"]) == ("False\n", "lost")
         assert reply["state_reason"] == "the kernel ended while the gateway was away"

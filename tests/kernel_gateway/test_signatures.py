@@ -25,7 +25,7 @@ Headers = tuple[tuple[str, str | bytes], ...]
 @pytest.fixture(scope="module")
 def gateway() -> Iterator[Gateway]:
     pairs = ",".join(f"{name.removeprefix('id-of-')}:{name}:{secret}" for name, secret in SECRETS.items())
-    with gateways.gateway("process", pool_size="0", access_keys=pairs) as serving:
+    with gateways.gateway("process", access_keys=pairs) as serving:
         yield serving
 
 

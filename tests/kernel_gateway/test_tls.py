@@ -26,7 +26,7 @@ NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 @pytest.fixture(scope="module")
 def gateway() -> Iterator[Gateway]:
-    with gateways.gateway("process", pool_size="0", tls="true", allowed_hosts="kernels.example") as serving:
+    with gateways.gateway("process", tls="true", allowed_hosts="kernels.example") as serving:
         yield serving
 
 
@@ -89,7 +89,7 @@ def test_old_versions_of_tls_are_not_spoken(gateway: Gateway) -> None:
 def test_a_restart_changes_nothing_for_clients_and_the_banner_tells_what_to_trust(tmp_path: Path) -> None:
     kept = []
     for _ in range(2):
-        with gateways.gateway("process", pool_size="0", tls="true", state_dir=str(tmp_path)) as serving:
+        with gateways.gateway("process", tls="true", state_dir=str(tmp_path)) as serving:
             assert serving.call("GET", "/v1/sessions").status_code == 200
             assert serving.process.stdout is not None
             told = [serving.process.stdout.readline().decode() for _ in range(4)]
@@ -101,7 +101,7 @@ def test_a_restart_changes_nothing_for_clients_and_the_banner_tells_what_to_trus
 
 def test_a_given_certificate_is_served(tmp_path: Path) -> None:
     given = tls.own_certificate(tmp_path, NAMES)
-    with gateways.gateway("process", pool_size="0", tls_certificate=str(given)) as serving:
+    with gateways.gateway("process", tls_certificate=str(given)) as serving:
         assert serving.url.startswith("https://")
         assert serving.call("GET", "/v1/sessions").status_code == 200
         assert not (serving.state_dir / "tls.pem").exists()

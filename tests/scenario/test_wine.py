@@ -51,7 +51,7 @@ CELLS = [LOAD, LOOK, COUNT, SPLIT, FIT, PLOT, MISTAKE, CORRECTION, *MORE, REMEMB
 @pytest.fixture(scope="module")
 def gateway() -> Iterator[Gateway]:
     """Kernels in gVisor."""
-    with gateways.gateway("docker") as gateway:
+    with gateways.gateway("docker", pool_size="1") as gateway:
         yield gateway
 
 

@@ -164,17 +164,17 @@ def held(backend: FakeBackend, code: str = "held") -> asyncio.Event:
     return go_on
 
 
-async def begin(session: Session, code: str) -> asyncio.Task[Any]:
-    """A cell that runs when the gateway is killed."""
+async def begin(first: World, session: Session, code: str) -> asyncio.Task[Any]:
+    """A cell that runs when the gateway is killed: what has not reached its kernel by then never will."""
     task = spawn(run(session, code), "cell of a gateway that is killed")
-    await until(lambda: session.state is State.BUSY)
+    await until(lambda: code in first.backend.kernel.executed)
     return task
 
 
 async def test_a_cell_that_runs_on_is_waited_for_and_its_late_output_kept(first: World, tmp_path: Path) -> None:
     session = await first.session()
     go_on = held(first.backend)
-    left = await begin(session, "held")
+    left = await begin(first, session, "held")
     async with successor(first, tmp_path, interrupted={KEY}) as second:
         session = second.registry.get(KEY)
         assert session.state is State.BUSY
@@ -194,7 +194,7 @@ async def test_a_cell_that_runs_on_is_waited_for_and_its_late_output_kept(first:
 
 async def test_a_cell_that_runs_on_can_be_interrupted(first: World, tmp_path: Path) -> None:
     session = await first.session()
-    left = await begin(session, SLEEP)
+    left = await begin(first, session, SLEEP)
     async with successor(first, tmp_path) as second:
         session = second.registry.get(KEY)
         assert await session.interrupt()
@@ -206,7 +206,7 @@ async def test_a_cell_that_runs_on_can_be_interrupted(first: World, tmp_path: Pa
 
 async def test_a_cell_that_runs_on_and_on_has_a_deadline(first: World, tmp_path: Path) -> None:
     session = await first.registry.create(KEY, SessionSpec(max_execute_timeout=0.1))
-    left = await begin(session, SLEEP)
+    left = await begin(first, session, SLEEP)
     async with successor(first, tmp_path) as second:
         session = second.registry.get(KEY)
         await until(lambda: session.state is State.IDLE)
@@ -217,7 +217,7 @@ async def test_a_cell_that_runs_on_and_on_has_a_deadline(first: World, tmp_path:
 async def test_one_that_ignores_its_end_costs_the_kernel(first: World, tmp_path: Path) -> None:
     first.backend.behaves(heeds_messages=False, heeds_signals=False)
     session = await first.registry.create(KEY, SessionSpec(max_execute_timeout=0.1))
-    left = await begin(session, SLEEP)
+    left = await begin(first, session, SLEEP)
     first.backend.behaves(heeds_messages=True, heeds_signals=True)
     async with successor(first, tmp_path) as second:
         result = await run(second.registry.get(KEY), "1")
@@ -228,7 +228,7 @@ async def test_one_that_ignores_its_end_costs_the_kernel(first: World, tmp_path:
 
 async def test_a_kernel_that_dies_of_the_cell_it_was_left_with_is_told(first: World, tmp_path: Path) -> None:
     session = await first.session()
-    left = await begin(session, SLEEP)
+    left = await begin(first, session, SLEEP)
     async with successor(first, tmp_path) as second:
         session = second.registry.get(KEY)
         waiting = spawn(run(session, "1"), "next cell")

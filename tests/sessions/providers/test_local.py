@@ -6,6 +6,7 @@ import asyncio
 import os
 import tempfile
 import time
+import uuid
 from pathlib import Path
 
 import pytest
@@ -136,14 +137,15 @@ async def test_who_hides_is_not_found_and_not_waited_for(provider: Local) -> Non
 
 
 async def test_nothing_ends_that_belongs_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    process = await asyncio.create_subprocess_exec("sleep", "60", env={MARK: "somebody's"}, start_new_session=True)
+    somebody, nobody = uuid.uuid4().hex, uuid.uuid4().hex
+    process = await asyncio.create_subprocess_exec("sleep", "60", env={MARK: somebody}, start_new_session=True)
     ended: list[int] = []
     with monkeypatch.context() as patched:
         patched.setattr(os, "kill", lambda pid, _signal: ended.append(pid))
-        children.kill("nobody's")
+        children.kill(nobody)
         assert ended == []
-        children.kill("somebody's")
-        children.kill("nobody's", process.pid)
+        children.kill(somebody)
+        children.kill(nobody, process.pid)
     assert set(ended) == {process.pid}
     process.kill()
     await process.wait()

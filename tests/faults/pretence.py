@@ -6,6 +6,7 @@ import contextlib
 import json
 import re
 import socketserver
+import struct
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -14,6 +15,9 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
+
+#: what every tool answers
+TOOL_SAYS = b'{"size": 1}\nx'
 
 
 class Pretence(socketserver.ThreadingUnixStreamServer):
@@ -98,6 +102,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self._answer({"Id": "made", "Warnings": []})
         elif found := re.search("/(containers|volumes)/(kernel-gateway-[^/]+)$", path):
             self._remove(*found.groups())
+        elif "/exec" in path:
+            self._run_tool(path)
         elif re.search("/containers/[^/]+/json$", path):
             self._answer({"State": {"ExitCode": 0}})
         elif path.endswith("/events"):
@@ -126,6 +132,14 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Connection", "close")
         self.end_headers()
         self.wfile.write(body)
+
+    def _run_tool(self, path: str) -> None:
+        if path.endswith("/exec"):
+            self._answer({"Id": "tool"})
+        else:  # head and answer in one piece, as they come to a client that is slow to read
+            head = b"HTTP/1.1 101 UPGRADED\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n"
+            self.wfile.write(head + struct.pack(">BxxxI", 1, len(TOOL_SAYS)) + TOOL_SAYS)
+            self.close_connection = True
 
     def _tell_events(self) -> None:
         self.send_response(200)

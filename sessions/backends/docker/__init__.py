@@ -244,7 +244,8 @@ class DockerBackend:
     def _start_blocking(self, container: str, hello: bytes) -> str:
         """Start it, hand over the handshake on its standard input, and find its address."""
         api = self._engine.api
-        with take_over(api.attach_socket(container, params={"stdin": 1, "stream": 1})) as stdin:
+        stdin, _ = take_over(api.attach_socket(container, params={"stdin": 1, "stream": 1}))
+        with stdin:
             api.start(container)
             stdin.sendall(hello)
         networks = api.inspect_container(container)["NetworkSettings"]["Networks"]

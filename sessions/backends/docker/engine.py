@@ -100,14 +100,23 @@ def engine_answers() -> bool:
     return True
 
 
-def take_over(stream: Any) -> socket.socket:
-    """The socket behind a stream that the engine's client hands out, for the caller to close.
+def take_over(stream: Any) -> tuple[socket.socket, bytes]:
+    """The connection behind a stream that the engine's client hands out, for the caller to close.
 
     The client hides it in a file object, and would keep the connection until its response is garbage.
+
+    Returns:
+        the connection, and what the client has read of the stream together with the head of the response.
     """
-    own: socket.socket = getattr(stream, "_sock", stream).dup()
-    getattr(stream, "_response", stream).close()
-    return own
+    response = stream._response  # noqa: SLF001 - this and what follows: the client hands out nothing else
+    file = response.raw._fp.fp  # noqa: SLF001
+    connection: socket.socket = file.raw._sock  # noqa: SLF001
+    own = connection.dup()
+    connection.settimeout(0)
+    early = bytes(file.peek())
+    own.settimeout(own.gettimeout())  # whether it blocks is one flag for both
+    response.close()
+    return own, early
 
 
 def _within(lane: Lane, until: float, work: Callable[..., T], *args: Any) -> T:

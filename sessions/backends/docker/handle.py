@@ -177,10 +177,15 @@ class DockerHandle:
 
     async def _open_tool(self, name: str, argument: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         try:
-            connection = await self._engine.call(self._exec_blocking, name, argument, lane=TOOL)
+            connection, early = await self._engine.call(self._exec_blocking, name, argument, lane=TOOL)
         except APIError as error:
             raise ConnectionFailed("the sandbox cannot run a file operation now") from error
-        reader, writer = await asyncio.open_connection(sock=connection)
+        reader = asyncio.StreamReader()
+        reader.feed_data(early)
+        transport, protocol = await self._loop.create_connection(
+            lambda: asyncio.StreamReaderProtocol(reader), sock=connection
+        )
+        writer = asyncio.StreamWriter(transport, protocol, reader, self._loop)
         self._tools.add(writer)
         return reader, writer
 
@@ -206,7 +211,7 @@ class DockerHandle:
             self._tools.discard(writer)
             writer.transport.abort()
 
-    def _exec_blocking(self, name: str, argument: str) -> socket.socket:
+    def _exec_blocking(self, name: str, argument: str) -> tuple[socket.socket, bytes]:
         api = self._engine.api
         created = api.exec_create(
             self.id,
@@ -216,9 +221,9 @@ class DockerHandle:
             stderr=False,
             workdir=WORKSPACE,
         )
-        connection = take_over(api.exec_start(created["Id"], socket=True))
+        connection, early = take_over(api.exec_start(created["Id"], socket=True))
         connection.settimeout(0)
-        return connection
+        return connection, early
 
 
 async def _next_piece(reader: asyncio.StreamReader) -> bytes:

@@ -31,7 +31,7 @@ from sessions.errors import BackendUnavailable, SessionError
 from sessions.models import KernelExit
 from sessions.tasks import spawn
 from tests.fakes import PYTHON, until
-from tests.faults.pretence import Pretence, pretence
+from tests.faults.pretence import TOOL_SAYS, Pretence, pretence
 from tests.faults.proxy import Fault, Proxy, proxy
 
 #: as little as a test can wait for
@@ -626,6 +626,11 @@ async def test_a_container_is_told_to_end_and_removed_whatever_comes_of_that(
     handle = DockerHandle(engine, "c1", None)  # type: ignore[arg-type]
     await handle.kill()
     assert faulty.calls[-2:] == ["POST /containers/c1/stop", "DELETE /containers/c1"]
+
+
+async def test_what_a_tool_says_at_once_is_not_lost(engine: Engine) -> None:
+    handle = DockerHandle(engine, "c1", None)  # type: ignore[arg-type]
+    assert b"".join([piece async for piece in handle.run_tool("files", "{}")]) == TOOL_SAYS
 
 
 async def test_an_engine_that_hangs_keeps_nobody_waiting_for_an_end(

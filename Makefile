@@ -61,17 +61,19 @@ machine: # one after the other, because apt takes one at a time; the image is bu
 	@tests/engine/setup.sh --compose
 	@kernel_image/build.sh & image=$$!; tests/clients/setup.sh && tests/kernel_gateway/monitoring/setup.sh && wait $$image
 
-# Workers are more than processors, because most tests wait. What shares a gateway stays with one (tests/tiers.py).
-# What is ignored loads agents' libraries for seconds in each worker, and has no test in the gate.
-GATE = $(BIN)/pytest -m "gate and not full" --numprocesses=4 --dist=loadfile --no-loadscope-reorder \
+# What shares a gateway stays with one worker (tests/tiers.py). What is ignored loads agents' libraries for seconds in
+# each worker, and has no test in the gate.
+GATE = $(BIN)/pytest --dist=loadfile --no-loadscope-reorder \
   --ignore=tests/clients/test_autogen.py --ignore=tests/clients/test_smolagents.py
 NO_TESTS := 5
 
 test: tools ## the gate, in ten minutes: real engine, real gVisor, real browser, real clients (Debian, root)
-	$(GATE) $(FLAGS)
+	@# As many workers as the smallest machine has processors: these tests are full of short times, and never run again.
+	$(GATE) --numprocesses=2 -m "gate and not full and not engine and not browser" $(FLAGS) || [ $$? = $(NO_TESTS) ]
+	@# More workers than processors: these wait most of the time, for containers and pages.
+	$(GATE) --numprocesses=4 -m "gate and not full and (engine or browser)" $(FLAGS) || [ $$? = $(NO_TESTS) ]
 
-test-all: tools ## every test, in about an hour: also attacks, faults, measurements, all clients; FLAGS=tests/attacks for a part
-	$(GATE) $(FLAGS) || [ $$? = $(NO_TESTS) ]
+test-all: test ## every test, in about an hour: also attacks, faults, measurements, all clients; FLAGS=tests/attacks for a part
 	$(BIN)/pytest -m "not gate or full or measured" $(FLAGS)
 
 bench: setup engine image ## what an execution costs, beside a raw client and beside jupyter_kernel_gateway

@@ -1,6 +1,6 @@
 # Two commands are enough: `make serve` and `make test`. Both set up what they need.
 .DEFAULT_GOAL := help
-.PHONY: help setup engine browser promtool sdks image tools serve lint test test-all bench readme clean machine
+.PHONY: help setup engine browser promtool sdks image tools serve lint test test-all bench readme clean machine compose-images
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -55,23 +55,26 @@ sdks: $(addprefix .venv-,$(addsuffix /.setup,$(SDKS))) ## make an environment fo
 	@touch $@
 
 tools: ## set up all that tests need, side by side (Debian, root)
-	@$(MAKE) --no-print-directory --jobs=4 setup sdks machine
+	@$(MAKE) --no-print-directory --jobs=4 setup sdks compose-images
 
 machine: # one after the other, because apt takes one at a time; the image is built beside the last two
 	@tests/engine/setup.sh --compose
 	@kernel_image/build.sh & image=$$!; tests/clients/setup.sh && tests/kernel_gateway/monitoring/setup.sh && wait $$image
 
+compose-images: setup machine
+	@$(BIN)/python -m tests.compose
+
 # What shares a gateway stays with one worker (tests/tiers.py). What is ignored loads agents' libraries for seconds in
 # each worker, and has no test in the gate.
-GATE = $(BIN)/pytest --dist=loadfile --no-loadscope-reorder \
+# Three workers keep two processors busy; a fourth makes nothing faster.
+GATE = $(BIN)/pytest --numprocesses=3 --dist=loadfile --no-loadscope-reorder \
   --ignore=tests/clients/test_autogen.py --ignore=tests/clients/test_smolagents.py
 NO_TESTS := 5
 
-test: tools ## the gate, in ten minutes: real engine, real gVisor, real browser, real clients (Debian, root)
-	@# As many workers as the smallest machine has processors: these tests are full of short times, and never run again.
-	$(GATE) --numprocesses=2 -m "gate and not full and not engine and not browser" $(FLAGS) || [ $$? = $(NO_TESTS) ]
-	@# More workers than processors: these wait most of the time, for containers and pages.
-	$(GATE) --numprocesses=4 -m "gate and not full and (engine or browser)" $(FLAGS) || [ $$? = $(NO_TESTS) ]
+test: tools ## the gate, in about ten minutes: real engine, real gVisor, real browser, real clients (Debian, root)
+	@# What needs no engine is full of short times and never run again, so containers and pages do not run beside it.
+	$(GATE) -m "gate and not full and not engine and not browser" $(FLAGS) || [ $$? = $(NO_TESTS) ]
+	$(GATE) -m "gate and not full and (engine or browser)" $(FLAGS) || [ $$? = $(NO_TESTS) ]
 
 test-all: test ## every test, in about an hour: also attacks, faults, measurements, all clients; FLAGS=tests/attacks for a part
 	$(BIN)/pytest -m "not gate or full or measured" $(FLAGS)

@@ -84,6 +84,8 @@ def _silence() -> None:
 def _become_kernel(argv: list[str], env: dict[str, str]) -> None:
     # A group of its own, so that an interrupt also reaches what a cell has started (`!sleep 60`).
     os.setpgid(0, 0)
+    # Who is started in a shell's background ignores interrupts, and so would all that it starts.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(_DESCRIPTORS, most), most))
     env = {"PATH": os.environ.get("PATH", os.defpath), **env}  # noqa: TID251 - the image's own, not the gateway's

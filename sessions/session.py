@@ -157,8 +157,9 @@ class Session:
     # -- kernel ---------------------------------------------------------------------------------------------
 
     async def ensure_kernel(self) -> Kernel:
-        """Its kernel, started if there is none; see `Seat.ensure`."""
-        return await self._seat.ensure()
+        """Its kernel, started if there is none; see `Seat.ensure`. A client that waits for it uses the session."""
+        with self._activity.use():
+            return await self._seat.ensure()
 
     async def settled_kernel(self) -> Kernel:
         """Its kernel, for the next cell: no interrupt is on its way that was meant for an earlier one."""
@@ -207,7 +208,7 @@ class Session:
         """Give clients that are there the next kernel, and tell them: they do not ask for one."""
         self.channels.announce("restarting")
         try:
-            await self.ensure_kernel()
+            await self._seat.ensure()  # for clients that are only connected
         except SessionError:
             self.channels.announce("dead")
             raise
@@ -330,19 +331,19 @@ class Session:
             SessionError: no kernel could be started; the session keeps the one it has.
         """
         news = (StateChange.RESTARTED, "a restart was asked for")
-        async with self._restarting:
-            self.touch()
-            if self.alive and not self.closed:
-                # The new one first: a workspace in memory lives as long as somebody uses it.
-                # Not "restarting": front ends take that for a kernel that died, and tell their user so.
-                self.channels.announce("starting")
-                try:
-                    await self._seat.replace(news)
-                finally:
-                    self.channels.announce("idle")
-            else:
-                await self.ensure_kernel()
-                self.announce(*news)
+        with self._activity.use():
+            async with self._restarting:
+                if self.alive and not self.closed:
+                    # The new one first: a workspace in memory lives as long as somebody uses it.
+                    # Not "restarting": front ends take that for a kernel that died, and tell their user so.
+                    self.channels.announce("starting")
+                    try:
+                        await self._seat.replace(news)
+                    finally:
+                        self.channels.announce("idle")
+                else:
+                    await self._seat.ensure()
+                    self.announce(*news)
 
     def close(self, reason: str = "the session was ended") -> asyncio.Future[None]:
         """End the session and free all it has. Idempotent; it can no longer be used when this returns.

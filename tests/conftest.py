@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 import subprocess
+import sys
 import threading
 import warnings
 from collections.abc import AsyncIterator, Callable
@@ -23,6 +24,7 @@ from sessions import connection, tasks
 from sessions.backends.docker.engine import connect
 from sessions.errors import SessionError
 from tests.fakes import FakeBackend, World, world_over
+from tests.figures import FIGURES
 from tests.tiers import ByGateway
 
 BROWSER_SETUP = Path(__file__).parent / "clients/setup.sh"
@@ -34,6 +36,9 @@ RERUNS = 2
 # A loaded machine is no failure, and what was found once is written down as a test of its own.
 settings.register_profile("default", deadline=None, database=None, derandomize=True)
 settings.load_profile("default")
+
+# jsonschema would build grammars with it, for three seconds in each worker. No schema here has the formats it knows.
+sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]  # what the import system takes for "not there"
 
 
 def _descriptors() -> dict[str, str]:
@@ -120,6 +125,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--artifacts", type=Path, help="directory for screenshots of the admin page; else there are none")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Hold no figure against its control while other workers are at work."""
+    FIGURES.alone = not hasattr(config, "workerinput")
+
+
 @pytest.hookimpl(optionalhook=True)  # without workers there is none
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByGateway:
     """Say which tests go to one worker."""
@@ -155,7 +165,10 @@ def _skip_what_is_not_there(items: list[pytest.Item]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """List every test that was run again, with the failure that made it so."""
+    """List what was measured, and every test that was run again, with the failure that made it so."""
+    if table := list(FIGURES.table()):
+        terminalreporter.section("figures, each with what a control of this run lets expect")
+        terminalreporter.write_line("\n".join(table))
     for report in terminalreporter.stats.get("rerun", []):
         terminalreporter.section(f"run again: {report.nodeid} ({report.when})", yellow=True)
         terminalreporter.line(report.longreprtext)

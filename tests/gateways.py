@@ -26,6 +26,13 @@ START_TIMEOUT = 90.0
 
 
 @dataclass
+class Growth:
+    """How many resident bytes more than before a gateway has had at most."""
+
+    bytes: int = 0
+
+
+@dataclass
 class Gateway:
     """A gateway that serves."""
 
@@ -85,6 +92,16 @@ class Gateway:
         """Resident bytes of the gateway's process."""
         pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
+
+    @contextlib.contextmanager
+    def growth(self) -> Iterator[Growth]:
+        """Watch its memory; the system itself keeps the peak, so none is missed. Source: proc(5), clear_refs, VmHWM."""
+        files = Path(f"/proc/{self.process.pid}")
+        (files / "clear_refs").write_text("5")
+        before, growth = self.memory(), Growth()
+        yield growth
+        peak = (files / "status").read_text().partition("VmHWM:")[2].split()[0]
+        growth.bytes = int(peak) * 1024 - before
 
     def logged(self) -> list[dict[str, Any]]:
         """The log's records."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -19,7 +20,12 @@ def _name(path: Path) -> str:
 
 
 FILES = {_name(path): path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))}
-TREES = {name: ast.parse(path.read_text()) for name, path in FILES.items()}
+
+
+@functools.cache  # when it is asked for, not in each worker that only looks for tests
+def tree_of(module: str) -> ast.Module:
+    """A module's syntax."""
+    return ast.parse(FILES[module].read_text())
 
 
 def _named(module: str, node: ast.Import | ast.ImportFrom) -> Iterator[str]:
@@ -37,13 +43,11 @@ def _named(module: str, node: ast.Import | ast.ImportFrom) -> Iterator[str]:
         yield f"{base}.{alias.name}" if f"{base}.{alias.name}" in FILES else base
 
 
+@functools.cache
 def imports_of(module: str, tree: ast.AST | None = None) -> set[str]:
     """All that a module imports, anywhere in it."""
-    nodes = ast.walk(tree or TREES[module])
+    nodes = ast.walk(tree or tree_of(module))
     return {name for node in nodes if isinstance(node, ast.Import | ast.ImportFrom) for name in _named(module, node)}
-
-
-IMPORTS = {module: imports_of(module) for module in FILES}
 
 
 def is_in(module: str, package: str) -> bool:
@@ -59,7 +63,7 @@ def arrows(package: str, *forbidden: str) -> set[str]:
     return {
         f"{module} → {target}"
         for module in modules(package)
-        for target in IMPORTS[module]
+        for target in imports_of(module)
         if any(is_in(target, name) for name in forbidden)
     }
 
@@ -70,8 +74,8 @@ def arrows(package: str, *forbidden: str) -> set[str]:
 def test_the_code_is_there_to_be_read() -> None:
     for package in PACKAGES:
         assert len(modules(package)) > 2
-    assert "sessions.registry" in IMPORTS["sessions.culler"]
-    assert "sessions.backends.base" in IMPORTS["sessions.backends.process"]
+    assert "sessions.registry" in imports_of("sessions.culler")
+    assert "sessions.backends.base" in imports_of("sessions.backends.process")
 
 
 @pytest.mark.parametrize(
@@ -131,7 +135,7 @@ def test_no_way_to_read_the_environment_is_overlooked(code: str) -> None:
 
 @pytest.mark.parametrize("module", modules("sessions"))
 def test_the_domain_reads_no_environment(module: str) -> None:
-    assert not any(map(_reads_environment, ast.walk(TREES[module])))
+    assert not any(map(_reads_environment, ast.walk(tree_of(module))))
 
 
 # -- within the domain -----------------------------------------------------------------------------------------
@@ -174,7 +178,7 @@ def test_no_arrow_of_the_domain_points_back() -> None:
     assert not {
         f"{module} → {target}"
         for module, rank in RANK.items()
-        for target in IMPORTS[module]
+        for target in imports_of(module)
         if target in RANK and RANK[target] < rank
     }
 
@@ -218,7 +222,7 @@ def test_backends_know_only_their_base_and_the_domain_none_of_them() -> None:
             f"{module} → {target}"
             for module in modules("sessions")
             if not is_in(module, package)
-            for target in IMPORTS[module]
+            for target in imports_of(module)
             if is_in(target, package)
         }
         above = [name for name, rank in RANK.items() if rank <= RANK["sessions.readiness"]]
@@ -241,7 +245,7 @@ def _reads_calendar(node: ast.AST) -> bool:
 
 
 def test_no_deadline_follows_a_clock_that_can_be_set() -> None:
-    reading = {module for module in modules("sessions") if any(map(_reads_calendar, ast.walk(TREES[module])))}
+    reading = {module for module in modules("sessions") if any(map(_reads_calendar, ast.walk(tree_of(module))))}
     assert reading == {f"sessions.{name}" for name in CALENDAR}
 
 
@@ -272,4 +276,4 @@ def test_a_cycle_would_be_found() -> None:
 
 
 def test_no_modules_import_one_another() -> None:
-    assert not _cycle({module: targets & set(FILES) - {module} for module, targets in IMPORTS.items()})
+    assert not _cycle({module: imports_of(module) & set(FILES) - {module} for module in FILES})

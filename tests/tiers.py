@@ -5,7 +5,7 @@ README.md tells why these.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -13,6 +13,8 @@ from xdist.scheduler import LoadFileScheduling
 
 #: tests that share the gateway whose kernels are sandboxed
 SANDBOXED = "tests/kernel_gateway[docker]"
+#: tests that share the gateway that is attacked; those of the channels have their own
+ATTACKS = "tests/attacks"
 
 
 def cases(by_name: Mapping[str, Any], *, gate: str) -> list[Any]:
@@ -23,10 +25,25 @@ def cases(by_name: Mapping[str, Any], *, gate: str) -> list[Any]:
     ]
 
 
+def some(of: Iterable[Any], *, gate: int) -> list[Any]:
+    """The cases of a parametrized test that needs no engine; the first so many are part of the gate.
+
+    A case for several arguments is a tuple.
+    """
+    return [case if number < gate else _full(case) for number, case in enumerate(of)]
+
+
+def _full(case: Any) -> Any:
+    values = case if isinstance(case, tuple) else (case,)
+    return pytest.param(*values, marks=pytest.mark.full)
+
+
 class ByGateway(LoadFileScheduling):  # type: ignore[misc]  # xdist brings no types
     """A file's tests go to one worker, because they share gateways; those with the shared sandboxed one, too."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = super()._split_scope(nodeid)
+        if file.startswith("tests/attacks/") and not file.endswith("/test_attack_channels.py"):
+            return ATTACKS
         shares = file.startswith("tests/kernel_gateway/") and "docker" in nodeid.partition("[")[2]
         return SANDBOXED if shares else file

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable, Iterator
 
@@ -18,13 +19,15 @@ from tests.attacks.bench import (
 )
 from tests.attacks.cells import Attacker
 from tests.attacks.vitals import Neighbour, Vitals
-from tests.gateways import Gateway, gateway
+from tests.gateways import gateway
 
 #: of this run alone, so that no attack meets a container of anybody else
 NETWORK = f"{NETWORK_PREFIX}{RUN}"
 WARM = 2
 #: small, so that a limit is soon met
 LIMITS = {"memory": "256m", "disk": "16m", "pool_size": str(WARM), "pool_max": str(WARM), "network": NETWORK}
+#: seconds for which the neighbour is not called while other tests run
+PAUSE = "3600"
 #: planted in the gateway's own environment; must be seen in no sandbox
 CANARY = "canary-5f3b0c77d1"
 PLANTED = ("AWS_SECRET_ACCESS_KEY", "DATABASE_URL", "KERNEL_GATEWAY_ADMIN_KEY", "LC_SECRET")
@@ -41,32 +44,21 @@ def network() -> Iterator[str]:
     forget_network(NETWORK)
 
 
-@pytest.fixture(scope="module")
-def limits() -> dict[str, str]:
-    """The settings of the gateway under attack; a module may have its own."""
-    return LIMITS
-
-
-@pytest.fixture(scope="module")
-def besieged(network: str, limits: dict[str, str]) -> Iterator[Gateway]:
-    """The gateway that a module's attacks are on."""
+@contextlib.contextmanager
+def siege(**settings: str) -> Iterator[Vitals]:
+    """A gateway to attack, as it was before all attacks, with another tenant's session on it."""
     with pytest.MonkeyPatch.context() as environment:
         for name in PLANTED:
             environment.setenv(name, f"{CANARY}-{name}")
-        with gateway("docker", must_be_ready=True, **limits) as serving:
-            yield serving
+        with gateway("docker", must_be_ready=True, idle_timeout=PAUSE, **LIMITS | settings) as serving:
+            yield Vitals(serving, Neighbour(serving), containers=1 + WARM)
 
 
 @pytest.fixture(scope="session")
-def measured(worker_id: str) -> bool:
-    """Whether seconds, memory and descriptors are held against their bounds: not beside other workers' tests."""
-    return worker_id == "master"
-
-
-@pytest.fixture(scope="module")
-def at_rest(besieged: Gateway, measured: bool) -> Vitals:  # noqa: FBT001 - a fixture
-    """How the gateway was before all attacks, with another tenant's session on it."""
-    return Vitals(besieged, Neighbour(besieged, measured=measured), containers=1 + WARM)
+def at_rest(network: str) -> Iterator[Vitals]:
+    """The gateway that the attacks are on; a module may have its own."""
+    with siege() as vitals:
+        yield vitals
 
 
 @pytest.fixture
@@ -77,14 +69,14 @@ def vitals(at_rest: Vitals) -> Iterator[Vitals]:
 
 
 @pytest.fixture
-def new_attacker(vitals: Vitals, measured: bool) -> Iterator[Callable[[], Attacker]]:  # noqa: FBT001 - a fixture
+def new_attacker(vitals: Vitals) -> Iterator[Callable[[], Attacker]]:
     """Makes sessions for attackers; they are ended before the gateway is looked at."""
     made: list[Attacker] = []
 
     def make() -> Attacker:
-        attacker = Attacker(vitals.gateway, f"evil-{next(_names)}", measured=measured)
+        attacker = Attacker(vitals.gateway, f"evil-{next(_names)}", late=lambda: vitals.late)
         made.append(attacker)
-        attacker.expect("ok", "pass", grace=60)
+        attacker.expect("ok", "pass")
         return attacker
 
     yield make

@@ -15,8 +15,9 @@ import pytest
 
 from tests.attacks import forge
 from tests.attacks.cells import Attacker
-from tests.attacks.conftest import LIMITS
-from tests.attacks.vitals import PEAK_MAX, Vitals, wait_until
+from tests.attacks.conftest import siege
+from tests.attacks.vitals import AT_ONCE, Vitals, wait_until
+from tests.figures import hold
 from tests.gateways import KEYS
 from tests.tiers import cases
 
@@ -28,9 +29,10 @@ OUTPUT_MAX = 10 * MIB
 
 
 @pytest.fixture(scope="module")
-def limits() -> dict[str, str]:
-    """Memory enough for a kernel to make what the gateway must not take."""
-    return LIMITS | {"memory": "1g"}
+def at_rest(network: str) -> Iterator[Vitals]:
+    """Its kernels have memory enough to make what the gateway must not take."""
+    with siege(memory="1g") as vitals:
+        yield vitals
 
 
 @pytest.fixture
@@ -110,9 +112,9 @@ def test_a_reply_of_any_form_is_an_end(forger: Attacker, content: str) -> None:
     forger.still_works()
 
 
-def test_a_cell_that_pretends_to_have_ended_cannot_keep_the_session(forger: Attacker) -> None:
+def test_a_cell_that_pretends_to_have_ended_cannot_keep_the_session(forger: Attacker, vitals: Vitals) -> None:
     pretended = forger.expect("ok", "on_iopub(idle())\non_shell(replied())\nwhile True: pass")
-    assert pretended.seconds < 5
+    hold("a pretended end", pretended.seconds, lambda: AT_ONCE * vitals.neighbour.usual)
     waiting = forger.run("print('mine')", timeout=3)
     assert waiting.status in {"timeout", "ok", "interrupted"}
     forger.recovers()
@@ -234,7 +236,7 @@ def test_many_messages_of_the_largest_size_lie_in_memory_one_by_one(forger: Atta
 
 def test_a_message_of_very_many_tiny_frames_costs_its_kernel(forger: Attacker, vitals: Vitals) -> None:
     assert forger.text("on_iopub([*printed('x'), *[b'y'] * 1000])") == "x"
-    with vitals.neighbour.calling(), vitals.bounded(2 * PEAK_MAX):  # each byte of it costs libzmq up to six
+    with vitals.neighbour.calling(), vitals.bounded(2):  # each byte of it costs libzmq up to six
         ran = forger.run("on_iopub([*printed('x'), *[b'y'] * 1_500_000])", timeout=30)
     assert (ran.status, ran.error_code, ran.state) == ("died", "SB010", "lost"), ran.result
     forger.works_again()
@@ -283,11 +285,10 @@ ENDLESS = {
 
 @pytest.mark.parametrize("flood", cases(ENDLESS, gate="both streams"))
 def test_an_endless_flood_ends_with_its_cell(forger: Attacker, vitals: Vitals, flood: str) -> None:
-    with vitals.neighbour.calling() as latencies, vitals.bounded():
+    with vitals.neighbour.calling(), vitals.bounded():
         ran = forger.run(flood, timeout=3)
     assert ran.status in {"timeout", "died"}, (ran.result, ran.text[-1000:])
     assert ran.error_code in {"SB005", "SB010"}
-    print(f"worst latency of the neighbour: {max(latencies):.2f} s, told after {ran.seconds:.1f} s")
     forger.recovers()
 
 
@@ -384,10 +385,10 @@ VIOLENCE = {
 
 
 @pytest.mark.parametrize("code", VIOLENCE.values(), ids=VIOLENCE)
-def test_a_kernel_that_is_no_more_is_told(evil: Attacker, code: str) -> None:
+def test_a_kernel_that_is_no_more_is_told(evil: Attacker, vitals: Vitals, code: str) -> None:
     ran = evil.run(code, timeout=20)
     assert (ran.status, ran.error_code, ran.state) == ("died", "SB010", "lost"), ran.result
-    assert ran.seconds < 10
+    hold("the end of a kernel that is no more", ran.seconds, lambda: AT_ONCE * vitals.neighbour.usual)
     evil.works_again()
 
 
@@ -426,11 +427,11 @@ MUTILATIONS = {
 
 @pytest.mark.parametrize("code", MUTILATIONS.values(), ids=MUTILATIONS)
 def test_a_mutilated_kernel_is_used_or_replaced_but_never_waited_for(evil: Attacker, code: str) -> None:
-    evil.run(code, timeout=2, grace=12)
-    if evil.run("print(6 * 7)", timeout=2, grace=15).text != "42\n":
+    evil.run(code, timeout=2)
+    if evil.run("print(6 * 7)", timeout=2).text != "42\n":
         restarted = evil.gateway.call("POST", f"/v1/sessions/{evil.session}/restart")
         assert restarted.status_code == 200, restarted.text
-        assert evil.text("print(6 * 7)", grace=60) == "42\n"
+        assert evil.text("print(6 * 7)") == "42\n"
 
 
 # -- what goes on beside and after the cell ---------------------------------------------------------------------
@@ -454,8 +455,8 @@ def test_output_after_the_cell_stays_in_its_session(evil: Attacker, sibling: Att
         "print('now')"
     )
     ran = evil.expect("ok", late)
-    assert ran.seconds < 2
     assert "now\n" in ran.text
+    assert ran.text.count("LATE") < 20, "it has waited for its thread"
     for _ in range(4):
         assert sibling.text("import time; time.sleep(0.2); print(1)") == "1\n"
         vitals.neighbour.ask()
@@ -477,8 +478,7 @@ def test_a_process_that_outlives_its_cell_keeps_no_session_alive(
         "        print('tick', flush=True)\n"
         "        time.sleep(0.2)\n"
         "threading.Thread(target=tick, daemon=True).start()\n"
-        "subprocess.Popen(['sh', '-c', 'while :; do echo tick; sleep 0.2; done'], start_new_session=True)",
-        grace=60,
+        "subprocess.Popen(['sh', '-c', 'while :; do echo tick; sleep 0.2; done'], start_new_session=True)"
     )
     container = evil.container["Id"]
     wait_until(

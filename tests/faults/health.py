@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 import threading
 import time
@@ -14,48 +15,44 @@ from typing import Any
 import docker
 import requests
 
-from tests.attacks.vitals import wait_until
+from tests.attacks.vitals import all_the_time, wait_until
 from tests.faults.proxy import Proxy
+from tests.figures import hold
 from tests.gateways import Gateway
 
-#: seconds within which the gateway says that it lives, whatever else is going on on this machine
-PROMPT = 2.0
+#: how often it is asked whether it lives before anything goes on; the slowest answer is the control
+CALLS = 20
+#: seconds between two calls
+BEAT = 0.05
+#: how many times as slow an answer is expected to be while the engine is in trouble
+IN_TROUBLE = 40.0
+#: and a refusal, beside that of a bad name
+AWAY = 5.0
 #: seconds within which it serves again, and nothing is left over, once the engine is back
 RECOVERY = 30.0
 #: seconds without a call, and what does not count because it is asked all the time
 REST = 2.0
 WATCHING = "GET /(events|version|containers/json|info|images/.*|networks/.*)|DELETE .*"
-#: what a client may be told of an engine in trouble
-CODES = {"SB001", "SB003", "SB004", "SB009"}
+#: what a client may be told of an engine in trouble, and of a bad name
+CODES = {"SB001", "SB002", "SB003", "SB004", "SB009"}
 
 
 @contextlib.contextmanager
 def lives(gateway: Gateway) -> Iterator[None]:
     """The event loop turns all the time: `/healthz` is answered promptly."""
-    slowest = 0.0
-    failures: list[BaseException] = []
-    over = threading.Event()
+    with requests.Session() as http:
+        ask = functools.partial(_asked, http, gateway)
+        usual = max(ask() for _ in range(CALLS))
+        with all_the_time(ask, BEAT) as latencies:
+            yield
+    hold("the event loop's answer while the engine is in trouble", max(latencies), IN_TROUBLE * usual)
 
-    def look() -> None:
-        nonlocal slowest
-        try:
-            with requests.Session() as http:
-                while not over.wait(0.05):
-                    began = time.monotonic()
-                    assert http.get(f"{gateway.url}/healthz", timeout=30).status_code == HTTPStatus.OK
-                    slowest = max(slowest, time.monotonic() - began)
-        except BaseException as error:  # noqa: BLE001 - told to the test below
-            failures.append(error)
 
-    looker = threading.Thread(target=look, name="healthz")
-    looker.start()
-    try:
-        yield
-    finally:
-        over.set()
-        looker.join(60)
-    assert not failures, failures
-    assert slowest < PROMPT, f"the event loop stood still for {slowest:.1f} s"
+def _asked(http: requests.Session, gateway: Gateway) -> float:
+    """Seconds until it has said that it lives."""
+    began = time.monotonic()
+    assert http.get(f"{gateway.url}/healthz", timeout=30).status_code == HTTPStatus.OK
+    return time.monotonic() - began
 
 
 @contextlib.contextmanager
@@ -113,6 +110,20 @@ def threads(gateway: Gateway) -> int:
     """How many threads it has."""
     status = Path(f"/proc/{gateway.process.pid}/status").read_text()
     return int(status.partition("Threads:")[2].split()[0])
+
+
+def refused_at_once(gateway: Gateway) -> None:
+    """Nobody waits for an engine that is known to be away."""
+    usual = max(_refusal(gateway, "no name!", "SB002") for _ in range(CALLS))
+    hold("a refusal while the engine is away", _refusal(gateway, "any", "SB009"), AWAY * usual)
+
+
+def _refusal(gateway: Gateway, session: str, code: str) -> float:
+    began = time.monotonic()
+    response = create(gateway, session)
+    took = time.monotonic() - began
+    assert told(response) == code
+    return took
 
 
 def recovers(gateway: Gateway, session: str) -> None:

@@ -74,7 +74,7 @@ def executor() -> Iterator[Executor]:
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         server.daemon_threads = True
-        Thread(target=server.serve_forever, daemon=True).start()
+        Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         one.url = f"http://127.0.0.1:{server.server_port}"
         yield one
         server.shutdown()

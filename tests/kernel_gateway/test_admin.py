@@ -245,6 +245,7 @@ def test_the_admin_of_the_settings_is_one_and_has_a_tenant_of_its_own(admin_of_l
     assert shows_nothing(gateway, key)
 
 
+@pytest.mark.full
 def test_the_command_still_checks_what_was_cut(tmp_path: Path) -> None:
     for _ in range(2):
         with gateways.gateway("process", state_dir=str(tmp_path)) as gateway:

@@ -124,7 +124,8 @@ NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a 
 
 
 @pytest.mark.parametrize(
-    ("disk", "unwritable"), [(ordinary_disk, locked), pytest.param(small_disk, full, marks=NEEDS_ROOT)]
+    ("disk", "unwritable"),
+    [(ordinary_disk, locked), pytest.param(small_disk, full, marks=[NEEDS_ROOT, pytest.mark.full])],
 )
 async def test_nothing_runs_that_cannot_be_written_down_and_all_does_again(disk: Any, unwritable: Any) -> None:
     with disk() as state_dir, gateways.gateway("process", state_dir=str(state_dir)) as gateway, boxed(gateway) as box:

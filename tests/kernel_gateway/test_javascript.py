@@ -115,6 +115,7 @@ def test_no_output_is_left_behind(gateway: Gateway, script: str) -> None:
         assert gateway.text(script, "console.log(1); console.log(2); 3") == "1\n2\n3"
 
 
+@pytest.mark.full
 def test_many_lines_are_all_there(gateway: Gateway, script: str) -> None:
     reply = gateway.execute(script, f"for (let i = 0; i < {LINES}; i++) console.log(i)", timeout=90)
     assert text_of(reply) == "".join(f"{number}\n" for number in range(LINES))
@@ -127,8 +128,14 @@ def test_a_megabyte_at_once_is_all_there(gateway: Gateway, script: str) -> None:
         assert (len(text_of(reply)), reply["status"], reply["truncated"]) == (1_000_001, "ok", False)
 
 
-@pytest.mark.gate
-@pytest.mark.parametrize("behind", ["", "; throw new Error('no')", "; Deno.jupyter.html`<b>1</b>`"])
+@pytest.mark.parametrize(
+    "behind",
+    [
+        pytest.param("", marks=pytest.mark.full),
+        pytest.param("; throw new Error('no')", marks=pytest.mark.gate),
+        "; Deno.jupyter.html`<b>1</b>`",
+    ],
+)
 def test_ten_megabytes_at_once_are_all_there(gateway: Gateway, script: str, behind: str) -> None:
     text = "".join(f"{number:09}\n" for number in range(1_000_000))
     lines = r"Array.from({ length: 1e6 }, (_, i) => `${i}`.padStart(9, '0')).join('\n')"

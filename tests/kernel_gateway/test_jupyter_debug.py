@@ -9,6 +9,7 @@ import pytest
 from kernel_gateway.dialects.jupyter.framing import V1
 from tests.gateways import Gateway
 from tests.kernel_gateway.jupyter import Client, connected
+from tests.tiers import some
 
 CODE = "def area(width, height):\n    product = width * height\n    return product\n\nprint(area(6, 7))"
 
@@ -49,7 +50,7 @@ class Debugger:
         return found[0]
 
 
-@pytest.mark.parametrize("way", [V1, None])
+@pytest.mark.parametrize("way", some([V1, None], gate=1))
 async def test_a_breakpoint_is_hit_and_variables_are_looked_at(gateway: Gateway, kernel: str, way: str | None) -> None:
     async with connected(gateway, kernel, way) as client:
         debugger = Debugger(client)

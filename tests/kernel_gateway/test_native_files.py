@@ -10,6 +10,7 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 
+from tests.figures import hold
 from tests.gateways import KEYS, Gateway
 from tests.kernel_gateway.wire import SHARED, exists, failure, process_only, raw, until, write
 
@@ -107,6 +108,19 @@ def test_a_download_that_breaks_off_costs_nobody_anything(gateway: Gateway, fold
         with gateway.call("GET", f"{FILES}{folder}/large", stream=True) as response:
             assert next(response.iter_content(1000)) == bytes(1000)
     assert gateway.text(SHARED, "'goes on'") == "'goes on'"
+
+
+@pytest.mark.full
+@process_only
+def test_downloads_that_break_off_take_little_memory(gateway: Gateway, folder: str) -> None:
+    gateway.execute(SHARED, f"open('{folder}/large', 'wb').truncate({50 * MIB})")
+    with gateway.growth() as whole:
+        assert gateway.call("GET", f"{FILES}{folder}/large").content == bytes(50 * MIB)
+    with gateway.growth() as broken_off:
+        for _ in range(10):
+            with gateway.call("GET", f"{FILES}{folder}/large", stream=True) as response:
+                assert next(response.iter_content(1000)) == bytes(1000)
+    hold("memory for ten downloads that break off", broken_off.bytes, max(whole.bytes, 4 * MIB), "MiB")
 
 
 # -- what is not there or no file ------------------------------------------------------------------------------

@@ -48,7 +48,6 @@ def test_a_session_is_made_described_listed_and_ended(gateway: Gateway, session:
         assert failure(gateway.call(method, f"/v1/sessions/{session}")) == (404, "SB011")
 
 
-@pytest.mark.gate
 def test_who_comes_back_to_an_ended_session_is_told_once_that_its_state_is_lost(gateway: Gateway, session: str) -> None:
     gateway.execute(session, "x = 1")
     gateway.call("DELETE", f"/v1/sessions/{session}")

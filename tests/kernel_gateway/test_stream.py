@@ -12,10 +12,14 @@ from tornado.websocket import WebSocketClosedError, websocket_connect
 
 from kernel_gateway.dialects.native.stream import QUEUE
 from kernel_gateway.handlers import MAX_BODY
+from tests.figures import hold
 from tests.gateways import KEYS, Gateway, text_of
 from tests.kernel_gateway.sockets import connected, request
 from tests.kernel_gateway.wire import SHARED, exists, failure, process_only, raw, until
 
+MIB = 1024**2
+#: a cell that prints 20 MB, and tells that it has ended by the file `done`
+FLOOD = "for _ in range(200): print('x' * 100_000, flush=True)\nopen('done', 'w').close()"
 HANGS = "print('begun', flush=True)\nimport time\ntime.sleep(300)"
 
 # -- cells -----------------------------------------------------------------------------------------------------
@@ -271,12 +275,15 @@ async def test_a_cell_whose_session_is_ended_meanwhile_says_so(gateway: Gateway,
 async def test_a_client_that_reads_nothing_holds_up_nobody(gateway: Gateway, session: str) -> None:
     """Its cell's output is bounded, and what waits for it is no other's concern."""
     gateway.call("POST", "/v1/sessions", json={"name": session, "limits": {"output": "8m"}})
-    flood = "for _ in range(200): print('x' * 100_000, flush=True)\nopen('done', 'w').close()"
     async with connected(gateway, session) as socket:
-        before = gateway.memory()
-        await socket.send(code=flood)
-        await asyncio.to_thread(until, lambda: exists(gateway, session, "done"))
-        assert await asyncio.to_thread(gateway.text, SHARED, "1") == "1"
-        assert gateway.memory() - before < 64 * 1024**2
+        with gateway.growth() as read:
+            await socket.send(code=FLOOD)
+            await socket.until("result")
+        gateway.call("DELETE", f"/v1/sessions/{session}/files/done")
+        with gateway.growth() as unread:
+            await socket.send(code=FLOOD)
+            await asyncio.to_thread(until, lambda: exists(gateway, session, "done"))
+            assert await asyncio.to_thread(gateway.text, SHARED, "1") == "1"
+        hold("memory for a client that reads nothing", unread.bytes, max(read.bytes, MIB), "MiB")
         result = (await socket.until("result"))[-1]
         assert (result["status"], result["truncated"]) == ("ok", True)

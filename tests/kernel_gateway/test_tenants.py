@@ -18,6 +18,7 @@ from tests.kernel_gateway import jupyter, sockets
 from tests.kernel_gateway.accounts import accounts, crash, execute, outcomes, refusal
 from tests.kernel_gateway.agentrun import Box, boxed
 from tests.kernel_gateway.wire import HANGS, NDJSON, exists, metric, until
+from tests.tiers import some
 
 SLEEPS = "import time; time.sleep(0.5)"
 
@@ -155,7 +156,7 @@ async def _over_channels(gateway: Gateway, code: str) -> str:
         return next(str(message["content"].get("ename", "ok")) for message in seen if message["channel"] == "shell")
 
 
-@pytest.mark.parametrize("way", ["native", "contexts", "commands", "channels"])
+@pytest.mark.parametrize("way", some(["native", "contexts", "commands", "channels"], gate=1))
 def test_what_is_used_up_in_one_dialect_is_used_up_in_all_also_after_a_kill(way: str, tmp_path: Path) -> None:
     with metered(tmp_path) as gateway:
         prints(gateway, way)
@@ -173,7 +174,7 @@ def test_what_is_used_up_in_one_dialect_is_used_up_in_all_also_after_a_kill(way:
         assert gateway.execute("s", "1", tenant="bob")["status"] == "ok"
 
 
-@pytest.mark.parametrize("way", ["native", "json", "form"])
+@pytest.mark.parametrize("way", some(["native", "json", "form"], gate=1))
 def test_uploads_count_in_every_dialect(way: str, tmp_path: Path) -> None:
     with metered(tmp_path) as gateway, boxed(gateway) as box:
         assert {_upload(gateway, box, way, name).status_code for name in "ab"} <= {200, 204}

@@ -175,8 +175,11 @@ def test_without_a_kernel_orphans_are_taken_care_of_too(launch: Launch, tmp_path
 # -- signals ---------------------------------------------------------------------------------------------------
 
 
-def test_an_interrupt_is_passed_on(launch: Launch, tmp_path: Path) -> None:
-    process = launch("trap 'exit 7' INT; echo ready > report; while :; do sleep 0.01; done")
+@pytest.mark.parametrize("program", [[], ["sh", "-c", 'trap "" INT; exec "$@"', "sh"]], ids=["", "in the background"])
+def test_an_interrupt_is_passed_on(launch: Launch, tmp_path: Path, program: list[str]) -> None:
+    process = launch(
+        "trap 'exit 7' INT; echo ready > report; while :; do sleep 0.01; done", program=[*program, *LAUNCHER]
+    )
     report(tmp_path)
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 7

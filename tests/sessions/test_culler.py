@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -18,6 +20,7 @@ from tests.fakes import World, run, until
 
 SLEEP = "import time; time.sleep(60)"
 IDLE_TIMEOUT = SessionSpec().idle_timeout
+KEY = SessionKey("acme", "s1")
 
 
 @pytest.fixture
@@ -80,6 +83,40 @@ async def test_one_whose_cell_waits_for_its_turn_is_spared(world: World, culler:
     assert await culler.sweep() == 0
     session._turn.release()
     assert (await waiting).status is Status.OK
+
+
+async def waits_for_create(world: World) -> None:
+    world.backend.gate.clear()
+    await world.session()
+
+
+async def waits_for_restart(world: World) -> None:
+    session = await world.session()
+    world.backend.gate.clear()
+    await session.restart()
+
+
+async def waits_for_execute(world: World) -> None:
+    session = await world.session()
+    world.backend.kernel.dies(1)
+    await until(lambda: session.state is State.DEAD)
+    world.backend.gate.clear()
+    await run(await world.session(), "1")
+
+
+@pytest.mark.parametrize("waits", [waits_for_create, waits_for_restart, waits_for_execute])
+async def test_one_whose_kernel_a_client_waits_for_is_spared(
+    world: World, culler: Culler, waits: Callable[[World], Coroutine[Any, Any, None]]
+) -> None:
+    client = spawn(waits(world), "client")
+    await until(lambda: not world.backend.gate.is_set() and world.backend.asked > len(world.backend.started))
+    world.clock.passes(IDLE_TIMEOUT)
+    sweep = spawn(culler.sweep(), "sweep")
+    await asyncio.sleep(0)
+    world.backend.gate.set()
+    assert await sweep == 0
+    await client
+    assert world.registry.get(KEY).alive
 
 
 async def test_each_has_a_time_of_its_own(world: World, culler: Culler) -> None:

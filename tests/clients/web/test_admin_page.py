@@ -53,7 +53,6 @@ def test_signing_out_takes_everything_away(admin_page: AdminPage) -> None:
 # -- sessions --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.gate
 def test_sessions_are_seen_sorted_filtered_and_ended(admin_page: AdminPage) -> None:
     gateway, page = admin_page.gateway, admin_page.page
     for session in admin_page.ask("GET", "/v1/admin/sessions").json()["sessions"]:

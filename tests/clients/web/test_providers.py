@@ -31,7 +31,6 @@ def full(admin_page: AdminPage, fake: FakeProviders) -> Locator:
     return found
 
 
-@pytest.mark.gate
 def test_a_form_is_made_from_a_schema(admin_page: AdminPage, full: Locator) -> None:
     expect(card(admin_page, "plain")).to_contain_text("There is nothing to set.")
     expect(card(admin_page, "plain").locator("summary .chip")).to_have_text(["no sandbox", "active"])

@@ -136,8 +136,11 @@ class TestProof:
         await backend.prepare()
         assert firewall.put_up(BRIDGE) is False, "all is there"
 
-    @pytest.mark.gate
-    @pytest.mark.parametrize("rule", [["INPUT", "-i", BRIDGE, "-j", CHAIN], [CHAIN, "-j", "DROP"]], ids=" ".join)
+    @pytest.mark.parametrize(
+        "rule",
+        [["INPUT", "-i", BRIDGE, "-j", CHAIN], pytest.param([CHAIN, "-j", "DROP"], marks=pytest.mark.gate)],
+        ids=" ".join,
+    )
     async def test_a_rule_that_is_taken_away_is_put_up_again(self, backend: DockerBackend, rule: list[str]) -> None:
         await backend.prepare()
         assert iptables("-D", *rule) == 0

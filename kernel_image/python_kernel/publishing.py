@@ -16,6 +16,7 @@ import errno
 import json
 import os
 import threading
+import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from io import StringIO
@@ -29,8 +30,6 @@ from jupyter_client import session as sessions
 from jupyter_client.jsonutil import json_clean
 from zmq.backend.cython import _zmq
 
-#: sends one message
-Send = Callable[[Sequence[Any]], None]
 #: characters of stream text per message: a huge one would be refused by whoever bounds the size of messages
 PIECE = 256 * 1024
 
@@ -41,22 +40,41 @@ _send.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_in
 _FAILED = -1
 
 
-def send_whole(socket: zmq.Socket[bytes], frames: Sequence[Any]) -> None:
-    """Send a message that no signal's handler can cut into two.
+class Outgoing:
+    """A message that leaves whole and once, whatever the handlers of signals raise meanwhile."""
 
-    The loop over the frames is in C, where no handler runs. Only the first frame may have to wait, and is given up when
-    a signal comes; then nothing was sent, and the handler runs, and it may raise.
+    def __init__(self, frames: Sequence[Any]) -> None:
+        """Take what it consists of."""
+        self.frames = [frame if isinstance(frame, bytes) else bytes(frame) for frame in frames]
+        self._flags = [zmq.SNDMORE] * (len(self.frames) - 1) + [0]
+        #: what `zmq_send` said of each frame that has left
+        self._sent: list[int] = []
 
-    Raises:
-        zmq.ZMQError: the socket is closed.
-    """
-    parts = [frame if isinstance(frame, bytes) else bytes(frame) for frame in frames]
-    sent, flags = 0, [zmq.SNDMORE] * (len(parts) - 1) + [0]
-    while sent < len(parts):
-        results = map(_send, repeat(socket.underlying), parts[sent:], map(len, parts[sent:]), flags[sent:])
-        sent += len(list(takewhile(_FAILED.__ne__, results)))
-        if sent < len(parts) and zmq.zmq_errno() != errno.EINTR:
-            raise zmq.ZMQError
+    @property
+    def gone(self) -> bool:
+        """Whether it has left."""
+        return len(self._sent) == len(self.frames)
+
+    def send(self, socket: zmq.Socket[bytes]) -> None:
+        """Send what has not left yet.
+
+        The loop over the frames is in C, where no handler runs, and notes what has left. Only the first frame may have
+        to wait, and is given up when a signal comes; then nothing was sent, and the handler runs, and it may raise.
+
+        Raises:
+            zmq.ZMQError: the socket is closed.
+        """
+        while not self.gone:
+            rest = slice(len(self._sent), None)
+            frames, flags = self.frames[rest], self._flags[rest]
+            results = map(_send, repeat(socket.underlying), frames, map(len, frames), flags)
+            self._sent.extend(takewhile(_FAILED.__ne__, results))
+            if not self.gone and zmq.zmq_errno() != errno.EINTR:
+                raise zmq.ZMQError
+
+
+#: sends one message
+Send = Callable[[Outgoing], None]
 
 
 def in_control_thread() -> bool:
@@ -126,7 +144,7 @@ class Publisher(IOPubThread):
         #: held by who sends. Reentrant: what a signal's handler prints, it prints in the middle of anything.
         self.sending = threading.RLock()
         #: what the main thread wants to send, and with what, while it may wait
-        self._held: deque[tuple[Send, Sequence[Any]]] | None = None
+        self._held: deque[tuple[Send, Outgoing]] | None = None
         self._main = threading.get_ident()
         super().__init__(*args, **options)
 
@@ -141,19 +159,24 @@ class Publisher(IOPubThread):
             return
         with self.sending:
             held = self._held
-            while held:  # each stands there until it is sent
-                send, frames = held[0]
-                send(frames)
+            while held:  # each stands there until it is sent; one that is sent twice leaves once
+                send, message = held[0]
+                send(message)
                 held.popleft()
             self._held = None
             self.welcome()
 
-    def post(self, send: Send, frames: Sequence[Any]) -> None:
+    def post(self, send: Send, message: Outgoing) -> None:
         """Send a message, or keep it."""
         if self._held is not None and threading.get_ident() == self._main:
-            self._held.append((send, frames))
+            self._held.append((send, message))
         else:
-            send(frames)
+            send(message)
+
+    def publish(self, message: Outgoing) -> None:
+        """Send a message to iopub, or keep it."""
+        with self.sending:
+            self.post(lambda outgoing: outgoing.send(self.socket), message)
 
     def _is_master_process(self) -> bool:
         return not Process.forked
@@ -184,11 +207,35 @@ class Publisher(IOPubThread):
         if self.closed or Process.forked:
             super()._really_send(msg, *args, **options)
             return
-        with self.sending:
-            self.post(self._send, msg)
+        self.publish(Outgoing(msg))
 
-    def _send(self, frames: Sequence[Any]) -> None:
-        send_whole(self.socket, frames)
+
+class Piece:
+    """A part of what was printed, and the message that it becomes when its turn comes."""
+
+    def __init__(self, text: str) -> None:
+        """Take the text."""
+        self.text = text
+        self.message: Outgoing | None = None
+
+
+class Printed(StringIO):
+    """What was printed for one parent."""
+
+    #: what has not left yet, once its turn has come
+    pieces: deque[Piece] | None = None
+
+    @property
+    def gone(self) -> bool:
+        """Whether all has left."""
+        return self.pieces is not None and not self.pieces
+
+    def cut(self) -> deque[Piece]:
+        """What has not left yet."""
+        if self.pieces is None:
+            text = self.getvalue()
+            self.pieces = deque(Piece(text[start : start + PIECE]) for start in range(0, len(text), PIECE))
+        return self.pieces
 
 
 class Stream(OutStream):
@@ -199,6 +246,11 @@ class Stream(OutStream):
         super().__init__(*args, **options)
         #: the parent of the last text, and its key among the buffers: it is mostly that of the text before
         self._last: tuple[Any, frozenset[Any]] = (None, frozenset())
+        self._buffers: defaultdict[frozenset[Any], Printed] = defaultdict(Printed)
+        #: what an interrupt kept from being sent
+        self._waiting: list[tuple[frozenset[Any], Printed]] = []
+        #: when the timer rings, by the monotonic clock
+        self._due = 0.0
 
     def write(self, string: str) -> Any:
         """Keep text until it is flushed, which is soon: 0.2 s at most."""
@@ -215,13 +267,14 @@ class Stream(OutStream):
         return len(string)
 
     def _schedule_flush(self) -> None:
-        # One timer for all that is printed until it rings: to set it wakes another thread.
-        if not self._flush_pending:
-            self._flush_pending = True
+        # One timer for all that is printed until it rings: to set it wakes another thread. The clock tells whether it
+        # was set, and no flag: an interrupt would leave it standing without a timer.
+        now = time.monotonic()
+        if now > self._due:
+            self._due = now + self.flush_interval
             self.pub_thread.schedule(lambda: self._io_loop.call_later(self.flush_interval, self._on_timer))
 
     def _on_timer(self) -> None:
-        self._flush_pending = False
         self._flush()
         self.pub_thread.on_edge()
 
@@ -243,31 +296,39 @@ class Stream(OutStream):
             return
         # Also when there is nothing: another thread may be sending what there was, and a cell must not end before that.
         with self.pub_thread.sending:
-            waiting = deque(self._pieces() if self._buffers else ())
-            try:
-                while waiting:
-                    self._publish(*waiting[0])
-                    waiting.popleft()
-            finally:
-                if waiting:  # somebody who waited for the reader was interrupted
-                    self._put_back(waiting)
+            if self._buffers or self._waiting:
+                self._send_all()
 
-    def _pieces(self) -> list[tuple[frozenset[Any], str]]:
+    def _send_all(self) -> None:
+        taken: list[tuple[frozenset[Any], Printed]] = []
+        try:
+            self._move_to(taken)
+            for key, printed in taken:
+                pieces = printed.cut()
+                while pieces:  # each stands there until it is sent; one that is sent twice leaves once
+                    self._publish(key, pieces[0])
+                    pieces.popleft()
+        finally:
+            self._waiting[:0] = [(key, printed) for key, printed in taken if not printed.gone]
+
+    def _move_to(self, taken: list[tuple[frozenset[Any], Printed]]) -> None:
+        """Take what was printed away, so that a handler that prints meanwhile does not send it too."""
         with self._buffer_lock:
-            taken, self._buffers = self._buffers, defaultdict(StringIO)
-        texts = [(key, buffer.getvalue()) for key, buffer in taken.items()]
-        return [(key, text[start : start + PIECE]) for key, text in texts for start in range(0, len(text), PIECE)]
+            taken += self._waiting
+            self._waiting = []
+            keys = list(self._buffers)
+            # In C, where no handler runs: an interrupt finds each text in one place or the other.
+            taken.extend(zip(keys, map(self._buffers.pop, keys, repeat(Printed())), strict=True))
 
-    def _publish(self, key: frozenset[Any], text: str) -> None:
+    def _publish(self, key: frozenset[Any], piece: Piece) -> None:
+        if piece.message is None:
+            piece.message = self._message(key, piece.text)
+        self.pub_thread.publish(piece.message)
+
+    def _message(self, key: frozenset[Any], text: str) -> Outgoing:
         message = self.session.msg("stream", {"name": self.name, "text": text}, parent=dict(key))
         for hook in self._hooks:
             message = hook(message)
             if message is None:
-                return
-        self.session.send(self.pub_thread, message, ident=self.topic)
-
-    def _put_back(self, pieces: Sequence[tuple[frozenset[Any], str]]) -> None:
-        with self._buffer_lock:
-            printed, self._buffers = self._buffers, defaultdict(StringIO)
-            for key, text in [*pieces, *((key, buffer.getvalue()) for key, buffer in printed.items())]:
-                self._buffers[key].write(text)
+                return Outgoing(())
+        return Outgoing(self.session.serialize(message, ident=self.topic))

@@ -17,7 +17,7 @@ import zmq
 from ipykernel.shellchannel import ShellChannelThread
 from ipykernel.subshell_manager import SubshellManager
 
-from .publishing import Publisher, Send, send_whole
+from .publishing import Outgoing, Publisher
 
 Handler = Callable[[list[zmq.Frame]], Coroutine[Any, Any, None]]
 
@@ -32,7 +32,7 @@ class Shell:
         publisher: Publisher,
         *,
         handle: Handler,
-        forward: Send,
+        forward: Callable[[Sequence[Any]], None],
     ) -> None:
         """Read from now on.
 
@@ -98,15 +98,15 @@ class Shell:
 
     def send_multipart(self, frames: Sequence[Any], *_args: Any, **_options: Any) -> None:
         """Send a reply."""
-        self._publisher.post(self._send, frames)
+        self._publisher.post(self._send, Outgoing(frames))
 
-    def _send(self, frames: Sequence[Any]) -> None:
+    def _send(self, reply: Outgoing) -> None:
         with self._using:
             if not self.given_up:
                 self._replied = True
-                send_whole(self._socket, frames)
+                reply.send(self._socket)
                 return
-        self._forward(frames)  # the socket became another thread's since the reply was made
+        self._forward(reply.frames)  # the socket became another thread's since the reply was made
 
     def give_up(self) -> None:
         """Never use the socket again; called in another thread."""

@@ -197,9 +197,9 @@ def test_text_that_waits_for_its_reader_survives_an_interrupt(talk: Talk) -> Non
 HALF_SENT = """
 import sys, time
 class Slow(type(sys.stdout)):
-    def _publish(self, key, text):
+    def _publish(self, key, piece):
         time.sleep(1)
-        super()._publish(key, text)
+        super()._publish(key, piece)
 sys.stdout.__class__ = Slow
 print("in time")
 time.sleep(0.6)

@@ -1,0 +1,185 @@
+"""An interrupt may come between any two steps of the kernel's publishing: nothing is lost, and nothing sent twice."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from itertools import count
+from types import FrameType
+from typing import Any
+
+import pytest
+import zmq
+from jupyter_client.session import Session
+
+from kernel_image.python_kernel import publishing
+from kernel_image.python_kernel.publishing import KernelSession, Outgoing, Publisher, Stream
+
+TEXT = "one two three"
+PIECES = ["one t", "wo th", "ree"]
+
+
+class Desk:
+    """A publisher, the stream of what is printed, and who listens to both."""
+
+    def __init__(self) -> None:
+        context = zmq.Context()
+        self.listener, speaker = context.socket(zmq.PAIR), context.socket(zmq.PAIR)
+        self.listener.bind("inproc://desk")
+        speaker.connect("inproc://desk")
+        self.publisher = Publisher(speaker)
+        self.session = KernelSession(key=b"a key")
+        self.stream = Stream(self.session, self.publisher, "stdout", watchfd=False)
+        self._reader = Session(key=b"a key")  # refuses what it has heard before
+        self._context = context
+
+    def say(self, text: str) -> None:
+        """Publish a message that waits for no flush."""
+        self.session.send(self.publisher, "stream", {"name": "stdout", "text": text})
+
+    def heard(self) -> list[str]:
+        """The texts of all messages since the last call."""
+        texts = []
+        while self.listener.poll(0):
+            _, frames = self._reader.feed_identities(self.listener.recv_multipart())
+            texts.append(self._reader.deserialize(frames)["content"]["text"])
+        return texts
+
+    def close(self) -> None:
+        self.publisher.stop()  # type: ignore[no-untyped-call]
+        self._context.destroy(linger=0)
+
+
+@pytest.fixture
+def desk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
+    monkeypatch.setattr(publishing, "PIECE", 5)
+    desk = Desk()
+    yield desk
+    desk.close()
+
+
+def interrupt_at(step: int, work: Callable[[], None]) -> bool:
+    """Do some work, and raise KeyboardInterrupt before one of the steps (bytecodes) that publishing takes for it.
+
+    Returns:
+        whether there is such a step.
+    """
+    steps = count()
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        if frame.f_code.co_filename != publishing.__file__:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode" and next(steps) == step:
+            raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+def every_step(work: Callable[[], None], check: Callable[[], None]) -> int:
+    """Interrupt some work at each of its steps, and check after each.
+
+    Returns:
+        how many steps it has.
+    """
+    for step in count():
+        interrupted = interrupt_at(step, work)
+        check()
+        if not interrupted:
+            return step
+    raise AssertionError
+
+
+def test_printed_text_leaves_once(desk: Desk) -> None:
+    def work() -> None:
+        desk.stream.write(TEXT)
+        written.append(True)
+        desk.stream.flush()
+
+    def check() -> None:
+        desk.stream.flush()
+        heard = desk.heard()
+        assert heard == PIECES or not (written or heard)
+        written.clear()
+
+    written: list[bool] = []
+    assert every_step(work, check) > 100
+
+
+def test_printed_text_that_is_kept_leaves_once_and_in_its_turn(desk: Desk) -> None:
+    def check() -> None:
+        desk.stream.flush()
+        desk.say("after")
+        desk.publisher.release()
+        assert desk.heard() == ["before", *PIECES, "after"]
+        prepare()
+
+    def prepare() -> None:
+        desk.publisher.hold()
+        desk.say("before")
+        desk.stream.write(TEXT)
+
+    prepare()
+    assert every_step(desk.stream.flush, check) > 100
+
+
+def test_kept_messages_leave_once(desk: Desk) -> None:
+    def check() -> None:
+        desk.publisher.release()
+        assert desk.heard() == ["1", "2", "3"]
+        prepare()
+
+    def prepare() -> None:
+        desk.publisher.hold()
+        for text in "123":
+            desk.say(text)
+
+    prepare()
+    assert every_step(desk.publisher.release, check) > 50
+
+
+def test_a_message_that_is_sent_again_leaves_once(desk: Desk) -> None:
+    message = Outgoing(desk.session.serialize(desk.session.msg("stream", {"text": "once"})))
+    for _ in range(2):
+        desk.publisher.publish(message)
+    assert desk.heard() == ["once"]
+
+
+def test_what_a_handler_prints_meanwhile_leaves_once(desk: Desk) -> None:
+    """A handler that only prints: at each step, with a flush of its own."""
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        if frame.f_code.co_filename != publishing.__file__:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode" and next(steps) == step:
+            sys.settrace(None)
+            desk.stream.write("!")
+            desk.stream.flush()
+        return trace
+
+    for step in count():
+        steps = count()
+        desk.stream.write(TEXT)
+        sys.settrace(trace)
+        try:
+            desk.stream.flush()
+        finally:
+            handled = sys.gettrace() is None
+            sys.settrace(None)
+        desk.stream.flush()
+        heard = desk.heard()
+        assert "".join(heard).replace("!", "") == TEXT
+        assert "".join(heard).count("!") == handled
+        if not handled:
+            assert step > 100
+            return

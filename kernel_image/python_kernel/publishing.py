@@ -176,7 +176,11 @@ class Publisher(IOPubThread):
     def publish(self, message: Outgoing) -> None:
         """Send a message to iopub, or keep it."""
         with self.sending:
-            self.post(lambda outgoing: outgoing.send(self.socket), message)
+            self.post(self._send, message)
+
+    def _send(self, message: Outgoing) -> None:
+        if not self.closed:  # nobody is there to hear what a kernel that ends prints
+            message.send(self.socket)
 
     def _is_master_process(self) -> bool:
         return not Process.forked
@@ -204,10 +208,10 @@ class Publisher(IOPubThread):
             self._really_send(msg, *args, **options)
 
     def _really_send(self, msg: Sequence[Any], *args: Any, **options: Any) -> None:
-        if self.closed or Process.forked:
+        if Process.forked:
             super()._really_send(msg, *args, **options)
-            return
-        self.publish(Outgoing(msg))
+        else:
+            self.publish(Outgoing(msg))
 
 
 class Piece:

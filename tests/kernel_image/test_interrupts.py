@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import count
 from types import FrameType
 from typing import Any
@@ -58,43 +59,49 @@ def desk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
     desk.close()
 
 
-def interrupt_at(step: int, work: Callable[[], None]) -> bool:
-    """Do some work, and raise KeyboardInterrupt before one of the steps (bytecodes) that publishing takes for it.
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def disturb(step: int, work: Callable[[], None], handler: Callable[[], None]) -> bool:
+    """Do some work, and have a handler run before one of the steps (bytecodes) that publishing takes for it.
 
     Returns:
         whether there is such a step.
     """
     steps = count()
+    disturbed = False
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal disturbed
         if frame.f_code.co_filename != publishing.__file__:
             return None
         frame.f_trace_opcodes = True
         if event == "opcode" and next(steps) == step:
-            raise KeyboardInterrupt
+            disturbed = True
+            handler()
         return trace
 
     before = sys.gettrace()
     sys.settrace(trace)
     try:
-        work()
-    except KeyboardInterrupt:
-        return True
+        with suppress(KeyboardInterrupt):
+            work()
     finally:
         sys.settrace(before)
-    return False
+    return disturbed
 
 
-def every_step(work: Callable[[], None], check: Callable[[], None]) -> int:
-    """Interrupt some work at each of its steps, and check after each.
+def at_every_step(work: Callable[[], None], check: Callable[[], None], handler: Callable[[], None] = interrupt) -> int:
+    """Disturb some work at each of its steps, and check after each.
 
     Returns:
         how many steps it has.
     """
     for step in count():
-        interrupted = interrupt_at(step, work)
+        disturbed = disturb(step, work, handler)
         check()
-        if not interrupted:
+        if not disturbed:
             return step
     raise AssertionError
 
@@ -112,7 +119,7 @@ def test_printed_text_leaves_once(desk: Desk) -> None:
         written.clear()
 
     written: list[bool] = []
-    assert every_step(work, check) > 100
+    assert at_every_step(work, check) > 100
 
 
 def test_printed_text_that_is_kept_leaves_once_and_in_its_turn(desk: Desk) -> None:
@@ -129,7 +136,7 @@ def test_printed_text_that_is_kept_leaves_once_and_in_its_turn(desk: Desk) -> No
         desk.stream.write(TEXT)
 
     prepare()
-    assert every_step(desk.stream.flush, check) > 100
+    assert at_every_step(desk.stream.flush, check) > 100
 
 
 def test_kept_messages_leave_once(desk: Desk) -> None:
@@ -144,7 +151,7 @@ def test_kept_messages_leave_once(desk: Desk) -> None:
             desk.say(text)
 
     prepare()
-    assert every_step(desk.publisher.release, check) > 50
+    assert at_every_step(desk.publisher.release, check) > 50
 
 
 def test_a_message_that_is_sent_again_leaves_once(desk: Desk) -> None:
@@ -155,31 +162,27 @@ def test_a_message_that_is_sent_again_leaves_once(desk: Desk) -> None:
 
 
 def test_what_a_handler_prints_meanwhile_leaves_once(desk: Desk) -> None:
-    """A handler that only prints: at each step, with a flush of its own."""
-
-    def trace(frame: FrameType, event: str, _: Any) -> Any:
-        if frame.f_code.co_filename != publishing.__file__:
-            return None
-        frame.f_trace_opcodes = True
-        if event == "opcode" and next(steps) == step:
-            sys.settrace(None)
-            desk.stream.write("!")
-            desk.stream.flush()
-        return trace
-
-    for step in count():
-        steps = count()
-        desk.stream.write(TEXT)
-        sys.settrace(trace)
-        try:
-            desk.stream.flush()
-        finally:
-            handled = sys.gettrace() is None
-            sys.settrace(None)
+    def prints() -> None:
+        desk.stream.write("!")
         desk.stream.flush()
-        heard = desk.heard()
-        assert "".join(heard).replace("!", "") == TEXT
-        assert "".join(heard).count("!") == handled
-        if not handled:
-            assert step > 100
-            return
+        printed.append("!")
+
+    def check() -> None:
+        desk.stream.flush()
+        heard = "".join(desk.heard())
+        assert heard.replace("!", "") == TEXT
+        assert heard.count("!") == len(printed)
+        printed.clear()
+        desk.stream.write(TEXT)
+
+    printed: list[str] = []
+    desk.stream.write(TEXT)
+    assert at_every_step(desk.stream.flush, check, prints) > 100
+
+
+def test_what_is_said_when_the_publisher_is_closed_is_left_out(desk: Desk) -> None:
+    desk.stream.write(TEXT)
+    desk.publisher.close()  # type: ignore[no-untyped-call]
+    desk.say("late")
+    desk.stream.flush()
+    assert desk.heard() == []

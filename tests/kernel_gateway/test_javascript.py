@@ -133,7 +133,7 @@ def test_a_megabyte_at_once_is_all_there(gateway: Gateway, script: str) -> None:
     [
         pytest.param("", marks=pytest.mark.full),
         pytest.param("; throw new Error('no')", marks=pytest.mark.gate),
-        "; Deno.jupyter.html`<b>1</b>`",
+        pytest.param("; Deno.jupyter.html`<b>1</b>`", marks=pytest.mark.full),
     ],
 )
 def test_ten_megabytes_at_once_are_all_there(gateway: Gateway, script: str, behind: str) -> None:
@@ -163,6 +163,7 @@ def test_a_large_result_is_all_there(gateway: Gateway, script: str) -> None:
         assert (reply["status"], reply["truncated"]) == ("ok", False)
 
 
+@pytest.mark.full
 def test_lines_that_come_faster_than_they_leave_end_no_kernel(gateway: Gateway, script: str) -> None:
     reply = gateway.execute(script, "let kept = 1; for (;;) console.log('x'.repeat(999))", timeout=3)
     assert (reply["status"], reply["state"]) == ("timeout", "preserved")
@@ -182,6 +183,7 @@ def test_what_the_console_can_do_it_does(gateway: Gateway, script: str) -> None:
 
 
 @process_only
+@pytest.mark.full
 def test_what_is_too_large_is_not_left_out_silently(gateway: Gateway, script: str) -> None:
     reply = gateway.execute(script, "console.log('x'.repeat(2e7))", timeout=60)
     assert (reply["status"], reply["truncated"], len(text_of(reply))) == ("ok", True, 10 * 1024**2)
@@ -239,6 +241,7 @@ def test_a_cell_that_waits_for_ever_loses_its_kernel(gateway: Gateway, script: s
     assert (after["state"], text_of(after)) == ("lost", '"undefined"')
 
 
+@pytest.mark.full
 async def test_an_interrupt_kills_no_kernel(gateway: Gateway, script: str) -> None:
     """It waits for what cannot be interrupted: left to itself, Deno would end at the signal that comes after 2 s."""
     gateway.execute(script, "let kept = 1")

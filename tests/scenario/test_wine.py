@@ -99,7 +99,6 @@ def test_a_variable_is_still_there_ten_calls_later(replies: dict[str, dict[str, 
     assert text_of(replies[REMEMBER]) == text_of(replies[FIT])
 
 
-@pytest.mark.gate
 @pytest.mark.engine
 def test_the_exported_notebook_gives_the_same_when_run_again(
     gateway: Gateway,

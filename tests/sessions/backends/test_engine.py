@@ -33,6 +33,7 @@ from sessions.tasks import spawn
 from tests.fakes import PYTHON, until
 from tests.faults.pretence import TOOL_SAYS, Pretence, pretence
 from tests.faults.proxy import Fault, Proxy, proxy
+from tests.tiers import some
 
 #: as little as a test can wait for
 BRIEF = 0.6
@@ -501,7 +502,7 @@ async def test_an_end_that_the_events_do_not_tell_is_found(
         await handle.gone.wait()
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", some(FAULTS, gate=2))
 async def test_what_runs_is_not_taken_for_ended_by_an_engine_that_fails(
     faulty: Proxy, handle: Ended, fault: Fault, changes: list[bool]
 ) -> None:
@@ -523,7 +524,7 @@ async def test_a_refusal_to_tell_is_not_taken_for_events(faulty: Proxy, handle: 
     assert not handle.gone.is_set()
 
 
-@pytest.mark.parametrize("fault", [None, *FAULTS])
+@pytest.mark.parametrize("fault", some([None, *FAULTS], gate=3))
 async def test_no_connection_outlives_the_watch(
     faulty: Proxy, monkeypatch: pytest.MonkeyPatch, fault: Fault | None
 ) -> None:

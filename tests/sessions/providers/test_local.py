@@ -17,6 +17,7 @@ from sessions.providers.children import MARK
 from sessions.providers.local import Local
 from tests.sessions.providers.contract import *  # noqa: F403 - the suite
 from tests.sessions.providers.contract import Case, instance, run, value
+from tests.tiers import some
 
 
 async def left() -> int:
@@ -107,7 +108,7 @@ async def test_the_environment_is_made_anew(provider: Local, monkeypatch: pytest
     ],
     ids=["child", "group", "session", "double fork", "no environment"],
 )
-@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("late", some([False, True], gate=1))
 async def test_what_a_program_has_started_ends_with_it(provider: Local, start: str, *, late: bool) -> None:
     seconds = f"{os.getpid()}{int(time.monotonic() * 1000) % 10**6}"
     code = f"""

@@ -18,7 +18,7 @@ from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 from tornado.web import Application, RequestHandler
 
-from kernel_gateway import auth, logs, tls
+from kernel_gateway import auth, logs
 from kernel_gateway.config import Settings
 from kernel_gateway.dialects import DIALECTS
 from kernel_gateway.handlers import MAX_BODY, BaseHandler, Gateway, NotFoundHandler
@@ -31,9 +31,7 @@ from kernel_gateway.metrics import Metrics
 from kernel_gateway.origins import Origins
 from sessions import providers
 from sessions.audit import Audit
-from sessions.backends import docker
 from sessions.backends.base import KERNEL_IMAGE, Backend, Finding
-from sessions.backends.docker import DockerBackend, DockerSettings, engine_answers
 from sessions.backends.process import ProcessBackend
 from sessions.culler import Culler
 from sessions.execution import Patience
@@ -79,9 +77,11 @@ def make_backend(settings: Settings, instance: str) -> Backend:
     """The backend that the settings ask for; `auto` takes the strongest that is there."""
     if settings.isolation == "process":
         return ProcessBackend()
-    if settings.isolation == "auto" and settings.loopback and not engine_answers():
+    from sessions.backends import docker  # noqa: PLC0415 - the engine's client takes a tenth of a start
+
+    if settings.isolation == "auto" and settings.loopback and not docker.engine_answers():
         return ProcessBackend()
-    return DockerBackend(DockerSettings(settings.runtime, settings.image, settings.network, instance))
+    return docker.DockerBackend(docker.DockerSettings(settings.runtime, settings.image, settings.network, instance))
 
 
 def examine(settings: Settings) -> Iterator[Finding]:
@@ -89,7 +89,9 @@ def examine(settings: Settings) -> Iterator[Finding]:
     if settings.isolation == "process":
         yield Finding("isolation", None, detail=ProcessBackend.isolation)
         return
-    yield from docker.examine(DockerSettings(settings.runtime, settings.image, settings.network, "doctor"))
+    from sessions.backends import docker  # noqa: PLC0415 - as above
+
+    yield from docker.examine(docker.DockerSettings(settings.runtime, settings.image, settings.network, "doctor"))
 
 
 class Service:
@@ -207,12 +209,16 @@ class Service:
         return frozenset(hosts | {*LOOPBACK_NAMES, self.settings.host} if self.settings.loopback else hosts)
 
     def _tls(self) -> ssl.SSLContext | None:
+        if not (self.settings.tls or self.settings.tls_certificate):
+            return None
+        from kernel_gateway import tls  # noqa: PLC0415 - certificates take a twentieth of a start
+
         self.certificate = self.settings.tls_certificate
-        if self.certificate is None and self.settings.tls:
+        if self.certificate is None:
             self.certificate = tls.own_certificate(
                 self.state_dir, self._hosts() | {*LOOPBACK_NAMES, self.settings.host}
             )
-        return tls.context(self.certificate) if self.certificate else None
+        return tls.context(self.certificate)
 
     async def start(self) -> Self:
         """Listen, prove the sandbox, and begin to keep kernels warm.

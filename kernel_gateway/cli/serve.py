@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import resource
 import signal
 import sys
@@ -46,6 +47,7 @@ async def _serve(service: Service) -> None:
         loop.add_signal_handler(number, signals.put_nowait, number)
     try:
         await service.start()
+        gc.freeze()  # what was loaded stays for good: no collection, and not the end, need look through it again
         print(banner(service), flush=True)
         await signals.get()
         waiting = {spawn(service.drain(), "drain"), spawn(signals.get(), "second signal")}

@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Mapping
 from types import ModuleType
 from typing import Any, TypeVar
 
-import httpx
 import structlog
 
 from sessions.errors import (
@@ -44,11 +43,11 @@ CALL = 20.0
 NO_SANDBOX = "no-such-sandbox"
 #: what a status of the service means
 FAILURES: Mapping[int, tuple[type[SessionError], str]] = {
-    httpx.codes.BAD_REQUEST: (InvalidRequest, "The service refuses the request."),
-    httpx.codes.UNAUTHORIZED: (NotInitialized, "The service does not accept the access key."),
-    httpx.codes.FORBIDDEN: (NotInitialized, "The service does not accept the access key."),
-    httpx.codes.NOT_FOUND: (SandboxNotFound, "The service does not know the sandbox or its template."),
-    httpx.codes.TOO_MANY_REQUESTS: (QuotaExceeded, "The service takes no more requests at present."),
+    400: (InvalidRequest, "The service refuses the request."),
+    401: (NotInitialized, "The service does not accept the access key."),
+    403: (NotInitialized, "The service does not accept the access key."),
+    404: (SandboxNotFound, "The service does not know the sandbox or its template."),
+    429: (QuotaExceeded, "The service takes no more requests at present."),
 }
 
 

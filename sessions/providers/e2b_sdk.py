@@ -13,8 +13,6 @@ from dataclasses import replace
 from types import ModuleType
 from typing import Any, TypeVar
 
-import httpx
-
 from sessions.errors import (
     BackendUnavailable,
     ConnectionFailed,
@@ -29,6 +27,9 @@ from sessions.providers.results import ended, plain
 from sessions.providers.wrapping import Wrapped
 
 T = TypeVar("T")
+
+#: the status with which the service says that there is no such sandbox or template
+NOT_FOUND = 404
 
 #: what is shown and can be a file
 IMAGES: Mapping[str, str] = {"png": "image/png", "jpeg": "image/jpeg", "svg": "image/svg+xml", "pdf": "application/pdf"}
@@ -63,11 +64,13 @@ async def asked(sdk: ModuleType, call: Awaitable[T]) -> T:
     Raises:
         SessionError: the service does not, or refuses. What it says is left out: it may name keys.
     """
+    import httpx  # noqa: PLC0415 - the SDK has loaded it; a gateway with another provider starts without
+
     try:
         return await call
     except (sdk.SandboxException, sdk.AuthenticationException, sdk.ServiceBusyException) as error:
         kinds = {kind.__name__ for kind in type(error).__mro__}
-        if getattr(error, "status_code", None) == httpx.codes.NOT_FOUND:
+        if getattr(error, "status_code", None) == NOT_FOUND:
             kinds.add("NotFoundException")
         raise next(kind(why) for name, kind, why in FAILURES if name in kinds) from None
     except (httpx.HTTPError, OSError, ValueError) as error:

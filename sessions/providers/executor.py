@@ -25,18 +25,14 @@ from sessions.errors import (
     SessionError,
 )
 from sessions.oneshot import Artifact, Ending, Outcome, Program, Returned
+from sessions.providers.forwarding import FORWARDED, LANGUAGES
 from sessions.providers.results import timed_out
 from sessions.providers.wrapping import passed_on
 
-#: how its protocol calls languages
-LANGUAGES = {"python": "python", "javascript": "nodejs"}
 #: seconds: for a connection to be made, for an answer about health, and for the way of an answer beside its program
 CONNECT, HEALTH, WAY = 5.0, 5.0, 3.0
 #: seconds before the first repetition; twice as many before each further one
 PAUSE = 0.2
-
-#: tells a gateway over there to run the program itself: passed on once more, it could come round for ever
-FORWARDED = "X-Kernel-Gateway-Forwarded"
 
 #: a policy has refused the program
 UNSAFE = "Code is unsafe"

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from sessions.errors import InvalidRequest, NotInitialized, SandboxNotFound
 from sessions.oneshot import Program, Runner
 from sessions.providers.base import Config, ExecutionResult, Field, InstanceId, SandboxInstance, Schema
-from sessions.providers.executor import LANGUAGES, Executor
+from sessions.providers.forwarding import LANGUAGES
 from sessions.providers.results import told
 from sessions.providers.schema import accepted, is_url, supported
+
+if TYPE_CHECKING:
+    from sessions.providers.executor import Executor
 
 MEMORY: Mapping[str, int] = {"128m": 128 * 2**20, "256m": 256 * 2**20, "512m": 512 * 2**20, "1g": 2**30}
 
@@ -78,6 +81,8 @@ class SelfManaged:
         await self.close()
         self._config = complete
         if complete["endpoint"]:
+            from sessions.providers.executor import Executor  # noqa: PLC0415 - HTTP clients take a tenth of a start
+
             self._executor = Executor(complete["endpoint"], complete["api_key"], complete["max_retries"])
         return await self.health_check()
 

@@ -124,6 +124,25 @@ def test_settings_that_are_none_end_with_2_and_say_which(arguments: list[str], w
     assert not (tmp_path / "state").exists()
 
 
+#: libraries that take a good part of a start's time, and what loads them when they are needed
+HEAVY = {
+    "docker": "sessions.backends.docker",
+    "httpx": "sessions.providers.executor",
+    "cryptography.x509": "kernel_gateway.tls",
+}
+
+
+def loaded(*modules: str) -> list[str]:
+    """Those of them that a command has loaded with these modules."""
+    code = f"import sys, {', '.join(modules)}; print(*sorted({set(HEAVY)} & sys.modules.keys()))"
+    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+
+
+def test_a_start_loads_no_library_that_it_may_not_need() -> None:
+    assert loaded("kernel_gateway.cli.serve") == []
+    assert loaded("kernel_gateway.cli.serve", *HEAVY.values()) == sorted(HEAVY)
+
+
 def test_a_variable_that_is_none_ends_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERNEL_GATEWAY_PORT", "http")
     ended = command("serve")

@@ -23,7 +23,7 @@ from kernel_gateway.cli import exec_json
 from kernel_gateway.config import Client, Settings
 from sessions.oneshot import Ending, Outcome, Returned
 from sessions.providers import PROVIDERS
-from sessions.providers.executor import FORWARDED
+from sessions.providers.forwarding import FORWARDED
 from sessions.providers.self_managed import SCHEMA
 from sessions.providers.store import ProviderStore
 from sessions.records import Begin, End

@@ -16,7 +16,7 @@ from kernel_gateway.dialects.ragflow.models import Body, Execute, Run, problem, 
 from kernel_gateway.handlers import Dialect, Gateway, JsonHandler, Route
 from sessions.errors import InvalidRequest, SessionError
 from sessions.oneshot import Program
-from sessions.providers.executor import FORWARDED
+from sessions.providers.forwarding import FORWARDED
 
 
 class RunHandler(JsonHandler):

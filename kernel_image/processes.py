@@ -165,17 +165,25 @@ def _kill(request: dict[str, Any], _stdin: BinaryIO, _stdout: BinaryIO) -> dict[
     if pid == 1:
         return {"error": "denied"}  # the launcher, with which the sandbox would end
     try:
-        os.kill(pid, signal.SIGTERM)
-        deadline = time.monotonic() + GRACE
-        while _is_there(pid) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        if _is_there(pid):
-            os.kill(pid, signal.SIGKILL)
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            os.kill(pid, number)
+            if _is_gone_within(GRACE, pid):
+                break
     except ProcessLookupError:
         pass  # that is what was asked for
     except PermissionError:
         return {"error": "denied"}
     return {}
+
+
+def _is_gone_within(seconds: float, pid: int) -> bool:
+    """Wait for the end of a process, which takes a moment on a busy machine, also when it was killed."""
+    deadline = time.monotonic() + seconds
+    while _is_there(pid):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
 
 
 def _is_there(pid: int) -> bool:

@@ -670,7 +670,9 @@ async def test_who_leaves_a_program_ends_it(world: World, sandbox: Sandbox) -> N
     assert len(await _programs(world, sandbox)) > 0
     running.cancel()
     await asyncio.wait({running})
-    assert await _programs(world, sandbox) == []
+    async with asyncio.timeout(60):  # what was killed is still there for a moment when the machine is busy
+        while await _programs(world, sandbox):  # noqa: ASYNC110 - nobody tells of it
+            await asyncio.sleep(0.01)
 
 
 async def _programs(world: World, sandbox: Sandbox) -> list[Process]:

@@ -1,4 +1,4 @@
-# Two commands are enough: `make serve` and `make test`. Both set up what they need.
+# Two commands are enough: `make serve` and `make test`. Both install the tools that they need.
 .DEFAULT_GOAL := help
 .PHONY: help setup engine browser promtool sdks image tools serve lint test test-all bench readme clean machine compose-images
 
@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PYTHON ?= python3
 SETUP := $(VENV)/.setup
 SDKS := agentrun agentrun-early
-# Or each gateway and each worker of the tests compiles all of the project anew.
+# Otherwise each gateway and each worker of the tests would compile the whole project again.
 unexport PYTHONDONTWRITEBYTECODE
 HAVE_DOCKER = docker version >/dev/null 2>&1
 
@@ -57,22 +57,22 @@ sdks: $(addprefix .venv-,$(addsuffix /.setup,$(SDKS))) ## make an environment fo
 tools: ## set up all that tests need, side by side (Debian, root)
 	@$(MAKE) --no-print-directory --jobs=4 setup sdks compose-images
 
-machine: # one after the other, because apt takes one at a time; the image is built beside the last two
+machine: # one after the other, because apt allows one run at a time; the image is built beside the last two
 	@tests/engine/setup.sh --compose
 	@kernel_image/build.sh & image=$$!; tests/clients/setup.sh && tests/kernel_gateway/monitoring/setup.sh && wait $$image
 
 compose-images: setup machine
 	@$(BIN)/python -m tests.compose
 
-# What shares a gateway stays with one worker (tests/tiers.py). What is ignored loads agents' libraries for seconds in
-# each worker, and has no test in the gate.
-# Three workers keep two processors busy; a fourth makes nothing faster.
+# Tests that share a gateway stay with one worker (tests/tiers.py). The ignored files load agents' libraries for seconds
+# in each worker, and have no test in the gate.
+# Three workers keep two processors busy; a fourth does not make the run faster.
 GATE = $(BIN)/pytest --numprocesses=3 --dist=loadfile --no-loadscope-reorder \
   --ignore=tests/clients/test_autogen.py --ignore=tests/clients/test_smolagents.py
 NO_TESTS := 5
 
 test: tools ## the gate, in about ten minutes: real engine, real gVisor, real browser, real clients (Debian, root)
-	@# What needs no engine is full of short times and never run again, so containers and pages do not run beside it.
+	@# Tests without an engine use short times and are never run again, so no containers or pages run beside them.
 	$(GATE) -m "gate and not full and not engine and not browser" $(FLAGS) || [ $$? = $(NO_TESTS) ]
 	$(GATE) -m "gate and not full and (engine or browser)" $(FLAGS) || [ $$? = $(NO_TESTS) ]
 

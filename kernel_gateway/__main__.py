@@ -1,4 +1,4 @@
-"""`kernel-gateway`, and `python -m kernel_gateway`."""
+"""Entry point of `kernel-gateway` and `python -m kernel_gateway`."""
 
 from __future__ import annotations
 

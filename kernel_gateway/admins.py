@@ -1,4 +1,4 @@
-"""Whatever only an admin may do, in any dialect."""
+"""Base class of the handlers that only an admin may use, in any dialect."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from kernel_gateway.keystore import Role
 
 
 class AdminHandler(JsonHandler):
-    """What only an admin may do."""
+    """A handler that only an admin may use."""
 
     def prepare(self) -> None:
-        """Refuse everybody else."""
+        """Refuse callers without the role admin."""
         super().prepare()
-        if not self.gateway.origins.asks(self.request) and self.caller.role is not Role.ADMIN:
+        if not self.gateway.origins.is_preflight(self.request) and self.caller.role is not Role.ADMIN:
             raise Forbidden

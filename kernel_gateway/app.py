@@ -1,4 +1,4 @@
-"""The composition root: settings → backend → pool → registry → dialects → server. Only here all of them are known."""
+"""The composition root: settings → backend → pool → registry → dialects → server. Only this module knows them all."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from tornado.web import Application, RequestHandler
 from kernel_gateway import auth, logs
 from kernel_gateway.config import Settings
 from kernel_gateway.dialects import DIALECTS
+from kernel_gateway.dialects.agentrun.models import DEFAULT_TEMPLATE
 from kernel_gateway.handlers import MAX_BODY, BaseHandler, Gateway, NotFoundHandler
 from kernel_gateway.hosts import PlainHosts
 from kernel_gateway.itself import leads_here
@@ -30,41 +31,42 @@ from kernel_gateway.looplag import LoopLag
 from kernel_gateway.metrics import Metrics
 from kernel_gateway.origins import Origins
 from sessions import providers
-from sessions.audit import Audit
 from sessions.backends.base import KERNEL_IMAGE, Backend, Finding
 from sessions.backends.process import ProcessBackend
 from sessions.culler import Culler
-from sessions.execution import Patience
+from sessions.kernels.pool import Pool
+from sessions.kernels.readiness import Readiness
+from sessions.kernels.starts import Starts
+from sessions.kernels.warm import PoolSettings
 from sessions.kernelspecs import KernelSpecs
-from sessions.ledger import Ledger
 from sessions.models import SessionSpec
-from sessions.pool import Pool, Stock
+from sessions.programs.runs import ProgramRunner
 from sessions.providers.manager import ProviderManager, Rules
-from sessions.providers.settings import Premises, ProviderSettings
+from sessions.providers.settings import Deployment, ProviderSettings
 from sessions.providers.store import ProviderStore
-from sessions.quotas import Quotas
-from sessions.readiness import Readiness
 from sessions.recovery import Recovery
 from sessions.registry import Registry
-from sessions.runs import OneShot
 from sessions.sandboxes import Sandboxes
-from sessions.starts import Starts
-from sessions.surroundings import Surroundings
-from sessions.tasks import going_on, spawn
-from sessions.templates import Templates
+from sessions.services import SessionServices
+from sessions.store.audit import Audit
+from sessions.store.ledger import Ledger
+from sessions.store.templates import Templates
+from sessions.tasks import log_failure, spawn
+from sessions.tenants.quotas import Quotas
+from sessions.timeouts import Timeouts
 
 log = structlog.get_logger()
 
-#: seconds between two looks of the culler, and of the pool
+#: seconds between two rounds of the culler, and of the pool
 CULL_INTERVAL = 5.0
-#: seconds between two looks for records of the audit that are too old
+#: seconds between two deletions of old records of the audit
 CUT_INTERVAL = 600.0
 DAY = 86400.0
 #: seconds for cells to end that were interrupted because the gateway is stopped
 INTERRUPTED = 5.0
-#: kernels that may start at a time: half of a start is computing, half the engine's; more at once end hardly sooner
+#: kernels that may start at a time: half of a start is computing, half is the engine's work; more gain hardly any time
 STARTS_AT_ONCE = 2 * (os.cpu_count() or 1)
-#: a part of the gateway's end; what it returns is awaited if it can be
+#: one step of the gateway's end; an awaitable result is awaited
 Step = Callable[[], object]
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
@@ -74,7 +76,7 @@ class AlreadyRunning(Exception):
 
 
 def make_backend(settings: Settings, instance: str) -> Backend:
-    """The backend that the settings ask for; `auto` takes the strongest that is there."""
+    """Make the backend that the settings ask for; `auto` means the strongest one available."""
     if settings.isolation == "process":
         return ProcessBackend()
     from sessions.backends import docker  # noqa: PLC0415 - the engine's client takes a tenth of a start
@@ -85,7 +87,7 @@ def make_backend(settings: Settings, instance: str) -> Backend:
 
 
 def examine(settings: Settings) -> Iterator[Finding]:
-    """Look at what the settings' isolation needs. Containers it needs for that are labelled as nobody's."""
+    """Check what the settings' isolation needs. Containers of this check have the instance label `doctor`."""
     if settings.isolation == "process":
         yield Finding("isolation", None, detail=ProcessBackend.isolation)
         return
@@ -98,10 +100,10 @@ class Service:
     """One running gateway."""
 
     def __init__(self, settings: Settings) -> None:
-        """Put the parts together; nothing is started yet.
+        """Build all parts and start none of them.
 
         Raises:
-            AlreadyRunning: another gateway uses this state directory.
+            AlreadyRunning: when another gateway uses this state directory.
         """
         self.settings = settings
         self.state_dir = settings.state_dir.expanduser()
@@ -113,52 +115,52 @@ class Service:
         self.readiness = Readiness(self.backend)
         starts = Starts(self.backend, self.readiness, STARTS_AT_ONCE, self.metrics.pool.started)
         self.metrics.pool.waiting.set_function(lambda: starts.waiting)
-        stock = Stock(settings.limits, settings.pool_size, settings.pool_max)
+        stock = PoolSettings(settings.limits, settings.pool_size, settings.pool_max)
         self.pool = Pool(self.backend, starts, stock, time.monotonic, self.metrics.pool)
         self.quotas = Quotas(settings.tenant_limits, time.monotonic, settings.max_concurrent)
         self.audit = Audit(self.state_dir / "audit.db")
         self.ledger = Ledger(self.state_dir / "ledger.db")
         self.journal = Journal(self.audit, self.quotas, self.metrics, settings.code_policy)
         self.journal.remember(settings.quota_window)
-        around = Surroundings(
+        services = SessionServices(
             kernels=self.pool,
             quotas=self.quotas,
             clock=time.monotonic,
-            witness=self.journal,
+            journal=self.journal,
             ledger=self.ledger,
-            patience=Patience(),
+            timeouts=Timeouts(),
         )
         defaults = SessionSpec(
             limits=settings.limits,
             idle_timeout=settings.idle_timeout,
             max_execute_timeout=settings.max_execute_timeout,
         )
-        self.registry = Registry(self.specs, defaults, around)
-        self.runner = OneShot(self.registry, self.specs, settings.execute_timeout)
-        self.sandboxes = Sandboxes(self.registry, around)
+        self.registry = Registry(self.specs, defaults, services)
+        self.runner = ProgramRunner(self.registry, self.specs, settings.execute_timeout)
+        self.sandboxes = Sandboxes(self.registry, services)
         self.readiness.first = Recovery(self.backend, self.registry, self.sandboxes, self.audit.interrupted)
-        self.templates = Templates(self.state_dir / "templates.db")
+        self.templates = Templates(self.state_dir / "templates.db", DEFAULT_TEMPLATE)
         self.keystore = KeyStore(self.state_dir)
         self.provider_store = ProviderStore(self.state_dir, settings.secrets_key_file)
         makers = providers.makers(self.runner)
         rules = Rules(
             fallback=settings.fallback_provider, production=not settings.loopback, timeout=settings.execute_timeout
         )
-        self.providers = ProviderManager(self.provider_store, makers, rules, own=self.runner, around=around)
-        premises = Premises(not settings.loopback, lambda url: leads_here(url, self.port))
-        self.provider_settings = ProviderSettings(self.provider_store, makers, premises)
+        self.providers = ProviderManager(self.provider_store, makers, rules, own=self.runner, services=services)
+        deployment = Deployment(not settings.loopback, lambda url: leads_here(url, self.port))
+        self.provider_settings = ProviderSettings(self.provider_store, makers, deployment)
         #: the key made for this start, and its file; None when the settings bring keys
         self.local_key: tuple[str, Path] | None = None
         self.port = settings.port
         self._server: HTTPServer | None = None
-        #: the certificate that clients see; None without TLS
+        #: file of the certificate that clients see; None without TLS
         self.certificate: Path | None = None
         self._background: list[asyncio.Task[NoReturn]] = []
 
     def _request_ended(self, handler: RequestHandler) -> None:
-        """Called by tornado for every answer."""
+        """Log and count a request; tornado calls this for every answer."""
         if not isinstance(handler, BaseHandler):
-            raise TypeError("a handler that is none of ours")
+            raise TypeError("the handler is no BaseHandler")
         logs.request_ended(handler)
         self.metrics.request_ended(
             handler.dialect, handler.request.method, handler.get_status(), handler.request.request_time()
@@ -180,7 +182,7 @@ class Service:
                 self.settings.access_keys,
                 self.keystore,
                 self.settings.admin_key,
-                trusts_neighbours=self._trusts_neighbours(),
+                trusts_local_clients=self._trusts_local_clients(),
             ),
             self.keystore,
             self.audit,
@@ -196,15 +198,15 @@ class Service:
             self.runner,
         )
 
-    def _trusts_neighbours(self) -> bool:
-        """Whether who is on this machine may need no key: nobody was given one, and what runs is kept in.
+    def _trusts_local_clients(self) -> bool:
+        """Return whether clients on this machine may need no key: no keys are set, and code runs isolated.
 
-        Where keys were given there may be a proxy on this machine, and whoever comes through it looks like a neighbour.
+        With keys there may be a proxy on this machine, and remote clients behind it would look like local ones.
         """
         return not self.settings.keys and not self.settings.access_keys and self.backend.name != "process"
 
     def _hosts(self) -> frozenset[str]:
-        """The names it answers to; empty: all."""
+        """Return the host names that the gateway answers to; empty: all."""
         hosts = {name.lower() for name in self.settings.allowed_hosts}
         return frozenset(hosts | {*LOOPBACK_NAMES, self.settings.host} if self.settings.loopback else hosts)
 
@@ -223,11 +225,11 @@ class Service:
     async def start(self) -> Self:
         """Listen, prove the sandbox, and begin to keep kernels warm.
 
-        A sandbox that is not ready does not keep the gateway from listening: `/readyz` and every call that needs
-        a kernel say what is missing, and it is tried again.
+        The gateway also listens while the sandbox is not ready: `/readyz` and every request that needs a kernel report
+        what is missing, and the proof is repeated.
 
         Raises:
-            OSError: the address cannot be listened on, or the certificate cannot be used.
+            OSError: when the gateway cannot listen on the address, or cannot use the certificate.
         """
         gateway = self._gateway()
         application = Application(
@@ -268,9 +270,9 @@ class Service:
         return self
 
     async def drain(self) -> None:
-        """Begin nothing new, and let what runs end; it is interrupted when that takes too long.
+        """Refuse new cells and wait for the running ones; interrupt them when that takes too long.
 
-        Who is cancelled here has lost patience, and may go on with `stop`.
+        A caller that cancels this, to wait no longer, may continue with `stop`.
         """
         self.journal.close()
         self.readiness.close()
@@ -281,16 +283,16 @@ class Service:
             await self.journal.quiet(INTERRUPTED)
 
     async def stop(self) -> None:
-        """Take no more requests, end all sessions or leave them to the next gateway, and free everything.
+        """Accept no more requests, end all sessions or leave them to the next gateway, and free everything.
 
-        Each step is taken, whatever becomes of those before it; what fails is logged.
+        All steps run, also after one that fails; failures are logged.
         """
         async with AsyncExitStack() as stack:
-            for step in reversed([*self._last_steps()]):  # a stack is left from its top down
+            for step in reversed([*self._last_steps()]):  # a stack runs its last callback first
                 stack.push_async_callback(_take, step)
 
     def _last_steps(self) -> Iterator[Step]:
-        """What is done in the end, first things first."""
+        """Yield the steps of the gateway's end in order."""
         yield self.readiness.close
         yield from (task.cancel for task in self._background)
         if self._server is not None:
@@ -311,14 +313,14 @@ class Service:
 
 
 async def _take(step: Step) -> None:
-    with going_on("end of the gateway"):
+    with log_failure("end of the gateway"):
         outcome = step()
         if isinstance(outcome, Awaitable):
             await outcome
 
 
 def _locked(state_dir: Path) -> IO[str]:
-    """Hold the state directory for this process; the lock goes with the process, however it ends."""
+    """Lock the state directory for this process; the lock ends with the process, however that ends."""
     file = (state_dir / "lock").open("a")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -329,7 +331,7 @@ def _locked(state_dir: Path) -> IO[str]:
 
 
 def _instance(state_dir: Path) -> str:
-    """This installation's id: it tells its own containers from those of others, over restarts."""
+    """Return this installation's id, which marks its containers, also across restarts."""
     path = state_dir / "instance"
     if not path.exists():
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

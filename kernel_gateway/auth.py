@@ -1,4 +1,4 @@
-"""A credential becomes a caller, in constant time. Every way to carry a key that a dialect knows is read here."""
+"""Map credentials to callers, in constant time. This module reads every place where a dialect carries a key."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from kernel_gateway.errors import Unauthorized
 from kernel_gateway.keystore import KeyStore, Role
 from kernel_gateway.signatures import Signature
 
-#: the tenant of a gateway that was given no keys
+#: the tenant of a gateway without configured keys
 LOCAL_TENANT = "local"
 #: the tenant of the setting `admin_key`
 ADMIN_TENANT = "admin"
 
-#: what a proxy says of whom it speaks for, and a browser of the page; who sends one of them is no neighbour
-_FOR_OTHERS = ("X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP", "Forwarded", "Via", "Origin")
+#: headers with which a proxy names its client, or a browser the page's origin; a request with one of them needs a key
+_FORWARDING_HEADERS = ("X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP", "Forwarded", "Via", "Origin")
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who a credential is of."""
+    """The owner of a credential."""
 
     tenant: str
     role: Role = Role.USER
-    #: of a key that can be revoked, its id
+    #: id of a key that can be revoked; None for other keys
     key_id: str | None = None
 
 
 class Keys:
-    """The keys there are, as digests."""
+    """All valid keys, as digests."""
 
     def __init__(
         self,
@@ -46,18 +46,18 @@ class Keys:
         store: KeyStore | None = None,
         admin_key: str | None = None,
         *,
-        trusts_neighbours: bool = False,
+        trusts_local_clients: bool = False,
     ) -> None:
-        """Keep them.
+        """Store the keys.
 
         Args:
             keys: tenant by key.
-            access_keys: tenant and secret by id, of clients that sign; the secret is needed to verify, and kept.
-            store: those that are made and revoked meanwhile.
-            admin_key: of the one who looks after the gateway.
-            trusts_neighbours: who is on this machine may need no key; see `neighbour`.
+            access_keys: tenant and secret by id, for clients that sign; the secret is kept, because verifying needs it.
+            store: keys that are made and revoked while the gateway runs.
+            admin_key: key of the gateway's operator.
+            trusts_local_clients: True if clients on this machine may need no key; see `local_caller`.
         """
-        self._trusts_neighbours = trusts_neighbours
+        self._trusts_local_clients = trusts_local_clients
         self._store = store
         self._callers = [(_digest(key), Caller(tenant)) for key, tenant in keys.items()]
         if admin_key is not None:
@@ -66,15 +66,15 @@ class Keys:
         self._tokens: dict[Caller, str] = {}
 
     def caller(self, request: HTTPServerRequest, *, in_query: bool = False, as_password: bool = False) -> Caller:
-        """Whose request it is.
+        """Return the caller of a request.
 
         Args:
-            request: what came in.
-            in_query: `?token=KEY` counts, because these clients know no other way.
-            as_password: so does `Authorization: Basic`, for clients that can carry a key only in a URL.
+            request: the incoming request.
+            in_query: True to accept `?token=KEY` too, for clients that have no other way.
+            as_password: True to accept `Authorization: Basic` too, for clients that can carry a key only in a URL.
 
         Raises:
-            Unauthorized: it carries no key, or one that is not known.
+            Unauthorized: when the request carries no key, or an unknown one.
         """
         key = _credential(request) or (_in_query(request) if in_query else None)
         if key is None and as_password:
@@ -85,27 +85,27 @@ class Keys:
             raise Unauthorized
         return owner
 
-    def neighbour(self, request: HTTPServerRequest) -> Caller | None:
-        """The caller of a request without a key from this machine; None: it needs one.
+    def local_caller(self, request: HTTPServerRequest) -> Caller | None:
+        """Return the caller of a request without a key from this machine, or None when the request needs a key.
 
-        Nobody may have been given a key, neither by the settings nor later: a gateway with tenants may stand behind a
-        proxy on this machine that says nothing of whom it speaks for.
+        Every request needs a key as soon as one key exists, from the settings or the store: a gateway with tenants may
+        run behind a proxy on this machine that does not name its clients.
         """
-        if not self._trusts_neighbours or any(name in request.headers for name in ("Authorization", "X-API-Key")):
+        if not self._trusts_local_clients or any(name in request.headers for name in ("Authorization", "X-API-Key")):
             return None
-        if any(name in request.headers for name in _FOR_OTHERS) or not _is_loopback(request.remote_ip):
+        if any(name in request.headers for name in _FORWARDING_HEADERS) or not _is_loopback(request.remote_ip):
             return None
         if self._store is not None and self._store.all():
             return None
         return Caller(LOCAL_TENANT)
 
     def signer(self, request: HTTPServerRequest) -> Caller:
-        """Whose request it is, of those that may be signed instead of carrying a key.
+        """Return the caller of a request that may be signed instead of carrying a key.
 
-        A session token or access token is a key too: who has only that can sign with whatever it likes.
+        A session token or access token is a key too: a client that sends one may sign with any access key.
 
         Raises:
-            Unauthorized: neither key nor signature is known.
+            Unauthorized: when neither the key nor the signature is valid.
         """
         for name in ("X-Acs-Security-Token", "Agentrun-Access-Token"):
             if (key := request.headers.get(name)) and (owner := self._find(key)):
@@ -113,40 +113,48 @@ class Keys:
         signature = Signature.of(request)
         if signature is None:
             return self.caller(request)
-        # Somebody's secret is always tried: how long it takes does not tell which ids there are.
+        # An unknown id is checked with a random secret, so that the response time does not reveal which ids exist.
         tenant, secret = self._access_keys.get(signature.access_key, (None, secrets.token_hex()))
         if not signature.is_of(request, secret) or tenant is None:
             raise Unauthorized("the signature is not right; check the access key, its secret and the clock")
         return Caller(tenant)
 
     def token(self, caller: Caller) -> str:
-        """A key for the caller's tenant that is good until the gateway ends, or until the caller's own is revoked.
+        """Return a key for the caller's tenant, valid until the gateway ends or the caller's own key is revoked.
 
-        It is the same for each who asks with the same key, and opens what users may do, whatever the caller's role.
+        All requests with the same key get the same token. Its role is user, whatever the caller's role.
         """
         bearer = replace(caller, role=Role.USER)
         if bearer not in self._tokens:
+            self._forget_revoked()
             self._tokens[bearer] = secrets.token_urlsafe(32)
             self._callers.append((_digest(self._tokens[bearer]), bearer))
         return self._tokens[bearer]
 
+    def _forget_revoked(self) -> None:
+        """Drop the tokens of keys that were revoked: every request is compared with all that are kept."""
+        revoked = {caller for caller in self._tokens if not self.is_still_valid(caller)}
+        self._callers = [(digest, caller) for digest, caller in self._callers if caller not in revoked]
+        for caller in revoked:
+            del self._tokens[caller]
+
     def tenants(self) -> set[str]:
-        """Whoever has a key now."""
+        """Return the tenants that have a key now."""
         kept = {key.tenant for key in self._store.all()} if self._store is not None else set()
         fixed = {caller.tenant for _, caller in self._callers if caller.key_id is None}
         return kept | fixed | {tenant for tenant, _ in self._access_keys.values()}
 
-    def still_knows(self, caller: Caller) -> bool:
-        """Whether the key that somebody came with has not been revoked since."""
+    def is_still_valid(self, caller: Caller) -> bool:
+        """Return True if the caller's key has not been revoked since."""
         return caller.key_id is None or (self._store is not None and self._store.get(caller.key_id) is not None)
 
     def _find(self, key: str) -> Caller | None:
         digest, found = _digest(key), None
-        for known, caller in self._callers:  # all of them, however early one fits
+        for known, caller in self._callers:  # compare all keys, even after a match: constant time
             if hmac.compare_digest(known, digest):
                 found = caller
         if found is not None:
-            return found if self.still_knows(found) else None
+            return found if self.is_still_valid(found) else None
         if self._store is not None and (kept := self._store.find(key)):
             return Caller(kept.tenant, kept.role, kept.id)
         return None
@@ -157,7 +165,7 @@ def _digest(key: str) -> bytes:
 
 
 def _credential(request: HTTPServerRequest) -> str | None:
-    """`Authorization: Bearer KEY` or `token KEY`, `X-API-Key: KEY`."""
+    """Read `Authorization: Bearer KEY` or `token KEY`, or `X-API-Key: KEY`."""
     scheme, _, key = request.headers.get("Authorization", "").partition(" ")
     if scheme.lower() in {"bearer", "token"} and key.strip():
         return key.strip()
@@ -165,7 +173,7 @@ def _credential(request: HTTPServerRequest) -> str | None:
 
 
 def _password(request: HTTPServerRequest) -> str | None:
-    """`Authorization: Basic base64(any:KEY)`. Source: RFC 7617."""
+    """Read `Authorization: Basic base64(any:KEY)`. Source: RFC 7617."""
     scheme, _, encoded = request.headers.get("Authorization", "").partition(" ")
     if scheme.lower() != "basic":
         return None
@@ -187,10 +195,10 @@ def _in_query(request: HTTPServerRequest) -> str | None:
 
 
 def make_local_key(state_dir: Path) -> tuple[str, Path]:
-    """A key for this start of a gateway that was given none, written to a file only its user can read.
+    """Make a key for this start of a gateway without keys, and write it to a file that only its user can read.
 
     Returns:
-        the key, and the file.
+        the key, and the path of the file.
     """
     key = secrets.token_urlsafe(32)
     path = state_dir / "key"

@@ -1,7 +1,7 @@
-"""Settings. The only reader of the environment.
+"""Settings. Only this module reads the environment.
 
-A setting is one field of `Settings`: from it come the environment variable `KERNEL_GATEWAY_<NAME>`, the flag of
-`kernel-gateway serve` and the row of the README's table (a test compares them). To add one, add the field.
+A setting is one field of `Settings`. The environment variable `KERNEL_GATEWAY_<NAME>`, the flag of `kernel-gateway
+serve` and the row of the README's table come from that field (a test compares them). To add a setting, add a field.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from sessions.errors import InvalidRequest
 from sessions.models import Limits, valid_name
-from sessions.quotas import TenantLimits
-from sessions.usage import Allowance
+from sessions.tenants.quotas import TenantLimits
+from sessions.tenants.usage import Allowance
 
 _MIB = 1024**2
 _UNITS = {"": 1, "k": 1024, "m": _MIB, "g": 1024 * _MIB}
 
 
 def _bytes(value: object) -> object:
-    """`512m` as a number of bytes."""
+    """Convert `512m` to a number of bytes."""
     if isinstance(value, str) and (found := re.fullmatch(r"(\d+)([kmg]?)b?", value.strip().lower())):
         return int(found[1]) * _UNITS[found[2]]
     return value
 
 
 def _keys(value: object) -> object:
-    """`tenant:key,tenant:key` as pairs of key and tenant."""
+    """Parse `tenant:key,tenant:key` into tenant by key."""
     if not isinstance(value, str):
         return value
     pairs: dict[str, str] = {}
@@ -49,7 +49,7 @@ def _keys(value: object) -> object:
 
 
 def _access_keys(value: object) -> object:
-    """`tenant:id:secret,tenant:id:secret` as pairs of id and (tenant, secret)."""
+    """Parse `tenant:id:secret,tenant:id:secret` into (tenant, secret) by id."""
     if not isinstance(value, str):
         return value
     pairs: dict[str, tuple[str, str]] = {}
@@ -63,7 +63,7 @@ def _access_keys(value: object) -> object:
         except InvalidRequest as error:
             raise ValueError(error.message) from error
         if access_key in pairs:
-            raise ValueError("each id must stand there once")
+            raise ValueError("each id must be listed only once")
         pairs[access_key] = tenant, secret
     return pairs
 
@@ -73,7 +73,7 @@ def _names(value: object) -> object:
 
 
 def _origins(value: object) -> object:
-    """Origins as browsers write them."""
+    """Split origins, and check that each one is written as browsers write it."""
     origins = _names(value)
     for origin in origins if isinstance(origins, list) else ():
         if not re.fullmatch(r"\*|[a-z][a-z0-9+.-]*://[^/\s?#@]+", str(origin), re.IGNORECASE):
@@ -91,14 +91,14 @@ SomeSeconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Settings(BaseSettings):
-    """Everything a deployment can set."""
+    """All settings of a deployment."""
 
     model_config = SettingsConfigDict(env_prefix="KERNEL_GATEWAY_", extra="ignore", frozen=True)
 
     host: str = Field("127.0.0.1", description="address to listen on; another than loopback needs keys and a sandbox")
     port: int = Field(8888, ge=0, le=65535, description="port to listen on; 0 takes a free one")
     allowed_hosts: Annotated[list[str], NoDecode, BeforeValidator(_names)] = Field(
-        [], description="Host names to answer to, with commas; on loopback the loopback names always are"
+        [], description="names in the Host header to answer to, with commas; loopback names always work on loopback"
     )
     allowed_origins: Annotated[list[str], NoDecode, BeforeValidator(_origins)] = Field(
         [], description="origins of web pages that may use the gateway, with commas; * for all"
@@ -106,7 +106,7 @@ class Settings(BaseSettings):
     isolation: Literal["auto", "docker", "process"] = Field(
         "auto", description="where kernels run: docker, process (no sandbox), or auto: docker if its engine answers"
     )
-    runtime: str = Field("runsc", description="the engine's runtime for kernels; runc must be asked for")
+    runtime: str = Field("runsc", description="the engine's runtime for kernels; runc is used only when set here")
     image: str = Field("kernel-gateway/python:latest", description="the kernels' image")
     network: str = Field("kernel-gateway", description="the kernels' network; made if it is absent")
     keys: Annotated[dict[str, str], NoDecode, BeforeValidator(_keys)] = Field(
@@ -114,24 +114,24 @@ class Settings(BaseSettings):
     )
     access_keys: Annotated[dict[str, tuple[str, str]], NoDecode, BeforeValidator(_access_keys)] = Field(
         {},
-        description="tenant:id:secret,tenant:id:secret; access keys of clients that sign, as the AgentRun SDK",
+        description="tenant:id:secret,tenant:id:secret; access keys of clients that sign, like the AgentRun SDK",
         repr=False,
     )
     admin_key: str | None = Field(
         None,
         min_length=_KEY_MIN,
-        description="key of tenant `admin` with the role admin; none: nobody has one",
+        description="key of tenant `admin` with the role admin; none: no such key",
         repr=False,
     )
     fallback_provider: Literal["self_managed", "aliyun_codeinterpreter", "e2b", "local"] | None = Field(
-        None, description="provider that takes over what the active one cannot begin; none: nobody does"
+        None, description="provider for programs that the active one cannot begin; none: no fallback"
     )
     secrets_key_file: Path | None = Field(
         None, description="file with the key of the providers' secrets; else secrets.key in state_dir, made if absent"
     )
-    tls: bool = Field(False, description="serve https, with a certificate of its own making unless one is given")  # noqa: FBT003
+    tls: bool = Field(False, description="serve https, with a self-signed certificate unless one is given")  # noqa: FBT003
     tls_certificate: Path | None = Field(
-        None, description="PEM file with the certificate, its issuers' and its private key: serve https with it"
+        None, description="PEM file with the certificate, its issuers and its private key; turns https on"
     )
     idle_timeout: Seconds = Field(300, description="seconds without activity after which a session is ended")
     max_idle_timeout: Seconds = Field(3600, description="the longest idle timeout that a client may ask for")
@@ -139,24 +139,24 @@ class Settings(BaseSettings):
         0, ge=0, allow_inf_nan=False, description="seconds after which any session is ended; 0: no limit"
     )
     ping_interval: Seconds = Field(
-        20, description="seconds between two pings of a WebSocket, and for its answer; then the peer is gone"
+        20, description="seconds between two pings of a WebSocket, and to wait for the answer before closing"
     )
     drain_timeout: float = Field(
-        10, ge=0, allow_inf_nan=False, description="seconds that cells under way are given when the gateway is stopped"
+        10, ge=0, allow_inf_nan=False, description="seconds that running cells have to finish when the gateway stops"
     )
     keep_sessions: bool = Field(
         False,  # noqa: FBT003
-        description="when it is stopped, leave sessions to the gateway that is started next; else they end with it",
+        description="on stop, leave the sessions to the gateway that is started next; otherwise end them",
     )
     pool_size: int = Field(1, ge=0, description="kernels kept warm per language in use; 0: none")
-    pool_max: int = Field(4, ge=0, description="up to how many, while sessions come faster than kernels start")
+    pool_max: int = Field(4, ge=0, description="most warm kernels per language, while sessions outpace kernel starts")
     max_sessions_per_tenant: Count = Field(50, description="sessions a tenant may have at a time")
     max_concurrent_per_tenant: Count = Field(10, description="executions a tenant may have at a time")
     max_concurrent: Count = Field(100, description="executions of all tenants at a time, shared evenly")
     max_queued_per_tenant: int = Field(20, ge=0, description="executions of a tenant that may wait for their turn")
     queue_timeout: Seconds = Field(30, description="seconds that an execution may wait for its turn")
-    quota_window: Seconds = Field(3600, description="seconds for which the next three count what a tenant has used")
-    max_execution_seconds: SomeSeconds = Field(0, description="a tenant's executions, added up; 0: no limit")
+    quota_window: Seconds = Field(3600, description="seconds over which the next three settings count a tenant's use")
+    max_execution_seconds: SomeSeconds = Field(0, description="seconds of a tenant's executions together; 0: no limit")
     max_total_output_bytes: SomeBytes = Field(
         0, description="output of a tenant's executions, for example 1g; 0: no limit"
     )
@@ -165,17 +165,17 @@ class Settings(BaseSettings):
         0, ge=0, allow_inf_nan=False, description="days for which the audit is kept; 0: for ever"
     )
     code_policy: Literal["none", "ragflow-strict", "weknora"] = Field(
-        "none", description="what code may not even try, by its text: a hint, and no boundary"
+        "none", description="rules that refuse code by its text, before it runs: a hint, no boundary"
     )
     memory: Bytes = Field(512 * _MIB, description="memory per kernel, for example 512m")
     cpus: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(1.0, description="processors per kernel")
     processes: Count = Field(64, description="processes and threads per kernel")
     disk: Bytes = Field(256 * _MIB, description="workspace per session, for example 256m")
     execute_timeout: Seconds = Field(30, description="seconds a cell may run when it names no timeout")
-    max_execute_timeout: Seconds = Field(600, description="seconds that any cell may run, whatever it asks for")
+    max_execute_timeout: Seconds = Field(600, description="the longest timeout of a cell, in seconds")
     max_output_bytes: Bytes = Field(10 * _MIB, description="output kept per execution, for example 10m")
     state_dir: Path = Field(
-        Path("~/.local/state/kernel-gateway"), description="directory for what must outlive the gateway"
+        Path("~/.local/state/kernel-gateway"), description="directory for the data that must outlive the gateway"
     )
 
     @model_validator(mode="after")
@@ -200,7 +200,7 @@ class Settings(BaseSettings):
 
     @property
     def loopback(self) -> bool:
-        """Whether only this machine can reach the gateway."""
+        """True if only this machine can reach the gateway."""
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
@@ -208,7 +208,7 @@ class Settings(BaseSettings):
 
     @property
     def tenant_limits(self) -> TenantLimits:
-        """What one tenant may have and use."""
+        """The limits of one tenant."""
         return TenantLimits(
             sessions=self.max_sessions_per_tenant,
             executions=self.max_concurrent_per_tenant,
@@ -221,12 +221,12 @@ class Settings(BaseSettings):
 
     @property
     def limits(self) -> Limits:
-        """What one kernel may use."""
+        """The limits of one kernel."""
         return Limits(self.memory, self.cpus, self.processes, self.disk, self.max_output_bytes)
 
 
 class Client(BaseSettings):
-    """What the command-line client needs to know of a running gateway."""
+    """Settings of the command-line client: address, key and state directory of a running gateway."""
 
     model_config = SettingsConfigDict(env_prefix="KERNEL_GATEWAY_", extra="ignore", frozen=True)
 
@@ -236,7 +236,7 @@ class Client(BaseSettings):
     secrets_key_file: Path | None = None
 
     def credential(self) -> str:
-        """The key, or the one that a gateway without keys has left for its user; empty when there is none."""
+        """Return the key, or the one that a gateway without keys wrote for its user; empty when there is none."""
         if self.key is not None:
             return self.key
         path = self.state_dir.expanduser() / "key"

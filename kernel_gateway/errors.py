@@ -1,4 +1,4 @@
-"""Failures that only an HTTP service can have; the domain's are in `sessions/errors.py`."""
+"""Errors that only an HTTP service can have; those of the domain are in `sessions/errors.py`."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ class UnknownHost(SessionError):
 class NoSuchRoute(SessionError):
     """There is nothing at this path.
 
-    See `/v1/openapi.json` for what there is.
+    See `/v1/openapi.json` for the paths that exist.
     """
 
     code = "SB022"
 
 
 class MethodNotAllowed(SessionError):
-    """This path does not know this method.
+    """This path does not support this method.
 
-    See `/v1/openapi.json` for what there is.
+    See `/v1/openapi.json` for the methods of each path.
     """
 
     code = "SB023"
@@ -53,14 +53,14 @@ class TooLarge(SessionError):
 class InternalError(SessionError):
     """The gateway failed; your session is not affected.
 
-    Try again; if it stays, tell the operator the request id, which stands in the log.
+    Try again; if it fails again, give the operator the request id, which is in the log.
     """
 
     code = "SB025"
 
 
 class Forbidden(SessionError):
-    """This key may not do that.
+    """This key's role does not permit the request.
 
     Use a key with the role admin: `kernel-gateway keys add TENANT --role admin` makes one.
     """
@@ -71,7 +71,7 @@ class Forbidden(SessionError):
 class KeyNotFound(SessionError):
     """There is no such key.
 
-    List the keys to see their ids; those of the settings are not among them.
+    List the keys to see their ids; keys from the settings are not listed.
     """
 
     code = "SB029"

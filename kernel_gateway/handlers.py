@@ -1,6 +1,6 @@
-"""What all dialects share: the request's way from credential to answer, and one table from error to HTTP status.
+"""The common part of all dialects: the path of a request from credential to answer, and the HTTP status of each error.
 
-A dialect's handlers derive from `JsonHandler` and only translate. Nothing here knows a kernel.
+A dialect's handlers derive from `JsonHandler` and only translate. This module knows nothing of kernels.
 """
 
 from __future__ import annotations
@@ -35,30 +35,30 @@ from kernel_gateway.keystore import KeyStore
 from kernel_gateway.metrics import Metrics
 from kernel_gateway.origins import Origins
 from sessions import errors
-from sessions.audit import Audit
 from sessions.errors import InvalidRequest, SessionError
 from sessions.kernelspecs import KernelSpecs
-from sessions.oneshot import Runner
+from sessions.programs.program import Runner
 from sessions.providers.manager import ProviderManager
 from sessions.providers.settings import ProviderSettings
-from sessions.quotas import Quotas
 from sessions.registry import Registry
 from sessions.sandboxes import Sandboxes
+from sessions.store.audit import Audit
+from sessions.store.templates import Templates
 from sessions.tasks import spawn
-from sessions.templates import Templates
+from sessions.tenants.quotas import Quotas
 
 log = structlog.get_logger()
 
 #: bytes of a request's body, files aside
 MAX_BODY = 4 * 1024**2
 
-#: bytes of an answer, beyond which its headers go ahead of it
+#: bytes of an answer above which its headers are sent first
 LARGE = 1024**2
-#: problems of a body that are told, and characters of each: an answer is not to be as large as the question
+#: problems of a body that are reported, and characters of each: the answer must not grow as large as the request
 PROBLEMS_MAX = 20
 PROBLEM_MAX = 200
 
-#: Every error has its status here; a test walks the tree.
+#: HTTP status of every error; a test checks that the table is complete
 STATUS: dict[type[SessionError], HTTPStatus] = {
     errors.NotInitialized: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.InvalidRequest: HTTPStatus.BAD_REQUEST,
@@ -93,10 +93,10 @@ STATUS: dict[type[SessionError], HTTPStatus] = {
     KeyNotFound: HTTPStatus.NOT_FOUND,
 }
 
-#: what a client may call its request by; it stands in the log and comes back
+#: form of a client's own request id; the gateway logs it and returns it
 REQUEST_ID = re.compile("[A-Za-z0-9._-]{1,64}")
 
-#: seconds after which it is worth trying again
+#: seconds after which a client should try again
 RETRY_AFTER = {HTTPStatus.SERVICE_UNAVAILABLE: 5, HTTPStatus.TOO_MANY_REQUESTS: 1}
 
 Route = tuple[str, type[RequestHandler], dict[str, Any]]
@@ -105,7 +105,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 @dataclass(frozen=True)
 class Gateway:
-    """What handlers work with."""
+    """The parts of the gateway that handlers use."""
 
     settings: Settings
     registry: Registry
@@ -116,49 +116,49 @@ class Gateway:
     keystore: KeyStore
     audit: Audit
     metrics: Metrics
-    #: None when kernels can be started, else why not
+    #: returns the error that keeps kernels from starting, or None
     trouble: Callable[[], SessionError | None]
-    #: how many kernels wait in the pool
+    #: returns the number of warm kernels in the pool
     warm: Callable[[], int]
-    #: how many executions are under way, running or waiting for their turn
+    #: returns the number of executions, running or queued
     executions: Callable[[], int]
     hosts: frozenset[str]
     origins: Origins
     quotas: Quotas
-    #: runs one-shot programs where the settings say
+    #: runs one-shot programs with the provider that the settings name
     providers: ProviderManager
     provider_settings: ProviderSettings
-    #: runs whole programs here, wherever the settings say that they run
+    #: runs one-shot programs in this gateway's kernels, whatever provider the settings name
     runner: Runner
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """One way to speak to the gateway. It translates; it adds no behaviour."""
+    """One API of the gateway. A dialect translates; it adds no behaviour."""
 
     name: str
-    #: its paths and their handlers, which all take the gateway
+    #: returns the paths and their handlers, all of which accept the gateway
     routes: Callable[[Gateway], list[Route]]
 
 
 @stream_request_body
 class BaseHandler(RequestHandler):
-    """A request's way in and out. Host and key are checked before the body is read."""
+    """Base of all handlers: checks host and key before the body is read, and renders failures."""
 
     gateway: Gateway
-    #: the name of the dialect whose path it is
+    #: name of the dialect that the path belongs to
     dialect: str
     caller: Caller
-    #: the caller's
+    #: tenant of the caller
     tenant: str
     request_id: str
-    #: whether a key is needed
+    #: True if requests need no key
     public = False
-    #: whether the key may come as `?token=`
+    #: True if the key may also be sent as `?token=`
     key_in_query = False
 
     def initialize(self, gateway: Gateway, dialect: str = "none") -> None:
-        """Called by tornado with the route's keyword arguments."""
+        """Set up the handler. Tornado calls this with the route's keyword arguments."""
         self.gateway = gateway
         self.dialect = dialect
         told = self.request.headers.get("X-Request-Id", "")
@@ -166,51 +166,51 @@ class BaseHandler(RequestHandler):
         self.set_default_headers()
 
     def set_default_headers(self) -> None:
-        """Nothing the gateway sends is ever to be rendered or run by a browser."""
+        """Set headers that keep browsers from rendering or running anything that the gateway sends."""
         self.clear_header("Server")
         self.set_header("X-Content-Type-Options", "nosniff")
         self.set_header("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'; sandbox")
         self.set_header("Cache-Control", "no-store")
-        if hasattr(self, "gateway"):  # tornado calls this first before it calls initialize
+        if hasattr(self, "gateway"):  # tornado's first call is before initialize
             self.set_header("X-Request-Id", self.request_id)
             for name, value in self.gateway.origins.headers(self.request).items():
                 self.set_header(name, value)
 
     def prepare(self) -> Awaitable[None] | None:
         """Check host and key before anything else happens."""
-        structlog.contextvars.bind_contextvars(request_id=self.request_id)  # for all that is done for this request
+        structlog.contextvars.bind_contextvars(request_id=self.request_id)  # for all log lines of this request
         if self.gateway.hosts and _host_name(self.request.host) not in self.gateway.hosts:
             raise UnknownHost
-        if not self.public and not self.gateway.origins.asks(self.request):
+        if not self.public and not self.gateway.origins.is_preflight(self.request):
             self.caller = self.authenticate()
             self.tenant = self.caller.tenant
         return None
 
     def authenticate(self) -> Caller:
-        """Whose request it is.
+        """Return the caller of the request.
 
         Raises:
-            Unauthorized: it is nobody's that is known.
+            Unauthorized: when the request belongs to no known caller.
         """
         return self.gateway.keys.caller(self.request, in_query=self.key_in_query)
 
     def options(self, *_path: str) -> None:
-        """Tell a browser what a page of an allowed origin may send; `Origins` has said it."""
-        if not self.gateway.origins.asks(self.request):
+        """Answer the preflight of a browser for a page of an allowed origin; `Origins` has set the headers."""
+        if not self.gateway.origins.is_preflight(self.request):
             raise MethodNotAllowed
         self.set_status(HTTPStatus.NO_CONTENT)
 
     def data_received(self, chunk: bytes) -> Awaitable[None] | None:
-        """A body that nobody has asked for is dropped."""
+        """Drop the body: this handler does not use it."""
 
     @property
-    def announced(self) -> int | None:
-        """The length of the body, when the request tells it."""
+    def announced_length(self) -> int | None:
+        """The length of the body in bytes, or None if the request does not announce it."""
         value = self.request.headers.get("Content-Length", "")
         return int(value) if re.fullmatch("[0-9]{1,18}", value) else None
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
-        """Answer any failure in the dialect's form. Called by tornado for whatever a handler raises."""
+        """Answer any failure in the dialect's form. Tornado calls this for every exception of a handler."""
         error = kwargs.get("exc_info", (None, None))[1]
         failure = _as_session_error(error, status_code)
         self.gateway.metrics.failed(failure.code)
@@ -220,28 +220,28 @@ class BaseHandler(RequestHandler):
             self.set_header("Retry-After", str(failure.details.get("retry_after", RETRY_AFTER[status])))
         if isinstance(failure, Unauthorized):
             self.set_header("WWW-Authenticate", "Bearer")
-        if not self.request._body_future.done():  # noqa: SLF001 - tornado ends the connection then, and tells nobody
+        if not self.request._body_future.done():  # noqa: SLF001 - tornado then closes the connection without notice
             self.set_header("Connection", "close")
         self.finish_json(self.render_failure(failure))
 
     def status_of(self, failure: SessionError) -> HTTPStatus:
-        """The HTTP status of a failure; a dialect overrides it where its clients know another."""
+        """Return the HTTP status of a failure; a dialect overrides this where its clients expect another status."""
         status = STATUS[type(failure)]
-        # A cell that ran and failed is no failed request, but a request that cannot be served because of it is.
+        # A cell that ran and failed is no failed request, but a request that fails because of such a cell is one.
         return status if status is not HTTPStatus.OK else HTTPStatus.BAD_GATEWAY
 
     def render_failure(self, failure: SessionError) -> dict[str, Any]:
-        """The body for a failure; a dialect overrides it with its own form."""
+        """Return the body for a failure; a dialect overrides this with its own form."""
         return {"error": failure.as_dict() | {"request_id": self.request_id}}
 
     def log_exception(self, typ: Any, value: BaseException | None, tb: Any) -> None:
-        """Log what is our fault, with its traceback; the rest is the client's and stands in the access log."""
+        """Log defects of the gateway with a traceback; errors of the client are in the access log only."""
         if not isinstance(value, (SessionError, HTTPError)):
             log.error("request failed", request_id=self.request_id, exc_info=(typ, value, tb))
 
     @property
     def http(self) -> HTTP1Connection:
-        """The connection, for what tornado lets only it do."""
+        """The connection, for actions that tornado offers only there."""
         connection = self.request.connection
         if not isinstance(connection, HTTP1Connection):
             raise TypeError("not an HTTP/1 connection")
@@ -253,7 +253,7 @@ class BaseHandler(RequestHandler):
         self.set_header("Content-Type", "application/json")
         if len(body) > LARGE:
             self.set_header("Content-Length", len(body))
-            self.flush()  # or it would be copied to stand behind its headers
+            self.flush()  # otherwise tornado copies the body behind the headers
         self.finish(body)
 
 
@@ -263,39 +263,39 @@ class JsonHandler(BaseHandler):
     _work: asyncio.Task[None] | None = None
 
     def prepare(self) -> Awaitable[None] | None:
-        """Refuse at once what is too large; the server itself ends what turns out to be."""
+        """Refuse a body that is announced as too large; the server ends a body that grows too large."""
         self._received = bytearray()
         prepared = super().prepare()
-        if (self.announced or 0) > MAX_BODY:
+        if (self.announced_length or 0) > MAX_BODY:
             raise TooLarge
         return prepared
 
     def data_received(self, chunk: bytes) -> Awaitable[None] | None:
-        """Keep the body."""
+        """Collect the body."""
         self._received += chunk
         return None
 
-    async def while_client_stays(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do what takes its time and ends with the answer; it is cancelled when the client leaves."""
+    async def run_until_client_leaves(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run long work that ends with the answer; cancel it when the client leaves."""
         if self.http.stream.closed():
             work.close()
-            return  # the client has left already, and that is told only once
+            return  # the client has left already; tornado reports that only once
         self._work = spawn(work, "work on a request")
         await asyncio.wait({self._work})
         if not self._work.cancelled():
             self._work.result()
 
     def on_connection_close(self) -> None:
-        """The client has left."""
+        """Cancel the work: the client has left."""
         super().on_connection_close()
         if self._work is not None:
             self._work.cancel()
 
     def body(self, model: type[Model]) -> Model:
-        """The request's body, whatever its Content-Type says; no body is an empty object.
+        """Return the request's body as `model`, whatever its Content-Type is; no body counts as an empty object.
 
         Raises:
-            InvalidRequest: it is no JSON, or not of the model's form; the message names the field.
+            InvalidRequest: when the body is no JSON, or does not fit the model; the message names the field.
         """
         try:
             value = orjson.loads(self._received or b"{}")
@@ -305,15 +305,15 @@ class JsonHandler(BaseHandler):
 
 
 def validated(model: type[Model], value: object) -> Model:
-    """`value` as `model`.
+    """Return `value` as an instance of `model`.
 
     Raises:
-        InvalidRequest: it is not of the model's form; the message names the first field that is wrong.
+        InvalidRequest: when the value does not fit the model; the message names the first wrong field.
     """
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        if error.error_count() > PROBLEMS_MAX:  # to name them all would keep everybody else waiting
+        if error.error_count() > PROBLEMS_MAX:  # listing them all would block the event loop
             raise InvalidRequest(f"body: {error.error_count()} problems", field="body") from None
         problems = [
             {"field": ".".join(map(str, item["loc"]))[:PROBLEM_MAX] or "body", "problem": item["msg"][:PROBLEM_MAX]}
@@ -324,14 +324,14 @@ def validated(model: type[Model], value: object) -> Model:
 
 
 class NotFoundHandler(BaseHandler):
-    """For every path that no dialect has."""
+    """Handler of every path that belongs to no dialect."""
 
     public = True
 
     def prepare(self) -> None:
-        """Nothing is here, whatever the method."""
+        """Refuse every method."""
         super().prepare()
-        if not self.gateway.origins.asks(self.request):
+        if not self.gateway.origins.is_preflight(self.request):
             raise NoSuchRoute
 
 

@@ -1,8 +1,8 @@
-"""A Host header with a scheme, made plain before tornado sees it.
+"""Remove the scheme from a Host header before tornado reads the header.
 
 Clients of Alibaba Cloud's OpenAPI always speak https to their control plane. Given `http://http://host:port` as its
-endpoint they speak http, and send `Host: http://host:port`, which tornado refuses since 6.5. What was signed is that
-header as it was sent; `signatures.py` knows.
+endpoint they speak http, and send `Host: http://host:port`, which tornado refuses since 6.5. The client signs the
+header as it sends it; `signatures.py` takes that into account.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ _SCHEME = "http://"
 
 
 class PlainHosts(HTTPServerConnectionDelegate):
-    """Stands before the application, and passes everything on."""
+    """Wraps the application: removes schemes from Host headers and passes everything on."""
 
     def __init__(self, application: HTTPServerConnectionDelegate) -> None:
         self._application = application
 
     def start_request(self, server_conn: object, request_conn: HTTPConnection) -> HTTPMessageDelegate:
-        """Called by tornado for each request."""
+        """Wrap a request. Tornado calls this for each request."""
         return _PlainHost(self._application.start_request(server_conn, request_conn))
 
     def on_close(self, server_conn: object) -> None:
-        """Called by tornado when a connection has ended."""
+        """Pass on the end of a connection. Tornado calls this."""
         self._application.on_close(server_conn)
 
 

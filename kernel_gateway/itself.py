@@ -1,4 +1,4 @@
-"""Whether a URL leads back to the gateway: it must not be asked to run its own programs, and theirs, for ever."""
+"""Detect URLs that lead back to the gateway: as its own provider it would forward a program to itself forever."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _PORTS = {"http": 80, "https": 443}
 
 
 async def leads_here(url: str, port: int) -> bool:
-    """Whether this machine is meant, by whatever name, and the gateway's port.
+    """Return True if the URL names this machine, by any name, and the gateway's port.
 
-    A proxy in front of it is not seen through.
+    A proxy in front of the gateway is not detected.
 
     Args:
-        url: of somebody who runs programs.
-        port: that the gateway listens on.
+        url: URL of a service that runs programs.
+        port: port that the gateway listens on.
     """
     try:
         parts = urlsplit(url)
@@ -33,7 +33,7 @@ async def leads_here(url: str, port: int) -> bool:
 
 
 def _is_ours(family: int, address: str) -> bool:
-    """Whether an address is one of this machine's: only those can be bound."""
+    """Return True if an address belongs to this machine: only such an address can be bound."""
     with socket.socket(family, socket.SOCK_DGRAM) as one:
         try:
             one.bind((address, 0))

@@ -1,6 +1,6 @@
-"""Told of every cell, whichever way it came: writes it down, counts it, charges it, knows when none is under way.
+"""The journal of all executions, of every dialect: audits, counts and charges them, and knows when none is under way.
 
-What the code policy forbids it stops here, so that no way leads past it.
+It also enforces the code policy, so that no dialect can bypass it.
 """
 
 from __future__ import annotations
@@ -12,41 +12,41 @@ from contextlib import suppress
 from kernel_gateway import logs
 from kernel_gateway.metrics import Metrics
 from sessions import policy
-from sessions.audit import Audit
 from sessions.errors import AuditUnavailable, PolicyViolation, ShuttingDown
 from sessions.models import ExecuteRequest, ExecutionResult, SessionKey
-from sessions.quotas import Quotas
-from sessions.records import REFUSED, End
+from sessions.store.audit import Audit
+from sessions.store.records import REFUSED, End
+from sessions.tenants.quotas import Quotas
 
 
 class Journal:
-    """The witness of all sessions; see `sessions.surroundings.Witness`."""
+    """The journal of all sessions; see `sessions.services.CellJournal`."""
 
     def __init__(self, audit: Audit, quotas: Quotas, metrics: Metrics, code_policy: str) -> None:
-        """Begin with nothing under way.
+        """Begin with no cell under way.
 
         Args:
-            audit: where each cell is written down.
-            quotas: what tenants have used.
-            metrics: counts.
-            code_policy: what may run; one of `sessions.policy.PROFILES`.
+            audit: records each cell.
+            quotas: charges tenants.
+            metrics: counts cells.
+            code_policy: name of the code policy; one of `sessions.policy.PROFILES`.
         """
         self._audit = audit
         self._quotas = quotas
         self._metrics = metrics
         self._code_policy = code_policy
-        #: the cells under way, and the request that each belongs to; None: it came another way
+        #: cells under way, and the id of the HTTP request of each; None: the cell belongs to no HTTP request
         self._under_way: dict[str, str | None] = {}
         self._closed = False
         self._quiet = asyncio.Event()
 
     def begins(self, key: SessionKey, language: str, request: ExecuteRequest) -> str:
-        """A cell is about to run.
+        """Record that a cell is about to run.
 
         Raises:
-            AuditUnavailable: it must not, because that cannot be written down.
-            PolicyViolation: it may not.
-            ShuttingDown: it must not any more.
+            AuditUnavailable: when the audit cannot record the cell, so it must not run.
+            PolicyViolation: when the code policy forbids the cell.
+            ShuttingDown: when the gateway is being stopped.
         """
         if self._closed:
             raise ShuttingDown
@@ -62,11 +62,11 @@ class Journal:
             self._metrics.policy_refused()
             logs.execution_refused(key, execution, violation)
             raise
-        self._under_way[execution] = logs.request_id()  # who tells of its end may do so for another request
+        self._under_way[execution] = logs.request_id()  # its end may be reported in the context of another request
         return execution
 
     def ended(self, key: SessionKey, execution: str, request: ExecuteRequest, result: ExecutionResult | None) -> None:
-        """It has ended; without a result: it was never sent."""
+        """Record the end of an execution. `result` is None when the code was never sent."""
         self._audit.end(execution, End.of(result))
         asked_by = self._under_way.pop(execution)
         if not self._under_way:
@@ -77,10 +77,10 @@ class Journal:
             logs.execution_ended(key, execution, request, result, asked_by)
 
     def remember(self, window: float) -> None:
-        """What tenants have used counts however often the gateway is started.
+        """Charge tenants for the executions before the gateway's start, from the audit.
 
         Args:
-            window: how many seconds back.
+            window: seconds to go back.
         """
         now = time.time()
         for at, begin, end in self._audit.ended_since(now - window):
@@ -88,14 +88,17 @@ class Journal:
             self._quotas.charge_execution(begin.tenant, seconds, end.output_bytes or 0, ago=max(0.0, now - at))
 
     def close(self) -> None:
-        """Let nothing begin any more."""
+        """Refuse all later cells."""
         self._closed = True
 
     async def quiet(self, seconds: float) -> int:
-        """Wait until nothing is under way, for so long at most; nothing may begin any more.
+        """Wait until no cell is under way; `close` must have been called before.
+
+        Args:
+            seconds: maximum time to wait.
 
         Returns:
-            how many cells still are.
+            the number of cells that are still under way.
         """
         if self._under_way:
             self._quiet.clear()

@@ -1,6 +1,6 @@
 """Keys that are made and revoked while the gateway runs: their digests, in SQLite.
 
-The command `kernel-gateway keys` writes the same file that the gateway reads; a change counts from the next request on.
+The command `kernel-gateway keys` writes the file that the gateway reads; a change takes effect with the next request.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from sessions.models import valid_name
 
-#: what a key begins with, so that it is known for one where it should not stand
+#: prefix of every key, so that a leaked key is recognised as one
 PREFIX = "kg-"
 
 _SCHEMA = """
@@ -26,17 +26,17 @@ CREATE TABLE IF NOT EXISTS keys (
 
 
 class Role(StrEnum):
-    """What the holder of a key may do."""
+    """The permissions of a key."""
 
     #: use sessions of its tenant
     USER = "user"
-    #: and look after the gateway
+    #: also administer the gateway
     ADMIN = "admin"
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key, without what opens anything."""
+    """A key, without its secret."""
 
     id: str
     tenant: str
@@ -46,13 +46,13 @@ class Key:
 
 
 class KeyStore:
-    """All such keys of one installation."""
+    """All revocable keys of one installation."""
 
     def __init__(self, state_dir: Path) -> None:
-        """Open them.
+        """Open the database.
 
         Args:
-            state_dir: of the gateway; made if absent.
+            state_dir: directory of the gateway; made if absent.
         """
         state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = state_dir / "keys.db"
@@ -65,10 +65,10 @@ class KeyStore:
         """Make a key.
 
         Returns:
-            it, and the secret that is known to nobody else and kept nowhere.
+            the key, and its secret, which is stored nowhere.
 
         Raises:
-            InvalidRequest: the tenant's name is not allowed.
+            InvalidRequest: when the tenant's name is not allowed.
         """
         secret = PREFIX + secrets.token_urlsafe(32)
         key = Key(secrets.token_hex(4), valid_name("tenant", tenant), role, time.time())
@@ -78,7 +78,7 @@ class KeyStore:
         return key, secret
 
     def find(self, secret: str) -> Key | None:
-        """The key that a secret is of. How long it takes tells at most something about the secret's digest."""
+        """Return the key with this secret, or None. The response time reveals at most something of the digest."""
         if not secret.startswith(PREFIX):
             return None
         row = self._database.execute(
@@ -87,30 +87,30 @@ class KeyStore:
         return _key(row) if row else None
 
     def get(self, key_id: str) -> Key | None:
-        """The key of this id; None: there is none, or none any more."""
+        """Return the key with this id, or None if it does not exist or was revoked."""
         row = self._database.execute("SELECT id, tenant, role, created FROM keys WHERE id = ?", [key_id]).fetchone()
         return _key(row) if row else None
 
     def all(self) -> list[Key]:
-        """Every key, oldest first."""
+        """Return every key, oldest first."""
         rows = self._database.execute("SELECT id, tenant, role, created FROM keys ORDER BY created, id")
         return [_key(row) for row in rows]
 
     def revoke(self, key_id: str) -> bool:
-        """Let a key open nothing any more.
+        """Revoke a key.
 
         Returns:
-            whether there was one of this id.
+            True if there was a key with this id.
         """
         return self._database.execute("DELETE FROM keys WHERE id = ?", [key_id]).rowcount > 0
 
     def close(self) -> None:
-        """Free the database."""
+        """Close the database."""
         self._database.close()
 
 
 def digest_of(secret: str) -> str:
-    """What is kept of a secret. It is random and long: no salt and no slow hash are needed."""
+    """Return the digest of a secret for storage. A secret is random and long: it needs no salt and no slow hash."""
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""Structured logs: JSON lines on stderr, readable ones on a terminal. Code, keys and query strings are not in them."""
+"""Structured logs: JSON lines on stderr, readable lines on a terminal. They contain no code, keys or query strings."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from sessions.models import ExecuteRequest, ExecutionResult, SessionKey
 
 log = structlog.get_logger()
 
-#: asked every few seconds by whoever watches the gateway; they would drown the rest
+#: paths that monitoring requests every few seconds; their lines would hide the others
 PROBES = {"/healthz", "/readyz", "/metrics"}
 
 
-#: without the values of local variables, among which are code and keys
+#: tracebacks without the values of local variables, because those include code and keys
 _tracebacks = structlog.processors.ExceptionRenderer(structlog.tracebacks.ExceptionDictTransformer(show_locals=False))
 
 
 class StandardError:
-    """Where the log goes. When its disk is full it is cut short: what is told must not fail of being told."""
+    """The stream of the log. When its disk is full, lines are lost: the logged work must not fail with the log."""
 
     def write(self, text: str) -> None:
-        """Write, if that is possible."""
+        """Write the text, if possible."""
         with suppress(OSError):
             sys.stderr.write(text)
 
     def flush(self) -> None:
-        """Hand it on, if that is possible."""
+        """Flush the stream, if possible."""
         with suppress(OSError):
             sys.stderr.flush()
 
@@ -65,17 +65,17 @@ def set_up() -> None:
         )
     )
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
-    logging.getLogger("urllib3").setLevel(logging.ERROR)  # it also raises what it says of an engine that breaks off
+    logging.getLogger("urllib3").setLevel(logging.ERROR)  # it also raises the connection errors that it logs
 
 
 def request_id() -> str | None:
-    """The request that this is done for."""
+    """Return the id of the request that the current work belongs to, or None."""
     told: str | None = structlog.contextvars.get_contextvars().get("request_id")
     return told
 
 
 def request_ended(handler: BaseHandler) -> None:
-    """The access log. The path without its query, which may hold a credential."""
+    """Write a line of the access log, with the path but not the query, which may hold a credential."""
     request = handler.request
     if request.path in PROBES:
         return
@@ -94,14 +94,14 @@ def request_ended(handler: BaseHandler) -> None:
 def execution_ended(
     key: SessionKey, execution: str, request: ExecuteRequest, result: ExecutionResult, asked_by: str | None
 ) -> None:
-    """One line per cell: which code it was can be checked by its digest, what it was cannot be read.
+    """Log one line per cell: the digest identifies the code without revealing it.
 
     Args:
-        key: its session.
-        execution: what it is called in the audit.
-        request: what was asked for.
-        result: how it ended.
-        asked_by: the id of the request.
+        key: key of the session.
+        execution: id of the execution in the audit.
+        request: the execute request.
+        result: result of the execution.
+        asked_by: id of the HTTP request.
     """
     log.info(
         "execution",
@@ -119,12 +119,12 @@ def execution_ended(
 
 
 def execution_refused(key: SessionKey, execution: str, violation: PolicyViolation) -> None:
-    """One line per cell that the code policy forbids. What it has found are pieces of the code.
+    """Log one line per cell that the code policy forbids, with the number of problems: their texts contain code.
 
     Args:
-        key: its session.
-        execution: what it is called in the audit.
-        violation: why.
+        key: key of the session.
+        execution: id of the execution in the audit.
+        violation: the refusal.
     """
     log.info(
         "execution refused",

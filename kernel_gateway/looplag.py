@@ -1,7 +1,7 @@
-"""How late the event loop is, and what holds it up: while it stands still nobody is served and no deadline holds.
+"""Measure how late the event loop is, and log what blocks it: a blocked loop serves no client and keeps no deadline.
 
-A task asks every `BEAT` seconds how late it is woken. A loop that stands still cannot tell why, so a thread looks
-at what it is doing when the beat is overdue, and writes that down. No value of a variable is in it.
+A task measures every `BEAT` seconds how late it wakes up. A blocked loop cannot report the cause, so a thread logs the
+loop's task and stack when a beat is overdue. The log contains no values of variables.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from typing import NoReturn
 
 import structlog
 
-from sessions.tasks import forever, going_on
+from sessions.tasks import forever, log_failure
 
 log = structlog.get_logger()
 
-#: seconds between two looks
+#: seconds between two beats
 BEAT = 0.1
-#: seconds without a beat that are written down
+#: seconds without a beat after which the stack is logged
 STALL = 1.0
-#: calls of the stack that are told, the innermost ones
+#: number of the innermost calls of the stack that are logged
 FRAMES_MAX = 20
 
 
 class LoopLag:
-    """Watches the loop in which it runs."""
+    """Watches the event loop in which it runs."""
 
     def __init__(self, late: Callable[[float], None], stall: float = STALL) -> None:
-        """Begin with `run`.
+        """Prepare; `run` starts the watch.
 
         Args:
-            late: told at each beat how many seconds too late it came.
-            stall: seconds without a beat that are written down.
+            late: called at each beat with the seconds by which the beat was late.
+            stall: seconds without a beat after which the stack is logged.
         """
         self._late = late
         self._stall = stall
@@ -60,17 +60,17 @@ class LoopLag:
         waited, self._beat = now - self._beat, now
         self._late(max(waited - BEAT, 0.0))
         if waited > self._stall:
-            log.warning("the event loop goes on", stalled_s=round(waited, 3))
+            log.warning("the event loop runs again", stalled_s=round(waited, 3))
 
     def _watch(self, loop: asyncio.AbstractEventLoop, thread: int) -> None:
-        """In a thread of its own: write down once for each stall what the loop does."""
+        """Log once for each stall what the loop does. Runs in its own thread."""
         told = 0.0
         while not self._ended.wait(BEAT):
             beat = self._beat
             if beat == told or time.monotonic() - beat < self._stall:
                 continue
             told = beat
-            with going_on("loop lag"):  # what is looked at goes on meanwhile, and may change in the middle of a look
+            with log_failure("loop lag"):  # the loop may run on, and change its task and stack while they are read
                 task = asyncio.current_task(loop)
                 log.warning(
                     "the event loop stands still",
@@ -80,7 +80,7 @@ class LoopLag:
 
 
 def _stack(thread: int) -> list[str]:
-    """Where a thread is, from the outside in: file, line and function."""
+    """Return the stack of a thread, outermost call first: file, line and function."""
     frame = sys._current_frames().get(thread)  # noqa: SLF001 - the documented way to see another thread
     return [
         f"{summary.filename}:{summary.lineno} {summary.name}"

@@ -1,6 +1,6 @@
-"""What Prometheus is told. No names of tenants or sessions: who makes sessions must not make time series.
+"""Metrics for Prometheus. They contain no names of tenants or sessions: creating sessions must not create time series.
 
-Every label takes its values from a closed set, whatever clients send; a test holds that.
+Every label has a closed set of values, whatever clients send; a test checks that.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"
 
 
 class Metrics:
-    """One gateway's counters, in a registry of their own."""
+    """The metrics of one gateway, in their own registry."""
 
     def __init__(self) -> None:
         registry = self.registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         self._executions = Counter(
-            "kernel_gateway_executions", "Cells that ended, by how", ["status"], registry=registry
+            "kernel_gateway_executions", "Cells that ended, by status", ["status"], registry=registry
         )
         self._duration = Histogram(
             "kernel_gateway_execution_seconds", "Seconds a cell ran", buckets=_SECONDS, registry=registry
@@ -35,19 +35,19 @@ class Metrics:
         self._errors = Counter("kernel_gateway_errors", "Failures, by code", ["code"], registry=registry)
         self._requests = Counter(
             "kernel_gateway_http_requests",
-            "HTTP requests that were answered; none: of no dialect",
+            "Answered HTTP requests; dialect none: a path of no dialect",
             ["dialect", "method", "status"],
             registry=registry,
         )
         self._request_duration = Histogram(
             "kernel_gateway_http_request_seconds",
-            "Seconds from a request's first byte to the end of its answer; of a WebSocket, to its upgrade",
+            "Seconds from a request's first byte to the end of its answer, or to the upgrade of a WebSocket",
             ["dialect"],
             buckets=_SECONDS,
             registry=registry,
         )
         self._audit_failures = Counter(
-            "kernel_gateway_audit_failures", "Cells not run because that could not be written down", registry=registry
+            "kernel_gateway_audit_failures", "Cells not run because the audit could not record them", registry=registry
         )
         self._refused = Counter(
             "kernel_gateway_policy_refusals", "Cells not run because the code policy forbids them", registry=registry
@@ -65,11 +65,11 @@ class Metrics:
         self._waiting = Gauge("kernel_gateway_executions_waiting", "Cells that wait for their turn", registry=registry)
         self._ready = Gauge("kernel_gateway_ready", "1 when kernels can be started", registry=registry)
         self._trouble = Gauge(
-            "kernel_gateway_trouble", "1: why no kernels can be started, by code", ["code"], registry=registry
+            "kernel_gateway_trouble", "1 for the error that blocks kernel starts, by code", ["code"], registry=registry
         )
         self.pool = PoolMetrics(registry)
 
-    # -- what happens -----------------------------------------------------------------------------------------
+    # -- events -----------------------------------------------------------------------------------------------
 
     def execution_ended(self, result: ExecutionResult) -> None:
         """Count one cell."""
@@ -88,7 +88,7 @@ class Metrics:
         self._request_duration.labels(dialect).observe(seconds)
 
     def audit_failed(self) -> None:
-        """Count one cell that was not run, because that could not be written down."""
+        """Count one cell that was not run, because the audit could not record it."""
         self._audit_failures.inc()
 
     def policy_refused(self) -> None:
@@ -96,17 +96,17 @@ class Metrics:
         self._refused.inc()
 
     def loop_was_late(self, seconds: float) -> None:
-        """Note one beat of the event loop."""
+        """Record by how many seconds one beat of the event loop was late."""
         self._lag.observe(seconds)
 
-    # -- what there is ----------------------------------------------------------------------------------------
+    # -- current values ---------------------------------------------------------------------------------------
 
-    def sessions_are(self, states: Iterable[State], executions: int) -> None:
-        """Note the sessions.
+    def set_sessions(self, states: Iterable[State], executions: int) -> None:
+        """Set the numbers of sessions and executions.
 
         Args:
-            states: of each.
-            executions: under way in them, running or waiting for their turn.
+            states: state of each session.
+            executions: number of executions in the sessions, running or queued.
         """
         by_state = Count(states)
         for state in State:
@@ -115,8 +115,8 @@ class Metrics:
         self._running.set(running)
         self._waiting.set(max(executions - running, 0))
 
-    def trouble_is(self, trouble: SessionError | None) -> None:
-        """Note why kernels cannot be started; None: they can."""
+    def set_trouble(self, trouble: SessionError | None) -> None:
+        """Set the error that keeps kernels from starting; None when kernels can be started."""
         self._ready.set(trouble is None)
         self._trouble.clear()
         if trouble is not None:

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 REF = "#/components/schemas/{model}"
-REQUEST_ID = {"X-Request-Id": "1 to 64 of A-Z a-z 0-9 . _ -; comes back, and stands in the log"}
+REQUEST_ID = {"X-Request-Id": "1 to 64 of A-Z a-z 0-9 . _ -; returned, and written to the log"}
 BINARY = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
 
 
@@ -28,13 +28,13 @@ class Operation:
     #: other media types of the answer, or of the body for PUT
     media: dict[str, Any] = field(default_factory=dict)
     query: tuple[str, ...] = ()
-    #: headers of the request, and what they do
+    #: headers of the request, with their descriptions
     headers: dict[str, str] = field(default_factory=dict)
     public: bool = False
 
 
 def document(title: str, version: str, operations: list[Operation], failure: type[BaseModel]) -> dict[str, Any]:
-    """The whole description."""
+    """Return the whole description."""
     models = {model for operation in operations for model in (operation.answer, operation.body) if model} | {failure}
     ordered = sorted(models, key=lambda model: model.__name__)
     _, schemas = models_json_schema([(model, "validation") for model in ordered], ref_template=REF)

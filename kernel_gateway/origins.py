@@ -1,7 +1,7 @@
-"""Which web pages of other origins may use the gateway: none, unless the operator names theirs.
+"""Web pages of other origins that may use the gateway: none, unless the operator allows their origin.
 
-A page can send nothing in a user's name, because a key never comes by itself as a cookie does. So to name an origin
-is to let its pages use keys that they have, not to let them borrow one.
+A page cannot send requests in a user's name, because a browser never adds a key on its own as it adds a cookie. So an
+allowed origin lets its pages use the keys that they have; it does not lend them a user's key.
 
 Source: the CORS protocol of the Fetch standard.
 """
@@ -12,13 +12,13 @@ from collections.abc import Iterable
 
 from tornado.httputil import HTTPServerRequest
 
-#: stands for all origins
+#: matches all origins
 ANY = "*"
 _METHODS = "GET, POST, PUT, PATCH, DELETE"
 _HEADERS = "Accept, Authorization, Content-Type, Last-Event-ID, X-API-Key, X-Request-Id, X-XSRFToken"
-#: what a page may read besides the body
+#: headers of an answer that a page may read besides the body
 _EXPOSED = "Location, Retry-After, X-Request-Id"
-#: seconds for which a browser need not ask again
+#: seconds for which a browser may cache the answer to a preflight
 _MAX_AGE = "600"
 
 
@@ -26,24 +26,24 @@ class Origins:
     """The origins whose pages may use the gateway."""
 
     def __init__(self, allowed: Iterable[str]) -> None:
-        """Keep them.
+        """Store the origins.
 
         Args:
-            allowed: as browsers write them, `https://notebooks.example`; `*` for all.
+            allowed: origins as browsers write them, `https://notebooks.example`; `*` for all.
         """
         self._allowed = frozenset(origin.lower() for origin in allowed)
 
     def allow(self, origin: str | None) -> bool:
-        """Whether a page of this origin may."""
+        """Return True if a page of this origin may use the gateway."""
         return origin is not None and (ANY in self._allowed or origin.lower() in self._allowed)
 
     def headers(self, request: HTTPServerRequest) -> dict[str, str]:
-        """What to answer, so that the browser lets the page have it; nothing for other requests."""
+        """Return the headers that let the browser hand the answer to the page; none for other requests."""
         origin = request.headers.get("Origin")
         if origin is None or not self.allow(origin):
             return {}
         headers = {"Access-Control-Allow-Origin": origin, "Vary": "Origin", "Access-Control-Expose-Headers": _EXPOSED}
-        if self.asks(request):
+        if self.is_preflight(request):
             headers |= {
                 "Access-Control-Allow-Methods": _METHODS,
                 "Access-Control-Allow-Headers": _HEADERS,
@@ -51,8 +51,8 @@ class Origins:
             }
         return headers
 
-    def asks(self, request: HTTPServerRequest) -> bool:
-        """Whether a browser asks for an allowed page what it may send. It does so without a key."""
+    def is_preflight(self, request: HTTPServerRequest) -> bool:
+        """Return True for a preflight of an allowed page: the browser asks, without a key, what the page may send."""
         return (
             request.method == "OPTIONS"
             and "Access-Control-Request-Method" in request.headers

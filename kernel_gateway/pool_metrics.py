@@ -1,4 +1,4 @@
-"""What Prometheus is told of warm kernels and of starts. Languages are named, of which there are a few."""
+"""Metrics of warm kernels and of starts for Prometheus. The language is a label: there are only a few languages."""
 
 from __future__ import annotations
 
@@ -8,48 +8,48 @@ _SECONDS = (0.1, 0.25, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 20, 30, 60, 120)
 
 
 class PoolMetrics:
-    """The pool's observer; see `sessions/pool.py`."""
+    """The pool's observer; see `sessions/kernels/pool.py`."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         language = ["language"]
-        self._kernels = Gauge("kernel_gateway_pool_kernels", "Kernels that wait", language, registry=registry)
-        self._target = Gauge("kernel_gateway_pool_target", "Kernels that ought to wait", language, registry=registry)
+        self._kernels = Gauge("kernel_gateway_pool_kernels", "Warm kernels", language, registry=registry)
+        self._target = Gauge("kernel_gateway_pool_target", "Warm kernels wanted", language, registry=registry)
         self._leases = Counter(
             "kernel_gateway_pool_leases",
-            "Sessions that could have a kernel from the pool, and whether one waited",
+            "Sessions that could use a warm kernel; hit: one was ready",
             [*language, "result"],
             registry=registry,
         )
         self._evictions = Counter(
             "kernel_gateway_pool_evictions",
-            "Kernels that ended while they waited, or did not answer when handed out",
+            "Warm kernels that ended in the pool, or did not answer when leased",
             language,
             registry=registry,
         )
         self._refill = _seconds("pool_refill", "from the lack of a warm kernel to its first answer", registry)
-        self._container = _seconds("container_start", "in which the backend starts a container", registry)
+        self._container = _seconds("container_start", "that the backend takes to start a container", registry)
         self._ready = _seconds("kernel_ready", "from a container's start to its kernel's first answer", registry)
         self.waiting = Gauge("kernel_gateway_starts_waiting", "Starts that wait for their turn", registry=registry)
 
-    def shelved(self, language: str, kernels: int, target: int) -> None:
-        """So many kernels wait, of so many that ought to."""
+    def depth_changed(self, language: str, kernels: int, target: int) -> None:
+        """Set the number of warm kernels, and how many there should be."""
         self._kernels.labels(language).set(kernels)
         self._target.labels(language).set(target)
 
     def leased(self, language: str, *, warm: bool) -> None:
-        """Count a session that could have had a warm kernel."""
+        """Count a session that could use a warm kernel, and whether it got one."""
         self._leases.labels(language, "hit" if warm else "miss").inc()
 
     def evicted(self, language: str) -> None:
-        """Count a kernel that was lost."""
+        """Count a warm kernel that was lost."""
         self._evictions.labels(language).inc()
 
     def refilled(self, _language: str, seconds: float) -> None:
-        """Note how long one took."""
+        """Record the seconds until a warm kernel was replaced."""
         self._refill.observe(seconds)
 
     def started(self, container: float, ready: float | None) -> None:
-        """Note how long a start took."""
+        """Record the seconds that a start took."""
         self._container.observe(container)
         if ready is not None:
             self._ready.observe(ready)

@@ -1,4 +1,4 @@
-"""Requests signed with an access key: both algorithms of Alibaba Cloud's clients. Pure: no keys are kept here.
+"""Verify requests signed with an access key: both algorithms of Alibaba Cloud's clients. This module stores no keys.
 
 Sources: the signers in `agentrun-sdk` (AGENTRUN4-HMAC-SHA256, of the data plane) and in `alibabacloud-tea-openapi`
 (ACS3-HMAC-SHA256, of the control plane), read in their Python packages. The first does not cover the body, the second
@@ -16,7 +16,7 @@ from urllib.parse import quote, unquote_plus
 
 from tornado.httputil import HTTPServerRequest
 
-#: seconds that a request's date may differ from ours
+#: seconds that a request's date may differ from the gateway's clock
 SKEW = 900
 BODY_DIGEST = "X-Acs-Content-Sha256"
 UNSIGNED = "UNSIGNED-PAYLOAD"
@@ -24,16 +24,16 @@ UNSIGNED = "UNSIGNED-PAYLOAD"
 _AGENTRUN4 = "AGENTRUN4-HMAC-SHA256"
 _ACS3 = "ACS3-HMAC-SHA256"
 _HEADER = re.compile(r"(\S+) Credential=([^,]*),\s*SignedHeaders=([^,]+),\s*Signature=([0-9a-f]{64})")
-#: must be signed, or a signature could be used for another host, or for ever
+#: headers that must be signed; otherwise a signature could be used for another host, or forever
 _ALWAYS = {"host", "x-acs-date"}
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What a signed request says of its signature."""
+    """The signature of a request, as its header describes it."""
 
     algorithm: str
-    #: whose secret it was made with
+    #: id of the access key whose secret made the signature
     access_key: str
     #: date, region, product and kind, which AGENTRUN4 mixes into its key
     scope: tuple[str, ...]
@@ -42,17 +42,17 @@ class Signature:
 
     @classmethod
     def of(cls, request: HTTPServerRequest) -> Signature | None:
-        """The request's signature; None when it has none that is complete and of our time."""
+        """Return the request's signature, or None when it has none that is complete and current."""
         for name, algorithm in (("Agentrun-Authorization", _AGENTRUN4), ("Authorization", _ACS3)):
             found = _HEADER.fullmatch(request.headers.get(name, ""))
             if found and found[1] == algorithm:
                 access_key, *scope = found[2].split("/")
                 signature = cls(algorithm, access_key, tuple(scope), tuple(found[3].split(";")), found[4])
-                return signature if signature._holds(request) else None
+                return signature if signature._is_complete_and_current(request) else None
         return None
 
-    def _holds(self, request: HTTPServerRequest) -> bool:
-        """Whether it covers what it must, and is neither old nor of the future."""
+    def _is_complete_and_current(self, request: HTTPServerRequest) -> bool:
+        """Return True if the signature covers the required headers and its date is neither too old nor too new."""
         if not set(self.signed) >= _ALWAYS or not all(name in request.headers for name in self.signed):
             return False
         if self.algorithm == _ACS3 and BODY_DIGEST.lower() not in self.signed:
@@ -64,7 +64,7 @@ class Signature:
         return abs((datetime.now(UTC) - date).total_seconds()) <= SKEW
 
     def is_of(self, request: HTTPServerRequest, secret: str) -> bool:
-        """Whether it was made with this secret, compared in constant time."""
+        """Return True if the signature was made with this secret. The comparison takes constant time."""
         # A client that was given its endpoint with two schemes has signed the Host header with one of them.
         hosts = (request.headers.get("Host", ""), f"http://{request.headers.get('Host', '')}")
         made = [self._made(request, host, secret) for host in hosts]
@@ -93,10 +93,10 @@ class Signature:
 
 
 def _pairs(query: str) -> list[tuple[str, str]]:
-    """Names and values, sorted and encoded.
+    """Return the names and values of a query, sorted and encoded.
 
-    The signers leave out what has no `=`, and one of them does not encode names. Neither is done here: what we go by
-    would not be what was signed. Their clients send no such thing.
+    The signers leave out parts without `=`, and one of them does not encode names. This function does neither, because
+    the gateway would then act on a query that was not signed. Their clients send no such queries.
     """
     parts = (part.partition("=") for part in query.split("&") if part)
     plain = sorted((unquote_plus(name), unquote_plus(value)) for name, _, value in parts)

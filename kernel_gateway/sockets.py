@@ -1,4 +1,4 @@
-"""What WebSockets of all dialects share: the way from request to upgrade."""
+"""The common part of all dialects' WebSockets: the path from request to upgrade."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sessions.session import Session
 
 #: close code of a socket whose key was revoked
 REVOKED = 4401
-#: seconds between two looks at that, for a socket that only listens
+#: seconds between two checks for a revoked key, for a socket whose client only listens
 LOOK_INTERVAL = 1.0
 
 
@@ -24,39 +24,39 @@ class SocketHandler(BaseHandler, WebSocketHandler):
     _session: Session
 
     async def prepare(self) -> None:
-        """Check the key and have the session with its kernel, before the connection is upgraded."""
+        """Check the key and get or create the session with its kernel, before the connection is upgraded."""
         super().prepare()
         if self.request.method != "GET":
-            return  # there is no such method here
+            return  # tornado refuses the method
         if self.request.headers.get("Upgrade", "").lower() != "websocket":
             raise InvalidRequest("this path speaks WebSocket only", field="Upgrade")
-        self._session = await self.gateway.registry.obtain(self.session_key())
+        self._session = await self.gateway.registry.get_or_create(self.session_key())
 
     @abstractmethod
     def session_key(self) -> SessionKey:
-        """Which session the path names.
+        """Return the key of the session that the path names.
 
         Raises:
-            SessionError: it names none.
+            SessionError: when the path names no session.
         """
 
     def check_origin(self, origin: str) -> bool:
-        """Pages of the gateway's own origin may, and those that the operator allows."""
+        """Return True for pages of the gateway's own origin and of origins that the operator allows."""
         return self.gateway.origins.allow(origin) or super().check_origin(origin)
 
     def open(self, *_args: str, **_kwargs: str) -> None:
-        """Begin."""
-        self.set_nodelay(True)  # without it every small frame waits 40 ms
+        """Set up the open socket, and start to check its key."""
+        self.set_nodelay(True)  # otherwise every small frame waits 40 ms
         if self.caller.key_id is not None:
-            self._look()
+            self._check_key()
 
-    def _look(self) -> None:
+    def _check_key(self) -> None:
         if self.ws_connection is not None and self.allowed():
-            asyncio.get_running_loop().call_later(LOOK_INTERVAL, self._look)
+            asyncio.get_running_loop().call_later(LOOK_INTERVAL, self._check_key)
 
     def allowed(self) -> bool:
-        """Whether the key that it was opened with still opens anything; if not, the socket is closed."""
-        if self.gateway.keys.still_knows(self.caller):
+        """Return True if the key that opened the socket is still valid; close the socket if not."""
+        if self.gateway.keys.is_still_valid(self.caller):
             return True
         self.close(REVOKED, "the key was revoked")
         return False

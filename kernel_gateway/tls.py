@@ -1,4 +1,4 @@
-"""HTTPS: the server's certificate, given or of its own making."""
+"""HTTPS: the server's certificate, given or self-signed."""
 
 from __future__ import annotations
 
@@ -12,40 +12,38 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-#: how long a certificate of our own making is valid, and when a new one is made before it no longer is
+#: lifetime of a self-signed certificate, and the time before its end at which a new one is made
 VALID = timedelta(days=365)
 RENEW = timedelta(days=30)
 
 
 def context(certificate: Path) -> ssl.SSLContext:
-    """What the server speaks TLS with.
+    """Return the TLS context of the server.
 
     Args:
-        certificate: a PEM file with the certificate, its issuers' and its private key.
+        certificate: PEM file with the certificate, its issuers' certificates and its private key.
 
     Raises:
-        OSError: it cannot be read, or is no such file.
+        OSError: when the file cannot be read, or is no such file.
     """
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     made.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        made.load_cert_chain(certificate, password="")  # or it would be asked for on the terminal
+        made.load_cert_chain(certificate, password="")  # otherwise OpenSSL asks for one on the terminal
     except OSError as error:
-        raise OSError(
-            f"{certificate} is no PEM file with a certificate and its key that can be read: {error}"
-        ) from None
+        raise OSError(f"{certificate} is no readable PEM file with a certificate and its key: {error}") from None
     return made
 
 
 def own_certificate(directory: Path, names: frozenset[str]) -> Path:
-    """A self-signed certificate for these names, kept over restarts: clients may have been told to trust it.
+    """Return a self-signed certificate for these names, kept over restarts because clients may trust it already.
 
     Args:
-        directory: where it is kept: with its key in `tls.key`, alone in `tls.pem` for clients.
-        names: host names and addresses it is for.
+        directory: directory of the files: `tls.key` with certificate and key, `tls.pem` without the key for clients.
+        names: host names and addresses of the certificate.
 
     Returns:
-        the file with its key, which only its user can read.
+        the path of the file with the key, which only its user can read.
     """
     private, public = directory / "tls.key", directory / "tls.pem"
     if not _is_good(private, public, names):
@@ -71,7 +69,7 @@ def _is_good(private: Path, public: Path, names: frozenset[str]) -> bool:
 
 
 def _made(names: frozenset[str]) -> tuple[bytes, bytes]:
-    """A new private key and its certificate, in PEM."""
+    """Make a private key and its certificate, in PEM."""
     private = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "sandboxed-kernel-gateway")])
     now = datetime.now(UTC)

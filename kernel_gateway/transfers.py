@@ -1,4 +1,4 @@
-"""Files between a client and a sandbox, in pieces: memory stays flat whatever their size."""
+"""Transfer files between a client and a sandbox in pieces: memory use does not depend on the size of a file."""
 
 from __future__ import annotations
 
@@ -11,21 +11,24 @@ from tornado.iostream import StreamClosedError
 
 from kernel_gateway.handlers import BaseHandler
 from sessions.errors import SessionError
+from sessions.guest.workspace import OpenFile
 from sessions.tasks import spawn
-from sessions.workspace import OpenFile
 
-#: pieces of an upload that wait for the sandbox
+#: pieces of an upload that may wait for the sandbox
 QUEUE = 4
+
+#: seconds that a download waits for a client that reads nothing
+STALL = 60.0
 
 
 class Upload:
-    """A file on its way into a sandbox, which takes it as fast as it can."""
+    """An upload of a file into a sandbox. The sandbox sets the pace."""
 
     def __init__(self, write: Callable[[AsyncIterator[bytes]], Coroutine[Any, Any, int]]) -> None:
-        """Begin.
+        """Start the upload.
 
         Args:
-            write: takes the pieces; returns the file's size.
+            write: function that writes the pieces and returns the file's size in bytes.
         """
         self._pieces: asyncio.Queue[bytes | None] = asyncio.Queue(QUEUE)
         self._writing = spawn(write(self._content()), "upload")
@@ -35,7 +38,7 @@ class Upload:
             yield piece
 
     async def send(self, piece: bytes | None) -> None:
-        """Pass a piece on, when there is room; None is the end. What has failed already drops it."""
+        """Pass a piece on as soon as there is room; None ends the file. An upload that has failed drops the piece."""
         if self._writing.done():
             return
         put = spawn(self._pieces.put(piece), "upload piece")
@@ -43,19 +46,19 @@ class Upload:
         put.cancel()
 
     async def finish(self) -> int:
-        """Wait until the file is there.
+        """Wait until the file is written.
 
         Returns:
-            its size.
+            the size of the file in bytes.
 
         Raises:
-            SessionError: it could not be written.
+            SessionError: when the file could not be written.
         """
         await self.send(None)
         return await self._writing
 
     def abandon(self) -> None:
-        """The client has left: what there is of the file is dropped."""
+        """Cancel the upload, because the client has left; the incomplete file is dropped."""
         self._writing.cancel()
 
 
@@ -63,9 +66,9 @@ async def send_file(handler: BaseHandler, file: OpenFile, path: str) -> None:
     """Answer with a file.
 
     Args:
-        handler: of the request.
-        file: what is sent.
-        path: where it was; its last part is what it is called.
+        handler: handler of the request.
+        file: the file to send.
+        path: path of the file; its last part is the name that the client sees.
     """
     handler.set_header("Content-Type", "application/octet-stream")
     handler.set_header("Content-Length", str(file.size))
@@ -75,9 +78,10 @@ async def send_file(handler: BaseHandler, file: OpenFile, path: str) -> None:
     try:
         async for piece in file.content:
             handler.write(piece)
-            await handler.flush()
-    except SessionError:
-        # The length is announced: all that is left is to end the connection before it is reached.
+            async with asyncio.timeout(STALL):
+                await handler.flush()
+    except (SessionError, TimeoutError):
+        # The length is already sent, so only closing the connection early shows the failure to the client.
         handler.http.close()
     except StreamClosedError:
-        return  # the client has left; the tool ends on the way out
+        return  # the client has left; returning ends the tool

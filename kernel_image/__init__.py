@@ -1,1 +1,1 @@
-"""What is inside the sandbox. Programs that run beside user code; they import nothing of the gateway."""
+"""Programs of the kernels' image. They run beside user code in the sandbox and import nothing of the gateway."""

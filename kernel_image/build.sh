@@ -1,10 +1,10 @@
 #!/bin/sh
-# Builds the kernels' image with whatever engine the docker command reaches, showing its progress.
+# Builds the kernels' image with the engine that the docker command reaches, and shows its progress.
 #
 #   kernel_image/build.sh [NAME]      NAME defaults to kernel-gateway/python:latest
 #
-# BASE_IMAGE chooses what it is built on; without it, a base made from Debian's packages by tests/engine/setup.sh
-# is taken where there is one, else the official Python image.
+# BASE_IMAGE chooses the base image. Without it, the base that tests/engine/setup.sh makes from Debian's packages is
+# used if it exists, else the official Python image.
 set -eu
 
 name=${1:-kernel-gateway/python:latest}
@@ -17,7 +17,7 @@ if [ -z "${BASE_IMAGE:-}" ]; then
   if docker image inspect "$local_base" >/dev/null 2>&1; then BASE_IMAGE=$local_base; fi
 fi
 
-# What goes into the image, and nothing else of this folder. The digest tells whether it was built already.
+# The image's sources, and no other files of this folder. Their digest shows whether the image is up to date.
 context=$(mktemp -d)
 trap 'rm -rf "$context"' EXIT
 cp -R "$here/Dockerfile" "$here/requirements.txt" "$here"/*.py "$here/python_kernel" "$here/kernelspecs" "$context/"
@@ -30,11 +30,11 @@ if [ "$built" = "$digest" ]; then
   exit 0
 fi
 
-# Where the way to the package index goes through a proxy with its own authority, the build needs its certificate.
+# If the package index is reached through a proxy with its own certificate authority, the build needs its certificate.
 if [ -n "${PIP_CERT:-}" ]; then install -m 644 "$PIP_CERT" "$context/ca.pem"; fi
 
 say "building $name on $BASE_IMAGE (a few minutes the first time)"
-# The classic builder is in every engine; BuildKit is not.
+# Every engine has the classic builder, but not every one has BuildKit.
 if ! DOCKER_BUILDKIT=0 docker build --network=host --build-arg "BASE_IMAGE=$BASE_IMAGE" \
   --label "kernel-gateway.sources=$digest" -t "$name" "$context"; then
   say "the image was not built. No registry? 'make engine' makes a base image from Debian's packages (as root)."

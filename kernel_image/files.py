@@ -1,8 +1,8 @@
 """File operations beside user code, as its user, in its workspace (the current directory).
 
-One JSON argument in, `{"op": …, "path": …}` and what the operation needs besides; out comes one line of JSON, then
-for `read` the content. A relative path must stay in the workspace, an absolute one in `/tmp`. Standard library only.
-Whatever user code has put there - links, pipes, devices, a directory that changes meanwhile - costs at most an error.
+The only argument is JSON: `{"op": …, "path": …}` and further keys of the operation. The answer is one line of JSON,
+for `read` followed by the content. A relative path must stay in the workspace, an absolute one in `/tmp`. Standard
+library only. Links, pipes, devices and directories that user code makes or changes meanwhile cause at most an error.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 PIECE = 256 * 1024
-#: entries of a listing; a directory with more is cut
+#: entries of a listing; further entries are left out
 LIST_MAX = 10_000
-#: bytes of a listing; what the gateway takes is some more
+#: bytes of a listing; the gateway accepts slightly more
 LIST_BYTES = 6 * 1024**2
-#: the other place, besides the workspace
+#: the second directory for files, besides the workspace
 TEMPORARY = "/tmp"  # noqa: S108
-#: length of a piece of content whose size is not known beforehand; an empty piece is its end
+#: length prefix of a piece of content whose size is not known beforehand; an empty piece ends the content
 FRAME = struct.Struct(">I")
-#: seconds without progress after which whoever reads is taken for gone
+#: seconds without progress after which the reader counts as gone
 READER_GONE = 600
 
 
 class Refused(Exception):
-    """The operation is not done; the first argument is a word the gateway knows."""
+    """The operation was refused; the first argument is an error word that the gateway knows."""
 
 
 def main(argument: str, stdin: BinaryIO, stdout: BinaryIO) -> None:
-    """Do one operation."""
+    """Run the operation that `argument` describes."""
     request = json.loads(argument)
     try:
         _OPERATIONS[request["op"]](request, stdin, stdout)
@@ -47,6 +47,8 @@ def main(argument: str, stdin: BinaryIO, stdout: BinaryIO) -> None:
         _say(stdout, {"error": refused.args[0]})
     except OSError as error:
         _say(stdout, {"error": _WORDS.get(error.errno or 0, "failed"), "errno": errno.errorcode.get(error.errno or 0)})
+    except RecursionError:  # directories nested deeper than `shutil` can follow
+        _say(stdout, {"error": "failed", "errno": "ELOOP"})
 
 
 _WORDS = {
@@ -72,7 +74,7 @@ def _say(stdout: BinaryIO, value: dict[str, Any]) -> None:
 
 
 def _inside(path: str) -> str:
-    """The real place of `path`, which must be where it belongs after all links are followed."""
+    """Return the real path of `path`, which must lie in the workspace or `/tmp` after all links are followed."""
     root = os.path.realpath(TEMPORARY if path.startswith("/") else ".")
     real = os.path.realpath(os.path.join(root, path))
     if real != root and not real.startswith(root + os.sep):
@@ -80,8 +82,8 @@ def _inside(path: str) -> str:
     return real
 
 
-def _itself(path: str) -> str:
-    """The place of the entry `path` itself, where a link is not followed."""
+def _entry_path(path: str) -> str:
+    """Return the real path of the entry `path` itself; a link at its end is not followed."""
     path = os.path.normpath(path)
     name = os.path.basename(path)
     if name in {"", ".", ".."} or path == TEMPORARY:
@@ -91,11 +93,11 @@ def _itself(path: str) -> str:
 
 
 def _entry(place: str, path: str) -> dict[str, Any]:
-    """What is known of an entry without following it.
+    """Describe an entry; a link is not followed.
 
     Args:
-        place: where it is.
-        path: what it is called in the answer.
+        place: real path of the entry.
+        path: path of the entry in the answer.
     """
     info = os.lstat(place)
     kinds = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "link"}
@@ -134,7 +136,7 @@ def _list(request: dict[str, Any], _stdin: BinaryIO, stdout: BinaryIO) -> None:
 
 
 def _entries(directory: str, path: str, depth: int) -> Iterator[dict[str, Any]]:
-    """A directory's entries by name, then those of its directories, to a depth; no link is followed."""
+    """Yield a directory's entries by name, then those of its subdirectories, down to `depth`; no link is followed."""
     waiting = [(directory, path, depth)]
     left = LIST_MAX
     for place, called, levels in waiting:
@@ -145,12 +147,12 @@ def _entries(directory: str, path: str, depth: int) -> Iterator[dict[str, Any]]:
         except OSError:
             if place == directory:
                 raise
-            continue  # gone, or closed to us, since it was listed
+            continue  # removed or made unreadable since it was listed
         for name in names:
             try:
                 entry = _entry(os.path.join(place, name), os.path.join(called, name))
             except FileNotFoundError:
-                continue  # gone since it was listed
+                continue  # removed since it was listed
             left -= 1
             yield entry
             if entry["type"] == "directory" and levels > 1:
@@ -162,7 +164,7 @@ def _stat(request: dict[str, Any], _stdin: BinaryIO, stdout: BinaryIO) -> None:
 
 
 def _open_regular(path: str) -> BinaryIO:
-    # Not blocking: opening a pipe that nobody writes to would wait for ever.
+    # Not blocking: opening a pipe without a writer would wait for ever.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     kind = os.fstat(descriptor).st_mode
     if stat.S_ISREG(kind):
@@ -176,7 +178,7 @@ def _read(request: dict[str, Any], _stdin: BinaryIO, stdout: BinaryIO) -> None:
         size = os.fstat(file.fileno()).st_size
         _say(stdout, {"size": size})
         while size > 0 and (piece := file.read(min(PIECE, size))):
-            signal.alarm(READER_GONE)  # a process that writes for nobody keeps its container from ending
+            signal.alarm(READER_GONE)  # a blocked writer keeps its container from ending
             stdout.write(piece)
             size -= len(piece)
     stdout.flush()
@@ -189,7 +191,7 @@ def _write(request: dict[str, Any], stdin: BinaryIO, stdout: BinaryIO) -> None:
     folder = os.path.dirname(target)
     if request.get("parents", True):
         os.makedirs(folder, exist_ok=True)
-    # Written beside it and renamed: a reader sees the old file or the new one, never half of it.
+    # Written beside the target and renamed: a reader sees the old file or the new one, never half of it.
     with tempfile.NamedTemporaryFile(dir=folder, prefix=".upload-", delete=False) as file:
         try:
             size = 0
@@ -207,7 +209,7 @@ def _write(request: dict[str, Any], stdin: BinaryIO, stdout: BinaryIO) -> None:
 
 
 def _pieces(size: int | None, stdin: BinaryIO) -> Iterator[bytes]:
-    """The content: `size` bytes, or pieces that each tell their length."""
+    """Yield the content: `size` bytes, or pieces with a length prefix."""
     if size is None:
         while length := FRAME.unpack(_exactly(FRAME.size, stdin))[0]:
             yield _exactly(length, stdin)
@@ -230,12 +232,12 @@ def _exactly(size: int, stdin: BinaryIO) -> bytes:
 
 
 def _delete(request: dict[str, Any], _stdin: BinaryIO, stdout: BinaryIO) -> None:
-    _remove(_itself(request["path"]))
+    _remove(_entry_path(request["path"]))
     _say(stdout, {})
 
 
 def _remove(entry: str) -> None:
-    # The entry itself goes, not what a link points to.
+    # Delete the entry itself, not the target of a link.
     if _is_directory(entry):
         shutil.rmtree(entry)
     else:
@@ -255,8 +257,8 @@ def _mkdir(request: dict[str, Any], _stdin: BinaryIO, stdout: BinaryIO) -> None:
 
 
 def _move(request: dict[str, Any], _stdin: BinaryIO, stdout: BinaryIO) -> None:
-    source, target = _itself(request["path"]), _itself(request["to"])
-    # One that is there already, with nothing left to move, is what was asked for.
+    source, target = _entry_path(request["path"]), _entry_path(request["to"])
+    # A target without a source means that an earlier call has moved it: success.
     if os.path.lexists(source) or not os.path.lexists(target):
         if os.path.isdir(target) or (os.path.lexists(target) and _is_directory(source)):
             raise Refused("exists")
@@ -265,12 +267,12 @@ def _move(request: dict[str, Any], _stdin: BinaryIO, stdout: BinaryIO) -> None:
         except OSError as error:
             if error.errno != errno.EXDEV:
                 raise
-            _carry(source, target)
+            _move_across_filesystems(source, target)
     _say(stdout, {"entry": _entry(target, request["to"])})
 
 
-def _carry(source: str, target: str) -> None:
-    """Move an entry to the other place, all or nothing: what is at the target stays until all of it has come."""
+def _move_across_filesystems(source: str, target: str) -> None:
+    """Move an entry between workspace and `/tmp`, all or nothing: an old target stays until the copy is complete."""
     with tempfile.TemporaryDirectory(dir=os.path.dirname(target), prefix=".move-") as folder:
         copy = os.path.join(folder, "copy")
         if _is_directory(source):
@@ -282,7 +284,7 @@ def _carry(source: str, target: str) -> None:
 
 
 def _copy(source: str, target: str) -> None:
-    # No OSError leaves it: a tree's copy would go on after it, and say nothing that the gateway knows.
+    # Raise no OSError: `copytree` would continue after it and report an error that the gateway does not know.
     try:
         shutil.copy2(source, target, follow_symlinks=False)
     except shutil.SpecialFileError:

@@ -1,10 +1,10 @@
 """The first process beside user code: reads one handshake, starts the kernel, passes interrupts on, reaps orphans.
 
-Without a kernel to start it only keeps the sandbox open for tools. It ends with the process that started it, whose id
-is its argument where that can end alone; a container's first process has none.
+Without a kernel to start, the launcher only keeps the sandbox open for tools. It ends with the process that started it.
+The process backend passes that process's id as the argument; a container's first process gets no argument.
 
-It knows no language and imports only the standard library. Run as PID 1 of a container, or by the process
-backend. Source of the handshake: `sessions/backends/base.py`.
+The launcher knows no language and imports only the standard library. It runs as PID 1 of a container, or as a child of
+the process backend. Source of the handshake: `sessions/backends/base.py`.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ from types import FrameType
 
 _PR_SET_PDEATHSIG = 1
 _SIGNALLED = 128
-#: descriptors of a process in the sandbox, as many as programs are used to; the gateway itself may have had more
+#: open files per process in the sandbox, the limit that programs expect; the gateway's own limit may be higher
 _DESCRIPTORS = 1024
-#: seconds from SIGTERM to the end. The program by which the engine sends it (`runsc kill`) has ended by then. When the
-#: sandbox ends before that program, containerd 1.6 sees the program's end only after those of the sandbox's processes,
-#: and most of these take it a second each.
-_SENDER_LEAVES = 0.05
+#: seconds from SIGTERM to the end. By then the program with which the engine sends it (`runsc kill`) has ended. When
+#: the sandbox ends before that program, containerd 1.6 notices the program's end only after the ends of the sandbox's
+#: processes, and spends a second on most of them.
+_DELAY_BEFORE_END = 0.05
+_PASSED_ON = {signal.SIGINT, signal.SIGTERM}
 
 
 def main() -> int:
-    """Run one kernel to its end, or hold the sandbox until a signal.
+    """Run one kernel until it ends, or keep the sandbox open until a signal arrives.
 
     Returns:
         the kernel's exit code, or 128 plus the signal that ended it; 0 without a kernel.
@@ -44,24 +45,30 @@ def main() -> int:
     if not handshake["argv"]:
         return _hold()
     launcher = os.getpid()
+    # Until there is a kernel to pass them on to, signals wait. Blocked ones wait even where they are ignored, as in
+    # a process that was started in a shell's background.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
     kernel = os.fork()
     if kernel == 0:
         _die_with(launcher)
         _become_kernel(handshake["argv"], handshake["env"])
-    _pass_on(kernel)
+    with contextlib.suppress(OSError):  # both sides do it: neither knows whether the other has run yet
+        os.setpgid(kernel, kernel)
+    _forward_signals(kernel)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
     return _reap_until(kernel)
 
 
 def _die_with(parent: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
-        os._exit(_SIGNALLED + signal.SIGKILL)  # it had ended before: the signal would never come
+        os._exit(_SIGNALLED + signal.SIGKILL)  # the parent had already ended: its signal would never arrive
 
 
 def _enter(workspace: str, directory: str) -> None:
     os.chdir(workspace)
     if directory:
-        # What stands in the way there, the session's own code has put there: its kernels start all the same.
+        # An obstacle at this path was made by the session's own code. The kernel then starts in the workspace.
         with contextlib.suppress(OSError):
             os.makedirs(directory, exist_ok=True)
             os.chdir(directory)
@@ -74,7 +81,7 @@ def _write_private(path: str, content: bytes) -> None:
 
 
 def _silence() -> None:
-    """What a kernel writes past its channels goes nowhere: it must not fill the host's logs."""
+    """Discard output that a kernel writes outside its channels: it must not fill the host's logs."""
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in range(3):
         os.dup2(null, descriptor)
@@ -82,10 +89,11 @@ def _silence() -> None:
 
 
 def _become_kernel(argv: list[str], env: dict[str, str]) -> None:
-    # A group of its own, so that an interrupt also reaches what a cell has started (`!sleep 60`).
+    # A separate process group, so that an interrupt also reaches processes that a cell has started (`!sleep 60`).
     os.setpgid(0, 0)
-    # Who is started in a shell's background ignores interrupts, and so would all that it starts.
+    # A process in a shell's background ignores interrupts, and its children inherit that.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(_DESCRIPTORS, most), most))
     env = {"PATH": os.environ.get("PATH", os.defpath), **env}  # noqa: TID251 - the image's own, not the gateway's
@@ -97,23 +105,23 @@ def _become_kernel(argv: list[str], env: dict[str, str]) -> None:
 
 def _hold() -> int:
     waited_for = {signal.SIGCHLD, signal.SIGINT, signal.SIGTERM}
-    signal.signal(signal.SIGCHLD, lambda _number, _frame: None)  # what is ignored is never waited for
+    signal.signal(signal.SIGCHLD, lambda _number, _frame: None)  # sigwait never returns an ignored signal
     signal.pthread_sigmask(signal.SIG_BLOCK, waited_for)
     while signal.sigwait(waited_for) == signal.SIGCHLD:
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
-    time.sleep(_SENDER_LEAVES)
+    time.sleep(_DELAY_BEFORE_END)
     return 0
 
 
-def _pass_on(kernel: int) -> None:
+def _forward_signals(kernel: int) -> None:
     def forward(number: int, _frame: FrameType | None) -> None:
-        with contextlib.suppress(ProcessLookupError):  # it ended a moment ago; the loop below is about to see it
+        with contextlib.suppress(ProcessLookupError):  # the kernel has just ended; `_reap_until` is about to notice
             os.killpg(kernel, number)
 
     def end(_number: int, _frame: FrameType | None) -> None:
-        time.sleep(_SENDER_LEAVES)
+        time.sleep(_DELAY_BEFORE_END)
         forward(signal.SIGKILL, None)
 
     signal.signal(signal.SIGINT, forward)
@@ -125,7 +133,7 @@ def _reap_until(kernel: int) -> int:
         pid, status = os.wait()
         if pid == kernel:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(kernel, signal.SIGKILL)  # what it has started goes with it
+                os.killpg(kernel, signal.SIGKILL)  # the kernel's children end with it
             code = os.waitstatus_to_exitcode(status)
             return code if code >= 0 else _SIGNALLED - code
 

@@ -1,7 +1,7 @@
-"""What a sandbox can see and reach, as one line of JSON. The gateway runs it before it trusts a runtime or network.
+"""Prints what a sandbox can see and reach, as one line of JSON, before the gateway trusts a runtime or network.
 
-Argument: `{"listen": port or null, "targets": [[host, port], …]}`. With `listen` it waits for its end after it has
-answered, so that others can try to reach it. Standard library only.
+Argument: `{"listen": port or null, "targets": [[host, port], …]}`. With `listen` the probe answers and then waits for
+a signal, so that other containers can try to reach it. Standard library only.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TIMEOUT = 1.0
 
 
 def main(argument: str) -> None:
-    """Look, try, say."""
+    """Inspect the sandbox, try the targets and print the result."""
     request: dict[str, Any] = json.loads(argument)
     listener = _listen(request["listen"]) if request["listen"] else None
     answer = {
@@ -34,7 +34,7 @@ def main(argument: str) -> None:
 
 
 def _listen(port: int) -> socket.socket:
-    return socket.create_server(("0.0.0.0", port))  # noqa: S104 - inside the sandbox, to be tried from outside
+    return socket.create_server(("0.0.0.0", port))  # noqa: S104 - inside the sandbox, as a target from outside
 
 
 def _kernel_log() -> str:
@@ -45,7 +45,7 @@ def _kernel_log() -> str:
 
 
 def _reached(targets: list[tuple[str, int]]) -> list[tuple[str, int]]:
-    """Those that answer. All are tried at once, because what answers nothing takes all of its time."""
+    """Return the targets that answer. All are tried at once, because a silent target takes the whole timeout."""
     with ThreadPoolExecutor(max_workers=len(targets) + 1) as threads:
         answered = list(threads.map(lambda target: _reaches(*target), targets))
     return [target for target, answers in zip(targets, answered, strict=True) if answers]

@@ -1,16 +1,17 @@
 """Programs beside user code, as its user, in its workspace (the current directory).
 
-One JSON argument in, `{"op": "run" | "list" | "kill", …}`; out comes one line of JSON, for `run` after blanks that
-tell that it goes on. Standard library only.
+The only argument is JSON: `{"op": "run" | "list" | "kill", …}`. The answer is one line of JSON; `run` prints blanks
+before it as a sign that the program still runs. Standard library only.
 
-`run` ends with what it has started: when the time is over, and when its standard input is closed, which is how a
-client leaves. What a shell has put into the background stays, as it does in a terminal.
+`run` kills its command and the command's processes when the time is over, and when its standard input is closed, which
+means that the client has left. After a command's own end, processes in its background stay, as they do in a terminal.
 """
 
 from __future__ import annotations
 
 import base64
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -25,21 +26,21 @@ from typing import IO, Any, BinaryIO
 OUTPUT_MAX = 2 * 1024**2
 #: seconds between two signs of life
 SIGN_OF_LIFE = 10.0
-#: seconds for the last output after the program's end; what stays in the background may hold it open
+#: seconds for the last output after the program's end; a background process may hold the pipe open
 LAST_OUTPUT = 0.2
-#: seconds from the request to end to the end by force
+#: seconds from SIGTERM to SIGKILL
 GRACE = 2.0
-#: in the environment of all that `run` starts
+#: variable in the environment of all processes that `run` starts
 MARK = "KERNEL_GATEWAY_PROCESS"
-#: what it says, instead of the sandbox's workspace, of one that only takes what others say
+#: its value, instead of the workspace's path, for a process that only discards the output of others
 DRAIN = "drain"
 _SIGNALLED = 128
-#: the states of the kernel in which a process is no more
+#: process states of the operating system that mean that a process has ended
 GONE = {"Z", "X"}
 
 
 def main(argument: str, stdin: BinaryIO, stdout: BinaryIO) -> None:
-    """Do one operation."""
+    """Run the operation that `argument` describes."""
     request = json.loads(argument)
     answer = {"run": _run, "list": _list, "kill": _kill}[request["op"]](request, stdin, stdout)
     stdout.write(json.dumps(answer).encode() + b"\n")
@@ -50,7 +51,7 @@ def main(argument: str, stdin: BinaryIO, stdout: BinaryIO) -> None:
 
 
 class _Output(threading.Thread):
-    """Reads one output to its end and keeps its beginning."""
+    """Reads one output until it ends and keeps its first `OUTPUT_MAX` bytes."""
 
     def __init__(self, pipe: IO[bytes]) -> None:
         super().__init__(daemon=True)
@@ -65,9 +66,9 @@ class _Output(threading.Thread):
             self.kept += piece[:room]
             self.truncated = self.truncated or len(piece) > room
 
-    def hand_over(self) -> None:
-        """What stays in the background would be ended by its next word if nobody took it."""
-        with contextlib.suppress(OSError):  # as many processes as there may be
+    def keep_pipe_read(self) -> None:
+        """Keep the pipe read: otherwise a background process would be ended by its next output."""
+        with contextlib.suppress(OSError):  # the limit of processes is reached
             subprocess.Popen(
                 ["/bin/cat"],
                 env={MARK: DRAIN},
@@ -81,7 +82,7 @@ class _Output(threading.Thread):
 def _run(request: dict[str, Any], stdin: BinaryIO, stdout: BinaryIO) -> dict[str, Any]:
     began = time.monotonic()
     try:
-        process = subprocess.Popen(  # noqa: S603 - running what it is told is what a sandbox is for
+        process = subprocess.Popen(  # noqa: S603 - a sandbox is for running given commands
             ["/bin/sh", "-c", "--", request["command"]],
             cwd=request["cwd"] or None,
             env={**_environment(), **request["env"], MARK: os.getcwd()},
@@ -92,15 +93,21 @@ def _run(request: dict[str, Any], stdin: BinaryIO, stdout: BinaryIO) -> dict[str
         )
     except OSError as error:
         return {"error": "directory" if error.filename == request["cwd"] else "failed", "reason": str(error.strerror)}
-    outputs = [_Output(pipe) for pipe in (process.stdout, process.stderr) if pipe]
-    threading.Thread(target=_leave_with, args=(stdin, process), daemon=True).start()
+    try:
+        outputs = [_Output(pipe) for pipe in (process.stdout, process.stderr) if pipe]
+        threading.Thread(target=_end_when_input_closes, args=(stdin, process), daemon=True).start()
+    except RuntimeError:  # the limit of processes is reached: threads count, too
+        _end(process)
+        for pipe in filter(None, (process.stdout, process.stderr)):
+            pipe.close()
+        return {"error": "failed", "reason": os.strerror(errno.EAGAIN)}
     timed_out = not _wait(process, began + request["timeout"], stdout)
     if timed_out:
         _end(process)
     for output in outputs:
         output.join(LAST_OUTPUT)
         if output.is_alive():
-            output.hand_over()
+            output.keep_pipe_read()
     return {
         "code": process.returncode if process.returncode >= 0 else _SIGNALLED - process.returncode,
         "timed_out": timed_out,
@@ -121,19 +128,19 @@ def _environment() -> dict[str, str]:
     }
 
 
-def _leave_with(stdin: BinaryIO, process: subprocess.Popen[bytes]) -> None:
+def _end_when_input_closes(stdin: BinaryIO, process: subprocess.Popen[bytes]) -> None:
     while os.read(stdin.fileno(), 1):
         pass
-    if process.returncode is None:  # else the answer is on its way, and what is in the background stays
+    if process.returncode is None:  # else the answer is being sent, and background processes stay
         _end(process)
     os._exit(0)
 
 
 def _wait(process: subprocess.Popen[bytes], deadline: float, stdout: BinaryIO) -> bool:
-    """Wait for a program and say so from time to time.
+    """Wait for a program and print a blank from time to time.
 
     Returns:
-        whether it has ended in time.
+        True if it has ended in time.
     """
     while (left := deadline - time.monotonic()) > 0:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -158,26 +165,26 @@ def _list(_request: dict[str, Any], _stdin: BinaryIO, _stdout: BinaryIO) -> dict
 
 
 def _kill(request: dict[str, Any], _stdin: BinaryIO, _stdout: BinaryIO) -> dict[str, Any]:
-    """Ask a process to end, then end it."""
+    """Send SIGTERM to a process, then SIGKILL if it does not end."""
     pid = request["pid"]
     if not any(process["pid"] == pid for process in _processes()):
         return {"error": "absent"}
     if pid == 1:
-        return {"error": "denied"}  # the launcher, with which the sandbox would end
+        return {"error": "denied"}  # the launcher: the sandbox would end with it
     try:
         for number in (signal.SIGTERM, signal.SIGKILL):
             os.kill(pid, number)
             if _is_gone_within(GRACE, pid):
                 break
     except ProcessLookupError:
-        pass  # that is what was asked for
+        pass  # the process has ended, as requested
     except PermissionError:
         return {"error": "denied"}
     return {}
 
 
 def _is_gone_within(seconds: float, pid: int) -> bool:
-    """Wait for the end of a process, which takes a moment on a busy machine, also when it was killed."""
+    """Wait until a process has ended; on a busy machine even a killed one takes a moment."""
     deadline = time.monotonic() + seconds
     while _is_there(pid):
         if time.monotonic() > deadline:
@@ -194,24 +201,24 @@ def _is_there(pid: int) -> bool:
 
 
 def _processes() -> Iterator[dict[str, Any]]:
-    """The sandbox's processes but this one, by number."""
-    wanted = {os.getcwd(), ""} if _alone() else {os.getcwd()}
+    """Yield the sandbox's processes except this one, ordered by number."""
+    wanted = {os.getcwd(), ""} if _in_sandbox() else {os.getcwd()}
     booted = _booted()
     for pid in pids():
         try:
             if pid != os.getpid() and _mark(pid) in wanted:
                 yield _process(pid, booted)
         except OSError:
-            continue  # gone meanwhile, or not this user's
+            continue  # ended meanwhile, or another user's
 
 
-def _alone() -> bool:
-    """Whether this is a sandbox, where all that can be seen belongs to it, and not the machine of a developer."""
+def _in_sandbox() -> bool:
+    """Return whether this is a sandbox, where all visible processes belong to it, and not a developer's machine."""
     return any(part.endswith("/launcher.py") for part in _words(1, "cmdline"))
 
 
 def _mark(pid: int) -> str:
-    """What the environment of a process says of it; empty when `run` has not started it."""
+    """Return the value of `MARK` in a process's environment; empty when `run` has not started the process."""
     with contextlib.suppress(PermissionError):
         for word in _words(pid, "environ"):
             if word.startswith(f"{MARK}="):
@@ -225,15 +232,15 @@ def _words(pid: int, file: str) -> list[str]:
 
 
 def pids() -> list[int]:
-    """All processes that can be seen, in order."""
+    """Return the numbers of all visible processes, in order."""
     return sorted(int(name) for name in os.listdir("/proc") if name.isdecimal())
 
 
 def status(pid: int) -> list[str]:
-    """The fields of a process from its state on. Source: proc_pid_stat(5).
+    """Return the status fields of a process, beginning with its state. Source: proc_pid_stat(5).
 
     Raises:
-        OSError: it is gone.
+        OSError: when the process has ended.
     """
     with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
         return stat.read().rpartition(")")[2].split()
@@ -253,7 +260,7 @@ def _process(pid: int, booted: int) -> dict[str, Any]:
 
 
 def _booted() -> int:
-    """When the machine was started, in seconds since 1970, the same at every look. Source: proc_stat(5)."""
+    """Return the time of the machine's start in seconds since 1970, the same at every call. Source: proc_stat(5)."""
     with open("/proc/stat", encoding="ascii") as stat:
         return next(int(line.split()[1]) for line in stat if line.startswith("btime "))
 

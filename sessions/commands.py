@@ -1,4 +1,4 @@
-"""Shell commands as executions of a tenant: admitted, written down, run and counted as cells are."""
+"""Shell commands as executions of a tenant: admitted, audited, run and counted like cells."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from sessions.errors import (
     SessionClosed,
     SessionError,
 )
+from sessions.guest.processes import ProcessResult
 from sessions.models import ExecuteRequest, ExecutionResult, SessionKey, StateChange, Status
-from sessions.processes import ProcessResult
-from sessions.surroundings import Surroundings
+from sessions.services import SessionServices
 
-#: what stands for their language
+#: value in place of their language
 SHELL = "shell"
 
 
 async def run_command(
-    around: Surroundings, key: SessionKey, request: ExecuteRequest, run: Callable[[], Awaitable[ProcessResult]]
+    services: SessionServices, key: SessionKey, request: ExecuteRequest, run: Callable[[], Awaitable[ProcessResult]]
 ) -> ProcessResult:
-    """Run a command to its end when it is its turn; leaving early ends it.
+    """Run a command to its end when its turn comes. Cancelling the call ends the command.
 
     Args:
-        around: who counts and writes down.
-        key: whose, and what it is known by.
-        request: the command, and how long it may take.
-        run: does it.
+        services: quotas and journal.
+        key: tenant and name of the sandbox.
+        request: the command and its timeout.
+        run: runs the command.
 
     Raises:
-        QuotaExceeded: the tenant has too many executions under way, or has used up what it may.
-        AuditUnavailable: it must not run.
-        PolicyViolation: it may not.
-        SessionError: as `run_process` does.
+        QuotaExceeded: when the tenant has too many executions under way, or has used up its quota.
+        AuditUnavailable: when the audit cannot record the command.
+        PolicyViolation: when the code policy forbids the command.
+        SessionError: as in `run_process`.
     """
     loop = asyncio.get_running_loop()
-    async with around.quotas.execution(key.tenant):
-        known_as = around.witness.begins(key, SHELL, request)
+    async with services.quotas.execution(key.tenant):
+        execution_id = services.journal.begins(key, SHELL, request)
         began = loop.time()
         ended: ProcessResult | None = None
         failure: SessionError | None = None
@@ -50,15 +50,15 @@ async def run_command(
             failure = error
             raise
         finally:
-            took = loop.time() - began  # not what the sandbox says
-            around.witness.ended(key, known_as, request, _result(request, ended, failure, took))
+            took = loop.time() - began  # measured here: the sandbox is not trusted
+            services.journal.ended(key, execution_id, request, _result(request, ended, failure, took))
     return ended
 
 
 def _result(
     request: ExecuteRequest, ended: ProcessResult | None, failure: SessionError | None, took: float
 ) -> ExecutionResult | None:
-    """How it ended, as of a cell; None: it never ran."""
+    """Return the result of a command in the form of a cell's; None: the command never ran."""
     output = 0
     if isinstance(failure, InvalidRequest | FileNotFound | QuotaExceeded | SessionClosed):
         return None

@@ -1,7 +1,7 @@
-"""Ends what is idle, expired or dead.
+"""Culls sessions and sandboxes that are idle or have reached their maximum lifetime.
 
-Activity is what clients do: executions, files, frames on a WebSocket. What a kernel prints by itself is none,
-or a thread that prints every minute would live forever.
+Activity is what clients do: executions, files, frames on a WebSocket. Output of a kernel is no activity: otherwise a
+thread that prints every minute would keep its session forever.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from typing import NoReturn
 
 import structlog
 
-from sessions.memory import give_back
+from sessions.heap import trim_heap
 from sessions.registry import Registry
 from sessions.sandbox import Sandbox
 from sessions.sandboxes import Sandboxes
 from sessions.session import Session
-from sessions.tasks import forever, together
+from sessions.tasks import forever, gather_all
 
 log = structlog.get_logger()
 
-#: seconds that a look may come too late
+#: seconds that a sweep may be late; beyond that the gateway itself was stopped
 STALL = 5.0
 
 
 class Culler:
-    """Looks at all sessions from time to time."""
+    """Checks all sessions and sandboxes from time to time."""
 
     def __init__(
         self,
@@ -39,10 +39,10 @@ class Culler:
         """Set the rules.
 
         Args:
-            registry: whose sessions; each has its own idle timeout.
-            sandboxes: which have their own too, and a lifetime; their sessions end with them.
-            max_lifetime: seconds after which even what is busy is ended; 0: no limit.
-            clock: seconds that pass whether the gateway runs or stands still.
+            registry: contains the sessions; each has its own idle timeout.
+            sandboxes: all sandboxes; each has its own idle timeout and lifetime, and its sessions end with it.
+            max_lifetime: seconds after which even busy sessions and sandboxes are ended; 0: no limit.
+            clock: returns seconds, which also pass while the gateway is stopped.
         """
         self._registry = registry
         self._sandboxes = sandboxes
@@ -50,11 +50,11 @@ class Culler:
         self._clock = clock
 
     def verdict(self, session: Session) -> str | None:
-        """Why a session is to be ended now, if it is."""
-        if session.spec.workspace is not None:
-            return None  # its sandbox is what is idle, or expired
-        if session.left_at is not None:
-            return None  # nobody can use it yet
+        """Return why a session must end now, or None."""
+        if session.identity.in_sandbox:
+            return None  # it is culled with its sandbox
+        if session.left_container is not None:
+            return None  # no client can use it yet
         if 0 < self._max_lifetime <= session.age():
             return f"the session reached its maximum lifetime of {self._max_lifetime:g} s"
         if session.idle_for() >= session.spec.idle_timeout:
@@ -62,8 +62,8 @@ class Culler:
         return None
 
     def verdict_on(self, sandbox: Sandbox) -> str | None:
-        """Why a sandbox is to be ended now, if it is."""
-        if sandbox.left_at is not None:
+        """Return why a sandbox must end now, or None."""
+        if sandbox.left_container is not None:
             return None
         lifetime = min(filter(None, (self._max_lifetime, sandbox.spec.lifetime)), default=0.0)
         if 0 < lifetime <= sandbox.age():
@@ -73,13 +73,13 @@ class Culler:
         return None
 
     async def sweep(self) -> int:
-        """End what is to be ended.
+        """End all sessions and sandboxes that must end now.
 
         Returns:
-            how many sessions and sandboxes were ended.
+            the number of sessions and sandboxes that were ended.
 
         Raises:
-            ExceptionGroup: not all that they had could be freed.
+            ExceptionGroup: when not everything they had could be freed.
         """
         ending = []
         for sandbox in self._sandboxes.all():
@@ -89,20 +89,20 @@ class Culler:
         for session in self._registry.all():
             if reason := self.verdict(session):
                 log.info("session culled", tenant=session.key.tenant, session=session.key.name, reason=reason)
-                # The verdict and the end of the session's entry are one step: no execution comes between.
+                # No await between the verdict and the removal of the session: no execution can begin in between.
                 ending.append(self._registry.end(session.key, reason))
-        await together(*ending)
+        await gather_all(*ending)
         return len(ending)
 
     async def run(self, interval: float) -> NoReturn:
-        """Sweep every `interval` seconds until cancelled, and keep no memory that nobody uses."""
+        """Sweep every `interval` seconds until cancelled, and return unused memory to the system."""
 
         async def look() -> None:
             before = self._clock()
             await asyncio.sleep(interval)
             if self._clock() - before > interval + STALL:
-                return  # the gateway stood still, and so did its clients: who has waited for it comes first
+                return  # the gateway was stopped, and its clients had to wait: let them use their sessions first
             await self.sweep()
-            await asyncio.to_thread(give_back)
+            await asyncio.to_thread(trim_heap)
 
         await forever(look, pause=interval)

@@ -1,35 +1,35 @@
-"""The error tree. Every failure a caller can meet is one of these, with a stable code.
+"""The error tree. Every failure that a caller can meet is one of these errors, with a stable code.
 
 ::
 
     SessionError
-    ├── NotInitialized        SB001  the sandbox that was asked for is not there
-    ├── InvalidRequest        SB002  what was sent cannot be accepted
-    ├── ConnectionFailed      SB003  a kernel runs but cannot be talked to
+    ├── NotInitialized        SB001  the configured sandbox is not ready
+    ├── InvalidRequest        SB002  a request cannot be accepted
+    ├── ConnectionFailed      SB003  a kernel runs but cannot be reached
     ├── StartFailed           SB004  a kernel could not be started
     ├── ExecutionTimeout      SB005  a cell ran past its deadline
     ├── OutOfMemory           SB006  a kernel outgrew its memory
     ├── PolicyViolation       SB007  the operator's code policy does not allow it
     ├── QuotaExceeded         SB008  a tenant's limit is reached
     ├── BackendUnavailable    SB009  the engine does not answer
-    ├── KernelDied            SB010  a kernel ended by itself
+    ├── KernelDied            SB010  a kernel ended on its own
     ├── SessionNotFound       SB011
     ├── SessionExists         SB012
-    ├── SessionClosed         SB013  ended while it was in use
+    ├── SessionClosed         SB013  a session ended while it was in use
     ├── FileNotFound          SB014
     ├── NoSpace               SB015  the workspace is full
     ├── SandboxNotFound       SB016
     ├── TemplateNotFound      SB017
     ├── ProcessNotFound       SB018
-    ├── AuditUnavailable      SB019  what is to run cannot be written down
-    ├── LedgerUnavailable     SB027  nor what is to be made
-    ├── ShuttingDown          SB028  nothing new is begun
-    ├── SettingsUnreadable    SB035  a provider's settings are damaged, or of another key
-    └── OutcomeUnknown        SB030  it was begun before the gateway was restarted
+    ├── AuditUnavailable      SB019  the audit record of an execution cannot be written
+    ├── LedgerUnavailable     SB027  the ledger cannot be written
+    ├── ShuttingDown          SB028  the gateway starts nothing new
+    ├── SettingsUnreadable    SB035  a provider's settings are damaged, or need another key
+    └── OutcomeUnknown        SB030  an execution began before the gateway was restarted
 
 A class's docstring is the text a user sees: its first paragraph says what happened, its second what to do.
-To add one: subclass, give it the next free code, write both paragraphs, and give it a status in
-``kernel_gateway/handlers.py``; a test fails until all of it is there.
+To add an error: subclass, give it the next free code, write both paragraphs, and give it a status in
+``kernel_gateway/handlers.py``. A test fails until all of this exists.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from typing import Any, ClassVar
 class SessionError(Exception):
     """The request failed.
 
-    Try again; if it stays, tell the operator the time and the error code.
+    Try again. If the error persists, tell the operator the time and the error code.
     """
 
     code: ClassVar[str] = "SB000"
@@ -50,8 +50,8 @@ class SessionError(Exception):
         """Describe one failure.
 
         Args:
-            message: what happened, in place of the class's own first paragraph.
-            **details: JSON values that help to act on it; never code, keys or host paths.
+            message: text that replaces the class's own first paragraph.
+            **details: JSON values that help the client to act; never code, keys or host paths.
         """
         self.message = message or self._paragraphs()[0]
         self.details = details
@@ -63,16 +63,16 @@ class SessionError(Exception):
 
     @property
     def name(self) -> str:
-        """The class's name, which clients may match on."""
+        """Name of the class, which clients may match on."""
         return type(self).__name__
 
     @property
     def resolution(self) -> str:
-        """What to do about it."""
+        """What the user can do about the error."""
         return self._paragraphs()[1]
 
     def as_dict(self) -> dict[str, Any]:
-        """The error as every dialect's JSON starts from it."""
+        """Return the error as JSON values, from which every dialect makes its own form."""
         return {
             "code": self.code,
             "name": self.name,
@@ -85,7 +85,7 @@ class SessionError(Exception):
 class NotInitialized(SessionError):
     """The sandbox this gateway is set to use is not ready.
 
-    Run `kernel-gateway doctor`: it names what is missing and how to mend it.
+    Run `kernel-gateway doctor`: it names what is missing and how to fix it.
     """
 
     code = "SB001"
@@ -103,7 +103,7 @@ class InvalidRequest(SessionError):
 class ConnectionFailed(SessionError):
     """The kernel runs but cannot be reached.
 
-    Try again; if it stays, run `kernel-gateway doctor` to check the kernels' network.
+    Try again. If the error persists, run `kernel-gateway doctor` to check the kernels' network.
     """
 
     code = "SB003"
@@ -112,7 +112,7 @@ class ConnectionFailed(SessionError):
 class StartFailed(SessionError):
     """The kernel could not be started.
 
-    Try again; if it stays, check the host's free memory and disk and run `kernel-gateway doctor`.
+    Try again. If the error persists, check the host's free memory and disk and run `kernel-gateway doctor`.
     """
 
     code = "SB004"
@@ -139,7 +139,7 @@ class OutOfMemory(SessionError):
 class PolicyViolation(SessionError):
     """The code was not run, because this gateway's code policy does not allow it.
 
-    Change what `problems` names. The policy is the operator's choice and goes by the text alone, so it may be wrong.
+    Change the code that `problems` names. The operator chose the policy. It checks only the text, so it may be wrong.
     """
 
     code = "SB007"
@@ -220,7 +220,7 @@ class NoSpace(SessionError):
 class SandboxNotFound(SessionError):
     """There is no such sandbox.
 
-    Create it first; one that was idle for too long, or lived as long as it may, is ended with all it had.
+    Create it first. A sandbox that was idle for too long or reached its lifetime is ended with all its content.
     """
 
     code = "SB016"
@@ -229,7 +229,7 @@ class SandboxNotFound(SessionError):
 class TemplateNotFound(SessionError):
     """There is no such template.
 
-    Create it first, or use `code-interpreter-v1`, which is always there.
+    Create it first, or use the default template, which is always there.
     """
 
     code = "SB017"
@@ -254,7 +254,7 @@ class AuditUnavailable(SessionError):
 
 
 class LedgerUnavailable(SessionError):
-    """Nothing was begun, because the record of it cannot be written.
+    """Nothing was started, because its record cannot be written.
 
     Tell the operator: the disk that holds the gateway's state directory is full or fails.
     """
@@ -263,7 +263,7 @@ class LedgerUnavailable(SessionError):
 
 
 class ShuttingDown(SessionError):
-    """The gateway is shutting down and begins nothing new.
+    """The gateway is shutting down and starts nothing new.
 
     Try again in a few seconds, when it has been restarted.
     """
@@ -272,9 +272,9 @@ class ShuttingDown(SessionError):
 
 
 class OutcomeUnknown(SessionError):
-    """This was begun before the gateway was restarted, and how it ended is not known any more. It was not run again.
+    """The execution began before the gateway was restarted, and its outcome is unknown. It was not run again.
 
-    Look at the session's variables; to run it all the same, send it with another idempotency key.
+    Check the session's variables. To run the code anyway, send it with another idempotency key.
     """
 
     code = "SB030"
@@ -283,14 +283,14 @@ class OutcomeUnknown(SessionError):
 class SettingsUnreadable(SessionError):
     """A provider's settings cannot be read: they are damaged, or their secrets were encrypted with another key.
 
-    Put the key's file back where `secrets_key_file` says, or save the provider's settings again, with its secrets.
+    Restore the key file at `secrets_key_file`, or save the provider's settings again, with their secrets.
     """
 
     code = "SB035"
 
 
 def of_code(code: object) -> SessionError | None:
-    """The error that a code stands for, as one that somebody else has told; None: there is none."""
+    """Return the error with a code that another service has reported; None: there is no such error."""
     kinds = [SessionError]
     for kind in kinds:
         kinds += kind.__subclasses__()

@@ -1,15 +1,24 @@
-"""The language table: which kernels there are, read from `kernel_image/kernelspecs/*/kernel.json`.
+"""The language table: all kernels, read from `kernel_image/kernelspecs/*/kernel.json`.
 
-A language is added by adding its folder there, and by nothing else. The folder's name is the language's;
-`metadata.kernel_gateway` holds what the standard kernelspec has no field for: `aliases`, `encryption` (the kernel
-speaks CurveZMQ), `signature` (how it signs, when it knows better than `hmac-sha256`), `ipc` (false: it speaks only
-TCP), `one_processor` (false: it does badly where it sees no second one), `flush` (see `sessions/flush.py`), `lease` (a
-kernel that runs takes environment and directory by a `lease_request` on its control channel), `env_at_start` (a
-pattern: variables that it reads, or sets itself, when it starts), `jupyter_name` (what notebooks call this kernel),
-`call` (an expression that calls `main` with the arguments in `{json}`, a string literal) and `run` (one that runs a
-whole program, a JSON object of `code`, `arguments` and `most` in `{json}`, and says by a display of `RUN_MIME` what
-came of it, see `sessions/outcomes.py`; what it needs and the kernel has not loaded stands in the file `run.*` beside
-`kernel.json`, and is sent before it). A file `prelude.*` there is what the kernel runs before any cell.
+To add a language, add its folder there; nothing else changes. The folder's name is the language's name. Its
+`kernel.json` is a standard kernelspec; `metadata.kernel_gateway` holds what the standard has no field for:
+
+- `aliases`: other names of the language.
+- `jupyter_name`: name of this kernel in notebooks.
+- `encryption`: the kernel speaks CurveZMQ.
+- `signature`: signature scheme of the kernel, if it supports a better one than `hmac-sha256`.
+- `ipc`: false when the kernel speaks only TCP.
+- `one_processor`: false when the kernel works badly with only one processor.
+- `flush`: code that puts a message behind a cell's output, for a kernel whose `idle` arrives too early; see
+  `sessions/kernels/idle_barrier.py`.
+- `lease`: a running kernel accepts environment and directory by a `lease_request` on its control channel.
+- `env_at_start`: a pattern for the variables that the kernel reads, or sets itself, only when it starts.
+- `call`: an expression that calls `main`; `{json}` is replaced by a string literal with the arguments.
+- `run`: an expression that runs a whole program; `{json}` is replaced by an object of `code`, `arguments` and `most`.
+  It displays the outcome as `RUN_MIME`, see `sessions/programs/outcomes.py`. Code that it needs and that the kernel has
+  not loaded is in the file `run.*` beside `kernel.json`, which is sent first.
+
+The kernel runs a file `prelude.*` in the same folder before any cell.
 """
 
 from __future__ import annotations
@@ -21,10 +30,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sessions.connection_info import SIGNATURE
 from sessions.errors import InvalidRequest
-from sessions.models import SIGNATURE
 
-#: how a whole program says what came of it
+#: MIME type of the display with which a whole program reports its outcome
 RUN_MIME = "application/vnd.kernel-gateway.run+json"
 
 
@@ -34,46 +43,46 @@ class KernelSpec:
 
     name: str
     display_name: str
-    #: with `{connection_file}`, and `{python}` for the interpreter that is there
+    #: command line with `{connection_file}`, and `{python}` for the installed interpreter
     argv: tuple[str, ...]
     aliases: frozenset[str] = frozenset()
-    #: the name notebooks know it by, for example `python3`
+    #: name of the kernel in notebooks, for example `python3`
     jupyter_name: str = ""
-    #: the kernel speaks CurveZMQ
+    #: True: the kernel speaks CurveZMQ
     encryption: bool = False
-    #: its signature scheme, of those that the kernel and hashlib know
+    #: signature scheme that both the kernel and hashlib support
     signature: str = SIGNATURE
-    #: it can be reached by sockets in the file system, and not only by TCP
+    #: True: the kernel can use sockets in the file system, and not only TCP
     ipc: bool = True
-    #: it does as well where it sees one processor only
+    #: True: the kernel works as well with only one processor
     one_processor: bool = True
-    #: for a kernel that says `idle` too early: code that publishes a message of type `flushed` behind all output
+    #: for a kernel that sends `idle` too early: code that publishes a message of type `flushed` behind all output
     flush: str = ""
-    #: code that it is sent before any cell, and once more by a gateway that was started again
+    #: code that is sent to the kernel before any cell, and again by a restarted gateway
     prelude: str = ""
-    #: it takes environment and directory after its start, by a `lease_request` on its control channel
+    #: True: a running kernel accepts environment and directory by a `lease_request` on its control channel
     lease: bool = False
-    #: names of variables that it must be started with to heed them
+    #: pattern of variables that have an effect only if the kernel is started with them
     env_at_start: str = ""
-    #: how `main` is called with arguments; empty: it cannot be
+    #: expression that calls `main` with arguments; empty: not supported
     call: str = ""
-    #: a cell that runs a whole program, with `{json}`; empty: it cannot be
+    #: cell that runs a whole program, with `{json}`; empty: not supported
     run: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
-    #: pictures that stand for it, `logo-*` beside its `kernel.json`, by name without suffix
+    #: logo files, `logo-*` beside its `kernel.json`, by name without suffix
     logos: Mapping[str, Path] = field(default_factory=dict)
 
     def takes(self, env: Mapping[str, str], cwd: str) -> bool:
-        """Whether a kernel that runs can be given these as if it had been started with them."""
+        """Return True if a running kernel can get these as if it had been started with them."""
         if not env and not cwd:
             return True
         return self.lease and not any(re.fullmatch(self.env_at_start, name) for name in env)
 
     def program(self, code: str, arguments: Mapping[str, Any] | None) -> str:
-        """What is sent to the kernel: the code, and after it the call of its `main` if there are arguments.
+        """Return the code for the kernel: `code`, followed by the call of its `main` if there are arguments.
 
         Raises:
-            InvalidRequest: in this language nothing is called, or the arguments are nested too deeply.
+            InvalidRequest: when the language has no such call, or the arguments are nested too deeply.
         """
         if arguments is None:
             return code
@@ -82,30 +91,30 @@ class KernelSpec:
         return f"{code}\n\n{self.call.replace('{json}', _literal(arguments))}"
 
     def whole(self, code: str, arguments: Mapping[str, Any], most: int) -> str:
-        """The cell that runs code as a program of its own: nothing of the code stands in it but as a string.
+        """Return the cell that runs code as a whole program. It contains the code only as a string literal.
 
         Args:
-            code: defines `main`.
-            arguments: what that is called with.
-            most: bytes that its value may have.
+            code: source code that defines `main`.
+            arguments: arguments of `main`.
+            most: maximum bytes of the return value.
 
         Raises:
-            InvalidRequest: this language has no such cell, the code is no text, or the arguments are no JSON.
+            InvalidRequest: when the language has no such cell, the code is no text, or the arguments are no JSON.
         """
         if not self.run:
             raise InvalidRequest(f"{self.name} programs cannot be run", field="language")
         try:
             code.encode()
         except UnicodeEncodeError:
-            raise InvalidRequest("the code holds half a character", field="code") from None
+            raise InvalidRequest("the code contains a lone surrogate", field="code") from None
         return self.run.replace("{json}", _literal({"code": code, "arguments": dict(arguments), "most": most}))
 
 
 def _literal(value: Mapping[str, Any]) -> str:
-    """JSON in ASCII within a JSON string: a string literal of every language that kernels speak.
+    """Return ASCII JSON within a JSON string: a string literal in every language of the kernels.
 
     Raises:
-        InvalidRequest: it is no JSON, or nested too deeply.
+        InvalidRequest: when the value is no JSON, or nested too deeply.
     """
     try:
         return json.dumps(json.dumps(value, allow_nan=False))
@@ -122,7 +131,7 @@ class KernelSpecs:
         """Read the table.
 
         Raises:
-            ValueError: two languages share a name or alias.
+            ValueError: when two languages share a name or alias.
         """
         self.all = tuple(_read(path) for path in sorted(directory.glob("*/kernel.json")))
         self._by_name: dict[str, KernelSpec] = {}
@@ -133,10 +142,10 @@ class KernelSpecs:
                 self._by_name[name] = spec
 
     def find(self, language: str) -> KernelSpec:
-        """The kernel of a language or alias, in any case.
+        """Return the kernel of a language or alias, in upper or lower case.
 
         Raises:
-            InvalidRequest: there is none; the message lists those there are.
+            InvalidRequest: when the language is unknown; the message lists the known ones.
         """
         spec = self._by_name.get(language.lower())
         if spec is None:

@@ -1,7 +1,7 @@
-"""Going on with what an earlier gateway has left when it was killed, or was stopped to be replaced.
+"""Takes over the sessions and sandboxes of an earlier gateway that was killed, or was stopped to be replaced.
 
-Sessions and sandboxes are known from the ledger as soon as there is a registry; until their kernels are taken over
-they can be listed and ended, and whoever needs them is told to come again.
+The registry knows sessions and sandboxes from the ledger at once. Until their kernels are taken over, clients can list
+and end them; a client that needs a kernel gets an error and must try again.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from sessions.backends.base import Backend
 from sessions.models import SessionKey
 from sessions.registry import Registry
 from sessions.sandboxes import Sandboxes
-from sessions.tasks import going_on
+from sessions.tasks import log_failure
 
 log = structlog.get_logger()
 
-#: what the next execution is told
-NOTE = "the gateway was restarted; the kernel has run on"
+#: reasons that the next execution reports; the second if the kernel ran a cell when the earlier gateway ended
+NOTE = "the gateway was restarted; the kernel kept running"
 NOTE_CUT = (
-    "the gateway was restarted while a cell ran: the cell has run on, its output of before is lost, "
-    "and what came later stands in the session's notebook"
+    "the gateway was restarted while a cell ran: the cell kept running, its output from before the restart is lost, "
+    "and its later output is in the session's notebook"
 )
 
 
@@ -32,12 +32,12 @@ class Recovery:
     def __init__(
         self, backend: Backend, registry: Registry, sandboxes: Sandboxes, interrupted: Collection[SessionKey] = ()
     ) -> None:
-        """Let registry and sandboxes know what there was.
+        """Add the earlier gateway's sessions and sandboxes to the registries.
 
         Args:
             backend: where kernels run.
-            registry: empty so far.
-            sandboxes: empty so far.
+            registry: registry of sessions, still empty.
+            sandboxes: registry of sandboxes, still empty.
             interrupted: sessions that ran a cell when the earlier gateway ended.
         """
         self._backend = backend
@@ -51,18 +51,18 @@ class Recovery:
         """Take the kernels over.
 
         Raises:
-            BackendUnavailable: the engine does not answer; to be tried again.
+            BackendUnavailable: when the engine does not answer; the caller must try again.
         """
-        sessions = [(session, session.left_at) for session in self._registry.all() if session.left_at]
-        sandboxes = [(sandbox, sandbox.left_at) for sandbox in self._sandboxes.all()]
-        places = [place for _, place in [*sessions, *sandboxes] if place]
-        handles = await self._backend.adopt({place.id: place.info for place in places})
-        for session, place in sessions:
+        sessions = [(session, session.left_container) for session in self._registry.all() if session.left_container]
+        sandboxes = [(sandbox, sandbox.left_container) for sandbox in self._sandboxes.all()]
+        places = [container for _, container in [*sessions, *sandboxes] if container]
+        handles = await self._backend.adopt({container.id: container.info for container in places})
+        for session, container in sessions:
             note = NOTE_CUT if session.key in self._interrupted else NOTE
-            with going_on(f"taking over session {session.key}"):  # or it would be begun again with all the others
-                await session.take_over(handles.get(place.id), note)
+            with log_failure(f"taking over session {session.key}"):  # else all would be taken over a second time
+                await session.take_over(handles.get(container.id), note)
         for sandbox, held in sandboxes:  # after their sessions, which may have held the files
-            with going_on(f"taking over sandbox {sandbox.key}"):
+            with log_failure(f"taking over sandbox {sandbox.key}"):
                 await sandbox.take_over(handles.get(held.id) if held else None)
         if places:
             log.info("taken over from an earlier gateway", known=len(places), found=len(handles))

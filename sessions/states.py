@@ -1,4 +1,4 @@
-"""What a session can be doing, and what may follow what. Pure."""
+"""The states of a session, and the moves between them. Pure."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ class State(StrEnum):
 
     #: its kernel is being started
     STARTING = "starting"
-    #: it waits for a cell
+    #: the session waits for a cell
     IDLE = "idle"
-    #: it runs a cell
+    #: the session runs a cell
     BUSY = "busy"
     #: its kernel is gone; the next cell starts another
     DEAD = "dead"
-    #: it was ended
+    #: the session was ended
     CLOSED = "closed"
 
 
-#: An illegal move is a missing entry.
+#: allowed moves; all others are illegal
 MOVES = {
     State.STARTING: {State.IDLE, State.DEAD, State.CLOSED},
     State.IDLE: {State.BUSY, State.DEAD, State.CLOSED},

@@ -1,6 +1,6 @@
-"""Background tasks that are kept, and whose failure is logged; loops that outlive the failure of one of their rounds.
+"""Background tasks that are kept and whose failures are logged; loops that continue after a failed round.
 
-The event loop keeps only a weak reference to a task, and an exception nobody awaits shows up late or never.
+The event loop keeps only a weak reference to a task, and an exception that is not awaited is reported late or never.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ log = structlog.get_logger()
 T = TypeVar("T")
 _running: set[asyncio.Task[Any]] = set()
 
-#: seconds from a round that failed to the next
+#: seconds between a failed round and the next one
 PAUSE = 5.0
 
 
 def spawn(work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
-    """Run `work` in the background; its failure is logged under `name`."""
+    """Run `work` in the background, and log its failure under `name`."""
     task = asyncio.get_running_loop().create_task(work, name=name)
     _running.add(task)
     task.add_done_callback(_finished)
@@ -31,45 +31,45 @@ def spawn(work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
 
 
 @contextmanager
-def going_on(name: str) -> Iterator[None]:
-    """Go on behind the block when something in it fails, which is logged under `name`. Cancellation passes through."""
+def log_failure(name: str) -> Iterator[None]:
+    """Log a failure in the block under `name`, and continue after the block. Cancellation passes through."""
     try:
         yield
     except Exception:
-        log.exception("background work failed and goes on", task=name)
+        log.exception("background work failed and continues", task=name)
 
 
 async def forever(step: Callable[[], Awaitable[object]], pause: float | None = None) -> NoReturn:
-    """Do something over and over until cancelled, also after it has failed.
+    """Repeat a round until cancelled, also after it has failed.
 
     Args:
-        step: one round, which takes its time: nothing else keeps the loop from spinning.
-        pause: seconds after a round that failed; None: `PAUSE`.
+        step: one round, which must take some time: nothing else keeps the loop from spinning.
+        pause: seconds after a failed round; None: `PAUSE`.
     """
     task = asyncio.current_task()
     name = task.get_name() if task else ""
     while True:
         ended = False
-        with going_on(name):
+        with log_failure(name):
             await step()
             ended = True
         if not ended:
             await asyncio.sleep(PAUSE if pause is None else pause)
 
 
-async def together(*work: Awaitable[object]) -> None:
-    """Wait until all of it has ended, also when some of it fails.
+async def gather_all(*work: Awaitable[object]) -> None:
+    """Wait until all of `work` has ended, even when some of it fails.
 
     Raises:
-        ExceptionGroup: of all that has failed.
+        ExceptionGroup: when some of it failed, with all failures.
     """
     outcomes = await asyncio.gather(*work, return_exceptions=True)
     if failures := [outcome for outcome in outcomes if isinstance(outcome, Exception)]:
         raise ExceptionGroup(f"{len(failures)} of {len(outcomes)} have failed", failures)
 
 
-async def to_the_end(task: asyncio.Task[T]) -> T:
-    """Wait for `task` however often the waiting is cancelled; it is cancelled when the task has ended."""
+async def shielded(task: asyncio.Task[T]) -> T:
+    """Shield `task` from cancellation; re-raise the cancellation after the task has finished."""
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
         try:
@@ -86,6 +86,6 @@ def _finished(task: asyncio.Task[Any]) -> None:
     if task.cancelled():
         return
     error = task.exception()
-    # A SessionError is an answer that somebody waits for; anything else is a defect that must not stay unseen.
+    # A SessionError is an answer to the caller that awaits the task; any other error is a defect that must be logged.
     if error is not None and not isinstance(error, SessionError):
         log.error("background task failed", task=task.get_name(), exc_info=error)

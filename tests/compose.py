@@ -1,6 +1,6 @@
-"""The deployment as a user gets it: a checkout's images, and what `docker-compose up` starts of them.
+"""The deployment as a user gets it: a checkout's images, and the containers that `docker-compose up` starts.
 
-python -m tests.compose       builds the images, which takes a minute the first time; the tests build on that
+python -m tests.compose       builds the images, which takes a minute the first time; the tests reuse them
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ from docker.errors import APIError, ImageNotFound
 from tests.gateways import text_of
 
 ROOT = Path(__file__).parents[1]
-#: what the images are made of, and nothing else: a checkout has no .venv
+#: the sources of the images, and no other files: a checkout has no .venv
 SOURCES = (
     *(".dockerignore", "LICENSE", "README.md", "docker-compose.yml", "pyproject.toml"),
     *("kernel_gateway", "kernel_image", "sessions"),
 )
 LOCAL_BASE = "kernel-gateway/base:bookworm"
 KEY = "compose-key-0001"
-#: Tags of the tests' own, so that images in use stay what they are. They are left there: the next build is quick.
+#: tags of the tests, so that images in use do not change; the images are kept to make the next build quick
 KERNEL_IMAGE = "kernel-gateway/python:compose-test"
 GATEWAY_IMAGE = "kernel-gateway/gateway:compose-test"
-#: of the project
+#: name of the compose project
 NAME = "kernel-gateway-compose"
 READY_TIMEOUT = 60.0
 
-#: of a list of containers, as the engine's client wants it
+#: filters of a list of containers, in the form of the engine's client
 Filters = dict[str, str | list[str] | bool]
 
 
 @dataclass(frozen=True)
 class Checkout:
-    """The project's folder, and docker-compose in it."""
+    """A copy of the project's folder, and docker-compose in it."""
 
     folder: Path
     command: tuple[str, ...]
 
     @classmethod
     def into(cls, folder: Path, command: tuple[str, ...]) -> Self:
-        """Copy what the images are made of."""
+        """Copy the sources of the images."""
         for name in SOURCES:
             if (ROOT / name).is_dir():
                 shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "ca.pem"))
@@ -60,24 +60,24 @@ class Checkout:
 
     def build(self) -> None:
         """Build both images."""
-        if bundle := os.environ.get("PIP_CERT"):  # noqa: TID251 - as kernel_image/build.sh takes it
+        if bundle := os.environ.get("PIP_CERT"):  # noqa: TID251 - as in kernel_image/build.sh
             for context in (self.folder, self.folder / "kernel_image"):
                 shutil.copyfile(bundle, context / "ca.pem")
-                (context / "ca.pem").chmod(0o644)  # the mode is part of what the build's cache compares
+                (context / "ca.pem").chmod(0o644)  # the build's cache compares the mode, too
         with closing(docker.from_env()) as client:
             before = _image_id(client, GATEWAY_IMAGE)
             done = self.compose("build", **environment())
             assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
             assert _image_id(client, KERNEL_IMAGE)
             if before and before != _image_id(client, GATEWAY_IMAGE):
-                with suppress(APIError):  # a container of a run that was ended
-                    client.images.remove(before)  # nameless from now on
+                with suppress(APIError):  # a container of an aborted run uses it
+                    client.images.remove(before)  # it has lost its name to the new image
 
     def compose(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        """Run it, without this process's own settings."""
+        """Run docker-compose without this process's own settings."""
         inherited = {
             name: value
-            for name, value in os.environ.items()  # noqa: TID251 - a child gets this process's own
+            for name, value in os.environ.items()  # noqa: TID251 - for a child process
             if not name.startswith(("KERNEL_GATEWAY_", "COMPOSE_"))
         }
         return subprocess.run(
@@ -93,7 +93,7 @@ class Checkout:
 
 @dataclass(frozen=True)
 class Deployment:
-    """What `up` has started."""
+    """The containers that `up` has started."""
 
     checkout: Checkout
     port: int
@@ -126,7 +126,7 @@ class Deployment:
             return int(done.exit_code or 0), done.output.decode()
 
     def containers(self, instance: str) -> list[Any]:
-        """Those of the project, and its kernels."""
+        """Return the containers of the project, and those of its kernels."""
         with closing(docker.from_env()) as client:
             kernels: Filters = {"label": f"kernel-gateway.instance={instance}"}
             return [
@@ -135,7 +135,7 @@ class Deployment:
             ]
 
     def volumes(self, instance: str) -> list[Any]:
-        """Workspaces of kernels."""
+        """Return the volumes of the kernels' workspaces."""
         with closing(docker.from_env()) as client:
             return list(client.volumes.list(filters={"label": f"kernel-gateway.instance={instance}"}))
 
@@ -161,7 +161,7 @@ class Deployment:
 
 
 def compose_command() -> tuple[str, ...] | None:
-    """docker-compose, or the plugin of the docker command; None: there is neither."""
+    """Return the command docker-compose, or the plugin of docker; None if neither is installed."""
     if shutil.which("docker-compose"):
         return ("docker-compose",)
     if (
@@ -173,7 +173,7 @@ def compose_command() -> tuple[str, ...] | None:
 
 
 def environment() -> dict[str, str]:
-    """What the images are called, and what they are built on where no registry can be reached."""
+    """Return variables with the images' names, and with the local base image if there is one."""
     with closing(docker.from_env()) as client:
         base_image = LOCAL_BASE if _image_id(client, LOCAL_BASE) else None
     return {

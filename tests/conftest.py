@@ -1,4 +1,4 @@
-"""What all tests share: a fake world, and the proof that a test leaves nothing behind."""
+"""Fixtures and hooks of all tests: a fake world, and the check that a test leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ import zmq
 from hypothesis import settings
 from xdist.remote import Producer
 
-from sessions import connection, tasks
+from sessions import tasks
 from sessions.backends.docker.engine import connect
 from sessions.errors import SessionError
+from sessions.kernels import sockets
 from tests.fakes import FakeBackend, World, world_over
 from tests.figures import FIGURES
 from tests.tiers import ByGateway
@@ -30,31 +31,31 @@ from tests.tiers import ByGateway
 BROWSER_SETUP = Path(__file__).parent / "clients/setup.sh"
 PROMTOOL_SETUP = Path(__file__).parent / "kernel_gateway/monitoring/setup.sh"
 
-#: how often a test with an engine or a browser is run again when it fails; all others never are
+#: reruns of a failed test with an engine or a browser; other tests are never run again
 RERUNS = 2
 
-# A loaded machine is no failure, and what was found once is written down as a test of its own.
+# A loaded machine is no failure, and each failure that was found has become a separate test.
 settings.register_profile("default", deadline=None, database=None, derandomize=True)
 settings.load_profile("default")
 
-# jsonschema would build grammars with it, for three seconds in each worker. No schema here has the formats it knows.
-sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]  # what the import system takes for "not there"
+# jsonschema would build grammars with it, for three seconds in each worker. No schema here uses its formats.
+sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]  # the import system treats None as "not installed"
 
 
 def _descriptors() -> dict[str, str]:
-    """What is open, by its number."""
+    """Return the targets of all open descriptors, by number."""
     found = {}
     for path in Path("/proc/self/fd").iterdir():
-        with suppress(FileNotFoundError):  # that of looking
+        with suppress(FileNotFoundError):  # the descriptor of this listing
             found[path.name] = str(path.readlink())
     return found
 
 
 @pytest.fixture
 async def nothing_left() -> AsyncIterator[None]:
-    """A test must end with no task, socket or descriptor more than it began with, and without an unseen failure."""
-    for context in (zmq.Context.instance(), connection._context()):  # the tests', and the gateway's
-        context.socket(zmq.PAIR).close()  # what libzmq opens once
+    """Check that a test leaves no task, socket or descriptor, and no unnoticed failure."""
+    for context in (zmq.Context.instance(), sockets.context()):  # the tests' context, and the gateway's
+        context.socket(zmq.PAIR).close()  # opens the descriptors that libzmq opens only once
     failures: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _loop, context: failures.append(context))
     before = _descriptors()
@@ -70,7 +71,7 @@ async def nothing_left() -> AsyncIterator[None]:
 
 
 async def _quiet(descriptors: int) -> None:
-    """Give libzmq's own threads, and tasks that are about to end, a moment."""
+    """Wait for libzmq's own threads, and for tasks that are about to end."""
     for _ in range(1000):
         if not tasks._running and len(_descriptors()) <= descriptors:
             return
@@ -79,7 +80,7 @@ async def _quiet(descriptors: int) -> None:
 
 @pytest.fixture
 async def backend(nothing_left: None) -> AsyncIterator[FakeBackend]:
-    """Kernels that follow a script."""
+    """A backend with scripted kernels."""
     fake = FakeBackend()
     yield fake
     fake.failures.clear()
@@ -95,7 +96,7 @@ async def world(backend: FakeBackend) -> AsyncIterator[World]:
 
 def _engine_is_there() -> bool:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)  # the engine's client forgets a socket that did not connect
+        warnings.simplefilter("ignore", ResourceWarning)  # the engine's client leaves a failed socket open
         try:
             return "runsc" in connect(timeout=5).info()["Runtimes"]
         except SessionError:
@@ -112,7 +113,7 @@ def _promtool_is_there() -> bool:
     return subprocess.run([PROMTOOL_SETUP, "--check"], check=False, capture_output=True).returncode == 0
 
 
-#: what not every machine has: the marker of the tests that want it, whether it is there, and what to say if not
+#: tools that some machines lack: marker of the tests that need one, check for it, and reason for a skip
 WANTED: dict[str, tuple[Callable[[], bool], str]] = {
     "browser": (_browser_is_there, "no Chromium in a network of its own: `make browser`"),
     "engine": (_engine_is_there, "no Docker engine with runsc: `make engine`"),
@@ -121,24 +122,24 @@ WANTED: dict[str, tuple[Callable[[], bool], str]] = {
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Where to leave what people look at after a run."""
+    """Add the option for the directory of screenshots."""
     parser.addoption("--artifacts", type=Path, help="directory for screenshots of the admin page; else there are none")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Hold no figure against its control while other workers are at work."""
+    """Check no figure against its control while other workers run."""
     FIGURES.alone = not hasattr(config, "workerinput")
 
 
-@pytest.hookimpl(optionalhook=True)  # without workers there is none
+@pytest.hookimpl(optionalhook=True)  # this hook exists only with workers
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByGateway:
-    """Say which tests go to one worker."""
+    """Choose the scheduler that groups tests for the workers."""
     return ByGateway(config, log)
 
 
-@pytest.hookimpl(tryfirst=True)  # before `-m gate` looks at the markers
+@pytest.hookimpl(tryfirst=True)  # before `-m gate` selects by marker
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the gate's tests, let some run again, put the slow files first, and skip what this machine lacks."""
+    """Mark the gate's tests, let some run again, put slow files first, skip tests that need missing tools."""
     for item in items:
         if not needs_a_machine(item):
             if not item.get_closest_marker("full"):
@@ -147,12 +148,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.flaky(reruns=RERUNS))
     slow = {item.path for item in items if needs_a_machine(item) and item.get_closest_marker("gate")}
     items.sort(key=lambda item: item.path not in slow)
-    if os.environ.get("CI") != "true":  # noqa: TID251 - what CI says of itself; there they run, and fail
+    if os.environ.get("CI") != "true":  # noqa: TID251 - set by CI, where these tests run and fail
         _skip_what_is_not_there(items)
 
 
 def needs_a_machine(item: pytest.Item) -> bool:
-    """Whether a test needs what is no part of this code: an engine or a browser."""
+    """Return whether a test needs an engine or a browser, which are no part of this code."""
     return any(item.get_closest_marker(marker) for marker in ("browser", "engine"))
 
 
@@ -165,9 +166,9 @@ def _skip_what_is_not_there(items: list[pytest.Item]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """List what was measured, and every test that was run again, with the failure that made it so."""
+    """List all figures, and every test that was run again with the failure that caused it."""
     if table := list(FIGURES.table()):
-        terminalreporter.section("figures, each with what a control of this run lets expect")
+        terminalreporter.section("figures, each with the expectation from a control of this run")
         terminalreporter.write_line("\n".join(table))
     for report in terminalreporter.stats.get("rerun", []):
         terminalreporter.section(f"run again: {report.nodeid} ({report.when})", yellow=True)

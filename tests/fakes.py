@@ -1,13 +1,13 @@
 """A kernel that follows a script, and a backend that starts such kernels.
 
-What lies between kernel and gateway is real: sockets, signatures, encryption, the order of messages. Only what the
-kernel *does* is written down by a test, as an async function that speaks for the kernel::
+Everything between kernel and gateway is real: sockets, signatures, encryption, the order of messages. Only the kernel's
+*behaviour* is written by a test, as an async function that acts for the kernel::
 
     async def loses_idle(cell: Cell) -> None:
         cell.says(busy(), stream("hi"))
         cell.replies()
 
-Everything runs in the test's own event loop, so a test sees each step and waits for none.
+Everything runs in the test's own event loop, so a test observes each step and never has to sleep.
 """
 
 from __future__ import annotations
@@ -29,46 +29,41 @@ from typing import Any
 import zmq
 from jupyter_client.session import Session as Codec
 
-from sessions.backends.base import KERNEL_IMAGE, Launch, kernel_env, new_connection_info, nobody_cares
+from sessions.backends.base import KERNEL_IMAGE, Launch, kernel_env, new_connection_info, no_op
+from sessions.connection_info import ConnectionInfo
 from sessions.errors import ConnectionFailed, SessionError
-from sessions.execution import Patience
+from sessions.kernels.connection import Connection
+from sessions.kernels.messages import Message
+from sessions.kernels.pool import Pool
+from sessions.kernels.readiness import Readiness
+from sessions.kernels.starts import Starts
+from sessions.kernels.warm import PoolSettings
 from sessions.kernelspecs import KernelSpec, KernelSpecs
-from sessions.ledger import Ledger
-from sessions.messages import Message
-from sessions.models import (
-    ConnectionInfo,
-    ExecuteRequest,
-    ExecutionResult,
-    ExitReason,
-    KernelExit,
-    SessionKey,
-    SessionSpec,
-)
-from sessions.pool import Pool, Stock
-from sessions.quotas import CONCURRENT, Quotas, TenantLimits
-from sessions.readiness import Readiness
+from sessions.models import ExecuteRequest, ExecutionResult, ExitReason, KernelExit, SessionKey, SessionSpec
 from sessions.recovery import Recovery
 from sessions.registry import Registry
 from sessions.sandboxes import Sandboxes
+from sessions.services import SessionServices
 from sessions.session import Session
-from sessions.starts import Starts
-from sessions.surroundings import Surroundings
+from sessions.store.ledger import Ledger
 from sessions.tasks import spawn
+from sessions.tenants.quotas import CONCURRENT, Quotas, TenantLimits
+from sessions.timeouts import Timeouts
 
 Json = dict[str, Any]
 
-# -- what a kernel can say -------------------------------------------------------------------------------------
+# -- messages of a kernel --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Saying:
-    """One message as a kernel words it, before it has a parent."""
+    """One message of a kernel, before it has a parent."""
 
     type: str
     content: Json
 
     def to(self, parent_id: str, channel: str = "iopub") -> Message:
-        """The message as it arrives when it answers the request `parent_id`."""
+        """Return the message as the gateway receives it, as an answer to the request `parent_id`."""
         header = {"msg_id": uuid.uuid4().hex, "msg_type": self.type}
         parent = {"msg_id": parent_id} if parent_id else {}
         return Message(channel, header, parent, {}, self.content, size=200 + len(str(self.content)))
@@ -119,7 +114,7 @@ def clear(*, wait: bool) -> Saying:
 
 
 class Cell:
-    """An execute request that the kernel has taken up."""
+    """An execute request that the kernel runs."""
 
     def __init__(self, kernel: FakeKernel, request: Json, identity: bytes) -> None:
         self.kernel = kernel
@@ -139,7 +134,7 @@ class Cell:
         self.kernel.send("shell", Saying("execute_reply", content), self.request, self._identity)
 
     def ends(self, state: str = "ok", **content: Any) -> None:
-        """Answer on shell and be idle."""
+        """Answer on shell and publish `idle`."""
         self.replies(state, **content)
         self.says(idle())
 
@@ -151,21 +146,21 @@ class Cell:
         return await self.kernel.answer
 
     async def is_interrupted(self) -> None:
-        """Work until interrupted, as `time.sleep` does."""
+        """Run until interrupted, like `time.sleep`."""
         self.kernel.interrupted.clear()
         await self.kernel.interrupted.wait()
         raise KeyboardInterruptedCell
 
 
 class KeyboardInterruptedCell(Exception):
-    """What the fake raises for KeyboardInterrupt, which pytest keeps for itself."""
+    """Exception of the fake in place of KeyboardInterrupt, which pytest handles itself."""
 
 
 Script = Callable[[Cell], Awaitable[None]]
 
 
 async def python(cell: Cell) -> None:
-    """Behave as a Python kernel does, as far as a test of what surrounds it needs one."""
+    """Behave like a Python kernel, as far as tests of the gateway need it."""
     cell.kernel.count += 1
     cell.says(busy(), started(cell.code, cell.kernel.count))
     printed = io.StringIO()
@@ -200,41 +195,41 @@ async def python(cell: Cell) -> None:
 class Behaviour:
     """How the kernels of a `FakeBackend` behave."""
 
-    #: what a cell of this very code makes them do; any other is run by `python`
+    #: script for a cell with exactly this code; all other cells follow `python`
     scripts: dict[str, Script] = field(default_factory=dict)
     heeds_messages: bool = True
     heeds_signals: bool = True
-    #: reads control while a cell runs, which one that keeps the interpreter's lock does not, but soon after its end
-    hears_at_work: bool = True
-    #: answers when it is asked who it is; a kernel that does not is one that hangs while it starts
+    #: reads control while a cell runs; False: soon after its end, as with a cell that keeps the interpreter's lock
+    reads_control_while_busy: bool = True
+    #: answers `kernel_info` and `lease` requests; False: as a kernel that hangs while it starts
     answers: bool = True
     #: its iopub works
     audible: bool = True
-    #: takes up nothing before somebody listens on iopub; otherwise what it says first may go unheard
+    #: runs nothing before iopub has a subscriber; otherwise its first messages may be lost
     waits_for_listener: bool = True
-    #: ends by itself before it has answered, with this code
+    #: exit code with which it ends on its own before it has answered
     exits_at_once: int | None = None
-    #: what its tools say, in place of the real ones
+    #: returns the output of its tools, in place of the real ones
     tool: Callable[[str], bytes] | None = None
 
 
-#: seconds from a cell's end until control is read that was not at work
+#: seconds from a cell's end until the kernel reads control, if it does not while a cell runs
 SOON = 0.03
-#: bytes that any of them claims to use
+#: bytes that each fake kernel claims to use
 MEMORY = 64 * 1024**2
 
 
 class Failures(dict[str, Exception]):
-    """What the methods of a backend and its handles raise, by the methods' names, until it is taken away again."""
+    """Errors that the methods of a backend and its handles raise, by method name, until a test removes them."""
 
     def strike(self, method: str) -> None:
-        """Fail if this method is to."""
+        """Raise the error of this method, if it has one."""
         if method in self:
             raise self[method]
 
 
 class FakeKernel:
-    """A kernel's sockets, its one thread of work, and its handle."""
+    """A kernel's sockets, its task that runs cells, and its handle."""
 
     def __init__(
         self,
@@ -246,7 +241,7 @@ class FakeKernel:
     ) -> None:
         self.id = uuid.uuid4().hex
         self.connection_info = info
-        self.on_out_of_memory: Callable[[], None] = nobody_cares
+        self.on_out_of_memory: Callable[[], None] = no_op
         self.behaviour = behaviour
         self.failures = Failures() if failures is None else failures
         self.launch = launch
@@ -254,13 +249,13 @@ class FakeKernel:
         self.namespace: Json = {"env": kernel_env(launch, str(workspace))}
         self.count = 0
         self.interrupted = asyncio.Event()
-        #: how it was asked to stop its cell, in order
+        #: kinds of the interrupts that it got, in order
         self.interrupts: list[str] = []
-        #: the types of all messages it was sent
+        #: types of all messages that it got
         self.taken: list[str] = []
-        #: the directory it was given after its start
+        #: directory that a lease gave it
         self.cwd = ""
-        #: the code of all cells it has taken up
+        #: code of all cells that it has run
         self.executed: list[str] = []
         self.answer: asyncio.Future[str] | None = None
         self._codec = Codec(key=info.key, username="kernel", signature_scheme=info.signature)
@@ -268,20 +263,27 @@ class FakeKernel:
         self._exit: asyncio.Future[KernelExit] = self._loop.create_future()
         self._heard = asyncio.Event()
         self._at_work = False
-        #: what came on control and is not read yet
+        #: messages on control that it has not read yet
         self.unread: list[list[bytes]] = []
         self._inbox: asyncio.Queue[tuple[bytes, Json]] = asyncio.Queue()
-        self._sockets = {
-            "shell": self._bind("shell", zmq.ROUTER),
-            "control": self._bind("control", zmq.ROUTER),
-            "stdin": self._bind("stdin", zmq.ROUTER),
-            "iopub": self._bind("iopub", zmq.XPUB),
-        }
+        self._sockets: dict[str, zmq.Socket[bytes]] = {}
+        for channel in ("shell", "control", "stdin", "iopub"):
+            self.bind(channel)
         self._worker = spawn(self._work(), f"fake kernel {self.id}")
         if behaviour.exits_at_once is not None:
             self._loop.call_soon(self.dies, behaviour.exits_at_once)
 
     # -- sockets
+
+    def bind(self, channel: str) -> None:
+        """Listen on a channel."""
+        self._sockets[channel] = self._bind(channel, zmq.XPUB if channel == "iopub" else zmq.ROUTER)
+
+    def unbind(self, channel: str) -> None:
+        """Stop listening on a channel; the kernel continues."""
+        socket = self._sockets.pop(channel)
+        self._loop.remove_reader(socket.FD)
+        socket.close()
 
     def _bind(self, channel: str, kind: int) -> zmq.Socket[bytes]:
         socket: zmq.Socket[bytes] = zmq.Context.instance().socket(kind)
@@ -306,7 +308,7 @@ class FakeKernel:
                 return
             if channel == "iopub":  # a subscription
                 self._heard.set()
-            elif channel == "control" and self._at_work and not self.behaviour.hears_at_work:
+            elif channel == "control" and self._at_work and not self.behaviour.reads_control_while_busy:
                 self.unread.append(frames)
             else:
                 self._receive(channel, frames)
@@ -345,7 +347,7 @@ class FakeKernel:
         self.send_raw(channel, self._codec.serialize(message, identity))
 
     def publish(self, saying: Saying, parent: Json | None) -> None:
-        """Send one message to whoever listens."""
+        """Publish one message on iopub."""
         self.send("iopub", saying, parent, b"topic")
 
     def send_raw(self, channel: str, frames: list[bytes]) -> None:
@@ -357,7 +359,7 @@ class FakeKernel:
         self._loop.call_soon(self._drain, channel, socket)
 
     def signed(self, *parts: bytes) -> list[bytes]:
-        """A message of these parts with the right signature, whatever they hold."""
+        """Return the frames of a message with these parts and a valid signature, even if the parts are invalid."""
         return [b"topic", b"<IDS|MSG>", self._codec.sign(list(parts)), *parts]
 
     # -- work
@@ -438,6 +440,8 @@ class FakeKernel:
         feeding = spawn(_feed(program.stdin, stdin), f"input of {name}")
         try:
             while piece := await program.stdout.read(65536):
+                if not self.alive:
+                    raise ConnectionFailed
                 yield piece
         finally:
             feeding.cancel()
@@ -446,7 +450,7 @@ class FakeKernel:
 
 
 async def _feed(pipe: asyncio.StreamWriter, stdin: AsyncIterable[bytes] | None) -> None:
-    with contextlib.suppress(ConnectionError):  # it has its answer ready before it has read all
+    with contextlib.suppress(ConnectionError):  # the tool may answer before it has read all input
         async for piece in stdin or _nothing():
             pipe.write(piece)
             await pipe.drain()
@@ -456,6 +460,50 @@ async def _feed(pipe: asyncio.StreamWriter, stdin: AsyncIterable[bytes] | None) 
 async def _nothing() -> AsyncIterator[bytes]:
     return
     yield b""
+
+
+# -- the listener ----------------------------------------------------------------------------------------------
+
+
+class Listener:
+    """Records the events of a connection or a kernel."""
+
+    def __init__(self, handle: Callable[[Message], None] | None = None) -> None:
+        #: called with each message, besides the list
+        self.handle = handle
+        self.messages: list[Message] = []
+        self.shell_losses = 0
+        self.times_broken = 0
+        self.broken = asyncio.Event()
+        self.unreachable = asyncio.Event()
+
+    def on_message(self, message: Message) -> None:
+        self.messages.append(message)
+        if self.handle is not None:
+            self.handle(message)
+
+    def on_shell_loss(self) -> None:
+        self.shell_losses += 1
+
+    def on_broken(self) -> None:
+        self.times_broken += 1
+        self.broken.set()
+
+    def on_unreachable(self) -> None:
+        self.unreachable.set()
+
+    def received(self, message: Message) -> None:
+        self.on_message(message)
+
+    def missed(self, _kernel: object) -> None:
+        self.shell_losses += 1
+
+
+def connect(info: ConnectionInfo, listener: Listener | None = None, *, most: int, prelude: str = "") -> Connection:
+    """Open a connection whose frames may have `most` bytes."""
+    connection = Connection(info, listener or Listener(), max_message_bytes=most, prelude=prelude)
+    connection.open()
+    return connection
 
 
 # -- the backend -----------------------------------------------------------------------------------------------
@@ -469,24 +517,24 @@ class FakeBackend:
 
     def __init__(self, behaviour: Behaviour | None = None) -> None:
         self.behaviour = behaviour or Behaviour()
-        #: what any of its methods, or of its kernels', raises from now on
+        #: errors of its methods and those of its kernels
         self.failures = Failures()
-        #: every kernel that was started, in order
+        #: all kernels that were started, in order
         self.started: list[FakeKernel] = []
-        #: why nothing can be started
+        #: error of each start; None: starts succeed
         self.refuses: SessionError | None = None
-        #: why the sandbox is not ready
+        #: error of the proof; None: the sandbox is ready
         self.unprepared: SessionError | None = None
-        self.on_doubt: Callable[[], None] = nobody_cares
-        #: closed, it holds up every start
+        self.on_proof_needed: Callable[[], None] = no_op
+        #: while it is not set, all starts wait
         self.gate = asyncio.Event()
         self.gate.set()
-        #: how many starts were asked for, failed ones included
+        #: number of requested starts, including failed ones
         self.asked = 0
         self._root = Path(tempfile.mkdtemp(prefix="fake-"))
 
     def on(self, code: str, script: Script) -> str:
-        """Let kernels follow `script` when they are sent `code`.
+        """Let kernels follow `script` for a cell with this code.
 
         Returns:
             the code.
@@ -495,22 +543,22 @@ class FakeBackend:
         return code
 
     def behaves(self, **changes: Any) -> None:
-        """Let kernels that are started from now on behave differently."""
+        """Change the behaviour of kernels that are started later."""
         self.behaviour = replace(self.behaviour, **changes)
 
     @property
     def kernel(self) -> FakeKernel:
-        """The kernel that was started last."""
+        """The last kernel that was started."""
         return self.started[-1]
 
     @property
     def alive(self) -> list[FakeKernel]:
-        """Every kernel that runs."""
+        """All running kernels."""
         return [kernel for kernel in self.started if kernel.alive]
 
     @property
     def workspaces(self) -> list[str]:
-        """Every workspace there is."""
+        """All workspaces."""
         return sorted(path.name for path in (self._root / "workspaces").glob("*"))
 
     async def prepare(self) -> None:
@@ -560,14 +608,14 @@ class FakeBackend:
         shutil.rmtree(self._root, ignore_errors=True)
 
 
-# -- the rest of a small world ---------------------------------------------------------------------------------
+# -- the rest of the gateway's domain --------------------------------------------------------------------------
 
-#: the languages there are
+#: kernelspecs of all languages
 KERNELSPECS = KernelSpecs(KERNEL_IMAGE / "kernelspecs")
 
 
 class PlainKernelSpecs(KernelSpecs):
-    """The same without encryption, which takes most of a fake kernel's time."""
+    """The kernelspecs without encryption, which takes most of a fake kernel's time."""
 
     def find(self, language: str) -> KernelSpec:
         return replace(super().find(language), encryption=False)
@@ -575,12 +623,12 @@ class PlainKernelSpecs(KernelSpecs):
 
 PLAIN = PlainKernelSpecs(KERNEL_IMAGE / "kernelspecs")
 PYTHON = PLAIN.find("python")
-#: as little as a test can wait for; who waits for proof gets it, unless a kernel is mute
-PATIENCE = Patience(idle=0.05, proof=5.0, rung=0.05)
+#: short timeouts; `proof` is long because the fake kernels answer at once, except one without a working iopub
+TIMEOUTS = Timeouts(idle=0.05, proof=5.0, interrupt_step=0.05)
 
 
 class Clock:
-    """Time that passes when it is told to."""
+    """A clock that a test moves."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -593,18 +641,18 @@ class Clock:
 
 
 class Seen:
-    """What a pool tells of itself."""
+    """Records the events of a pool."""
 
     def __init__(self) -> None:
-        #: kernels that wait, and that ought to, by language
+        #: number of warm kernels, and their wanted number, by language
         self.shelves: dict[str, tuple[int, int]] = {}
-        #: for each session that could have had a warm kernel, whether it got one
+        #: for each session that a warm kernel would fit, whether it got one
         self.leases: list[bool] = []
         self.evictions = 0
         self.refills: list[float] = []
         self.starts: list[tuple[float, float | None]] = []
 
-    def shelved(self, language: str, kernels: int, target: int) -> None:
+    def depth_changed(self, language: str, kernels: int, target: int) -> None:
         self.shelves[language] = kernels, target
 
     def leased(self, _language: str, *, warm: bool) -> None:
@@ -621,7 +669,7 @@ class Seen:
 
 
 class World:
-    """Everything that `kernel_gateway/app.py` would put together, over a `FakeBackend`."""
+    """The parts that `kernel_gateway/app.py` builds, on a `FakeBackend`."""
 
     def __init__(
         self,
@@ -633,7 +681,7 @@ class World:
         quotas: TenantLimits | None = None,
         concurrent: int = CONCURRENT,
         defaults: SessionSpec | None = None,
-        patience: Patience | None = None,
+        timeouts: Timeouts | None = None,
         ledger: Path | None = None,
         interrupted: Collection[SessionKey] = (),
     ) -> None:
@@ -644,25 +692,29 @@ class World:
         self.seen = Seen()
         self.starts = Starts(backend, self.readiness, starts, self.seen.started)
         self.pool = Pool(
-            backend, self.starts, Stock(defaults.limits, pool_size, pool_max, breath=0), self.clock, self.seen
+            backend,
+            self.starts,
+            PoolSettings(defaults.limits, pool_size, pool_max, refill_delay=0),
+            self.clock,
+            self.seen,
         )
         self.quotas = Quotas(quotas or TenantLimits(), self.clock, concurrent)
-        #: every execution that has ended
+        #: all executions that have ended
         self.observed: list[tuple[SessionKey, ExecuteRequest, ExecutionResult]] = []
-        #: executions that have begun and not ended, by what they are known as
+        #: executions that have begun and not ended, by id
         self.open: dict[str, ExecuteRequest] = {}
-        #: what keeps a cell from beginning
+        #: error that each new cell gets; None: cells may begin
         self.refuses: SessionError | None = None
         self.ledger = Ledger(ledger)
-        around = Surroundings(self.pool, self.quotas, self.clock, self, self.ledger, patience or PATIENCE)
-        self.registry = Registry(PLAIN, defaults, around)
-        self.sandboxes = Sandboxes(self.registry, around)
-        self.around = around
+        services = SessionServices(self.pool, self.quotas, self.clock, self, self.ledger, timeouts or TIMEOUTS)
+        self.registry = Registry(PLAIN, defaults, services)
+        self.sandboxes = Sandboxes(self.registry, services)
+        self.services = services
         self.recovery = Recovery(backend, self.registry, self.sandboxes, interrupted)
         self.readiness.first = self.recovery
 
     def begins(self, _key: SessionKey, _language: str, request: ExecuteRequest) -> str:
-        """A cell is about to run."""
+        """Record that a cell is about to run."""
         if self.refuses is not None:
             raise self.refuses
         execution = uuid.uuid4().hex
@@ -670,18 +722,18 @@ class World:
         return execution
 
     def ended(self, key: SessionKey, execution: str, request: ExecuteRequest, result: ExecutionResult | None) -> None:
-        """It has ended: once, and as it has begun."""
+        """Record the end of an execution, and check that it ends once and with the request that it began with."""
         assert self.open.pop(execution) == request
         if result is not None:
             self.quotas.charge_execution(key.tenant, result.duration, result.output_bytes)
             self.observed.append((key, request, result))
 
     async def session(self, name: str = "s1", tenant: str = "acme") -> Session:
-        """The session of this name, made on first use."""
-        return await self.registry.obtain(SessionKey(tenant, name))
+        """Return the session with this name, made on first use."""
+        return await self.registry.get_or_create(SessionKey(tenant, name))
 
     async def close(self) -> None:
-        """Shut down, as the gateway does."""
+        """Shut down like the gateway."""
         await self.sandboxes.close()
         await self.registry.close()
         await self.pool.close()
@@ -690,14 +742,14 @@ class World:
 
 @contextlib.asynccontextmanager
 async def world_over(backend: FakeBackend, **settings: Any) -> AsyncIterator[World]:
-    """A world of its own, whose end is complete."""
+    """Make a world, and check after its end that nothing of it is left."""
     world = World(backend, **settings)
     assert await world.readiness.check()
     try:
         yield world
     finally:
         await world.close()
-    # Whoever closes all sessions has ended all kernels and deleted all workspaces.
+    # Closing all sessions ends all kernels and deletes all workspaces.
     assert world.open == {}
     assert (world.quotas.running, world.quotas.waiting) == (0, 0)
     assert backend.alive == []
@@ -711,7 +763,7 @@ async def run(session: Session, code: str, **request: Any) -> ExecutionResult:
 
 
 async def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
-    """Let the event loop run until something holds."""
+    """Let the event loop run until a condition holds."""
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 - a condition is not an event
             await asyncio.sleep(0.001)

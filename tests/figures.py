@@ -1,9 +1,9 @@
-"""Seconds and bytes that tests measure, each held against what a control of the same run lets expect.
+"""Seconds and bytes that tests measure, each held against an expectation from a control of the same run.
 
-How long something takes depends on the machine and on what else it does. So no bound is a number of seconds or bytes:
-a test measures something ordinary, its control, says what it expects beside that, and fails at three times as much.
-What depends on no machine needs no control: a time-out that is set, the size of what was sent. The report ends with all
-figures. Beside other workers' tests nothing is held: their work would be in each figure.
+Durations depend on the machine and its other work. So no bound is a number of seconds or bytes: a test measures an
+ordinary operation, its control, derives an expectation from it, and fails at three times the expectation. Values that
+do not depend on the machine need no control: a timeout that is set, the size of sent data. The report ends with all
+figures. While other workers run tests, no figure is checked, because their work would change it.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-#: a test fails when it measures this many times what it expects
+#: multiple of the expectation at which a test fails
 FAILS_AT = 3.0
 UNITS = {"s": 1.0, "MiB": 1024.0**2}
 
 
 @dataclass(frozen=True)
 class Figure:
-    """What was measured once."""
+    """One measurement."""
 
     what: str
     value: float
@@ -27,27 +27,27 @@ class Figure:
 
     @property
     def ratio(self) -> float:
-        """To what was expected; below 1 is better."""
+        """Ratio to the expectation; below 1 is better."""
         return self.value / self.expected
 
 
 @dataclass
 class Figures:
-    """Those of one run."""
+    """All figures of one run."""
 
-    #: whether nothing else runs beside the tests
+    #: whether the tests run alone, without other workers
     alone: bool = True
 
     _noted: dict[str, list[Figure]] = field(default_factory=dict)
 
     def hold(self, what: str, value: float, expected: float | Callable[[], float], unit: str = "s") -> None:
-        """Note a figure, and fail if it is three times what is expected.
+        """Record a figure, and fail if it is three times the expectation.
 
         Args:
-            what: names it in the report, where equal names share a line.
-            value: what was measured, in seconds or bytes.
-            expected: what a control of the same run lets expect, in the same; or what measures it if that takes time.
-            unit: for the report, `s` or `MiB`.
+            what: name in the report, where equal names share a line.
+            value: measured value, in seconds or bytes.
+            expected: expectation from a control of the same run, in the same unit; or a function that measures it.
+            unit: unit in the report, `s` or `MiB`.
         """
         if not self.alone:
             return
@@ -56,7 +56,7 @@ class Figures:
         assert figure.ratio < FAILS_AT, f"{what}: {_shown(value, unit)}, expected {_shown(figure.expected, unit)}"
 
     def table(self) -> Iterator[str]:
-        """A line for each kind of figure: how often it was measured, and the worst of them."""
+        """Yield a line for each name: the number of measurements, and the worst of them."""
         width = max(map(len, self._noted), default=0)
         for what, figures in sorted(self._noted.items()):
             worst = max(figures, key=lambda figure: figure.ratio)
@@ -68,6 +68,6 @@ def _shown(value: float, unit: str) -> str:
     return f"{value / UNITS[unit]:.3g} {unit}"
 
 
-#: of this process's run
+#: the figures of this process's run
 FIGURES = Figures()
 hold = FIGURES.hold

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def settings() -> str:
-    """The table of settings."""
+    """Return the table of settings."""
     lines = ["| setting | default | |", "| --- | --- | --- |"]
     for name, field in Settings.model_fields.items():
         default = f"`{shown(field.default)}`" if field.default not in (None, "", {}, []) else ""
@@ -22,7 +22,7 @@ def settings() -> str:
 
 
 def states() -> str:
-    """A session's states, as a diagram."""
+    """Return a diagram of a session's states."""
     moves = [f"    {state} --> {following}" for state, after in MOVES.items() for following in sorted(after)]
     return "\n".join(["```mermaid", "stateDiagram-v2", "    [*] --> starting", *moves, "```"])
 
@@ -31,7 +31,7 @@ PARTS = {"README.md": ("settings", settings), "sessions/README.md": ("states", s
 
 
 def filled(path: str) -> str:
-    """A README with its generated part as it must be."""
+    """Return a README's text with its generated part up to date."""
     name, make = PARTS[path]
     text = (ROOT / path).read_text()
     return re.sub(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", rf"\g<1>{make()}\n\g<2>", text, flags=re.DOTALL)

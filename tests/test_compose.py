@@ -18,7 +18,7 @@ from kernel_gateway.config import Settings
 from sessions.backends.docker import firewall, network
 from tests.compose import GATEWAY_IMAGE, KEY, NAME, ROOT, Checkout, Deployment, compose_command, environment
 
-#: of the kernels' network
+#: bridge of the kernels' network
 BRIDGE = network.bridge_name(NAME)
 NET_ADMIN = 1 << 12
 
@@ -30,7 +30,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
     command = compose_command()
     if command is None:
         missing = "docker-compose is not installed (make engine installs it)"
-        if os.environ.get("CI"):  # noqa: TID251 - there, what cannot be tried has failed
+        if os.environ.get("CI"):  # noqa: TID251 - set by CI, where a missing tool is a failure
             pytest.fail(missing)
         pytest.skip(missing)
     return Checkout.into(tmp_path_factory.mktemp("checkout"), command)
@@ -43,7 +43,7 @@ def deployed(checkout: Checkout) -> Iterator[Deployment]:
         port = free.getsockname()[1]
     settings = {"KERNEL_GATEWAY_PORT": str(port), "KERNEL_GATEWAY_NETWORK": NAME}
     running = Deployment(checkout, port, environment() | settings)
-    running.compose("down", "--volumes")  # of a run that was ended
+    running.compose("down", "--volumes")  # of an aborted run
     try:
         running.compose("up", "-d")
         running.wait_until_ready()
@@ -54,10 +54,10 @@ def deployed(checkout: Checkout) -> Iterator[Deployment]:
 
 
 def _remove_network() -> None:
-    """What the gateway leaves on purpose: its network and the rules around it."""
+    """Remove the gateway's network and the rules around it, which it leaves on purpose."""
     with closing(docker.from_env()) as client:
         while found := client.networks.list(names=[f"^{NAME}$"]):
-            with suppress(APIError):  # the engine has not yet taken the last container off it
+            with suppress(APIError):  # the engine has not yet disconnected the last container
                 found[0].remove()
             time.sleep(0.1)
     for program, rule in firewall.rules(BRIDGE):
@@ -73,7 +73,7 @@ def test_every_setting_can_be_given() -> None:
     )
 
 
-def test_is_valid_with_keys(checkout: Checkout) -> None:
+def test_the_compose_file_is_valid_with_keys(checkout: Checkout) -> None:
     done = checkout.compose("config", KERNEL_GATEWAY_KEYS=f"team:{KEY}")
     assert done.returncode == 0, done.stderr
     assert {"gateway:", "kernel-image:", f"KERNEL_GATEWAY_KEYS: team:{KEY}"} <= set(
@@ -81,7 +81,7 @@ def test_is_valid_with_keys(checkout: Checkout) -> None:
     )
 
 
-def test_takes_settings_from_the_env_file(checkout: Checkout) -> None:
+def test_settings_are_read_from_the_env_file(checkout: Checkout) -> None:
     file = checkout.folder / ".env"
     file.write_text(f"KERNEL_GATEWAY_KEYS=team:{KEY}\nKERNEL_GATEWAY_MEMORY=300m\n")
     try:
@@ -91,7 +91,7 @@ def test_takes_settings_from_the_env_file(checkout: Checkout) -> None:
 
 
 @pytest.mark.parametrize("environment", [{}, {"KERNEL_GATEWAY_KEYS": ""}])
-def test_says_what_to_do_without_keys(checkout: Checkout, environment: dict[str, str]) -> None:
+def test_without_keys_the_error_names_the_remedy(checkout: Checkout, environment: dict[str, str]) -> None:
     done = checkout.compose("config", **environment)
     assert done.returncode != 0
     assert "set it in .env to tenant:key" in done.stderr
@@ -108,14 +108,14 @@ def test_a_cell_runs_in_gvisor(deployed: Deployment) -> None:
 
 @pytest.mark.gate
 @pytest.mark.engine
-def test_nobody_is_served_without_a_key(deployed: Deployment) -> None:
+def test_a_request_without_a_key_is_refused(deployed: Deployment) -> None:
     assert deployed.get("/v1/sessions").status_code == 401
 
 
 @pytest.mark.gate
 @pytest.mark.engine
 def test_the_firewall_is_put_up_from_the_container(deployed: Deployment) -> None:
-    """That it holds was proven by the gateway before it was ready."""
+    """The gateway proved that the firewall holds before it was ready."""
     for program, rule in firewall.rules(BRIDGE):
         assert deployed.inside(program, "-w", "-C", *rule)[0] == 0, rule
     _, listed = deployed.inside("iptables", "-w", "-S", firewall.chain_name(BRIDGE))
@@ -124,7 +124,7 @@ def test_the_firewall_is_put_up_from_the_container(deployed: Deployment) -> None
 
 @pytest.mark.gate
 @pytest.mark.engine
-def test_the_gateway_has_no_power_but_the_firewall(deployed: Deployment) -> None:
+def test_the_gateway_has_no_capability_except_for_the_firewall(deployed: Deployment) -> None:
     _, status = deployed.inside("cat", "/proc/1/status")
     found = dict(line.split(":\t", 1) for line in status.splitlines())
     assert int(found["CapBnd"], 16) == NET_ADMIN
@@ -144,7 +144,7 @@ def test_the_image_holds_no_sources_and_no_tools_of_the_build(deployed: Deployme
 
 
 @pytest.mark.engine
-def test_the_health_check_tells_life_from_death(deployed: Deployment) -> None:
+def test_the_health_check_fails_only_without_a_gateway(deployed: Deployment) -> None:
     with closing(docker.from_env()) as client:
         kind, *check = client.images.get(GATEWAY_IMAGE).attrs["Config"]["Healthcheck"]["Test"]
     assert kind == "CMD"
@@ -155,10 +155,10 @@ def test_the_health_check_tells_life_from_death(deployed: Deployment) -> None:
 @pytest.mark.gate
 @pytest.mark.engine
 def test_down_leaves_no_kernel(deployed: Deployment) -> None:
-    """The last test: it ends what the others use."""
+    """The last test: it ends the deployment that the other tests use."""
     instance = deployed.instance()
     assert deployed.execute("1+1") == "2"
-    assert len(deployed.containers(instance)) >= 3  # the gateway, the image's try, and at least one kernel
+    assert len(deployed.containers(instance)) >= 3  # the gateway, the image's trial, and at least one kernel
     deployed.compose("down")
     assert deployed.containers(instance) == []
     assert deployed.volumes(instance) == []

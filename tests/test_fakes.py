@@ -1,4 +1,4 @@
-"""The fake backend can fail as a real one can: everywhere."""
+"""Every method of the fake backend can fail, as in a real one."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tests.fakes import PYTHON, FakeBackend
 
 
 def methods(protocol: type) -> list[str]:
-    """What a backend or a handle has to have, but for its attributes."""
+    """Return the names of a protocol's methods, without its attributes."""
     return [name for name, _ in inspect.getmembers(protocol, inspect.isfunction) if not name.startswith("_")]
 
 
 async def call(thing: object, method: str) -> Any:
-    """Call a method with whatever arguments."""
+    """Call a method with None for each required argument."""
     function = getattr(thing, method)
     wanted = inspect.signature(function).parameters.values()
     result = function(*(None for parameter in wanted if parameter.default is parameter.empty))
@@ -43,7 +43,7 @@ async def test_every_method_of_a_kernel_can_fail(backend: FakeBackend, method: s
         await call(kernel, method)
 
 
-async def test_what_failed_works_when_its_failure_is_taken_away(backend: FakeBackend) -> None:
+async def test_a_method_works_again_after_its_failure_is_removed(backend: FakeBackend) -> None:
     backend.failures["start"] = ZeroDivisionError()
     with pytest.raises(ZeroDivisionError):
         await backend.start(Launch(PYTHON))

@@ -1,4 +1,4 @@
-"""Figures are held against their controls, and told."""
+"""Figures are held against their controls, and reported."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from tests.figures import FAILS_AT, Figures
 
 
-def test_a_figure_fails_at_three_times_what_is_expected_and_is_told_all_the_same() -> None:
+def test_a_figure_fails_at_three_times_its_expectation_and_is_still_reported() -> None:
     figures = Figures(alone=True)
     figures.hold("an answer", 2.9, 1.0)
     with pytest.raises(AssertionError, match="an answer: 3 s, expected 1 s"):
@@ -18,7 +18,7 @@ def test_a_figure_fails_at_three_times_what_is_expected_and_is_told_all_the_same
     assert second.split() == ["memory", "1", "x", "worst", "1", "MiB", "expected", "1", "MiB", "1.00"]
 
 
-def test_beside_other_tests_nothing_is_held() -> None:
+def test_beside_other_tests_no_figure_is_checked() -> None:
     figures = Figures(alone=False)
     figures.hold("an answer", 100.0, 1.0)
     assert list(figures.table()) == []

@@ -33,7 +33,7 @@ def test_every_make_target_that_is_named_exists() -> None:
     assert {"serve", "test", "bench"} <= named <= targets
 
 
-def test_processes_find_installed_what_the_image_has() -> None:
+def test_the_science_extra_contains_the_packages_of_the_image() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     image = {
         line

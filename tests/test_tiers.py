@@ -1,4 +1,4 @@
-"""The gate's tests with an engine or a browser are those that README.md names, and nothing in the gate measures."""
+"""The gate's tests with an engine or a browser are those named in README.md, and no test of the gate measures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Test = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def functions_of(path: Path) -> Iterator[tuple[str, list[str]]]:
-    """Each test's name and its decorators, as they are written."""
+    """Yield each test's name and the source text of its decorators."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, Test) and node.name.startswith("test_"):
             yield node.name, [ast.unparse(decorator) for decorator in node.decorator_list]
@@ -25,26 +25,26 @@ def is_chosen(decorators: list[str]) -> bool:
     return any("pytest.mark.gate" in decorator or "cases(" in decorator for decorator in decorators)
 
 
-def test_the_readme_names_what_is_in_the_gate() -> None:
+def test_the_readme_names_the_tests_of_the_gate() -> None:
     chosen = {name for path in FILES for name, decorators in functions_of(path) if is_chosen(decorators)}
     named = set(re.findall(r"`(test_\w+)`", (TESTS / "README.md").read_text()))
     assert named == chosen
 
 
-def test_nothing_of_the_gate_is_ignored_by_it() -> None:
+def test_no_test_of_the_gate_is_in_an_ignored_file() -> None:
     ignored = re.findall(r"--ignore=(\S+)", (TESTS.parent / "Makefile").read_text())
     assert ignored
     for path in ignored:
         assert not any(is_chosen(decorators) for _, decorators in functions_of(TESTS.parent / path))
 
 
-#: how elapsed seconds and grown memory are written
+#: source text of elapsed seconds and grown memory
 MEASURED = re.compile(r"monotonic\(\) - \w|\.memory\(\) - \w|\.seconds\b|\.bytes\b")
 ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 
 
 def bounds(tree: ast.AST) -> Iterator[str]:
-    """The most that is asserted of a measurement, also by a name that it was given. A quotient of two is none."""
+    """Yield asserted upper bounds of measurements, also of variables that hold one. A quotient is no measurement."""
     names = {
         name.id
         for node in ast.walk(tree)
@@ -77,18 +77,18 @@ def is_quotient(value: ast.expr) -> bool:
         ("assert time.monotonic() - began >= 5", False),
     ],
 )
-def test_a_bound_is_found_however_it_is_written(code: str, *, found: bool) -> None:
+def test_a_bound_is_found_in_every_notation(code: str, *, found: bool) -> None:
     assert any(bounds(ast.parse(code))) is found
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(TESTS)))
-def test_what_is_measured_is_held_against_a_control_and_not_in_the_gate(path: Path) -> None:
+def test_measurements_are_held_against_a_control_and_not_in_the_gate(path: Path) -> None:
     text = path.read_text()
     assert list(bounds(ast.parse(text))) == []
     if "from tests.figures import" not in text:
         return
     if re.search(r"^pytestmark = .*pytest\.mark\.(engine|measured)\b", text, re.MULTILINE):
-        return  # not in the gate but for what was chosen, where `hold` holds nothing
+        return  # only chosen tests of it are in the gate, where `hold` checks nothing
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, Test) and any(isinstance(each, ast.Name) and each.id == "hold" for each in ast.walk(node)):
             assert any(ast.unparse(decorator) == "pytest.mark.full" for decorator in node.decorator_list), node.name

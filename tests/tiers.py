@@ -1,6 +1,6 @@
-"""Which cases of a test that needs an engine or a browser are part of the gate, and which tests go to one worker.
+"""The gate's cases of tests that need an engine or a browser, and the tests that go to one worker.
 
-README.md tells why these.
+README.md gives the reasons.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from xdist.scheduler import LoadFileScheduling
 
 #: tests that share the gateway whose kernels are sandboxed
 SANDBOXED = "tests/kernel_gateway[docker]"
-#: tests that share the gateway that is attacked; those of the channels have their own
+#: tests that share the attacked gateway; the tests of the channels have their own
 ATTACKS = "tests/attacks"
 
 
 def cases(by_name: Mapping[str, Any], *, gate: str) -> list[Any]:
-    """The cases of a parametrized test, by their names, one of which is part of the gate."""
+    """Return the cases of a parametrized test, by their names; one of them is part of the gate."""
     assert gate in by_name
     return [
         pytest.param(case, id=name, marks=[pytest.mark.gate] if name == gate else []) for name, case in by_name.items()
@@ -26,7 +26,7 @@ def cases(by_name: Mapping[str, Any], *, gate: str) -> list[Any]:
 
 
 def some(of: Iterable[Any], *, gate: int) -> list[Any]:
-    """The cases of a parametrized test that needs no engine; the first so many are part of the gate.
+    """Return the cases of a parametrized test that needs no engine; the first `gate` cases are part of the gate.
 
     A case for several arguments is a tuple.
     """
@@ -38,8 +38,8 @@ def _full(case: Any) -> Any:
     return pytest.param(*values, marks=pytest.mark.full)
 
 
-class ByGateway(LoadFileScheduling):  # type: ignore[misc]  # xdist brings no types
-    """A file's tests go to one worker, because they share gateways; those with the shared sandboxed one, too."""
+class ByGateway(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
+    """Sends a file's tests to one worker, because they share gateways; and all tests with the shared sandboxed one."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = super()._split_scope(nodeid)

@@ -1,4 +1,4 @@
-"""The commands of `kernel-gateway`; each module here is one of them, in one table."""
+"""The commands of `kernel-gateway`: one module for each, listed in one table."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from pydantic import ValidationError
 #: To add a command: its line, and a module of its name with `add_arguments(parser)` and `main(arguments) -> exit code`.
 COMMANDS = {
     "serve": "run the gateway",
-    "doctor": "say what is missing on this machine for isolated kernels, and how to mend it",
-    "keys": "make, list and revoke keys; a change counts at once",
-    "audit": "print who ran what as JSON lines, and check that nothing of it was changed",
+    "doctor": "say what is missing on this machine for isolated kernels, and how to fix it",
+    "keys": "make, list and revoke keys; a change takes effect at once",
+    "audit": "print who ran what as JSON lines, and check that no record was changed",
     "run": "run code in a session of a running gateway",
     "exec-json": "run one program with the active provider: a JSON object on standard input, one on standard output",
 }
 
 
 def module_of(command: str) -> ModuleType:
-    """The command's module. Only the one that is run is imported: the service takes its time."""
+    """Import the command's module. Other commands are not imported, because importing the service is slow."""
     return import_module(f"{__name__}.{command.replace('-', '_')}")
 
 
 def parser(chosen: str | None) -> argparse.ArgumentParser:
-    """The command line, with the arguments of one command."""
+    """Return the parser of the command line, with the arguments of one command."""
     top = argparse.ArgumentParser(
         prog="kernel-gateway",
         description="Stateful code execution: one Jupyter kernel per session, each in its own gVisor container.",
@@ -47,7 +47,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command.
 
     Returns:
-        its exit code; 2 when settings or arguments are not valid.
+        the exit code of the command; 2 when settings or arguments are not valid.
     """
     argv = sys.argv[1:] if argv is None else argv
     arguments = parser(argv[0] if argv else None).parse_args(argv)

@@ -1,8 +1,9 @@
-"""`kernel-gateway audit`: who ran what, checked for changes."""
+"""`kernel-gateway audit`: print the audit, and check it for changes."""
 
 from __future__ import annotations
 
 import argparse
+import sqlite3
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -10,21 +11,23 @@ from pathlib import Path
 import orjson
 
 from kernel_gateway.config import Client
-from sessions.records import read
+from sessions.store.records import read
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags."""
     default = Client.model_fields["state_dir"].default
-    parser.add_argument("--state-dir", type=Path, help=f"the gateway's (default: {default}) [KERNEL_GATEWAY_STATE_DIR]")
-    parser.add_argument("--tenant", help="only this tenant's; all are checked")
+    parser.add_argument(
+        "--state-dir", type=Path, help=f"the gateway's state directory (default: {default}) [KERNEL_GATEWAY_STATE_DIR]"
+    )
+    parser.add_argument("--tenant", help="print only this tenant's records; all are checked")
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Print and check.
+    """Print the records and check them.
 
     Returns:
-        0 when all is as it was written; 1 when a record was changed or removed, or there is no audit.
+        0 when no record was changed; 1 when a record was changed or removed, or there is no audit.
     """
     client = Client(**({} if arguments.state_dir is None else {"state_dir": arguments.state_dir}))
     path = client.state_dir.expanduser() / "audit.db"
@@ -38,7 +41,7 @@ def main(arguments: argparse.Namespace) -> int:
             if arguments.tenant in {None, tenant}:
                 line = {"seq": record.seq, "at": record.at, "execution": record.execution, **values}
                 print(orjson.dumps(line).decode())
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, sqlite3.Error) as error:
         print(f"kernel-gateway: {error}", file=sys.stderr)
         return 1
     print(f"nothing was changed; the last digest is {digest or 'none'}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""`kernel-gateway doctor`."""
+"""`kernel-gateway doctor`: check what isolated kernels need on this machine."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ add_arguments = add_settings
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Look at everything and print it.
+    """Print the result of every check.
 
     Returns:
-        0 when all is well, else 1.
+        0 when all checks pass, else 1.
     """
     well = True
     for finding in examine(settings_from(arguments)):
         print(_line(finding), flush=True)
         well = well and finding.ok
-    print("all is well" if well else "not ready: mend the first problem, then run this again")
+    print("all is well" if well else "not ready: fix the first problem, then run this again")
     return 0 if well else 1
 
 
 def _line(finding: Finding) -> str:
     if finding.ok:
         return f"ok       {finding.name}: {finding.detail}"
-    return f"PROBLEM  {finding.name}: {finding.problem}\n         mend it: {finding.mend}"
+    return f"PROBLEM  {finding.name}: {finding.problem}\n         fix: {finding.fix}"

@@ -1,6 +1,6 @@
-"""`kernel-gateway exec-json`: one program, for processes of other languages: JSON in, JSON out.
+"""`kernel-gateway exec-json`: run one program for a process of another language: JSON in, JSON out.
 
-Source: the bridge of RAGFlow's design. The providers' settings are those of the gateway; they stand in one place.
+Source: the bridge of RAGFlow's design. The command uses the same provider settings as the gateway.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from kernel_gateway.dialects.native.models import Body
 from kernel_gateway.errors import InternalError
 from kernel_gateway.handlers import validated
 from sessions.errors import InvalidRequest, SessionError
-from sessions.oneshot import Artifact, Outcome, Program
+from sessions.programs.program import Artifact, Outcome, Program
 from sessions.providers import makers
 from sessions.providers.executor import Executor
 from sessions.providers.manager import ProviderManager, Rules
 from sessions.providers.store import ProviderStore
 
-#: bytes of an artifact that is put into the answer; a larger one is handed over as a file
+#: bytes of an artifact up to which the answer contains it; a larger one is written to a file
 INLINE_MAX = 1024**2
-#: how often a connection to the gateway is tried again that was not made
+#: number of further attempts after a failed connection to the gateway
 RETRIES = 1
-#: whose a program is that does not run in the gateway, which knows that by the key
+#: tenant of a program that does not run in the gateway; the gateway knows the tenant by the key
 TENANT = "local"
-#: seconds that a program may run which names no time
+#: timeout in seconds of a program that names none
 TIMEOUT = 30.0
 
 EPILOG = """\
@@ -47,12 +47,12 @@ output: {"stdout", "stderr", "exit_code", "returned": {"present", "value"}, "art
   "content_b64", "path"}], "status": ok, error, timeout, out_of_memory, died or null, "error": {"code", "name",
   "message", "resolution"} or null, "provider"}. Artifacts above 1 MiB come as files in artifacts_dir ("path"); without
   it neither "content_b64" nor "path" is set. Logs go to standard error.
-exit code: 0 when the program ran, however it ended ("exit_code" and "status" tell); 2 when the input is not valid;
-  1 when it was not run, or nobody knows what became of it. "error" is set with 1 and 2."""
+exit code: 0 when the program ran, whatever its result (see "exit_code" and "status"); 2 when the input is not valid;
+  1 when the program was not run, or its outcome is unknown. "error" is set with 1 and 2."""
 
 
 class Request(Body):
-    """What is read."""
+    """The object that the command reads."""
 
     code: str | None = None
     code_b64: str | None = None
@@ -69,10 +69,10 @@ class Request(Body):
         return self
 
     def program(self) -> Program:
-        """As the domain has it.
+        """Return the request as a program of the domain.
 
         Raises:
-            InvalidRequest: `code_b64` is no base64 of UTF-8, or there is no such directory for artifacts.
+            InvalidRequest: when `code_b64` is no base64 of UTF-8, or the directory for artifacts does not exist.
         """
         if self.artifacts_dir is not None and not Path(self.artifacts_dir).is_dir():
             raise InvalidRequest("artifacts_dir is no directory", field="artifacts_dir")
@@ -88,10 +88,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     default = Client.model_fields["state_dir"].default
-    parser.add_argument("--state-dir", type=Path, help=f"the gateway's (default: {default}) [KERNEL_GATEWAY_STATE_DIR]")
+    parser.add_argument(
+        "--state-dir", type=Path, help=f"the gateway's state directory (default: {default}) [KERNEL_GATEWAY_STATE_DIR]"
+    )
     parser.add_argument(
         "--url",
-        help="the gateway whose kernels are used when its own are active (default: http://127.0.0.1:8888) "
+        help="the gateway to use when its own kernels are the active provider (default: http://127.0.0.1:8888) "
         "[KERNEL_GATEWAY_URL]",
     )
     parser.add_argument(
@@ -103,7 +105,7 @@ def main(arguments: argparse.Namespace) -> int:
     """Run one program.
 
     Returns:
-        0 when it ran, 1 when it did not or nobody knows, 2 when the input is not valid.
+        0 when the program ran, 1 when it did not run or its outcome is unknown, 2 when the input is not valid.
     """
     logs.set_up()
     given = {name: value for name in ("state_dir", "url", "key") if (value := getattr(arguments, name)) is not None}
@@ -117,7 +119,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _standard_output() -> int:
-    """What stands for standard output, for the answer alone: whatever else is written there goes to standard error."""
+    """Return a descriptor of standard output for the answer alone; redirect all other output to standard error."""
     sys.stdout.flush()
     ours = os.dup(1)
     os.dup2(2, 1)
@@ -125,11 +127,11 @@ def _standard_output() -> int:
 
 
 def answer(client: Client, text: bytes) -> tuple[dict[str, Any], int]:
-    """What is written, and the exit code.
+    """Return the object to write, and the exit code.
 
     Args:
-        client: which gateway, and its state directory.
-        text: what was read.
+        client: settings with the gateway's URL and state directory.
+        text: the input.
     """
     try:
         request = validated(Request, orjson.loads(text))
@@ -140,7 +142,7 @@ def answer(client: Client, text: bytes) -> tuple[dict[str, Any], int]:
         return _failed(error), 2
     try:
         outcome, provider = asyncio.run(_run(client, request.provider, program))
-        return _told(outcome, provider, request.artifacts_dir), 0
+        return _answer_of(outcome, provider, request.artifacts_dir), 0
     except SessionError as error:
         return _failed(error), 2 if isinstance(error, InvalidRequest) else 1
 
@@ -157,14 +159,14 @@ async def _run(client: Client, only: str | None, program: Program) -> tuple[Outc
         store.close()
 
 
-def _told(outcome: Outcome, provider: str, directory: str | None) -> dict[str, Any]:
+def _answer_of(outcome: Outcome, provider: str, directory: str | None) -> dict[str, Any]:
     returned = outcome.returned
     return {
         "stdout": outcome.stdout,
         "stderr": outcome.stderr,
         "exit_code": outcome.exit_code,
         "returned": {"present": returned is not None, "value": _json(returned.value if returned else None)},
-        "artifacts": _handed_over(outcome.artifacts, directory),
+        "artifacts": _exported_artifacts(outcome.artifacts, directory),
         "status": outcome.ending.value,
         "error": _error(outcome.error) if outcome.error else None,
         "provider": provider,
@@ -172,7 +174,7 @@ def _told(outcome: Outcome, provider: str, directory: str | None) -> dict[str, A
 
 
 def _json(value: Any) -> orjson.Fragment:
-    """A value with its large integers, which orjson would refuse."""
+    """Encode a value that may contain large integers, which orjson refuses."""
     return orjson.Fragment(json.dumps(value))
 
 
@@ -186,8 +188,8 @@ def _error(error: SessionError) -> dict[str, Any]:
     return {name: told[name] for name in ("code", "name", "message", "resolution")}
 
 
-def _handed_over(artifacts: tuple[Artifact, ...], directory: str | None) -> list[dict[str, Any]]:
-    """The artifacts: small ones as they are, large ones as files of a new directory in the one that was named."""
+def _exported_artifacts(artifacts: tuple[Artifact, ...], directory: str | None) -> list[dict[str, Any]]:
+    """Return the artifacts: small ones with their content, large ones as files in a new directory of `directory`."""
     large = [artifact for artifact in artifacts if len(artifact.content) > INLINE_MAX]
     place = Path(tempfile.mkdtemp(prefix="artifacts-", dir=directory)).resolve() if directory and large else None
     told = []
@@ -196,7 +198,7 @@ def _handed_over(artifacts: tuple[Artifact, ...], directory: str | None) -> list
         if artifact not in large:
             content = b64encode(artifact.content).decode()
         elif place is not None:
-            # The name comes from the program: it has no say in where this machine puts the file.
+            # The program chose the name, so the name must not decide where this machine puts the file.
             ending = re.search(r"\.[A-Za-z0-9]{1,8}$", artifact.name)
             path = place / f"{number}{ending[0] if ending else ''}"
             path.write_bytes(artifact.content)

@@ -15,21 +15,23 @@ from sessions.errors import InvalidRequest
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's actions."""
     default = Client.model_fields["state_dir"].default
-    parser.add_argument("--state-dir", type=Path, help=f"the gateway's (default: {default}) [KERNEL_GATEWAY_STATE_DIR]")
+    parser.add_argument(
+        "--state-dir", type=Path, help=f"the gateway's state directory (default: {default}) [KERNEL_GATEWAY_STATE_DIR]"
+    )
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION", help="what to do")
-    add = actions.add_parser("add", help="make a key and print it, this once")
+    add = actions.add_parser("add", help="make a key and print it; it is not shown again")
     add.add_argument("tenant", metavar="TENANT")
     add.add_argument("--role", choices=list(Role), default=Role.USER, type=Role, help="default: user")
-    actions.add_parser("list", help="list the keys, without what opens anything")
-    revoke = actions.add_parser("revoke", help="let a key open nothing any more")
+    actions.add_parser("list", help="list the keys, without their secrets")
+    revoke = actions.add_parser("revoke", help="revoke a key; the next request with it is refused")
     revoke.add_argument("id", metavar="ID", help="as `list` shows it")
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Do one of them.
+    """Run one action.
 
     Returns:
-        0 when it is done; 1 when there is no such key; 2 when the tenant's name is not allowed.
+        0 when the action succeeded; 1 when there is no such key; 2 when the tenant's name is not allowed.
     """
     client = Client(**({} if arguments.state_dir is None else {"state_dir": arguments.state_dir}))
     store = KeyStore(client.state_dir.expanduser())
@@ -59,7 +61,7 @@ def _list(store: KeyStore, _arguments: argparse.Namespace) -> int:
 
 def _revoke(store: KeyStore, arguments: argparse.Namespace) -> int:
     if store.revoke(arguments.id):
-        print(f"key {arguments.id} opens nothing any more", file=sys.stderr)
+        print(f"key {arguments.id} is revoked", file=sys.stderr)
         return 0
     print(f"kernel-gateway: there is no key {arguments.id}; `kernel-gateway keys list` shows them", file=sys.stderr)
     return 1

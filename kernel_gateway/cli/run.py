@@ -1,4 +1,4 @@
-"""`kernel-gateway run`: one cell in a session of a running gateway."""
+"""`kernel-gateway run`: run one cell in a session of a running gateway."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Refused(Exception):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags."""
     parser.add_argument(
-        "file", nargs="?", type=Path, metavar="FILE", help="a file of code; - or nothing: standard input"
+        "file", nargs="?", type=Path, metavar="FILE", help="a file with the code; - or none: standard input"
     )
     parser.add_argument("-c", "--code", help="code, instead of a file")
     parser.add_argument("-s", "--session", default="cli", help="the session's name (default: %(default)s)")
@@ -37,14 +37,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Run one cell and print what it shows as it comes.
+    """Run one cell and print its outputs as they arrive.
 
     Returns:
         0 when the cell succeeded; 1 error, 2 not accepted, 3 timeout, 4 interrupted, 5 died.
     """
     client = Client(**{name: value for name in ("url", "key") if (value := getattr(arguments, name)) is not None})
     try:
-        # Who ends this command with Ctrl-C means its cell.
+        # A user who ends this command with Ctrl-C wants to interrupt the cell.
         body = {"code": _code(arguments), "on_disconnect": "interrupt"}
         body |= {} if arguments.timeout is None else {"timeout": arguments.timeout}
     except (OSError, UnicodeDecodeError) as error:
@@ -74,32 +74,33 @@ def _code(arguments: argparse.Namespace) -> str:
 
 
 async def _execute(client: Client, session: str, body: dict[str, Any], *, show: bool) -> dict[str, Any]:
-    """Execute, streamed when it is to be shown.
+    """Execute a cell; stream the outputs when they are shown.
 
     Returns:
-        the reply, or in a stream its last event.
+        the reply, or the last event of the stream.
 
     Raises:
-        Refused: the gateway did not run it.
-        HTTPError: who answered is no gateway, or ended in the middle.
+        Refused: when the gateway did not run the cell.
+        HTTPError: when the server is no gateway, or ended in the middle of the answer.
     """
     last: dict[str, Any] = {}
     rest = b""
-    accepted = False
+    accepted = understood = False
 
     def headed(line: str) -> None:
         nonlocal accepted
         accepted = accepted or line.startswith("HTTP/1.1 200 ")
 
     def received(chunk: bytes) -> None:
-        nonlocal last, rest
+        nonlocal last, rest, understood
         rest += chunk
         if not accepted:
-            return  # a failure, and in one piece
+            return  # a failure's body is no stream of lines
         *lines, rest = rest.split(b"\n")
         for line in lines:
-            last = orjson.loads(line)
-            if last["type"] == "output":
+            last = _event(line)
+            understood = last.get("type") == "result"
+            if last.get("type") == "output" and "output" in last:
                 _print_output(last["output"])
 
     request = HTTPRequest(
@@ -118,7 +119,21 @@ async def _execute(client: Client, session: str, body: dict[str, Any], *, show: 
     response = await AsyncHTTPClient(force_instance=True).fetch(request, raise_error=False)
     if not accepted:
         raise _refusal(response.code, response.reason, rest or response.body)
-    return last if show else dict(orjson.loads(response.body))
+    if not show:
+        last = _event(response.body)
+        understood = "status" in last
+    if not understood:
+        raise HTTPError(response.code, "the answer is not a gateway's, or is incomplete")
+    return last
+
+
+def _event(line: bytes) -> dict[str, Any]:
+    """Parse one JSON object; a server that is no gateway may send anything."""
+    try:
+        event = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return {}
+    return event if isinstance(event, dict) else {}
 
 
 def _print_output(output: dict[str, Any]) -> None:
@@ -145,7 +160,7 @@ def _print_end(result: dict[str, Any]) -> None:
 
 
 def _refusal(code: int, reason: str, body: bytes) -> Exception:
-    """What the gateway has said, if it was one."""
+    """Return the gateway's reason as `Refused`, or an HTTPError when the server is no gateway."""
     try:
         failure = orjson.loads(body)["error"]
         return Refused(f"{failure['code']}: {failure['message']} - {failure['resolution']}")

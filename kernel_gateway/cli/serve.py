@@ -1,4 +1,4 @@
-"""`kernel-gateway serve`."""
+"""`kernel-gateway serve`: run the gateway."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ add_arguments = add_settings
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Serve until SIGTERM or SIGINT, then until what runs has ended; the second signal ends that at once.
+    """Serve until SIGTERM or SIGINT, then wait for running cells; a second signal ends the wait.
 
     Returns:
-        0 after an orderly end, 1 when it cannot start.
+        0 after an orderly end, 1 when the gateway cannot start.
     """
     logs.set_up()
-    _have_descriptors()
+    _raise_descriptor_limit()
     try:
         service = Service(settings_from(arguments))
         asyncio.run(_serve(service))
@@ -34,8 +34,8 @@ def main(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _have_descriptors() -> None:
-    """Use as many descriptors as the system lets us: a session takes about twenty, and 1,024 is a usual default."""
+def _raise_descriptor_limit() -> None:
+    """Raise the limit of file descriptors to its maximum: a session uses about twenty, and a usual default is 1,024."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
@@ -47,7 +47,7 @@ async def _serve(service: Service) -> None:
         loop.add_signal_handler(number, signals.put_nowait, number)
     try:
         await service.start()
-        gc.freeze()  # what was loaded stays for good: no collection, and not the end, need look through it again
+        gc.freeze()  # loaded objects stay for good: no collection, nor the exit, needs to scan them
         print(banner(service), flush=True)
         await signals.get()
         waiting = {spawn(service.drain(), "drain"), spawn(signals.get(), "second signal")}
@@ -59,7 +59,7 @@ async def _serve(service: Service) -> None:
 
 
 def banner(service: Service) -> str:
-    """What the operator is shown: address, isolation, key, and a call to paste."""
+    """Return the text for the operator: address, isolation, key, and a call to paste."""
     key = service.local_key[0] if service.local_key else "$KEY"
     scheme = "http" if service.certificate is None else "https"
     url = f"{scheme}://{service.settings.host}:{service.port}"

@@ -1,4 +1,4 @@
-"""Settings as flags: one for each field of `Settings`, made from it."""
+"""Settings as flags: each field of `Settings` becomes one flag."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _MIB = 1024**2
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
-    """Add a flag for every setting; the environment variable and the default stand in its help."""
+    """Add a flag for every setting; its help contains the environment variable and the default."""
     for name, field in Settings.model_fields.items():
         default = f" (default: {shown(field.default)})" if field.default not in (None, "", {}, []) else ""
         parser.add_argument(
@@ -22,16 +22,16 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
 
 
 def shown(default: object) -> str:
-    """A default as a user would write it: sizes with their unit."""
+    """Return a default as a user would write it: sizes with their unit."""
     if isinstance(default, int) and default and default % _MIB == 0:
         return f"{default // _MIB}m"
     return f"{default:g}" if isinstance(default, float) else str(default)
 
 
 def settings_from(arguments: argparse.Namespace) -> Settings:
-    """Flags first, then the environment, then defaults.
+    """Return the settings: flags first, then the environment, then defaults.
 
     Raises:
-        pydantic.ValidationError: a value is not valid.
+        pydantic.ValidationError: when a value is not valid.
     """
     return Settings(**{name: value for name, value in vars(arguments).items() if name in Settings.model_fields})

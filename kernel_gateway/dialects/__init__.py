@@ -1,6 +1,6 @@
-"""The ways to speak to the gateway, in one table. To add one: a module here that exports `DIALECT`, and its line."""
+"""The table of the gateway's dialects. To add one, write a module here that exports `DIALECT`, and add its line."""
 
 from kernel_gateway.dialects import admin, agentrun, jupyter, native, ops, ragflow, web
 
-#: the first that has a path serves it; Jupyter's has all of `/api` that nobody else has
+#: the first dialect that matches a path serves it; Jupyter's matches all of `/api` that no other dialect has
 DIALECTS = (native.DIALECT, admin.DIALECT, jupyter.DIALECT, agentrun.DIALECT, ragflow.DIALECT, ops.DIALECT, web.DIALECT)

@@ -1,4 +1,4 @@
-"""Calls for whoever runs the gateway; they name no tenant and need no key."""
+"""Endpoints for operators of the gateway; they name no tenant and need no key."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from kernel_gateway.handlers import BaseHandler, Dialect, Gateway, Route
 
 
 class HealthHandler(BaseHandler):
-    """The process lives and its loop turns; nothing else is asked."""
+    """The process runs and its event loop responds; nothing else is checked."""
 
     public = True
 
     def get(self) -> None:
-        """Say so."""
+        """Answer that the process is alive."""
         self.finish_json({"status": "ok"})
 
 
 class ReadyHandler(BaseHandler):
-    """Kernels can be started."""
+    """Whether kernels can be started."""
 
     public = True
 
     def get(self) -> None:
-        """Say so, or why not."""
+        """Answer that the gateway is ready, or why not."""
         trouble = self.gateway.trouble()
         if trouble is None:
             self.finish_json({"ready": True})
@@ -35,27 +35,27 @@ class ReadyHandler(BaseHandler):
 
 
 class MetricsHandler(BaseHandler):
-    """Prometheus reads here."""
+    """The metrics for Prometheus."""
 
     public = True
 
     def get(self) -> None:
-        """All metrics."""
+        """Send all metrics."""
         gateway, metrics = self.gateway, self.gateway.metrics
-        metrics.sessions_are((session.doing for session in gateway.registry.all()), gateway.executions())
+        metrics.set_sessions((session.state for session in gateway.registry.all()), gateway.executions())
         metrics.sandboxes.set(len(gateway.sandboxes.all()))
         metrics.warm.set(gateway.warm())
-        metrics.trouble_is(gateway.trouble())
+        metrics.set_trouble(gateway.trouble())
         self.set_header("Content-Type", CONTENT_TYPE_LATEST)
         self.finish(generate_latest(metrics.registry))
 
 
 def routes(gateway: Gateway) -> list[Route]:
-    """The service calls."""
+    """Return the routes of the endpoints."""
     return [
         (path, handler, {"gateway": gateway})
         for path, handler in (
-            # RAGFlow's clients ask at `/` too, and put what they ask for behind an endpoint with a slash at its end.
+            # RAGFlow's clients also request `/`, and append paths to an endpoint that may end with a slash.
             ("//?", HealthHandler),
             ("//?healthz", HealthHandler),
             ("/readyz", ReadyHandler),

@@ -1,6 +1,6 @@
-"""The admin page's files, for everybody to load: they name no tenant and hold no data.
+"""The admin page's files. They are public: they name no tenant and hold no data.
 
-All that the page shows it asks for itself, with an admin's key that somebody has typed in; see `web/admin`.
+The page requests all data that it shows itself, with the admin's key that the user has typed in; see `web/admin`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MEDIA_TYPES = {
     ".svg": "image/svg+xml",
 }
 
-#: No script, style or picture but the gateway's own files, no text that becomes markup, nobody who frames the page.
+#: only the gateway's own scripts, styles and pictures, no text that becomes markup, no frame around the page
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; form-action 'none'; "
     "base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
@@ -28,13 +28,13 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
-    # Asked for again each time: a gateway of another release has other files. Tornado adds the ETag.
+    # Browsers ask again each time: a gateway of another release has other files. Tornado adds the ETag.
     "Cache-Control": "no-cache",
 }
 
 
 def _files() -> dict[str, tuple[str, bytes]]:
-    """Media type and content of each file, by its name below `/admin/`. There are no others, whatever is asked for."""
+    """Return media type and content of each file by its name below `/admin/`. No other file is ever served."""
     paths = {path.name: path for path in (_WEB / "admin").glob("*.js")} | {"": _WEB / "admin.html"}
     paths |= {path.name: path for path in (_WEB / "admin.css", _WEB / "icon.svg")}
     return {name: (_MEDIA_TYPES[path.suffix], path.read_bytes()) for name, path in paths.items()}
@@ -44,12 +44,12 @@ FILES = _files()
 
 
 class FileHandler(BaseHandler):
-    """`/admin/` and the files it is made of."""
+    """`/admin/` and the files of the page."""
 
     public = True
 
     def get(self, name: str) -> None:
-        """Send one."""
+        """Send a file."""
         if name not in FILES:
             raise NoSuchRoute
         media_type, content = FILES[name]
@@ -59,26 +59,26 @@ class FileHandler(BaseHandler):
         self.finish(content)
 
     def head(self, name: str) -> None:
-        """Tell of one; tornado leaves the content out."""
+        """Send the headers of a file; tornado leaves out the content."""
         self.get(name)
 
 
 class EntryHandler(BaseHandler):
-    """`/admin`: files are found from the folder."""
+    """`/admin`: redirects to the folder, because the page's links are relative to it."""
 
     public = True
 
     def get(self) -> None:
-        """Show the way; it is relative, so that it is right behind a proxy too."""
+        """Redirect to the folder, with a relative URL that is also right behind a proxy."""
         self.redirect("admin/")
 
     def head(self) -> None:
-        """Show the way."""
+        """Redirect to the folder."""
         self.get()
 
 
 def routes(gateway: Gateway) -> list[Route]:
-    """The page's paths."""
+    """Return the routes of the page."""
     return [("/admin", EntryHandler, {"gateway": gateway}), ("/admin/([^/]*)", FileHandler, {"gateway": gateway})]
 
 

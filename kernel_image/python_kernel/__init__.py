@@ -1,1 +1,1 @@
-"""The Python kernel: ipykernel, with what a service needs changed for stated reasons."""
+"""The Python kernel: ipykernel with the changes that a service needs, each with its reason."""

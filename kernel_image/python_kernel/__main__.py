@@ -3,7 +3,7 @@
 import sys
 
 if __name__ == "__main__":
-    # What lies beside this package is no business of cells: their own `files.py` must not be hidden by ours.
+    # Cells must not import modules beside this package: their own `files.py` must not be hidden by ours.
     sys.path[0] = sys.path[0].removesuffix("/python_kernel")
     from python_kernel import bundle
 

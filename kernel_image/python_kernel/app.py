@@ -2,11 +2,11 @@
 
 - iopub never drops: with stock settings a slow reader loses outputs and the final `idle` (XPUB_NODROP).
 - every subscriber is welcomed, not only the first (XPUB_VERBOSE).
-- messages and text are sent by the thread that has them (`publishing.py`), requests read by the one that runs them
-  (`shell.py`).
-- a kernel that has waited in a pool takes its session's environment and directory when it is handed out.
-- the debugger is loaded when somebody debugs: it takes a quarter of a kernel's start, and 7 MB.
-- no history database: the transcript is kept outside, and writing it costs a fifth of a small cell's time.
+- messages and text are sent by the thread that made them (`publishing.py`), requests are read by the thread that runs
+  them (`shell.py`).
+- a warm kernel gets its session's environment and directory when it is leased.
+- the debugger is loaded by the first debug request: it takes a quarter of a kernel's start, and 7 MB.
+- no history database: the gateway keeps the transcript, and the database costs a fifth of a small cell's time.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ PROGRAMS = Path(__file__).parents[1] / "kernelspecs/python/programs.py"
 
 
 class PythonKernel(IPythonKernel):
-    """A kernel that can be handed out after it has started, and starts what few need when it is asked for it."""
+    """A kernel that can be leased after it has started, and that loads rarely used parts on request."""
 
     session: Any
     io_loop: Any
     shell_channel_thread: Any
     iopub_thread: Any
-    control_msg_types = [*IPythonKernel.control_msg_types, "lease_request"]  # noqa: RUF012 - as it is there
+    control_msg_types = [*IPythonKernel.control_msg_types, "lease_request"]  # noqa: RUF012 - as in ipykernel
 
     def start(self) -> None:
-        """Begin to answer."""
+        """Start to answer requests."""
         super().start()
         manager = self.shell_channel_thread.manager
         self._main = manager.shell = Shell(
@@ -68,12 +68,12 @@ class PythonKernel(IPythonKernel):
         self.shell_channel_thread.take_over(self.shell_channel_thread_main)
 
     async def create_subshell_request(self, *request: Any) -> None:
-        """Make a subshell."""
+        """Create a subshell."""
         self._read_in_thread()
         await super().create_subshell_request(*request)
 
     async def delete_subshell_request(self, *request: Any) -> None:
-        """End a subshell."""
+        """Delete a subshell."""
         self._read_in_thread()
         await super().delete_subshell_request(*request)
 
@@ -83,7 +83,7 @@ class PythonKernel(IPythonKernel):
         await super().list_subshell_request(*request)
 
     def enter_eventloop(self) -> None:
-        """Let another event loop run in the main thread, which is told of messages by the other thread."""
+        """Run another event loop in the main thread; the shell channel's thread then passes the messages to it."""
         self._read_in_thread()
         super().enter_eventloop()
 
@@ -92,11 +92,11 @@ class PythonKernel(IPythonKernel):
             super()._abort_queues(subshell_id)
             return
         self._aborting = True
-        self._main.read_all()  # who waits by now is left out
+        self._main.read_all()  # requests that wait by now are aborted
         self._main.run(self._stop_aborting())
 
     def _publish_status(self, status: str, channel: str, parent: Any = None) -> None:
-        # A cell's `busy` and input leave at once, then its output, then its reply and `idle`.
+        # A cell's `busy` and input leave together, then its output, then its reply and `idle` together.
         cell = channel == "shell" and self._is_cell(self.get_parent("shell"))
         if cell and status == "busy":
             self.iopub_thread.hold()
@@ -116,8 +116,8 @@ class PythonKernel(IPythonKernel):
         if not self._in_main_thread():
             reply = await super().do_execute(*args, **options)
             return reply
-        # An interrupt may come as soon as anybody knows that the cell runs, and until it has ended; never beside it,
-        # where the request would be left without its reply.
+        # Interrupts are accepted from the moment at which clients see that the cell runs until its end. At any other
+        # moment an interrupt would leave the request without its reply.
         try:
             try:
                 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -132,7 +132,7 @@ class PythonKernel(IPythonKernel):
         return reply
 
     def _interrupted(self) -> dict[str, Any]:
-        """What became of a cell that was interrupted before its code ran."""
+        """Publish the error of a cell that was interrupted before its code ran, and return its reply."""
         error = {"ename": "KeyboardInterrupt", "evalue": "", "traceback": ["KeyboardInterrupt"]}
         self.send_response(self.iopub_socket, "error", error, ident=self._topic("error"))
         return error | {
@@ -143,12 +143,12 @@ class PythonKernel(IPythonKernel):
         }
 
     def pre_handler_hook(self) -> None:
-        """Let other requests than cells be interrupted."""
+        """Accept interrupts during requests other than cells."""
         if not self._is_cell(self.get_parent("shell")):
             super().pre_handler_hook()
 
     def post_handler_hook(self) -> None:
-        """Undo that."""
+        """Ignore interrupts again after requests other than cells."""
         if not self._is_cell(self.get_parent("shell")):
             super().post_handler_hook()
 
@@ -157,12 +157,12 @@ class PythonKernel(IPythonKernel):
             self._aborting = False
 
     async def lease_request(self, stream: Any, ident: list[bytes], parent: dict[str, Any]) -> None:
-        """Take environment and directory, as if started with them. They come as data, and run no cell."""
+        """Apply a session's environment and directory, as if started with them. They are data and run no cell."""
         wanted = parent["content"]
         os.environ.update(wanted["env"])  # noqa: TID251 - the sandbox's, not the gateway's
         time.tzset()
         if wanted["cwd"]:
-            with suppress(OSError):  # as in the launcher: what stands in the way there is no reason not to start
+            with suppress(OSError):  # as in the launcher: an obstacle at this path does not prevent the start
                 os.makedirs(wanted["cwd"], exist_ok=True)
                 os.chdir(wanted["cwd"])
             shell: Any = self.shell
@@ -172,31 +172,31 @@ class PythonKernel(IPythonKernel):
 
     @property
     def kernel_info(self) -> dict[str, Any]:
-        """What it says of itself, the debugger included that it has not loaded yet."""
+        """The kernel's description, with the debugger even before it is loaded."""
         info: dict[str, Any] = super().kernel_info
         if "debugger" not in info["supported_features"]:
             info["supported_features"].append("debugger")
         return info
 
     async def poll_stopped_queue(self) -> None:
-        """Nothing stops before there is a debugger."""
+        """Poll the debugger's queue, once the debugger is loaded."""
         if hasattr(self, "debugger"):
             await super().poll_stopped_queue()
 
     async def do_debug_request(self, msg: Any) -> Any:
-        """Answer as a kernel that had its debugger from the beginning."""
+        """Answer like a kernel that has had its debugger from the start."""
         if not hasattr(self, "debugger"):
             self._load_debugger()
-            self._polling = asyncio.create_task(self.poll_stopped_queue())  # noqa: TID251 - it is kept
+            self._polling = asyncio.create_task(self.poll_stopped_queue())  # noqa: TID251 - the attribute keeps it
         return await super().do_debug_request(msg)
 
     def _load_debugger(self) -> None:
         known = set(sys.modules)
-        quiet = "PYDEVD_DISABLE_FILE_VALIDATION"  # or it warns of itself among the cells' output
+        quiet = "PYDEVD_DISABLE_FILE_VALIDATION"  # or debugpy prints a warning into the cells' output
         os.environ.setdefault(quiet, "1")  # noqa: TID251 - as above
         importlib.reload(sys.modules["ipykernel.debugger"])
         loaded = [getattr(sys.modules[name], "__file__", None) for name in set(sys.modules) - known]
-        self._kernel_modules += [file for file in loaded if file]  # no code of cells: nothing to step into
+        self._kernel_modules += [file for file in loaded if file]  # no code of cells: no step leads into it
         self.debugger = self.debugger_class(
             self.log,
             self.debugpy_stream,
@@ -213,10 +213,10 @@ class KernelApp(IPKernelApp):
     """The application that owns the kernel's sockets."""
 
     def parse_command_line(self, argv: list[str] | None = None) -> None:
-        """Take `-f CONNECTION_FILE`, without a parser of the hundreds of options that could stand beside it.
+        """Accept `-f CONNECTION_FILE` only, without the parser for hundreds of further options.
 
         Raises:
-            ValueError: something else was given.
+            ValueError: when another option is given.
         """
         given = sys.argv[1:] if argv is None else argv
         if given:
@@ -225,8 +225,8 @@ class KernelApp(IPKernelApp):
                 raise ValueError(option)
 
     def init_kernel(self) -> None:
-        """Make the kernel as where there is no debugger, which `PythonKernel` makes up for."""
-        # Or eight records are made for each cell, to be thrown away by their handler.
+        """Create the kernel as if debugpy were not installed; `PythonKernel` loads it later."""
+        # Without this, eight log records are made for each cell and discarded by their handler.
         self.log.setLevel(self.log_level)
         sys.modules["debugpy"] = None  # type: ignore[assignment]
         try:
@@ -238,21 +238,21 @@ class KernelApp(IPKernelApp):
         return KernelSession(parent=self)
 
     def _ip_default(self) -> str:
-        return "127.0.0.1"  # until the connection file is read; jupyter_client would ask for all interfaces
+        return "127.0.0.1"  # until the connection file is read; jupyter_client would list all interfaces
 
     def _bind_socket(self, s: zmq.Socket[bytes], port: int) -> Any:
         if s.socket_type == zmq.ROUTER:
-            s.sndhwm = 0  # or replies are dropped without a word when their reader is 1,000 behind
+            s.sndhwm = 0  # or replies are dropped silently when their reader is 1,000 behind
         return super()._bind_socket(s, port)
 
     def init_control(self, context: zmq.Context[Any]) -> None:
-        """Open the control channel; the shell channel's thread is one that waits until it is needed."""
+        """Open the control channel, and replace the shell channel's thread with one that starts on demand."""
         super().init_control(context)
         self.shell_channel_thread.io_loop.close()
         self.shell_channel_thread = ShellThread(context, daemon=True)
 
     def init_iopub(self, context: zmq.Context[Any]) -> None:
-        """Open iopub, as ipykernel does, with a publisher of our own."""
+        """Open iopub as ipykernel does, but with our own publisher."""
         socket = context.socket(zmq.XPUB)
         socket.linger = 1000
         socket.setsockopt(zmq.XPUB_NODROP, 1)
@@ -265,14 +265,14 @@ class KernelApp(IPKernelApp):
         self.iopub_socket = self.iopub_thread.background_socket
 
     def close(self) -> None:
-        """Close all sockets. Those between shells are closed by their thread, which must have lived for that."""
+        """Close all sockets. The shell channel's thread closes those between shells, so it must have been started."""
         if self.shell_channel_thread is not None:
             self.shell_channel_thread.begin()
         super().close()
 
 
 def load_programs() -> None:
-    """Have ready what runs whole programs, so that no cell needs to bring it along."""
+    """Load the module that runs whole programs, so that no cell needs to contain it."""
     name = "_kernel_gateway_programs"
     spec = importlib.util.spec_from_file_location(name, PROGRAMS)
     if spec is None or spec.loader is None:
@@ -282,18 +282,18 @@ def load_programs() -> None:
 
 
 def config() -> Config:
-    """Settings of the kernel."""
+    """Return the settings of the kernel."""
     settings = Config()
     settings.KernelApp.outstream_class = f"{Stream.__module__}.{Stream.__name__}"
     settings.KernelApp.kernel_class = f"{__name__}.PythonKernel"
     settings.HistoryManager.enabled = False
     settings.Session.check_pid = False
-    settings.IPythonKernel._execute_sleep = 0  # noqa: SLF001 - its own name; half a millisecond per cell
+    settings.IPythonKernel._execute_sleep = 0  # noqa: SLF001 - the setting's name; saves half a millisecond per cell
     return settings
 
 
 def main() -> None:
-    """Run a kernel to its end."""
+    """Run a kernel until it ends."""
     load_programs()
     app = KernelApp.instance(config=config())
     app.initialize()

@@ -1,18 +1,18 @@
-"""The modules that a kernel starts with, in one file.
+"""The modules that a kernel imports at its start, in one file.
 
-A start imports some 600 modules, and for each the import system asks the file system a dozen questions. In gVisor every
+A start imports some 600 modules, and for each the import system makes a dozen calls to the file system. In gVisor every
 one of them goes to another process; that was half of a kernel's start. When the image is built, `write` puts the code
-of a kernel's modules into a file; `use` lets a kernel take them from there, until it has started (`release`). What is
-not in it is imported as ever. Each module keeps its path, loader and source: tracebacks, `inspect` and
+of a kernel's modules into a file; `use` lets a kernel import them from this file until it has started (`release`).
+Other modules are imported as usual. Each module keeps its path, loader and source: tracebacks, `inspect` and
 `importlib.resources` see no difference.
 
-    python bundle.py FILE       starts a kernel as far as it goes without a client, and writes what it has imported
+    python bundle.py FILE       starts a kernel as far as possible without a client, and writes the imported modules
 """
 
 import marshal
 import sys
 
-# Of what is in the interpreter itself: `importlib.machinery` and `pathlib` would be read from files, at every start.
+# Built into the interpreter. `importlib.machinery` and `pathlib` would be read from files, at every start.
 from _frozen_importlib_external import (
     ExtensionFileLoader,
     SourceFileLoader,
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from types import CodeType
 
-#: beside this file; made when the image is built
+#: path of the bundle, beside this module; made when the image is built
 FILE = __file__.removesuffix("bundle.py") + "modules"
-#: bytes of the length of the index, which is what the file begins with
+#: bytes at the file's beginning that hold the length of the index
 LENGTH = 8
 
 
 class Loader(SourceFileLoader):
-    """Loads a module whose code is there already."""
+    """Loads a module whose code is in the bundle."""
 
     def __init__(self, name: str, path: str, code: memoryview) -> None:
-        """Take a module's name, its source's path, and its marshalled code."""
+        """Set a module's name, its source's path, and its marshalled code."""
         super().__init__(name, path)
         self._code: memoryview | None = code
 
     def get_code(self, fullname: str) -> "CodeType | None":
-        """What the import system asks for; who asks once more gets it from the module's own file."""
+        """Return the code from the bundle; a second call reads it from the module's own file."""
         marshalled, self._code = self._code, None
         if marshalled is None:
             return super().get_code(fullname)
@@ -48,15 +48,15 @@ class Loader(SourceFileLoader):
 
 
 class Finder:
-    """Finds what is in the file, before anything else is asked."""
+    """Finds the modules of the bundle, before all other finders."""
 
     def __init__(self, index: dict[str, tuple[str, int, int]], codes: memoryview) -> None:
-        """Take the file's content: path and place by name; an extension has no place."""
+        """Set the bundle's content: path and position of the code by module name; an extension has position 0."""
         self._index = index
         self._codes = codes
 
     def find_spec(self, fullname: str, _path: object = None, _target: object = None) -> "ModuleSpec | None":
-        """What the import system asks for."""
+        """Return the spec of a module of the bundle, or None for another module."""
         if fullname not in self._index:
             return None
         path, start, end = self._index[fullname]
@@ -66,11 +66,11 @@ class Finder:
 
 
 def use() -> None:
-    """Import from the file from now on, if there is one for this interpreter."""
+    """Import from the bundle from now on, if there is one for this interpreter."""
     try:
         with open(FILE, "rb") as file:
             content = file.read()
-    except FileNotFoundError:  # a kernel beside its gateway, which has no image
+    except FileNotFoundError:  # a kernel of the process backend, which has no image
         return
     start = LENGTH + int.from_bytes(content[:LENGTH], "big")
     version, index = marshal.loads(content[LENGTH:start])  # noqa: S302 - the image's own
@@ -79,15 +79,15 @@ def use() -> None:
 
 
 def release() -> None:
-    """Do so no more, and hold nothing of the file in memory."""
+    """Stop importing from the bundle, and free its memory."""
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, Finder)]
 
 
 def write(path: str) -> None:
-    """Write what is imported by now.
+    """Write the modules that have been imported so far.
 
     Args:
-        path: where to.
+        path: path of the bundle.
     """
     index: dict[str, tuple[str, int, int]] = {}
     codes = bytearray()

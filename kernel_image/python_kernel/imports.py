@@ -1,6 +1,6 @@
-"""What a kernel's libraries import and a kernel hardly needs is imported when somebody does need it.
+"""Delays imports of modules that a kernel's libraries import but a kernel hardly needs.
 
-In gVisor a module costs what ten cost without, an extension what a hundred do.
+In gVisor importing a module costs as much as ten without gVisor, and an extension as much as a hundred.
 """
 
 import importlib
@@ -10,10 +10,10 @@ from typing import Any
 
 
 def lean() -> None:
-    """Import what would import more than it needs. What a cell imports later is whole, as ever."""
-    sys.modules["curses"] = None  # type: ignore[assignment]  # tornado would colour its log with it
+    """Import libraries with stand-ins for modules they hardly need. Later imports by cells get the complete modules."""
+    sys.modules["curses"] = None  # type: ignore[assignment]  # tornado would use it to colour its log
     importlib.import_module("tornado.log")
-    sys.modules["dateutil"] = ModuleType("dateutil")  # a kernel leaves dates what they are, text
+    sys.modules["dateutil"] = ModuleType("dateutil")  # a kernel leaves dates as text
     late("dateutil.parser", "isoparse")
     late("dateutil.tz", "tzlocal")
     importlib.import_module("jupyter_client.jsonutil")
@@ -22,11 +22,11 @@ def lean() -> None:
 
 
 def late(module: str, function: str) -> None:
-    """Put something in a module's place that imports it when its function is called.
+    """Put a stand-in in a module's place; it imports the module when its function is called.
 
     Args:
-        module: its full name.
-        function: all that is wanted of it.
+        module: full name of the module.
+        function: name of the only function that is needed.
     """
 
     def call(*args: Any) -> Any:

@@ -1,12 +1,12 @@
-"""How the kernel publishes: whoever has something to say sends it itself, in place of a thread of its own.
+"""How the kernel publishes: each thread sends its own messages, in place of one thread that sends all.
 
 In ipykernel every message and every flush is handed to the thread `IOPub`, some ten times per cell. Each of these
-changes of threads costs little on bare metal and a lot in gVisor. That thread is still there for what has no thread to
-do it: it welcomes subscribers, flushes what was printed a while ago, and sends for the control channel, which must not
+changes of threads costs little on bare metal and a lot in gVisor. The thread `IOPub` remains for work without another
+thread: it welcomes subscribers, flushes text printed a while ago, and sends for the control channel, which must not
 wait while a cell waits for its reader.
 
 For the same reason system calls are saved: libzmq makes sixteen of them for a message that finds its thread asleep.
-So what a request says before and after its code runs leaves at once (`Publisher.hold`).
+So a request's messages before its code runs leave together, and those after it too (`Publisher.hold`).
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from jupyter_client import session as sessions
 from jupyter_client.jsonutil import json_clean
 from zmq.backend.cython import _zmq
 
-#: characters of stream text per message: a huge one would be refused by whoever bounds the size of messages
+#: characters of stream text per message: a reader that bounds the size of messages would refuse a huge one
 PIECE = 256 * 1024
 
-# pyzmq's own function runs the handlers of signals between two frames, and so may raise in the middle of a message.
+# pyzmq's own function runs signal handlers between two frames, and so may raise in the middle of a message.
 _library = ctypes.CDLL(_zmq.__file__)  # libzmq's functions are reached through it
 _send = _library.zmq_send
 _send.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int)
@@ -41,28 +41,28 @@ _FAILED = -1
 
 
 class Outgoing:
-    """A message that leaves whole and once, whatever the handlers of signals raise meanwhile."""
+    """A message that leaves whole and once, even when signal handlers raise meanwhile."""
 
     def __init__(self, frames: Sequence[Any]) -> None:
-        """Take what it consists of."""
+        """Set the frames of the message."""
         self.frames = [frame if isinstance(frame, bytes) else bytes(frame) for frame in frames]
         self._flags = [zmq.SNDMORE] * (len(self.frames) - 1) + [0]
-        #: what `zmq_send` said of each frame that has left
+        #: results of `zmq_send`, one for each frame that has left
         self._sent: list[int] = []
 
     @property
     def gone(self) -> bool:
-        """Whether it has left."""
+        """Whether the whole message has left."""
         return len(self._sent) == len(self.frames)
 
     def send(self, socket: zmq.Socket[bytes]) -> None:
-        """Send what has not left yet.
+        """Send the frames that have not left yet.
 
-        The loop over the frames is in C, where no handler runs, and notes what has left. Only the first frame may have
-        to wait, and is given up when a signal comes; then nothing was sent, and the handler runs, and it may raise.
+        The loop over the frames is in C, where no signal handler runs, and records each frame that has left. Only the
+        first frame may have to wait. A signal ends this wait: nothing was sent, and the handler runs and may raise.
 
         Raises:
-            zmq.ZMQError: the socket is closed.
+            zmq.ZMQError: when the socket is closed.
         """
         while not self.gone:
             rest = slice(len(self._sent), None)
@@ -73,38 +73,38 @@ class Outgoing:
                 raise zmq.ZMQError
 
 
-#: sends one message
+#: a function that sends one message
 Send = Callable[[Outgoing], None]
 
 
 def in_control_thread() -> bool:
-    """Whether this is the control channel's thread: what it has to say, another one says soon."""
+    """Return whether this is the control channel's thread: another thread sends its messages soon after."""
     return threading.current_thread().name == CONTROL_THREAD_NAME
 
 
 class Process:
-    """Which process this is, without asking the system for each message."""
+    """The id of this process, without a system call for each message."""
 
     pid = os.getpid()
-    #: whether it is a fork of the kernel, whose sockets are not its own
+    #: whether this is a fork of the kernel, which must not use the kernel's sockets
     forked = False
 
     @classmethod
     def note_fork(cls) -> None:
-        """Know that this is another one from now on."""
+        """Record that this process is a fork."""
         cls.pid, cls.forked = os.getpid(), True
 
 
 os.register_at_fork(after_in_child=Process.note_fork)
 
 
-# Dates of requests stay text. Else orjson would ask for their offset, which is in Python, and crashes when a signal's
-# handler raises there.
+# Dates of requests stay text. Else orjson would call Python code for their offset, and it crashes when a signal handler
+# raises there.
 sessions.extract_dates = lambda obj: obj  # type: ignore[attr-defined]
 
 
 def pack(obj: Any) -> bytes:
-    """A message's part as JSON; half of a surrogate pair, which is no Unicode, becomes U+FFFD."""
+    """Return a part of a message as JSON; half of a surrogate pair, which is no Unicode, becomes U+FFFD."""
     try:
         return sessions.orjson_packer(obj)
     except UnicodeEncodeError:
@@ -113,17 +113,17 @@ def pack(obj: Any) -> bytes:
 
 
 class KernelSession(sessions.Session):
-    """Makes messages."""
+    """Makes the kernel's messages."""
 
     def __init__(self, **options: Any) -> None:
-        """Take the options of jupyter_client's own."""
+        """Accept the options of jupyter_client's session."""
         super().__init__(**options)
         self.pack = pack
 
     def send(self, *args: Any, **options: Any) -> dict[str, Any] | None:
-        """Send a message; a fork of the kernel sends none, if it is not told otherwise by `pid`."""
+        """Send a message; a fork of the kernel sends none, unless `pid` is its own."""
         if Process.forked:
-            self.check_pid = True  # which the kernel's settings leave out
+            self.check_pid = True  # off in the kernel's settings
         return super().send(*args, **options)
 
     @property
@@ -131,35 +131,35 @@ class KernelSession(sessions.Session):
         """The next message's id."""
         return f"{self.session}_{Process.pid}_{next(self._numbers)}"
 
-    _numbers = count(1)  # several threads send, and each number is given to one of them
+    _numbers = count(1)  # several threads send, and each number is given out once
 
 
 class Publisher(IOPubThread):
-    """The thread `IOPub`, and the one place through which messages go to iopub."""
+    """The thread `IOPub`, and the only way of messages to iopub."""
 
     io_loop: Any
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        """Take the arguments of ipykernel's own."""
-        #: held by who sends. Reentrant: what a signal's handler prints, it prints in the middle of anything.
+        """Accept the arguments of ipykernel's thread."""
+        #: lock of sending. Reentrant: a signal handler may print in the middle of any call.
         self.sending = threading.RLock()
-        #: what the main thread wants to send, and with what, while it may wait
+        #: messages of the main thread that are held back, each with its sending function; None: nothing is held back
         self._held: deque[tuple[Send, Outgoing]] | None = None
         self._main = threading.get_ident()
         super().__init__(*args, **options)
 
     def hold(self) -> None:
-        """Keep what the main thread sends, until `release`, to send it at once."""
+        """Hold back the main thread's messages until `release` sends them together."""
         if self._held is None:
             self._held = deque()
 
     def release(self) -> None:
-        """Send what was kept, and hear of new subscribers."""
+        """Send the messages that were held back, and welcome new subscribers."""
         if self._held is None:
             return
         with self.sending:
             held = self._held
-            while held:  # each stands there until it is sent; one that is sent twice leaves once
+            while held:  # each stays listed until it is sent; sending one twice has no effect
                 send, message = held[0]
                 send(message)
                 held.popleft()
@@ -167,41 +167,41 @@ class Publisher(IOPubThread):
             self.welcome()
 
     def post(self, send: Send, message: Outgoing) -> None:
-        """Send a message, or keep it."""
+        """Send a message, or hold it back."""
         if self._held is not None and threading.get_ident() == self._main:
             self._held.append((send, message))
         else:
             send(message)
 
     def publish(self, message: Outgoing) -> None:
-        """Send a message to iopub, or keep it."""
+        """Send a message to iopub, or hold it back."""
         with self.sending:
             self.post(self._send, message)
 
     def _send(self, message: Outgoing) -> None:
-        if not self.closed:  # nobody is there to hear what a kernel that ends prints
+        if not self.closed:  # output of a kernel that ends has no reader
             message.send(self.socket)
 
     def _is_master_process(self) -> bool:
         return not Process.forked
 
     def _setup_xpub_listener(self) -> None:
-        # No ZMQStream: it would be the only one that may use the socket. Nor tornado, which at its end would close a
-        # descriptor that is libzmq's.
+        # No ZMQStream: nothing else could then use the socket. No tornado either: at its end it would close a
+        # descriptor that belongs to libzmq.
         self.io_loop.asyncio_loop.add_reader(self.socket.FD, self.on_edge)
 
     def on_edge(self) -> None:
-        """Look for new subscribers."""
+        """Welcome new subscribers."""
         with self.sending:
             self.welcome()
 
     def welcome(self) -> None:
-        """Hear of new subscribers; sending swallows the edge that tells of them, so a look must follow it."""
+        """Read new subscriptions; sending clears the edge that signals them, so this must follow each sending."""
         while self.socket.EVENTS & zmq.POLLIN:
             self._handle_subscription(self.socket.recv_multipart())
 
     def send_multipart(self, msg: Sequence[Any], *args: Any, **options: Any) -> None:
-        """Send it now, or, for the control channel, soon."""
+        """Send a message now, or soon if it is from the control channel's thread."""
         if in_control_thread():
             super().send_multipart(msg, *args, **options)
         else:
@@ -215,27 +215,27 @@ class Publisher(IOPubThread):
 
 
 class Piece:
-    """A part of what was printed, and the message that it becomes when its turn comes."""
+    """A part of printed text, and its message, which is made when the text is sent."""
 
     def __init__(self, text: str) -> None:
-        """Take the text."""
+        """Set the text."""
         self.text = text
         self.message: Outgoing | None = None
 
 
 class Printed(StringIO):
-    """What was printed for one parent."""
+    """The printed text of one parent."""
 
-    #: what has not left yet, once its turn has come
+    #: parts that have not left yet; None before sending starts
     pieces: deque[Piece] | None = None
 
     @property
     def gone(self) -> bool:
-        """Whether all has left."""
+        """Whether all of the text has left."""
         return self.pieces is not None and not self.pieces
 
     def cut(self) -> deque[Piece]:
-        """What has not left yet."""
+        """Return the parts that have not left yet."""
         if self.pieces is None:
             text = self.getvalue()
             self.pieces = deque(Piece(text[start : start + PIECE]) for start in range(0, len(text), PIECE))
@@ -243,21 +243,21 @@ class Printed(StringIO):
 
 
 class Stream(OutStream):
-    """A stdout or stderr whose text is sent by whoever flushes it, long text as several messages."""
+    """A stdout or stderr whose text is sent by the flushing thread, long text as several messages."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        """Take the arguments of ipykernel's own."""
+        """Accept the arguments of ipykernel's stream."""
         super().__init__(*args, **options)
-        #: the parent of the last text, and its key among the buffers: it is mostly that of the text before
+        #: parent of the last text, and its key in the buffers: the parent is mostly the same for the next text
         self._last: tuple[Any, frozenset[Any]] = (None, frozenset())
         self._buffers: defaultdict[frozenset[Any], Printed] = defaultdict(Printed)
-        #: what an interrupt kept from being sent
+        #: text whose sending was interrupted
         self._waiting: list[tuple[frozenset[Any], Printed]] = []
-        #: when the timer rings, by the monotonic clock
+        #: monotonic time of the timer's end
         self._due = 0.0
 
     def write(self, string: str) -> Any:
-        """Keep text until it is flushed, which is soon: 0.2 s at most."""
+        """Keep text until it is flushed, at most 0.2 s later."""
         if Process.forked or not isinstance(string, str) or self.pub_thread is None or self.echo is not None:
             return super().write(string)
         parent, key = self._last
@@ -271,8 +271,8 @@ class Stream(OutStream):
         return len(string)
 
     def _schedule_flush(self) -> None:
-        # One timer for all that is printed until it rings: to set it wakes another thread. The clock tells whether it
-        # was set, and no flag: an interrupt would leave it standing without a timer.
+        # One timer for all text that is printed until it ends, because setting it wakes another thread. The clock shows
+        # whether it is set. A flag would not do: an interrupt could leave it set without a timer.
         now = time.monotonic()
         if now > self._due:
             self._due = now + self.flush_interval
@@ -286,10 +286,10 @@ class Stream(OutStream):
         return not Process.forked
 
     def flush(self) -> None:
-        """Send what there is, in the caller's thread.
+        """Send the printed text, in the caller's thread.
 
-        Nothing for the control channel, whose thread asks for it after each request: it has printed nothing, and would
-        cut into the line that a cell prints just then.
+        Do nothing in the control channel's thread, which flushes after each request: it has printed nothing, and a
+        flush would cut the line that a cell is printing.
         """
         if self.pub_thread is not None and not in_control_thread():
             self._flush()
@@ -298,7 +298,7 @@ class Stream(OutStream):
         if Process.forked:
             super()._flush()
             return
-        # Also when there is nothing: another thread may be sending what there was, and a cell must not end before that.
+        # Also without text: another thread may be sending earlier text, and a cell must not end before that.
         with self.pub_thread.sending:
             if self._buffers or self._waiting:
                 self._send_all()
@@ -309,19 +309,19 @@ class Stream(OutStream):
             self._move_to(taken)
             for key, printed in taken:
                 pieces = printed.cut()
-                while pieces:  # each stands there until it is sent; one that is sent twice leaves once
+                while pieces:  # each stays listed until it is sent; sending one twice has no effect
                     self._publish(key, pieces[0])
                     pieces.popleft()
         finally:
             self._waiting[:0] = [(key, printed) for key, printed in taken if not printed.gone]
 
     def _move_to(self, taken: list[tuple[frozenset[Any], Printed]]) -> None:
-        """Take what was printed away, so that a handler that prints meanwhile does not send it too."""
+        """Take the printed text away, so that a signal handler that prints meanwhile does not send it too."""
         with self._buffer_lock:
             taken += self._waiting
             self._waiting = []
             keys = list(self._buffers)
-            # In C, where no handler runs: an interrupt finds each text in one place or the other.
+            # In C, where no signal handler runs: an interrupt leaves each text in one of the two places.
             taken.extend(zip(keys, map(self._buffers.pop, keys, repeat(Printed())), strict=True))
 
     def _publish(self, key: frozenset[Any], piece: Piece) -> None:

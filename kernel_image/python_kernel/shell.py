@@ -1,8 +1,8 @@
-"""How the kernel reads its shell channel: by itself, until somebody asks for a subshell.
+"""How the kernel reads its shell channel: in the main thread, until a client requests a subshell.
 
-In ipykernel a thread of its own reads that channel, so that a subshell's cells can run beside one of the main shell.
-Each cell and each reply then changes threads twice, although hardly anybody uses subshells. Here that thread is started
-when the first subshell is asked for; from then on all is as in ipykernel.
+In ipykernel a separate thread reads that channel, so that a subshell's cells can run beside one of the main shell.
+Each cell and each reply then changes threads twice, although clients hardly use subshells. Here that thread is started
+by the first request for a subshell; from then on the channel works as in ipykernel.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Handler = Callable[[list[zmq.Frame]], Coroutine[Any, Any, None]]
 
 
 class Shell:
-    """The shell channel in the hands of the main thread."""
+    """The shell channel, read and written by the main thread."""
 
     def __init__(
         self,
@@ -34,40 +34,40 @@ class Shell:
         handle: Handler,
         forward: Callable[[Sequence[Any]], None],
     ) -> None:
-        """Read from now on.
+        """Start to read.
 
         Args:
-            socket: the channel's.
-            loop: the main thread's.
-            publisher: what replies are given to, to leave together with other messages.
-            handle: what becomes of a message.
-            forward: what sends replies when the channel was given up.
+            socket: socket of the channel.
+            loop: event loop of the main thread.
+            publisher: publisher that sends replies together with other messages.
+            handle: handler of a message.
+            forward: function that sends replies after the channel was given up.
         """
         self._socket = socket
         self._forward = forward
         self._publisher = publisher
         self._loop = loop
         self._handle = handle
-        #: of all messages: what a cell sets is there in the next one
+        #: context of all messages: a variable set by a cell exists in the next cell
         self._context = copy_context()
         self._tasks: set[asyncio.Task[None]] = set()
-        #: held by whoever uses the socket
+        #: lock of the socket
         self._using = threading.RLock()
-        #: whether a reply was sent since the last look, which swallows the edge that tells of a request
+        #: whether a reply was sent since the last read; sending clears the descriptor's edge that signals a request
         self._replied = False
         self.given_up = False
         loop.add_reader(socket.FD, self.read)
         loop.call_soon(self.read)
 
     def read(self) -> None:
-        """Take a message, and look for the next when this one is handled, or waits for something."""
+        """Take a message, and schedule the next read for when this message is handled or waits."""
         if self._take():
             self._loop.call_soon(self.read)
         else:
             self._replied = False
 
     def read_all(self) -> None:
-        """Take all messages that there are."""
+        """Take all messages that have arrived."""
         while self._take():
             pass
 
@@ -83,14 +83,14 @@ class Shell:
         return True
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Have something done when its turn has come: all in order, one at a time."""
+        """Schedule work on the event loop: all work runs in order, one piece at a time."""
         task = self._loop.create_task(work, context=self._context)
         self._tasks.add(task)
         task.add_done_callback(self._done)
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        self._publisher.release()  # for whoever failed on the way
+        self._publisher.release()  # a failed request may have left messages held
         if not task.cancelled() and task.exception() is not None:
             self._loop.call_exception_handler({"message": "a request failed", "exception": task.exception()})
         if self._replied:
@@ -106,22 +106,22 @@ class Shell:
                 self._replied = True
                 reply.send(self._socket)
                 return
-        self._forward(reply.frames)  # the socket became another thread's since the reply was made
+        self._forward(reply.frames)  # another thread has taken the socket since the reply was made
 
     def give_up(self) -> None:
-        """Never use the socket again; called in another thread."""
+        """Stop using the socket for good; called in another thread."""
         with self._using:
             self.given_up = True
         self._loop.call_soon_threadsafe(self._loop.remove_reader, self._socket.FD)
 
 
 class Manager(SubshellManager):
-    """The subshells, and whom the main shell's replies are given to."""
+    """The subshells, and the sender of the main shell's replies."""
 
     shell: Shell | None = None
 
     def get_subshell_to_shell_channel_socket(self, subshell_id: str | None) -> Any:
-        """What a shell sends its replies with."""
+        """Return the object with which a shell sends its replies."""
         if subshell_id is None and self.shell is not None and not self.shell.given_up:
             return self.shell
         return super().get_subshell_to_shell_channel_socket(subshell_id)
@@ -135,16 +135,16 @@ class ShellThread(ShellChannelThread):
 
     @property
     def manager(self) -> Any:
-        """What it knows of subshells, a `Manager`; made by the main thread."""
+        """The `Manager` of the subshells; made by the main thread."""
         if self._manager is None:
             self._manager = Manager(self._zmq_context, self.io_loop, self.shell_stream)
         return self._manager
 
     def start(self) -> None:
-        """Not yet."""
+        """Do nothing: `begin` starts the thread."""
 
     def begin(self) -> None:
-        """Start it, unless it has been."""
+        """Start the thread, unless it has been started."""
         if self.ident is None:
             super().start()
 
@@ -152,12 +152,12 @@ class ShellThread(ShellChannelThread):
         """Read the channel in place of the main thread.
 
         Args:
-            on_recv: what becomes of a message.
+            on_recv: handler of a message.
         """
         shell = self.manager.shell
         if shell is None or shell.given_up:
             return
         shell.give_up()
-        # Said again where it reads: what came before has told its edge to nobody.
+        # Registered again in the reading thread: the edge of earlier messages was not seen there.
         self.io_loop.add_callback(self.shell_stream.on_recv, on_recv, copy=False)
         self.begin()

@@ -1,1 +1,1 @@
-"""Where kernels can run; see `base.py` for what that takes. Backends do not know one another."""
+"""Backends, which run kernels; `base.py` is their contract. Backends do not import one another."""

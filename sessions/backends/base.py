@@ -1,4 +1,4 @@
-"""What the rest of `sessions` needs from a place where kernels can run. Nothing else of it is known there.
+"""The contract between backends and the rest of `sessions`, which uses nothing else of a backend.
 
 To add a backend: write a module beside this one, add it to the table in `kernel_gateway/app.py`, and run the
 contract suite in `tests/sessions/backends/test_contract.py` over it.
@@ -16,71 +16,72 @@ import orjson
 import zmq
 
 import kernel_image
+from sessions.connection_info import SIGNATURE, ConnectionInfo
 from sessions.kernelspecs import KernelSpec
-from sessions.models import SIGNATURE, ConnectionInfo, KernelExit, Limits
+from sessions.models import KernelExit, Limits
 
-#: the programs that run beside user code; in a container they lie elsewhere
+#: folder of the programs that run beside user code; a container has them in another folder
 KERNEL_IMAGE = Path(kernel_image.__file__).parent
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One kernel to be started."""
+    """Order to start one kernel."""
 
     kernelspec: KernelSpec
     limits: Limits = field(default_factory=Limits)
     env: Mapping[str, str] = field(default_factory=dict)
-    #: the workspace it shares with the session's earlier kernels; None before the first has one
+    #: workspace that the kernel shares with the session's earlier kernels; None before the first one has a workspace
     workspace: str | None = None
-    #: where in the workspace it starts; an absolute path: in `/tmp`
+    #: working directory, relative to the workspace; an absolute path lies in `/tmp`
     cwd: str = ""
-    #: others use the workspace too, and have its `/tmp` in common
+    #: True if other containers use the workspace too and share its `/tmp`
     shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that a backend needs, as it was found."""
+    """State of one requirement of a backend."""
 
     name: str
-    #: what is wrong; None when nothing is
+    #: description of the problem; None: no problem
     problem: str | None
-    #: how to mend it
-    mend: str = ""
-    #: what was seen
+    #: instruction to fix the problem
+    fix: str = ""
+    #: observed facts
     detail: str = ""
 
     @property
     def ok(self) -> bool:
-        """Whether it is as it must be."""
+        """True if the requirement is met."""
         return self.problem is None
 
 
-def nobody_cares() -> None:
-    """The listener of what has none yet."""
+def no_op() -> None:
+    """Do nothing: the default callback."""
 
 
 class KernelHandle(Protocol):
-    """One kernel that was started."""
+    """One started kernel."""
 
     id: str
     connection_info: ConnectionInfo
-    #: called when memory ran out in there, of the kernel or of something it has started; either may live on
+    #: called when the kernel or a process that it started ran out of memory; both may survive
     on_out_of_memory: Callable[[], None]
 
     async def wait(self) -> KernelExit:
-        """Wait until the kernel is gone, and with it all that belonged to it but the workspace."""
+        """Wait until the kernel and all its resources are gone. The workspace stays."""
 
     async def interrupt(self) -> None:
-        """Send SIGINT to the kernel, and return when it is there; nothing happens when the kernel is gone."""
+        """Send SIGINT to the kernel and return after the signal has arrived. Does nothing when the kernel is gone."""
 
     def memory(self) -> int | None:
-        """Bytes that all in there use now; None: it is gone, or nobody can tell. It must cost next to nothing."""
+        """Return the memory in use in bytes; None: the kernel is gone, or its memory is not measured. Must be cheap."""
 
     async def kill(self) -> None:
         """End the kernel now and wait until it is gone. Idempotent.
 
-        Where an engine does not answer, the wait has an end: nobody uses the kernel any more, and it goes later.
+        The wait is bounded when the engine does not answer: the kernel is no longer used, and is removed later.
         """
 
     def run_tool(
@@ -89,77 +90,77 @@ class KernelHandle(Protocol):
         """Run one of the image's tools beside the kernel, as its user, in its workspace.
 
         Args:
-            name: a module of `kernel_image`.
-            argument: its one argument; not secret.
-            stdin: what it reads.
+            name: module of `kernel_image`.
+            argument: the only argument of the tool; not secret.
+            stdin: input of the tool.
 
         Yields:
-            what it writes to its standard output. Closing the generator ends the tool.
+            pieces of the tool's standard output. Closing the generator ends the tool.
 
         Raises:
-            ConnectionFailed: it could not be run.
+            ConnectionFailed: when the tool could not be run.
         """
 
 
 class Backend(Protocol):
     """A place where kernels run."""
 
-    #: how it is called in settings
+    #: name of the backend in settings
     name: str
-    #: what separates kernels here, in the words that are shown to the operator
+    #: description of the isolation between kernels, shown to the operator
     isolation: str
-    #: called when what `prepare` has proven may hold no more, or may hold again
-    on_doubt: Callable[[], None]
+    #: called when the proof of `prepare` may have become invalid, or may be possible again
+    on_proof_needed: Callable[[], None]
 
     async def prepare(self) -> None:
-        """Put up what kernels need, and prove that it holds. Repeated from time to time.
+        """Set up what kernels need, and prove the isolation. Repeated from time to time.
 
         Raises:
-            NotInitialized: something is missing or does not hold; no kernel may be started.
-            BackendUnavailable: the engine does not answer.
+            NotInitialized: when a requirement is missing or the proof fails; no kernel may be started.
+            BackendUnavailable: when the engine does not answer.
         """
 
     async def adopt(self, kernels: Mapping[str, ConnectionInfo]) -> Mapping[str, KernelHandle]:
-        """Take over what an earlier gateway of this installation has started, and remove what else it has left.
+        """Take over kernels that an earlier gateway of this installation started, and remove its other leftovers.
 
-        Called when `prepare` has succeeded, before anything is started; again only if it has failed.
+        Called after `prepare` has succeeded, before any kernel is started. Called again only after a failure.
 
         Args:
-            kernels: where they listen, by the id of their handle.
+            kernels: connection info of the kernels, by the id of their handle.
 
         Returns:
-            the handles of those that are left; one may have ended.
+            handles of the kernels that are left; one may have ended.
 
         Raises:
-            BackendUnavailable: the engine does not answer.
+            BackendUnavailable: when the engine does not answer.
         """
 
     async def start(self, launch: Launch) -> KernelHandle:
-        """Start a kernel; it need not listen yet when this returns.
+        """Start a kernel. It may not listen yet when this method returns.
 
         Raises:
-            StartFailed: it could not be started.
-            BackendUnavailable: the engine does not answer.
+            StartFailed: when the kernel could not be started.
+            BackendUnavailable: when the engine does not answer.
         """
 
     async def delete_workspace(self, workspace: str) -> None:
-        """Delete a workspace that no kernel uses any more; nothing happens when there is none.
+        """Delete a workspace that no kernel uses any more. Does nothing when the workspace does not exist.
 
-        When that cannot be done now it is done later, if need be by `adopt` after the next start: an engine that is
-        away is no failure here, and keeps nobody waiting for long.
+        A deletion that is not possible now is done later, at the latest by `adopt` after the next start: an
+        unavailable engine causes no error here, and does not delay the caller for long.
         """
 
     async def release(self) -> None:
-        """Free what `prepare` took, and leave the kernels to the next gateway."""
+        """Free the resources of `prepare`, and leave the kernels to the next gateway."""
 
     async def close(self) -> None:
-        """End all kernels that are left and free what `prepare` took."""
+        """End all kernels that are left, and free the resources of `prepare`."""
 
 
 def new_connection_info(
     transport: str, ip: str, *, first_port: int, encryption: bool, signature: str = SIGNATURE
 ) -> ConnectionInfo:
-    """Fresh keys for one kernel, on five ports from `first_port` on."""
+    """Return connection info with new keys for one kernel, on five ports from `first_port` on."""
     public, secret = zmq.curve_keypair() if encryption else (None, None)
     return ConnectionInfo(
         transport,
@@ -177,13 +178,13 @@ def new_connection_info(
 
 
 def kernel_env(launch: Launch, home: str) -> dict[str, str]:
-    """The whole environment of a kernel: an allow-list, never the gateway's own."""
+    """Return the whole environment of a kernel: an allow-list, never the gateway's environment."""
     threads = str(max(1, round(launch.limits.cpus)))
     return {
         "HOME": home,
         "LANG": "C.UTF-8",
         "TERM": "dumb",
-        # In a sandbox all of the host's processors can be seen, but only `cpus` of them used.
+        # A kernel sees all processors of the host, but may use only `cpus` of them.
         **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), threads),
         **launch.kernelspec.env,
         **launch.env,
@@ -191,7 +192,7 @@ def kernel_env(launch: Launch, home: str) -> dict[str, str]:
 
 
 def handshake(launch: Launch, info: ConnectionInfo, *, python: str, image: str, workspace: str, home: str) -> bytes:
-    """What the launcher reads from its standard input: keys never stand in arguments, environment or labels."""
+    """Return the launcher's input on stdin, because keys must not be in arguments, environment or labels."""
     connection_file = f"{home}/.connection.json"
     places = {"python": python, "image": image, "connection_file": connection_file}
     return (

@@ -1,8 +1,8 @@
-"""Static code policies: what may not even be tried. Pure.
+"""Static code policies: code that is refused before it runs. Pure.
 
-A profile reads what a client wants to run, and names what it does not like in it. That keeps accidents and known bad
-habits out and tells an agent early what it cannot have. It is a hint and no boundary: code that means to gets round
-any of them. What code can do is bounded by where it runs.
+A profile reads the code that a client wants to run, and names the problems in it. That prevents accidents and known bad
+habits, and tells an agent early what is not available. It is a hint and no security boundary: deliberate code can
+bypass every profile. The sandbox is what limits code.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from sessions.errors import PolicyViolation
 from sessions.models import ExecuteRequest
 from sessions.policy import ragflow, weknora
 
-#: problems that are told, and characters of each: an answer is not to be as large as the question
+#: maximum problems in an answer, and characters of each: an answer must not be as large as its request
 PROBLEMS_MAX = 20
 PROBLEM_MAX = 200
 
-#: given a language and what is to run in it, names the problems
+#: function that returns the problems of a request in a language
 Profile = Callable[[str, ExecuteRequest], Iterable[str]]
 
 
@@ -27,7 +27,7 @@ def _none(_language: str, _request: ExecuteRequest) -> Iterable[str]:
 
 
 def _ragflow_strict(language: str, request: ExecuteRequest) -> Iterable[str]:
-    """Its arguments are data there."""
+    """Check code and expressions. The profile treats arguments as data."""
     for code in (request.written, *request.expressions):
         yield from ragflow.problems(code, language)
 
@@ -41,15 +41,15 @@ PROFILES: dict[str, Profile] = {"none": _none, "ragflow-strict": _ragflow_strict
 
 
 def enforce(profile: str, language: str, request: ExecuteRequest) -> None:
-    """Let a request pass, or not.
+    """Check a request against a profile.
 
     Args:
         profile: one of `PROFILES`.
-        language: of the kernel, or `shell`.
-        request: what is to run.
+        language: language of the kernel, or `shell`.
+        request: request to check.
 
     Raises:
-        PolicyViolation: the profile does not allow it.
+        PolicyViolation: when the profile does not allow the request.
     """
     problems = [problem[:PROBLEM_MAX] for problem in islice(PROFILES[profile](language, request), PROBLEMS_MAX)]
     if problems:

@@ -1,7 +1,7 @@
-"""The verdicts of RAGFlow's analyser, on Python and JavaScript: the same lines in the same order.
+"""The verdicts of RAGFlow's analyser on Python and JavaScript: the same lines in the same order.
 
-Source: infiniflow/ragflow, `agent/sandbox/executor_manager/services/security.py` as of 2026-08. It also refuses what
-is harmless, such as `60 * 60`, and lets through what is not, such as `os` by way of another module.
+Source: infiniflow/ragflow, `agent/sandbox/executor_manager/services/security.py` as of 2026-08. It also refuses
+harmless code, such as `60 * 60`, and accepts harmful code, such as `os` reached through another module.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import warnings
 from collections.abc import Iterator
 from itertools import islice
 
-#: characters that are looked at. Python's parser holds up all else while it works: 0.3 s for the worst of this size,
-#: and 13 s for that of eight times as much
+#: maximum characters that are checked. Python's parser blocks everything else while it works: 0.3 s for the worst code
+#: of this size, and 13 s for eight times as much
 CODE_MAX = 32 * 1024
-#: problems of one node and what is in it that are kept
+#: problems that are kept for one node and its children
 ISSUES_MAX = 100
-#: calls within calls that the reference has for a tree, in Python 3.11; nested more deeply is no Python to it
+#: nested calls that the reference can make for a tree in Python 3.11; to the reference, deeper code is no Python
 FRAMES_MAX = 950
 
 IMPORTS = frozenset({
@@ -28,7 +28,7 @@ NAMES = frozenset({
     "__import__", "chdir", "chmod", "chown", "compile", "ctypes", "eval", "exec", "getattr", "globals", "input",
     "locals", "open", "popen", "remove", "rename", "rmdir", "setattr", "system",
 })  # fmt: skip
-#: where the result of a call is looked at: the node's field, and what is said of it
+#: nodes in which the result of a call is checked: field of the node, and text of the problem
 _RESULTS: dict[type[ast.AST], tuple[tuple[str, str], ...]] = {
     ast.Lambda: (("body", "Lambda with dangerous function call"),),
     ast.ListComp: (("elt", "List comprehension with dangerous function call"),),
@@ -39,11 +39,11 @@ _RESULTS: dict[type[ast.AST], tuple[tuple[str, str], ...]] = {
     ),
     ast.Yield: (("value", "Yield with dangerous function call"),),
 }
-_LOOKED_AT = (
+_CHECKED_NODES = (
     ast.Import, ast.ImportFrom, ast.Call, ast.Attribute, ast.BinOp, ast.FunctionDef, ast.Assign, *_RESULTS
 )  # fmt: skip
 
-#: of which there are many, and nothing to say
+#: frequent nodes that never have a problem
 _LEAVES = (ast.Name, ast.Constant, ast.expr_context, ast.operator)
 
 _JAVASCRIPT = {
@@ -57,14 +57,14 @@ _JAVASCRIPT = {
 
 
 def problems(code: str, language: str) -> list[str]:
-    """What the analyser says, as `Line N: Issue`; nothing: it lets it pass.
+    """Return the problems that the analyser finds, as `Line N: Issue`; empty: the code passes.
 
     Args:
-        code: the source.
-        language: others than Python and JavaScript are refused as a whole.
+        code: source code.
+        language: language of the code; all except Python and JavaScript are refused as a whole.
     """
     if len(code) > CODE_MAX:
-        return [f"Line -1: the code is longer than {CODE_MAX} characters, and is not looked at"]
+        return [f"Line -1: the code is longer than {CODE_MAX} characters, and is not checked"]
     if language == "python":
         return _python(code)
     if language == "javascript":
@@ -73,7 +73,7 @@ def problems(code: str, language: str) -> list[str]:
 
 
 def _javascript(code: str) -> list[str]:
-    """The reference puts a line that exports `main` behind the code, in which there is nothing to be found."""
+    """Check JavaScript. The line that the reference appends to export `main` never has a problem, so it is left out."""
     return [
         f"Line {code.count(chr(10), 0, found.start()) + 1}: {issue}"
         for issue, pattern in _JAVASCRIPT.items()
@@ -84,20 +84,20 @@ def _javascript(code: str) -> list[str]:
 def _python(code: str) -> list[str]:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what Python thinks of "\d" is the client's business
+            warnings.simplefilter("ignore")  # warnings about "\d" and the like concern only the client
             tree = ast.parse(code)
-        return _found(tree, FRAMES_MAX)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last two: nested too deeply
+        return _problems_in(tree, FRAMES_MAX)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last two mean: nested too deeply
         return [f"Line -1: Parsing Error: {error}"]
 
 
-def _found(node: ast.AST, frames: int) -> list[str]:
-    """The problems in a tree, in the order of the reference, which looks twice at what a comprehension goes through.
+def _problems_in(node: ast.AST, frames: int) -> list[str]:
+    """Return the problems in a tree in the reference's order. It visits the `for` clauses of some comprehensions twice.
 
     Raises:
-        RecursionError: it is nested too deeply.
+        RecursionError: when the tree is nested too deeply.
     """
-    looked_at = isinstance(node, _LOOKED_AT)
+    looked_at = isinstance(node, _CHECKED_NODES)
     frames -= 3 if looked_at else 2
     if frames < 0:
         raise RecursionError("maximum recursion depth exceeded")
@@ -105,8 +105,8 @@ def _found(node: ast.AST, frames: int) -> list[str]:
     through: list[str] = []
     for child in ast.iter_child_nodes(node):
         if not isinstance(child, _LEAVES):
-            # once each, or comprehensions in comprehensions would take for ever
-            (through if isinstance(child, ast.comprehension) else parts).extend(_found(child, frames))
+            # one visit per child, or nested comprehensions would take for ever
+            (through if isinstance(child, ast.comprehension) else parts).extend(_problems_in(child, frames))
     here = [f"Line {getattr(node, 'lineno', -1)}: {issue}" for issue in _issues(node)] if looked_at else []
     before = through if isinstance(node, ast.ListComp | ast.SetComp) else []
     return [*before, *here, *parts, *through][:ISSUES_MAX]

@@ -1,10 +1,11 @@
 r"""WeKnora's validation of a script, its arguments and its standard input.
 
-Source: Tencent/WeKnora, `internal/sandbox/validator.go` as of 2026-08. It goes by words, so that the word "service"
-refuses a script.
+Source: Tencent/WeKnora, `internal/sandbox/validator.go` as of 2026-08. It searches for words, so the word "service"
+alone refuses a script.
 
-Its expressions are for an engine that takes linear time whatever it is given; Python's does not. So `first.*then` is
-looked for as `first`, and `then` behind it on its line. Blanks are made one before that, which no expression sees.
+WeKnora's expressions are for an engine that takes linear time on any text; Python's does not. So `first.*then` is
+searched as `first`, and `then` behind it on the same line. Before that, each run of blanks is replaced by one blank,
+which makes no difference to any expression.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-#: characters that are looked at, and arguments among them
+#: maximum characters that are checked, and maximum texts in the arguments
 TEXT_MAX = 256 * 1024
 ARGUMENTS_MAX = 10_000
-#: characters that the part of a rule may reach beyond the line on which it begins
+#: characters by which a part of a rule may extend beyond the line on which it begins
 _BEYOND = 32
 
-#: parts that stand behind one another on a line
+#: parts that follow one another on a line
 Rule = tuple[re.Pattern[str], ...]
 
 
@@ -27,7 +28,7 @@ def _rule(*parts: str) -> Rule:
     return tuple(re.compile(part, re.IGNORECASE | re.ASCII) for part in parts)
 
 
-#: as they are, upper and lower case told apart
+#: searched literally, upper and lower case distinguished
 WORDS = (
     "rm -rf /", "rm -fr /", "rm -rf/*", "rm -rf *", "mkfs", "dd if=/dev/zero", "dd if=/dev/random",
     ":(){ :|:& };:", ":(){:|:&};:", "bomb(){ bomb|bomb& };bomb",
@@ -63,7 +64,7 @@ PATTERNS = {
     "fork bomb": _rule(r":\s*\(\s*\)\s*\{\s*:|\(\)\s*\{\s*\w+\s*\|\s*\w+\s*&"),
     "rm of the root": _rule(r"rm\s+(-[rf]+\s+/|--no-preserve-root)"),
 }
-#: `yaml.load` up to a bracket that closes, without a comma: no loader is named
+#: `yaml.load` up to a closing bracket without a comma: no loader is named
 YAML_LOAD = _rule(r"yaml\.load\s*\([^,]", r"\)")
 NETWORK = _rule(
     r"\b(curl|wget|nc|netcat|telnet|ssh|scp|rsync|ftp|sftp)\b|socket\.connect|urllib\.request|requests\.(get|post)"
@@ -83,35 +84,35 @@ REVERSE_SHELLS = (
 ARGUMENT = {
     "shell operators": re.compile(r"&&|[;|\n\r><]"),
     "command substitution": re.compile(r"\$\(|`"),
-    "a way out of its directory": re.compile(r"\.\.[/\\]"),
-    "a variable of the environment": re.compile(r"\$[A-Z_]|\$\{[A-Z_]+\}", re.IGNORECASE | re.ASCII),
+    "a path out of its directory": re.compile(r"\.\.[/\\]"),
+    "an environment variable": re.compile(r"\$[A-Z_]|\$\{[A-Z_]+\}", re.IGNORECASE | re.ASCII),
 }
 STDIN = (_rule(r"\$\(", r"\)"), _rule("`", "`"), _rule(r"\n\s*[;&|]"), _rule(r"\\n", "[;&|]"))
 
 
 def problems(script: str, arguments: Mapping[str, Any], stdin: str) -> Iterator[str]:
-    """What the validation finds, each with the part in which it is; nothing: it lets it pass.
+    """Yield the problems that the validation finds, each with its part of the request; none: the request passes.
 
     Args:
-        script: the code.
-        arguments: what it is called with; all text in them is looked at.
-        stdin: what it can read.
+        script: source code.
+        arguments: arguments of the script; all text in them is checked.
+        stdin: standard input of the script.
     """
     args = _texts(arguments)
     if len(script) + len(stdin) + sum(map(len, args)) > TEXT_MAX or len(args) > ARGUMENTS_MAX:
-        yield f"script: with args and stdin it is more than {TEXT_MAX} characters, and is not looked at"
+        yield f"script: with args and stdin it is more than {TEXT_MAX} characters, and is not checked"
         return
     yield from (f"script: {problem}" for problem in _script(script))
     for number, arg in enumerate(args):
         yield from (f"args[{number}]: {what}" for what, pattern in ARGUMENT.items() if pattern.search(arg))
-    text = _one_blank(stdin)
+    text = _collapse_blanks(stdin)
     if any(_in_order(text, rule) for rule in STDIN):
         yield "stdin: shell commands"
 
 
 def _script(script: str) -> Iterator[str]:
     yield from (f"the dangerous command {word!r}" for word in WORDS if word in script)
-    text = _one_blank(script)
+    text = _collapse_blanks(script)
     yield from (f"the dangerous pattern {name!r}" for name, rule in PATTERNS.items() if _in_order(text, rule))
     if _in_order(text, YAML_LOAD, until=","):
         yield "the dangerous pattern 'yaml.load'"
@@ -122,7 +123,7 @@ def _script(script: str) -> Iterator[str]:
 
 
 def _texts(value: Any) -> list[str]:
-    """All text in JSON, but for the names of fields, in order. Not by recursion: it may be nested deeply."""
+    """Return all text in JSON in order, without names of fields. No recursion: JSON may be nested deeply."""
     found: list[str] = []
     left = [value]
     while left:
@@ -136,18 +137,18 @@ def _texts(value: Any) -> list[str]:
     return found
 
 
-def _one_blank(text: str) -> str:
-    """With one blank, or one end of line, for many."""
+def _collapse_blanks(text: str) -> str:
+    """Replace each run of blanks by one blank, or by one newline if it contains any."""
     return re.sub(r"\s+", lambda blanks: "\n" if "\n" in blanks[0] else " ", text, flags=re.ASCII)
 
 
 def _in_order(text: str, rule: Sequence[re.Pattern[str]], until: str = "\n") -> bool:
-    """Whether the parts of a rule stand behind one another, with anything but `until` between them."""
+    """Return True if the parts of a rule follow one another, with anything but `until` between them."""
     first, *others = rule
     end = -1
     for found in first.finditer(text):
         if found.end() <= end:
-            continue  # what is behind it is behind the one before it too
+            continue  # the text behind this match was searched for the one before it
         end = text.find(until, found.end())
         end = len(text) if end < 0 else end
         if _behind(text, others, found.end(), end):
@@ -156,7 +157,7 @@ def _in_order(text: str, rule: Sequence[re.Pattern[str]], until: str = "\n") -> 
 
 
 def _behind(text: str, parts: Sequence[re.Pattern[str]], begin: int, end: int) -> bool:
-    """Whether parts stand behind one another, each beginning from `begin` to `end`."""
+    """Return True if the parts follow one another, each beginning from `begin` to `end`."""
     for part in parts:
         found = part.search(text, begin, end + _BEYOND)
         if found is None or found.start() > end:

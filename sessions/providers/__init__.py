@@ -1,7 +1,7 @@
-"""RAGFlow's provider contract over everything that can run a program: our kernels, hosted services, this machine.
+"""RAGFlow's provider contract for every place that can run a program: our kernels, hosted services, this machine.
 
-To add a provider: a module with a class of the contract in `base.py`, its line in `PROVIDERS`, and a module in
-`tests/sessions/providers/` that puts it under the contract suite; a test fails until that is there.
+To add a provider, write a module with a class that fulfils the contract in `base.py`, a line in `PROVIDERS`, and a
+module in `tests/sessions/providers/` that runs the contract suite on the class. A test fails until that module exists.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from sessions.oneshot import Runner
+from sessions.programs.program import Runner
 from sessions.providers.aliyun_codeinterpreter import AliyunCodeInterpreter
 from sessions.providers.base import SandboxProvider
 from sessions.providers.e2b import E2B
 from sessions.providers.local import Local
 from sessions.providers.self_managed import SelfManaged
 
-#: makes a provider that is not initialised; what it is given runs programs in this gateway
+#: makes a provider that is not initialised; its argument runs programs in this gateway
 Factory = Callable[[Runner], SandboxProvider]
 
-#: the providers there are, by their ids
+#: all providers by id
 PROVIDERS: Mapping[str, Factory] = {
     SelfManaged.id: SelfManaged,
     AliyunCodeInterpreter.id: lambda _: AliyunCodeInterpreter(),
@@ -29,5 +29,5 @@ PROVIDERS: Mapping[str, Factory] = {
 
 
 def makers(runner: Runner) -> dict[str, Callable[[], SandboxProvider]]:
-    """What makes each of them where programs of this gateway run with `runner`."""
+    """Return a maker of each provider by id. Programs of this gateway run with `runner`."""
     return {name: partial(make, runner) for name, make in PROVIDERS.items()}

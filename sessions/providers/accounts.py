@@ -1,4 +1,4 @@
-"""Programs that run elsewhere as executions of a tenant: admitted, written down and counted as cells are."""
+"""Programs that run elsewhere as executions of a tenant: admitted, audited and counted like cells."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from sessions.errors import ExecutionTimeout, OutOfMemory, SessionError
 from sessions.models import ExecuteRequest, SessionKey, StateChange, Status
 from sessions.models import ExecutionResult as CellResult
-from sessions.oneshot import Ending, Program
+from sessions.programs.program import Ending, Program
 from sessions.providers.base import ExecutionResult
 from sessions.providers.outcomes import ending_of
-from sessions.surroundings import Surroundings
+from sessions.services import SessionServices
 
-#: how the audit calls each ending, and what went wrong then
-_TOLD: dict[Ending, tuple[Status, SessionError | None]] = {
+#: status and error of each ending in the audit
+_AUDITED: dict[Ending, tuple[Status, SessionError | None]] = {
     Ending.OK: (Status.OK, None),
     Ending.ERROR: (Status.ERROR, None),
     Ending.TIMEOUT: (Status.TIMEOUT, ExecutionTimeout()),
@@ -25,20 +25,20 @@ _TOLD: dict[Ending, tuple[Status, SessionError | None]] = {
 
 
 class NotBegun(Exception):
-    """A program was not begun: another provider may begin it."""
+    """The program was not begun: another provider may begin it."""
 
     def __init__(self, reason: SessionError) -> None:
-        """Keep why."""
+        """Keep the reason."""
         super().__init__(reason)
         self.reason = reason
 
 
 @contextmanager
-def not_begun() -> Iterator[None]:
-    """What fails in here has begun nothing.
+def raising_not_begun() -> Iterator[None]:
+    """Raise `NotBegun` for a failure of the body: a body that fails has begun no program.
 
     Raises:
-        NotBegun: it failed.
+        NotBegun: when the body fails.
     """
     try:
         yield
@@ -47,32 +47,32 @@ def not_begun() -> Iterator[None]:
 
 
 async def accounted(
-    around: Surroundings, key: SessionKey, program: Program, run: Callable[[], Awaitable[ExecutionResult]]
+    services: SessionServices, key: SessionKey, program: Program, run: Callable[[], Awaitable[ExecutionResult]]
 ) -> ExecutionResult:
-    """Run a program when it is its turn.
+    """Run a program when the tenant's quota admits it, and audit it.
 
     Args:
-        around: who counts and writes down.
-        key: whose, and what it is known by.
-        program: that runs.
-        run: does it.
+        services: quotas and audit.
+        key: tenant, and name of the session in the audit.
+        program: the program.
+        run: function that runs the program.
 
     Raises:
-        QuotaExceeded: the tenant has too many executions under way, or has used up what it may.
-        AuditUnavailable: it must not run.
-        NotBegun: as `run` says.
-        SessionError: as `run` does.
+        QuotaExceeded: when the tenant has too many executions in progress, or has used up its quota.
+        AuditUnavailable: when the program cannot be audited, so it must not run.
+        NotBegun: when `run` raises it.
+        SessionError: when `run` raises it.
     """
     request = ExecuteRequest(program.code)
-    async with around.quotas.execution(key.tenant):
-        known_as = around.witness.begins(key, program.language, request)
+    async with services.quotas.execution(key.tenant):
+        execution_id = services.journal.begins(key, program.language, request)
         began = asyncio.get_running_loop().time()
-        status: Status | None = Status.INTERRUPTED  # None: it was not begun
+        status: Status | None = Status.INTERRUPTED  # None: the program was not begun
         error: SessionError | None = None
         output = 0
         try:
             result = await run()
-            status, error = _TOLD[ending_of(result)]
+            status, error = _AUDITED[ending_of(result)]
             output = len(result.stdout.encode()) + len(result.stderr.encode())
         except NotBegun:
             status = None
@@ -81,13 +81,13 @@ async def accounted(
             status, error = Status.DIED, failure
             raise
         finally:
-            took = asyncio.get_running_loop().time() - began  # not what the provider says
-            told = None if status is None else _told(status, error, took, output)
-            around.witness.ended(key, known_as, request, told)
+            took = asyncio.get_running_loop().time() - began  # the gateway's own measure, not the provider's
+            told = None if status is None else _audit_result(status, error, took, output)
+            services.journal.ended(key, execution_id, request, told)
     return result
 
 
-def _told(status: Status, error: SessionError | None, seconds: float, output: int) -> CellResult:
+def _audit_result(status: Status, error: SessionError | None, seconds: float, output: int) -> CellResult:
     return CellResult(
         status=status,
         execution_count=None,

@@ -1,7 +1,7 @@
-"""AgentRun's data plane, by its own SDK: sandboxes are made, asked and deleted.
+"""AgentRun's data plane, through its own SDK: make sandboxes, send requests to them and delete them.
 
-Source: `agentrun-sdk` 0.0.54. Its control plane, at another endpoint, is not needed. Releases differ in what they raise
-and what they hand out as if it were an answer, so both are looked at.
+Source: `agentrun-sdk` 0.0.54. Its control plane, at another endpoint, is not needed. Releases of the SDK differ in the
+errors that they raise and in the errors that they return like an answer, so this module checks both.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sessions.errors import (
     SessionError,
     StartFailed,
 )
-from sessions.oneshot import Ending, Outcome
+from sessions.programs.program import Ending, Outcome
 from sessions.providers.base import Config
 from sessions.providers.results import ended, plain, timed_out
 from sessions.providers.wrapping import Wrapped
@@ -33,31 +33,31 @@ from sessions.providers.wrapping import Wrapped
 log = structlog.get_logger()
 T = TypeVar("T")
 
-#: seconds: the service's own limit, the way of an answer beside its program, and for a sandbox to be there
+#: seconds: the service's own limit, to transfer an answer beside the program's run time, and to start a sandbox
 LONGEST, WAY, START = 30, 10.0, 60.0
-#: seconds without a program after which the service ends a sandbox that was forgotten
+#: seconds without a program after which the service ends a forgotten sandbox
 IDLE = 300
-#: seconds for an answer about health or the end of a sandbox
+#: seconds for the answer to a health check or to a deletion
 CALL = 20.0
-#: a sandbox that is nobody's: whoever says that it is not there has understood who asks
+#: id of no sandbox: a service that answers "not found" has accepted the access key
 NO_SANDBOX = "no-such-sandbox"
-#: what a status of the service means
+#: error for each HTTP status of the service
 FAILURES: Mapping[int, tuple[type[SessionError], str]] = {
     400: (InvalidRequest, "The service refuses the request."),
     401: (NotInitialized, "The service does not accept the access key."),
     403: (NotInitialized, "The service does not accept the access key."),
     404: (SandboxNotFound, "The service does not know the sandbox or its template."),
-    429: (QuotaExceeded, "The service takes no more requests at present."),
+    429: (QuotaExceeded, "The service accepts no more requests at present."),
 }
 
 
 def sdk() -> ModuleType:
-    """The SDK, which takes seconds to load and is not needed by who uses another provider.
+    """Load the SDK. It takes seconds to load, and other providers do not need it.
 
     Raises:
-        NotInitialized: it is not installed.
+        NotInitialized: when the SDK is not installed.
     """
-    # It writes in colours beside our JSON, and code when it is asked to debug.
+    # The SDK's logger writes coloured text among our JSON, and also code at debug level.
     logging.getLogger("agentrun-logger").disabled = True
     try:
         return importlib.import_module("agentrun.sandbox")
@@ -67,14 +67,14 @@ def sdk() -> ModuleType:
 
 
 class Service:
-    """The service, as one account sees it."""
+    """The service, with the access of one account."""
 
     def __init__(self, module: ModuleType, config: Config) -> None:
-        """Nothing is sent yet.
+        """Configure the SDK; send nothing yet.
 
         Args:
-            module: the SDK's.
-            config: of the provider.
+            module: module of the SDK.
+            config: configuration of the provider.
         """
         self._sdk = module
         self._template = config["template_name"]
@@ -88,18 +88,18 @@ class Service:
         self._errors = importlib.import_module("agentrun.utils.exception")
 
     async def create(self) -> Any:
-        """A sandbox that has answered.
+        """Make a sandbox and wait for its first answer.
 
         Raises:
-            SessionError: there is none.
+            SessionError: when no sandbox can be made or reached.
         """
         client = self._sdk.SandboxClient(self._config)
-        made = await self.asked(client.create_sandbox_async(self._template, IDLE, config=self._config))
+        made = await self.call_sdk(client.create_sandbox_async(self._template, IDLE, config=self._config))
         try:
             kind = self._sdk.TemplateType.CODE_INTERPRETER
-            sandbox = await self.asked(self._sdk.Sandbox.connect_async(made.sandbox_id, kind, config=self._config))
+            sandbox = await self.call_sdk(self._sdk.Sandbox.connect_async(made.sandbox_id, kind, config=self._config))
             async with asyncio.timeout(START):
-                while (await self.asked(sandbox.check_health_async())).get("status") != "ok":  # noqa: ASYNC110 - far away
+                while (await self.call_sdk(sandbox.check_health_async())).get("status") != "ok":  # noqa: ASYNC110 - far away
                     await asyncio.sleep(1)
         except TimeoutError:
             await self.delete(made.sandbox_id)
@@ -110,10 +110,10 @@ class Service:
         return sandbox
 
     async def delete(self, sandbox_id: str) -> bool:
-        """Delete a sandbox; whether it is gone."""
+        """Delete a sandbox. Return True if it is gone."""
         try:
             async with asyncio.timeout(CALL):
-                await self.asked(self._sdk.Sandbox.delete_by_id_async(sandbox_id, config=self._config))
+                await self.call_sdk(self._sdk.Sandbox.delete_by_id_async(sandbox_id, config=self._config))
         except SandboxNotFound:
             return True
         except (SessionError, TimeoutError) as error:
@@ -122,10 +122,10 @@ class Service:
         return True
 
     async def healthy(self) -> bool:
-        """Whether the service answers, and knows who asks."""
+        """Return True if the service answers and accepts the access key."""
         try:
             async with asyncio.timeout(CALL):
-                await self.asked(
+                await self.call_sdk(
                     self._sdk.SandboxClient(self._config).get_sandbox_async(NO_SANDBOX, config=self._config)
                 )
         except SandboxNotFound:
@@ -134,11 +134,11 @@ class Service:
             return False
         return True
 
-    async def asked(self, call: Awaitable[T]) -> T:
-        """What the SDK answers.
+    async def call_sdk(self, call: Awaitable[T]) -> T:
+        """Await a call of the SDK and return its answer.
 
         Raises:
-            SessionError: the service does not, or refuses. What it says is left out: it may name keys.
+            SessionError: when the service does not answer, or refuses. Its own text is left out: it may contain keys.
         """
         try:
             return await call
@@ -153,14 +153,15 @@ class Service:
 
 
 def outcome(program: Wrapped, reply: Mapping[str, Any], seconds: float) -> Outcome:
-    """What came of a program.
+    """Return the outcome of a program.
 
     Raises:
-        SessionError: the reply is none of a program that ran.
+        SessionError: when the reply is not about a program that ran.
     """
     items = reply.get("results")
     if not isinstance(items, list):
         raise _failure(reply)
+    items = [item for item in items if isinstance(item, dict)]
     stdout, stderr = (_text(reply, items, name) for name in ("stdout", "stderr"))
     answer = program.read(stdout)
     if answer is not None:
@@ -176,7 +177,7 @@ def outcome(program: Wrapped, reply: Mapping[str, Any], seconds: float) -> Outco
 
 
 def _failure(reply: Mapping[str, Any]) -> SessionError:
-    """Errors come as bodies with a code in place of results."""
+    """Return the error of a reply that has a code in place of results."""
     code = str(reply.get("code", ""))
     if code in {"NOT_FOUND", "ResourceNotExist"}:
         return SandboxNotFound("The service does not know the sandbox any more.")
@@ -186,7 +187,7 @@ def _failure(reply: Mapping[str, Any]) -> SessionError:
 
 
 def _text(reply: Mapping[str, Any], items: list[Any], name: str) -> str:
-    """A stream's text; where only items tell of it, their lines have lost their ends."""
+    """Return a stream's text. If only items have it, add the line ends that their lines have lost."""
     whole = reply.get(name)
     if isinstance(whole, str):
         return whole

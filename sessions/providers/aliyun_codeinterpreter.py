@@ -1,7 +1,7 @@
-"""Aliyun's AgentRun code interpreter, by its own SDK; or whatever speaks its protocol, as this gateway does.
+"""Aliyun's AgentRun code interpreter, through its own SDK; or another service with its protocol, like this gateway.
 
-The SDK may read more from environment variables of its own (`AGENTRUN_*`), a security token for example; what stands
-in the configuration goes first.
+The SDK may read more options, a security token for example, from its own environment variables (`AGENTRUN_*`). The
+configuration has precedence over them.
 """
 
 from __future__ import annotations
@@ -10,17 +10,23 @@ import asyncio
 import time
 from typing import Any, ClassVar
 
-from sessions.errors import InvalidRequest, NotInitialized, SandboxNotFound
+from sessions.errors import NotInitialized
+from sessions.programs.program import Outcome, Program
 from sessions.providers.agentrun import LONGEST, WAY, Service, outcome, sdk
-from sessions.providers.base import Config, ExecutionResult, Field, InstanceId, SandboxInstance, Schema
-from sessions.providers.results import timed_out, told
-from sessions.providers.schema import accepted, is_url, supported
+from sessions.providers.base import Config, Field, InstanceId, Schema
+from sessions.providers.instances import Instances
+from sessions.providers.results import timed_out
+from sessions.providers.schema import is_url
 from sessions.providers.wrapping import RUNNERS, wrapped
 
 SCHEMA: Schema = {
-    "access_key_id": Field("string", "Access key id", "Of an Aliyun account or RAM user.", required=True, secret=True),
-    "access_key_secret": Field("string", "Access key secret", "Belongs to the id.", required=True, secret=True),
-    "account_id": Field("string", "Account id", "Of the Aliyun account that has the templates.", required=True),
+    "access_key_id": Field(
+        "string", "Access key id", "Key id of an Aliyun account or RAM user.", required=True, secret=True
+    ),
+    "access_key_secret": Field(
+        "string", "Access key secret", "Secret of the access key id.", required=True, secret=True
+    ),
+    "account_id": Field("string", "Account id", "Id of the Aliyun account that has the templates.", required=True),
     "region": Field(
         "string",
         "Region",
@@ -29,7 +35,7 @@ SCHEMA: Schema = {
         options=("cn-hangzhou", "cn-beijing", "cn-shanghai", "cn-shenzhen", "cn-guangzhou"),
     ),
     "template_name": Field(
-        "string", "Template", "From which sandboxes are made; it must be there.", default="code-interpreter-v1"
+        "string", "Template", "Template of the sandboxes; it must exist.", default="code-interpreter-v1"
     ),
     "timeout": Field("integer", "Timeout", "Seconds that a program may run at most.", default=30, min=1, max=LONGEST),
     "data_endpoint": Field(
@@ -43,7 +49,7 @@ SCHEMA: Schema = {
 }
 
 
-class AliyunCodeInterpreter:
+class AliyunCodeInterpreter(Instances[Any]):
     """Programs run in sandboxes of Aliyun, one for each instance."""
 
     id: ClassVar[str] = "aliyun_codeinterpreter"
@@ -51,95 +57,55 @@ class AliyunCodeInterpreter:
     description: ClassVar[str] = "Sandboxes of Aliyun's AgentRun service. A program may run for 30 seconds."
     sandboxed: ClassVar[bool] = True
 
+    schema: ClassVar[Schema] = SCHEMA
+
     def __init__(self) -> None:
-        """Not ready before it is initialised."""
-        self._config: Config | None = None
+        """Make a provider that is not initialised."""
+        super().__init__()
         self._service: Service | None = None
-        self._sandboxes: dict[str, Any] = {}
 
-    async def initialize(self, config: Config) -> bool:
-        """Take the configuration, load the SDK and ask the service.
+    async def _set_up(self, config: Config) -> None:
+        self._service = Service(await asyncio.to_thread(sdk), config)
 
-        Raises:
-            InvalidRequest: the configuration is not valid.
-            NotInitialized: the SDK is not installed.
-        """
-        complete = accepted(self, config)
-        await self.close()
-        self._service = Service(await asyncio.to_thread(sdk), complete)
-        self._config = complete
-        return await self._service.healthy()
+    async def _tear_down(self) -> None:
+        self._service = None
 
-    async def create_instance(
-        self, template: str = "python", *, tenant: str = "local", session: str | None = None
-    ) -> SandboxInstance:
-        """Make a sandbox."""
-        service, language = self._ready(), supported(self, template)
-        instance = str(InstanceId(tenant, session or "run"))
-        sandbox = self._sandboxes[instance] = await service.create()
-        return SandboxInstance(instance, self.id, metadata={"language": language, "sandbox_id": sandbox.sandbox_id})
+    async def _make(self, instance: InstanceId, config: Config) -> tuple[Any, dict[str, Any]]:  # noqa: ARG002
+        sandbox = await self._connected().create()
+        return sandbox, {"sandbox_id": sandbox.sandbox_id}
 
-    async def execute_code(
-        self,
-        instance_id: str,
-        code: str,
-        language: str,
-        timeout: int = 10,  # noqa: ASYNC109 - RAGFlow's name
-        arguments: Config | None = None,
-    ) -> ExecutionResult:
-        """Run a program in the instance's sandbox, in its context of that language."""
-        service, sandbox = self._ready(), self._sandboxes.get(instance_id)
-        if sandbox is None:
-            raise SandboxNotFound
-        if timeout <= 0:
-            raise InvalidRequest("timeout must be above 0", field="timeout")
-        program = wrapped(code, supported(self, language), dict(arguments or {}))
-        seconds, began = min(timeout, self._config["timeout"] if self._config else LONGEST), time.monotonic()
+    async def _run(self, instance_id: str, program: Program, config: Config) -> Outcome:
+        """Run a program in the sandbox's context for the language."""
+        code = wrapped(program.code, program.language, dict(program.arguments))
+        seconds, began = int(min(program.timeout or LONGEST, config["timeout"])), time.monotonic()
+        context = self._instances[instance_id].context
         try:
             async with asyncio.timeout(seconds + WAY):
-                reply = await service.asked(
-                    sandbox.context.execute_async(code=program.source, language=language, timeout=seconds)
+                reply = await self._connected().call_sdk(
+                    context.execute_async(code=code.source, language=program.language, timeout=seconds)
                 )
         except TimeoutError:
-            return told(instance_id, timed_out("", "", time.monotonic() - began))
-        return told(instance_id, outcome(program, reply, time.monotonic() - began))
+            return timed_out("", "", time.monotonic() - began)
+        return outcome(code, reply, time.monotonic() - began)
 
-    async def destroy_instance(self, instance_id: str) -> bool:
-        """Delete the sandbox. One that could not be deleted is tried again when it is asked for again."""
-        sandbox = self._sandboxes.get(instance_id)
-        if sandbox is None or self._service is None:
-            return True
-        if not await self._service.delete(sandbox.sandbox_id):
-            return False
-        self._sandboxes.pop(instance_id, None)
-        return True
+    async def _free(self, made: Any) -> bool:
+        return self._service is None or await self._service.delete(made.sandbox_id)
 
     async def health_check(self) -> bool:
-        """Whether the service answers, and knows the access key."""
+        """Return True if the service answers and accepts the access key."""
         return self._service is not None and await self._service.healthy()
 
     def get_supported_languages(self) -> list[str]:
-        """Those that the service has."""
+        """Return the languages of the service."""
         return list(RUNNERS)
 
-    @staticmethod
-    def get_config_schema() -> Schema:
-        """See `SCHEMA`."""
-        return SCHEMA
-
     def validate_config(self, config: Config) -> tuple[bool, str | None]:
-        """An endpoint is a URL."""
+        """Check that the endpoint is a URL."""
         if (endpoint := config.get("data_endpoint")) and not is_url(endpoint):
             return False, "data_endpoint must be a URL such as https://gateway.example:8888"
         return True, None
 
-    async def close(self) -> None:
-        """Delete all sandboxes."""
-        await asyncio.gather(*(self.destroy_instance(instance) for instance in list(self._sandboxes)))
-        self._sandboxes.clear()
-        self._config = self._service = None
-
-    def _ready(self) -> Service:
+    def _connected(self) -> Service:
         if self._service is None:
             raise NotInitialized("The provider has no configuration.")
         return self._service

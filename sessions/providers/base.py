@@ -1,8 +1,8 @@
-"""The contract of a provider: somewhere that a program can be run.
+"""The contract of a provider: a place that can run programs.
 
 Source: the provider interface of RAGFlow's sandbox module (`initialize`, `create_instance`, `execute_code`, …), with
-the same names and meanings, as coroutines. A provider is made once and initialised with its configuration; a changed
-configuration makes a new one.
+the same names and meanings, as coroutines. A provider is made once and initialised with its configuration. A changed
+configuration makes a new provider.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ Kind = Literal["string", "integer", "boolean"]
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field of a provider's configuration, as forms are made from it."""
+    """One field of a provider's configuration. Forms are made from these fields."""
 
     type: Kind
     label: str
     description: str = ""
     required: bool = False
-    #: never shown again but for its last four characters, and encrypted where it is kept
+    #: True: only the last four characters are ever shown, and the stored value is encrypted
     secret: bool = False
-    #: where secrets are sent: whoever changes it has to know them
+    #: True: secrets are sent to this address, so a client that changes it must know the secrets
     destination: bool = False
     default: str | int | bool | None = None
-    #: of an integer
+    #: bounds of an integer
     min: int | None = None
     max: int | None = None
-    #: the values there are; empty: any
+    #: allowed values; empty: any value
     options: tuple[str, ...] = ()
     placeholder: str = ""
 
@@ -44,7 +44,7 @@ Config = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class InstanceId:
-    """Whose instance, in which session: `tenant:session:instance`."""
+    """An instance's id with its tenant and session: `tenant:session:instance`."""
 
     tenant: str
     session: str
@@ -71,38 +71,38 @@ class SandboxInstance:
 
 @dataclass(frozen=True, slots=True)
 class ExecutionResult:
-    """What came of a program, as all providers tell it."""
+    """Outcome of a program, in the form that all providers return."""
 
     stdout: str
     stderr: str
-    #: 0 if it ended well
+    #: 0: the program succeeded
     exit_code: int
-    #: seconds
+    #: run time in seconds
     execution_time: float
     #: `status` (an `Ending`), `instance_id`, `result_present`, `result_value`, `artifacts` (each `name`, `mime_type`,
-    #: `size`, `content_b64`), and `error_code` (SB0xx) when it was not the program that ended itself
+    #: `size`, `content_b64`), and `error_code` (SB0xx) when the program did not end itself
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
 
 class SandboxProvider(Protocol):
-    """Somewhere that a program can be run."""
+    """A place that can run programs."""
 
-    #: how settings and other languages name it
+    #: name in settings and in other languages
     id: ClassVar[str]
-    #: how people name it
+    #: name for people
     name: ClassVar[str]
     description: ClassVar[str]
-    #: whether what runs there is kept from the machine that it runs on
+    #: True: programs are isolated from the machine that runs them
     sandboxed: ClassVar[bool]
 
     async def initialize(self, config: Config) -> bool:
-        """Get ready with a configuration that fits the schema.
+        """Prepare the provider with a configuration that fits the schema.
 
         Returns:
-            whether it can be used now.
+            True if the provider can be used now.
 
         Raises:
-            InvalidRequest: the configuration is not valid.
+            InvalidRequest: when the configuration is not valid.
         """
 
     async def create_instance(
@@ -112,12 +112,12 @@ class SandboxProvider(Protocol):
 
         Args:
             template: one of `get_supported_languages`.
-            tenant: whose it is; together with the instance it makes the id, see `InstanceId`.
-            session: in which of the tenant's sessions; None: in one of its own.
+            tenant: owner of the instance and part of its id, see `InstanceId`.
+            session: name of the tenant's session; None: the instance gets its own session.
 
         Raises:
-            InvalidRequest: the language is not supported.
-            SessionError: none can be made.
+            InvalidRequest: when the language is not supported.
+            SessionError: when no instance can be made.
         """
 
     async def execute_code(
@@ -131,41 +131,41 @@ class SandboxProvider(Protocol):
         """Run a program in an instance and wait for its end.
 
         Args:
-            instance_id: of an instance that this provider has made.
-            code: what runs. It defines `main`, which is called: in Python `main(**arguments)`, in JavaScript
-                `main(arguments)`; what it returns is the result. Where a provider has shells, their scripts have
-                neither a `main` nor arguments.
+            instance_id: id of an instance that this provider has made.
+            code: source of the program. It defines `main`, which is called: in Python `main(**arguments)`, in
+                JavaScript `main(arguments)`. The return value is the result. Shell scripts, where a provider has
+                shells, have neither a `main` nor arguments.
             language: one of `get_supported_languages`.
-            timeout: seconds.
-            arguments: what `main` is called with.
+            timeout: run time limit in seconds.
+            arguments: arguments of `main`.
 
         Raises:
-            SessionError: it was not run, or what became of it is not known. A program that fails is a result.
+            SessionError: when the program was not run, or its outcome is not known. A program that fails is a result.
         """
 
     async def destroy_instance(self, instance_id: str) -> bool:
         """Free an instance. Idempotent.
 
         Returns:
-            whether nothing is left of it.
+            True if nothing of the instance is left.
         """
 
     async def health_check(self) -> bool:
-        """Whether it can be used now."""
+        """Return True if the provider can be used now."""
 
     def get_supported_languages(self) -> list[str]:
-        """What it can run."""
+        """Return the languages that the provider can run."""
 
     @staticmethod
     def get_config_schema() -> Schema:
-        """The fields of its configuration."""
+        """Return the fields of the provider's configuration."""
 
     def validate_config(self, config: Config) -> tuple[bool, str | None]:
-        """Check what the schema cannot.
+        """Check the rules that the schema cannot express.
 
         Returns:
-            whether it is valid, and if not, why.
+            True if the configuration is valid, and the problem if not.
         """
 
     async def close(self) -> None:
-        """Free what it holds; its instances end."""
+        """Free all resources and end all instances."""

@@ -1,4 +1,4 @@
-"""Programs as processes of this machine: started, read, and killed with whatever they have started."""
+"""Programs as processes of this machine: start them, read their output, and kill them with all their children."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from pathlib import Path
 
 from kernel_image.processes import pids, status
 from sessions.errors import StartFailed
-from sessions.tasks import spawn, to_the_end
+from sessions.tasks import shielded, spawn
 
-#: tells in a process's environment to whom it belongs
+#: environment variable that marks the processes of one instance
 MARK = "KERNEL_GATEWAY_LOCAL"
-#: seconds within which what was written before the end is read
+#: seconds to read the output that was written before the end
 _LAST_WORDS = 1.0
-#: place of the session's id in a process's status
+#: index of the session id in a process's status
 _SESSION = 3
-#: how often is looked for processes that were just being made
+#: maximum number of searches: a later search finds processes that were just being created
 _LOOKS = 20
 
 
@@ -29,7 +29,7 @@ _LOOKS = 20
 class Ended:
     """How a process ended."""
 
-    #: as the system tells it: below 0 the signal that has ended it
+    #: exit code of the system; below 0: number of the signal that ended the process
     code: int
     stdout: str
     stderr: str
@@ -40,20 +40,20 @@ class Ended:
 async def run(
     command: Sequence[str], *, cwd: Path, env: Mapping[str, str], mark: str, seconds: float, max_output: int
 ) -> Ended:
-    """Run a program to its end, which is that of all that it has started too.
+    """Run a program to its end, and end all processes that it has started.
 
     Args:
-        command: what runs.
-        cwd: where.
-        env: all of its environment but for the mark.
-        mark: by which `kill` finds what belongs to it.
-        seconds: that it may run.
-        max_output: bytes that are kept of each of its streams.
+        command: program and arguments.
+        cwd: working directory.
+        env: complete environment without the mark.
+        mark: value by which `kill` finds the processes of the program.
+        seconds: time limit in seconds.
+        max_output: bytes that are kept of each output stream.
 
     Raises:
-        StartFailed: the process could not be made.
+        StartFailed: when the process could not be made.
     """
-    # Pipes of our own: asyncio counts a process as ended only when nobody has its pipes any more.
+    # We make the pipes: with its own, asyncio counts a process as ended only when no process holds them any more.
     streams = [await Stream.open(max_output) for _ in ("stdout", "stderr")]
     try:
         process = await asyncio.create_subprocess_exec(
@@ -72,23 +72,23 @@ async def run(
     timed_out = False
     try:
         for stream in streams:
-            stream.handed_over()
+            stream.close_inlet()
         async with asyncio.timeout(seconds):
             await process.wait()
     except TimeoutError:
         timed_out = True
     finally:
-        # Whoever waits may have been cancelled; nothing is left all the same.
-        await to_the_end(spawn(_bury(process, mark, streams), "end of a program"))
+        # The caller may have been cancelled. The processes are ended in this case too.
+        await shielded(spawn(_reap(process, mark, streams), "end of a program"))
     stdout, stderr = streams
     return Ended(await process.wait(), stdout.text, stderr.text, timed_out, stdout.truncated or stderr.truncated)
 
 
 class Stream(asyncio.Protocol):
-    """What a program writes, as much of it as is kept."""
+    """One output stream of a program, kept up to a limit."""
 
     def __init__(self, limit: int) -> None:
-        """Empty."""
+        """Start empty, with a limit in bytes."""
         self.truncated = False
         self.inlet = -1
         self.ended = asyncio.get_running_loop().create_future()
@@ -98,58 +98,58 @@ class Stream(asyncio.Protocol):
 
     @classmethod
     async def open(cls, limit: int) -> Stream:
-        """One that reads what is written to its inlet."""
+        """Make a stream that reads the data written to its inlet."""
         outlet, inlet = os.pipe()
         _, stream = await asyncio.get_running_loop().connect_read_pipe(lambda: cls(limit), os.fdopen(outlet, "rb", 0))
         stream.inlet = inlet
         return stream
 
-    def handed_over(self) -> None:
-        """Only the program writes now."""
+    def close_inlet(self) -> None:
+        """Close our copy of the inlet: only the program writes now."""
         os.close(self.inlet)
         self.inlet = -1
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Reading has begun."""
+        """Keep the transport."""
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        """Keep it, if there is room."""
+        """Keep the data up to the limit."""
         room = self._limit - len(self._kept)
         self._kept += data[:room]
         self.truncated = self.truncated or len(data) > room
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - of the protocol
-        """Nobody can write any more."""
+        """Record the end: no process holds the inlet any more."""
         if not self.ended.done():
             self.ended.set_result(None)
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         if self.inlet >= 0:
-            self.handed_over()
+            self.close_inlet()
         if self._transport is not None:
             self._transport.close()
 
     @property
     def text(self) -> str:
-        """All that is kept."""
+        """The kept output."""
         return self._kept.decode(errors="replace")
 
 
-async def _bury(process: asyncio.subprocess.Process, mark: str, streams: Sequence[Stream]) -> None:
+async def _reap(process: asyncio.subprocess.Process, mark: str, streams: Sequence[Stream]) -> None:
     await asyncio.to_thread(kill, mark, process.pid)
     await process.wait()
-    # Whoever was not found may still have a pipe.
+    # A process that was not found may still hold a pipe.
     await asyncio.wait([stream.ended for stream in streams], timeout=_LAST_WORDS)
     for stream in streams:
         stream.close()
 
 
 def kill(mark: str, session: int | None = None) -> None:
-    """End all processes that have the mark, and all of a session: those that have cleared their environment, too.
+    """Kill all processes with the mark, and all of a session, which finds those with a cleared environment too.
 
-    One that has made a session of its own *and* cleared its environment is not found.
+    A process that made its own session *and* cleared its environment is not found.
     """
     for _ in range(_LOOKS):
         found = [pid for pid in pids() if _belongs(pid, mark.encode(), session)]
@@ -163,17 +163,17 @@ def kill(mark: str, session: int | None = None) -> None:
 def _belongs(pid: int, mark: bytes, session: int | None) -> bool:
     try:
         told = status(pid)
-        if told[0] == "Z":  # has ended
+        if told[0] == "Z":  # the process has ended
             return False
         if session is not None and int(told[_SESSION]) == session:
             return True
         return b"%s=%s" % (MARK.encode(), mark) in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:  # gone meanwhile, or another user's
+    except OSError:  # the process is gone, or belongs to another user
         return False
 
 
 def content(path: Path, limit: int) -> bytes | None:
-    """A plain file's bytes; None: there is none, it is a link or no plain file, or it is larger than that."""
+    """Return a regular file's bytes; None: it is missing, a link, not a regular file, or larger than `limit`."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

@@ -1,7 +1,7 @@
-"""E2B's sandboxes, by its own SDK; or a server of one's own that speaks its protocol.
+"""E2B's sandboxes, through its own SDK; or those of your own server that speaks E2B's protocol.
 
-Source: `e2b-code-interpreter` 2.11. The SDK may read more from environment variables of its own (`E2B_*`), a proxy for
-example; what stands in the configuration goes first.
+Source: `e2b-code-interpreter` 2.11. The SDK may read more options, a proxy for example, from its own environment
+variables (`E2B_*`). The configuration has precedence over them.
 """
 
 from __future__ import annotations
@@ -14,46 +14,48 @@ from typing import Any, ClassVar
 import structlog
 
 from sessions.errors import ConnectionFailed, InvalidRequest, NotInitialized, SandboxNotFound, SessionError
-from sessions.providers.base import Config, ExecutionResult, Field, InstanceId, SandboxInstance, Schema
-from sessions.providers.e2b_sdk import asked, load, outcome
-from sessions.providers.results import timed_out, told
-from sessions.providers.schema import accepted, is_url, supported
+from sessions.programs.program import Outcome, Program
+from sessions.providers.base import Config, Field, InstanceId, Schema
+from sessions.providers.e2b_sdk import call_sdk, load, outcome
+from sessions.providers.instances import Instances
+from sessions.providers.results import timed_out
+from sessions.providers.schema import is_url
 from sessions.providers.wrapping import RUNNERS, wrapped
 
 log = structlog.get_logger()
 
-#: languages that run as they are, without a `main`
+#: languages of scripts, which run unchanged and without a `main`
 SCRIPTS = ("bash", "r", "java")
-#: seconds that the service keeps a sandbox which was forgotten, beside the time of its program
+#: seconds that the service keeps a forgotten sandbox, in addition to the configured run time limit
 LIFE = 300
-#: seconds for an answer of the service
+#: seconds for an answer of the service to one request
 CALL = 60.0
 SCHEMA: Schema = {
-    "api_key": Field("string", "API key", "Of the service.", required=True, secret=True, placeholder="e2b_…"),
+    "api_key": Field("string", "API key", "API key of the service.", required=True, secret=True, placeholder="e2b_…"),
     "region": Field(
         "string",
         "Region",
-        "Told with each sandbox as its metadata `region`, for servers that heed it; E2B itself has no choice.",
+        "Sent as metadata `region` of each sandbox, for servers that use it; E2B itself offers no choice.",
         default="us",
         options=("us", "eu"),
     ),
     "timeout": Field("integer", "Timeout", "Seconds that a program may run at most.", default=30, min=5, max=300),
-    "template": Field("string", "Template", "From which sandboxes are made; empty: the service's own.", default=""),
-    "domain": Field("string", "Domain", "Of the service.", default="e2b.app", destination=True),
+    "template": Field("string", "Template", "Template of the sandboxes; empty: the service's own.", default=""),
+    "domain": Field("string", "Domain", "Domain of the service.", default="e2b.app", destination=True),
     "api_url": Field(
-        "string", "API URL", "Of a server of one's own; empty: by the domain.", default="", destination=True
+        "string", "API URL", "URL of your own server; empty: from the domain.", default="", destination=True
     ),
     "sandbox_url": Field(
         "string",
         "Sandbox URL",
-        "Where that server's sandboxes are reached; empty: by the domain.",
+        "URL of that server's sandboxes; empty: from the domain.",
         default="",
         destination=True,
     ),
 }
 
 
-class E2B:
+class E2B(Instances[Any]):
     """Programs run in sandboxes of E2B, one for each instance."""
 
     id: ClassVar[str] = "e2b"
@@ -61,105 +63,77 @@ class E2B:
     description: ClassVar[str] = "Sandboxes of E2B, or of a server that speaks its protocol."
     sandboxed: ClassVar[bool] = True
 
+    schema: ClassVar[Schema] = SCHEMA
+
     def __init__(self) -> None:
-        """Not ready before it is initialised."""
-        self._config: Config | None = None
+        """Make a provider that is not initialised."""
+        super().__init__()
         self._sdk: ModuleType | None = None
-        self._sandboxes: dict[str, Any] = {}
 
-    async def initialize(self, config: Config) -> bool:
-        """Take the configuration, load the SDK and ask the service.
+    async def _set_up(self, config: Config) -> None:  # noqa: ARG002 - the SDK takes it with each call
+        self._sdk = await asyncio.to_thread(load)
 
-        Raises:
-            InvalidRequest: the configuration is not valid.
-            NotInitialized: the SDK is not installed.
-        """
-        complete = accepted(self, config)
-        await self.close()
-        self._sdk, self._config = await asyncio.to_thread(load), complete
-        return await self.health_check()
+    async def _tear_down(self) -> None:
+        self._sdk = None
 
-    async def create_instance(
-        self, template: str = "python", *, tenant: str = "local", session: str | None = None
-    ) -> SandboxInstance:
-        """Make a sandbox."""
-        sdk, config = self._ready()
-        language, instance = supported(self, template), str(InstanceId(tenant, session or "run"))
-        made = sdk.AsyncSandbox.create(
+    async def _make(self, instance: InstanceId, config: Config) -> tuple[Any, dict[str, Any]]:  # noqa: ARG002
+        sdk = self._loaded()
+        making = sdk.AsyncSandbox.create(
             config["template"] or None,
             timeout=config["timeout"] + LIFE,
             metadata={"region": config["region"]},
-            **self._options(),
+            **_options(config),
         )
-        sandbox = self._sandboxes[instance] = await asked(sdk, made)
-        return SandboxInstance(instance, self.id, metadata={"language": language, "sandbox_id": sandbox.sandbox_id})
+        sandbox = await call_sdk(sdk, making)
+        return sandbox, {"sandbox_id": sandbox.sandbox_id}
 
-    async def execute_code(
-        self,
-        instance_id: str,
-        code: str,
-        language: str,
-        timeout: int = 10,  # noqa: ASYNC109 - RAGFlow's name
-        arguments: Config | None = None,
-    ) -> ExecutionResult:
-        """Run a program. A sandbox in which one ran too long is gone: the service knows no other end for it."""
-        sdk, config = self._ready()
-        sandbox = self._sandboxes.get(instance_id)
-        if sandbox is None:
-            raise SandboxNotFound
-        if timeout <= 0:
-            raise InvalidRequest("timeout must be above 0", field="timeout")
-        program = wrapped(code, language, dict(arguments or {})) if supported(self, language) in RUNNERS else None
-        if program is None and arguments:
+    async def _run(self, instance_id: str, program: Program, config: Config) -> Outcome:
+        """Run a program. After a timeout its sandbox is killed: the service has no other way to end a program."""
+        language = program.language
+        code = wrapped(program.code, language, dict(program.arguments)) if language in RUNNERS else None
+        if code is None and program.arguments:
             raise InvalidRequest(f"a program in {language} takes no arguments", field="arguments")
-        seconds, began = min(timeout, config["timeout"]), time.monotonic()
-        source = program.source if program else code
+        seconds, began = int(min(program.timeout or LIFE, config["timeout"])), time.monotonic()
+        source = code.source if code else program.code
+        running = self._instances[instance_id].run_code(source, language=language, timeout=seconds)
         try:
-            execution = await asked(sdk, sandbox.run_code(source, language=language, timeout=seconds))
+            execution = await call_sdk(self._loaded(), running)
         except ConnectionFailed:
             spent = time.monotonic() - began
-            if spent < 0.9 * seconds:  # something else than the program's time
+            if spent < 0.9 * seconds:  # another failure than the program's timeout
                 raise
             await self.destroy_instance(instance_id)
-            return told(instance_id, timed_out("", "", spent))
-        return told(instance_id, outcome(program, execution, time.monotonic() - began))
+            return timed_out("", "", spent)
+        return outcome(code, execution, time.monotonic() - began)
 
-    async def destroy_instance(self, instance_id: str) -> bool:
-        """Kill the sandbox. One that could not be killed is tried again when it is asked for again."""
-        sandbox = self._sandboxes.get(instance_id)
-        if sandbox is None or self._sdk is None:
+    async def _free(self, made: Any) -> bool:
+        if self._sdk is None:
             return True
         try:
-            await asked(self._sdk, sandbox.kill(request_timeout=CALL))
+            await call_sdk(self._sdk, made.kill(request_timeout=CALL))
         except SandboxNotFound:
             pass
         except SessionError as error:
             log.warning("a sandbox could not be killed", error=error.code)
             return False
-        self._sandboxes.pop(instance_id, None)
         return True
 
     async def health_check(self) -> bool:
-        """Whether the service answers, and knows the API key."""
-        if self._sdk is None:
+        """Return True if the service answers and accepts the API key."""
+        if self._sdk is None or self._config is None:
             return False
         try:
-            await asked(self._sdk, self._sdk.AsyncSandbox.list(limit=1, **self._options()).next_items())
+            await call_sdk(self._sdk, self._sdk.AsyncSandbox.list(limit=1, **_options(self._config)).next_items())
         except SessionError:
             return False
         return True
 
     def get_supported_languages(self) -> list[str]:
-        """Those of the service's own template."""
+        """Return the languages of the service's own template."""
         return [*RUNNERS, *SCRIPTS]
 
-    @staticmethod
-    def get_config_schema() -> Schema:
-        """See `SCHEMA`."""
-        return SCHEMA
-
     def validate_config(self, config: Config) -> tuple[bool, str | None]:
-        """URLs are URLs, and a key fits into a header."""
+        """Check that the URLs are valid and that the key fits into a header."""
         for name in ("api_url", "sandbox_url"):
             if (url := config.get(name)) and not is_url(url):
                 return False, f"{name} must be a URL such as https://e2b.example:3000"
@@ -168,19 +142,13 @@ class E2B:
             return False, "api_key must be plain characters"
         return True, None
 
-    async def close(self) -> None:
-        """Kill all sandboxes."""
-        await asyncio.gather(*(self.destroy_instance(instance) for instance in list(self._sandboxes)))
-        self._sandboxes.clear()
-        self._config = self._sdk = None
-
-    def _ready(self) -> tuple[ModuleType, Config]:
-        if self._sdk is None or self._config is None:
+    def _loaded(self) -> ModuleType:
+        if self._sdk is None:
             raise NotInitialized("The provider has no configuration.")
-        return self._sdk, self._config
+        return self._sdk
 
-    def _options(self) -> dict[str, Any]:
-        """Where the service is, and who asks."""
-        _, config = self._ready()
-        urls = {name: config[name] for name in ("domain", "api_url", "sandbox_url") if config[name]}
-        return {"api_key": config["api_key"], "request_timeout": CALL, "retries": 0, "debug": False, **urls}
+
+def _options(config: Config) -> dict[str, Any]:
+    """Return the address of the service, the API key and the options of each call."""
+    urls = {name: config[name] for name in ("domain", "api_url", "sandbox_url") if config[name]}
+    return {"api_key": config["api_key"], "request_timeout": CALL, "retries": 0, "debug": False, **urls}

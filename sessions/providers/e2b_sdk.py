@@ -1,4 +1,4 @@
-"""What E2B's SDK answers, in our own words.
+"""Translation of the answers and errors of E2B's SDK into our own types.
 
 Source: `e2b-code-interpreter` 2.11.
 """
@@ -22,21 +22,21 @@ from sessions.errors import (
     SandboxNotFound,
     SessionError,
 )
-from sessions.oneshot import Artifact, Ending, Outcome
+from sessions.programs.program import Artifact, Ending, Outcome
 from sessions.providers.results import ended, plain
 from sessions.providers.wrapping import Wrapped
 
 T = TypeVar("T")
 
-#: the status with which the service says that there is no such sandbox or template
+#: HTTP status of the service for an unknown sandbox or template
 NOT_FOUND = 404
 
-#: what is shown and can be a file
+#: MIME types of displayed results that become artifacts, by their names in the SDK
 IMAGES: Mapping[str, str] = {"png": "image/png", "jpeg": "image/jpeg", "svg": "image/svg+xml", "pdf": "application/pdf"}
-#: what the SDK's errors mean, the nearest first
+#: error for each exception of the SDK, the most specific first
 FAILURES: tuple[tuple[str, type[SessionError], str], ...] = (
     ("AuthenticationException", NotInitialized, "The service does not accept the API key."),
-    ("RateLimitException", QuotaExceeded, "The service takes no more requests at present."),
+    ("RateLimitException", QuotaExceeded, "The service accepts no more requests at present."),
     ("NotFoundException", SandboxNotFound, "The service does not know the sandbox or its template."),
     ("InvalidArgumentException", InvalidRequest, "The service refuses the request."),
     ("ServiceBusyException", BackendUnavailable, "The service is busy."),
@@ -46,10 +46,10 @@ FAILURES: tuple[tuple[str, type[SessionError], str], ...] = (
 
 
 def load() -> ModuleType:
-    """The SDK, which is not needed by who uses another provider.
+    """Load the SDK, which other providers do not need.
 
     Raises:
-        NotInitialized: it is not installed.
+        NotInitialized: when the SDK is not installed.
     """
     try:
         return importlib.import_module("e2b_code_interpreter")
@@ -58,13 +58,13 @@ def load() -> ModuleType:
         raise NotInitialized(why, extra="e2b") from None
 
 
-async def asked(sdk: ModuleType, call: Awaitable[T]) -> T:
-    """What the SDK answers.
+async def call_sdk(sdk: ModuleType, call: Awaitable[T]) -> T:
+    """Await a call of the SDK and return its answer.
 
     Raises:
-        SessionError: the service does not, or refuses. What it says is left out: it may name keys.
+        SessionError: when the service does not answer, or refuses. Its own text is left out: it may contain keys.
     """
-    import httpx  # noqa: PLC0415 - the SDK has loaded it; a gateway with another provider starts without
+    import httpx  # noqa: PLC0415 - the SDK has loaded httpx; other providers start without it
 
     try:
         return await call
@@ -78,7 +78,7 @@ async def asked(sdk: ModuleType, call: Awaitable[T]) -> T:
 
 
 def outcome(program: Wrapped | None, execution: Any, seconds: float) -> Outcome:
-    """What came of a program; without a runner if it was a script."""
+    """Return the outcome of a program. `program` is None for a script, which has no runner."""
     stdout, stderr = "".join(execution.logs.stdout), "".join(execution.logs.stderr)
     error = execution.error
     answer = program.read(stdout) if program else None
@@ -94,7 +94,7 @@ def outcome(program: Wrapped | None, execution: Any, seconds: float) -> Outcome:
 
 
 def _images(results: list[Any]) -> Iterator[Artifact]:
-    """What was shown and can be a file."""
+    """Yield the displayed results that become artifacts."""
     for number, result in enumerate(results, 1):
         for form, kind in IMAGES.items():
             if isinstance(data := getattr(result, form, None), str):
@@ -102,7 +102,7 @@ def _images(results: list[Any]) -> Iterator[Artifact]:
 
 
 def _content(form: str, data: str) -> bytes:
-    """SVG comes as it is, all else as base64."""
+    """Decode an image. SVG arrives as text, every other format as base64."""
     try:
         return data.encode() if form == "svg" else base64.b64decode(data, validate=False)
     except binascii.Error:

@@ -1,4 +1,4 @@
-"""A gateway elsewhere, or RAGFlow's own executor, as a runner.
+"""A runner that sends programs to another gateway or to RAGFlow's own executor.
 
 Source: the `POST /run` and `GET /healthz` of RAGFlow's executor manager, as its clients use them.
 """
@@ -24,24 +24,24 @@ from sessions.errors import (
     QuotaExceeded,
     SessionError,
 )
-from sessions.oneshot import Artifact, Ending, Outcome, Program, Returned
+from sessions.programs.program import Artifact, Ending, Outcome, Program, Returned
 from sessions.providers.forwarding import FORWARDED, LANGUAGES
 from sessions.providers.results import timed_out
-from sessions.providers.wrapping import passed_on
+from sessions.providers.wrapping import parse_json
 
-#: seconds: for a connection to be made, for an answer about health, and for the way of an answer beside its program
+#: seconds to make a connection, to answer a health check, and to transfer an answer beside the program's run time
 CONNECT, HEALTH, WAY = 5.0, 5.0, 3.0
-#: seconds before the first repetition; twice as many before each further one
+#: seconds before the first retry; the pause doubles with each further retry
 PAUSE = 0.2
 
-#: a policy has refused the program
+#: `detail` of an answer when a policy has refused the program
 UNSAFE = "Code is unsafe"
-#: what the `detail` of an answer says of a program that was not run, or of which nothing is known
+#: error for each `detail` of an answer about a program that was not run, or whose outcome is unknown
 REFUSALS: Mapping[str, tuple[type[SessionError], str]] = {
     "no_available_container": (BackendUnavailable, "All of the endpoint's containers are in use."),
-    "internal_error": (BackendUnavailable, "The endpoint failed; what became of the program is not known."),
-    "unhandled_exception": (BackendUnavailable, "The endpoint failed; what became of the program is not known."),
-    "Too many requests, please try again later": (QuotaExceeded, "The endpoint takes no more requests at present."),
+    "internal_error": (BackendUnavailable, "The endpoint failed; the program's outcome is not known."),
+    "unhandled_exception": (BackendUnavailable, "The endpoint failed; the program's outcome is not known."),
+    "Too many requests, please try again later": (QuotaExceeded, "The endpoint accepts no more requests at present."),
 }
 LIMITS: Mapping[str, tuple[Ending, type[SessionError]]] = {
     "time": (Ending.TIMEOUT, ExecutionTimeout),
@@ -50,15 +50,15 @@ LIMITS: Mapping[str, tuple[Ending, type[SessionError]]] = {
 
 
 class Executor:
-    """Runs programs over there. A `Runner`, whose tenants are those of the key."""
+    """Runs programs at the endpoint. A `Runner`; the API key determines the tenant there."""
 
     def __init__(self, endpoint: str, api_key: str, max_retries: int) -> None:
-        """Nothing is connected to before it is asked.
+        """Keep the parameters; the first request makes the first connection.
 
         Args:
-            endpoint: URL.
-            api_key: sent as bearer token; empty: none is.
-            max_retries: how often a connection that was not made is tried again.
+            endpoint: URL of the service.
+            api_key: bearer token; empty: no token is sent.
+            max_retries: number of retries after a connection could not be made.
         """
         self._retries = max_retries
         self._client = httpx.AsyncClient(
@@ -69,35 +69,35 @@ class Executor:
         )
 
     async def healthy(self) -> bool:
-        """Whether it says that it is well."""
+        """Return True if the endpoint reports that it is healthy."""
         try:
             return (await self._client.get("/healthz")).status_code == httpx.codes.OK
         except httpx.HTTPError:
             return False
 
-    async def run(self, tenant: str, program: Program) -> Outcome:  # noqa: ARG002 - tenants are the other side's
+    async def run(self, tenant: str, program: Program) -> Outcome:  # noqa: ARG002 - the endpoint has its own tenants
         """Run a program to its end.
 
         Raises:
-            SessionError: it was not run, or what became of it is not known.
+            SessionError: when the program was not run, or its outcome is not known.
         """
         seconds = program.timeout or HEALTH
         body = {
             "code_b64": base64.b64encode(program.code.encode()).decode(),
             "language": LANGUAGES[program.language],
             "arguments": dict(program.arguments),
-            "timeout": seconds,  # not of RAGFlow's protocol: its executor has one time for all, and passes over this
+            "timeout": seconds,  # not of RAGFlow's protocol: its executor has one limit and ignores this
         }
         began = time.monotonic()
         try:
             response = await self._post(body, seconds)
         except httpx.TimeoutException:
-            late = "No answer came in time; whether the program has ended is not known.\n"
+            late = "No answer arrived in time; it is not known whether the program has ended.\n"
             return timed_out("", late, time.monotonic() - began)
         return _outcome(_answer(response), time.monotonic() - began)
 
     async def _post(self, body: Mapping[str, Any], seconds: float) -> httpx.Response:
-        """Have it run once: it is sent again only where it cannot have arrived."""
+        """Send a program so that it runs once at most: retry only if the request cannot have arrived."""
         for attempt in range(self._retries + 1):
             try:
                 return await self._client.post("/run", json=body, timeout=httpx.Timeout(seconds + WAY, connect=CONNECT))
@@ -107,37 +107,37 @@ class Executor:
             except httpx.TimeoutException:
                 raise
             except httpx.HTTPError as error:
-                kind = type(error).__name__  # its text may hold the URL, and that a password
-                broken = f"The connection broke ({kind}); what became of the program is not known."
+                kind = type(error).__name__  # its text may contain the URL with a password
+                broken = f"The connection broke ({kind}); the program's outcome is not known."
                 raise ConnectionFailed(broken) from None
         raise ConnectionFailed("The endpoint cannot be reached; nothing was run.")
 
     async def close(self) -> None:
-        """Close what is open."""
+        """Close all connections."""
         await self._client.aclose()
 
 
 def _answer(response: httpx.Response) -> dict[str, Any]:
-    """The body of an answer about a program that was run.
+    """Return the body of an answer about a program that was run.
 
     Raises:
-        SessionError: it was not.
+        SessionError: when the program was not run.
     """
     status = response.status_code
     if status in {httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN}:
         raise NotInitialized("The endpoint does not accept the API key.", status=status)
     if status == httpx.codes.TOO_MANY_REQUESTS:
-        raise QuotaExceeded("The endpoint takes no more requests at present.", status=status)
+        raise QuotaExceeded("The endpoint accepts no more requests at present.", status=status)
     if status >= httpx.codes.INTERNAL_SERVER_ERROR:
         raise BackendUnavailable(f"The endpoint answers with HTTP {status}.", status=status)
     if status != httpx.codes.OK:
         raise InvalidRequest(f"The endpoint refuses the program with HTTP {status}.", status=status)
     try:
-        body = passed_on(response.content)
+        body = parse_json(response.content)
     except ValueError:
         body = None
     if not isinstance(body, dict) or not isinstance(body.get("status"), str):
-        raise ConnectionFailed("What answers at the endpoint is no executor.")
+        raise ConnectionFailed("The server at the endpoint is not an executor.")
     if refusal := REFUSALS.get(str(body.get("detail"))):
         kind, why = refusal
         raise _error(body.get("error_code")) or kind(why)
@@ -160,7 +160,7 @@ def _outcome(body: Mapping[str, Any], seconds: float) -> Outcome:
 
 
 def _error(code: object) -> SessionError | None:
-    """The error of a code, as the endpoint tells it."""
+    """Return the error with the code that the endpoint sent; None: there is no such error."""
     return next((kind() for kind in _below(SessionError) if kind.code == code), None)
 
 

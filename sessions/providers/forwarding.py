@@ -1,11 +1,11 @@
-"""What a gateway and its provider `self_managed` agree on where programs are passed on to another gateway's `/run`."""
+"""Constants for programs that the provider `self_managed` forwards to another gateway's `/run`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-#: the languages that can be passed on, and what `/run` calls them
+#: languages that can be forwarded, with their names in `/run`
 LANGUAGES: Mapping[str, str] = {"python": "python", "javascript": "nodejs"}
 
-#: tells a gateway over there to run the program itself: passed on once more, it could come round for ever
+#: header that tells the other gateway to run the program itself: forwarded again, it could travel in a circle for ever
 FORWARDED = "X-Kernel-Gateway-Forwarded"

@@ -1,4 +1,4 @@
-"""Which programs of this machine run which language, and which of its files may be run."""
+"""The interpreters of this machine by language, and the script files that may run."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 from sessions.errors import InvalidRequest
 from sessions.providers import children
 
-#: where interpreters are looked for: beside this one, and where the system has them
+#: search path for interpreters: the directory of this one, and the system's default path
 PLACES = f"{Path(sys.executable).parent}{os.pathsep}{os.defpath}"
-#: languages by the commands that run them, best first, and what each is called with
+#: language and flags of each interpreter by its name, the preferred one first
 COMMANDS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "python": ("python", ("-I", "-B")),
     "node": ("javascript", ()),
@@ -22,19 +22,19 @@ COMMANDS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "sh": ("shell", ()),
 }
 ENDINGS = {"python": ".py", "javascript": ".mjs", "shell": ".sh"}
-#: the language of a program that is a file of this machine: what is given as code is its path
+#: language of a program that is a file of this machine: its code is the path of the file
 SCRIPT = "script"
 SCRIPTS = {".py": "python", ".js": "javascript", ".mjs": "javascript", ".sh": "shell", ".bash": "shell"}
 SCRIPT_BYTES = 4 * 2**20
 
 
 def listed(text: str, separator: str) -> list[str]:
-    """The parts of a list that is written as text."""
+    """Split a list that is written as text."""
     return [part.strip() for part in text.split(separator) if part.strip()]
 
 
 def found(allowed: Sequence[str]) -> dict[str, list[str]]:
-    """What runs each language: of the allowed interpreters the first that is there."""
+    """Return the command for each language: the first allowed interpreter that is installed."""
     commands: dict[str, list[str]] = {}
     for name in allowed:
         language, flags = COMMANDS[name]
@@ -45,10 +45,10 @@ def found(allowed: Sequence[str]) -> dict[str, list[str]]:
 
 
 def allowed_paths(text: str) -> list[Path]:
-    """The allowed directories, with all links followed.
+    """Return the allowed directories with all links resolved.
 
     Raises:
-        InvalidRequest: one is not absolute, or not there.
+        InvalidRequest: when a path is not absolute, or no directory.
     """
     paths = []
     for part in listed(text, os.pathsep):
@@ -62,10 +62,10 @@ def allowed_paths(text: str) -> list[Path]:
 
 
 def script(path: str, allowed: Sequence[Path]) -> tuple[str, str]:
-    """A script's code and language. Links and `..` are followed before its path is looked at.
+    """Return a script's code and language. Links and `..` are resolved before the path is checked.
 
     Raises:
-        InvalidRequest: it is not in an allowed directory, or cannot be run.
+        InvalidRequest: when the script is not in an allowed directory, or cannot be run.
     """
     if not Path(path).is_absolute() or "\0" in path:
         raise InvalidRequest("the path of a script must be absolute", field="code")

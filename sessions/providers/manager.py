@@ -1,7 +1,7 @@
-"""Programs run where the settings say: which provider that is, and what happens when it cannot be used.
+"""Programs run with the provider that the settings name, or with a fallback when that provider cannot be used.
 
 Source: RAGFlow's `ProviderManager` and the `execute_code` of its sandbox client. One provider is active for the whole
-installation; here a changed setting counts from the next run on, and nothing has to be restarted.
+installation. Here a changed setting applies from the next run on, without a restart.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ import structlog
 
 from sessions.errors import BackendUnavailable, ConnectionFailed, NotInitialized, SessionError, StartFailed
 from sessions.models import SessionKey
-from sessions.oneshot import Outcome, Program, Runner
-from sessions.providers.accounts import NotBegun, accounted, not_begun
+from sessions.programs.program import Outcome, Program, Runner
+from sessions.providers.accounts import NotBegun, accounted, raising_not_begun
+from sessions.providers.active import ActiveProvider, Make, ProviderSlot
 from sessions.providers.base import ExecutionResult, SandboxInstance, SandboxProvider
 from sessions.providers.outcomes import outcome_of
 from sessions.providers.self_managed import within
 from sessions.providers.store import ProviderStore
-from sessions.providers.tenure import Make, Post, Tenure
-from sessions.surroundings import Surroundings
-from sessions.tasks import spawn, to_the_end
+from sessions.services import SessionServices
+from sessions.tasks import shielded, spawn
 
 log = structlog.get_logger()
 
-#: the provider of whoever has chosen none: our kernels, in this process
+#: the provider when the settings name none: our kernels, in this process
 DEFAULT = "self_managed"
-#: what says that a provider cannot be used now, and another might
+#: errors that mean: this provider cannot be used now, but another one might work
 UNAVAILABLE = (NotInitialized, ConnectionFailed, StartFailed, BackendUnavailable)
 
 T = TypeVar("T")
@@ -38,15 +38,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a deployment says about providers."""
+    """The deployment's rules for providers."""
 
-    #: who takes over what the active one cannot begin; None: nobody
+    #: id of the provider that runs what the active one cannot begin; None: no fallback
     fallback: str | None = None
-    #: who is used whatever the settings say; None: whom they name
+    #: id of the provider that is used in place of the one in the settings; None: the settings decide
     only: str | None = None
-    #: others can reach the gateway: what is no sandbox is not there
+    #: True: other machines can reach the gateway, so providers that are no sandbox are not available
     production: bool = False
-    #: seconds that a program may run which names no time
+    #: run time limit in seconds of a program without a timeout
     timeout: float = 30.0
 
 
@@ -60,44 +60,44 @@ class ProviderManager:
         rules: Rules,
         *,
         own: Runner | None = None,
-        around: Surroundings | None = None,
+        services: SessionServices | None = None,
     ) -> None:
-        """Nothing is set up before the first program.
+        """Start without a provider; the first program sets one up.
 
         Args:
-            store: which provider is active, and how each is configured.
-            makers: those there are, by their ids.
-            rules: what the deployment says.
-            own: runs programs in this process; it admits and writes them down itself. None: nothing does.
-            around: who admits and writes down all others; None: nobody.
+            store: active provider and configuration of each.
+            makers: makers of all providers by id.
+            rules: rules of the deployment.
+            own: runner of this process, which admits and audits its programs itself; None: no such runner.
+            services: quotas and audit for all other programs; None: they are neither admitted nor audited.
         """
         self._rules = rules
         self._store = store
         self._own = own
-        self._around = around
+        self._services = services
         usable = {name: make for name, make in makers.items() if not rules.production or make().sandboxed}
-        self._active = Post(store, usable, self.get_provider_name)
-        self._fallback = Post(store, usable, lambda: rules.fallback or DEFAULT)
+        self._active = ProviderSlot(store, usable, self.get_provider_name)
+        self._fallback = ProviderSlot(store, usable, lambda: rules.fallback or DEFAULT)
 
     def set_provider(self, name: str, provider: SandboxProvider) -> None:
-        """Use an initialised provider until the settings change; it is closed after its last run."""
-        self._active.give(name, provider)
+        """Use an initialised provider until the settings change. It is closed after its last run."""
+        self._active.replace_with(name, provider)
 
     async def get_provider(self) -> SandboxProvider:
-        """The active provider.
+        """Return the active provider.
 
         Raises:
-            SessionError: it cannot be used now.
+            SessionError: when the provider cannot be used now.
         """
-        tenure = await self._active.take()
-        self._active.release(tenure)
-        return tenure.provider
+        active = await self._active.take()
+        self._active.release(active)
+        return active.provider
 
     def get_provider_name(self) -> str:
-        """The id of the active provider.
+        """Return the id of the active provider.
 
         Raises:
-            SettingsUnreadable: what stands in the settings is damaged.
+            SettingsUnreadable: when the setting is damaged.
         """
         holder = self._active.holder
         return holder.name if holder else self._rules.only or self._store.active() or DEFAULT
@@ -112,53 +112,53 @@ class ProviderManager:
         tenant: str = "local",
         session: str | None = None,
     ) -> ExecutionResult:
-        """Run a program in an instance of its own, which is destroyed whatever happens.
+        """Run a program in a new instance, which is always destroyed afterwards.
 
         Args:
-            code: see `SandboxProvider.execute_code`.
-            language: of it.
-            timeout: seconds; None: as the deployment says.
-            arguments: what its `main` is called with.
-            tenant: whose.
-            session: in which of the tenant's sessions; None: in one of its own.
+            code: source of the program, see `SandboxProvider.execute_code`.
+            language: language of the program.
+            timeout: run time limit in seconds; None: the deployment's limit.
+            arguments: arguments of the program's `main`.
+            tenant: owner of the program.
+            session: name of the tenant's session; None: the program gets its own session.
 
         Returns:
-            what came of it; `fell_back_from` in its metadata when another provider has taken over from that one.
+            the result; `fell_back_from` in its metadata is the id of the provider that the fallback replaced.
 
         Raises:
-            SessionError: it was not run, or what became of it is not known.
+            SessionError: when the program was not run, or its outcome is not known.
         """
         program = Program(code, language, arguments or {}, timeout)
-        result, before = await self._anywhere(lambda tenure: self._execute(tenure, program, tenant, session))
+        result, before = await self._anywhere(lambda active: self._execute(active, program, tenant, session))
         return result if before is None else replace(result, metadata={**result.metadata, "fell_back_from": before})
 
     async def run(self, tenant: str, program: Program) -> Outcome:
-        """As of `Runner`. A limit of memory holds in this process only: other providers have their own.
+        """Run a program, see `Runner`. Its memory limit applies in this process only: other providers have their own.
 
         Raises:
-            SessionError: it was not begun, or what became of it is not known.
+            SessionError: when the program was not begun, or its outcome is not known.
         """
 
-        async def there(tenure: Tenure) -> Outcome:
-            if self._own is not None and _here(tenure):
-                with not_begun():
-                    return await self._own.run(tenant, within(tenure.config or {}, program))
-            return outcome_of(await self._execute(tenure, program, tenant, None))
+        async def there(active: ActiveProvider) -> Outcome:
+            if self._own is not None and _here(active):
+                with raising_not_begun():
+                    return await self._own.run(tenant, within(active.config or {}, program))
+            return outcome_of(await self._execute(active, program, tenant, None))
 
         return (await self._anywhere(there))[0]
 
     async def close(self) -> None:
-        """Free all providers; what still runs ends first."""
+        """Close all providers after their last runs."""
         await self._active.close()
         await self._fallback.close()
 
     # -- where ----------------------------------------------------------------------------------------------
 
-    async def _anywhere(self, what: Callable[[Tenure], Awaitable[T]]) -> tuple[T, str | None]:
-        """Do something with the active provider, or with the one that takes over.
+    async def _anywhere(self, what: Callable[[ActiveProvider], Awaitable[T]]) -> tuple[T, str | None]:
+        """Call `what` with the active provider, or with the fallback if the active one cannot begin.
 
         Returns:
-            what came of it, and from whom was taken over.
+            the result of the call, and the id of the replaced provider or None.
         """
         try:
             return await self._at(self._active, what, healthy=self._rules.fallback is not None), None
@@ -175,60 +175,65 @@ class ProviderManager:
         except NotBegun as failure:
             raise failure.reason from None
 
-    async def _at(self, post: Post, what: Callable[[Tenure], Awaitable[T]], *, healthy: bool) -> T:
-        """Do it there.
+    async def _at(self, post: ProviderSlot, what: Callable[[ActiveProvider], Awaitable[T]], *, healthy: bool) -> T:
+        """Call `what` with the provider of a post.
 
         Args:
-            post: where.
-            what: to do.
-            healthy: ask the provider first: many notice only with the program that they cannot be reached.
+            post: holder of the provider.
+            what: function to call.
+            healthy: True: check the provider's health first, because many find out only with the program that their
+                service cannot be reached.
         """
-        with not_begun():
-            tenure = await post.take()
+        with raising_not_begun():
+            active = await post.take()
         try:
-            if healthy and not await tenure.provider.health_check():
-                reason = BackendUnavailable(f"the provider {tenure.name} does not answer", provider=tenure.name)
+            if healthy and not await active.provider.health_check():
+                reason = BackendUnavailable(f"the provider {active.name} does not answer", provider=active.name)
                 raise NotBegun(reason)
-            return await what(tenure)
+            return await what(active)
         finally:
-            post.release(tenure)
+            post.release(active)
 
     # -- how ------------------------------------------------------------------------------------------------
 
-    async def _execute(self, tenure: Tenure, program: Program, tenant: str, session: str | None) -> ExecutionResult:
+    async def _execute(
+        self, active: ActiveProvider, program: Program, tenant: str, session: str | None
+    ) -> ExecutionResult:
         async def run() -> ExecutionResult:
-            return await self._in_instance(tenure, program, tenant, session)
+            return await self._in_instance(active, program, tenant, session)
 
-        if self._around is None or _here(tenure):
+        if self._services is None or _here(active):
             return await run()
-        return await accounted(self._around, SessionKey(tenant, session or tenure.name), program, run)
+        return await accounted(self._services, SessionKey(tenant, session or active.name), program, run)
 
-    async def _in_instance(self, tenure: Tenure, program: Program, tenant: str, session: str | None) -> ExecutionResult:
-        provider = tenure.provider
-        with not_begun():
+    async def _in_instance(
+        self, active: ActiveProvider, program: Program, tenant: str, session: str | None
+    ) -> ExecutionResult:
+        provider = active.provider
+        with raising_not_begun():
             instance = await provider.create_instance(program.language, tenant=tenant, session=session)
         timeout = math.ceil(self._rules.timeout if program.timeout is None else program.timeout)
         try:
-            # What runs in this process is admitted first, and says for certain when it was not begun.
-            with not_begun() if _here(tenure) else nullcontext():
+            # A program of this process is admitted first, and its errors say for certain when it was not begun.
+            with raising_not_begun() if _here(active) else nullcontext():
                 return await provider.execute_code(
                     instance.instance_id, program.code, program.language, timeout, program.arguments
                 )
         finally:
-            await to_the_end(spawn(_destroy(provider, instance), f"destroy {instance.instance_id}"))
+            await shielded(spawn(_destroy(provider, instance), f"destroy {instance.instance_id}"))
 
 
 async def _destroy(provider: SandboxProvider, instance: SandboxInstance) -> None:
-    """Free an instance. What came of the program does not depend on it."""
+    """Destroy an instance and log a failure. The program's result does not depend on it."""
     try:
         gone = await provider.destroy_instance(instance.instance_id)
     except SessionError as error:
         gone = False
         log.warning("an instance could not be destroyed", provider=provider.id, error=error.code)
     if not gone:
-        log.warning("something of an instance may be left", provider=provider.id, instance=instance.instance_id)
+        log.warning("an instance may not be removed completely", provider=provider.id, instance=instance.instance_id)
 
 
-def _here(tenure: Tenure) -> bool:
-    """Whether its programs run in this process."""
-    return tenure.name == DEFAULT and tenure.config is not None and not tenure.config.get("endpoint")
+def _here(active: ActiveProvider) -> bool:
+    """Return True if the provider's programs run in this process."""
+    return active.name == DEFAULT and active.config is not None and not active.config.get("endpoint")

@@ -1,14 +1,14 @@
-"""What providers tell of a program, as the rest of the domain has it."""
+"""Conversion of a provider's result into the outcome that the rest of the domain uses."""
 
 from __future__ import annotations
 
 from base64 import b64decode
 
 from sessions.errors import ExecutionTimeout, KernelDied, OutOfMemory, SessionError, of_code
-from sessions.oneshot import Artifact, Ending, Outcome, Returned
+from sessions.programs.program import Artifact, Ending, Outcome, Returned
 from sessions.providers.base import ExecutionResult
 
-#: what went wrong, where a provider tells no code
+#: error of each ending, for providers that report no error code
 _ERRORS: dict[Ending, type[SessionError]] = {
     Ending.TIMEOUT: ExecutionTimeout,
     Ending.OUT_OF_MEMORY: OutOfMemory,
@@ -17,7 +17,7 @@ _ERRORS: dict[Ending, type[SessionError]] = {
 
 
 def ending_of(result: ExecutionResult) -> Ending:
-    """How a program ended; where a provider does not say, by its exit code."""
+    """Return how a program ended. The exit code decides if the provider does not report it."""
     status = result.metadata.get("status")
     if status in list(Ending):
         return Ending(status)
@@ -25,10 +25,10 @@ def ending_of(result: ExecutionResult) -> Ending:
 
 
 def outcome_of(result: ExecutionResult) -> Outcome:
-    """What came of a program.
+    """Return the outcome of a program.
 
     Raises:
-        ValueError: an artifact is no base64; a defect of the provider.
+        ValueError: when an artifact is no base64, which is a defect of the provider.
     """
     told, ending = result.metadata, ending_of(result)
     usual = _ERRORS.get(ending)

@@ -1,4 +1,4 @@
-"""What came of a program, in the form of the providers' contract."""
+"""Conversion of a program's outcome into the form of the providers' contract."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import re
 from typing import Any
 
 from sessions.errors import ExecutionTimeout, KernelDied
-from sessions.oneshot import Artifact, Ending, Outcome
+from sessions.programs.program import Artifact, Ending, Outcome
 from sessions.providers.base import ExecutionResult
 from sessions.providers.wrapping import Answer
 
-#: what RAGFlow's executor gives as exit codes of what was ended from outside
+#: exit codes of RAGFlow's executor for programs that were ended from outside
 TIMED_OUT, KILLED = -124, -137
 
 
-def told(instance_id: str, outcome: Outcome) -> ExecutionResult:
-    """An outcome as a provider tells it."""
+def to_result(instance_id: str, outcome: Outcome) -> ExecutionResult:
+    """Convert an outcome into a provider's result."""
     metadata: dict[str, Any] = {
         "status": outcome.ending.value,
         "instance_id": instance_id,
@@ -40,17 +40,17 @@ def _artifact(artifact: Artifact) -> dict[str, Any]:
 
 
 def ended(answer: Answer | None, stdout: str, stderr: str, seconds: float, *, truncated: bool = False) -> Outcome:
-    """The outcome of a program whose interpreter went on until its end.
+    """Return the outcome of a program whose interpreter was not ended from outside.
 
     Args:
-        answer: of its runner; None: the program has ended that too, or so much was put out that the answer was not.
-        stdout: with what is not the answer.
-        stderr: of the program.
-        seconds: that it ran.
-        truncated: some output is missing.
+        answer: answer of the runner; None: the program also ended the runner, or too much output displaced the answer.
+        stdout: output of the interpreter, used when there is no answer.
+        stderr: error output of the program.
+        seconds: run time in seconds.
+        truncated: True if some output is missing.
     """
     if answer is None:
-        why = "too much output" if truncated else "it has ended its interpreter"
+        why = "too much output" if truncated else "the program has ended its interpreter"
         error = KernelDied(f"The program's result did not arrive: {why}.")
         return Outcome(Ending.DIED, stdout, stderr, 1, duration=seconds, truncated=truncated, error=error)
     return Outcome(
@@ -65,14 +65,14 @@ def ended(answer: Answer | None, stdout: str, stderr: str, seconds: float, *, tr
 
 
 def timed_out(stdout: str, stderr: str, seconds: float) -> Outcome:
-    """The outcome of a program that ran longer than it may."""
+    """Return the outcome of a program that exceeded its time limit."""
     return Outcome(Ending.TIMEOUT, stdout, stderr, TIMED_OUT, duration=seconds, error=ExecutionTimeout())
 
 
-#: how terminals are told to colour
+#: escape sequences for colours in terminals
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
 def plain(text: str) -> str:
-    """A notebook's traceback without its colours."""
+    """Remove the colours from a notebook's traceback."""
     return _COLOURS.sub("", text)

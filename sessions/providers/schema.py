@@ -1,4 +1,4 @@
-"""Configurations and their schemas: what fits, what is shown of it, and what comes back from where it was shown."""
+"""Configurations and their schemas: check them, mask their secrets, and merge masked secrets that clients send back."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 from sessions.errors import InvalidRequest
 from sessions.providers.base import Config, Field, SandboxProvider, Schema
 
-#: what stands for the part of a secret that is not shown
+#: replaces the hidden part of a secret
 HIDDEN = "••••"
-#: how many characters of a secret are shown, and from which length on: of a short one they would be too much
+#: characters of a secret that are shown, and the minimum length of such a secret: a shorter one is hidden completely
 SHOWN, LONG = 4, 12
 
 TYPES: Mapping[str, type] = {"string": str, "integer": int, "boolean": bool}
@@ -19,13 +19,13 @@ WORDS = {"string": "text", "integer": "a whole number", "boolean": "true or fals
 
 
 def checked(schema: Schema, config: Mapping[str, object]) -> dict[str, Any]:
-    """Check a configuration against its schema; null is as good as nothing.
+    """Check a configuration against its schema. A null counts as a missing field.
 
     Returns:
-        all its fields, those that were left out with their defaults.
+        all fields of the configuration, with defaults for the missing ones.
 
     Raises:
-        InvalidRequest: it does not fit; `fields` in its details names each `field` and its `problem`, never a value.
+        InvalidRequest: when a field does not fit. `fields` in the details has each `field` and `problem`, but no value.
     """
     problems = [{"field": name, "problem": "there is no such field"} for name in config if name not in schema]
     complete: dict[str, Any] = {}
@@ -58,12 +58,12 @@ def _refused_text(field: Field, value: str) -> str | None:
     if field.options and value not in field.options:
         return f"it must be one of {', '.join(field.options)}"
     if field.secret and value.startswith(HIDDEN):
-        return "what is shown of a secret is not the secret: enter it anew"
+        return "the masked form of a secret is not the secret: enter it anew"
     return None
 
 
 def masked(schema: Schema, config: Config) -> dict[str, Any]:
-    """What may be shown of a configuration: its secrets' last characters, and nothing that the schema does not know."""
+    """Return a configuration with masked secrets (last characters only) and without fields unknown to the schema."""
     return {
         name: _hidden(config[name]) if field.secret else config[name]
         for name, field in schema.items()
@@ -72,20 +72,20 @@ def masked(schema: Schema, config: Config) -> dict[str, Any]:
 
 
 def _hidden(secret: str) -> str:
-    """The form in which a secret is shown; that there is none is no secret."""
+    """Return the masked form of a secret. An empty secret is shown as empty."""
     if not secret:
         return secret
     return HIDDEN + (secret[-SHOWN:] if len(secret) >= LONG else "")
 
 
 def merged(schema: Schema, kept: Config, sent: Mapping[str, object]) -> dict[str, object]:
-    """Put the secrets that are kept where they were sent back as they are shown: they have not been changed.
+    """Replace each secret that a client sent back in its masked form by the stored secret: it has not been changed.
 
-    Not so when a destination has changed: a secret would be sent to wherever somebody likes who does not know it. It
-    stays as it is shown then, which `checked` refuses.
+    When a destination has changed, masked secrets stay masked and `checked` refuses them. Otherwise a client that does
+    not know a secret could have it sent to any address.
 
     Returns:
-        the configuration as it is meant, to be checked.
+        the complete configuration, not checked yet.
     """
     if any(
         field.destination and _given(name, field, sent) != _given(name, field, kept) for name, field in schema.items()
@@ -104,14 +104,14 @@ def _given(name: str, field: Field, config: Mapping[str, object]) -> object:
     return field.default if value is None else value
 
 
-# -- what providers ask of what they are given -----------------------------------------------------------------
+# -- checks that providers share -------------------------------------------------------------------------------
 
 
 def accepted(provider: SandboxProvider, config: Mapping[str, object]) -> dict[str, Any]:
-    """A configuration as `checked`, that the provider itself has no objection to either.
+    """Check a configuration against the schema and against the provider's own rules.
 
     Raises:
-        InvalidRequest: it is not valid.
+        InvalidRequest: when the configuration is not valid.
     """
     complete = checked(provider.get_config_schema(), config)
     valid, problem = provider.validate_config(complete)
@@ -121,10 +121,10 @@ def accepted(provider: SandboxProvider, config: Mapping[str, object]) -> dict[st
 
 
 def supported(provider: SandboxProvider, language: str) -> str:
-    """A language that the provider has.
+    """Return `language` if the provider supports it.
 
     Raises:
-        InvalidRequest: it has not.
+        InvalidRequest: when the provider does not support the language.
     """
     languages = provider.get_supported_languages()
     if language not in languages:
@@ -133,7 +133,7 @@ def supported(provider: SandboxProvider, language: str) -> str:
 
 
 def is_url(text: str) -> bool:
-    """Whether it can be a service's address; a password is none of it, because it is shown."""
+    """Return True if the text is a URL of a service. A URL with a password is refused, because URLs are shown."""
     try:
         parts = urlsplit(text)
         plain = parts.port != 0 and not parts.query and "@" not in parts.netloc

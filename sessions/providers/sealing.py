@@ -1,4 +1,4 @@
-"""Secrets as they are kept: encrypted, with a key that lies in a file of its own."""
+"""Encryption of stored secrets, with a key in a separate file."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from sessions.errors import SettingsUnreadable
 
-#: bytes of the key, and of what is never used twice with it
+#: bytes of the key, and of the nonce, which is never used twice with a key
 KEY, NONCE = 32, 12
 
 
 class Seal:
-    """Encrypts with AES-256-GCM. Each text is bound to the name it is kept under, and can stand under no other."""
+    """Encrypts with AES-256-GCM. Each text is bound to the name of its setting and cannot be moved to another name."""
 
     def __init__(self, key_file: Path) -> None:
-        """Nothing is read or made yet.
+        """Keep the path; read or make no file yet.
 
         Args:
-            key_file: with the key in hexadecimal digits; made, for nobody else to read, with the first secret.
+            key_file: file with the key in hexadecimal digits; made with the first secret, readable only by its user.
         """
         self._file = key_file.expanduser()
 
@@ -32,8 +32,8 @@ class Seal:
         """Encrypt a text.
 
         Raises:
-            SettingsUnreadable: the key cannot be read.
-            OSError: there is none, and it cannot be written.
+            SettingsUnreadable: when the key cannot be read.
+            OSError: when there is no key and a new one cannot be written.
         """
         if not self._file.exists():
             self._make()
@@ -44,7 +44,7 @@ class Seal:
         """Decrypt a text.
 
         Raises:
-            SettingsUnreadable: it was encrypted with another key or under another name, or is damaged.
+            SettingsUnreadable: when the text was encrypted with another key or under another name, or is damaged.
         """
         key = self._key()
         try:
@@ -63,7 +63,7 @@ class Seal:
         return key
 
     def _make(self) -> None:
-        """Write a new key, unless another process is quicker: whole, or not at all."""
+        """Write a new key atomically, unless another process is quicker."""
         self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         draft = self._file.with_name(f"{self._file.name}.{secrets.token_hex(4)}")
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sessions.errors import InvalidRequest, NotInitialized, SandboxNotFound
-from sessions.oneshot import Program, Runner
-from sessions.providers.base import Config, ExecutionResult, Field, InstanceId, SandboxInstance, Schema
+from sessions.programs.program import Outcome, Program, Runner
+from sessions.providers.base import Config, Field, InstanceId, Schema
 from sessions.providers.forwarding import LANGUAGES
-from sessions.providers.results import told
-from sessions.providers.schema import accepted, is_url, supported
+from sessions.providers.instances import Instances
+from sessions.providers.schema import is_url
 
 if TYPE_CHECKING:
     from sessions.providers.executor import Executor
@@ -35,7 +34,7 @@ SCHEMA: Schema = {
     "max_memory": Field(
         "string",
         "Memory",
-        "Of a program in this gateway; empty: as much as the gateway gives. An endpoint has limits of its own.",
+        "Memory limit of a program in this gateway; empty: the gateway's limit. An endpoint has its own limits.",
         default="",
         options=tuple(MEMORY),
     ),
@@ -43,7 +42,7 @@ SCHEMA: Schema = {
 
 
 def within(config: Config, program: Program) -> Program:
-    """A program of this gateway, within the limits that a configuration names, if it names any."""
+    """Return a program of this gateway with its limits lowered to those of the configuration, if it has any."""
     return replace(
         program,
         timeout=_least(program.timeout, config.get("timeout")),
@@ -52,11 +51,11 @@ def within(config: Config, program: Program) -> Program:
 
 
 def _least(*limits: Any) -> Any:
-    """The lowest of those that there are."""
+    """Return the lowest limit that is not None."""
     return min((limit for limit in limits if limit is not None), default=None)
 
 
-class SelfManaged:
+class SelfManaged(Instances[InstanceId]):
     """Programs run in fresh kernels that are thrown away."""
 
     id: ClassVar[str] = "self_managed"
@@ -64,94 +63,54 @@ class SelfManaged:
     description: ClassVar[str] = "Kernels in gVisor containers: this gateway's own, or another one's by its URL."
     sandboxed: ClassVar[bool] = True
 
+    schema: ClassVar[Schema] = SCHEMA
+
     def __init__(self, runner: Runner) -> None:
-        """Not ready before it is initialised.
+        """Make a provider that is not initialised.
 
         Args:
-            runner: of this gateway, for when there is no endpoint.
+            runner: runner of this gateway, used when there is no endpoint.
         """
+        super().__init__()
         self._own = runner
         self._executor: Executor | None = None
-        self._config: Config | None = None
-        self._instances: dict[str, InstanceId] = {}
 
-    async def initialize(self, config: Config) -> bool:
-        """Take the configuration. An endpoint has to answer."""
-        complete = accepted(self, config)
-        await self.close()
-        self._config = complete
-        if complete["endpoint"]:
+    async def _set_up(self, config: Config) -> None:
+        if config["endpoint"]:
             from sessions.providers.executor import Executor  # noqa: PLC0415 - HTTP clients take a tenth of a start
 
-            self._executor = Executor(complete["endpoint"], complete["api_key"], complete["max_retries"])
-        return await self.health_check()
+            self._executor = Executor(config["endpoint"], config["api_key"], config["max_retries"])
 
-    async def create_instance(
-        self, template: str = "python", *, tenant: str = "local", session: str | None = None
-    ) -> SandboxInstance:
-        """Give a name to what comes: each program gets a kernel of its own."""
-        self._ready()
-        language = supported(self, template)
-        instance = InstanceId(tenant, session or "run")
-        self._instances[str(instance)] = instance
-        return SandboxInstance(str(instance), self.id, metadata={"language": language})
+    async def _tear_down(self) -> None:
+        executor, self._executor = self._executor, None
+        if executor is not None:
+            await executor.close()
 
-    async def execute_code(
-        self,
-        instance_id: str,
-        code: str,
-        language: str,
-        timeout: int = 10,  # noqa: ASYNC109 - RAGFlow's name
-        arguments: Config | None = None,
-    ) -> ExecutionResult:
-        """Run a program in a kernel of its own."""
-        config = self._ready()
-        if instance_id not in self._instances:
-            raise SandboxNotFound
-        if timeout <= 0:
-            raise InvalidRequest("timeout must be above 0", field="timeout")
-        program = Program(code, supported(self, language), dict(arguments or {}), timeout)
+    async def _make(self, instance: InstanceId, config: Config) -> tuple[InstanceId, dict[str, Any]]:  # noqa: ARG002
+        return instance, {}  # no kernel starts yet: each program gets its own
+
+    async def _run(self, instance_id: str, program: Program, config: Config) -> Outcome:
         runner = self._executor or self._own
-        return told(instance_id, await runner.run(self._instances[instance_id].tenant, within(config, program)))
+        return await runner.run(self._instances[instance_id].tenant, within(config, program))
 
-    async def destroy_instance(self, instance_id: str) -> bool:
-        """Forget its name: nothing else is left of it."""
-        self._instances.pop(instance_id, None)
+    async def _free(self, made: InstanceId) -> bool:  # noqa: ARG002
         return True
 
     async def health_check(self) -> bool:
-        """Whether the endpoint says that it is well; this gateway itself says so elsewhere."""
+        """Return True if the endpoint reports that it is healthy. This gateway's own health is reported elsewhere."""
         if self._executor is not None:
             return await self._executor.healthy()
         return self._config is not None
 
     def get_supported_languages(self) -> list[str]:
-        """Those that both this gateway and RAGFlow's executor have."""
+        """Return the languages that both this gateway and RAGFlow's executor have."""
         return list(LANGUAGES)
 
-    @staticmethod
-    def get_config_schema() -> Schema:
-        """See `SCHEMA`."""
-        return SCHEMA
-
     def validate_config(self, config: Config) -> tuple[bool, str | None]:
-        """An endpoint is a URL, and a key fits into a header."""
+        """Check that the endpoint is a URL and that the key fits into a header."""
         if (endpoint := config.get("endpoint")) and not is_url(endpoint):
             return False, "endpoint must be a URL such as http://host:9385"
         key = config.get("api_key") or ""
         if not (key.isascii() and key.isprintable()):
             return False, "api_key must be plain characters"
         return True, None
-
-    async def close(self) -> None:
-        """Close what is open to the endpoint."""
-        self._instances.clear()
-        self._config = None
-        executor, self._executor = self._executor, None
-        if executor is not None:
-            await executor.close()
-
-    def _ready(self) -> Config:
-        if self._config is None:
-            raise NotInitialized("The provider has no configuration.")
-        return self._config

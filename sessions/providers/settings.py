@@ -1,4 +1,4 @@
-"""What an admin does with providers: look at them, configure, try and activate them. No secret is shown."""
+"""An admin's operations on providers: show, configure, test and activate them. No secret is shown."""
 
 from __future__ import annotations
 
@@ -10,98 +10,98 @@ from typing import Any
 import structlog
 
 from sessions.errors import ConnectionFailed, InvalidRequest, SessionError, SettingsUnreadable
+from sessions.providers.active import Make, initialized
 from sessions.providers.base import Config, ExecutionResult, SandboxProvider, Schema
 from sessions.providers.manager import DEFAULT
 from sessions.providers.schema import checked, masked, merged
 from sessions.providers.store import ProviderStore
-from sessions.providers.tenure import Make, initialized
-from sessions.tasks import spawn, to_the_end
+from sessions.tasks import shielded, spawn
 
 log = structlog.get_logger()
 
-#: seconds that a trial may take
+#: time limit of a trial in seconds
 DEADLINE = 10
-#: what a trial prints, by which it is known to have run
+#: output of the test program, which proves that it has run
 PASSED = "TEST_PASSED"
 PROGRAM = f"def main():\n    print('{PASSED}')\n    return 'ok'\n"
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What came of trying a configuration."""
+    """Result of trying a configuration."""
 
     success: bool
-    #: for people
+    #: text for people
     message: str
-    #: seconds, from the provider's setting up to the program's end
+    #: seconds from the provider's setup to the program's end
     latency: float
-    #: None: it did not come that far
+    #: result of the test program; None: the trial failed before the program ended
     result: ExecutionResult | None = None
-    #: None: nothing went wrong but perhaps the program
+    #: None: at most the test program itself failed
     error: SessionError | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Premises:
-    """Where the gateway stands."""
+class Deployment:
+    """The gateway's own network position."""
 
-    #: others can reach it: programs run in a sandbox, or not at all
+    #: True: other machines can reach the gateway, so programs run in a sandbox or not at all
     production: bool
-    #: whether what listens at a URL is the gateway itself
+    #: returns True if the server at a URL is this gateway itself
     is_own: Callable[[str], Awaitable[bool]]
 
 
 class ProviderSettings:
     """The settings of all providers."""
 
-    def __init__(self, store: ProviderStore, makers: Mapping[str, Make], premises: Premises) -> None:
-        """Nothing is read yet.
+    def __init__(self, store: ProviderStore, makers: Mapping[str, Make], deployment: Deployment) -> None:
+        """Keep the parameters; read no settings yet.
 
         Args:
-            store: where they are kept.
-            makers: the providers there are, by their ids.
-            premises: where the gateway stands.
+            store: storage of the settings.
+            makers: makers of all providers by id.
+            deployment: the gateway's own network position.
         """
         self._store = store
         self._makers = makers
-        self._premises = premises
+        self._deployment = deployment
 
-    # -- look -----------------------------------------------------------------------------------------------
+    # -- show -----------------------------------------------------------------------------------------------
 
     def all(self) -> list[SandboxProvider]:
-        """The providers there are, each not initialised."""
+        """Return all providers, not initialised."""
         return [make() for make in self._makers.values()]
 
     def schema(self, provider: str) -> Schema:
-        """The fields of a provider's configuration.
+        """Return the fields of a provider's configuration.
 
         Raises:
-            InvalidRequest: there is no such provider.
+            InvalidRequest: when the provider does not exist.
         """
         return self._made(provider).get_config_schema()
 
     @property
     def active(self) -> str:
-        """The id of the provider that is used.
+        """The id of the active provider.
 
         Raises:
-            SettingsUnreadable: what stands in the settings is damaged.
+            SettingsUnreadable: when the setting is damaged.
         """
         return self._store.active() or DEFAULT
 
     def configured(self, provider: str) -> bool:
-        """Whether a provider can be used as far as its settings go, readable or not."""
+        """Return True if a provider has settings, readable or not, or needs none."""
         try:
             return self._store.get(provider) is not None or provider == DEFAULT
         except SettingsUnreadable:
             return True
 
     def shown(self, provider: str) -> dict[str, Any]:
-        """A provider's configuration as it may be shown; its defaults when it was never configured.
+        """Return a provider's configuration with masked secrets, or its defaults if it was never configured.
 
         Raises:
-            InvalidRequest: there is no such provider.
-            SettingsUnreadable: its settings are damaged.
+            InvalidRequest: when the provider does not exist.
+            SettingsUnreadable: when the provider's settings are damaged.
         """
         schema = self.schema(provider)
         config = self._store.get(provider)
@@ -112,18 +112,18 @@ class ProviderSettings:
     # -- change ---------------------------------------------------------------------------------------------
 
     async def save(self, provider: str, sent: Mapping[str, object], *, activate: bool, trial: bool = False) -> None:
-        """Keep a provider's configuration; the next program already runs with it.
+        """Save a provider's configuration; the next program already runs with it.
 
         Args:
-            provider: its id.
-            sent: as somebody sent it: secrets may stand there as they are shown, which leaves them as they are.
-            activate: and use the provider.
-            trial: only if it stands a trial.
+            provider: id of the provider.
+            sent: configuration as the client sent it. A secret in its masked form keeps the stored value.
+            activate: True: also make the provider the active one.
+            trial: True: save only if a trial with the configuration succeeds.
 
         Raises:
-            InvalidRequest: there is no such provider, or it cannot be used like this; `fields` in the details.
-            ConnectionFailed: it failed its trial.
-            LedgerUnavailable: it cannot be kept.
+            InvalidRequest: when the provider does not exist, or cannot be used like this; `fields` in the details.
+            ConnectionFailed: when the trial failed.
+            LedgerUnavailable: when the configuration cannot be saved.
         """
         config = await self._accepted(provider, sent)
         if activate:
@@ -137,8 +137,8 @@ class ProviderSettings:
         """Use a provider from the next program on.
 
         Raises:
-            InvalidRequest: there is no such provider, it was never configured, or it must not be used here.
-            LedgerUnavailable: it cannot be written down.
+            InvalidRequest: when the provider does not exist, was never configured, or must not be used here.
+            LedgerUnavailable: when the choice cannot be saved.
         """
         self._made(provider)
         if not self.configured(provider):
@@ -148,14 +148,14 @@ class ProviderSettings:
         log.info("a provider was activated", provider=provider)
 
     async def test(self, provider: str, sent: Mapping[str, object]) -> Trial:
-        """Run a small program with a configuration, without keeping it.
+        """Run a small program with a configuration, without saving the configuration.
 
         Args:
-            provider: its id.
-            sent: as of `save`.
+            provider: id of the provider.
+            sent: configuration, see `save`.
 
         Raises:
-            InvalidRequest: there is no such provider, or it cannot be used like this; `fields` in the details.
+            InvalidRequest: when the provider does not exist, or cannot be used like this; `fields` in the details.
         """
         return await self._try(provider, await self._accepted(provider, sent))
 
@@ -167,25 +167,25 @@ class ProviderSettings:
         return self._makers[provider]()
 
     def _must_be_a_sandbox(self, provider: str) -> None:
-        if self._premises.production and not self._made(provider).sandboxed:
+        if self._deployment.production and not self._made(provider).sandboxed:
             raise InvalidRequest(
                 f"the provider {provider} is no sandbox: it is used only by a gateway on loopback", field="provider"
             )
 
     async def _accepted(self, provider: str, sent: Mapping[str, object]) -> dict[str, Any]:
-        """A whole, valid configuration from what somebody sent."""
+        """Return a complete, valid configuration from the one that a client sent."""
         made = self._made(provider)
         schema = made.get_config_schema()
         try:
             kept = self._store.get(provider) or {}
         except SettingsUnreadable:
-            kept = {}  # saving it anew, with its secrets, is how it is mended
+            kept = {}  # the admin repairs it by saving it again with its secrets
         config = checked(schema, merged(schema, kept, sent))
         valid, problem = made.validate_config(config)
         if not valid:
             raise InvalidRequest(problem or "the configuration is not valid", field="config")
-        # What other providers ask of a gateway it does by itself, and does not pass on.
-        if provider == DEFAULT and (url := config.get("endpoint")) and await self._premises.is_own(url):
+        # A gateway runs the requests of the other providers itself and does not pass them on, so they cannot loop.
+        if provider == DEFAULT and (url := config.get("endpoint")) and await self._deployment.is_own(url):
             problem = "it leads back to this gateway; leave it empty for the gateway's own kernels"
             raise InvalidRequest(f"endpoint: {problem}", fields=[{"field": "endpoint", "problem": problem}])
         return config
@@ -197,7 +197,7 @@ class ProviderSettings:
         try:
             await asyncio.wait({running}, timeout=DEADLINE)
         finally:
-            running.cancel()  # what it has made it frees in the background, however long that takes
+            running.cancel()  # the trial frees its resources in the background, however long that takes
         result: ExecutionResult | None = None
         error: SessionError | None = None
         try:
@@ -217,6 +217,6 @@ class ProviderSettings:
             try:
                 return await made.execute_code(instance.instance_id, PROGRAM, "python", DEADLINE, {})
             finally:
-                await to_the_end(spawn(made.destroy_instance(instance.instance_id), "destroy what was tried"))
+                await shielded(spawn(made.destroy_instance(instance.instance_id), "destroy the trial's instance"))
         finally:
-            await to_the_end(spawn(made.close(), "close what was tried"))
+            await shielded(spawn(made.close(), "close the trial's provider"))

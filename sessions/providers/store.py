@@ -1,7 +1,7 @@
-"""Which provider is used, and how each is configured: SQLite in the state directory, secrets encrypted.
+"""The active provider and the configuration of each: SQLite in the state directory, secrets encrypted.
 
 Source: RAGFlow's system settings: one JSON value under `sandbox.<provider>` for each, `sandbox.provider_type` for the
-active one. Any process of this installation may write it; the others see at once that it has changed.
+active one. Any process of this installation may write the database; the others see the change at once.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from sessions.errors import LedgerUnavailable, SettingsUnreadable
 from sessions.providers.base import Config, Schema
 from sessions.providers.sealing import Seal
 
-#: seconds to wait for whoever else writes
+#: seconds to wait while another process writes
 LOCKED_MAX = 1.0
 
 _PREFIX = "sandbox."
 _ACTIVE = "sandbox.provider_type"
 _SCHEMA = "CREATE TABLE IF NOT EXISTS settings (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT"
-#: what stands in place of a secret, around its encrypted text
+#: JSON key of the object that replaces a secret; its value is the encrypted text
 _SEALED = "encrypted"
 
 
@@ -32,11 +32,11 @@ class ProviderStore:
     """The providers' settings of one installation."""
 
     def __init__(self, state_dir: Path, key_file: Path | None = None) -> None:
-        """Open them.
+        """Open the settings.
 
         Args:
-            state_dir: of the gateway; made if absent.
-            key_file: with the key for secrets, made with the first of them; None: in the state directory.
+            state_dir: state directory of the gateway; made if absent.
+            key_file: file with the key for secrets, made with the first secret; None: in the state directory.
         """
         state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = state_dir / "providers.db"
@@ -49,14 +49,14 @@ class ProviderStore:
 
     @property
     def version(self) -> tuple[int, int]:
-        """What changes with every change, whoever made it. It costs microseconds."""
+        """A value that differs after every change by any process. Reading it costs microseconds."""
         return self._database.execute("PRAGMA data_version").fetchone()[0], self._written
 
     def active(self) -> str | None:
-        """The id of the provider that is used; None: none was chosen.
+        """Return the id of the active provider; None: no provider was chosen.
 
         Raises:
-            SettingsUnreadable: what stands there is damaged.
+            SettingsUnreadable: when the setting is damaged.
         """
         name = self._value(_ACTIVE)
         if name is None or isinstance(name, str):
@@ -64,10 +64,10 @@ class ProviderStore:
         raise SettingsUnreadable(setting=_ACTIVE)
 
     def get(self, provider: str) -> dict[str, Any] | None:
-        """A provider's configuration, with its secrets; None: it was never configured.
+        """Return a provider's configuration with its secrets; None: the provider was never configured.
 
         Raises:
-            SettingsUnreadable: it is damaged, or its secrets are of another key.
+            SettingsUnreadable: when the configuration is damaged, or another key encrypted its secrets.
         """
         name = _PREFIX + provider
         config = self._value(name)
@@ -78,17 +78,17 @@ class ProviderStore:
         return {field: self._opened(f"{name}.{field}", value) for field, value in config.items()}
 
     def put(self, provider: str, config: Config, schema: Schema, *, activate: bool = False) -> None:
-        """Keep a provider's configuration.
+        """Store a provider's configuration.
 
         Args:
-            provider: its id.
-            config: as it was checked.
-            schema: which of its fields are secrets.
-            activate: it is the one that is used from now on.
+            provider: id of the provider.
+            config: checked configuration.
+            schema: fields of the configuration; names the secret ones.
+            activate: True: the provider becomes the active one.
 
         Raises:
-            SettingsUnreadable: the key for its secrets cannot be read.
-            LedgerUnavailable: it cannot be written; nothing has changed.
+            SettingsUnreadable: when the key for the secrets cannot be read.
+            LedgerUnavailable: when the database cannot be written; nothing has changed.
         """
         name = _PREFIX + provider
         with self._transaction():
@@ -101,16 +101,16 @@ class ProviderStore:
                 self._write(_ACTIVE, provider)
 
     def activate(self, provider: str) -> None:
-        """Use a provider from now on.
+        """Make a provider the active one.
 
         Raises:
-            LedgerUnavailable: it cannot be written; nothing has changed.
+            LedgerUnavailable: when the database cannot be written; nothing has changed.
         """
         with self._transaction():
             self._write(_ACTIVE, provider)
 
     def close(self) -> None:
-        """Free the database."""
+        """Close the database."""
         self._database.close()
 
     def _opened(self, name: str, value: Any) -> Any:
@@ -124,7 +124,7 @@ class ProviderStore:
         return {_SEALED: self._seal.close(name, secret)}
 
     def _value(self, name: str) -> Any:
-        """What stands under a name; None: nothing."""
+        """Return the value of a setting; None: the setting does not exist."""
         try:
             row = self._database.execute("SELECT value FROM settings WHERE name = ?", [name]).fetchone()
             return None if row is None else orjson.loads(row[0])
@@ -136,7 +136,7 @@ class ProviderStore:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """All of it or nothing; the version has changed when it is left."""
+        """Write everything inside or nothing. A commit changes `version`."""
         try:
             self._database.execute("BEGIN IMMEDIATE")
             try:

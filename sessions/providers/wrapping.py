@@ -1,8 +1,8 @@
-"""Programs for interpreters of which only the output comes back.
+"""Programs for interpreters that return only their output.
 
-A program is handed over as data, in the small runner of its language (`programs/`), which calls `main` and answers by
-one line at the end of stdout. What marks that line is random, so no other output is taken for it. A program can find
-it out and answer for itself: that is its own result, and nothing more.
+A program is passed as data to the small runner of its language (`programs/`). The runner calls `main` and prints its
+answer as one line at the end of stdout. A random marker begins that line, so no other output is mistaken for it. A
+program can find out the marker and forge the answer: that changes only the program's own result.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any
 
 import orjson
 
-from sessions.oneshot import Returned
+from sessions.programs.program import Returned
 
 PROGRAMS = Path(__file__).parent / "programs"
-#: the runners of the languages whose programs define `main`
+#: source and final call of the runner, by language, for languages whose programs define `main`
 RUNNERS: Mapping[str, tuple[str, str]] = {
     "python": ((PROGRAMS / "program.py").read_text(), '\n\n_run_program("TASK")\n'),
     "javascript": ((PROGRAMS / "program.js").read_text(), ""),
@@ -29,13 +29,13 @@ RUNNERS: Mapping[str, tuple[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a program's runner has to say."""
+    """The answer of a program's runner."""
 
-    #: what the program itself has written
+    #: output of the program itself
     stdout: str
     exit_code: int
     returned: Returned | None = None
-    #: why what it returned cannot be passed on
+    #: why the return value cannot be passed on; empty: it can
     trouble: str = ""
 
 
@@ -47,7 +47,7 @@ class Wrapped:
     marker: str = field(repr=False)
 
     def read(self, stdout: str) -> Answer | None:
-        """Take the answer out of stdout; None: there is none, so the runner has not come to its end."""
+        """Extract the answer from stdout; None: there is none, so the runner has not reached its end."""
         before, mark, rest = stdout.rpartition(f"\n{self.marker}")
         if not mark:
             return None
@@ -56,25 +56,25 @@ class Wrapped:
 
 
 def wrapped(code: str, language: str, arguments: Mapping[str, Any], file: Path | None = None) -> Wrapped:
-    """Put a program into its runner.
+    """Wrap a program in its runner.
 
     Args:
-        code: which defines `main`.
+        code: source that defines `main`.
         language: one of `RUNNERS`.
-        arguments: what `main` is called with.
-        file: to which the answer is written, by a process of its own; None: it comes at the end of stdout.
+        arguments: arguments of `main`.
+        file: path for the answer of a runner that is its own process; None: the answer is the last line of stdout.
     """
     marker = f"@{secrets.token_hex(16)}:"
     task: dict[str, Any] = {"code": code, "arguments": arguments}
     task |= {"marker": marker} if file is None else {"file": str(file)}
     source, call = RUNNERS[language]
-    # base64 has no character that means anything in a program.
+    # No character of base64 has a special meaning in a program.
     text = base64.b64encode(json.dumps(task).encode()).decode()
     return Wrapped(f"{source}{call}".replace("TASK", text), marker)
 
 
 def parsed(line: str, stdout: str) -> Answer | None:
-    """Read an answer; None: it is none, or cut off."""
+    """Parse an answer; None: the line is no answer, or an incomplete one."""
     try:
         told = orjson.loads(line)
         exit_code, value = told["exit_code"], told.get("value")
@@ -86,19 +86,19 @@ def parsed(line: str, stdout: str) -> Answer | None:
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
     try:
-        return Answer(stdout, exit_code, Returned(passed_on(text)))
+        return Answer(stdout, exit_code, Returned(parse_json(text)))
     except ValueError as error:
-        return Answer(stdout, 1, trouble=f"what main returned cannot be passed on: {error}\n")
+        return Answer(stdout, 1, trouble=f"the return value of main cannot be passed on: {error}\n")
 
 
-def passed_on(text: bytes) -> Any:
-    """A JSON value that is not too deep to be written again; its integers are as large as they are.
+def parse_json(text: bytes) -> Any:
+    """Parse JSON that is not too deep to be serialised again. Integers keep their full size.
 
     Raises:
-        ValueError: it is none, or too deep.
+        ValueError: when the text is no JSON, or too deep.
     """
     try:
-        orjson.dumps(orjson.loads(text))  # refuses what is too deep, before the next line could fail on it
+        orjson.dumps(orjson.loads(text))  # refuses JSON that is too deep for the next line
     except TypeError as error:
         raise ValueError(str(error)) from None
     return json.loads(text)

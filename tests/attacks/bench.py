@@ -1,8 +1,8 @@
-"""The test's own piece of world: containers without our defences, and an "internet" that is a namespace.
+"""The environment of the attacks: containers without the gateway's defences, and a namespace as the "internet".
 
-An attack that reaches nothing proves something only if it reaches what is there to be reached. So the same probes
-run in containers on a plain bridge; and whatever leaves either bridge for the outside is routed into a network
-namespace that answers to every address, and never onto a real network.
+An attack that reaches no target proves something only if the target can be reached otherwise. So the same probes run in
+containers on a plain bridge. Packets that leave either bridge for the outside are routed into a network namespace that
+answers to every address, and never onto a real network.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from tests.attacks import internet
 from tests.attacks.cells import answer_in, call_of
 
 IMAGE = "kernel-gateway/python:latest"
-#: every name on the host ends with this run's process id, so that several runs do not meet
+#: process id of this run; every name on the host ends with it, so that several runs do not collide
 RUN = os.getpid()
 NETWORK_PREFIX = "kernel-gateway-attacks-"
 LABELS = {"kernel-gateway.attacks": str(RUN)}
-#: seconds a throw-away container may take
+#: seconds that a throw-away container may take
 CONTAINER_TIMEOUT = 60
 
 
 @dataclass
 class Bench:
-    """Makes containers and networks, which go with it."""
+    """Makes containers and networks, and removes them at its end."""
 
     client: docker.DockerClient
     networks: list[Network] = field(default_factory=list)
     containers: list[Container] = field(default_factory=list)
 
     def bridge(self, name: str, interface: str) -> Network:
-        """A bridge as Docker makes it for anybody: with a way out, and its containers reach one another."""
+        """Create a bridge with Docker's defaults: it has a way out, and its containers reach one another."""
         made = self.client.networks.create(
             name, driver="bridge", labels=LABELS, options={"com.docker.network.bridge.name": interface}
         )
@@ -56,7 +56,7 @@ class Bench:
         return made
 
     def start(self, program: str, **options: Any) -> Container:
-        """A container of the kernels' image that runs a Python program."""
+        """Start a container of the kernels' image that runs a Python program."""
         settings: dict[str, Any] = {
             "runtime": "runsc",
             "network": "none",
@@ -70,18 +70,18 @@ class Bench:
         return container
 
     def output(self, program: str, **options: Any) -> str:
-        """What a program prints in a container of its own."""
+        """Run a program in a new container, and return its output."""
         container = self.start(program, **options)
         container.wait(timeout=CONTAINER_TIMEOUT)
         said: bytes = container.logs(stdout=True, stderr=True)
         return said.decode(errors="replace")
 
     def probe(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """The answer of a probe in a container of its own."""
+        """Run a probe in a new container, and return its answer."""
         return answer_in(self.output(call_of(function, *arguments), **options))
 
     def listener(self, network: Network, **options: Any) -> str:
-        """A container that listens where a kernel would; its address."""
+        """Start a container that listens on a kernel's ports, and return its address."""
         program = (
             f"import socket, time; s = [socket.create_server(('0.0.0.0', {FIRST_PORT} + i)) for i in range(5)]; "
             "time.sleep(600)"
@@ -91,7 +91,7 @@ class Bench:
         return str(container.attrs["NetworkSettings"]["Networks"][network.name]["IPAddress"])
 
     def clear(self) -> None:
-        """Remove all that was made."""
+        """Remove all containers and networks that were made."""
         for container in self.containers:
             container.remove(force=True)
         for network in self.networks:
@@ -110,7 +110,7 @@ def bench() -> Iterator[Bench]:
 
 
 def forget_network(name: str) -> None:
-    """Take a kernels' network away, with its firewall; another run may still use it, which is then left as it is."""
+    """Remove a kernels' network with its firewall; leave both unchanged if another run still uses the network."""
     with contextlib.closing(docker.from_env()) as client, contextlib.suppress(APIError):
         client.api.remove_network(name)
         bridge = bridge_name(name)
@@ -121,7 +121,7 @@ def forget_network(name: str) -> None:
 
 
 def forget_networks_of_the_dead() -> None:
-    """What a run has left that was killed."""
+    """Remove the networks of runs that were killed."""
     with contextlib.closing(docker.from_env()) as client:
         names = [item["Name"] for item in client.api.networks()]
     for name in names:
@@ -134,7 +134,7 @@ def forget_networks_of_the_dead() -> None:
 
 
 def host_addresses(family: str = "inet") -> list[str]:
-    """Every address of every interface; IPv6 with its scope where it needs one."""
+    """Return every address of every interface; IPv6 with its scope where it needs one."""
     found = []
     for interface in json.loads(run("ip", "-json", "address")):
         for item in interface["addr_info"]:
@@ -144,13 +144,13 @@ def host_addresses(family: str = "inet") -> list[str]:
 
 
 def host_listens(family: str = "4") -> set[int]:
-    """Every TCP port that anything on this host listens on."""
+    """Return every TCP port on which a process of this host listens."""
     lines = run("ss", f"-{family}", "--no-header", "--listening", "--tcp", "--numeric").splitlines()
     return {int(line.split()[3].rpartition(":")[2]) for line in lines}
 
 
 def run(*command: str) -> str:
-    """A command's output; it must succeed."""
+    """Run a command that must succeed, and return its output."""
     return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
 
 
@@ -158,7 +158,7 @@ def run(*command: str) -> str:
 
 NAMESPACE = f"kgw-outside-{RUN}"
 _OUR_END, _ITS_END = f"kgwo{RUN}a", f"kgwo{RUN}b"
-#: addresses of the link (from RFC 2544's, for benchmarks) and the routing table that leads into it
+#: addresses of the link (from RFC 2544's range for benchmarks) and the routing table that leads into it
 _LINK = f"198.18.{RUN // 63 % 256}.{{}}"
 _OUR_ADDRESS, _ITS_ADDRESS = _LINK.format(RUN % 63 * 4 + 1), _LINK.format(RUN % 63 * 4 + 2)
 _TABLE = str(10_000 + RUN % 20_000)
@@ -167,15 +167,15 @@ _PRIVATE = ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")
 
 @dataclass
 class Outside:
-    """The namespace that stands for everything beyond this host."""
+    """The namespace that represents all networks beyond this host."""
 
     process: subprocess.Popen[bytes]
 
     def contacts(self) -> list[list[Any]]:
-        """Who has come since the last look, as protocol, local address and port."""
+        """Return the contacts since the last call, as protocol, local address and port."""
         found = []
         assert self.process.stdout is not None
-        time.sleep(0.2)  # what is on its way
+        time.sleep(0.2)  # for packets that are on their way
         while select.select([self.process.stdout], [], [], 0)[0]:
             found.append(json.loads(self.process.stdout.readline()))
         return found
@@ -183,7 +183,7 @@ class Outside:
 
 @contextlib.contextmanager
 def outside(*interfaces: str) -> Iterator[Outside]:
-    """An outside world for what comes from these bridges and from nothing else."""
+    """An outside world for packets from these bridges only."""
     try:
         _make_outside(interfaces)
         with subprocess.Popen(
@@ -210,7 +210,7 @@ def _make_outside(interfaces: tuple[str, ...]) -> None:
     run(*inside, "address", "add", f"{_ITS_ADDRESS}/30", "dev", _ITS_END)
     for link in ("lo", _ITS_END):
         run(*inside, "link", "set", link, "up")
-    run(*inside, "route", "add", "local", "default", "dev", "lo")  # every address is its own
+    run(*inside, "route", "add", "local", "default", "dev", "lo")  # every address is local
     for network in _PRIVATE:
         run(*inside, "route", "add", network, "via", _OUR_ADDRESS)
     run("ip", "route", "add", "default", "via", _ITS_ADDRESS, "dev", _OUR_END, "table", _TABLE)
@@ -230,5 +230,5 @@ def _try(*command: str) -> None:
 
 
 def require_root() -> None:
-    """Network namespaces and the firewall are root's."""
+    """Check that the tests run as root, which network namespaces and the firewall need."""
     assert os.geteuid() == 0, "run the attacks as root"

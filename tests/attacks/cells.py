@@ -1,4 +1,4 @@
-"""What an attacker does: run hostile cells in a session of its own, and watch what comes back."""
+"""An attacker: it runs hostile cells in its own session, and checks the responses."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tests.attacks import probes
 from tests.figures import hold
 from tests.gateways import Gateway, text_of
 
-#: seconds after a cell's timeout for which its end is waited for
+#: seconds after a cell's timeout to wait for its end
 PATIENCE = 60.0
-#: ignores interrupts and is ended with its kernel: the control of how late the end of any cell may be told
+#: ignores interrupts and is ended with its kernel: the control for the lateness of any cell's end
 STUBBORN = "import time\nwhile True:\n    try: time.sleep(1)\n    except BaseException: pass"
-#: what stands before a probe's answer, so that it is found among what else a cell prints
+#: prefix of a probe's answer, which separates it from other text of the cell
 MARK = "probe-answer:"
 
 Json = dict[str, Any]
@@ -25,10 +25,10 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class Ran:
-    """What one streamed execution told."""
+    """The response of one streamed execution."""
 
     events: list[Json]
-    #: from the request to the end of its answer
+    #: seconds from the request to the end of its response
     seconds: float
 
     @property
@@ -63,11 +63,11 @@ class Attacker:
     gateway: Gateway
     session: str
     tenant: str = "alice"
-    #: measures the seconds after a cell's deadline in which its end is expected to be told; None: it is not held
+    #: measures the seconds after a cell's deadline in which its end is expected; None: not checked
     late: Callable[[], float] | None = None
 
     def run(self, code: str, *, timeout: float = 20.0, **fields: Any) -> Ran:
-        """Run a cell as a stream, which must end with its one result, and in time."""
+        """Run a cell as a stream, which must end in time with exactly one result."""
         began = time.monotonic()
         response = self.gateway.call(
             "POST",
@@ -86,46 +86,46 @@ class Attacker:
         return ran
 
     def lateness(self) -> float:
-        """How many seconds after its deadline a cell has ended that ignores interrupts; it costs the kernel."""
+        """Return the seconds between the deadline and the end of a cell that ignores interrupts. The kernel is lost."""
         ran = self.run(STUBBORN, timeout=1.0)
         assert (ran.status, ran.state) == ("timeout", "lost"), ran.result
         return ran.seconds - 1.0
 
     def expect(self, status: str, code: str, **options: Any) -> Ran:
-        """Run a cell that must end like this."""
+        """Run a cell that must end with the given status."""
         ran = self.run(code, **options)
         assert ran.status == status, (ran.result, ran.text[-2000:])
         return ran
 
     def text(self, code: str, **options: Any) -> str:
-        """What a cell shows that must succeed."""
+        """Run a cell that must succeed, and return its text."""
         return self.expect("ok", code, **options).text
 
     def probe(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """Run one of the probes in the session; its answer."""
+        """Run one of the probes in the session, and return its answer."""
         return answer_in(self.text(call_of(function, *arguments), **options))
 
     def still_works(self) -> None:
-        """The kernel is the one it was, and takes cells."""
+        """Check that the kernel is still the same, and runs cells."""
         ran = self.expect("ok", "print(6 * 7)")
         assert (ran.text, ran.state) == ("42\n", "preserved"), ran.result
 
     def works_again(self) -> Ran:
-        """The kernel was lost: that is told once, and then all is as it should be."""
+        """Check that the loss of the kernel is reported once, and that the session works after it."""
         first = self.expect("ok", "print(6 * 7)")
         assert (first.text, first.state) == ("42\n", "lost"), first.result
         self.still_works()
         return first
 
     def recovers(self) -> None:
-        """Whatever became of the kernel, the session takes cells, and at most once it says that the state was lost."""
+        """Check that the session runs cells, and reports a lost state at most once."""
         first = self.expect("ok", "print(6 * 7)")
         assert "42\n" in first.text
         assert first.state in {"preserved", "lost"}
         self.still_works()
 
     def end(self) -> None:
-        """End the session; it may have been ended by the gateway."""
+        """End the session; the gateway may have ended it already."""
         ended = self.gateway.call("DELETE", f"/v1/sessions/{self.session}", tenant=self.tenant)
         assert ended.status_code in {204, 404}, ended.text
 
@@ -133,24 +133,24 @@ class Attacker:
     def container(self) -> Json:
         """The engine's record of the session's container."""
         said = self.text("import socket; print('at', socket.gethostbyname(socket.gethostname()), '!')")
-        address = said.partition("at ")[2].partition(" !")[0]  # other processes of the session may say things too
+        address = said.partition("at ")[2].partition(" !")[0]  # other processes of the session may print text too
         return next(item for item in self.gateway.containers() if address in addresses(item))
 
 
 def addresses(container: Json) -> list[str]:
-    """Where a container is reached."""
+    """Return the addresses of a container."""
     networks = container["NetworkSettings"]["Networks"].values()
     return [network["IPAddress"] for network in networks if network["IPAddress"]]
 
 
 def call_of(function: Callable[..., Any], *arguments: Any) -> str:
-    """A program that calls one of the probes, for wherever Python runs; see `answer_in`."""
+    """Return a Python program that calls one of the probes; see `answer_in`."""
     called = f"{function.__name__}(*{arguments!r})"
     return f"{inspect.getsource(probes)}\nimport json\nprint({MARK!r} + json.dumps({called}))\n"
 
 
 def answer_in(text: str) -> Any:
-    """The answer of a probe in what its program printed."""
+    """Return a probe's answer from the text of its program."""
     line = next((line for line in text.splitlines() if line.startswith(MARK)), None)
     assert line is not None, f"no answer in {text[-2000:]!r}"
     return json.loads(line.removeprefix(MARK))

@@ -1,4 +1,4 @@
-"""The gateway under attack, and the watch over it."""
+"""Fixtures: the gateway under attack, and the checks of its health."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from tests.attacks.cells import Attacker
 from tests.attacks.vitals import Neighbour, Vitals
 from tests.gateways import gateway
 
-#: of this run alone, so that no attack meets a container of anybody else
+#: network of this run alone, so that no attack reaches a container of another program
 NETWORK = f"{NETWORK_PREFIX}{RUN}"
 WARM = 2
-#: small, so that a limit is soon met
+#: small values, so that a limit is reached soon
 LIMITS = {"memory": "256m", "disk": "16m", "pool_size": str(WARM), "pool_max": str(WARM), "network": NETWORK}
-#: seconds for which the neighbour is not called while other tests run
+#: seconds: longer than the time in which other tests run and the neighbour is not called
 PAUSE = "3600"
-#: planted in the gateway's own environment; must be seen in no sandbox
+#: planted in the gateway's own environment; must appear in no sandbox
 CANARY = "canary-5f3b0c77d1"
 PLANTED = ("AWS_SECRET_ACCESS_KEY", "DATABASE_URL", "KERNEL_GATEWAY_ADMIN_KEY", "LC_SECRET")
 
@@ -46,7 +46,7 @@ def network() -> Iterator[str]:
 
 @contextlib.contextmanager
 def siege(**settings: str) -> Iterator[Vitals]:
-    """A gateway to attack, as it was before all attacks, with another tenant's session on it."""
+    """A gateway to attack, in its condition before all attacks, with another tenant's session on it."""
     with pytest.MonkeyPatch.context() as environment:
         for name in PLANTED:
             environment.setenv(name, f"{CANARY}-{name}")
@@ -56,21 +56,21 @@ def siege(**settings: str) -> Iterator[Vitals]:
 
 @pytest.fixture(scope="session")
 def at_rest(network: str) -> Iterator[Vitals]:
-    """The gateway that the attacks are on; a module may have its own."""
+    """The gateway that is attacked; a module may have its own."""
     with siege() as vitals:
         yield vitals
 
 
 @pytest.fixture
 def vitals(at_rest: Vitals) -> Iterator[Vitals]:
-    """The gateway must be as well after the test as it was before all of them."""
+    """The gateway, whose condition after the test must be the same as before all tests."""
     yield at_rest
     at_rest.check()
 
 
 @pytest.fixture
 def new_attacker(vitals: Vitals) -> Iterator[Callable[[], Attacker]]:
-    """Makes sessions for attackers; they are ended before the gateway is looked at."""
+    """Makes sessions for attackers; they are ended before the gateway is checked."""
     made: list[Attacker] = []
 
     def make() -> Attacker:
@@ -98,6 +98,6 @@ def sibling(new_attacker: Callable[[], Attacker], evil: Attacker) -> Attacker:
 
 @pytest.fixture(scope="session")
 def own() -> Iterator[Bench]:
-    """Containers and networks of the test's own, without the gateway's defences."""
+    """Containers and networks of the tests, without the gateway's defences."""
     with bench() as made:
         yield made

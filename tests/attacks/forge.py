@@ -1,6 +1,6 @@
-"""What hostile code says on its kernel's channels. Runs inside the kernel, with the kernel's own keys.
+"""Messages that hostile code sends on its kernel's channels. Runs inside the kernel, with the kernel's own keys.
 
-Its source is the first cell of whoever forges. Nothing here is polite about threads unless it must be.
+The source of this module is the first cell of a forging session. It respects threads only where it must.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ def parent() -> Json:
 
 
 def header(kind: str, **more: Any) -> Json:
-    """A header as it should be."""
+    """A valid header."""
     return {"msg_id": uuid.uuid4().hex, "msg_type": kind, "username": "k", "session": "s", "version": "5.4"} | more
 
 
 def signed(*parts: Any) -> list[bytes]:
-    """Frames with a right signature: header, parent, metadata, content (JSON values, or bytes as they are)."""
+    """Frames with a valid signature: header, parent, metadata, content (JSON values, or bytes unchanged)."""
     frames = [part if isinstance(part, bytes) else json.dumps(part).encode() for part in parts]
     mac = hmac.new(kernel.session.key, digestmod=kernel.session.digest_mod)
     for frame in frames:
@@ -43,7 +43,7 @@ def signed(*parts: Any) -> list[bytes]:
 
 
 def message(kind: str, content: Any, parent_header: Any = None, **more: Any) -> list[bytes]:
-    """A whole message that answers the cell, or whatever else."""
+    """A whole message that answers the cell, or another parent."""
     return signed(header(kind, **more), parent() if parent_header is None else parent_header, {}, content)
 
 
@@ -54,7 +54,7 @@ def on_iopub(*messages: list[bytes]) -> None:
 
 
 def on_shell(*messages: list[bytes]) -> None:
-    """Send frames to the gateway's shell socket; it belongs to the cell's own thread, too."""
+    """Send frames to the gateway's shell socket; the kernel's socket for it belongs to the cell's own thread, too."""
     for frames in messages:
         kernel.shell_stream.socket.send_multipart([GATEWAY, *frames])
 
@@ -73,18 +73,18 @@ def on_control(*messages: list[bytes]) -> None:
 
 
 def on_stdin(*messages: list[bytes]) -> None:
-    """Send frames to the gateway's stdin socket; it belongs to the cell's own thread."""
+    """Send frames to the gateway's stdin socket; the kernel's socket for it belongs to the cell's own thread."""
     for frames in messages:
         kernel.stdin_socket.send_multipart([GATEWAY, *frames])
 
 
 def idle() -> list[bytes]:
-    """The message that says that the cell has ended."""
+    """The message that reports the end of the cell."""
     return message("status", {"execution_state": "idle"})
 
 
 def replied(**content: Any) -> list[bytes]:
-    """The message that says how the cell has ended."""
+    """The message with the result of the cell."""
     return message("execute_reply", {"status": "ok", "execution_count": 1} | content)
 
 
@@ -94,7 +94,7 @@ def printed(text: str) -> list[bytes]:
 
 
 def malformed() -> list[list[bytes]]:
-    """Frames that are signed and no message, or one whose parts are not what they should be."""
+    """Signed frames that are no message, or a message with invalid parts."""
     good = header("stream")
     content = {"name": "stdout", "text": "malformed"}
     deep = b'{"a":' * 5000 + b"1" + b"}" * 5000

@@ -1,4 +1,4 @@
-"""The program of the namespace that stands for the internet: it answers to every address it is asked for.
+"""The program of the namespace that represents the internet: it answers at every address.
 
 Each contact is one line of JSON on standard output: protocol, local address, port. Standard library only.
 """
@@ -11,9 +11,9 @@ import socket
 
 TCP_PORTS = (22, 53, 80, 443, 8080)
 UDP_PORTS = (53, 123)
-#: what its resolver says to every question
+#: the resolver's answer to every question
 ANSWER = "203.0.113.99"
-#: Source: linux/in.h; tells to which address a datagram was sent
+#: socket option that shows the target address of a datagram. Source: linux/in.h
 _IP_PKTINFO = 8
 
 
@@ -53,7 +53,7 @@ def _receive(receiver: socket.socket) -> None:
 
 
 def _resolved(question: bytes) -> bytes:
-    """An answer with one address. Source: RFC 1035, 4.1."""
+    """Return a DNS answer with one address. Source: RFC 1035, 4.1."""
     end = question.index(b"\0", 12) + 5
     record = b"\xc0\x0c\x00\x01\x00\x01" + (60).to_bytes(4, "big") + b"\x00\x04" + socket.inet_aton(ANSWER)
     return question[:2] + b"\x81\x80\x00\x01\x00\x01\x00\x00\x00\x00" + question[12:end] + record

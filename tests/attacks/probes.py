@@ -1,5 +1,5 @@
-"""What hostile code tries. Standard library only: the same functions run in a session, in a container of the test's
-own and on the host itself, so that what fails in the first is seen to succeed in the others.
+"""Attempts of hostile code. Standard library only: the same functions run in a session, in a container of the test
+and on the host itself, so that an attempt that fails in the session is seen to succeed elsewhere.
 
 Answers are JSON values.
 """
@@ -25,7 +25,7 @@ from collections.abc import Callable
 
 
 def reached(targets: list[list], seconds: float = 2.0) -> list[list]:  # type: ignore[type-arg]  # JSON
-    """Which of `[host, port]` take a TCP connection; all are tried at the same time."""
+    """Return each `[host, port]` that accepts a TCP connection; all are tried at the same time."""
     trying = {}
     for target in targets:
         connection = socket.socket(socket.AF_INET6 if ":" in target[0] else socket.AF_INET)
@@ -52,7 +52,7 @@ def _address(host: str, port: int) -> tuple:  # type: ignore[type-arg]  # a sock
 
 
 def answered(targets: list[list], payload: str, seconds: float = 1.0) -> list[list]:  # type: ignore[type-arg]
-    """Which of `[host, port]` answer a UDP datagram (given in hexadecimal)."""
+    """Return each `[host, port]` that answers a UDP datagram (given in hexadecimal)."""
     asking = {}
     for target in targets:
         sender = socket.socket(socket.AF_INET6 if ":" in target[0] else socket.AF_INET, socket.SOCK_DGRAM)
@@ -63,7 +63,7 @@ def answered(targets: list[list], payload: str, seconds: float = 1.0) -> list[li
 
 
 def _heard(asking: dict, seconds: float) -> list:  # type: ignore[type-arg]
-    """What belongs to the sockets on which something comes in; all are closed."""
+    """Return the values of the sockets that receive a datagram; close all sockets."""
     found = []
     waiting = set(asking)
     deadline = time.monotonic() + seconds
@@ -79,7 +79,7 @@ def _heard(asking: dict, seconds: float) -> list:  # type: ignore[type-arg]
 
 
 def resolved(names: list[str]) -> list[str]:
-    """Which names the system's resolver finds."""
+    """Return the names that the system's resolver finds."""
     found = []
     for name in names:
         with contextlib.suppress(OSError):
@@ -89,7 +89,7 @@ def resolved(names: list[str]) -> list[str]:
 
 
 def echoed(hosts: list[str], seconds: float = 1.0) -> list[str]:
-    """Which hosts answer an ICMP echo, by the socket that needs no privilege."""
+    """Return the hosts that answer an ICMP echo, sent with the socket that needs no privilege."""
     asking = {}
     for host in hosts:
         sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM, socket.IPPROTO_ICMP)
@@ -100,7 +100,7 @@ def echoed(hosts: list[str], seconds: float = 1.0) -> list[str]:
 
 
 def raw_sockets() -> list[str]:
-    """Which kinds of socket can be opened that send packets past the network's rules."""
+    """Return the kinds of socket that can be opened and that send packets past the network's rules."""
     kinds = {
         "packet": (17, socket.SOCK_RAW, socket.htons(3)),
         "packet-datagram": (17, socket.SOCK_DGRAM, socket.htons(3)),
@@ -124,7 +124,7 @@ _PR_GET_NO_NEW_PRIVS = 39
 
 
 def identity() -> dict[str, object]:
-    """Who the process is, and what it may become."""
+    """Return the user, groups and privileges of the process."""
     with open("/proc/self/status") as file:  # noqa: PTH123 - a probe is short
         status = dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
     return {
@@ -137,13 +137,13 @@ def identity() -> dict[str, object]:
 
 
 def boot_log() -> str:
-    """What the kernel has said since it started."""
+    """Return the log of the operating system's kernel since its start."""
     done = subprocess.run(["dmesg"], capture_output=True, text=True, timeout=10, check=False)
     return done.stdout + done.stderr
 
 
 def system_calls() -> list[str]:
-    """Which calls succeed that only an administrator may make. Never to be run outside a container."""
+    """Return the administrators' system calls that succeed. Never to be run outside a container."""
     tries: dict[str, Callable[[], int]] = {
         "mount": lambda: _LIBC.mount(b"none", b"/tmp", b"tmpfs", 0, None),
         "new mounts": lambda: _LIBC.unshare(0x00020000),
@@ -156,7 +156,7 @@ def system_calls() -> list[str]:
 
 
 def devices_by_number(numbers: list[list]) -> list[list]:  # type: ignore[type-arg]  # JSON
-    """Which devices, as type, major and minor number, can be opened once a node for them was made."""
+    """Return the devices, as type, major and minor number, that can be opened with a self-made node."""
     node = b"/tmp/node"
     found = []
     for number in numbers:
@@ -171,7 +171,7 @@ def devices_by_number(numbers: list[list]) -> list[list]:  # type: ignore[type-a
 
 
 def tunnels() -> list[str]:
-    """Which devices make a network interface or a file system. Never to be run outside a container."""
+    """Return the devices that make a network interface or a file system. Never to be run outside a container."""
     made = []
     with contextlib.suppress(OSError), open("/dev/net/tun", "r+b", buffering=0) as device:  # noqa: PTH123
         fcntl.ioctl(device, 0x400454CA, struct.pack("16sH22x", b"evil0", 2))
@@ -187,7 +187,7 @@ def tunnels() -> list[str]:
 
 
 def writable(folders: list[str]) -> list[str]:
-    """In which folders a file can be made."""
+    """Return the folders in which a file can be made."""
     found = []
     for folder in folders:
         name = os.path.join(folder, "written-by-the-sandbox")  # noqa: PTH118
@@ -200,7 +200,7 @@ def writable(folders: list[str]) -> list[str]:
 
 
 def changeable(files: list[str]) -> list[str]:
-    """Which files can be opened to be changed; they are left as they are."""
+    """Return the files that can be opened for writing; they are not changed."""
     found = []
     for name in files:
         with contextlib.suppress(OSError):
@@ -210,7 +210,7 @@ def changeable(files: list[str]) -> list[str]:
 
 
 def filled(folder: str, limit: int = 1024) -> list:  # type: ignore[type-arg]  # JSON
-    """How many MiB go into a folder, at most `limit`, and the error that ended it; all is removed again."""
+    """Return how many MiB fit into a folder, at most `limit`, and the error at the end; all is removed again."""
     place = os.path.join(folder, "filling")  # noqa: PTH118
     os.mkdir(place)  # noqa: PTH102
     block = b"x" * 1024**2
@@ -229,7 +229,7 @@ def filled(folder: str, limit: int = 1024) -> list:  # type: ignore[type-arg]  #
 
 
 def special_files(folders: list[str]) -> list[list]:  # type: ignore[type-arg]  # JSON
-    """Sockets and devices below the folders, as kind and path."""
+    """Return the sockets and devices below the folders, as kind and path."""
     kinds = {stat.S_IFSOCK: "socket", stat.S_IFBLK: "block", stat.S_IFCHR: "character"}
     found = []
     for folder in folders:
@@ -243,7 +243,7 @@ def special_files(folders: list[str]) -> list[list]:  # type: ignore[type-arg]  
 
 
 def readable(files: list[str]) -> list[str]:
-    """Which files give at least one byte."""
+    """Return the files from which at least one byte can be read."""
     found = []
     for name in files:
         with contextlib.suppress(OSError), open(name, "rb", buffering=0) as file:  # noqa: PTH123
@@ -253,7 +253,7 @@ def readable(files: list[str]) -> list[str]:
 
 
 def surroundings() -> str:
-    """All that programs are told: every process's arguments and environment, and the small files of this user."""
+    """Return every process's arguments, environment and mounts, and the beginning of the files in some folders."""
     pieces = [repr(sorted(os.environ.items()))]  # noqa: TID251 - this is the sandbox's
     for process in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208
         pieces += [_content(f"/proc/{process}/{name}") for name in ("cmdline", "environ", "mountinfo")]
@@ -277,7 +277,7 @@ def _content(path: str) -> str:
 
 
 def spawned(wanted: int) -> int:
-    """How many of `wanted` processes can be made and live at the same time; all are ended again."""
+    """Return how many of `wanted` processes can live at the same time; all are ended again."""
     children: list[subprocess.Popen[bytes]] = []
     with contextlib.suppress(OSError):
         while len(children) < wanted:
@@ -289,7 +289,7 @@ def spawned(wanted: int) -> int:
 
 
 def opened(wanted: int) -> int:
-    """How many of `wanted` descriptors can be had at the same time; all are closed again."""
+    """Return how many of `wanted` descriptors can be open at the same time; all are closed again."""
     descriptors: list[int] = []
     try:
         while len(descriptors) < wanted:

@@ -1,4 +1,4 @@
-"""A kernel that lies, floods or falls silent: every cell has one end, in time, and the gateway stays as it is."""
+"""Kernels that lie, flood or fall silent: every cell ends once and in time, and the gateway is not harmed."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ OUTPUT_MAX = 10 * MIB
 
 @pytest.fixture(scope="module")
 def at_rest(network: str) -> Iterator[Vitals]:
-    """Its kernels have memory enough to make what the gateway must not take."""
+    """A gateway whose kernels have enough memory to make messages that the gateway must refuse."""
     with siege(memory="1g") as vitals:
         yield vitals
 
 
 @pytest.fixture
 def forger(evil: Attacker) -> Attacker:
-    """A session with the tools to speak on its kernel's channels."""
+    """A session with the tools to send on its kernel's channels."""
     evil.text(inspect.getsource(forge))
     return evil
 
@@ -47,14 +47,14 @@ def forger(evil: Attacker) -> Attacker:
 
 @pytest.mark.gate
 def test_the_tools_reach_the_gateway(forger: Attacker) -> None:
-    """The control of all that follows: what is forged well counts as the kernel's own."""
+    """The control of all later tests: a well-forged message counts as the kernel's own."""
     assert forger.text("on_iopub(printed('forged'))") == "forged"
     assert forger.expect("error", "on_shell(replied(status='error'))").text == ""
     asked = forger.text("on_stdin(message('input_request', {'prompt': '?'}))\nprint(kernel.stdin_socket.poll(5000))")
     assert asked == "1\n"  # the gateway has answered
 
 
-def test_a_cell_whose_idle_is_lost_ends_all_the_same(forger: Attacker) -> None:
+def test_a_cell_ends_although_its_idle_is_lost(forger: Attacker) -> None:
     ran = forger.expect(
         "ok",
         "publish = kernel._publish_status_and_flush\n"
@@ -67,18 +67,18 @@ def test_a_cell_whose_idle_is_lost_ends_all_the_same(forger: Attacker) -> None:
     forger.still_works()
 
 
-def test_a_kernel_that_never_says_idle_again_still_has_its_cells_ended(forger: Attacker) -> None:
+def test_cells_end_although_their_kernel_never_sends_idle_again(forger: Attacker) -> None:
     never = "kernel._publish_status = kernel._publish_status_and_flush = lambda *arguments, **options: None\nprint('x')"
     ran = forger.expect("ok", never, timeout=6)
     assert (ran.text, ran.result["truncated"]) == ("x\n", True)
 
 
-def test_a_kernel_whose_output_no_longer_comes_is_ended(forger: Attacker) -> None:
-    mute = "lambda: setattr(kernel.iopub_thread, 'socket', zmq.Context.instance().socket(zmq.XPUB))"  # heard by nobody
+def test_a_kernel_whose_output_no_longer_arrives_is_ended(forger: Attacker) -> None:
+    mute = "lambda: setattr(kernel.iopub_thread, 'socket', zmq.Context.instance().socket(zmq.XPUB))"  # no subscriber
     forger.text(f"import zmq\nthreading.Timer(0.2, {mute}).start()")
     time.sleep(1)
     ran = forger.run("print('unheard')", timeout=6)
-    # It is mute, or out of reach: whichever is seen first.
+    # The gateway sees first either that the kernel is mute, or that it cannot be reached.
     assert (ran.status, ran.error_code in {"SB003", "SB010"}, ran.state) == ("died", True, "lost"), ran.result
     forger.works_again()
 
@@ -87,7 +87,7 @@ def test_a_kernel_whose_output_no_longer_comes_is_ended(forger: Attacker) -> Non
 def test_a_forged_idle_ends_nothing(forger: Attacker) -> None:
     ran = forger.expect("ok", "import time\non_iopub(idle(), idle())\ntime.sleep(1)\nprint('LATE', flush=True)")
     assert ran.result["duration_ms"] > 1000
-    forger.still_works()  # nothing of the earlier cell in the next one
+    forger.still_works()  # no output of the earlier cell appears in the next one
 
 
 def test_a_forged_reply_alone_ends_nothing(forger: Attacker) -> None:
@@ -106,7 +106,7 @@ def test_only_the_first_of_many_replies_counts(forger: Attacker) -> None:
     "content",
     ["{}", "{'status': None}", "{'status': ['ok']}", "{'status': {'a': 1}}", "{'status': 'ok', 'payload': 5}"],
 )
-def test_a_reply_of_any_form_is_an_end(forger: Attacker, content: str) -> None:
+def test_a_reply_of_any_form_ends_the_cell(forger: Attacker, content: str) -> None:
     ran = forger.run(f"on_shell(message('execute_reply', {content}))")
     assert ran.status in {"ok", "error"}
     forger.still_works()
@@ -120,7 +120,7 @@ def test_a_cell_that_pretends_to_have_ended_cannot_keep_the_session(forger: Atta
     forger.recovers()
 
 
-def test_what_is_said_to_another_request_is_no_output_of_this_one(forger: Attacker) -> None:
+def test_output_for_another_request_is_dropped(forger: Attacker) -> None:
     earlier = forger.text("print(parent()['msg_id'])").strip()
     for someone in (earlier, "", "no-such-id"):
         said = f"on_iopub(message('stream', {{'name': 'stdout', 'text': 'X'}}, {{'msg_id': {someone!r}}}))"
@@ -128,7 +128,7 @@ def test_what_is_said_to_another_request_is_no_output_of_this_one(forger: Attack
     forger.still_works()
 
 
-def test_what_is_said_to_another_sessions_request_does_not_reach_it(forger: Attacker, sibling: Attacker) -> None:
+def test_messages_for_another_sessions_request_do_not_reach_it(forger: Attacker, sibling: Attacker) -> None:
     sibling.text(inspect.getsource(forge))
     marked = "print(parent()['msg_id'], flush=True)\nimport time\ntime.sleep(2)"
     before = sibling.text(marked.replace("sleep(2)", "sleep(0)")).strip()
@@ -155,7 +155,7 @@ def test_what_is_said_to_another_sessions_request_does_not_reach_it(forger: Atta
 
 
 @pytest.mark.parametrize("channel", ["on_iopub", "on_shell", "on_control", "on_stdin"])
-def test_no_malformed_message_disturbs_anybody(forger: Attacker, vitals: Vitals, channel: str) -> None:
+def test_malformed_messages_disturb_no_session(forger: Attacker, vitals: Vitals, channel: str) -> None:
     assert int(forger.text("print(len(malformed()))")) >= 50
     with vitals.neighbour.calling(), vitals.bounded():
         ran = forger.run(f"{channel}(*malformed())\nprint('sent')")
@@ -185,7 +185,7 @@ def test_deeply_nested_json_is_passed_on_or_dropped(forger: Attacker, depth: int
 # -- floods -----------------------------------------------------------------------------------------------------
 
 
-def test_a_line_of_100_mb_comes_up_to_the_limit(evil: Attacker, vitals: Vitals) -> None:
+def test_a_line_of_100_mb_is_cut_at_the_limit(evil: Attacker, vitals: Vitals) -> None:
     with vitals.neighbour.calling(), vitals.bounded():
         ran = evil.expect("ok", "print('x' * 100_000_000)", timeout=60)
     assert ran.result["truncated"] is True
@@ -224,19 +224,19 @@ def test_100_mb_on_a_side_channel_are_refused(forger: Attacker, vitals: Vitals, 
     with vitals.neighbour.calling(), vitals.bounded():
         forger.run(f"{channel}(replied(more='x' * 100_000_000))", timeout=30)
     forger.recovers()
-    assert forger.run("while True: pass", timeout=2).status == "timeout"  # whatever became of the channel
+    assert forger.run("while True: pass", timeout=2).status == "timeout"  # even if the channel is lost
     forger.recovers()
 
 
-def test_many_messages_of_the_largest_size_lie_in_memory_one_by_one(forger: Attacker, vitals: Vitals) -> None:
+def test_many_messages_of_the_largest_size_do_not_add_up_in_memory(forger: Attacker, vitals: Vitals) -> None:
     with vitals.neighbour.calling(), vitals.bounded():
         forger.run("large = printed('x' * 7_000_000)\non_iopub(*[large] * 20)", timeout=20)
     forger.recovers()
 
 
-def test_a_message_of_very_many_tiny_frames_costs_its_kernel(forger: Attacker, vitals: Vitals) -> None:
+def test_a_message_of_very_many_tiny_frames_ends_its_kernel(forger: Attacker, vitals: Vitals) -> None:
     assert forger.text("on_iopub([*printed('x'), *[b'y'] * 1000])") == "x"
-    with vitals.neighbour.calling(), vitals.bounded(2):  # each byte of it costs libzmq up to six
+    with vitals.neighbour.calling(), vitals.bounded(2):  # libzmq needs up to six bytes for each byte of it
         ran = forger.run("on_iopub([*printed('x'), *[b'y'] * 1_500_000])", timeout=30)
     assert (ran.status, ran.error_code, ran.state) == ("died", "SB010", "lost"), ran.result
     forger.works_again()
@@ -292,7 +292,7 @@ def test_an_endless_flood_ends_with_its_cell(forger: Attacker, vitals: Vitals, f
     forger.recovers()
 
 
-def test_a_client_that_does_not_read_makes_the_gateway_keep_little(forger: Attacker, vitals: Vitals) -> None:
+def test_the_gateway_buffers_little_for_a_client_that_does_not_read(forger: Attacker, vitals: Vitals) -> None:
     with vitals.neighbour.calling(), vitals.bounded(), deaf_client(forger, ENDLESS["both streams"], timeout=4):
         time.sleep(6)
     forger.recovers()
@@ -300,7 +300,7 @@ def test_a_client_that_does_not_read_makes_the_gateway_keep_little(forger: Attac
 
 @contextlib.contextmanager
 def deaf_client(evil: Attacker, code: str, timeout: float) -> Iterator[None]:
-    """Ask for a streamed execution, and never read a byte of the answer."""
+    """Request a streamed execution, and never read a byte of the response."""
     address = urlsplit(evil.gateway.url)
     body = json.dumps({"code": code, "timeout": timeout}).encode()
     head = (
@@ -325,15 +325,15 @@ LONG_NAMES = {
 }
 
 
-def test_no_name_that_a_kernel_makes_up_is_kept(forger: Attacker, vitals: Vitals) -> None:
-    """One of each is a drop; what is kept of all of them would be more than the gateway may take."""
+def test_names_that_a_kernel_makes_up_are_not_kept(forger: Attacker, vitals: Vitals) -> None:
+    """A few such names are little; if the gateway kept all of them, its memory would exceed the bound."""
     with vitals.neighbour.calling(), vitals.bounded():
         for name in LONG_NAMES.values():
             forger.run(f"for i in range(40):\n    long = f'{{i:x>2000000}}'\n    on_iopub({name})", timeout=20)
     forger.still_works()
 
 
-def test_a_forged_question_of_any_form_is_answered_or_ignored(forger: Attacker) -> None:
+def test_a_forged_input_request_of_any_form_is_answered_or_ignored(forger: Attacker) -> None:
     forger.expect(
         "ok",
         "headers = [{'header': 5}, {'header': {'a': 1}}, {'date': {}}, {'msg_id': 'x' * 100_000}, {'session': [1]}]\n"
@@ -344,8 +344,8 @@ def test_a_forged_question_of_any_form_is_answered_or_ignored(forger: Attacker) 
     forger.still_works()
 
 
-def test_a_channel_that_is_dropped_again_and_again_costs_its_kernel(forger: Attacker, vitals: Vitals) -> None:
-    """Somebody else listens where iopub was, and hangs up on whoever comes."""
+def test_a_channel_that_is_dropped_repeatedly_ends_its_kernel(forger: Attacker, vitals: Vitals) -> None:
+    """User code listens on the port of iopub, and closes each connection at once."""
     listen = (
         "import socket, threading\n"
         "def hang_up():\n"
@@ -385,7 +385,7 @@ VIOLENCE = {
 
 
 @pytest.mark.parametrize("code", VIOLENCE.values(), ids=VIOLENCE)
-def test_a_kernel_that_is_no_more_is_told(evil: Attacker, vitals: Vitals, code: str) -> None:
+def test_the_death_of_a_kernel_is_reported(evil: Attacker, vitals: Vitals, code: str) -> None:
     ran = evil.run(code, timeout=20)
     assert (ran.status, ran.error_code, ran.state) == ("died", "SB010", "lost"), ran.result
     hold("the end of a kernel that is no more", ran.seconds, lambda: AT_ONCE * vitals.neighbour.usual)
@@ -393,7 +393,7 @@ def test_a_kernel_that_is_no_more_is_told(evil: Attacker, vitals: Vitals, code: 
 
 
 @pytest.mark.parametrize("number", ["SIGKILL", "SIGSTOP", "SIGTERM"])
-def test_a_signal_to_the_first_process_harms_itself_only(evil: Attacker, number: str) -> None:
+def test_a_signal_to_the_first_process_harms_only_its_own_session(evil: Attacker, number: str) -> None:
     evil.run(f"import os, signal, time\nos.kill(1, signal.{number})\ntime.sleep(0.5)", timeout=5)
     evil.recovers()
 
@@ -434,10 +434,10 @@ def test_a_mutilated_kernel_is_used_or_replaced_but_never_waited_for(evil: Attac
         assert evil.text("print(6 * 7)") == "42\n"
 
 
-# -- what goes on beside and after the cell ---------------------------------------------------------------------
+# -- activity beside and after the cell -------------------------------------------------------------------------
 
 
-def test_a_bare_fork_in_a_cell_is_no_second_end(evil: Attacker) -> None:
+def test_a_bare_fork_in_a_cell_does_not_end_the_cell_twice(evil: Attacker) -> None:
     ran = evil.run("import os, time\npid = os.fork()\nprint('forked', flush=True)\ntime.sleep(0.2)", timeout=5)
     assert "forked" in ran.text
     evil.recovers()
@@ -462,7 +462,7 @@ def test_output_after_the_cell_stays_in_its_session(evil: Attacker, sibling: Att
         vitals.neighbour.ask()
     second = evil.expect("ok", "time.sleep(1); print('second')")
     assert "second" in second.text
-    assert second.text.replace("LATE", "").split() == ["second"]  # at most what its own threads say
+    assert second.text.replace("LATE", "").split() == ["second"]  # at most the output of its own threads
 
 
 def test_a_process_that_outlives_its_cell_keeps_no_session_alive(
@@ -489,7 +489,7 @@ def test_a_process_that_outlives_its_cell_keeps_no_session_alive(
     wait_until(lambda: container not in [item["Id"] for item in vitals.gateway.containers()])
 
 
-def test_a_process_that_hides_is_gone_with_its_session(evil: Attacker) -> None:
+def test_a_process_that_hides_ends_with_its_session(evil: Attacker) -> None:
     container = evil.container["Id"]
     evil.text(
         "import subprocess\n"
@@ -503,11 +503,11 @@ def test_a_process_that_hides_is_gone_with_its_session(evil: Attacker) -> None:
 
 
 def _cgroups_of(container: str) -> list[str]:
-    """The control groups that the host still has for a container."""
+    """Return the control groups that the host still has for a container."""
     return [str(path) for path in Path("/sys/fs/cgroup").glob(f"**/{container}")]
 
 
-def test_payloads_and_expressions_of_a_reply_are_nobodys_business(forger: Attacker) -> None:
+def test_payloads_and_expressions_of_a_reply_are_dropped(forger: Attacker) -> None:
     payload = "[{'source': 'set_next_input', 'text': 'evil()'}, {'source': 'ask_exit'}, {'source': 'page'}]"
     ran = forger.expect("ok", f"on_shell(replied(payload={payload}, user_expressions={{'a': 'b'}}))")
     assert not {"payload", "user_expressions"} & set(ran.result)

@@ -1,4 +1,4 @@
-"""A kernel reaches nothing: not the host, not another kernel, not the world. The gateway reaches it."""
+"""A kernel reaches neither the host nor another kernel nor the world. The gateway reaches the kernel."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ pytestmark = [pytest.mark.engine, pytest.mark.measured]
 
 PLAIN_BRIDGE = f"kgwp{RUN}"
 METADATA = "169.254.169.254"
-#: RFC 5737: nobody's addresses; what leaves the bridges for them is led into the test's own namespace
+#: unused addresses (RFC 5737); packets from the bridges to them are led into the test's own namespace
 WORLD = ["198.51.100.7", "203.0.113.7"]
 CHANNELS = range(FIRST_PORT, FIRST_PORT + 5)
-#: "gateway.test", type A, as a resolver is asked
+#: DNS question for "gateway.test", type A
 QUESTION = "1f1f010000010000000000000767617465776179047465737400" + "00010001"
 
 
 @pytest.fixture(scope="module")
 def plain(own: Bench) -> Network:
-    """A bridge without any of our rules."""
+    """A bridge without the gateway's rules."""
     return own.bridge(f"{NETWORK}-plain", PLAIN_BRIDGE)
 
 
 @pytest.fixture(scope="module")
 def world(network: str, plain: Network) -> Iterator[Outside]:
-    """What both bridges' packets meet instead of the world."""
+    """The namespace that receives both bridges' packets instead of the world."""
     with outside(bridge_name(network), PLAIN_BRIDGE) as made:
         yield made
 
 
 @dataclass(frozen=True)
 class Listener:
-    """Somebody on the host who listens on all addresses."""
+    """A service of the host that listens on all addresses."""
 
     port: int
     datagrams: socket.socket
@@ -80,17 +80,17 @@ def port_of(serving: Gateway) -> int:
 
 
 def outer_addresses() -> list[str]:
-    """The host's addresses that could be reached from elsewhere."""
+    """Return the host's addresses that could be reached from other machines."""
     return [host for host in host_addresses() if not host.startswith("127.")]
 
 
 def still_there(hosts: list[str]) -> set[str]:
-    """The addresses that the host has had all the time: others may make and remove networks meanwhile."""
+    """Return the addresses that the host still has: other programs may make and remove networks meanwhile."""
     return set(hosts) & set(host_addresses())
 
 
 def received(datagrams: socket.socket) -> int:
-    """How many datagrams have come."""
+    """Return how many datagrams have arrived."""
     count = 0
     with contextlib.suppress(TimeoutError):
         while datagrams.recvfrom(4096):
@@ -159,7 +159,7 @@ def test_a_kernel_reaches_no_other_kernels_ports(evil: Attacker, own: Bench, pla
     assert others
     targets = [[address, port] for address in others for port in CHANNELS]
     assert evil.probe(probes.reached, targets) == []
-    assert probes.reached(targets) == sorted(targets)  # the gateway's host does reach them
+    assert probes.reached(targets) == sorted(targets)  # the gateway's host reaches them
     neighbour = own.listener(plain)
     reachable = [[neighbour, port] for port in CHANNELS]
     assert own.probe(probes.reached, reachable, network=plain.name) == reachable
@@ -171,8 +171,8 @@ def test_a_kernel_does_reach_its_own_ports(evil: Attacker) -> None:
     assert evil.probe(probes.reached, targets) == targets
 
 
-def test_who_reaches_a_kernels_ports_without_its_keys_hears_nothing(evil: Attacker) -> None:
-    """The host stands for a neighbour on a network whose rules have failed."""
+def test_a_stranger_without_the_kernels_keys_receives_nothing_from_its_ports(evil: Attacker) -> None:
+    """The host acts as a neighbour on a network whose rules have failed."""
     keys = json.loads(evil.text("print(open('/home/kernel/.connection.json').read())"))
     address = next(iter(addresses(evil.container)))
     code = "import time\nfor _ in range(10):\n    print('SECRET', flush=True)\n    time.sleep(0.1)"
@@ -183,7 +183,7 @@ def test_who_reaches_a_kernels_ports_without_its_keys_hears_nothing(evil: Attack
 
 
 def heard(evil: Attacker, code: str, address: str, keys: dict[str, bytes]) -> bytes:
-    """All that a listener on the kernel's iopub gets while the cell runs."""
+    """Return all bytes that a listener on the kernel's iopub receives while the cell runs."""
     ear: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.SUB)
     with contextlib.closing(ear):
         ear.linger = 0
@@ -222,7 +222,7 @@ def test_a_kernels_ping_does_not_leave_the_host(evil: Attacker, own: Bench, plai
 
 
 @pytest.mark.gate
-def test_a_kernel_has_no_way_to_ask_for_a_name(evil: Attacker, own: Bench, plain: Network, world: Outside) -> None:
+def test_a_kernel_cannot_resolve_a_name(evil: Attacker, own: Bench, plain: Network, world: Outside) -> None:
     names = ["gateway.test", "6578706f7274.evil.test", "host.docker.internal", "neighbour"]
     assert evil.probe(probes.resolved, names, timeout=60) == []
     resolvers = [[host, 53] for host in ["127.0.0.1", "127.0.0.11", *host_addresses(), METADATA, *WORLD]]

@@ -1,4 +1,4 @@
-"""Code that takes all it can get: it meets its own limits, is told of them rightly, and nobody else notices."""
+"""Code that uses all it can get: it meets its own limits, gets the right error, and disturbs no other session."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ MEMORY_BOMBS = {
 
 
 @pytest.mark.gate
-def test_a_session_has_room_for_some_processes_and_no_more(evil: Attacker) -> None:
+def test_a_session_has_a_limited_number_of_processes(evil: Attacker) -> None:
     assert evil.probe(probes.spawned, 20) == 20
     assert 20 < evil.probe(probes.spawned, 4 * PROCESSES) < PROCESSES
     assert evil.probe(probes.spawned, 20) == 20
@@ -94,8 +94,8 @@ def test_a_fork_bomb_ends_with_its_cell(evil: Attacker, vitals: Vitals, bomb: st
 
 
 @pytest.mark.parametrize("bomb", cases(MEMORY_BOMBS, gate="many small pieces"))
-def test_a_kernel_that_outgrows_its_memory_is_ended_and_that_is_told(evil: Attacker, vitals: Vitals, bomb: str) -> None:
-    evil.text("kept = b'x' * (64 << 20); print(len(kept))")  # below the limit there is memory
+def test_a_kernel_that_outgrows_its_memory_is_ended_and_reported(evil: Attacker, vitals: Vitals, bomb: str) -> None:
+    evil.text("kept = b'x' * (64 << 20); print(len(kept))")  # below the limit memory is available
     with vitals.neighbour.calling():
         ran = evil.run(bomb, timeout=60)
     assert (ran.status, ran.error_code, ran.state) == ("died", "SB006", "lost"), ran.result
@@ -111,7 +111,7 @@ def test_a_child_that_outgrows_the_memory_is_reported_rightly(evil: Attacker, vi
             "print(subprocess.run([sys.executable, '-c', code]).returncode)",
             timeout=60,
         )
-    if ran.status == "ok":  # the host's killer took only the child, of which its parent learns by the exit code
+    if ran.status == "ok":  # the host's killer ended only the child; its parent gets the exit code
         assert int(ran.text) != 0
         evil.still_works()
     else:
@@ -125,8 +125,8 @@ def test_another_session_of_the_tenant_keeps_its_variables(evil: Attacker, sibli
     assert sibling.text("print(x)") == "42\n"
 
 
-def test_full_scratch_space_is_no_end_of_the_session(evil: Attacker) -> None:
-    """All of it together stays below the memory limit, which it counts against."""
+def test_full_scratch_space_does_not_end_the_session(evil: Attacker) -> None:
+    """The scratch space counts against the memory limit; all of it together stays below."""
     fill = (
         "import os\n"
         "folders = ('/tmp', '/dev/shm', '/home/user', os.environ['HOME'])\n"
@@ -178,7 +178,7 @@ def test_spinning_processes_take_their_share_and_no_more(evil: Attacker, vitals:
 
 
 def processor_seconds(container: str) -> float:
-    """What the host has given to a container."""
+    """Return the processor seconds that the host has given to a container."""
     with contextlib.closing(docker.from_env()) as client:
         usage: dict[str, Any] = client.api.stats(container, stream=False, one_shot=True)["cpu_stats"]["cpu_usage"]
     return float(usage["total_usage"]) / 1e9
@@ -191,7 +191,7 @@ def test_descriptors_run_out_at_the_limit_and_come_back(evil: Attacker) -> None:
     evil.still_works()
 
 
-def test_code_that_keeps_all_descriptors_harms_itself_only(evil: Attacker, vitals: Vitals) -> None:
+def test_code_that_keeps_all_descriptors_harms_only_its_own_session(evil: Attacker, vitals: Vitals) -> None:
     keep = "import os\nkept = []\ntry:\n    while True: kept.append(os.open('/dev/null', 0))\nexcept OSError: pass"
     with vitals.neighbour.calling():
         evil.run(keep, timeout=5)

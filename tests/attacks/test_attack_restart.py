@@ -1,4 +1,4 @@
-"""A restart is a fresh start: nothing that code has left runs in the kernel's own start, and what it may keep stays."""
+"""A restart is a fresh start: no file left by code runs during the kernel's start, and the workspace is kept."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tests.attacks.cells import Attacker
 pytestmark = [pytest.mark.engine, pytest.mark.measured]
 
 POISON = "open('/workspace/poisoned-by', 'a').write(__name__ + '\\n')\nraise ImportError(__name__)\n"
-#: what was run: the workspace outlives the restart, so the marks are still there
+#: prints which poisoned modules ran: the workspace outlives the restart, and the marks in it too
 POISONED = "import os; print(os.path.exists('/workspace/poisoned-by') and open('/workspace/poisoned-by').read())"
-#: every module there is, and some that Python and Jupyter look for by themselves
+#: lists every existing module, and some that Python and Jupyter look for on their own
 NAMES = (
     "import os, sys\n"
     "names = {'sitecustomize', 'usercustomize', 'ipykernel_launcher', 'python_kernel', 'ipython_config',\n"
@@ -106,13 +106,13 @@ def test_a_process_does_not_outlive_the_restart(evil: Attacker) -> None:
 
 
 @pytest.mark.parametrize("name", ["mine", "files", "probe", "launcher", "utils"])
-def test_cells_import_what_lies_in_the_workspace(evil: Attacker, name: str) -> None:
+def test_cells_import_modules_from_the_workspace(evil: Attacker, name: str) -> None:
     evil.text(f"open('/workspace/{name}.py', 'w').write('answer = 42')")
     restart(evil)
     assert evil.text(f"import {name}; print({name}.answer, {name}.__file__)") == f"42 /home/user/{name}.py\n"
 
 
-def test_cells_import_from_wherever_they_have_gone(evil: Attacker) -> None:
+def test_cells_import_from_their_current_directory(evil: Attacker) -> None:
     evil.text(
         "import os\n"
         "os.makedirs('/workspace/deep/package'); os.chdir('/workspace/deep')\n"

@@ -1,4 +1,4 @@
-"""What hostile code finds in its sandbox: no privilege, no secret, no device, and only its own places to write to."""
+"""Hostile code finds no privilege, secret or device in its sandbox, and can write only to its own directories."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.gateways import KEYS
 
 pytestmark = [pytest.mark.engine, pytest.mark.measured]
 
-#: what gVisor gives to every sandbox; `fuse` and `tun` are its own, and of no use without privileges
+#: devices that gVisor gives to every sandbox; `fuse` and `tun` are its own, and of no use without privileges
 DEVICES = {"full", "fuse", "null", "ptmx", "random", "tty", "tun", "urandom", "zero"}
 CLOSED = ["/", "/usr", "/usr/bin", "/etc", "/var/tmp", "/var/log", "/opt", "/opt/kernel", "/root", "/home", "/run"]
 OPEN = ["/tmp", "/dev/shm", WORKSPACE, HOME]
@@ -28,7 +28,7 @@ DISK_MIB, SCRATCH_MIB = 16, 64
 
 
 def inspected(container: str) -> str:
-    """All that the engine tells of a container."""
+    """Return the engine's whole record of a container."""
     with closing(docker.from_env()) as client:
         return json.dumps(client.api.inspect_container(container))
 
@@ -44,7 +44,7 @@ def test_the_kernel_under_a_session_is_gvisor(evil: Attacker, own: Bench) -> Non
 
 
 @pytest.mark.gate
-def test_hostile_code_is_nobody_without_privileges(evil: Attacker, own: Bench) -> None:
+def test_hostile_code_runs_without_privileges(evil: Attacker, own: Bench) -> None:
     nobody = evil.probe(probes.identity)
     assert nobody["uids"] == nobody["gids"] == [UID]
     assert set(nobody["capabilities"].values()) == {0}
@@ -57,7 +57,7 @@ def test_hostile_code_is_nobody_without_privileges(evil: Attacker, own: Bench) -
 
 
 @pytest.mark.gate
-def test_what_only_an_administrator_may_do_is_refused(evil: Attacker, own: Bench) -> None:
+def test_system_calls_of_administrators_are_refused(evil: Attacker, own: Bench) -> None:
     assert evil.probe(probes.system_calls) == []
     allowed = own.probe(
         probes.system_calls,
@@ -76,8 +76,8 @@ def test_no_socket_that_sends_past_the_network_rules_can_be_opened(evil: Attacke
     assert set(own.probe(probes.raw_sockets, runtime="runc", user="0:0")) >= {"packet", "raw-icmp", "raw-tcp"}
 
 
-def test_a_user_namespace_gives_nothing_either(evil: Attacker) -> None:
-    """Where the sandbox gives one at all: its root is root of nothing."""
+def test_a_user_namespace_gives_no_privileges(evil: Attacker) -> None:
+    """Where the sandbox allows a user namespace at all, its root has no rights."""
     become_root = "import ctypes; print(ctypes.CDLL(None).unshare(0x10000000))"
     evil.text(f"import subprocess, sys; print(subprocess.run([sys.executable, '-c', {become_root!r}]).returncode)")
     assert evil.probe(probes.system_calls) == []
@@ -104,13 +104,13 @@ def test_there_are_only_the_standard_devices_and_no_engine_socket(evil: Attacker
     assert {kind for kind, _ in engine} > {"character"}
 
 
-def test_the_devices_that_are_there_open_nothing(evil: Attacker, own: Bench) -> None:
+def test_the_devices_of_the_sandbox_make_no_tunnel_and_no_file_system(evil: Attacker, own: Bench) -> None:
     assert evil.probe(probes.tunnels) == []
     assert own.probe(probes.tunnels, user="0:0", cap_add=["NET_ADMIN", "SYS_ADMIN"]) != []
 
 
-def test_a_device_node_of_ones_own_making_opens_no_device_of_the_host(evil: Attacker) -> None:
-    """gVisor lets anybody make nodes in a tmpfs; behind them are only its own devices, as the last one shows."""
+def test_a_self_made_device_node_opens_no_device_of_the_host(evil: Attacker) -> None:
+    """gVisor lets every user make nodes in a tmpfs; they open only its own devices, as the last number shows."""
     memory = [["c", 1, minor] for minor in (1, 2, 4, 11)]
     consoles = [["c", 4, 0], ["c", 4, 64], ["c", 5, 1]]
     others = [["c", 10, 203], ["c", 10, 232], ["c", 10, 237], ["c", 195, 0], ["c", 226, 0], ["c", 511, 0]]
@@ -140,7 +140,7 @@ def test_no_program_of_the_image_gives_its_owners_rights(own: Bench) -> None:
 
 
 @pytest.mark.gate
-def test_only_its_own_places_can_be_written_to(evil: Attacker, own: Bench) -> None:
+def test_only_the_sandboxs_own_directories_are_writable(evil: Attacker, own: Bench) -> None:
     closed = [*CLOSED, evil.text(SITE_PACKAGES).strip()]
     assert evil.probe(probes.writable, [*closed, *OPEN]) == OPEN
     programs = ["/opt/kernel/launcher.py", "/opt/venv/bin/python", "/etc/passwd", "/etc/hosts", "/etc/resolv.conf"]
@@ -149,7 +149,7 @@ def test_only_its_own_places_can_be_written_to(evil: Attacker, own: Bench) -> No
 
 
 @pytest.mark.parametrize(("folder", "size"), [(WORKSPACE, DISK_MIB), ("/tmp", SCRATCH_MIB), ("/dev/shm", 16)])
-def test_a_full_folder_is_an_error_and_no_more(evil: Attacker, folder: str, size: int) -> None:
+def test_a_full_folder_causes_only_an_error(evil: Attacker, folder: str, size: int) -> None:
     assert evil.probe(probes.filled, folder, size // 2) == [size // 2, None]
     written, error = evil.probe(probes.filled, folder)
     assert error == "ENOSPC" or (folder == WORKSPACE and error == "short")
@@ -171,13 +171,13 @@ def test_a_workspace_that_stays_full_leaves_the_session_usable(evil: Attacker) -
 @pytest.mark.gate
 def test_nothing_of_the_gateway_is_in_the_sandbox(evil: Attacker) -> None:
     there = Path(f"/proc/{evil.gateway.process.pid}/environ").read_text()
-    assert CANARY in there  # planted, and searched for with the same words
+    assert CANARY in there  # the canary is planted, and the search uses the same words
     secrets = [CANARY, *KEYS.values(), str(evil.gateway.state_dir), evil.gateway.instance]
     seen = evil.probe(probes.surroundings)
     assert [secret for secret in secrets if secret in seen] == []
-    assert "connection.json" in seen  # arguments were looked at
+    assert "connection.json" in seen  # arguments were searched
     assert "KERNEL_GATEWAY" not in seen
-    assert f"HOME={HOME}" in seen  # and environments
+    assert f"HOME={HOME}" in seen  # environments were searched, too
 
 
 @pytest.mark.gate
@@ -188,7 +188,7 @@ def test_the_environment_is_an_allow_list(evil: Attacker) -> None:
     assert names - set_by_ipykernel - {"PYDEVD_USE_FRAME_EVAL"} == set_by_us
 
 
-def test_the_kernels_keys_stand_nowhere_outside_its_sandbox(evil: Attacker) -> None:
+def test_outside_its_sandbox_a_kernels_keys_are_only_in_the_ledger(evil: Attacker) -> None:
     connection = json.loads(evil.text(f"print(open('{HOME}/.connection.json').read())"))
     used = evil.text("print(get_ipython().kernel.session.key.decode())").strip()
     assert connection["key"] == used
@@ -196,7 +196,7 @@ def test_the_kernels_keys_stand_nowhere_outside_its_sandbox(evil: Attacker) -> N
     container = evil.container["Id"]
     with_engine = inspected(container)
     files = [file for file in evil.gateway.state_dir.iterdir() if file.is_file()]
-    # In one place they must be for a gateway that comes after this one, which only its user can read.
+    # The next gateway needs them: they are in the ledger, which only the gateway's user can read.
     ledger = [file for file in files if file.name.startswith("ledger.db")]
     assert all(any(secret.encode() in file.read_bytes() for file in ledger) for secret in secrets)
     assert [file for file in ledger if file.stat().st_mode & 0o077] == []
@@ -207,18 +207,18 @@ def test_the_kernels_keys_stand_nowhere_outside_its_sandbox(evil: Attacker) -> N
         *(path.read_bytes().decode(errors="replace") for path in Path("/proc").glob("[0-9]*/cmdline")),
     ]
     assert [secret for secret in secrets if any(secret in place for place in elsewhere)] == []
-    assert container in with_engine  # the record was read
-    assert evil.session in elsewhere[1]  # and the log
+    assert container in with_engine  # the record was searched
+    assert evil.session in elsewhere[1]  # the log was searched, too
 
 
-def test_every_kernel_and_every_restart_has_keys_of_its_own(evil: Attacker) -> None:
+def test_every_kernel_and_every_restart_has_its_own_keys(evil: Attacker) -> None:
     show = "print(get_ipython().kernel.session.key.decode())"
     before = evil.text(show)
     assert evil.gateway.call("POST", f"/v1/sessions/{evil.session}/restart").status_code == 200
     assert evil.text(show) not in {before, evil.gateway.text("neighbour", show, tenant="bob")}
 
 
-def test_what_a_kernel_writes_past_its_channels_fills_no_log(evil: Attacker) -> None:
+def test_output_outside_the_channels_fills_no_log(evil: Attacker) -> None:
     record = json.loads(inspected(evil.container["Id"]))
     assert record["HostConfig"]["LogConfig"] == {"Type": "none", "Config": {}}
     assert record["LogPath"] == ""

@@ -1,6 +1,6 @@
-"""What must hold for a gateway whatever its kernels do: checked after every attack.
+"""Conditions that a gateway must meet in spite of its kernels; they are checked after every attack.
 
-Bounds on seconds, memory and descriptors are for tests outside the gate: what they say depends on the machine.
+Bounds on seconds, memory and descriptors are for tests outside the gate, because they depend on the machine.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ from tests.figures import FIGURES, hold
 from tests.gateways import Gateway, text_of
 
 MIB = 1024**2
-#: bytes that a cell prints as a control of what output costs the gateway: nearly as many as it keeps
+#: bytes that a cell prints as a control of the gateway's memory for output: nearly as many as the gateway keeps
 PRINTED = 8 * MIB
-#: what is expected of an attack, as a multiple of what such a cell takes of memory: what stays, and at its peak
+#: expected memory of an attack, as a multiple of such a cell's memory: memory that stays, and the peak
 KEPT = 1.0
 PEAK = 2.0
-#: descriptors of each kind beyond those at rest, for what is under way: a leak adds up over the tests. The engine's
-#: client keeps up to 25 connections, which are sockets of the file system.
+#: descriptors of each kind allowed beyond those at rest, for work in progress: a leak adds up over the tests. The
+#: engine's client keeps up to 25 connections, which are sockets of the file system.
 DESCRIPTORS_MORE = {"file": 2, "event": 12, "network": 12, "other": 32}
-#: seconds in which memory that is no longer needed is given back
+#: seconds in which the gateway gives back memory that it no longer needs
 FREED = 10.0
-#: seconds to come to rest
+#: seconds until the gateway is at rest
 QUIESCE = 60.0
-#: seconds without a new kernel after which none comes
+#: seconds without a new kernel after which no further one is expected
 SETTLED = 2.0
 #: bytes that one attack may make the gateway log
 LOGGED_MAX = 256 * 1024
-#: calls of the neighbour at rest; the slowest is the control of those while an attack runs and after it
+#: calls of the neighbour at rest; the slowest is the control of its calls during and after an attack
 CALLS = 20
-#: how many times as long it is expected to wait: while an attack takes a processor, and after that
+#: expected wait of the neighbour, as a multiple of this control: while an attack uses a processor, and after it
 UNDER_ATTACK = 12.0
 AFTER_ATTACK = 4.0
-#: and an attacker, to be told that its kernel is no more
+#: expected wait of an attacker for the report of its kernel's death, as a multiple of the same control
 AT_ONCE = 10.0
 #: seconds between two calls of the neighbour
 BEAT = 0.2
 
 
 class Neighbour:
-    """Another tenant's session, which must notice nothing."""
+    """Another tenant's session, which an attack must not disturb."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
@@ -58,11 +58,11 @@ class Neighbour:
 
     @functools.cached_property
     def usual(self) -> float:
-        """Seconds until it is answered at rest."""
+        """Seconds until the neighbour gets its answer at rest."""
         return max(self.ask() for _ in range(CALLS))
 
     def ask(self) -> float:
-        """Seconds until its cell was answered, and answered rightly."""
+        """Run a cell, check its answer, and return the seconds that the answer took."""
         began = time.monotonic()
         reply = self._gateway.execute("neighbour", "print(n + 1 + 1)", tenant="bob", timeout=10)
         assert (reply["status"], reply["state"], text_of(reply)) == ("ok", "preserved", "42\n"), reply
@@ -70,13 +70,13 @@ class Neighbour:
 
     @contextlib.contextmanager
     def calling(self) -> Iterator[None]:
-        """Let it call all the time, and hold how long it waits."""
+        """Let the neighbour call all the time, and hold its longest wait against the control."""
         with all_the_time(self.ask, BEAT) as latencies:
             yield
-        hold("a neighbour's answer while something goes on", max(latencies), lambda: UNDER_ATTACK * self.usual)
+        hold("a neighbour's answer during an attack or a fault", max(latencies), lambda: UNDER_ATTACK * self.usual)
 
     def prints(self, size: int) -> None:
-        """Let it print as an honest cell may."""
+        """Let the neighbour print as much as an honest cell may."""
         reply = self._gateway.execute("neighbour", f"print('x' * {size})", tenant="bob", timeout=60)
         assert reply["status"] == "ok", reply
 
@@ -87,12 +87,12 @@ class Vitals:
 
     gateway: Gateway
     neighbour: Neighbour
-    #: containers at rest: the neighbour's and the warm ones
+    #: containers at rest: the neighbour's and those of warm kernels
     containers: int
     memory: int = field(init=False)
     descriptors: Counter[str] = field(init=False)
     log_size: int = field(init=False)
-    #: bytes of memory that the gateway takes while an honest cell prints much, before any attack; 0 if nothing is held
+    #: bytes of memory that the gateway needs while an honest cell prints much, before any attack; 0 if not measured
     printing: int = 0
 
     def __post_init__(self) -> None:
@@ -107,34 +107,34 @@ class Vitals:
 
     @functools.cached_property
     def late(self) -> float:
-        """Seconds after its deadline until the end of a cell is told that ignores interrupts."""
+        """Seconds between the deadline of a cell that ignores interrupts and the report of its end."""
         control = Attacker(self.gateway, "control")
         late = control.lateness()
         control.end()
         return late
 
     def check(self) -> None:
-        """Fail unless the gateway is as well as it was."""
+        """Fail unless the gateway is in the same condition as before."""
         assert self.gateway.process.poll() is None, "the gateway has ended"
         latency = self.neighbour.ask()
         wait_until(lambda: len(self.gateway.containers()) <= self.containers, self.gateway.containers)
         news = self._news()
         assert faults(news) == []
-        hold("a neighbour's answer after it", latency, lambda: AFTER_ATTACK * self.neighbour.usual)
+        hold("a neighbour's answer after an attack or a fault", latency, lambda: AFTER_ATTACK * self.neighbour.usual)
         if FIGURES.alone:
             hold("memory that the gateway keeps", self._kept(), KEPT * self.printing, "MiB")
             wait_until(lambda: self._too_many() == {}, lambda: (self._too_many(), self.descriptors))
             assert len(news) < LOGGED_MAX
 
     def _kept(self) -> int:
-        """Bytes more than at rest, once what is about to be freed is freed."""
+        """Return the bytes more than at rest, after the gateway had time to free memory."""
         deadline = time.monotonic() + FREED
         while self.gateway.memory() - self.memory > KEPT * self.printing and time.monotonic() < deadline:
             time.sleep(0.1)
         return self.gateway.memory() - self.memory
 
     def _settled(self) -> Counter[str]:
-        """What is open at rest: a container is there before its kernel is connected."""
+        """Return the open descriptors at rest: a container exists before its kernel is connected."""
         before = descriptors(self.gateway.process.pid)
         for _ in range(int(QUIESCE / SETTLED)):
             time.sleep(SETTLED)
@@ -149,7 +149,7 @@ class Vitals:
         return {kind: now[kind] for kind, more in DESCRIPTORS_MORE.items() if now[kind] > self.descriptors[kind] + more}
 
     def _news(self) -> str:
-        """What was logged since the last check."""
+        """Return the log lines since the last check."""
         with self.gateway.log.open("rb") as file:
             file.seek(self.log_size)
             news = file.read()
@@ -158,14 +158,14 @@ class Vitals:
 
     @contextlib.contextmanager
     def bounded(self, times: float = 1.0) -> Iterator[None]:
-        """Hold the gateway's memory meanwhile against what printing costs it."""
+        """Hold the gateway's peak of memory against its memory for printing."""
         with self.gateway.growth() as growth:
             yield
         hold("the gateway's memory at its peak", growth.bytes, times * PEAK * self.printing, "MiB")
 
 
 def descriptors(pid: int) -> Counter[str]:
-    """What a process has open, by kind."""
+    """Count the open descriptors of a process by kind."""
     tables = [Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:] for name in ("tcp", "tcp6", "udp")]
     network = {f"socket:[{line.split()[9]}]" for table in tables for line in table}
     kinds: Counter[str] = Counter()
@@ -183,10 +183,10 @@ def _kind(target: str, network: set[str]) -> str:
 
 @contextlib.contextmanager
 def all_the_time(ask: Callable[[], float], beat: float) -> Iterator[list[float]]:
-    """Call something from another thread, twice at least; the list fills with what it answers.
+    """Call a function from another thread, twice at least; the list fills with its results.
 
     Args:
-        ask: asks, and says how many seconds the answer took; what it raises fails the test.
+        ask: function that asks, and returns the seconds that the answer took; its errors fail the test.
         beat: seconds between an answer and the next call.
     """
     answers: list[float] = []
@@ -198,7 +198,7 @@ def all_the_time(ask: Callable[[], float], beat: float) -> Iterator[list[float]]
             answers.extend([ask(), ask()])
             while not over.wait(beat):
                 answers.append(ask())
-        except BaseException as error:  # noqa: BLE001 - told to the test below
+        except BaseException as error:  # noqa: BLE001 - reported to the test below
             failures.append(error)
 
     caller = threading.Thread(target=call, name="all the time")
@@ -212,7 +212,7 @@ def all_the_time(ask: Callable[[], float], beat: float) -> Iterator[list[float]]
 
 
 def faults(log: str) -> list[str]:
-    """The lines of a log that tell of a defect."""
+    """Return the lines of a log that report a defect."""
     return [line for line in log.splitlines() if _tells_of_a_fault(line)]
 
 
@@ -223,14 +223,14 @@ def _tells_of_a_fault(line: str) -> bool:
     try:
         record = json.loads(line)
     except ValueError:
-        return True  # every line is a record: what else is written came from the interpreter itself
+        return True  # every line of the gateway is a record: other lines are written by the interpreter
     return "exception" in record or record.get("level") in {"error", "critical"}
 
 
 def wait_until(
     condition: Callable[[], bool], seen: Callable[[], Any] = lambda: "nothing", seconds: float = QUIESCE
 ) -> None:
-    """Wait for something that must come to hold; `seen` says what is there instead."""
+    """Wait until a condition holds; `seen` describes the present state for the failure message."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {seen()}"

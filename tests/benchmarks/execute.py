@@ -1,6 +1,6 @@
-"""What a cell costs by every way: beside raw clients on a stock ipykernel and on our kernel, and another gateway.
+"""Measures a cell over every way to a kernel, beside raw clients (stock ipykernel, our kernel) and another gateway.
 
-One machine, one run, all ways in turn on kernels of their own: read the ratios, not the milliseconds. Run by
+One machine, one run, all ways in turn on separate kernels: read the ratios, not the milliseconds. Run by
 `make bench`, or
 
     .venv/bin/python tests/benchmarks/execute.py [--isolation process|runc|runsc ...] [--rounds N] [--write]
@@ -33,7 +33,7 @@ from sessions.backends.base import Backend, Launch
 from sessions.backends.docker import DockerBackend, DockerSettings
 from sessions.backends.process import ProcessBackend
 from sessions.errors import SessionClosed
-from sessions.kernel import Kernel
+from sessions.kernels.kernel import Kernel
 from tests.attacks.bench import forget_network
 from tests.benchmarks.figures import engine, machine, percentile, say, versions
 from tests.benchmarks.peer import KERNEL, STOCK_KERNEL, peer
@@ -64,12 +64,12 @@ ROOT = Path(__file__).parents[2]
 NETWORK = f"kernel-gateway-execute-{os.getpid()}"
 ISOLATIONS = ("process", "runc", "runsc")
 OURS = Launch(KERNELSPECS.find("python"))
-#: a kernel as everybody else starts it
+#: a stock kernel, started in the usual way
 STOCK = replace(
     OURS, kernelspec=replace(OURS.kernelspec, argv=("{python}", "-m", "ipykernel_launcher", "-f", "{connection_file}"))
 )
 ON_STOCK, ON_OURS = "raw client, stock ipykernel", "raw client, our kernel"
-#: the measurements: what is run, and the bytes it shows
+#: the measurements: the code, and the bytes that it shows
 RUNS = {
     "cell": (CODE, 0),
     "rested": (CODE, 0),
@@ -77,9 +77,9 @@ RUNS = {
     "text": (MUCH_TEXT, BYTES),
     "picture": (PICTURE, PICTURE_BYTES),
 }
-#: every how many rounds the large ones run
+#: number of rounds between two runs of the large ones
 LARGE_EVERY = 3
-#: seconds in which nobody does anything, before a cell as an agent runs it
+#: idle seconds before a cell, as between the cells of an agent
 REST = 1.0
 
 Seconds = dict[str, dict[str, list[float]]]
@@ -87,9 +87,9 @@ Seconds = dict[str, dict[str, list[float]]]
 
 @contextlib.asynccontextmanager
 async def raw_client(backend: Backend, launch: Launch) -> AsyncIterator[Client]:
-    """jupyter_client's own client on a kernel of its own."""
+    """A client of jupyter_client on a separate kernel."""
     kernel = await Kernel.start(backend, launch)
-    kernel.connection.close()  # or there would be two readers
+    kernel.connection.close()  # else the kernel would have two readers
     client = AsyncKernelClient()
     info: Any = kernel.handle.connection_info.file()
     client.load_connection_info(info)
@@ -105,7 +105,7 @@ async def raw_client(backend: Backend, launch: Launch) -> AsyncIterator[Client]:
 
 @contextlib.asynccontextmanager
 async def backend_of(isolation: str) -> AsyncIterator[Backend]:
-    """Where raw clients have their kernels: under the same isolation as the gateway's."""
+    """The backend of the raw clients' kernels, with the same isolation as the gateway's kernels."""
     if isolation == "process":
         backend: Backend = ProcessBackend()
     else:
@@ -133,7 +133,7 @@ async def ways_of(isolation: str) -> AsyncIterator[dict[str, Client]]:
         ways["HTTP"] = HttpClient(serving, "http")
         ways["WebSocket"] = await StreamClient.connect(serving, "stream")
         ways["Jupyter's channels"] = await Server(serving.url, serving.process.pid, "python3").connect(V1)
-        if isolation == "process":  # it has no sandbox
+        if isolation == "process":  # jupyter_kernel_gateway has no sandbox
             for name, nodelay in (("jupyter_kernel_gateway", False), ("the same with TCP_NODELAY", True)):
                 url, pid = stack.enter_context(peer(nodelay=nodelay))
                 ways[f"{name}, stock ipykernel"] = await Server(url, pid, STOCK_KERNEL, attempts=3).connect(V1)
@@ -142,7 +142,7 @@ async def ways_of(isolation: str) -> AsyncIterator[dict[str, Client]]:
 
 
 async def run(way: str, client: Client, what: str, seconds: Seconds) -> None:
-    """One run, timed; all it shows must arrive."""
+    """Time one run, whose whole output must arrive."""
     code, bytes_shown = RUNS[what]
     begun = time.perf_counter()
     found = await client.run(code)
@@ -151,7 +151,7 @@ async def run(way: str, client: Client, what: str, seconds: Seconds) -> None:
 
 
 async def measure(isolation: str, rounds: int) -> Seconds:
-    """Seconds by way and measurement; the ways take turns."""
+    """Return the seconds by way and measurement; the ways take turns."""
     seconds: Seconds = defaultdict(lambda: defaultdict(list))
     say(f"{isolation}: starting kernels and gateways")
     async with ways_of(isolation) as ways:
@@ -175,7 +175,7 @@ async def measure(isolation: str, rounds: int) -> Seconds:
 
 
 def row(isolation: str, way: str, seconds: Seconds) -> str:
-    """One line of the table."""
+    """Return one line of the table."""
     cell = seconds[way]["cell"]
     p50 = median(cell)
     figures = [f"{p50 * 1e3:.2f}", f"{percentile(cell, 0.99) * 1e3:.1f}"]
@@ -189,7 +189,7 @@ def row(isolation: str, way: str, seconds: Seconds) -> str:
 
 
 def table(found: dict[str, Seconds], rounds: int) -> str:
-    """Everything, as Markdown."""
+    """Return all figures as Markdown."""
     titles = (
         f"`{CODE}` p50, ms|p99, ms|p50 to raw, stock|to raw, ours|after {REST:.0f} s of rest, ms"
         f"|{LINES:,} lines, ms|10 MB of text|5 MB picture"
@@ -207,7 +207,7 @@ def table(found: dict[str, Seconds], rounds: int) -> str:
 
 
 def write(text: str) -> None:
-    """Put the table where the README shows it."""
+    """Write the table into the README."""
     readme = ROOT / "README.md"
     old = readme.read_text()
     new = re.sub(r"(<!-- bench -->\n).*?(<!-- /bench -->)", rf"\g<1>\n{text}\n\n\g<2>", old, flags=re.DOTALL)
@@ -216,7 +216,7 @@ def write(text: str) -> None:
 
 
 def main() -> None:
-    """Run and print."""
+    """Run the benchmark and print its table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--isolation", action="append", choices=ISOLATIONS, help="by default all, one after the other")
     parser.add_argument("--rounds", type=int, default=15)

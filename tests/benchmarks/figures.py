@@ -1,4 +1,4 @@
-"""What all benchmarks say, and of what."""
+"""Output, statistics and descriptions of the machine, for all benchmarks."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ import docker
 
 
 def say(text: str) -> None:
-    """Progress, apart from the result."""
+    """Print progress, apart from the result."""
     print(text, file=sys.stderr, flush=True)
 
 
 def percentile(seconds: list[float], share: float) -> float:
-    """The smallest value that `share` of all do not exceed."""
+    """Return the smallest value that a `share` of all values does not exceed."""
     ordered = sorted(seconds)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
 def spread(seconds: list[float]) -> str:
-    """Median, least and most."""
+    """Return the median, minimum and maximum as text."""
     return f"{median(seconds):.3f} s ({min(seconds):.3f}-{max(seconds):.3f})"
 
 
 def machine() -> str:
-    """What it runs on, in a line."""
+    """Describe the machine in one line."""
     model = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1024**3
     name = model[1] if model else platform.machine()
@@ -38,13 +38,13 @@ def machine() -> str:
 
 
 def versions(*packages: str) -> str:
-    """Of what takes part, in a line."""
+    """Return the versions of Python and some packages in one line."""
     known = [f"{name} {version(name)}" for name in packages]
     return ", ".join([f"Python {platform.python_version()}", *known])
 
 
 def engine() -> str:
-    """The engine's version."""
+    """Return the engine's version."""
     client = docker.from_env()
     try:
         return f"Docker {client.version()['Version']}"

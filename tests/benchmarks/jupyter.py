@@ -1,7 +1,7 @@
-"""What Jupyter's channels cost through the gateway, beside a raw client and beside `jupyter_kernel_gateway`.
+"""Measures Jupyter's channels through the gateway, beside a raw client and beside `jupyter_kernel_gateway`.
 
-All run the same kernel program; each way has kernels of its own, and all take turns: read the ratios, not the
-milliseconds. A cell has ended when its reply and its `idle` were seen. Run by `make bench`, or
+All ways run the same kernel program; each way has separate kernels, and all take turns: read the ratios, not the
+milliseconds. A cell has ended when its reply and its `idle` have arrived. Run by `make bench`, or
 
     .venv/bin/python tests/benchmarks/jupyter.py [--isolation docker|process] [--rounds N] [--nodelay]
 """
@@ -46,9 +46,9 @@ from tests.benchmarks.ways import (
 from tests.gateways import gateway
 
 KERNELS = 20
-#: cells that each of them runs in a round
+#: cells that each kernel runs in a round
 CELLS = 10
-#: every how many rounds they all run
+#: number of rounds between two runs on all kernels
 CROWD_EVERY = 3
 
 
@@ -57,17 +57,17 @@ CROWD_EVERY = 3
 
 @dataclass
 class Way:
-    """One way to kernels, and what was measured of it."""
+    """One way to kernels, and its measurements."""
 
-    #: each of a kernel of its own
+    #: one client for each kernel
     clients: list[Client]
     #: seconds of processor time that the gateway has used
     cpu: Callable[[], float] | None = None
-    #: by measurement
+    #: seconds by measurement
     seconds: dict[str, list[float]] = field(default_factory=dict)
 
     async def cells(self) -> None:
-        """Small ones, one by one."""
+        """Run small cells, one by one."""
         before = self.cpu() if self.cpu else 0.0
         for _ in range(PER_ROUND):
             await self._time("cell", self.clients[0].run(CODE), 0)
@@ -75,16 +75,16 @@ class Way:
             self._note("cpu", (self.cpu() - before) / PER_ROUND)
 
     async def outputs(self) -> None:
-        """Large ones."""
+        """Run cells with large outputs."""
         await self._time("lines", self.clients[0].run(MANY_LINES), LINES_BYTES)
         await self._time("bytes", self.clients[0].run(MUCH_TEXT), BYTES)
 
     async def crowd(self) -> None:
-        """Small ones on many kernels at once."""
+        """Run small cells on many kernels at once."""
         await self._time("crowd", self._on_all(CELLS), 0)
 
     async def warm_up(self) -> None:
-        """Run what nobody measures."""
+        """Run cells that are not measured."""
         await self._on_all(WARM_UP)
         assert await self.clients[0].run(MANY_LINES) == LINES_BYTES
 
@@ -106,7 +106,7 @@ class Way:
 
 @contextlib.asynccontextmanager
 async def raw_way() -> AsyncIterator[Way]:
-    """Kernels that we start ourselves, and no gateway."""
+    """Kernels started by the benchmark, without a gateway."""
     async with contextlib.AsyncExitStack() as stack:
         specs = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kgw-raw-")))
         write_kernelspecs(specs)
@@ -129,7 +129,7 @@ async def _raw_client(specs: Path) -> AsyncIterator[Client]:
 
 
 async def way_over(server: Server, framing: str | None) -> Way:
-    """A gateway's kernels, in one framing."""
+    """Connect to kernels of a gateway, in one framing."""
     return Way(await asyncio.gather(*(server.connect(framing) for _ in range(KERNELS))), server.cpu)
 
 
@@ -137,7 +137,7 @@ async def way_over(server: Server, framing: str | None) -> Way:
 
 
 async def measure(ours: Server, other: Server, rounds: int) -> dict[str, Way]:
-    """All ways in turn."""
+    """Measure all ways in turn."""
     async with raw_way() as raw:
         say("kernels without a gateway run")
         ways = {"raw": raw}
@@ -159,7 +159,7 @@ async def measure(ours: Server, other: Server, rounds: int) -> dict[str, Way]:
         return ways
 
 
-#: title, measurement, what is made of its seconds, factor of the unit
+#: title, measurement, function of its seconds, factor of the unit
 ROWS: tuple[tuple[str, str, Callable[[list[float]], float], float], ...] = (
     (f"`{CODE}` p50, ms", "cell", median, 1e3),
     (f"`{CODE}` p99, ms", "cell", lambda seconds: percentile(seconds, 0.99), 1e3),
@@ -171,7 +171,7 @@ ROWS: tuple[tuple[str, str, Callable[[list[float]], float], float], ...] = (
 
 
 def table(ways: dict[str, Way]) -> str:
-    """Every row: each way with its ratio to raw, and ours to the other gateway's of the same framing."""
+    """Return all rows: each way with its ratio to raw, and ours to the other gateway in the same framing."""
     columns = [*ways, "ours to JKG, v1", "ours to JKG, legacy"]
     lines = ["| | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
     for title, name, made, unit in ROWS:
@@ -183,12 +183,12 @@ def table(ways: dict[str, Way]) -> str:
 
 
 def to_raw(way: str, found: dict[str, float]) -> str:
-    """The ratio to the way without a gateway, if it was measured there."""
+    """Return the ratio to the way without a gateway, if that way was measured."""
     return f" ({found[way] / found['raw']:.2f})" if "raw" in found and way != "raw" else ""
 
 
 def main() -> None:
-    """Run and print."""
+    """Run the benchmark and print its table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--isolation", default="process")
     parser.add_argument("--rounds", type=int, default=15)

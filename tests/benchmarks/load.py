@@ -1,7 +1,7 @@
-"""A hundred live sessions on one machine: does any fail, does one see another, and what does an execution cost then.
+"""A hundred live sessions on one machine: checks for failures and cross-talk, and measures an execution.
 
-Every session runs cells that count on what it ran before and say a word that only it knows; one session in a hundred
-is hostile. Then sessions come and go, and what the gateway holds must stay as it is. Run by hand:
+Every session runs cells that depend on its earlier cells and print a word that only this session has. One session in a
+hundred is hostile. Then sessions are made and deleted, and the gateway's resources must not grow. Run by hand:
 
     .venv/bin/python tests/benchmarks/load.py [--sessions N] [--executes N] [--churn N] [--isolation docker|process]
 """
@@ -29,13 +29,13 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from tests.benchmarks.figures import percentile, say
 from tests.gateways import KEYS, Gateway, gateway, text_of
 
-#: clients at a time: what two processors take without waiting in line
+#: parallel clients: as many as two processors serve without a queue
 CLIENTS = 4
-#: sessions made at a time
+#: sessions made in parallel
 MAKERS = 4
 TENANTS = list(KEYS)
 MIB = 1024**2
-#: what the hostile do, in turns; each ends in its own session
+#: cells of the hostile sessions, in turn; each harms only its own session
 HOSTILE = (
     "while True: pass",
     "x = []\nwhile True: x.append(bytearray(1 << 23))",
@@ -43,15 +43,15 @@ HOSTILE = (
     "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass",
     "while True: print('x' * 10_000)",
 )
-#: seconds for a cell, and for a hostile one
+#: timeouts in seconds for a cell, and for a hostile one
 PATIENT, SHORT = 120.0, 2.0
-#: seconds between two looks while sessions come and go
+#: seconds before each measurement of resources while sessions are made and deleted
 LOOK = 5.0
 
 
 @dataclass
 class Live:
-    """One session and what it must remember."""
+    """One session, and the state that it must keep."""
 
     number: int
     word: str = field(default_factory=lambda: secrets.token_hex(8))
@@ -78,7 +78,7 @@ class Caller:
         self._http = requests.Session()
 
     def execute(self, live: Live, code: str, seconds: float = PATIENT) -> dict[str, Any]:
-        """A cell's reply."""
+        """Run a cell and return its reply."""
         response = self._http.post(
             f"{self._serving.url}/v1/sessions/{live.name}/execute",
             json={"code": code, "timeout": seconds},
@@ -90,14 +90,14 @@ class Caller:
         return reply
 
     def begin(self, live: Live) -> float:
-        """Make a session, and give it its word."""
+        """Make a session and set its word; return the seconds."""
         began = time.perf_counter()
         reply = self.execute(live, f"n = 0; word = {live.word!r}")
         assert (reply["status"], reply["state"]) == ("ok", "preserved"), reply
         return time.perf_counter() - began
 
     def step(self, live: Live) -> float:
-        """A cell that proves that the session is itself, and that nothing of it was lost."""
+        """Run a cell that proves the session's identity and state; return the seconds."""
         began = time.perf_counter()
         reply = self.execute(live, "n += 1; print(n, word)")
         took = time.perf_counter() - began
@@ -106,7 +106,7 @@ class Caller:
         return took
 
     def attack(self, live: Live) -> float:
-        """A cell that must harm nobody else."""
+        """Run a cell that must not harm other sessions."""
         self.execute(live, HOSTILE[live.count % len(HOSTILE)], SHORT)
         live.count += 1
         return 0.0
@@ -118,7 +118,7 @@ class Caller:
 def for_each(
     serving: Gateway, work: Iterable[Live], what: Callable[[Caller, Live], float], clients: int
 ) -> list[float]:
-    """Seconds of each, by a few clients that take what is next."""
+    """Apply `what` to all sessions with a few parallel clients; return the seconds of each call."""
     waiting: queue.SimpleQueue[Live] = queue.SimpleQueue()
     for live in work:
         waiting.put(live)
@@ -141,7 +141,7 @@ def for_each(
 
 
 def load(serving: Gateway, sessions: int, executes: int) -> None:
-    """All sessions alive at once."""
+    """Measure cells while all sessions are alive."""
     every = [Live(number) for number in range(sessions)]
     peaceful = [live for live in every if not live.hostile]
     alone = Caller(serving)
@@ -188,7 +188,7 @@ def _attack(serving: Gateway, live: Live) -> None:
 
 
 def memory(serving: Gateway) -> float:
-    """Bytes that one container has, in the middle."""
+    """Return the median of the containers' memory in bytes."""
     found = []
     for container in serving.containers():
         for path in (
@@ -204,7 +204,7 @@ def memory(serving: Gateway) -> float:
 
 @dataclass(frozen=True)
 class Held:
-    """What the gateway holds while no session is there."""
+    """The gateway's resources while no session exists."""
 
     descriptors: int
     threads: int
@@ -223,7 +223,7 @@ class Held:
 
 
 def churn(serving: Gateway, sessions: int) -> None:
-    """Sessions come and go; what is held in the end is what was held when the first had gone."""
+    """Make and delete sessions; the resources at the end must be those after the first quarter."""
 
     def live_and_die(caller: Caller, live: Live) -> float:
         took = caller.begin(live)
@@ -251,7 +251,7 @@ def churn(serving: Gateway, sessions: int) -> None:
 
 
 def main() -> None:
-    """Run and print."""
+    """Run the benchmark and print its tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--isolation", default="docker")
     parser.add_argument("--sessions", type=int, default=100)

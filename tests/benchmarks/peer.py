@@ -1,4 +1,4 @@
-"""`jupyter_kernel_gateway`, to measure beside: in an environment of its own, because it imports by our name."""
+"""`jupyter_kernel_gateway` for comparison, in a separate environment, because its package has our name."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from tests.gateways import KEYS
 
 ROOT = Path(__file__).parents[2]
 VENV = ROOT / ".venv-peer"
-#: what both gateways stand on, in the same versions: the difference is theirs
+#: libraries that both gateways use in the same versions, so that differences come from the gateways
 SHARED = ("ipykernel", "jupyter_client", "pyzmq", "tornado")
-#: our kernel, and one as it is, by the names under which they are started
+#: names under which our kernel and a stock one are started
 KERNEL = "same"
 STOCK_KERNEL = "stock"
 START_TIMEOUT = 60.0
-#: it would leave out output beyond 1000 messages or 1 MB per second
+#: without the last option it would drop output beyond 1000 messages or 1 MB per second
 OPTIONS = ("--ip=127.0.0.1", "--port_retries=0", "--ZMQChannelsWebsocketConnection.limit_rate=False")
-#: its command; with TCP_NODELAY on its sockets, which it does not set by itself
+#: its command; and code that sets TCP_NODELAY on its sockets, which it does not set on its own
 COMMAND = "from kernel_gateway.gatewayapp import launch_instance; launch_instance()"
 NODELAY = """
 from tornado.iostream import IOStream
@@ -40,7 +40,7 @@ IOStream.set_nodelay = lambda self, wanted: set_nodelay(self, True)
 
 
 def install() -> None:
-    """Make its environment, unless it is there."""
+    """Make the environment, unless it exists."""
     wanted = ["jupyter_kernel_gateway>=3,<4", *(f"{name}=={version(name)}" for name in SHARED)]
     stamp = VENV / ".installed"
     if stamp.exists() and stamp.read_text() == "\n".join(wanted):
@@ -54,10 +54,10 @@ def install() -> None:
 
 
 def write_kernelspecs(directory: Path) -> None:
-    """Put our own kernel and a stock one, with our own interpreter, where `jupyter_client` finds them.
+    """Write kernelspecs of our kernel and a stock one, both with this interpreter, for `jupyter_client`.
 
     Args:
-        directory: a folder of kernelspecs.
+        directory: folder of kernelspecs.
     """
     spec = json.loads((KERNEL_IMAGE / "kernelspecs/python/kernel.json").read_text())
     places = {"python": sys.executable, "image": str(KERNEL_IMAGE), "connection_file": "{connection_file}"}
@@ -70,10 +70,10 @@ def write_kernelspecs(directory: Path) -> None:
 
 @contextlib.contextmanager
 def peer(*, nodelay: bool) -> Iterator[tuple[str, int]]:
-    """A running one, ended with its kernels afterwards.
+    """A running `jupyter_kernel_gateway`, ended with its kernels afterwards.
 
     Args:
-        nodelay: as it would be if it sent small frames at once.
+        nodelay: True to set TCP_NODELAY, so that it sends small frames at once.
 
     Yields:
         its URL, and its process id.
@@ -85,7 +85,7 @@ def peer(*, nodelay: bool) -> Iterator[tuple[str, int]]:
         keep = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}  # noqa: TID251 - a child's
         with Path(home, "log").open("wb") as log:
             process = subprocess.Popen(
-                # -P: in its own directory there is nothing to import, and in ours there would be ourselves
+                # -P: do not import from the current directory, where our own package could be
                 [VENV / "bin/python", "-P", "-c", (NODELAY if nodelay else "") + COMMAND, f"--port={port}", *OPTIONS],
                 env=keep | {"HOME": home, "JUPYTER_PATH": home, "KG_AUTH_TOKEN": KEYS["alice"]},
                 cwd=home,
@@ -97,7 +97,7 @@ def peer(*, nodelay: bool) -> Iterator[tuple[str, int]]:
             _until_it_answers(url, process, Path(home, "log"))
             yield url, process.pid
         finally:
-            process.terminate()  # it takes its kernels along
+            process.terminate()  # its kernels end with it
             try:
                 process.wait(60)
             except subprocess.TimeoutExpired:

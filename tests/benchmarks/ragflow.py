@@ -1,4 +1,4 @@
-"""What a program costs over `/run`, beside a cell in a session that is there and one in a session from the pool.
+"""Measures a program over `/run`, beside a cell in an existing session and one in a session from the pool.
 
 One gateway, one run, the ways take turns, and each finds a warm kernel: read the ratios and differences. Run by
 `make bench`, or
@@ -29,9 +29,9 @@ from tests.gateways import Gateway, gateway
 SESSION = "bench"
 PROGRAM = {"code_b64": base64.b64encode(f"def main(): return {CODE}".encode()).decode(), "arguments": {}}
 WAYS = ("execute, session there", "execute, session from the pool", "/run from the pool")
-#: what the others are compared with
+#: the way with which the others are compared
 BASE = WAYS[0]
-#: seconds in which a kernel that has been started comes to rest, and one that is thrown away is gone
+#: seconds until a started kernel is at rest, and a discarded one has ended
 REST = 1.0
 
 
@@ -42,7 +42,7 @@ class Client:
         self._connection = HTTPConnection(serving.url.removeprefix("http://"))
 
     def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """What comes back, parsed."""
+        """Send a request and return its parsed answer."""
         self._connection.request("POST", path, json.dumps(body), AUTHORIZATION)
         answer: dict[str, Any] = json.loads(self._connection.getresponse().read())
         return answer
@@ -59,7 +59,7 @@ class Client:
 
 
 def measure(serving: Gateway, rounds: int) -> dict[str, list[float]]:
-    """Seconds of each run, by way."""
+    """Return the seconds of each run, by way."""
     client = Client(serving)
     client.execute(SESSION)
     seconds: dict[str, list[float]] = {way: [] for way in WAYS}
@@ -70,7 +70,7 @@ def measure(serving: Gateway, rounds: int) -> dict[str, list[float]]:
             lambda name=fresh: client.execute(name),  # type: ignore[misc]
             client.run,
         )
-        # In no order: kernels are bound to processors in turn, and one way would always meet the same.
+        # In random order: kernels are bound to processors in turn, and one way would always get the same processor.
         for way, run in random.sample(list(zip(WAYS, runs, strict=True)), len(WAYS)):
             until_warm(serving)
             time.sleep(REST)
@@ -84,14 +84,14 @@ def measure(serving: Gateway, rounds: int) -> dict[str, list[float]]:
 
 
 def row(way: str, seconds: list[float], base: list[float]) -> str:
-    """One line of the table."""
+    """Return one line of the table."""
     p50, p99 = median(seconds), percentile(seconds, 0.99)
     more = (p50 - median(base)) * 1e3
     return f"| {way} | {p50 * 1e3:.1f} | {p99 * 1e3:.1f} | {p50 / median(base):.2f} | {more:+.1f} |"
 
 
 def main() -> None:
-    """Run and print."""
+    """Run the benchmark and print its table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--isolation", default="docker", choices=["docker", "process"])
     parser.add_argument("--image", default="kernel-gateway/python:latest")

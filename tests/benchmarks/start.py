@@ -1,4 +1,4 @@
-"""What the start of a session costs: from the pool, cold, and step by step; and what a session holds while it is idle.
+"""Measures the start of a session, from the pool, cold and step by step, and the memory of an idle session.
 
 One machine, one run: all ways take turns, so read the shares. Run by `make bench`, or
 
@@ -29,29 +29,30 @@ from sessions.backends.base import Backend, Launch
 from sessions.backends.docker import DockerBackend, DockerSettings
 from sessions.backends.process import ProcessBackend
 from sessions.errors import SessionClosed
-from sessions.kernel import Kernel
-from sessions.pool import Pool, Stock
-from sessions.readiness import Readiness
-from sessions.starts import Starts
+from sessions.kernels.kernel import Kernel
+from sessions.kernels.pool import Pool
+from sessions.kernels.readiness import Readiness
+from sessions.kernels.starts import Starts
+from sessions.kernels.warm import PoolSettings
 from tests.attacks.bench import forget_network
 from tests.benchmarks.figures import percentile, say
-from tests.fakes import KERNELSPECS, Seen, until
+from tests.fakes import KERNELSPECS, Listener, Seen, until
 
 NETWORK = f"kernel-gateway-start-{os.getpid()}"
 PLAIN = Launch(KERNELSPECS.find("python"))
 WITH_ENV = replace(PLAIN, env={"GREETING": "hello"}, cwd="data")
-#: seconds in which a kernel that has answered comes to rest
+#: seconds until a kernel is at rest after its answer
 REST = 2.0
-#: the engine's calls that a start is made of
+#: the engine's calls during a start, with their names in the table
 CALLS = {
     "create_container": "engine: create",
     "start": "engine: start, with gVisor's boot",
     "inspect_container": "engine: inspect",
 }
 ANSWER = "first answer"
-#: cold starts that come at once
+#: cold starts that are requested at once
 BURST = 8
-#: the kernel's own program, which notes when it comes where
+#: the kernel's program, which records the time of each step
 NOTED = """
 import time; notes = [("launcher, interpreter", time.time())]
 import sys; image, sys.argv = sys.argv[1], sys.argv[1:]
@@ -72,7 +73,7 @@ Table = dict[str, list[float]]
 
 
 async def printed(kernel: Kernel, code: str) -> str:
-    """What a cell prints."""
+    """Run a cell and return its text."""
     text, over = [], asyncio.Event()
 
     def note(message: Any) -> None:
@@ -81,7 +82,7 @@ async def printed(kernel: Kernel, code: str) -> str:
         elif message.content.get("execution_state") == "idle" and message.parent_id == asked:
             over.set()
 
-    kernel.connection.on_message = note
+    kernel.attach(Listener(note))
     content = {"code": code, "silent": False, "store_history": True, "allow_stdin": False}
     asked = kernel.connection.send("shell", "execute_request", content)
     await over.wait()
@@ -89,7 +90,7 @@ async def printed(kernel: Kernel, code: str) -> str:
 
 
 def note_calls(backend: DockerBackend, table: Table) -> None:
-    """Note from now on how long the engine's calls take."""
+    """Record the durations of the engine's calls from now on."""
     api: Any = backend._engine.api
     for name, step in CALLS.items():
         setattr(api, name, _noting(getattr(api, name), table[step]))
@@ -107,7 +108,7 @@ def _noting(call: Callable[..., Any], seconds: list[float]) -> Callable[..., Any
 
 
 async def cold(backend: Backend, table: Table) -> None:
-    """One cold start; what the engine's calls took of it is noted by themselves."""
+    """Measure one cold start; the engine's calls record their own durations."""
     begun = time.perf_counter()
     kernel = await Kernel.start(backend, PLAIN)
     table["cold start"].append(time.perf_counter() - begun)
@@ -116,7 +117,7 @@ async def cold(backend: Backend, table: Table) -> None:
 
 
 async def steps(backend: Backend, table: Table) -> None:
-    """One cold start of a kernel that notes its way; its clock is the host's."""
+    """Measure one cold start of a kernel that records its steps; its clock is the host's."""
     noted = replace(PLAIN.kernelspec, argv=("{python}", "-c", NOTED, "{image}", "-f", "{connection_file}"))
     begun = time.time()
     kernel = await Kernel.start(backend, replace(PLAIN, kernelspec=noted))
@@ -128,7 +129,7 @@ async def steps(backend: Backend, table: Table) -> None:
 
 
 async def warm(backend: Backend, pool: Pool, table: Table) -> None:
-    """Sessions that find a warm kernel, and what it then holds."""
+    """Measure sessions that get a warm kernel, and the memory of that kernel."""
     for name, launch in (("session from the pool", PLAIN), ("the same, with env and cwd", WITH_ENV)):
         await until(lambda: pool.depth() == 1, 60)
         await asyncio.sleep(REST)
@@ -148,7 +149,7 @@ async def warm(backend: Backend, pool: Pool, table: Table) -> None:
 
 
 def memory(container: str) -> float:
-    """MiB that the container's group is charged with, the page cache of its files included."""
+    """Return the MiB charged to the container's control group, including the page cache of its files."""
     for path in (
         f"/sys/fs/cgroup/memory/docker/{container}/memory.usage_in_bytes",
         f"/sys/fs/cgroup/system.slice/docker-{container}.scope/memory.current",
@@ -160,23 +161,23 @@ def memory(container: str) -> float:
 
 
 async def end(backend: Backend, kernel: Kernel) -> None:
-    """End it with all it had."""
+    """End a kernel and delete its workspace."""
     await kernel.kill(SessionClosed())
     await backend.delete_workspace(str(kernel.launch.workspace))
 
 
 async def burst(backend: Backend, count: int, at_once: int) -> float:
-    """Seconds until so many cold starts are through that came at once."""
+    """Return the seconds until `count` cold starts, requested at once, are finished."""
     starts = Starts(backend, await ready(backend), at_once, lambda *_seconds: None)
     begun = time.perf_counter()
-    kernels = await asyncio.gather(*(starts.kernel(PLAIN) for _ in range(count)))
+    kernels = await asyncio.gather(*(starts.start_kernel(PLAIN) for _ in range(count)))
     took = time.perf_counter() - begun
     await asyncio.gather(*(end(backend, kernel) for kernel in kernels))
     return took
 
 
 async def ready(backend: Backend) -> Readiness:
-    """Readiness of a backend that is."""
+    """Return the readiness of a backend, which must be ready."""
     readiness = Readiness(backend)
     await readiness.check()
     readiness.require()
@@ -184,20 +185,20 @@ async def ready(backend: Backend) -> Readiness:
 
 
 async def measure(backend: Backend, runs: int) -> tuple[Table, dict[int, float]]:
-    """Seconds of each way and step, run by run; and of a burst, by how many may start at a time."""
+    """Return the seconds of each way and step, run by run, and of a burst, by the number of parallel starts."""
     table: Table = defaultdict(list)
     readiness = await ready(backend)
     say("cold starts, and their steps")
-    await cold(backend, defaultdict(list))  # what only the first one costs
+    await cold(backend, defaultdict(list))  # not measured: the first start costs more
     if isinstance(backend, DockerBackend):
         note_calls(backend, table)
     for _ in range(runs):
         await cold(backend, table)
         await steps(backend, table)
-    table = defaultdict(list, {step: list(values) for step, values in table.items()})  # no engine's calls any more
+    table = defaultdict(list, {step: list(values) for step, values in table.items()})  # without later calls
     say("sessions from the pool")
     starts = Starts(backend, readiness, 2, lambda *_seconds: None)
-    pool = Pool(backend, starts, Stock(PLAIN.limits, 1, 1), time.monotonic, Seen())
+    pool = Pool(backend, starts, PoolSettings(PLAIN.limits, 1, 1), time.monotonic, Seen())
     pool.keep_warm(PLAIN.kernelspec)
     for _ in range(runs):
         await warm(backend, pool, table)
@@ -207,14 +208,14 @@ async def measure(backend: Backend, runs: int) -> tuple[Table, dict[int, float]]
 
 
 def row(step: str, values: list[float], whole: float) -> str:
-    """One line of the table."""
+    """Return one line of the table."""
     return (
         f"| {step} | {median(values) * 1e3:.0f} | {percentile(values, 0.99) * 1e3:.0f} | {median(values) / whole:.0%} |"
     )
 
 
 async def run(isolation: str, image: str, runs: int) -> None:
-    """Measure and print."""
+    """Measure one isolation and print its tables."""
     settings = DockerSettings("runsc", image, NETWORK, NETWORK)
     backend: Backend = DockerBackend(settings) if isolation == "docker" else ProcessBackend()
     try:
@@ -234,7 +235,7 @@ async def run(isolation: str, image: str, runs: int) -> None:
 
 
 def main() -> None:
-    """Run and print."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--isolation", default="docker", choices=["docker", "process"])
     parser.add_argument("--image", default="kernel-gateway/python:latest")

@@ -1,6 +1,6 @@
-"""The ways to run a cell that are compared: a raw client, and every door of a gateway.
+"""The compared ways to run a cell: a raw client, and every interface of a gateway.
 
-Each runs a cell to its end, and counts what it has shown, so that nothing that is lost counts as fast.
+Each client runs a cell to its end and counts the bytes that it shows, so that lost output is not taken for speed.
 """
 
 from __future__ import annotations
@@ -34,39 +34,39 @@ TOKEN = {"Authorization": f"token {KEYS['alice']}"}
 V1 = "v1.kernel.websocket.jupyter.org"
 LEGACY = None
 FRAME_MAX = 64 * 1024**2
-#: seconds for any one message
+#: seconds to wait for one message
 TIMEOUT = 60.0
-#: seconds for a try that may be repeated; clients that wait meanwhile answer no ping, and are left after 40
+#: seconds for an attempt that may be repeated; waiting clients answer no ping, and are disconnected after 40
 TRY = 15.0
 CODE = "1+1"
-#: cells that each way runs in its turn, and before anything is measured
+#: cells that each way runs in its turn, and before the measurement
 PER_ROUND = 20
 WARM_UP = 20
 LINES = 10_000
 BYTES = 10_000_000
 MANY_LINES = f"for number in range({LINES}): print(number)"
-#: what it prints, in bytes
+#: bytes that `MANY_LINES` prints
 LINES_BYTES = sum(len(str(number)) + 1 for number in range(LINES))
 MUCH_TEXT = f"print('0123456789' * {BYTES // 10}, end='')"
-#: of a picture of 5 MB, as it is sent
+#: bytes of a picture of 5 MB in base64, as it is sent
 PICTURE_BYTES = 5_000_000 // 3 * 4
 PICTURE_MADE = f"from IPython.display import display; picture = 'iVBORw0K' * {PICTURE_BYTES // 8}"
 PICTURE = "display({'image/png': picture}, raw=True)"
 
 
 class Client(Protocol):
-    """Somebody who runs cells on one kernel."""
+    """A client that runs cells on one kernel."""
 
     async def run(self, code: str) -> int:
         """Run a cell to its reply and its `idle`.
 
         Returns:
-            bytes of text that it has printed, and of pictures that it has shown.
+            bytes of printed text and shown pictures.
         """
 
 
 class RawClient:
-    """jupyter_client's own, without a gateway."""
+    """A client of jupyter_client, without a gateway."""
 
     def __init__(self, client: AsyncKernelClient) -> None:
         self._client = client
@@ -115,7 +115,7 @@ class SocketClient:
 
 
 def to_v1(header: dict[str, Any], content: dict[str, Any]) -> bytes:
-    """A request on shell, in the binary subprotocol."""
+    """Return a request on shell, in the binary subprotocol."""
     parts = [b"shell", *(orjson.dumps(part) for part in (header, {}, {}, content))]
     offsets = [8 * (len(parts) + 2)]
     for part in parts:
@@ -124,7 +124,7 @@ def to_v1(header: dict[str, Any], content: dict[str, Any]) -> bytes:
 
 
 def from_v1(frame: bytes) -> tuple[str, dict[str, Any], dict[str, Any]]:
-    """Channel, parent header and content of a message."""
+    """Return the channel, parent header and content of a message."""
     (count,) = struct.unpack_from("<Q", frame)
     channel, _, parent, _, content, *_ = (
         frame[start:end] for start, end in pairwise(struct.unpack_from(f"<{count}Q", frame, 8))
@@ -133,19 +133,19 @@ def from_v1(frame: bytes) -> tuple[str, dict[str, Any], dict[str, Any]]:
 
 
 def to_legacy(header: dict[str, Any], content: dict[str, Any]) -> bytes:
-    """A request on shell, as JSON."""
+    """Return a request on shell, as JSON."""
     message = {"header": header, "parent_header": {}, "metadata": {}, "content": content, "channel": "shell"}
     return orjson.dumps(message | {"buffers": []})
 
 
 def from_legacy(frame: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
-    """Channel, parent header and content of a message."""
+    """Return the channel, parent header and content of a message."""
     message = orjson.loads(frame)
     return message["channel"], message["parent_header"], message["content"]
 
 
 def shown(content: dict[str, Any]) -> int:
-    """Bytes of what a message or an output shows, its value left out."""
+    """Return the bytes that a message or an output shows, without a result's value."""
     return len(content.get("text", "")) + len(content.get("data", {}).get("image/png", ""))
 
 
@@ -173,7 +173,7 @@ class StreamClient:
 
     @classmethod
     async def connect(cls, serving: Gateway, session: str) -> StreamClient:
-        """One to a session, which is made if it is not there."""
+        """Connect to a session, which is made if it does not exist."""
         url = f"{serving.url.replace('http', 'ws', 1)}/v1/sessions/{session}/stream"
         asked = HTTPRequest(url, headers=AUTHORIZATION, connect_timeout=TIMEOUT)
         connection = await websocket_connect(asked, max_message_size=FRAME_MAX)
@@ -200,13 +200,13 @@ class Server:
 
     url: str
     pid: int
-    #: the name it knows our kernel by
+    #: name of our kernel at this gateway
     kernelspec: str
-    #: how often a kernel and its connection may be tried: the other gateway now and then loses its own first question
+    #: attempts to start a kernel and connect: the other gateway sometimes loses its own first request
     attempts: int = 1
 
     async def connect(self, framing: str | None) -> Client:
-        """A client of a new kernel."""
+        """Start a kernel and return a client of it."""
         for _ in range(self.attempts - 1):
             with contextlib.suppress(HTTPTimeoutError, requests.Timeout):
                 return await self._connect(framing, TRY)
@@ -233,13 +233,13 @@ class Server:
         return kernel
 
     def cpu(self) -> float:
-        """Seconds of processor time that it has used."""
+        """Return the seconds of processor time that the gateway has used."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def until_warm(serving: Gateway) -> None:
-    """Wait until two kernels wait, or more: the pool grows when sessions come faster."""
+    """Wait for two warm kernels or more: the pool grows when sessions are requested faster."""
     deadline = time.monotonic() + TIMEOUT
     full = re.compile("^kernel_gateway_warm_kernels [2-9]", re.MULTILINE)
     while not full.search(serving.call("GET", "/metrics", tenant=None).text):

@@ -1,10 +1,10 @@
 #!/bin/sh
-# Chromium in a network of its own. Called like the browser itself, with its arguments.
+# Chromium in a separate network. Called like the browser itself, with its arguments.
 #
-#   FRONT_SOCKET  a server's Unix socket, which the browser reaches as localhost:8888; nothing else is there
+#   FRONT_SOCKET  a server's Unix socket, which the browser reaches as localhost:8888; it reaches no other server
 #
-# In the machine's own network each container that starts or ends brings an interface up or down, and Chromium
-# then fails the requests that wait with ERR_NETWORK_CHANGED. The namespace of processes ends all with the browser.
+# In the machine's own network each container that starts or ends brings an interface up or down. Chromium then fails
+# waiting requests with ERR_NETWORK_CHANGED. The process namespace ends all processes with the browser.
 set -eu
 # shellcheck disable=SC2016  # for the inner shell
 exec unshare --net --pid --fork --kill-child --mount-proc sh -c '

@@ -1,4 +1,4 @@
-"""A real Chromium in a network of its own, where one server is and nothing else."""
+"""A real Chromium in a separate network that contains one server and nothing else."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ _FLAGS = [
     *("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 ]
-#: where the browser finds the server
+#: URL of the server in the browser's network
 URL = "http://localhost:8888"
 
 
 @contextlib.contextmanager
 def chromium(home: Path, socket: Path) -> Iterator[Browser]:
-    """A browser that reaches the server at a Unix socket.
+    """Run a browser that reaches the server at a Unix socket.
 
     Args:
-        home: where it keeps what it writes.
-        socket: the server's.
+        home: directory for the browser's files.
+        socket: path of the server's socket.
     """
     environment: dict[str, str | float | bool] = {
         "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",

@@ -1,4 +1,4 @@
-"""What the tests of real clients share: a gateway per module and isolation, and no way out of this machine."""
+"""Fixtures of the tests of real clients: a gateway per module and isolation, and no access to the internet."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pytest
 from tests import gateways
 from tests.gateways import Gateway
 
-# What agents' libraries would send home, or fetch from there; they read it when they are imported.
-os.environ.update(  # noqa: TID251 - for libraries that know no other way
+# Keeps agents' libraries from contacting their vendors' servers; they read these variables when they are imported.
+os.environ.update(  # noqa: TID251 - the libraries have no other setting
     HF_HUB_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1", DO_NOT_TRACK="1", OTEL_SDK_DISABLED="true"
 )
 
 
-#: what a client does is no other without a sandbox: those tests are not part of the gate
+#: a client behaves the same without a container, so the tests with "process" are not part of the gate
 ISOLATIONS = [pytest.param("process", marks=pytest.mark.full), pytest.param("docker", marks=pytest.mark.engine)]
 
 

@@ -1,4 +1,4 @@
-"""Jupyter's own servers in front of a gateway: only the URL and the key are ours."""
+"""Jupyter's own servers in front of a gateway: only the URL and the key are set by the tests."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import requests
 
 from tests.gateways import KEYS, Gateway
 
-#: what opens the server itself
-TOKEN = "front"  # noqa: S105 - of a server that lives for one test
-#: seconds for a server to listen, and for it to end its kernels and go
+#: token of the server itself
+TOKEN = "front"  # noqa: S105 - the server lives for one test
+#: seconds for a server to listen, and for it to end its kernels and exit
 START_TIMEOUT = 60
 STOP_TIMEOUT = 5
 
@@ -26,17 +26,17 @@ STOP_TIMEOUT = 5
 def jupyter_server(
     gateway: Gateway, home: Path, *flags: str, app: str = "jupyter_server", socket: Path | None = None
 ) -> Iterator[str]:
-    """A server with `--gateway-url`: its kernels are the gateway's.
+    """Run a server with `--gateway-url`: its kernels are the gateway's.
 
     Args:
-        gateway: whose kernels it offers.
-        home: where it keeps its notebooks and all that it writes.
-        *flags: more of its own.
+        gateway: the gateway whose kernels the server offers.
+        home: directory for notebooks and all other files of the server.
+        *flags: more flags of the server.
         app: the module to run.
-        socket: listen on this Unix socket, and on no port.
+        socket: path of a Unix socket on which the server listens instead of a port.
 
     Yields:
-        its URL.
+        URL of the server.
     """
     runtime, log = home / ".runtime", home / ".server.log"
     keep = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}  # noqa: TID251 - a child's
@@ -60,7 +60,7 @@ def jupyter_server(
 
 
 def _address(process: subprocess.Popen[bytes], runtime: Path, log: Path) -> str:
-    """Wait until the server has told where it listens."""
+    """Wait until the server has published its address, and return it."""
     deadline = time.monotonic() + START_TIMEOUT
     while time.monotonic() < deadline:
         assert process.poll() is None, log.read_text()[-3000:]
@@ -75,7 +75,7 @@ def _address(process: subprocess.Popen[bytes], runtime: Path, log: Path) -> str:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """As Ctrl-C does. Threads in which it reads files may outlive its event loop, and would keep it for ever."""
+    """End the server as Ctrl-C does, then by force: threads that read files may keep it alive after its event loop."""
     process.terminate()
     try:
         process.wait(STOP_TIMEOUT)

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Gives a Debian machine the browser that the front ends' tests drive: Chromium, and a font to draw text with,
-# in a network of its own (browser.sh says why).
+# Gives a Debian machine the browser that the front ends' tests drive: Chromium with a font for text, in a separate
+# network (browser.sh gives the reason).
 #
 #   setup.sh          install what is missing, then prove that a page is drawn; safe to run again
-#   setup.sh --check  say what is there and change nothing; exit status 0 when nothing is missing
+#   setup.sh --check  report what is installed, change nothing; exit status 0 when nothing is missing
 #
-# The browser is Debian's own: the one that Playwright would download needs more than a package mirror.
+# The browser is Debian's own, because Playwright's download needs more than a package mirror.
 # To undo it: apt-get purge chromium socat && apt-get autoremove
 set -euo pipefail
 
@@ -17,7 +17,7 @@ IN_ITS_NETWORK=$(cd "$(dirname "$0")" && pwd)/browser.sh
 readonly IN_ITS_NETWORK
 readonly LOCK=/run/lock/kernel-gateway-browser.lock
 readonly PAGE='data:text/html,<script>document.write(6*7)</script>'
-# It speaks to nobody but the page that is asked for.
+# The browser contacts no server except the requested page.
 readonly FLAGS=(
   --headless --no-sandbox --disable-gpu --disable-dev-shm-usage --disable-quic --no-first-run
   --disable-background-networking --disable-component-update --disable-sync
@@ -30,7 +30,7 @@ die() {
   exit 1
 }
 
-# Runs a command silently; only when it fails is what it said worth reading.
+# Runs a command silently, and shows its output only when it fails.
 quietly() {
   local said
   said=$("$@" 2>&1) || {
@@ -76,7 +76,7 @@ one_at_a_time() {
   flock 9
 }
 
-# Lists that are missing or old name packages that the mirror no longer has.
+# The update is needed because old package lists name packages that the mirror no longer has.
 install() {
   step "installing ${PACKAGES[*]} (about half a minute)"
   quietly apt-get -qq -o DPkg::Lock::Timeout=120 update
@@ -84,7 +84,7 @@ install() {
     apt-get -qq -o DPkg::Lock::Timeout=120 install --yes --no-install-recommends "${PACKAGES[@]}" 9>&-
 }
 
-# An installed browser proves nothing; a page whose script has run does.
+# An installed browser proves nothing; a page whose script has run proves that it works.
 prove() {
   local home shown
   home=$(mktemp -d)

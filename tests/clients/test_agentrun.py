@@ -1,4 +1,4 @@
-"""The real `agentrun-sdk`, a release of early 2026 and the current one, unmodified: all of what it can do here."""
+"""The real `agentrun-sdk`, a release of early 2026 and the current one, unmodified: all functions supported here."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ DRIVE = Path(__file__).parent / "agentrun/drive.py"
 RELEASES = ["agentrun", pytest.param("agentrun-early", marks=pytest.mark.full)]
 MODES = ["sync", "async"]
 ACCESS_KEY = {"AGENTRUN_ACCESS_KEY_ID": "LTAI-alice", "AGENTRUN_ACCESS_KEY_SECRET": "secret-of-alice"}
-#: what is signed with matters to nobody when a key comes as the session token
+#: the access key is ignored when the session token is a key of the gateway
 TOKEN = {"AGENTRUN_ACCESS_KEY_ID": "any", "AGENTRUN_ACCESS_KEY_SECRET": "any", "AGENTRUN_SECURITY_TOKEN": KEYS["alice"]}
 ACCESS_KEYS = "alice:LTAI-alice:secret-of-alice,bob:LTAI-bob:secret-of-bob"
-#: what every test of a sandbox's whole life has called
+#: methods that every test of a sandbox's whole life must call
 CALLED = {
     *("Sandbox.create_template", "Sandbox.update_template", "Sandbox.list_templates", "Sandbox.delete_template"),
     *("Sandbox.create", "Sandbox.connect", "Sandbox.list", "CodeInterpreterSandbox.check_health"),
@@ -40,7 +40,7 @@ def sandboxed() -> Iterator[Gateway]:
 
 @pytest.fixture(scope="module")
 def plain() -> Iterator[Gateway]:
-    """Where what is asked for needs no sandbox."""
+    """A gateway without containers, for tests that need none."""
     with gateways.gateway("process", access_keys=ACCESS_KEYS) as serving:
         yield serving
 
@@ -49,7 +49,7 @@ def drive(gateway: Gateway, release: str, flow: str, credentials: Mapping[str, s
     """Run one of the driver's flows.
 
     Returns:
-        the SDK's methods that it has called.
+        names of the SDK's methods that the flow has called.
     """
     scheme, _, address = gateway.url.partition("://")
     environment = {
@@ -57,7 +57,7 @@ def drive(gateway: Gateway, release: str, flow: str, credentials: Mapping[str, s
         "HOME": str(gateway.state_dir),
         "DISABLE_BREAKING_CHANGES_WARNING": "1",
         "AGENTRUN_DATA_ENDPOINT": gateway.url,
-        # It cuts one scheme off and then speaks https, unless there is another one.
+        # The SDK removes one scheme and then uses https, unless a second scheme follows.
         "AGENTRUN_CONTROL_ENDPOINT": gateway.url if scheme == "https" else f"http://http://{address}",
         **credentials,
     }
@@ -86,7 +86,7 @@ def test_a_sandbox_lives_its_whole_life(sandboxed: Gateway, release: str, mode: 
 @pytest.mark.full
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("release", RELEASES)
-def test_its_shorthands_work(plain: Gateway, release: str, mode: str) -> None:
+def test_the_sdks_shorthands_work(plain: Gateway, release: str, mode: str) -> None:
     assert "SandboxClient.create_sandbox" in drive(plain, release, "shorthands", ACCESS_KEY, mode)
 
 
@@ -121,7 +121,7 @@ def test_wrong_credentials_open_nothing(plain: Gateway, release: str, wrong: dic
 @pytest.mark.full
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("release", RELEASES)
-def test_it_speaks_https_to_both_planes(release: str, mode: str) -> None:
+def test_the_sdk_speaks_https_to_both_planes(release: str, mode: str) -> None:
     with gateways.gateway("process", tls="true", access_keys=ACCESS_KEYS) as serving:
         assert serving.url.startswith("https://")
         trusting = ACCESS_KEY | {"SSL_CERT_FILE": str(serving.state_dir / "tls.pem")}

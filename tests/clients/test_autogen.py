@@ -1,6 +1,6 @@
-"""Both AutoGens, `autogen-ext` and its fork `ag2`: their executors speak to a kernel gateway, each in its own way.
+"""Both AutoGens, `autogen-ext` and its fork `ag2`: each has a different executor for kernel gateways.
 
-Neither interrupts a cell that ran out of time: it goes on in the kernel until a restart.
+Neither interrupts a cell after its timeout: the cell continues in the kernel until a restart.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ async def test_plots_and_pages_become_files(executor: DockerJupyterCodeExecutor,
     assert "<table" in page.read_text()
 
 
-async def test_a_restart_forgets(executor: DockerJupyterCodeExecutor) -> None:
+async def test_a_restart_clears_the_variables(executor: DockerJupyterCodeExecutor) -> None:
     await execute(executor, "x = 1")
     await executor.restart()
     assert (await execute(executor, "'x' in globals()")).output == "False"
 
 
-async def test_too_long_is_an_error_and_a_restart_helps(executor: DockerJupyterCodeExecutor) -> None:
-    await execute(executor, "1")  # the kernel is there
+async def test_a_timeout_is_an_error_and_code_runs_again_after_a_restart(executor: DockerJupyterCodeExecutor) -> None:
+    await execute(executor, "1")  # the kernel has started
     executor._timeout = 1
     result = await execute(executor, "import time\ntime.sleep(60)")
     assert (result.exit_code, "Timeout waiting for output" in result.output) == (1, True)
@@ -85,7 +85,7 @@ async def test_a_kernel_that_dies_is_an_error_and_another_follows(executor: Dock
     assert (await execute(executor, "1 + 1")).output == "2"
 
 
-async def test_it_is_a_tool_of_agents(executor: DockerJupyterCodeExecutor) -> None:
+async def test_the_executor_works_as_a_tool_of_agents(executor: DockerJupyterCodeExecutor) -> None:
     code = CodeExecutionInput(code="sum(range(5))")
     result = await PythonCodeExecutionTool(executor).run(code, CancellationToken())
     assert (result.success, result.output) == (True, "10")
@@ -100,7 +100,7 @@ def ag2_executor(gateway: Gateway, tmp_path: Path) -> Iterator[ag2.JupyterCodeEx
     server = ag2.JupyterConnectionInfo(host=str(at.hostname), use_https=False, port=at.port, token=KEY)
     with ag2.JupyterCodeExecutor(server, timeout=30, output_dir=tmp_path) as executor:
         yield executor
-        executor._jupyter_kernel_client.stop()  # its own end forgets the socket
+        executor._jupyter_kernel_client.stop()  # the executor's own stop leaves the socket open
         executor._jupyter_client._session.close()
     assert gateway.kernels() == []
 
@@ -119,7 +119,7 @@ def test_an_agent_runs_its_blocks(ag2_executor: ag2.JupyterCodeExecutor) -> None
 def test_ag2_saves_plots_and_restarts(ag2_executor: ag2.JupyterCodeExecutor, tmp_path: Path) -> None:
     result = ag2_executor.execute_code_blocks([Ag2Block(code=f"x = 1\n{PLOT}", language="python")])
     assert [Path(file).read_bytes()[:8] for file in result.output_files] == [PNG]
-    ag2_executor._jupyter_kernel_client.stop()  # a restart forgets the socket as well
+    ag2_executor._jupyter_kernel_client.stop()  # a restart also leaves the socket open
     ag2_executor.restart()
     result = ag2_executor.execute_code_blocks([Ag2Block(code="'x' in globals()", language="python")])
     assert (result.exit_code, result.output) == (0, "False")

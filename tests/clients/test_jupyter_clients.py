@@ -1,4 +1,4 @@
-"""Jupyter's own clients, as they are installed, against this gateway: only the URL and the key are ours."""
+"""Jupyter's own clients, unmodified, against this gateway: only the URL and the key are set by the tests."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_jupyter_kernel_client_runs_interrupts_and_restarts(gateway: Gateway) ->
     assert gateway.kernels() == []
 
 
-# -- a Jupyter server in front of us ---------------------------------------------------------------------------
+# -- a Jupyter server in front of the gateway ------------------------------------------------------------------
 
 
 @pytest.mark.gate

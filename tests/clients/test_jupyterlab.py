@@ -19,7 +19,7 @@ from tests.gateways import Gateway
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(420)]
 
-#: seconds for anything that a user waits for; a kernel starts within it on a slow machine
+#: seconds for every step that a user waits for; enough for a kernel to start on a slow machine
 PATIENCE = 90
 CELLS = {
     "text": "x = 40\nprint('printed', 6 * 7)\nx + 2",
@@ -32,7 +32,7 @@ CELLS = {
 
 @dataclass
 class Notebook:
-    """A notebook in JupyterLab, with the eyes and hands of a user."""
+    """A notebook in JupyterLab, which the test reads and operates as a user does."""
 
     page: Page
     gateway: Gateway
@@ -51,12 +51,12 @@ class Notebook:
         self.page.get_by_role("button", name=label, exact=True).click()
 
     def shows(self, status: str, seconds: float = PATIENCE) -> None:
-        """In the bar at the foot of the page."""
+        """Wait until the status bar of the page shows this status."""
         bar = self.page.locator("#jp-main-statusbar")
         expect(bar).to_contain_text(f"| {status}", timeout=seconds * 1000)
 
     def session(self) -> dict[str, Any]:
-        """The gateway's one session, as its own API has it: the kernel that JupyterLab is connected to."""
+        """Return the gateway's only session from its own API: the kernel that JupyterLab is connected to."""
         (kernel,) = self.gateway.call("GET", "/api/kernels").json()
         (session,) = self.gateway.call("GET", "/v1/sessions").json()["sessions"]
         assert (kernel["id"], kernel["connections"]) == (session["name"], 1)
@@ -66,7 +66,7 @@ class Notebook:
 
 @pytest.fixture
 def page(gateway: Gateway, tmp_path: Path) -> Iterator[Page]:
-    """JupyterLab, opened in the browser. Neither asks anything of the internet."""
+    """JupyterLab, opened in the browser. Neither sends a request to the internet."""
     socket = tmp_path / "socket"
     _write_notebook(tmp_path)
     _write_settings(tmp_path)
@@ -97,7 +97,7 @@ def _write_notebook(home: Path) -> None:
 
 
 def _write_settings(home: Path) -> None:
-    """What a user answers who is asked about news: no flag does."""
+    """Write a user's answer to the question about news, which no flag can set."""
     folder = home / ".config/lab/user-settings/@jupyterlab/apputils-extension"
     folder.mkdir(parents=True)
     answers = {"fetchNews": "false", "checkForUpdates": False}
@@ -112,7 +112,7 @@ def notebook(page: Page, gateway: Gateway) -> Notebook:
     try:
         opened.shows("Idle", PATIENCE / 2)
     except AssertionError:
-        # Seen once, on a machine under load: it had a kernel, and "Unknown" stayed. Its users reload the page.
+        # Seen once on a machine under load: the notebook had a kernel, but showed "Unknown". Users reload the page.
         print("the page is loaded again")
         page.reload()
         opened.shows("Idle")
@@ -121,8 +121,8 @@ def notebook(page: Page, gateway: Gateway) -> Notebook:
 
 
 @pytest.mark.gate
-def test_a_notebook_is_used_as_its_users_do(notebook: Notebook) -> None:
-    # text, a result, and a picture that the browser could draw
+def test_a_user_runs_interrupts_and_restarts_a_notebook(notebook: Notebook) -> None:
+    # text, a result, and a picture that the browser has drawn
     notebook.run("text")
     expect(notebook.output("text")).to_contain_text("printed 42")
     expect(notebook.output("text").locator(".jp-OutputArea-executeResult .jp-OutputArea-output")).to_have_text("42")
@@ -132,7 +132,7 @@ def test_a_notebook_is_used_as_its_users_do(notebook: Notebook) -> None:
     expect(picture).to_have_js_property("complete", value=True)
     assert picture.evaluate("image => image.naturalWidth") > 100
 
-    # it is one of our sessions, whose variables our own API sees
+    # the kernel is a session of the gateway, and the native API sees its variables
     name = notebook.session()["name"]
     assert notebook.gateway.text(name, "x") == "40"
 
@@ -143,7 +143,7 @@ def test_a_notebook_is_used_as_its_users_do(notebook: Notebook) -> None:
     answer.press("Enter")
     expect(notebook.output("question")).to_contain_text("hello ADA")
 
-    # an interrupt ends the cell and nothing else
+    # an interrupt ends only the cell
     notebook.run("sleep")
     expect(notebook.output("sleep")).to_contain_text("asleep")
     notebook.shows("Busy")
@@ -154,7 +154,7 @@ def test_a_notebook_is_used_as_its_users_do(notebook: Notebook) -> None:
     notebook.run("kept")
     expect(notebook.output("kept")).to_have_text(re.compile("x is still 40"))
 
-    # a restart forgets the variables, and is not taken for a crash
+    # a restart clears the variables, and is not shown as a crash
     notebook.press("Restart the kernel")
     dialog = notebook.page.locator(".jp-Dialog")
     expect(dialog).to_contain_text("Do you want to restart the kernel")

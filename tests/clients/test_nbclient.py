@@ -1,7 +1,7 @@
-"""nbclient runs a notebook on a kernel of ours, through the Jupyter server's gateway classes.
+"""nbclient runs a notebook on a kernel of the gateway, through the Jupyter server's gateway classes.
 
-`jupyter execute` cannot: it gives its client no configuration, and a kernel provisioner would have to reach the
-kernel's ZMQ sockets, which this gateway shows to nobody.
+`jupyter execute` cannot: it gives its client no configuration, and a kernel provisioner would need the kernel's ZMQ
+sockets, which this gateway does not expose.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 
 class KernelClient(GatewayKernelClient):
-    """With what upstream's lacks, which nbclient needs."""
+    """The upstream client with the functions that nbclient needs and upstream lacks."""
 
     async def start_channels(self, *args: Any, **options: Any) -> None:  # type: ignore[override] # as upstream's
-        """Upstream's socket carries no credentials at all, and no setting adds a header or a query to its address."""
+        """Add the key: upstream's socket sends no credentials, and no setting adds a header or a query to its URL."""
         settings = GatewayClient.instance()
         key = {settings.auth_header_key: f"{settings.auth_scheme} {settings.auth_token}"}
         create = partial(create_connection, header=key)
@@ -39,13 +39,13 @@ class KernelClient(GatewayKernelClient):
             await super().start_channels(*args, **options)  # type: ignore[no-untyped-call]
 
     async def is_alive(self) -> bool:
-        """Upstream's asks a provisioner, and there is none of a remote kernel."""
+        """Ask the manager: upstream asks a provisioner, which a remote kernel does not have."""
         return self.parent is not None and bool(await self.parent.is_alive() and self.parent.has_kernel)
 
     _async_is_alive = is_alive
 
     def stop_channels(self) -> None:
-        """Upstream's leaves the socket open when the server has closed it first, as ours does with a kernel's end."""
+        """Close the socket too: upstream leaves it open if the server closed it first, as this gateway does."""
         super().stop_channels()  # type: ignore[no-untyped-call]
         if self.channel_socket is not None:
             self.channel_socket.shutdown()  # type: ignore[no-untyped-call]
@@ -57,7 +57,7 @@ class KernelManager(GatewayKernelManager):
 
 @pytest.fixture(autouse=True)
 def settings(gateway: Gateway) -> Iterator[None]:
-    """What `--GatewayClient.url` and `--GatewayClient.auth_token` would set."""
+    """Set the values of `--GatewayClient.url` and `--GatewayClient.auth_token`."""
     GatewayClient.clear_instance()
     GatewayClient.instance(url=gateway.url, auth_token=KEYS["alice"])
     yield
@@ -71,7 +71,7 @@ def notebook(*cells: str) -> nbformat.NotebookNode:
 
 
 def run(book: nbformat.NotebookNode, **options: Any) -> list[list[Any]]:
-    """Execute a notebook; the outputs of its cells."""
+    """Execute a notebook and return the outputs of its cells."""
     NotebookClient(book, kernel_manager_class=KernelManager, **{"timeout": 60} | options).execute()
     nbformat.validate(book)
     return [cell.outputs for cell in book.cells]

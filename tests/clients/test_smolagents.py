@@ -1,9 +1,9 @@
-"""smolagents' Docker executor, all of it but the container: the server that it believes to have started is ours.
+"""smolagents' Docker executor, all of it but the container: the gateway replaces the server in its container.
 
-It makes a key for its own container, so the key is what it is given here; it knows `?token=` and nothing else.
+The executor generates a key for its container, so the tests replace the generator. It sends the key only as `?token=`.
 
-It leaves at the first sign of an error, before the cell has ended. What it sent in that moment, the kernel would take
-for a part of the same batch and skip (`stop_on_error`), so these tests wait, as they would for a model that thinks.
+The executor returns at the first error message, before the cell has ended. The kernel would take code that is sent at
+that moment for a part of the same batch and skip it (`stop_on_error`), so these tests wait, as for a model that thinks.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ def executor(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> Iterator[Dock
     executor = DockerExecutor(
         [], AgentLogger(level=LogLevel.OFF), host=str(at.hostname), port=int(at.port or 0), build_new_image=False
     )
-    # What its tools import is in our kernels; a kernel without a network installs nothing.
+    # The kernels already have the packages that the tools import; a kernel without a network installs nothing.
     executor.installed_packages = ["numpy", "PIL"]
     yield executor
     executor.cleanup()
-    # It ends its container, and with that the kernel.
+    # The real executor would end its container, and with it the kernel.
     assert gateway.call("DELETE", f"/api/kernels/{executor.kernel_id}").status_code == 204
     assert gateway.kernels() == []
 
 
-def thinks(gateway: Gateway) -> None:
-    """Until the kernel has ended its cell."""
+def wait_until_idle(gateway: Gateway) -> None:
+    """Wait until the kernel has ended its cell."""
     while gateway.call("GET", "/api/kernels").json()[0]["execution_state"] != "idle":
         time.sleep(0.02)
     time.sleep(0.2)
@@ -65,7 +65,7 @@ def test_an_error_is_raised_and_keeps_the_state(gateway: Gateway, executor: Dock
     executor("x = 1")
     with pytest.raises(AgentError, match="ZeroDivisionError"):
         executor("x = 2\n1 / 0")
-    thinks(gateway)
+    wait_until_idle(gateway)
     assert executor("x").output == "2"
 
 
@@ -83,21 +83,21 @@ def test_a_final_answer_comes_back_as_a_value(executor: DockerExecutor, code: st
     if isinstance(answer.output, PIL.Image.Image):
         assert (answer.output.size, answer.output.getpixel((0, 0))) == ((2, 1), (255, 0, 0))
     else:
-        assert repr(answer.output) == repr(eval(code, {"np": np}))  # noqa: S307 - the test's own
+        assert repr(answer.output) == repr(eval(code, {"np": np}))  # noqa: S307 - the code is the test's own
 
 
 class Script(Model):  # type: ignore[misc]
-    """A model that says what it was told to say."""
+    """A model that returns the given steps one by one."""
 
     def __init__(self, gateway: Gateway, *steps: str) -> None:
         super().__init__(model_id="script")
         self._gateway = gateway
         self._steps = iter(steps)
-        #: what it was shown last
+        #: content of the last message that the model was given
         self.seen = ""
 
     def generate(self, messages: list[ChatMessage], **_options: Any) -> ChatMessage:
-        thinks(self._gateway)
+        wait_until_idle(self._gateway)
         self.seen = str(messages[-1].content)
         return ChatMessage(role=MessageRole.ASSISTANT, content=f"Thought: on.\n<code>\n{next(self._steps)}\n</code>")
 

@@ -3,9 +3,9 @@
 #
 #   setup.sh            install and start what is missing, then prove that it works; safe to run again
 #   setup.sh --compose  the same, and docker-compose
-#   setup.sh --check    say what is there and change nothing; exit status 0 when nothing is missing
+#   setup.sh --check    report what is installed, change nothing; exit status 0 when nothing is missing
 #
-# README.md beside this file says why each odd thing is done and how to undo it.
+# README.md beside this file gives the reason for each unusual step, and how to undo it.
 set -euo pipefail
 
 readonly BASE_IMAGE=kernel-gateway/base:bookworm
@@ -20,11 +20,11 @@ readonly SECOND_SOURCE=/etc/apt/sources.list.d/kernel-gateway-trixie
 readonly BRIDGE_SWITCH=/proc/sys/net/bridge/bridge-nf-call-iptables
 readonly LOCK=/run/lock/kernel-gateway-engine.lock
 
-# Older builds lack the systrap platform, which is the one that is fast without nested virtualisation.
+# Older builds lack systrap, the platform that is fast without nested virtualisation.
 readonly OLDEST_RUNSC=0.0~20240729
 
 # Without directfs the sentry runs as nobody, with no capability at all; the gofer opens files for it.
-# Without overlay2 what a container writes to its root lands where Docker can see and size it.
+# Without overlay2 a container's writes to its root go where Docker can see and measure them.
 readonly RUNSC_FLAGS=(
   --platform=systrap
   --network=sandbox
@@ -45,7 +45,7 @@ die() {
   exit 1
 }
 
-# Runs a command silently; only when it fails is what it said worth reading.
+# Runs a command silently, and shows its output only when it fails.
 quietly() {
   local said
   said=$("$@" 2>&1) || {
@@ -54,7 +54,7 @@ quietly() {
   }
 }
 
-# --- what is there -------------------------------------------------------------------------------
+# --- checks --------------------------------------------------------------------------------------
 
 engine_answers() { timeout 10 docker version --format '{{.Server.Version}}' >/dev/null 2>&1; }
 
@@ -64,7 +64,7 @@ engine_has_runsc() {
 
 bridge_is_filtered() { [[ -r $BRIDGE_SWITCH && $(<"$BRIDGE_SWITCH") == 1 ]]; }
 
-# Made of what is asked for now, not by an earlier version of this script.
+# The image must have the present list of packages, and not that of an earlier version of this script.
 image_is_present() {
   [[ $(docker image inspect --format "{{index .Config.Labels \"$PACKAGES_LABEL\"}}" "$BASE_IMAGE" 2>/dev/null) == "$BASE_PACKAGES" ]]
 }
@@ -107,7 +107,7 @@ one_at_a_time() {
   flock 9
 }
 
-# Packages that are there already cost neither a download nor an `apt-get update`, and one update is enough.
+# Installed packages need neither a download nor an `apt-get update`, and one update is enough.
 apt_install() {
   local package missing=()
   for package in "$@"; do
@@ -129,7 +129,7 @@ apt_fetch() {
     apt-get -qq -o DPkg::Lock::Timeout=120 install --yes --no-install-recommends "$@" 9>&-
 }
 
-# The machine's own mirror, with the next release's name: no host name is written down here.
+# The machine's own mirror, with the next release's name, so that this script contains no host name.
 write_second_source() {
   local own=/etc/apt/sources.list.d/debian.sources
   if [[ -f $own ]]; then
@@ -140,7 +140,7 @@ write_second_source() {
   fi
 }
 
-# Everything else of that release ranks below "never", so this machine stays a Debian 12.
+# All other packages of that release are forbidden, so this machine stays a Debian 12.
 write_pin() {
   cat >"$PIN" <<'END'
 Package: *
@@ -169,8 +169,8 @@ install_runsc() {
 
 # --- the engine ----------------------------------------------------------------------------------
 
-# From kernel 6 on /proc/sys/net/core/rmem_default exists in every network namespace, and these builds of
-# runsc take its presence for "the host's namespace" and refuse to start. They see an empty directory instead.
+# From kernel 6 on /proc/sys/net/core/rmem_default exists in every network namespace. These builds of runsc take
+# such a namespace for the host's and refuse to start. The wrapper shows them an empty directory instead.
 write_wrapper() {
   mkdir -p "${WRAPPER%/*}"
   cat >"$WRAPPER" <<'END'
@@ -192,7 +192,7 @@ file.write_text(json.dumps(settings, indent=2) + "\n")
 END
 }
 
-# After a crash or a reboot the number in a pid file may belong to another process, and dockerd would then not start.
+# After a crash or a reboot the pid file may name another process, and dockerd would then not start.
 forget_stale_pid() {
   local file=$1 name=$2 pid
   [[ -f $file ]] || return 0
@@ -200,7 +200,7 @@ forget_stale_pid() {
   [[ -r /proc/$pid/comm && $(<"/proc/$pid/comm") == "$name" ]] || rm -f "$file"
 }
 
-# A session of its own, no terminal and no inherited lock: the engine outlives this script and its shell.
+# A separate session, no terminal and no inherited lock: the engine outlives this script and its shell.
 start_engine() {
   step "starting dockerd, log in $ENGINE_LOG"
   forget_stale_pid /run/docker.pid dockerd
@@ -220,7 +220,7 @@ wait_for_engine() {
   done
 }
 
-# An engine that runs already re-reads its runtimes on SIGHUP; its containers do not notice.
+# A running engine re-reads its runtimes on SIGHUP; its containers are not disturbed.
 reload_engine() {
   step 'the engine that runs learns about runsc'
   [[ -f /run/docker.pid ]] || die "restart the Docker engine yourself, it must re-read $DAEMON_JSON"
@@ -239,7 +239,7 @@ provide_engine() {
   engine_has_runsc || die "the engine answers but does not list the runtime runsc: look at $DAEMON_JSON"
 }
 
-# enable_icc=false is an iptables rule: unless bridged frames pass iptables, neighbours still reach each other.
+# enable_icc=false is an iptables rule: unless bridged frames pass iptables, containers still reach each other.
 require_bridge_filtering() {
   bridge_is_filtered && return
   step 'letting bridged traffic pass iptables'
@@ -250,8 +250,8 @@ require_bridge_filtering() {
 
 # --- the base image ------------------------------------------------------------------------------
 
-# apt inside the new root does not see this machine's settings (a proxy, say): hand over what concerns downloads.
-# All of it, and the package sources, stay out of the image: they are this machine's business.
+# apt inside the new root does not see this machine's settings (a proxy, say), so pass on those for downloads.
+# The settings and the package sources stay out of the image, because they concern only this machine.
 bootstrap() {
   local work=$1 sources=/etc/apt/sources.list.d/debian.sources
   [[ -f $sources ]] || sources=/etc/apt/sources.list
@@ -281,8 +281,8 @@ make_base_image() {
 
 # --- the proof -----------------------------------------------------------------------------------
 
-# A registered runtime proves nothing; the kernel's own boot messages do. On the default bridge, because it is
-# the network that old builds of runsc stumble over.
+# A registered runtime proves nothing; the kernel's own boot messages do. The container uses the default bridge,
+# because old builds of runsc fail on this network.
 prove_runtime() {
   local boot
   boot=$(timeout 60 docker run --rm --pull=never --runtime=runsc "$BASE_IMAGE" dmesg 2>&1) ||

@@ -1,4 +1,4 @@
-"""A gateway whose engine fails on demand, and the watch over it."""
+"""Fixtures: a gateway whose engine fails on demand, and the checks of its health."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tests.faults.health import at_rest, threads
 from tests.faults.proxy import Proxy, proxy
 from tests.gateways import Gateway, gateway
 
-#: of this run alone
+#: network of this run alone
 NETWORK = f"{NETWORK_PREFIX}{RUN}-faults"
-#: threads that may be there beyond those at rest: all lanes', which are kept once they were needed
+#: threads allowed beyond those at rest: those of all lanes, which are kept after their first use
 THREADS_MORE = 21
 
 
@@ -43,7 +43,7 @@ def shared(network: str) -> Iterator[Troubled]:
     """The gateway of these tests, with another tenant's session on it."""
     with proxy() as engine, contextlib.ExitStack() as stack:
         with pytest.MonkeyPatch.context() as environment:
-            environment.setenv("DOCKER_HOST", engine.url)  # the gateway's; the tests ask the engine itself
+            environment.setenv("DOCKER_HOST", engine.url)  # for the gateway; the tests call the engine directly
             serving = stack.enter_context(
                 gateway(
                     "docker",
@@ -64,7 +64,7 @@ def shared(network: str) -> Iterator[Troubled]:
 
 @pytest.fixture
 def troubled(shared: Troubled) -> Iterator[Troubled]:
-    """The same; after each test it must be as well as it was, and have left nothing."""
+    """The same gateway; after each test its condition must be as before, and nothing may be left."""
     yield shared
     shared.engine.heal()
     at_rest(shared.gateway, shared.engine)

@@ -1,4 +1,4 @@
-"""What must hold while the engine is in trouble, and after it."""
+"""Conditions that must hold while the engine is in trouble, and after it."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from tests.faults.proxy import Proxy
 from tests.figures import hold
 from tests.gateways import Gateway
 
-#: how often it is asked whether it lives before anything goes on; the slowest answer is the control
+#: calls of `/healthz` before a fault; the slowest answer is the control
 CALLS = 20
 #: seconds between two calls
 BEAT = 0.05
-#: how many times as slow an answer is expected to be while the engine is in trouble
+#: expected slowness of an answer while the engine is in trouble, as a multiple of the control
 IN_TROUBLE = 40.0
-#: and a refusal, beside that of a bad name
+#: expected slowness of a refusal without an engine, as a multiple of the refusal of a bad name
 AWAY = 5.0
-#: seconds within which it serves again, and nothing is left over, once the engine is back
+#: seconds after the return of the engine until the gateway serves again, and nothing is left over
 RECOVERY = 30.0
-#: seconds without a call, and what does not count because it is asked all the time
+#: seconds without a call to the engine; and the calls that do not count, because they are made all the time
 REST = 2.0
 WATCHING = "GET /(events|version|containers/json|info|images/.*|networks/.*)|DELETE .*"
-#: what a client may be told of an engine in trouble, and of a bad name
+#: error codes that a client may get while the engine is in trouble, and for a bad name
 CODES = {"SB001", "SB002", "SB003", "SB004", "SB009"}
 
 
 @contextlib.contextmanager
-def lives(gateway: Gateway) -> Iterator[None]:
-    """The event loop turns all the time: `/healthz` is answered promptly."""
+def event_loop_answers(gateway: Gateway) -> Iterator[None]:
+    """Check that the event loop is never blocked: `/healthz` is answered promptly."""
     with requests.Session() as http:
         ask = functools.partial(_asked, http, gateway)
         usual = max(ask() for _ in range(CALLS))
@@ -49,7 +49,7 @@ def lives(gateway: Gateway) -> Iterator[None]:
 
 
 def _asked(http: requests.Session, gateway: Gateway) -> float:
-    """Seconds until it has said that it lives."""
+    """Return the seconds until `/healthz` was answered."""
     began = time.monotonic()
     assert http.get(f"{gateway.url}/healthz", timeout=30).status_code == HTTPStatus.OK
     return time.monotonic() - began
@@ -57,13 +57,13 @@ def _asked(http: requests.Session, gateway: Gateway) -> float:
 
 @contextlib.contextmanager
 def meanwhile(work: Callable[[], Any]) -> Iterator[list[Any]]:
-    """Do something in another thread; what came of it is in the list at the end."""
+    """Do some work in another thread; its result is in the list at the end."""
     outcome: list[Any] = []
 
     def run() -> None:
         try:
             outcome.append(work())
-        except BaseException as error:  # noqa: BLE001 - told to the test below
+        except BaseException as error:  # noqa: BLE001 - reported to the test below
             outcome.append(error)
 
     worker = threading.Thread(target=run, name="meanwhile")
@@ -77,8 +77,8 @@ def meanwhile(work: Callable[[], Any]) -> Iterator[list[Any]]:
         raise outcome[0]
 
 
-def told(response: requests.Response) -> str | None:
-    """The code that a client was told; None: it got what it asked for."""
+def error_code(response: requests.Response) -> str | None:
+    """Return the error code of a response; None when the request succeeded."""
     if response.ok:
         return None
     code = str(response.json()["error"]["code"])
@@ -90,7 +90,7 @@ def told(response: requests.Response) -> str | None:
 
 
 def create(gateway: Gateway, session: str) -> requests.Response:
-    """Ask for a session."""
+    """Request a new session."""
     return gateway.call("POST", "/v1/sessions", json={"name": session})
 
 
@@ -100,20 +100,20 @@ def end(gateway: Gateway, session: str) -> requests.Response:
 
 
 def volumes(gateway: Gateway) -> list[str]:
-    """The workspaces that the engine has of this gateway."""
+    """Return the volumes that the engine has for this gateway's workspaces."""
     with contextlib.closing(docker.from_env()) as client:
         found = client.api.volumes(filters={"label": f"kernel-gateway.instance={gateway.instance}"})
         return [volume["Name"] for volume in found["Volumes"] or []]
 
 
 def threads(gateway: Gateway) -> int:
-    """How many threads it has."""
+    """Return the number of the gateway's threads."""
     status = Path(f"/proc/{gateway.process.pid}/status").read_text()
     return int(status.partition("Threads:")[2].split()[0])
 
 
 def refused_at_once(gateway: Gateway) -> None:
-    """Nobody waits for an engine that is known to be away."""
+    """Check that a request for a session is refused at once while the engine is known to be away."""
     usual = max(_refusal(gateway, "no name!", "SB002") for _ in range(CALLS))
     hold("a refusal while the engine is away", _refusal(gateway, "any", "SB009"), AWAY * usual)
 
@@ -122,14 +122,14 @@ def _refusal(gateway: Gateway, session: str, code: str) -> float:
     began = time.monotonic()
     response = create(gateway, session)
     took = time.monotonic() - began
-    assert told(response) == code
+    assert error_code(response) == code
     return took
 
 
 def recovers(gateway: Gateway, session: str) -> None:
-    """Sessions can be made again, without anybody's help."""
+    """Check that sessions can be made again without a restart of the gateway."""
     deadline = time.monotonic() + RECOVERY
-    while told(create(gateway, session)) is not None:
+    while error_code(create(gateway, session)) is not None:
         assert time.monotonic() < deadline, "no session can be made"
         time.sleep(0.2)
     assert gateway.text(session, "print(6 * 7)") == "42\n"
@@ -138,7 +138,7 @@ def recovers(gateway: Gateway, session: str) -> None:
 
 
 def at_rest(gateway: Gateway, engine: Proxy) -> None:
-    """Wait until the gateway has proven again whatever it came to doubt: its own probes would meet the next fault."""
+    """Wait until the gateway has finished its own probes, which would otherwise meet the next fault."""
     deadline = time.monotonic() + 2 * RECOVERY
     asked, since = -1, time.monotonic()
     while time.monotonic() - since < REST or not gateway.ready():
@@ -150,6 +150,6 @@ def at_rest(gateway: Gateway, engine: Proxy) -> None:
 
 
 def nothing_is_left(gateway: Gateway, *, containers: int = 1) -> None:
-    """Containers and workspaces are those of the sessions that there are."""
+    """Wait until only the containers and workspaces of the remaining sessions exist."""
     wait_until(lambda: len(gateway.containers()) == containers, gateway.containers, RECOVERY)
     wait_until(lambda: len(volumes(gateway)) == containers, lambda: volumes(gateway), RECOVERY)

@@ -1,4 +1,4 @@
-"""As much of a Docker engine as a test of its client needs: it answers at once unless told to wait, runs nothing."""
+"""A fake Docker engine for tests of the engine's client: it runs nothing, and answers at once unless delayed."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
-#: what every tool answers
+#: every tool's output
 TOOL_SAYS = b'{"size": 1}\nx'
 
 
-class Pretence(socketserver.ThreadingUnixStreamServer):
-    """What it pretends."""
+class FakeEngine(socketserver.ThreadingUnixStreamServer):
+    """The server of the fake engine, and its state."""
 
     daemon_threads = True
 
@@ -30,26 +30,26 @@ class Pretence(socketserver.ThreadingUnixStreamServer):
         self.path = path
         #: ids of the containers that run
         self.running: set[str] = set()
-        #: called when it is asked for them, before it answers
+        #: called when a client lists the containers, before the answer
         self.on_list: Callable[[], None] = lambda: None
-        #: why it makes no container; empty: it does
+        #: message with which it refuses to make a container; empty: it makes one
         self.refusal = ""
         #: names of the containers that it has made and not removed, each with its volumes
         self.made: dict[str, list[str]] = {}
         #: names of the volumes that it has made and not removed
         self.volumes: set[str] = set()
-        #: closed, it holds up every container that is to be made, whether or not somebody still waits for that
+        #: while cleared, it delays the making of every container, even when the client no longer waits
         self.may_make = threading.Event()
         self.may_make.set()
-        #: how many it was asked for
+        #: number of containers that clients have requested
         self.asked = 0
-        #: volumes are not removed so many times
+        #: number of further removals of volumes that fail
         self.volume_failures = 0
         self.events: list[dict[str, Any]] = []
         self.news = threading.Condition()
 
     def make(self, name: str, mounts: list[str]) -> None:
-        """Make a container, in the end."""
+        """Make a container, after `may_make` is set."""
         self.asked += 1
         self.may_make.wait()
         self.volumes.update(mounts)
@@ -59,7 +59,7 @@ class Pretence(socketserver.ThreadingUnixStreamServer):
         """Remove a volume unless a container has it.
 
         Returns:
-            the answer's status.
+            status of the answer.
         """
         if self.volume_failures:
             self.volume_failures -= 1
@@ -72,7 +72,7 @@ class Pretence(socketserver.ThreadingUnixStreamServer):
         return HTTPStatus.OK
 
     def tell(self, event: dict[str, Any]) -> None:
-        """Let an event happen."""
+        """Publish an event."""
         with self.news:
             self.events.append(event)
             self.news.notify_all()
@@ -80,7 +80,7 @@ class Pretence(socketserver.ThreadingUnixStreamServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    server: Pretence
+    server: FakeEngine
 
     def do_GET(self) -> None:
         path, _, asked_for = self.path.partition("?")
@@ -128,7 +128,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         if self.close_connection:
-            # Said, as by a real engine: who is not told may ask again on the connection while it is being closed.
+            # A real engine sends this header, too: without it a client may use the connection again while it closes.
             self.send_header("Connection", "close")
         self.end_headers()
         self.wfile.write(body)
@@ -136,7 +136,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _run_tool(self, path: str) -> None:
         if path.endswith("/exec"):
             self._answer({"Id": "tool"})
-        else:  # head and answer in one piece, as they come to a client that is slow to read
+        else:  # head and answer in one piece, as a client that reads slowly gets them
             head = b"HTTP/1.1 101 UPGRADED\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n"
             self.wfile.write(head + struct.pack(">BxxxI", 1, len(TOOL_SAYS)) + TOOL_SAYS)
             self.close_connection = True
@@ -162,11 +162,11 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def pretence() -> Iterator[Pretence]:
-    """One that serves."""
+def pretence() -> Iterator[FakeEngine]:
+    """A fake engine that serves."""
     with (
         tempfile.TemporaryDirectory(prefix="kgw-engine-") as directory,
-        Pretence(Path(directory, "engine.sock")) as server,
+        FakeEngine(Path(directory, "engine.sock")) as server,
     ):
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()

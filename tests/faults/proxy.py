@@ -1,7 +1,7 @@
 """A proxy in front of the Docker engine's socket that fails on demand. The engine itself is never touched.
 
-One request per connection: what comes after its head is passed on as bytes, in both directions, until an end. So
-attached streams and endless answers need nothing of their own.
+One request per connection: after its head all bytes are passed on in both directions until one side ends. So attached
+streams and endless answers need no special code.
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ _ERROR = b'{"message": "a fault was injected"}'
 
 
 class Fault(enum.Enum):
-    """What becomes of a call."""
+    """The way in which a call fails."""
 
-    #: the engine never hears of it, and no answer comes
+    #: the engine never gets the call, and the client gets no answer
     HANG = "hang"
-    #: the engine does it, and no answer comes
+    #: the engine executes the call, and the client gets no answer
     MUTE = "mute"
-    #: the engine never hears of it; the answer is 500
+    #: the engine never gets the call; the answer is 500
     ERROR = "error"
-    #: the engine does it; the answer ends in its middle
+    #: the engine executes the call; the answer ends in its middle
     CUT = "cut"
-    #: the connection is closed without a word
+    #: the connection is closed without an answer
     REFUSE = "refuse"
 
 
 @dataclass
 class Rule:
-    """Which calls fail, and how."""
+    """The calls that fail, and their fault."""
 
     fault: Fault
-    #: of `METHOD /path`, without the API's version and what comes after `?`
+    #: regular expression for `METHOD /path`, without the API's version and the query
     calls: str = ".*"
-    #: only the n-th match, from 1; 0: all
+    #: number of the match that fails, from 1; 0: all
     nth: int = 0
     matches: int = 0
-    #: how often it has struck
+    #: number of calls that have failed
     struck: int = 0
 
     def strikes(self, call: str) -> bool:
-        """Whether it is this call's turn."""
+        """Return whether this call fails, and count it."""
         if not re.fullmatch(self.calls, call):
             return False
         self.matches += 1
@@ -61,13 +61,13 @@ class Rule:
 
 @dataclass
 class Proxy:
-    """One that runs, in a thread of its own."""
+    """A running proxy; its event loop has a separate thread."""
 
     path: Path
     engine: Path
     loop: asyncio.AbstractEventLoop
     rule: Rule | None = None
-    #: all calls that came in, as `METHOD /path`
+    #: all calls that have arrived, as `METHOD /path`
     calls: list[str] = field(default_factory=list)
     _serving: set[asyncio.Task[None]] = field(default_factory=set)
     _stuck: set[asyncio.StreamWriter] = field(default_factory=set)
@@ -83,12 +83,12 @@ class Proxy:
         return self.rule
 
     def heal(self) -> None:
-        """Let all calls through; those that hang are closed, as an engine does that is restarted."""
+        """Pass on all calls; close those that hang, as a restarted engine does."""
         self.rule = None
         self.loop.call_soon_threadsafe(self._free)
 
     def cut_all(self) -> None:
-        """Close every connection there is, as an engine does that is restarted."""
+        """Close every open connection, as a restarted engine does."""
         self.loop.call_soon_threadsafe(self._cancel)
 
     def _free(self) -> None:
@@ -100,12 +100,12 @@ class Proxy:
             task.cancel()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection."""
+        """Serve one connection."""
         task = asyncio.current_task()
         assert task is not None
         self._serving.add(task)
         try:
-            # Whoever is on either side may leave at any moment.
+            # The client and the engine may close the connection at any moment.
             with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
                 await self._serve(reader, writer)
         finally:
@@ -131,7 +131,7 @@ class Proxy:
     async def _hang(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._stuck.add(writer)
         try:
-            while await reader.read(_PIECE):  # until the client gives up, or is freed
+            while await reader.read(_PIECE):  # until the client gives up, or `heal` closes the connection
                 pass
         finally:
             self._stuck.discard(writer)
@@ -142,7 +142,7 @@ class Proxy:
         answers, engine = await asyncio.open_unix_connection(str(self.engine))
         try:
             engine.write(head if b"\r\nUpgrade:" in head else _once(head))
-            sending = asyncio.create_task(_copy(reader, engine))  # noqa: TID251 - it is kept, and waited for
+            sending = asyncio.create_task(_copy(reader, engine))  # noqa: TID251 - kept, and awaited
             try:
                 if fault is Fault.CUT:
                     piece = await answers.read(_PIECE)
@@ -178,7 +178,7 @@ async def _refuse(head: bytes, reader: asyncio.StreamReader, writer: asyncio.Str
 
 
 def _once(head: bytes) -> bytes:
-    """A request's head that asks for the connection to be closed after the answer."""
+    """Change a request's head so that the connection is closed after the answer."""
     lines = [line for line in head[:-4].split(b"\r\n") if not line.lower().startswith(b"connection:")]
     return b"\r\n".join([*lines, b"Connection: close", b"", b""])
 
@@ -206,7 +206,7 @@ def proxy(engine: Path = ENGINE) -> Iterator[Proxy]:
                 await server.serve_forever()
             finally:
                 server.close()
-                # Also of connections that came a moment ago and are not served yet.
+                # Includes the tasks of new connections that are not served yet.
                 while others := asyncio.all_tasks() - {listening}:
                     for task in others:
                         task.cancel()

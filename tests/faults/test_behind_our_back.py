@@ -1,4 +1,4 @@
-"""Containers that somebody else removes, kills, pauses or cuts off; sessions that many ask for at once."""
+"""Containers that another program removes, kills, pauses or cuts off; sessions that many clients request at once."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tests.attacks.bench import run
 from tests.attacks.cells import Attacker, addresses
 from tests.attacks.vitals import wait_until
 from tests.faults.conftest import Troubled
-from tests.faults.health import create, end, lives, meanwhile, nothing_is_left
+from tests.faults.health import create, end, event_loop_answers, meanwhile, nothing_is_left
 from tests.gateways import Gateway
 
 pytestmark = pytest.mark.engine
 
-#: seconds within which an end is told that the engine tells of
+#: seconds within which an end is reported for which the engine sends an event
 SOON = 5.0
-#: seconds within which a kernel is found to be out of reach: TCP's questions and the attempts to connect anew
+#: seconds within which a kernel is found unreachable: TCP keep-alive probes and attempts to reconnect
 OUT_OF_REACH = 45.0
 #: a cell that leaves a mark, and runs for a while
 MARKED = "open('runs', 'a').write('x'); import time; time.sleep({}); print(open('runs').read())"
@@ -38,12 +38,12 @@ def client() -> Iterator[docker.APIClient]:
 
 
 def container_of(gateway: Gateway, session: str) -> dict[str, Any]:
-    """The engine's record of a session's container; made if there is none."""
+    """Return the engine's record of a session's container; start the session if there is none."""
     return Attacker(gateway, session).container
 
 
-def told_once(gateway: Gateway, session: str) -> str:
-    """The loss is told with the next cell, and never again; why."""
+def loss_reported_once(gateway: Gateway, session: str) -> str:
+    """Check that the next cell reports the loss and later cells do not; return the reported reason."""
     first, second = gateway.execute(session, "print(1)"), gateway.execute(session, "print(2)")
     assert (first["status"], first["state"]) == ("ok", "lost"), first
     assert (second["status"], second["state"]) == ("ok", "preserved"), second
@@ -52,7 +52,7 @@ def told_once(gateway: Gateway, session: str) -> str:
 
 @pytest.mark.parametrize("running", [False, True], ids=["idle", "busy"])
 @pytest.mark.parametrize("how", ["remove", "kill"])
-def test_a_container_that_is_gone_is_told_of_once(
+def test_the_loss_of_a_container_is_reported_once(
     troubled: Troubled,
     client: docker.APIClient,
     how: str,
@@ -73,14 +73,14 @@ def test_a_container_that_is_gone_is_told_of_once(
     else:
         ends[how]()
         wait_until(lambda: gateway.call("GET", "/v1/sessions/gone").json()["state"] == "dead", seconds=SOON)
-    assert "ended" in told_once(gateway, "gone")
+    assert "ended" in loss_reported_once(gateway, "gone")
     end(gateway, "gone")
     nothing_is_left(gateway)
 
 
 @contextlib.contextmanager
 def dropped(address: str) -> Iterator[None]:
-    """Nothing comes from this kernel, and nothing gets to it."""
+    """Drop all packets from and to a kernel."""
     rules = (("INPUT", "-s", address), ("OUTPUT", "-d", address))
     for chain, *rule in rules:
         run("iptables", "-w", "-I", chain, *rule, "-j", "DROP")
@@ -91,7 +91,7 @@ def dropped(address: str) -> Iterator[None]:
             run("iptables", "-w", "-D", chain, *rule, "-j", "DROP")
 
 
-def test_a_partition_that_heals_soon_costs_nothing_and_runs_nothing_twice(troubled: Troubled) -> None:
+def test_a_short_partition_loses_no_state_and_runs_no_cell_twice(troubled: Troubled) -> None:
     gateway = troubled.gateway
     (address,) = addresses(container_of(gateway, "parted"))
     gateway.execute("parted", "x = 42")
@@ -104,7 +104,7 @@ def test_a_partition_that_heals_soon_costs_nothing_and_runs_nothing_twice(troubl
     end(gateway, "parted")
 
 
-def test_a_cell_sent_into_a_partition_that_heals_soon_runs_once(troubled: Troubled) -> None:
+def test_a_cell_sent_during_a_short_partition_runs_once(troubled: Troubled) -> None:
     gateway = troubled.gateway
     (address,) = addresses(container_of(gateway, "parted"))
     with ThreadPoolExecutor(1) as pool:
@@ -117,13 +117,13 @@ def test_a_cell_sent_into_a_partition_that_heals_soon_runs_once(troubled: Troubl
     end(gateway, "parted")
 
 
-def test_a_kernel_out_of_reach_is_found_and_told_of_once(
+def test_an_unreachable_kernel_is_found_and_reported_once(
     troubled: Troubled, client: docker.APIClient, network: str
 ) -> None:
     gateway = troubled.gateway
     names = {"busy": "dropped", "idle": "dropped", "paused": "paused", "unplugged": "unplugged"}
     containers = {session: container_of(gateway, session) for session in names}
-    with contextlib.ExitStack() as stack, lives(gateway):
+    with contextlib.ExitStack() as stack, event_loop_answers(gateway):
         running = stack.enter_context(meanwhile(lambda: gateway.execute("busy", MARKED.format(120), timeout=200)))
         time.sleep(1)
         began = time.monotonic()
@@ -138,12 +138,12 @@ def test_a_kernel_out_of_reach_is_found_and_told_of_once(
         died = running[0]
         assert (died["status"], died["state"], died["error"]["code"]) == ("died", "lost", "SB003")
     for session in names:
-        assert ("ended" if session == "paused" else "reached") in told_once(gateway, session)
+        assert ("ended" if session == "paused" else "reached") in loss_reported_once(gateway, session)
         end(gateway, session)
     nothing_is_left(gateway)
 
 
-def test_a_gateway_that_stood_still_finds_all_as_it_was(troubled: Troubled) -> None:
+def test_a_gateway_that_was_stopped_for_a_while_keeps_all_sessions(troubled: Troubled) -> None:
     gateway = troubled.gateway
     sessions = [f"still-{number}" for number in range(3)]
     for session in sessions:
@@ -156,7 +156,7 @@ def test_a_gateway_that_stood_still_finds_all_as_it_was(troubled: Troubled) -> N
         finally:
             os.kill(gateway.process.pid, signal.SIGCONT)
     assert outcome[0]["status"] == "ok", "it has ended in time"
-    time.sleep(10)  # whatever was about to be done is done
+    time.sleep(10)  # any delayed reaction has happened by now
     for session in sessions:
         reply = gateway.execute(session, "print(x)")
         assert (reply["state"], reply["incarnation"]) == ("preserved", 1), reply
@@ -164,11 +164,11 @@ def test_a_gateway_that_stood_still_finds_all_as_it_was(troubled: Troubled) -> N
 
 
 @pytest.mark.parametrize("way", ["create", "execute"])
-def test_a_session_that_fifty_ask_for_at_once_is_one_container(
+def test_fifty_requests_for_a_session_at_once_make_one_container(
     troubled: Troubled, client: docker.APIClient, way: str
 ) -> None:
     gateway, session, since = troubled.gateway, f"one-{way}", int(time.time())
-    with ThreadPoolExecutor(50) as pool, lives(gateway):
+    with ThreadPoolExecutor(50) as pool, event_loop_answers(gateway):
         if way == "create":
             statuses = [answer.status_code for answer in pool.map(lambda _: create(gateway, session), range(50))]
             assert sorted(statuses) == [HTTPStatus.CREATED, *[HTTPStatus.CONFLICT] * 49]

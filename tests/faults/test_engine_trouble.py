@@ -1,4 +1,4 @@
-"""The engine hangs, fails, breaks off and comes back: who has a kernel notices nothing, and all mends by itself."""
+"""The engine hangs, fails, breaks off and returns: running kernels are not disturbed, and the gateway recovers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,17 @@ import pytest
 from sessions.backends.docker.breaker import FAILURES
 from tests.attacks.vitals import wait_until
 from tests.faults.conftest import Troubled
-from tests.faults.health import at_rest, create, end, lives, meanwhile, nothing_is_left, recovers, refused_at_once, told
+from tests.faults.health import (
+    at_rest,
+    create,
+    end,
+    error_code,
+    event_loop_answers,
+    meanwhile,
+    nothing_is_left,
+    recovers,
+    refused_at_once,
+)
 from tests.faults.proxy import Fault
 
 pytestmark = pytest.mark.engine
@@ -28,8 +38,8 @@ EXEC = "POST /(containers/[0-9a-f]+/exec|exec/[0-9a-f]+/start)"
 VOLUME = "DELETE /volumes/.*"
 #: seconds that a call is left hanging
 HELD = 1.0
-#: what the gateway asks by itself, whatever clients do
-BY_ITSELF = r"(?!GET /(events|version|info|containers/json|volumes|images/.*|networks/.*)$).*"
+#: calls other than the gateway's periodic ones, which do not depend on clients
+CALLS_FOR_CLIENTS = r"(?!GET /(events|version|info|containers/json|volumes|images/.*|networks/.*)$).*"
 
 
 def name() -> str:
@@ -49,11 +59,11 @@ def struck(troubled: Troubled) -> bool:
     ],
     ids=lambda value: value.value if isinstance(value, Fault) else "",
 )
-def test_a_kernel_that_cannot_be_started_is_told_of_and_leaves_nothing(
+def test_a_failed_start_of_a_kernel_is_reported_and_leaves_nothing(
     troubled: Troubled, fault: Fault, calls: list[str]
 ) -> None:
     gateway = troubled.gateway
-    with troubled.vitals.neighbour.calling(), lives(gateway):
+    with troubled.vitals.neighbour.calling(), event_loop_answers(gateway):
         for call in calls:
             session = name()
             troubled.engine.fail(fault, call)
@@ -63,8 +73,8 @@ def test_a_kernel_that_cannot_be_started_is_told_of_and_leaves_nothing(
                     time.sleep(HELD)
                     assert not outcome, "it hangs"
                 troubled.engine.heal()
-            assert told(outcome[0]) == ("SB004" if (fault, call) == (Fault.ERROR, START) else "SB009")
-            assert end(gateway, session).status_code == HTTPStatus.NOT_FOUND, "it is not kept"
+            assert error_code(outcome[0]) == ("SB004" if (fault, call) == (Fault.ERROR, START) else "SB009")
+            assert end(gateway, session).status_code == HTTPStatus.NOT_FOUND, "the session is not kept"
             at_rest(gateway, troubled.engine)
         nothing_is_left(gateway)
         recovers(gateway, name())
@@ -78,7 +88,7 @@ def test_a_session_is_ended_though_the_engine_cannot_remove_it_yet(
 ) -> None:
     gateway, session = troubled.gateway, name()
     assert create(gateway, session).status_code == HTTPStatus.CREATED
-    with troubled.vitals.neighbour.calling(), lives(gateway):
+    with troubled.vitals.neighbour.calling(), event_loop_answers(gateway):
         troubled.engine.fail(fault, calls)
         with meanwhile(lambda: end(gateway, session)) as outcome:
             wait_until(lambda: struck(troubled))
@@ -91,16 +101,16 @@ def test_a_session_is_ended_though_the_engine_cannot_remove_it_yet(
 
 
 @pytest.mark.parametrize("fault", [Fault.HANG, Fault.ERROR])
-def test_a_file_operation_that_fails_is_told_of_and_the_session_goes_on(troubled: Troubled, fault: Fault) -> None:
+def test_a_failed_file_operation_is_reported_and_the_session_continues(troubled: Troubled, fault: Fault) -> None:
     gateway, session = troubled.gateway, name()
     gateway.execute(session, "x = 42")
-    with lives(gateway):
+    with event_loop_answers(gateway):
         troubled.engine.fail(fault, EXEC)
         with meanwhile(lambda: gateway.call("PUT", f"/v1/sessions/{session}/files/a", data=b"x" * 1000)) as outcome:
             wait_until(lambda: struck(troubled))
             assert gateway.text(session, "print(x)") == "42\n", "cells need no engine"
             troubled.engine.heal()
-        assert told(outcome[0]) in {"SB003", "SB009"}
+        assert error_code(outcome[0]) in {"SB003", "SB009"}
     written = gateway.call("PUT", f"/v1/sessions/{session}/files/a", data=b"x" * 1000)
     assert written.status_code == HTTPStatus.NO_CONTENT, written.text
     end(gateway, session)
@@ -108,12 +118,12 @@ def test_a_file_operation_that_fails_is_told_of_and_the_session_goes_on(troubled
 
 
 @pytest.mark.parametrize("fault", [Fault.HANG, Fault.CUT])
-def test_events_that_do_not_come_lose_no_end(troubled: Troubled, fault: Fault) -> None:
+def test_a_kernels_end_is_noticed_without_the_engines_events(troubled: Troubled, fault: Fault) -> None:
     gateway, session = troubled.gateway, name()
     gateway.execute(session, "x = 42")
     rule = troubled.engine.fail(fault, "GET /events")
     troubled.engine.cut_all()
-    with lives(gateway):
+    with event_loop_answers(gateway):
         wait_until(lambda: rule.struck > 0)
         lost = gateway.execute(session, "import os; os.kill(1, 9); os._exit(1)", timeout=60)
         assert (lost["status"], lost["state"]) == ("died", "lost")
@@ -124,11 +134,11 @@ def test_events_that_do_not_come_lose_no_end(troubled: Troubled, fault: Fault) -
 
 
 @pytest.mark.parametrize("fault", [Fault.HANG, Fault.ERROR])
-def test_an_engine_that_is_away_refuses_at_once_and_is_back_by_itself(troubled: Troubled, fault: Fault) -> None:
+def test_without_an_engine_sessions_are_refused_at_once_until_it_is_back(troubled: Troubled, fault: Fault) -> None:
     gateway = troubled.gateway
     doomed = name()
     assert create(gateway, doomed).status_code == HTTPStatus.CREATED
-    with troubled.vitals.neighbour.calling(), lives(gateway):
+    with troubled.vitals.neighbour.calling(), event_loop_answers(gateway):
         troubled.engine.fail(fault)
         troubled.engine.cut_all()
         wait_until(lambda: not gateway.ready(), seconds=60)
@@ -141,10 +151,10 @@ def test_an_engine_that_is_away_refuses_at_once_and_is_back_by_itself(troubled: 
     nothing_is_left(gateway)
 
 
-def test_starts_that_hang_are_not_waited_for_by_those_that_come_later(troubled: Troubled) -> None:
-    """The engine answers all else, so only trying shows when it is well again."""
+def test_later_starts_do_not_wait_for_starts_that_hang(troubled: Troubled) -> None:
+    """The engine answers all other calls, so only a new attempt shows when it has recovered."""
     gateway = troubled.gateway
-    with troubled.vitals.neighbour.calling(), lives(gateway):
+    with troubled.vitals.neighbour.calling(), event_loop_answers(gateway):
         rule = troubled.engine.fail(Fault.HANG, CREATE)
         with contextlib.ExitStack() as waiting:
             for _ in range(FAILURES):
@@ -158,21 +168,21 @@ def test_starts_that_hang_are_not_waited_for_by_those_that_come_later(troubled: 
     nothing_is_left(gateway)
 
 
-def test_whichever_call_fails_nothing_is_left(troubled: Troubled) -> None:
-    """As SQLite is tested with every allocation failing in turn: a session's whole life, and its n-th call fails."""
+def test_nothing_is_left_whichever_call_fails(troubled: Troubled) -> None:
+    """A session's whole life in which the n-th call fails, as SQLite is tested with each allocation failing in turn."""
     gateway, n = troubled.gateway, 0
-    with lives(gateway):
+    with event_loop_answers(gateway):
         while True:
             n += 1
             session = name()
-            rule = troubled.engine.fail(Fault.CUT, BY_ITSELF, nth=n)
-            told(create(gateway, session))
-            told(gateway.call("POST", f"/v1/sessions/{session}/execute", json={"code": "1"}))
-            told(gateway.call("PUT", f"/v1/sessions/{session}/files/a", data=b"x"))
+            rule = troubled.engine.fail(Fault.CUT, CALLS_FOR_CLIENTS, nth=n)
+            error_code(create(gateway, session))
+            error_code(gateway.call("POST", f"/v1/sessions/{session}/execute", json={"code": "1"}))
+            error_code(gateway.call("PUT", f"/v1/sessions/{session}/files/a", data=b"x"))
             ended = end(gateway, session)
             assert ended.status_code in {HTTPStatus.NO_CONTENT, HTTPStatus.NOT_FOUND}, ended.text
             nothing_is_left(gateway)
             if not rule.struck:
                 break
             assert n < 30
-    assert n > 8, "there are as many calls at least"
+    assert n > 8, "a session's life has more calls"

@@ -1,4 +1,4 @@
-"""A full disk under the gateway's state: nothing runs that cannot be written down, all else goes on."""
+"""A full disk under the gateway's state: no cell runs that cannot be recorded; everything else continues."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tests.faults.health import create, end
 from tests.gateways import Gateway, gateway
 
 SIZE = "4m"
-#: in all code that is run
+#: contained in all code that is run
 CANARY = "canary-8d21f0"
 
 
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Path]:
-    """A disk that is soon full."""
+    """A small disk that fills up quickly."""
     require_root()
     run("mount", "-t", "tmpfs", "-o", f"size={SIZE}", "none", str(tmp_path))
     yield tmp_path
@@ -30,14 +30,14 @@ def small(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def cramped(small: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    log = tmp_path_factory.mktemp("log") / "log"  # a line of it that breaks off for want of room is no fault
+    log = tmp_path_factory.mktemp("log") / "log"  # elsewhere: a line cut off for lack of room would be a fault
     with gateway("process", log=str(log), state_dir=str(small)) as serving:
         yield serving
 
 
 @contextlib.contextmanager
 def full(disk: Path) -> Iterator[None]:
-    """No byte more fits."""
+    """Fill the disk completely."""
     ballast = disk / "ballast"
     with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
         while True:
@@ -47,7 +47,7 @@ def full(disk: Path) -> Iterator[None]:
 
 
 def refused(gateway: Gateway, session: str) -> str:
-    """The code with which cells are refused, sooner or later: there may be room for a few records."""
+    """Run cells until one is refused, and return its error code: there may be room for a few records."""
     for _ in range(500):
         answer = gateway.call("POST", f"/v1/sessions/{session}/execute", json={"code": f"print('{CANARY}')"})
         if answer.status_code != HTTPStatus.OK:
@@ -56,14 +56,14 @@ def refused(gateway: Gateway, session: str) -> str:
     raise AssertionError("nothing was refused")
 
 
-def test_while_it_is_full_sessions_end_and_no_cell_runs_and_then_all_goes_on(cramped: Gateway, small: Path) -> None:
+def test_on_a_full_disk_no_cell_runs_but_sessions_end_and_later_all_works(cramped: Gateway, small: Path) -> None:
     for session in ("a", "b"):
         assert cramped.execute(session, f"x = 42  # {CANARY}")["status"] == "ok"
     with full(small):
         assert refused(cramped, "a") == "SB019"
         assert refused(cramped, "b") == "SB019"
         assert end(cramped, "b").status_code == HTTPStatus.NO_CONTENT
-        assert refused(cramped, "new") == "SB027"  # what cannot be written down would be lost with the gateway
+        assert refused(cramped, "new") == "SB027"  # a session without a record would be lost with the gateway
         assert "new" not in [each["name"] for each in cramped.call("GET", "/v1/sessions").json()["sessions"]]
         assert cramped.call("GET", "/healthz", tenant=None).status_code == HTTPStatus.OK
     assert create(cramped, "new").status_code == HTTPStatus.CREATED

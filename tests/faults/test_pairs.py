@@ -1,7 +1,7 @@
-"""Any two things that happen to one session at once leave it whole, with a real engine and over HTTP.
+"""Any two steps on one session at once leave it whole, with a real engine and over HTTP.
 
-`tests/sessions/test_interleavings.py` tries the same pairs at every turn of the event loop, on kernels that follow a
-script. Here the moments are coarse, but containers, volumes, sockets and the engine's events are real.
+`tests/sessions/test_interleavings.py` tries the same pairs at every iteration of the event loop, on scripted kernels.
+Here the moments are coarse, but containers, volumes, sockets and the engine's events are real.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import requests
 from docker.errors import APIError
 
 from kernel_gateway.app import CULL_INTERVAL
-from sessions.records import UNSENT, Begin, End
+from sessions.store.records import UNSENT, Begin, End
 from tests.attacks.cells import addresses
 from tests.attacks.vitals import Neighbour, Vitals
 from tests.faults.health import meanwhile, nothing_is_left
@@ -31,29 +31,29 @@ from tests.kernel_gateway.wire import failure, until
 
 pytestmark = pytest.mark.engine
 
-#: seconds by which the second comes late: with the first, when that has just begun, and when most are under way
+#: seconds between the steps: the second starts with the first, just after its begin, or when most steps are under way
 LATE = (0.0, 0.05, 0.3)
-#: the same where a kernel is started, for more than a second: its container is made; it is there and has not answered
+#: the same during the start of a kernel (over one second): its container is being made; it exists but has not answered
 STARTING = (0.1, 0.6)
-#: seconds by which a step comes later than the culler, more or less: when that looks stands in no answer
+#: approximate seconds between the culler's check and a step: no answer shows the exact time of the check
 AROUND = (-0.3, 0.0, 0.3)
-#: seconds that it takes to remove a container, more or less; and seconds after which it has looked for certain
+#: approximate seconds to remove a container; and seconds after which the culler's check is certainly done
 REMOVAL = LOOKED = 0.5
-#: seconds of rest after which the culler may end a session in those tests
+#: idle seconds after which the culler may end a session in these tests
 IDLE = 0.05
-#: a cell that runs when the second comes a little late, and has ended when it comes later
+#: a cell that still runs when the second step is a little late, and has ended when it is later
 CELL = "import time; time.sleep(0.2)"
-#: gives a session its variable, and tells where its container is reached
+#: sets the session's variable, and prints the address of its container
 PREPARES = (
     "import pathlib, socket; x = 1; pathlib.Path('f').unlink(missing_ok=True); "
     "print(socket.gethostbyname(socket.gethostname()))"
 )
-#: tells whether the variable is there, and the file that a step writes
+#: prints whether the variable exists, and whether the file that a step writes exists
 LOOKS = "import pathlib; print('x' in globals(), pathlib.Path('f').exists())"
-#: kernels that are kept warm, as a gateway does by default
+#: number of warm kernels, as by default
 WARM = 1
-#: what may be told to who comes at the wrong moment: there is no such session, there is one already, it was ended just
-#: now; and of a file, that its container has ended
+#: allowed answers to a request at the wrong moment: the session does not exist, exists already, or has just ended; for
+#: a file also: its container has ended
 REFUSALS = {(404, "SB011"), (409, "SB012"), (503, "SB013")}
 REFUSALS_OF_FILES = REFUSALS | {(502, "SB003")}
 
@@ -62,16 +62,16 @@ Json = dict[str, Any]
 
 @dataclass
 class Stage:
-    """The gateway of these tests, and what its clients were told."""
+    """The gateway of these tests, and the results that its clients got."""
 
     gateway: Gateway
     vitals: Vitals
     engine: docker.APIClient
-    #: how the cells have ended that were answered
+    #: statuses of the cells that were answered
     heard: list[str] = field(default_factory=list)
 
     def ended(self) -> Counter[str]:
-        """How alice's cells have ended by the audit, where each has one begin and one end."""
+        """Count the outcomes of alice's cells in the audit, where each cell has one begin and one end."""
         until(lambda: all(len(records) > 1 for records in accounts(self.gateway.state_dir).values()))
         found: Counter[str] = Counter()
         for begin, end in accounts(self.gateway.state_dir).values():
@@ -81,7 +81,7 @@ class Stage:
         return found
 
     def next_look(self) -> float:
-        """When the culler looks at all sessions again: it rests when it has removed what it ends now."""
+        """Return the time of the culler's next check: it rests after it has removed the session that it ends now."""
         self.gateway.call("POST", "/v1/sessions", json={"name": "herald", "idle_timeout": IDLE})
         until(lambda: self.gateway.call("GET", "/v1/sessions/herald").status_code == 404)
         return time.monotonic() + REMOVAL + CULL_INTERVAL
@@ -89,31 +89,31 @@ class Stage:
 
 @dataclass
 class Scene:
-    """A session that has a variable, and what its clients were told of it."""
+    """A session with a variable, and the results that its clients got."""
 
     stage: Stage
     name: str
-    #: the engine's id of what it was prepared in
+    #: the engine's id of the container in which it was prepared
     container: str = ""
     replies: list[Json] = field(default_factory=list)
     #: steps that were served
     served: set[str] = field(default_factory=set)
 
     def ask(self, method: str, what: str = "", **options: Any) -> requests.Response:
-        """Ask something of the session; the answer, which is true when it was served, or tells what a client can do."""
+        """Send a request for the session and return the response, which must be a success or an allowed refusal."""
         response = self.stage.gateway.call(method, f"/v1/sessions/{self.name}{what}", **options)
         refusals = REFUSALS_OF_FILES if what.startswith("/files") else REFUSALS
         assert response.ok or failure(response) in refusals, response.text
         return response
 
     def make(self, **fields: Any) -> bool:
-        """Ask for a new session of this name; whether it was made: there may be one."""
+        """Request a new session of this name; return whether it was made, as one may exist."""
         response = self.stage.gateway.call("POST", "/v1/sessions", json={"name": self.name, **fields})
         assert response.ok or failure(response) in REFUSALS, response.text
         return response.ok
 
     def cell(self, code: str) -> Json:
-        """Run a cell; its reply, which is empty when it was refused."""
+        """Run a cell and return its reply, which is empty when the cell was refused."""
         response = self.ask("POST", "/execute", json={"code": code})
         if not response.ok:
             return {}
@@ -125,7 +125,7 @@ class Scene:
         return reply
 
     def crash(self) -> bool:
-        """Let somebody else kill the container; whether it was there."""
+        """Kill the container behind the gateway's back; return whether it existed."""
         try:
             self.stage.engine.kill(self.container)
         except APIError:
@@ -133,13 +133,13 @@ class Scene:
         return True
 
     def prepare(self) -> None:
-        """Let there be the session and its variable."""
+        """Start the session and set its variable."""
         address = text_of(self.cell(PREPARES)).strip()
         self.container = next(item["Id"] for item in self.stage.gateway.containers() if address in addresses(item))
         self.replies.clear()
 
     def comes(self, step: str, moment: float = 0.0) -> None:
-        """Take a step when it is time for it."""
+        """Take a step at the given time."""
         time.sleep(max(0.0, moment - time.monotonic()))
         if STEPS[step](self):
             self.served.add(step)
@@ -149,12 +149,12 @@ class Scene:
         now = time.monotonic()
         with meanwhile(partial(self.comes, first, now)):
             self.comes(second, now + late)
-        self.has_ended_well()
+        self.check_outcome()
 
-    def has_ended_well(self) -> None:
-        """It takes cells. What was served was done, nothing else was lost, and what is lost was told, and only once."""
+    def check_outcome(self) -> None:
+        """Check that the session runs cells, that served steps were done, and that each loss was reported once."""
         while (last := self.cell(LOOKS))["status"] != "ok":
-            assert last["status"] == "died", "it may have been sent before the kernel's end was known"
+            assert last["status"] == "died", "the cell may have been sent before the kernel's end was known"
         held, written = (word == "True" for word in text_of(last).split())
         told = [reply["state_reason"] for reply in self.replies if reply["state"] != "preserved"]
         culled = any("was idle" in reason for reason in told)
@@ -167,7 +167,7 @@ class Scene:
         until(lambda: self.ask("GET").json().get("state") == "idle")
 
 
-#: what can happen; true when it has. No warm kernel fits a session that is created.
+#: the steps by name; each returns a true value when it was done. No warm kernel fits the session of "create".
 STEPS: dict[str, Callable[[Scene], object]] = {
     "create": lambda scene: scene.make(limits={"memory": "200m"}),
     "execute": lambda scene: scene.cell(CELL),
@@ -179,14 +179,14 @@ STEPS: dict[str, Callable[[Scene], object]] = {
 }
 COSTS_FILES = {"create", "delete", "crash"}
 COSTS_VARIABLES = COSTS_FILES | {"restart"}
-#: what takes a kernel away, and what starts another
+#: pairs of a step that ends a kernel and a step that starts another
 STARTS = [("delete", "create"), ("crash", "execute"), ("crash", "restart"), ("crash", "file")]
 SESSIONS = [f"pair-{number}" for number in range(len(LATE))]
 
 
 @pytest.fixture(scope="module")
 def shared(network: str) -> Iterator[Stage]:
-    """The gateway of these tests, with sessions on it, and another tenant's."""
+    """The gateway of these tests, with its sessions and one of another tenant."""
     settings = {"pool_size": str(WARM), "pool_max": str(WARM), "memory": "256m", "disk": "16m"}
     with contextlib.ExitStack() as stack:
         client = stack.enter_context(contextlib.closing(docker.from_env()))
@@ -198,7 +198,7 @@ def shared(network: str) -> Iterator[Stage]:
 
 @pytest.fixture
 def stage(shared: Stage) -> Iterator[Stage]:
-    """The same; after each test there are the sessions' containers and no more, and what has run is written down."""
+    """The same gateway; after each test only the sessions' containers exist, and the audit lists all cells that ran."""
     before = shared.ended()
     shared.heard.clear()
     yield shared
@@ -210,14 +210,14 @@ def stage(shared: Stage) -> Iterator[Stage]:
 def side_by_side(
     play: Callable[[Scene, float], None], stage: Stage, names: list[str], lates: tuple[float, ...]
 ) -> None:
-    """Play all that can be late, each in a session of its own."""
+    """Play the scene once for each delay, each time in a separate session."""
     with ThreadPoolExecutor(len(lates)) as pool:
         list(pool.map(play, [Scene(stage, name) for name in names], lates))
 
 
 @pytest.mark.parametrize("second", STEPS)
 @pytest.mark.parametrize("first", STEPS)
-def test_two_things_at_once(stage: Stage, first: str, second: str) -> None:
+def test_two_steps_at_once_leave_the_session_whole(stage: Stage, first: str, second: str) -> None:
     def play(scene: Scene, late: float) -> None:
         scene.prepare()
         scene.both_come(first, second, late)
@@ -227,7 +227,7 @@ def test_two_things_at_once(stage: Stage, first: str, second: str) -> None:
 
 @pytest.mark.parametrize("second", STEPS)
 @pytest.mark.parametrize(("before", "first"), STARTS)
-def test_what_comes_while_a_kernel_starts(stage: Stage, before: str, first: str, second: str) -> None:
+def test_two_steps_during_a_start_leave_the_session_whole(stage: Stage, before: str, first: str, second: str) -> None:
     def play(scene: Scene, late: float) -> None:
         scene.prepare()
         scene.comes(before)
@@ -238,7 +238,7 @@ def test_what_comes_while_a_kernel_starts(stage: Stage, before: str, first: str,
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_what_comes_when_the_culler_does(stage: Stage, step: str) -> None:
+def test_a_step_beside_the_culler_leaves_the_session_whole(stage: Stage, step: str) -> None:
     look = stage.next_look()
 
     def play(scene: Scene, late: float) -> None:
@@ -246,7 +246,7 @@ def test_what_comes_when_the_culler_does(stage: Stage, step: str) -> None:
         scene.prepare()
         scene.comes(step, look + late)
         time.sleep(max(0.0, look + LOOKED - time.monotonic()))
-        scene.has_ended_well()
+        scene.check_outcome()
         scene.ask("DELETE")
 
     side_by_side(play, stage, [f"idle-{late}" for late in AROUND], AROUND)

@@ -1,4 +1,4 @@
-"""What a gateway's audit tells."""
+"""Read a gateway's audit, and helpers for tests that check it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 
 import requests
 
-from sessions.records import Begin, End, read
+from sessions.store.records import Begin, End, read
 from tests.gateways import Gateway
 from tests.kernel_gateway.wire import children, failure
 
 
 def accounts(state_dir: Path) -> dict[str, list[Begin | End]]:
-    """All that the audit tells, by execution. That nothing in it was changed is checked on the way."""
+    """Return the audit's records by execution. Reading also checks that no record was changed."""
     found: dict[str, list[Begin | End]] = {}
     for record in read(state_dir / "audit.db"):
         assert isinstance(record.what, Begin | End)
@@ -26,7 +26,7 @@ def accounts(state_dir: Path) -> dict[str, list[Begin | End]]:
 
 
 def outcomes(state_dir: Path) -> Counter[str]:
-    """How executions have ended, each of which has one begin and one end."""
+    """Count the outcomes of executions; check that each has one begin and one end."""
     found = accounts(state_dir)
     for begin, *rest in found.values():
         assert isinstance(begin, Begin)
@@ -42,7 +42,7 @@ def execute(
 
 
 def refusal(response: requests.Response) -> str:
-    """The message of a refusal for a limit, in whichever dialect."""
+    """Return the message of a refusal for a limit, in any dialect."""
     assert failure(response) == (429, "SB008") if "/v1/" in response.url else response.status_code == 429
     assert int(response.headers["Retry-After"]) >= 1
     error = response.json()["error"]
@@ -50,15 +50,15 @@ def refusal(response: requests.Response) -> str:
     return str(error["message"])
 
 
-def shows_nothing(gateway: Gateway, *secret: str) -> bool:
-    """Whether secrets stand in no file of the gateway."""
+def contains_no_secret(gateway: Gateway, *secret: str) -> bool:
+    """Return True if no file of the gateway contains one of the secrets."""
     contents = [path.read_bytes() for path in gateway.state_dir.iterdir() if path.is_file()]
     assert contents
     return not any(text.encode() in content for text in secret for content in contents)
 
 
 def crash(gateway: Gateway) -> None:
-    """Kill it, and the kernels that nobody looks after now."""
+    """Kill the gateway, and the kernels that it leaves behind."""
     offspring = children(gateway.process.pid)
     gateway.process.kill()
     gateway.process.wait()

@@ -1,4 +1,4 @@
-"""A client of the AgentRun dialect that sends what it is told, and looks at every answer."""
+"""A client of the AgentRun dialect that sends any request and checks every answer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TEMPLATE = "code-interpreter-v1"
 
 
 def failed(response: requests.Response) -> tuple[int, str]:
-    """Status and code of a failure as AgentRun's clients read it, beside the form that all failures have."""
+    """Return status and code of a failure as AgentRun's clients read it, and check the form that all failures have."""
     status, _ = failure(response)
     body = response.json()
     assert body["message"]
@@ -28,7 +28,7 @@ def failed(response: requests.Response) -> tuple[int, str]:
 
 
 def data(response: requests.Response) -> Any:
-    """What is in the envelope."""
+    """Return the content of the envelope."""
     assert response.status_code == HTTPStatus.OK, response.text
     body = response.json()
     assert (body["code"], body["requestId"]) == ("SUCCESS", response.headers["X-Request-Id"])
@@ -37,34 +37,34 @@ def data(response: requests.Response) -> Any:
 
 @dataclass(frozen=True)
 class Box:
-    """A sandbox of alice's."""
+    """A sandbox of the tenant alice."""
 
     gateway: Gateway
     id: str
 
     def call(self, method: str, path: str, **options: Any) -> requests.Response:
-        """One request below it."""
+        """Send a request on a path below the sandbox."""
         return self.gateway.call(method, f"/sandboxes/{self.id}{path}", **options)
 
     def get(self, path: str, /, **query: Any) -> Any:
-        """What there is."""
+        """Return the answer to a GET request."""
         return _good(self.call("GET", path, params=query))
 
     def post(self, path: str, /, **body: Any) -> Any:
-        """What comes of it."""
+        """Return the answer to a POST request."""
         return _good(self.call("POST", path, json=body))
 
     def context(self, **body: Any) -> str:
-        """A new context's id."""
+        """Create a context and return its id."""
         made: str = self.post("/contexts", **body)["id"]
         return made
 
     def run(self, code: str, **body: Any) -> Any:
-        """A cell's reply."""
+        """Run a cell and return its reply."""
         return self.post("/contexts/execute", code=code, **body)
 
     def text(self, code: str, **body: Any) -> str:
-        """What a cell prints."""
+        """Run a cell and return its printed text."""
         reply = self.run(code, **body)
         assert end(reply) == "ok", reply
         text: str = reply["stdout"]
@@ -75,15 +75,15 @@ class Box:
         return self.post("/files", path=path, content=content, **body)
 
     def read(self, path: str) -> Any:
-        """A file's content."""
+        """Return a file's content."""
         return self.get("/files", path=path)["content"]
 
     def names(self, path: str = "", depth: int = 1) -> list[str]:
-        """The names in a directory."""
+        """Return the names in a directory."""
         return [entry["name"] for entry in self.get("/filesystem", path=path, depth=depth)["entries"]]
 
     def command(self, command: str, **body: Any) -> Any:
-        """How a command ended."""
+        """Run a command and return its result."""
         return self.post("/processes/cmd", command=command, **body)["result"]
 
 
@@ -93,7 +93,7 @@ def _good(response: requests.Response) -> Any:
 
 
 def end(reply: dict[str, Any]) -> str:
-    """The status in a reply's last item."""
+    """Return the status in a reply's last item."""
     last = reply["results"][-1]
     assert last["type"] == "endOfExecution", reply
     status: str = last["status"]
@@ -107,7 +107,7 @@ def create(gateway: Gateway, tenant: str = "alice", **body: Any) -> requests.Res
 
 @contextmanager
 def boxed(gateway: Gateway, **body: Any) -> Iterator[Box]:
-    """A sandbox of its own, deleted afterwards."""
+    """Create a sandbox, and delete it afterwards."""
     box = Box(gateway, data(create(gateway, **body))["sandboxId"])
     try:
         yield box
@@ -117,7 +117,7 @@ def boxed(gateway: Gateway, **body: Any) -> Iterator[Box]:
 
 @contextmanager
 def template(gateway: Gateway, **body: Any) -> Iterator[str]:
-    """A template of its own, deleted afterwards."""
+    """Create a template, and delete it afterwards."""
     name = f"t-{secrets.token_hex(4)}"
     data(gateway.call("POST", f"{CONTROL}/templates", json={"templateName": name, **body}))
     try:

@@ -1,4 +1,4 @@
-"""The gateways that these tests share: one for each isolation, started when the first test asks for it."""
+"""The gateways that these tests share: one for each isolation, started when the first test needs it."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ ISOLATIONS = ["process", pytest.param("docker", marks=pytest.mark.engine)]
 
 @pytest.fixture(scope="session")
 def started() -> Iterator[Callable[[str], Gateway]]:
-    """Gateways by isolation."""
+    """Return a function that starts each isolation's gateway once."""
     with ExitStack() as stack:
         yield functools.cache(lambda isolation: stack.enter_context(_watched(isolation)))
 
 
-#: those that all tests of a run share
+#: gateways that all tests of a run share
 _shared: list[Gateway] = []
 
 
@@ -38,7 +38,7 @@ def _watched(isolation: str) -> Iterator[Gateway]:
 
 @pytest.fixture(autouse=True)
 def no_error_is_logged() -> Iterator[None]:
-    """After each test the shared gateways go on, and have logged no error, whatever was sent to them."""
+    """Check after each test that the shared gateways still run and have logged no error, whatever they were sent."""
     yield
     for gateway in _shared:
         assert gateway.process.poll() is None
@@ -48,13 +48,13 @@ def no_error_is_logged() -> Iterator[None]:
 
 @pytest.fixture(params=ISOLATIONS)
 def gateway(request: pytest.FixtureRequest, started: Callable[[str], Gateway]) -> Gateway:
-    """A gateway that serves; `wire.process_only` when the isolation makes no difference."""
+    """A running gateway; mark tests `wire.process_only` when the isolation makes no difference."""
     return started(request.param)
 
 
 @pytest.fixture
 def session(gateway: Gateway) -> Iterator[str]:
-    """A name that no session has yet; the sessions made under it are ended."""
+    """A name that no session has yet; sessions with this name are ended after the test."""
     name = f"test-{secrets.token_hex(4)}"
     yield name
     for tenant in KEYS:

@@ -1,4 +1,4 @@
-"""RAGFlow's executor, as far as a provider sees it: it runs nothing, and remembers what it was asked."""
+"""A fake of RAGFlow's executor: it runs no program, and records the requests that it receives."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from typing import Any
 
 @dataclass
 class Executor:
-    """One that serves."""
+    """A running executor."""
 
     url: str = ""
     healthy: bool = True
-    #: what answers to `/run` have besides a success's
+    #: fields that an answer to `/run` has instead of those of a success
     answer: dict[str, Any] = field(default_factory=dict)
-    #: what `/run` waits for
+    #: event that `/run` waits for
     go: Event | None = None
     #: headers and body of each program
     asked: list[tuple[dict[str, str], dict[str, Any]]] = field(default_factory=list)
 
     def run(self, headers: dict[str, str], body: dict[str, Any]) -> dict[str, Any]:
-        """The answer to a program: what it would print if it printed every text in it."""
+        """Answer a program with its own code as stdout, so that every text that it prints is in there."""
         self.asked.append((headers, body))
         if self.go is not None:
             self.go.wait(60)
@@ -49,7 +49,7 @@ class Executor:
 
 @contextmanager
 def executor() -> Iterator[Executor]:
-    """One on this machine."""
+    """Start an executor on this machine."""
     one = Executor()
 
     class Handler(BaseHTTPRequestHandler):
@@ -70,7 +70,7 @@ def executor() -> Iterator[Executor]:
             self.wfile.write(content)
 
         def log_message(self, *arguments: Any) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         server.daemon_threads = True

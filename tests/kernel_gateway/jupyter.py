@@ -1,4 +1,4 @@
-"""A client of a kernel's channels, as Jupyter's front ends are one."""
+"""A client of a kernel's channels, which behaves like Jupyter's front ends."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tornado.httpclient import HTTPRequest
 from tornado.websocket import WebSocketClientConnection, websocket_connect
 
 from kernel_gateway.dialects.jupyter.framing import V1, decode, encode
-from sessions.messages import Message
+from sessions.kernels.messages import Message
 from tests.gateways import KEYS, Gateway
 
 LEGACY = None
@@ -33,13 +33,13 @@ class Client:
         """Send a message.
 
         Args:
-            channel: where.
-            msg_type: its type.
-            content: its content.
-            **parts: its parent, its buffers; more fields of its header.
+            channel: channel of the message.
+            msg_type: type of the message.
+            content: content of the message.
+            **parts: `parent` and `buffers` of the message, and more fields of its header.
 
         Returns:
-            its id.
+            id of the message.
         """
         parent, buffers = parts.pop("parent", {}), parts.pop("buffers", ())
         header = {"msg_id": uuid.uuid4().hex, "msg_type": msg_type, "session": "", "username": "", "version": "5.3"}
@@ -64,7 +64,7 @@ class Client:
         }
 
     async def of(self, msg_id: str) -> list[dict[str, Any]]:
-        """What comes of a request, to its reply and `idle`."""
+        """Return the messages that follow a request, up to its reply and `idle`."""
         seen: list[dict[str, Any]] = []
         left = {"idle", "reply"}
         while left:
@@ -84,7 +84,7 @@ class Client:
         return "".join(message["content"].get("text", "") for message in seen)
 
     async def end(self) -> int | None:
-        """Read to the end, whoever has ended it."""
+        """Read until either side has closed the connection, and return the close code."""
         async with asyncio.timeout(15):
             while not self._ended:
                 self._ended = await self._connection.read_message() is None
@@ -116,7 +116,7 @@ async def connected(
 
 @contextmanager
 def upgraded(gateway: Gateway, kernel: str) -> Iterator[socket.socket]:
-    """A client whose operating system takes in little, and that does nothing by itself: no reading, no answers."""
+    """Connect a client with a small receive buffer that does nothing on its own: it neither reads nor answers."""
     address = urlsplit(gateway.url)
     with socket.socket() as connection:
         connection.settimeout(60)

@@ -1,4 +1,4 @@
-"""A client of the ragflow dialect: what RAGFlow's own clients send, and how they read it."""
+"""A client of the ragflow dialect, which sends requests and reads answers as RAGFlow's own clients do."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tests.gateways import Gateway
 
 
 def encoded(code: str) -> str:
-    """Code as it is sent."""
+    """Encode code for a request."""
     return base64.b64encode(code.encode()).decode()
 
 
 def run(gateway: Gateway, code: str, language: str = "python", path: str = "/run", **fields: Any) -> dict[str, Any]:
-    """What came of a program. Whatever that is, the request is a success, and what failed shows no stdout."""
+    """Run a program and return its answer. The request always succeeds, and a failed program has no stdout."""
     body = {"code_b64": encoded(code), "language": language, "arguments": {}} | fields
     response = gateway.call("POST", path, json=body)
     assert response.status_code == HTTPStatus.OK, response.text
@@ -28,13 +28,13 @@ def run(gateway: Gateway, code: str, language: str = "python", path: str = "/run
 
 
 def value(gateway: Gateway, code: str, language: str = "python", **fields: Any) -> Any:
-    """What `main` returns."""
+    """Run a program and return the value of `main`."""
     answer = run(gateway, code, language, **fields)
     assert (answer["status"], answer["exit_code"]) == ("success", 0), answer
     return answer["result"]["value"]
 
 
 def running(gateway: Gateway) -> list[str]:
-    """The sessions of programs that are not over."""
+    """Return the sessions of running programs."""
     sessions = gateway.call("GET", "/v1/sessions").json()["sessions"]
     return [session["name"] for session in sessions if session["name"].startswith("run-")]

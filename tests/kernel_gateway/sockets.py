@@ -30,7 +30,7 @@ class Socket:
         await self._connection.write_message(frame, binary=isinstance(frame, bytes))
 
     async def event(self) -> Event:
-        """The next event."""
+        """Return the next event."""
         message = await self._read()
         assert message is not None, f"closed: {self._connection.close_code}"
         event: Event = json.loads(message)
@@ -43,35 +43,35 @@ class Socket:
         return message
 
     async def until(self, kind: str) -> list[Event]:
-        """The events up to the first of a kind."""
+        """Return the events up to the first of a kind."""
         events = [await self.event()]
         while events[-1]["type"] != kind:
             events.append(await self.event())
         return events
 
     async def run(self, code: str, **fields: Any) -> list[Event]:
-        """The events of one cell."""
+        """Run a cell and return its events."""
         await self.send(code=code, **fields)
         return await self.until("result")
 
     async def text(self, code: str) -> str:
-        """What a cell prints and shows."""
+        """Run a cell and return the text of its outputs."""
         return text_of({"outputs": [event["output"] for event in await self.run(code) if event["type"] == "output"]})
 
     async def close(self) -> None:
-        """Leave."""
+        """Close the connection."""
         self._connection.close()
         await self.end()
 
     async def end(self) -> int | None:
-        """Read to the end, whoever has ended it."""
+        """Read until the connection ends, whichever side ends it; return the close code."""
         while not self._ended:
             await self._read()
         return self._connection.close_code
 
 
 def request(gateway: Gateway, session: str, headers: dict[str, str]) -> HTTPRequest:
-    """The request for an upgrade."""
+    """Return the upgrade request."""
     return HTTPRequest(f"{gateway.url.replace('http', 'ws', 1)}/v1/sessions/{session}/stream", headers=headers)
 
 
@@ -79,7 +79,7 @@ def request(gateway: Gateway, session: str, headers: dict[str, str]) -> HTTPRequ
 async def connected(
     gateway: Gateway, session: str, tenant: str = "alice", *, key: str | None = None
 ) -> AsyncIterator[Socket]:
-    """A client that leaves at the end."""
+    """Connect a client; it leaves at the end."""
     headers = {"Authorization": f"Bearer {key or KEYS[tenant]}"}
     connection = await websocket_connect(request(gateway, session, headers))
     socket = Socket(connection)

@@ -1,4 +1,4 @@
-"""Keys that admins make and revoke, and the audit as they read it."""
+"""The admin API: keys that admins make and revoke, the audit, live sessions and tenants."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 import requests
 
-from sessions.records import Begin, read
+from sessions.store.records import Begin, read
 from tests import gateways
 from tests.gateways import KEYS, Gateway
 from tests.kernel_gateway import jupyter, sockets
-from tests.kernel_gateway.accounts import accounts, shows_nothing
+from tests.kernel_gateway.accounts import accounts, contains_no_secret
 from tests.kernel_gateway.wire import HANGS, exists, failure, streamed, until
 
 # -- keys ------------------------------------------------------------------------------------------------------
@@ -27,7 +27,7 @@ from tests.kernel_gateway.wire import HANGS, exists, failure, streamed, until
 
 @pytest.fixture(scope="module")
 def run() -> Iterator[Gateway]:
-    """A gateway whose keys are made and revoked."""
+    """A gateway on which tests make and revoke keys."""
     with gateways.gateway("process") as serving:
         yield serving
 
@@ -43,7 +43,7 @@ def ask(gateway: Gateway, key: str, method: str, path: str, **options: Any) -> r
 
 
 def make(gateway: Gateway, admin: str, **body: str) -> tuple[str, str]:
-    """A new key: its id, and what opens."""
+    """Make a key, and return its id and its secret."""
     made = ask(gateway, admin, "POST", "/v1/admin/keys", json=body)
     assert made.status_code == 201, made.text
     assert made.headers["Location"] == f"/v1/admin/keys/{made.json()['id']}"
@@ -62,7 +62,7 @@ ADMINS = [
 
 
 @pytest.mark.parametrize(("method", "path"), ADMINS)
-def test_only_admins_may(run: Gateway, admin: str, method: str, path: str) -> None:
+def test_only_admins_may_use_the_admin_api(run: Gateway, admin: str, method: str, path: str) -> None:
     _, user = make(run, admin, tenant="carol")
     for key in (user, KEYS["alice"]):
         assert failure(ask(run, key, method, path, json={"tenant": "mallory", "role": "admin"})) == (403, "SB026")
@@ -79,14 +79,14 @@ def test_a_key_is_made_used_listed_and_revoked_at_once(run: Gateway, admin: str)
     (mine,) = (entry for entry in listed.json()["keys"] if entry["id"] == key_id)
     assert (mine["tenant"], mine["role"], set(mine)) == ("carol", "user", {"id", "tenant", "role", "created_at"})
     assert key not in listed.text
-    assert shows_nothing(run, key, admin)
+    assert contains_no_secret(run, key, admin)
     assert ask(run, admin, "DELETE", f"/v1/admin/keys/{key_id}").status_code == 204
     assert failure(ask(run, key, "GET", "/v1/sessions")) == (401, "SB020")
     assert failure(ask(run, admin, "DELETE", f"/v1/admin/keys/{key_id}")) == (404, "SB029")
 
 
 @pytest.mark.parametrize("body", [{}, {"tenant": "a:b"}, {"tenant": "a", "role": "root"}, {"tenant": "a", "id": "x"}])
-def test_what_is_no_key_is_not_made(run: Gateway, admin: str, body: dict[str, str]) -> None:
+def test_an_invalid_request_makes_no_key(run: Gateway, admin: str, body: dict[str, str]) -> None:
     before = ask(run, admin, "GET", "/v1/admin/keys").json()
     assert failure(ask(run, admin, "POST", "/v1/admin/keys", json=body)) == (400, "SB002")
     assert ask(run, admin, "GET", "/v1/admin/keys").json() == before
@@ -99,7 +99,7 @@ def test_an_admin_can_make_admins_and_be_revoked(run: Gateway, admin: str) -> No
     assert ask(run, second, "GET", "/v1/admin/keys").status_code == 401
 
 
-def test_a_token_ends_with_the_key_it_was_asked_with_and_is_never_an_admins(run: Gateway, admin: str) -> None:
+def test_a_token_is_revoked_with_its_key_and_never_has_the_admin_role(run: Gateway, admin: str) -> None:
     key_id, key = make(run, admin, tenant="carol", role="admin")
     _, other = make(run, admin, tenant="carol")
 
@@ -117,7 +117,7 @@ def test_a_token_ends_with_the_key_it_was_asked_with_and_is_never_an_admins(run:
     assert {ask(run, kept, "GET", "/sandboxes").status_code for kept in (others, of_settings)} == {200}
 
 
-async def test_sockets_end_with_their_key(run: Gateway, admin: str) -> None:
+async def test_sockets_are_closed_when_their_key_is_revoked(run: Gateway, admin: str) -> None:
     (key_id, key), (_, kept) = make(run, admin, tenant="carol"), make(run, admin, tenant="carol")
     made = ask(run, kept, "POST", "/api/kernels").json()["id"]
     async with (
@@ -133,7 +133,7 @@ async def test_sockets_end_with_their_key(run: Gateway, admin: str) -> None:
         await stream.send(code="2")
         assert await talking.end() == 4401
         assert await stream.end() == 4401
-        assert await listening.end() == 4401  # it was not asked anything
+        assert await listening.end() == 4401  # this socket was idle
         assert sum(len(records) for records in accounts(run.state_dir).values()) == before
         assert await staying.text("print(3)") == "3\n"
 
@@ -201,7 +201,7 @@ def test_live_sessions_of_all_tenants_are_listed_and_ended(run: Gateway, admin: 
     since_then = datetime.fromisoformat(mine["created_at"]) - datetime.fromisoformat(shown["created_at"])
     assert abs(since_then.total_seconds()) < 1
     assert mine["idle_seconds"] >= 0
-    assert mine["memory_bytes"] is None  # of a plain process nobody can tell
+    assert mine["memory_bytes"] is None  # unknown for a plain process
     assert failure(ask(run, admin, "DELETE", f"/v1/admin/sessions/{tenant}/other")) == (404, "SB011")
     assert failure(ask(run, admin, "DELETE", "/v1/admin/sessions/a:b/mine")) == (400, "SB002")
     assert ask(run, admin, "DELETE", f"/v1/admin/sessions/{tenant}/mine").status_code == 204
@@ -210,7 +210,7 @@ def test_live_sessions_of_all_tenants_are_listed_and_ended(run: Gateway, admin: 
     assert (again["state"], again["state_reason"]) == ("lost", "the session was ended by an admin")
 
 
-def test_tenants_are_told_with_what_they_have_and_may(admin_of_limits: tuple[Gateway, str]) -> None:
+def test_tenants_are_listed_with_their_usage_and_quotas(admin_of_limits: tuple[Gateway, str]) -> None:
     gateway, key = admin_of_limits
     gateway.execute("s", "print('x' * 99)")
     with streamed(gateway, "t", HANGS, on_disconnect="interrupt"):
@@ -229,24 +229,24 @@ def test_tenants_are_told_with_what_they_have_and_may(admin_of_limits: tuple[Gat
 
 @pytest.fixture
 def admin_of_limits() -> Iterator[tuple[Gateway, str]]:
-    """A gateway with a limit and with an admin by its settings."""
+    """A gateway with a quota and an admin key in its settings."""
     key = "the-admins-own-key"
     with gateways.gateway("process", admin_key=key, quota_window="60", max_total_output_bytes="1m") as serving:
         yield serving, key
 
 
-def test_the_admin_of_the_settings_is_one_and_has_a_tenant_of_its_own(admin_of_limits: tuple[Gateway, str]) -> None:
+def test_the_admin_key_of_the_settings_has_its_own_tenant(admin_of_limits: tuple[Gateway, str]) -> None:
     gateway, key = admin_of_limits
     assert ask(gateway, key, "GET", "/v1/admin/keys").status_code == 200
     assert failure(ask(gateway, KEYS["alice"], "GET", "/v1/admin/keys")) == (403, "SB026")
     assert ask(gateway, key, "POST", "/v1/sessions/s/execute", json={"code": "1"}).status_code == 200
     (session,) = ask(gateway, key, "GET", "/v1/admin/sessions").json()["sessions"]
     assert session["tenant"] == "admin"
-    assert shows_nothing(gateway, key)
+    assert contains_no_secret(gateway, key)
 
 
 @pytest.mark.full
-def test_the_command_still_checks_what_was_cut(tmp_path: Path) -> None:
+def test_the_command_still_checks_an_audit_after_its_retention_period(tmp_path: Path) -> None:
     for _ in range(2):
         with gateways.gateway("process", state_dir=str(tmp_path)) as gateway:
             gateway.execute("s", "1")

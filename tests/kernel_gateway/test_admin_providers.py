@@ -1,4 +1,4 @@
-"""Providers as admins set them over HTTP, in both forms: what is refused, and that no secret is ever told."""
+"""Provider administration over HTTP, in both forms: refused requests, and secrets that are never sent."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from tests.gateways import KEYS, Gateway
 from tests.kernel_gateway.executor import Executor, executor
 
 ADMIN = "the-admins-own-key"
-#: stands in every configuration of these tests
-SECRET = "a-very-secret-api-key-0123456789"  # noqa: S105 - nobody's
+#: part of every configuration of these tests
+SECRET = "a-very-secret-api-key-0123456789"  # noqa: S105 - not a real one
 MASKED = "••••6789"
 SPECIFIED, RAGFLOW = "/api/admin/sandbox", "/api/v1/admin/sandbox"
 
 
 @pytest.fixture(scope="module")
 def gateway() -> Iterator[Gateway]:
-    """A gateway with an admin. In the end nothing that it has written, but for the key's file, has the secret."""
+    """A gateway with an admin. At the end, no file of it except the key's own contains the secret."""
     with gateways.gateway("process", admin_key=ADMIN) as serving:
         yield serving
         kept = [path for path in serving.state_dir.iterdir() if path.is_file() and path.name != "secrets.key"]
@@ -46,7 +46,7 @@ def elsewhere() -> Iterator[Executor]:
 
 
 def ask(gateway: Gateway, method: str, path: str, key: str = ADMIN, **options: Any) -> requests.Response:
-    """A request as an admin. No answer has the secret."""
+    """Send a request as an admin. No answer may contain the secret."""
     answer = gateway.call(method, path, tenant=None, headers={"Authorization": f"Bearer {key}"}, **options)
     assert SECRET not in answer.text
     assert "Traceback" not in answer.text
@@ -58,14 +58,14 @@ def config(place: Executor | str, **more: Any) -> dict[str, Any]:
     return {"provider_type": "self_managed", "config": {"endpoint": url, "api_key": SECRET}} | more
 
 
-# -- who -------------------------------------------------------------------------------------------------------
+# -- permissions -----------------------------------------------------------------------------------------------
 
 METHODS = {"providers": "GET", "config": "POST", "test": "POST", "active": "PUT"}
 
 
 @pytest.mark.parametrize("path", [pattern.replace("([^/]+)", "e2b") for pattern, *_ in dialect.routes(None)])  # type: ignore[arg-type]
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT"])
-def test_only_admins_may(gateway: Gateway, elsewhere: Executor, method: str, path: str) -> None:
+def test_only_admins_may_administer_providers(gateway: Gateway, elsewhere: Executor, method: str, path: str) -> None:
     body = config(elsewhere) | {"provider": "self_managed"}
     user, nobody = ask(gateway, method, path, KEYS["alice"], json=body), ask(gateway, method, path, "no", json=body)
     assert [user.status_code, nobody.status_code] == [403, 401]
@@ -80,7 +80,7 @@ def test_only_admins_may(gateway: Gateway, elsewhere: Executor, method: str, pat
 # -- the specification's form ----------------------------------------------------------------------------------
 
 
-def test_providers_are_listed_with_what_forms_are_made_from(gateway: Gateway) -> None:
+def test_providers_are_listed_with_their_schemas(gateway: Gateway) -> None:
     listed = {each["id"]: each for each in ask(gateway, "GET", f"{SPECIFIED}/providers").json()["data"]}
     mine = listed["self_managed"]
     assert {"id", "name", "description", "icon", "tags", "supported_languages", "config_schema"} == mine.keys()
@@ -98,7 +98,7 @@ def test_providers_are_listed_with_what_forms_are_made_from(gateway: Gateway) ->
     assert mine["config_schema"]["api_key"]["secret"] is True
 
 
-def test_a_configuration_is_kept_shown_masked_and_sent_back(gateway: Gateway, elsewhere: Executor) -> None:
+def test_a_saved_configuration_is_masked_and_can_be_sent_back(gateway: Gateway, elsewhere: Executor) -> None:
     saved = ask(gateway, "POST", f"{SPECIFIED}/config", json=config(elsewhere, test_connection=True))
     assert (saved.status_code, saved.json()) == (200, {"message": "Configuration saved"})
     shown = ask(gateway, "GET", f"{SPECIFIED}/config").json()["data"]
@@ -113,7 +113,7 @@ def test_a_configuration_is_kept_shown_masked_and_sent_back(gateway: Gateway, el
     assert ask(gateway, "GET", f"{SPECIFIED}/config").json()["data"]["self_managed"]["timeout"] == 60
 
 
-def test_a_trial_tells_how_long_it_took_and_keeps_nothing(gateway: Gateway, elsewhere: Executor) -> None:
+def test_a_trial_reports_its_latency_and_saves_nothing(gateway: Gateway, elsewhere: Executor) -> None:
     before = ask(gateway, "GET", f"{SPECIFIED}/config").json()
     tried = ask(gateway, "POST", f"{SPECIFIED}/test", json=config(elsewhere)).json()
     assert (tried["success"], tried["error_code"]) == (True, None)
@@ -121,7 +121,7 @@ def test_a_trial_tells_how_long_it_took_and_keeps_nothing(gateway: Gateway, else
     assert ask(gateway, "GET", f"{SPECIFIED}/config").json() == before
 
 
-def test_a_trial_of_what_is_not_there_says_so(gateway: Gateway, elsewhere: Executor) -> None:
+def test_a_trial_of_an_unavailable_executor_fails(gateway: Gateway, elsewhere: Executor) -> None:
     elsewhere.healthy = False
     tried = ask(gateway, "POST", f"{SPECIFIED}/test", json=config(elsewhere))
     assert (tried.status_code, tried.json()["success"], tried.json()["error_code"]) == (200, False, "SB003")
@@ -129,7 +129,7 @@ def test_a_trial_of_what_is_not_there_says_so(gateway: Gateway, elsewhere: Execu
     assert (refused.status_code, refused.json()["error_code"]) == (400, "SB003")
 
 
-def test_a_trial_of_what_prints_something_else_fails(gateway: Gateway, elsewhere: Executor) -> None:
+def test_a_trial_with_unexpected_output_fails(gateway: Gateway, elsewhere: Executor) -> None:
     elsewhere.answer = {"stdout": "hello"}
     tried = ask(gateway, "POST", f"{SPECIFIED}/test", json=config(elsewhere)).json()
     assert (tried["success"], tried["error_code"]) == (False, None)
@@ -152,7 +152,7 @@ BAD: list[tuple[str, str, Any, str]] = [
 
 @pytest.mark.parametrize("form", [SPECIFIED, RAGFLOW])
 @pytest.mark.parametrize(("method", "path", "body", "word"), BAD, ids=str)
-def test_what_cannot_be_used_is_refused_in_either_form(  # noqa: PLR0917 - a table
+def test_an_invalid_configuration_is_refused_in_both_forms(  # noqa: PLR0917 - a table
     gateway: Gateway, form: str, method: str, path: str, body: Any, word: str
 ) -> None:
     before = ask(gateway, "GET", f"{SPECIFIED}/config").json()
@@ -165,13 +165,13 @@ def test_what_cannot_be_used_is_refused_in_either_form(  # noqa: PLR0917 - a tab
     assert ask(gateway, "GET", f"{SPECIFIED}/config").json() == before
 
 
-def test_schema_problems_are_told_field_by_field(gateway: Gateway) -> None:
+def test_schema_problems_are_reported_for_each_field(gateway: Gateway) -> None:
     wrong = {"provider_type": "self_managed", "config": {"timeout": 4, "max_retries": "many"}}
     told = ask(gateway, "POST", f"{SPECIFIED}/config", json=wrong).json()
     assert {problem["field"] for problem in told["details"]} == {"timeout", "max_retries"}
 
 
-def test_it_is_never_its_own_provider(gateway: Gateway) -> None:
+def test_the_gateways_own_address_is_refused_as_endpoint(gateway: Gateway) -> None:
     port = gateway.url.rpartition(":")[2]
     for name in ("127.0.0.1", "localhost", "127.0.0.2", "[::1]", "0.0.0.0"):  # noqa: S104 - asked for, not listened on
         refused = ask(gateway, "POST", f"{SPECIFIED}/config", json=config(f"http://{name}:{port}/"))
@@ -179,7 +179,7 @@ def test_it_is_never_its_own_provider(gateway: Gateway) -> None:
         assert "back to this gateway" in refused.json()["error"]
 
 
-def test_only_what_is_configured_is_activated(gateway: Gateway, elsewhere: Executor) -> None:
+def test_only_a_known_provider_is_activated(gateway: Gateway, elsewhere: Executor) -> None:
     ask(gateway, "POST", f"{SPECIFIED}/config", json=config(elsewhere, set_active=False))
     done = ask(gateway, "PUT", f"{SPECIFIED}/active", json={"provider": "self_managed"})
     assert (done.status_code, done.json()) == (200, {"message": "Active provider updated"})
@@ -211,7 +211,7 @@ def test_ragflows_own_calls_have_its_envelope(gateway: Gateway, elsewhere: Execu
     assert {"execution_time", "stderr"} <= tried["details"].keys()
 
 
-def test_its_failures_are_all_http_400(gateway: Gateway) -> None:
+def test_all_failures_of_ragflows_form_are_http_400(gateway: Gateway) -> None:
     unknown = ask(gateway, "GET", f"{RAGFLOW}/providers/nobody/schema")
     assert (unknown.status_code, unknown.json()["code"], unknown.json()["error_code"]) == (400, 400, "SB002")
     broken = ask(gateway, "POST", f"{RAGFLOW}/config", data=b"{")
@@ -220,10 +220,10 @@ def test_its_failures_are_all_http_400(gateway: Gateway) -> None:
     assert (wrong.status_code, wrong.json()["code"]) == (400, 400)
 
 
-# -- what cannot be read ---------------------------------------------------------------------------------------
+# -- unreadable settings ---------------------------------------------------------------------------------------
 
 
-def test_a_lost_key_is_told_and_mended_by_saving_anew(gateway: Gateway, elsewhere: Executor) -> None:
+def test_a_lost_encryption_key_is_reported_and_repaired_by_saving_again(gateway: Gateway, elsewhere: Executor) -> None:
     ask(gateway, "POST", f"{SPECIFIED}/config", json=config(elsewhere))
     key = gateway.state_dir / "secrets.key"
     assert key.stat().st_mode & 0o777 == 0o600

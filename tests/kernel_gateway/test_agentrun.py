@@ -1,4 +1,4 @@
-"""AgentRun's sandboxes and templates over HTTP: their life, their lists, their limits, and whose they are."""
+"""AgentRun's sandboxes and templates over HTTP: their life, their lists, their limits, and their tenants."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def strict() -> Iterator[Gateway]:
 
 
 def listed(gateway: Gateway, what: str = "sandboxes", tenant: str = "alice", **query: Any) -> Any:
-    """A page of a list."""
+    """Return a page of a list."""
     return data(gateway.call("GET", f"{CONTROL}/{what}", tenant=tenant, params=query))
 
 
@@ -56,7 +56,7 @@ def test_a_sandbox_lives_until_it_is_stopped_and_is_remembered_until_it_is_delet
             assert failed(box.call(method, path)) == (404, "NOT_FOUND")
 
 
-def test_nothing_is_left_of_one_that_was_deleted_in_use(gateway: Gateway) -> None:
+def test_deleting_a_sandbox_in_use_leaves_nothing_behind(gateway: Gateway) -> None:
     with boxed(gateway) as box:
         context = box.context()
         box.write("/home/user/file", "content")
@@ -68,7 +68,7 @@ def test_nothing_is_left_of_one_that_was_deleted_in_use(gateway: Gateway) -> Non
 
 
 @process_only
-def test_one_that_has_ended_refuses_every_use_and_says_why(own_box: Box) -> None:
+def test_an_ended_sandbox_refuses_every_use_with_the_reason(own_box: Box) -> None:
     data(own_box.call("POST", "/stop"))
     for method, path, body in USES:
         response = own_box.call(method, path, json=body)
@@ -122,7 +122,7 @@ def test_another_tenants_sandbox_is_not_there(gateway: Gateway, box: Box) -> Non
 
 
 @process_only
-def test_the_same_id_may_be_two_tenants(gateway: Gateway, own_box: Box) -> None:
+def test_two_tenants_can_use_the_same_sandbox_id(gateway: Gateway, own_box: Box) -> None:
     data(create(gateway, "bob", sandboxId=own_box.id))
     own_box.write("mine", "alice's")
     assert gateway.call("GET", f"/sandboxes/{own_box.id}/filesystem", tenant="bob").json()["entries"] == []
@@ -131,7 +131,7 @@ def test_the_same_id_may_be_two_tenants(gateway: Gateway, own_box: Box) -> None:
 
 
 @process_only
-def test_the_envelope_holds_what_stands_beside_it(gateway: Gateway, own_box: Box) -> None:
+def test_the_envelope_repeats_the_fields_beside_it(gateway: Gateway, own_box: Box) -> None:
     for path in (f"/sandboxes/{own_box.id}", f"{CONTROL}/sandboxes/{own_box.id}"):
         body = gateway.call("GET", path).json()
         inner = body.pop("data")
@@ -154,7 +154,7 @@ def test_an_id_is_made_or_may_be_chosen(gateway: Gateway) -> None:
 
 @process_only
 @pytest.mark.parametrize("name", ["..", ".", "a/b", "a b", "é", "x" * 65, "-rf", "a\n", "a\0", "🦊", "%41"])
-def test_an_odd_id_is_none(gateway: Gateway, name: str) -> None:
+def test_an_invalid_sandbox_id_is_refused(gateway: Gateway, name: str) -> None:
     assert failed(create(gateway, sandboxId=name)) == (400, "INVALID_REQUEST")
     quoted = "".join(f"%{byte:02X}" for byte in name.encode())
     for method, path in (("GET", ""), ("POST", "/stop"), ("DELETE", ""), ("GET", "/contexts"), ("GET", "/filesystem")):
@@ -178,7 +178,7 @@ def test_an_odd_id_is_none(gateway: Gateway, name: str) -> None:
         b'{"templateName": "code-interpreter-v1", "sandboxIdleTimeoutSeconds": 1e999}',
     ],
 )
-def test_a_body_that_is_none_makes_nothing(gateway: Gateway, body: bytes) -> None:
+def test_an_invalid_body_creates_no_sandbox(gateway: Gateway, body: bytes) -> None:
     before = len(listed(gateway, maxResults=100)["items"])
     for plane in ("", CONTROL):
         answer = raw(gateway, "POST", f"{plane}/sandboxes", body=body)
@@ -188,14 +188,14 @@ def test_a_body_that_is_none_makes_nothing(gateway: Gateway, body: bytes) -> Non
 
 @process_only
 @pytest.mark.parametrize("name", ["no-such-template", "", "../x", "Code-Interpreter-V1"])
-def test_without_its_template_nothing_is_made(gateway: Gateway, name: str) -> None:
+def test_an_unknown_template_creates_no_sandbox(gateway: Gateway, name: str) -> None:
     response = create(gateway, templateName=name)
     assert failed(response) == (404, "NOT_FOUND")
 
 
 @process_only
 @pytest.mark.parametrize("field", ["nasConfig", "ossMountConfig", "polarFsConfig"])
-def test_what_is_to_be_mounted_is_refused(gateway: Gateway, field: str) -> None:
+def test_mounts_are_refused(gateway: Gateway, field: str) -> None:
     response = create(gateway, "alice", **{field: {"mountPoints": [{"mountDir": "/mnt", "serverAddr": "h:/"}]}})
     assert failed(response) == (400, "INVALID_REQUEST")
     assert field in response.json()["message"]
@@ -215,7 +215,7 @@ def test_an_idle_timeout_is_at_most_what_the_gateway_allows(strict: Gateway) -> 
         assert data(box.call("GET", ""))["sandboxIdleTimeoutSeconds"] == 250
 
 
-def test_a_sandbox_has_at_most_what_the_gateway_gives(gateway: Gateway) -> None:
+def test_a_sandbox_has_at_most_the_limits_of_the_gateway(gateway: Gateway) -> None:
     wanted = {"cpu": 64, "memory": 10**7, "diskSize": 10**7}
     with template(gateway, **wanted) as name, boxed(gateway, templateName=name) as box:
         info = gateway.call("GET", f"/v1/sessions/{box.context()}").json()
@@ -231,7 +231,7 @@ def _plain(gateway: Gateway) -> str:
 
 
 @docker_only
-def test_its_limits_hold(gateway: Gateway) -> None:
+def test_memory_and_disk_limits_of_a_template_are_enforced(gateway: Gateway) -> None:
     with template(gateway, memory=128, diskSize=8) as name, boxed(gateway, templateName=name) as box:
         for number in (1, 2):
             assert box.command(f"head -c 4000000 /dev/zero > {number}", cwd="/home/user")["exitCode"] == 0
@@ -242,7 +242,7 @@ def test_its_limits_hold(gateway: Gateway) -> None:
 
 
 @process_only
-def test_a_timeout_of_milliseconds_is_cut(gateway: Gateway, box: Box) -> None:
+def test_a_timeout_above_the_maximum_is_lowered(gateway: Gateway, box: Box) -> None:
     for timeout in (300, 300000, 10**12):
         assert box.text("print(1)", timeout=timeout) == "1\n"
         assert box.command("echo 1", timeout=timeout)["exitCode"] == 0
@@ -252,7 +252,7 @@ def test_a_timeout_of_milliseconds_is_cut(gateway: Gateway, box: Box) -> None:
     ("body", "ttl", "reason"), [({"sandboxIdleTimeoutSeconds": 1}, None, "idle for 1 s"), ({}, 1, "lifetime of 1 s")]
 )
 @process_only
-def test_its_time_ends_it_with_all_its_contexts(
+def test_idle_timeout_and_lifetime_end_a_sandbox_with_all_its_contexts(
     gateway: Gateway, body: dict[str, Any], ttl: int | None, reason: str
 ) -> None:
     with template(gateway, sandboxTTLInSeconds=ttl) as name, boxed(gateway, templateName=name, **body) as box:
@@ -269,7 +269,7 @@ def _when_ended(gateway: Gateway, box: Box) -> Any:
     return found[0] if found[0]["status"] == "TERMINATED" else None
 
 
-def test_a_tenant_has_as_many_as_it_may(strict: Gateway) -> None:
+def test_the_quota_of_sandboxes_per_tenant_is_enforced(strict: Gateway) -> None:
     with boxed(strict) as first, boxed(strict):
         response = create(strict)
         assert failed(response) == (429, "TOO_MANY_REQUESTS")
@@ -292,7 +292,7 @@ def test_contexts_count_as_sessions(strict: Gateway) -> None:
 # -- lists -----------------------------------------------------------------------------------------------------
 
 
-def test_an_empty_list_is_one(strict: Gateway) -> None:
+def test_a_list_without_matches_is_empty(strict: Gateway) -> None:
     assert listed(strict, tenant="bob", templateName="none") == {"items": [], "nextToken": ""}
     assert listed(strict, templateType="Browser")["items"] == []
     assert listed(strict, "templates", templateType="Browser")["items"] == []
@@ -324,7 +324,7 @@ def test_sandboxes_are_listed_by_page_the_latest_first(gateway: Gateway) -> None
 
 @process_only
 @pytest.mark.parametrize("value", ["0", "-1", "x", "1.5", "1e3", "9" * 20, "\uff11"])
-def test_a_page_that_is_none_is_refused(gateway: Gateway, value: str) -> None:
+def test_an_invalid_page_is_refused(gateway: Gateway, value: str) -> None:
     for path in ("sandboxes?maxResults=", "sandboxes?nextToken=", "templates?pageNumber=", "templates?pageSize="):
         assert failed(gateway.call("GET", f"{CONTROL}/{path}{value}")) == (400, "INVALID_REQUEST")
 
@@ -357,7 +357,7 @@ def test_a_template_is_kept_changed_and_forgotten(gateway: Gateway) -> None:
 
 
 @process_only
-def test_templates_are_listed_by_page_after_the_one_that_is_always_there(gateway: Gateway) -> None:
+def test_templates_are_listed_by_page_after_the_built_in_template(gateway: Gateway) -> None:
     with template(gateway) as first, template(gateway) as second, template(gateway) as third:
         everything = listed(gateway, "templates", pageSize=100)
         names = [item["templateName"] for item in everything["items"]]
@@ -373,7 +373,7 @@ def test_templates_are_listed_by_page_after_the_one_that_is_always_there(gateway
 
 
 @process_only
-def test_the_one_that_is_always_there_stays_as_it_is(gateway: Gateway) -> None:
+def test_the_built_in_template_cannot_be_changed_or_deleted(gateway: Gateway) -> None:
     path = f"{CONTROL}/templates/{TEMPLATE}"
     before = data(gateway.call("GET", path))
     assert (before["templateName"], before["status"]) == (TEMPLATE, "READY")
@@ -400,7 +400,7 @@ WRONG: dict[str, dict[str, Any]] = {
 
 @process_only
 @pytest.mark.parametrize("body", WRONG.values(), ids=WRONG)
-def test_what_cannot_be_had_is_no_template(gateway: Gateway, body: dict[str, Any]) -> None:
+def test_an_invalid_template_is_refused(gateway: Gateway, body: dict[str, Any]) -> None:
     name = f"t-{secrets.token_hex(4)}"
     refused = gateway.call("POST", f"{CONTROL}/templates", json={"templateName": name, **body})
     assert failed(refused) == (400, "INVALID_REQUEST")
@@ -414,11 +414,11 @@ def test_what_cannot_be_had_is_no_template(gateway: Gateway, body: dict[str, Any
 
 @process_only
 @pytest.mark.parametrize("name", ["", "..", "a/b", "a b", "é", "x" * 65, "a%41", "a\0"])
-def test_an_odd_name_is_no_templates(gateway: Gateway, name: str) -> None:
+def test_an_invalid_template_name_is_refused(gateway: Gateway, name: str) -> None:
     assert failed(gateway.call("POST", f"{CONTROL}/templates", json={"templateName": name})) == (400, "INVALID_REQUEST")
 
 
-def test_a_templates_variables_are_in_every_program(gateway: Gateway) -> None:
+def test_environment_variables_of_a_template_are_set_for_code_and_commands(gateway: Gateway) -> None:
     with (
         template(gateway, environmentVariables={"COLOUR": "grün und blau"}) as name,
         boxed(gateway, templateName=name) as box,
@@ -445,7 +445,7 @@ def test_templates_outlive_the_gateway_and_sandboxes_do_not(tmp_path: Path) -> N
 
 
 @process_only
-def test_a_failure_is_told_flat_and_in_the_gateways_own_form(gateway: Gateway) -> None:
+def test_a_failure_has_flat_fields_and_the_gateways_own_form(gateway: Gateway) -> None:
     body = gateway.call("GET", "/sandboxes/none").json()
     assert body["message"].startswith(body["error"]["message"].rstrip("."))
     assert body["requestId"] == body["error"]["request_id"]

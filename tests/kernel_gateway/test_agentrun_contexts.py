@@ -1,4 +1,4 @@
-"""AgentRun's contexts over HTTP: what code in them does and shows, whose variables it sees, and how it ends."""
+"""AgentRun's contexts over HTTP: executions, their outputs and variables, and how they end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def kinds(reply: dict[str, Any]) -> list[str]:
 # -- contexts --------------------------------------------------------------------------------------------------
 
 
-def test_a_context_is_made_listed_told_and_ended(gateway: Gateway, own_box: Box) -> None:
+def test_a_context_is_created_listed_described_and_ended(gateway: Gateway, own_box: Box) -> None:
     assert own_box.get("/contexts") == []
     made = own_box.post("/contexts", language="python", cwd="/home/user")
     assert made == {"id": made["id"], "language": "python", "cwd": "/home/user"}
@@ -55,7 +55,7 @@ def test_a_context_is_made_listed_told_and_ended(gateway: Gateway, own_box: Box)
     ),
 )
 @process_only
-def test_a_context_begins_where_it_is_told(own_box: Box, cwd: str | None, seen: str) -> None:
+def test_a_context_starts_in_the_requested_directory(own_box: Box, cwd: str | None, seen: str) -> None:
     made = own_box.post("/contexts", language="python", cwd=cwd)
     assert made["cwd"] == seen
     own_box.text("open('here', 'w').close()", contextId=made["id"])
@@ -66,7 +66,7 @@ def test_a_context_begins_where_it_is_told(own_box: Box, cwd: str | None, seen: 
 
 
 @pytest.mark.parametrize("gateway", [pytest.param("docker", marks=pytest.mark.engine)], indirect=True)
-def test_in_a_sandbox_it_begins_there_by_name(own_box: Box) -> None:
+def test_a_context_in_a_container_sees_its_directory_by_the_requested_path(own_box: Box) -> None:
     for cwd in ("/home/user/x", "/tmp", "/tmp/deep/er"):
         context = own_box.context(cwd=cwd)
         assert own_box.text("import os; print(os.getcwd())", contextId=context) == f"{cwd}\n"
@@ -75,7 +75,7 @@ def test_in_a_sandbox_it_begins_there_by_name(own_box: Box) -> None:
 
 @pytest.mark.parametrize("cwd", ["/", "/etc", "/home", "/home/user2", "/home/user/../x", "..", "/tmpx", "a\0b", "a\nb"])
 @process_only
-def test_a_context_begins_nowhere_else(box: Box, cwd: str) -> None:
+def test_a_context_outside_workspace_and_tmp_is_refused(box: Box, cwd: str) -> None:
     before = len(box.get("/contexts"))
     assert failed(box.call("POST", "/contexts", json={"cwd": cwd})) == (400, "INVALID_REQUEST")
     assert len(box.get("/contexts")) == before
@@ -85,7 +85,7 @@ def test_a_context_begins_nowhere_else(box: Box, cwd: str) -> None:
     "body", [b'{"language": "cobol"}', b'{"language": 1}', b'{"cwd": 1}', b"[]", b"x", b'{"language": "../python"}']
 )
 @process_only
-def test_a_body_that_is_none_makes_no_context(gateway: Gateway, box: Box, body: bytes) -> None:
+def test_an_invalid_body_creates_no_context(gateway: Gateway, box: Box, body: bytes) -> None:
     before = len(box.get("/contexts"))
     answer = raw(gateway, "POST", f"/sandboxes/{box.id}/contexts", body=body)
     assert (failure(answer)[0], answer.json["code"]) == (400, "INVALID_REQUEST")
@@ -93,7 +93,7 @@ def test_a_body_that_is_none_makes_no_context(gateway: Gateway, box: Box, body: 
 
 
 @process_only
-def test_no_body_is_one_of_defaults_whatever_its_type_says(own_box: Box) -> None:
+def test_a_missing_body_means_defaults_despite_its_content_type(own_box: Box) -> None:
     made = own_box.call("POST", "/contexts", headers={"Content-Type": "application/json"})
     assert made.status_code == 200
     assert made.json()["language"] == "python"
@@ -102,7 +102,7 @@ def test_no_body_is_one_of_defaults_whatever_its_type_says(own_box: Box) -> None
 # -- execute ---------------------------------------------------------------------------------------------------
 
 
-def test_the_items_are_what_was_shown_in_order(box: Box) -> None:
+def test_the_items_are_the_outputs_in_order(box: Box) -> None:
     code = """
 import sys
 print('one'); print('two')
@@ -122,14 +122,14 @@ display(HTML('<b>bold</b>'))
 
 
 @process_only
-def test_one_line_end_and_no_more_is_left_out_of_an_item(box: Box) -> None:
+def test_only_one_trailing_newline_is_removed_from_an_item(box: Box) -> None:
     for printed, told in (("a", "a"), ("a\n", "a"), ("a\n\n", "a\n"), ("  a ", "  a ")):
         reply = box.run(f"import sys; _ = sys.stdout.write({printed!r})")
         assert (reply["results"][0]["text"], reply["stdout"]) == (told, printed)
 
 
 @process_only
-def test_what_shows_nothing_has_nothing_but_an_end(box: Box) -> None:
+def test_code_without_output_has_only_an_end_item(box: Box) -> None:
     for code in ("x = 1", "", "None", "# nothing"):
         assert kinds(box.run(code)) == ["endOfExecution"]
 
@@ -155,7 +155,7 @@ def test_a_timeout_ends_the_cell_and_keeps_its_variables(own_box: Box) -> None:
     assert own_box.text("print(kept)") == "42\n"
 
 
-def test_a_kernels_death_is_told_and_its_files_are_kept(own_box: Box) -> None:
+def test_a_kernels_death_is_reported_and_its_files_are_kept(own_box: Box) -> None:
     own_box.run("x = 1; open('kept', 'w').write('content')")
     reply = own_box.run("import os; os._exit(1)")
     assert (end(reply), reply["state"]) == ("error", "lost")
@@ -183,7 +183,7 @@ def test_a_kernels_death_is_told_and_its_files_are_kept(own_box: Box) -> None:
         b'{"code": "\\ud800"}',
     ],
 )
-def test_a_body_that_is_none_runs_nothing(gateway: Gateway, box: Box, body: bytes) -> None:
+def test_an_invalid_body_runs_nothing(gateway: Gateway, box: Box, body: bytes) -> None:
     answer = raw(gateway, "POST", f"/sandboxes/{box.id}{EXECUTE}", body=body)
     assert (failure(answer)[0], answer.json["code"]) == (400, "INVALID_REQUEST")
 
@@ -200,7 +200,7 @@ def test_with_arguments_main_is_called_and_its_value_is_the_result(own_box: Box,
     assert failed(refused) == (400, "INVALID_REQUEST")
 
 
-def test_a_language_alone_means_the_sandboxs_own_context_of_it(own_box: Box) -> None:
+def test_a_language_alone_selects_the_sandboxs_default_context(own_box: Box) -> None:
     first = own_box.run("x = 1")
     assert own_box.run("x", language="python")["contextId"] == first["contextId"]
     assert own_box.text("print(x)", language=None, contextId=None, timeout=None) == "1\n"
@@ -220,7 +220,7 @@ def test_context_and_language_may_both_be_named_when_they_agree(own_box: Box) ->
 
 
 @process_only
-def test_a_context_may_stand_in_the_path(own_box: Box) -> None:
+def test_a_context_can_be_named_in_the_path(own_box: Box) -> None:
     context, other = own_box.context(), own_box.context()
     own_box.post(f"/contexts/{context}/execute", code="x = 'in the path'")
     assert own_box.text("print(x)", contextId=context) == "in the path\n"
@@ -239,12 +239,12 @@ def test_a_context_that_is_not_there_is_not_found(own_box: Box) -> None:
 
 def test_a_client_that_leaves_ends_its_cell(own_box: Box) -> None:
     context = own_box.context()
-    with pytest.raises(OSError):  # noqa: PT011 - whichever way it times out
+    with pytest.raises(OSError):  # noqa: PT011 - the kind of timeout varies
         own_box.call("POST", EXECUTE, json={"code": "import time; time.sleep(600)", "contextId": context}, timeout=2)
     assert own_box.text("print('free')", contextId=context) == "free\n"
 
 
-# -- whose -----------------------------------------------------------------------------------------------------
+# -- isolation -------------------------------------------------------------------------------------------------
 
 
 def test_contexts_share_files_and_no_variables(own_box: Box) -> None:
@@ -257,7 +257,7 @@ def test_contexts_share_files_and_no_variables(own_box: Box) -> None:
     assert own_box.command("cat file", cwd="/home/user")["stdout"] == "of the first"
 
 
-def test_a_context_is_of_its_sandbox_alone(gateway: Gateway, own_box: Box) -> None:
+def test_a_context_belongs_only_to_its_sandbox(gateway: Gateway, own_box: Box) -> None:
     context = own_box.context()
     own_box.run("open('secret', 'w').write('x')", contextId=context)
     with boxed(gateway) as other:
@@ -282,7 +282,7 @@ def test_another_tenants_context_is_not_there(gateway: Gateway, own_box: Box) ->
 
 
 @process_only
-def test_a_session_that_is_no_context_is_none(gateway: Gateway, own_box: Box, session: str) -> None:
+def test_a_session_outside_the_sandbox_is_no_context(gateway: Gateway, own_box: Box, session: str) -> None:
     gateway.execute(session, "x = 1")
     assert failed(own_box.call("GET", f"/contexts/{session}")) == (404, "NOT_FOUND")
     body = {"code": "x", "contextId": session}
@@ -310,6 +310,6 @@ def test_a_context_is_a_session_and_a_kernel_of_its_tenant(gateway: Gateway, own
 
 
 def _ids(gateway: Gateway, context: str) -> set[str]:
-    """The kernel's ids that Jupyter's clients know, whichever way they are made."""
+    """Return all ids by which Jupyter's clients may know the kernel."""
     sessions = gateway.call("GET", "/api/sessions").json()
     return {context} | {item["kernel"]["id"] for item in sessions if context in {item["name"], item["path"]}}

@@ -1,4 +1,4 @@
-"""AgentRun's files over HTTP: there and back whole, as JSON and as forms, and never out of the sandbox."""
+"""AgentRun's files over HTTP: content stays whole, as JSON and as forms, and paths never leave the sandbox."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ UPLOAD, DOWNLOAD = "/filesystem/upload", "/filesystem/download"
 
 @pytest.fixture
 def folder(box: Box) -> Iterator[str]:
-    """A directory of its own in the shared sandbox."""
+    """A new directory in the shared sandbox."""
     path = f"/home/user/folder-{secrets.token_hex(4)}"
     box.post("/filesystem/mkdir", path=path)
     yield path
@@ -53,7 +53,7 @@ def test_text_comes_back_as_it_was_written(box: Box, folder: str) -> None:
         assert (read["name"], read["type"], read["path"]) == ("file.txt", "file", f"{folder}/deep/er/file.txt")
 
 
-def test_what_is_no_text_comes_in_base64(box: Box, folder: str) -> None:
+def test_binary_content_is_read_in_base64(box: Box, folder: str) -> None:
     content = bytes(range(256)) * 40
     box.write(f"{folder}/file", base64.b64encode(content).decode(), encoding="base64")
     read = box.get("/files", path=f"{folder}/file")
@@ -62,7 +62,20 @@ def test_what_is_no_text_comes_in_base64(box: Box, folder: str) -> None:
 
 
 @process_only
-@pytest.mark.parametrize(("content", "encoding"), [("é!", "base64"), ("x", "no-such"), ("日", "ascii"), ("x", "rot13")])
+@pytest.mark.parametrize(
+    ("content", "encoding", "written"), [("é", "Latin-1", b"\xe9"), ("00ff", "hex", b"\0\xff"), ("x", "ascii", b"x")]
+)
+def test_content_is_written_in_the_encoding_it_names(
+    box: Box, folder: str, content: str, encoding: str, written: bytes
+) -> None:
+    box.write(f"{folder}/file", content, encoding=encoding)
+    assert download(box, f"{folder}/file").content == written
+
+
+@process_only
+@pytest.mark.parametrize(
+    ("content", "encoding"), [("é!", "base64"), ("x", "punycode"), ("日", "ascii"), ("x", "rot13"), ("0", "hex")]
+)
 def test_content_of_another_encoding_is_refused(box: Box, folder: str, content: str, encoding: str) -> None:
     body = {"path": f"{folder}/file", "content": content, "encoding": encoding}
     assert failed(box.call("POST", "/files", json=body)) == (400, "INVALID_REQUEST")
@@ -94,7 +107,7 @@ def test_a_file_has_the_mode_that_was_asked_for(box: Box, folder: str) -> None:
 
 @process_only
 @pytest.mark.parametrize("mode", ["4755", "2755", "1777", "0o4755", "888", "x", "-644", "64", "00000644", "\uff1644"])
-def test_a_mode_that_gives_more_or_is_none_is_refused(box: Box, folder: str, mode: str) -> None:
+def test_an_invalid_mode_or_one_with_special_bits_is_refused(box: Box, folder: str, mode: str) -> None:
     for path, body in (("/files", {"content": ""}), ("/filesystem/mkdir", {})):
         asked = {"path": f"{folder}/new", "mode": mode, **body}
         assert failed(box.call("POST", path, json=asked)) == (400, "INVALID_REQUEST")
@@ -102,7 +115,7 @@ def test_a_mode_that_gives_more_or_is_none_is_refused(box: Box, folder: str, mod
 
 
 @process_only
-def test_directories_on_the_way_are_made_unless_they_are_not_to_be(box: Box, folder: str) -> None:
+def test_missing_parent_directories_are_made_unless_the_client_forbids_it(box: Box, folder: str) -> None:
     body = {"path": f"{folder}/a/b/file", "content": "x", "createDir": False}
     assert failed(box.call("POST", "/files", json=body)) == (404, "NOT_FOUND")
     assert failed(box.call("POST", "/filesystem/mkdir", json={"path": f"{folder}/a/b", "parents": False}))[0] == 404
@@ -138,7 +151,7 @@ def test_directories_are_made_once(box: Box, folder: str) -> None:
     assert box.read(f"{folder}/file") == "x"
 
 
-def test_an_entry_is_moved_once(box: Box, folder: str) -> None:
+def test_an_entry_is_moved_and_a_repeated_move_changes_nothing(box: Box, folder: str) -> None:
     box.write(f"{folder}/a", "content")
     for _ in range(2):
         moved = box.post("/filesystem/move", source=f"{folder}/a", destination=f"{folder}/b")["entry"]
@@ -160,7 +173,7 @@ def test_an_entry_is_removed_with_all_below_it(box: Box, folder: str) -> None:
 
 @process_only
 @pytest.mark.parametrize("path", ["", "/home/user", "/home/user/", "/tmp", "/tmp/", ".", "/workspace", "/home/user/."])
-def test_neither_the_workspace_nor_tmp_goes(box: Box, folder: str, path: str) -> None:
+def test_the_workspace_and_tmp_cannot_be_removed_moved_or_overwritten(box: Box, folder: str, path: str) -> None:
     for call, body in (("remove", {"path": path}), ("move", {"source": path, "destination": "x"})):
         assert failed(box.call("POST", f"/filesystem/{call}", json=body)) == (400, "INVALID_REQUEST")
     assert failed(box.call("POST", "/files", json={"path": path, "content": ""})) == (400, "INVALID_REQUEST")
@@ -188,7 +201,7 @@ def test_a_name_may_be_anything_printable(box: Box, folder: str, name: str) -> N
 
 # -- out of the sandbox ----------------------------------------------------------------------------------------
 
-#: one of each kind; all spellings are tried at the function that all calls ask (sessions/test_workspace.py)
+#: one path of each kind; sessions/guest/test_workspace.py tries all spellings on the function that all calls use
 OUTSIDE = [
     "/home/user/../../etc/passwd",
     "/tmpx/file",
@@ -201,7 +214,7 @@ OUTSIDE = [
 
 
 def everywhere(box: Box, path: str) -> Iterator[requests.Response]:
-    """Every call that takes a path, with this one."""
+    """Call every endpoint that accepts a path, with this one."""
     for call in ("/files", "/filesystem", "/filesystem/stat", DOWNLOAD):
         yield box.call("GET", call, params={"path": path})
     for call, body in (
@@ -218,9 +231,9 @@ def everywhere(box: Box, path: str) -> Iterator[requests.Response]:
 
 @process_only
 @pytest.mark.parametrize("path", some(OUTSIDE, gate=3), ids=lambda path: ascii(path)[:30])
-def test_no_spelling_leads_out(box: Box, path: str) -> None:
+def test_no_spelling_of_a_path_leads_out_of_the_sandbox(box: Box, path: str) -> None:
     box.write("shared-file", "x")
-    # What could be meant instead is there.
+    # Files exist under the names to which a wrong reading of the path could lead.
     for other in ("a b", "a  b", "ab", "a"):
         box.write(other, "another")
     for response in everywhere(box, path):
@@ -229,7 +242,7 @@ def test_no_spelling_leads_out(box: Box, path: str) -> None:
     assert "moved" not in box.names()
 
 
-def test_links_lead_nowhere_out(box: Box, folder: str) -> None:
+def test_links_do_not_lead_out_of_the_sandbox(box: Box, folder: str) -> None:
     outside = f"/var/tmp/{secrets.token_hex(8)}"
     box.command(
         f"echo untouched > {outside} || true; ln -s {outside} file; ln -s /etc dir; ln -s /dev/zero endless; "
@@ -241,7 +254,7 @@ def test_links_lead_nowhere_out(box: Box, folder: str) -> None:
             response = box.call("GET", call, params={"path": f"{folder}/{name}"}, timeout=20)
             assert failed(response)[0] in {400, 404}
         if name == "loop":
-            continue  # it leads nowhere, and so it is replaced
+            continue  # the link has no target, so the file replaces it
         body = {"path": f"{folder}/{name}", "content": "changed"}
         assert failed(box.call("POST", "/files", json=body))[0] in {400, 404}
         assert failed(upload(box, f"{folder}/{name}", b"changed"))[0] in {400, 404}
@@ -257,7 +270,7 @@ def test_links_lead_nowhere_out(box: Box, folder: str) -> None:
     assert box.command("test -e /etc/passwd")["exitCode"] == 0
 
 
-def test_a_pipe_blocks_nobody(box: Box, folder: str) -> None:
+def test_a_pipe_is_refused_without_blocking(box: Box, folder: str) -> None:
     box.command("mkfifo pipe", cwd=folder)
     for call in ("/files", DOWNLOAD):
         response = box.call("GET", call, params={"path": f"{folder}/pipe"}, timeout=20)
@@ -265,7 +278,7 @@ def test_a_pipe_blocks_nobody(box: Box, folder: str) -> None:
     assert box.get("/filesystem/stat", path=f"{folder}/pipe")["entry"]["type"] == "special"
 
 
-def test_what_is_not_there_is_not_found(box: Box, folder: str) -> None:
+def test_a_missing_entry_is_not_found(box: Box, folder: str) -> None:
     for call in ("/files", "/filesystem", "/filesystem/stat", DOWNLOAD):
         for path in ("absent", "absent/deep"):
             response = box.call("GET", call, params={"path": f"{folder}/{path}"})
@@ -276,7 +289,7 @@ def test_what_is_not_there_is_not_found(box: Box, folder: str) -> None:
 
 @process_only
 @pytest.mark.parametrize("query", ["", "?path", "?path=", "?path=%ff", "?paths=x"])
-def test_no_path_is_none(gateway: Gateway, box: Box, query: str) -> None:
+def test_a_missing_or_invalid_path_is_refused(gateway: Gateway, box: Box, query: str) -> None:
     for call in ("/files", DOWNLOAD):
         answer = raw(gateway, "GET", f"/sandboxes/{box.id}{call}{query}")
         assert (failure(answer)[0], answer.json["code"]) == (400, "INVALID_REQUEST")
@@ -298,7 +311,7 @@ def test_an_upload_comes_back_whole(box: Box, folder: str, size: int) -> None:
 
 
 def form(*parts: tuple[str, bytes], boundary: str = "B", last: str = "--B--\r\n") -> bytes:
-    """A form by hand: each part's disposition and content."""
+    """Build a form from each part's disposition and content."""
     text = b"".join(
         f"--{boundary}\r\nContent-Disposition: form-data; {disposition}\r\n\r\n".encode() + content + b"\r\n"
         for disposition, content in parts
@@ -341,13 +354,13 @@ def refused_forms(path: str) -> dict[str, tuple[bytes, str]]:
 
 @process_only
 @pytest.mark.parametrize("name", some(refused_forms(""), gate=10))
-def test_a_form_that_is_none_is_refused_and_leaves_nothing(box: Box, folder: str, name: str) -> None:
+def test_an_invalid_form_is_refused_and_leaves_no_file(box: Box, folder: str, name: str) -> None:
     assert failed(sent(box, *refused_forms(f"{folder}/file")[name])) == (400, "INVALID_REQUEST")
     until(lambda: box.names(folder) == [])
 
 
 @process_only
-def test_a_form_may_hold_more_and_call_the_path_otherwise(box: Box, folder: str) -> None:
+def test_a_form_may_have_more_fields_and_another_name_for_the_path(box: Box, folder: str) -> None:
     for name in ("path", "current_path"):
         parts = (('name="more"', b"x"), (f'name="{name}"', f"{folder}/{name}".encode()))
         file = ('name="file"; filename="../../etc/passwd"', b"content")
@@ -356,7 +369,7 @@ def test_a_form_may_hold_more_and_call_the_path_otherwise(box: Box, folder: str)
 
 
 @process_only
-def test_a_client_that_leaves_in_the_middle_leaves_nothing(gateway: Gateway, box: Box, folder: str) -> None:
+def test_a_client_that_leaves_during_an_upload_leaves_no_partial_file(gateway: Gateway, box: Box, folder: str) -> None:
     box.write(f"{folder}/file", "old")
     where = urlsplit(gateway.url)
     body = form(('name="path"', f"{folder}/file".encode()), ('name="file"; filename="x"', b"new" * 1000), last="")
@@ -366,7 +379,7 @@ def test_a_client_that_leaves_in_the_middle_leaves_nothing(gateway: Gateway, box
     )
     with socket.create_connection((where.hostname, where.port or 0)) as connection:
         connection.sendall(head.encode() + body)
-        until(lambda: len(box.names(folder)) > 1)  # it has begun
+        until(lambda: len(box.names(folder)) > 1)  # the upload has begun
     until(lambda: box.names(folder) == ["file"])
     assert box.read(f"{folder}/file") == "old"
 
@@ -381,7 +394,9 @@ def test_an_upload_larger_than_the_workspace_is_refused(gateway: Gateway) -> Non
 
 @process_only
 @pytest.mark.parametrize("size", [str(300 * MIB), str(10**15)])
-def test_one_larger_than_any_workspace_is_refused_before_it_is_sent(gateway: Gateway, box: Box, size: str) -> None:
+def test_an_upload_larger_than_any_workspace_is_refused_before_it_is_sent(
+    gateway: Gateway, box: Box, size: str
+) -> None:
     headers = (
         ("Authorization", f"Bearer {KEYS['alice']}"),
         ("Content-Type", "multipart/form-data; boundary=B"),
@@ -390,8 +405,8 @@ def test_one_larger_than_any_workspace_is_refused_before_it_is_sent(gateway: Gat
     assert failure(raw(gateway, "POST", f"/sandboxes/{box.id}{UPLOAD}", headers=headers))[0] in {413, 507}
 
 
-def there_and_back(serving: Gateway, box: Box, mebibytes: int) -> None:
-    """Upload a file of so many MiB, and download it."""
+def upload_and_download(serving: Gateway, box: Box, mebibytes: int) -> None:
+    """Upload a file of `mebibytes` MiB, and download it."""
     target, file = ('name="path"', b"large"), ('name="file"; filename="x"', b"")
     first, last = form(target, file, last="")[:-2], b"\r\n--B--\r\n"
 
@@ -415,15 +430,15 @@ def test_memory_stays_flat_whatever_a_files_size() -> None:
     with gateways.gateway("process", disk="300m") as serving, boxed(serving) as box:
         upload(box, "small", b"x")
         with serving.growth() as small:
-            there_and_back(serving, box, mebibytes=20)
+            upload_and_download(serving, box, mebibytes=20)
         with serving.growth() as large:
-            there_and_back(serving, box, mebibytes=200)
-        # Both take what lies in buffers at a time, which is there already when the second comes.
+            upload_and_download(serving, box, mebibytes=200)
+        # Both use the same buffers, which exist already when the second transfer starts.
         hold("memory for a file ten times as large", large.bytes, max(small.bytes, 4 * MIB), "MiB")
 
 
 @process_only
-def test_a_download_that_breaks_off_costs_nobody_anything(box: Box, folder: str) -> None:
+def test_an_aborted_download_does_not_disturb_the_sandbox(box: Box, folder: str) -> None:
     box.command("head -c 50000000 /dev/zero > large", cwd=folder)
     for _ in range(3):
         with download(box, f"{folder}/large", stream=True) as response:

@@ -1,4 +1,4 @@
-"""AgentRun's processes over HTTP: commands run to their end, and nothing else of the machine is seen or ended."""
+"""AgentRun's processes over HTTP: commands run to their end, and other processes of the machine stay hidden."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ docker_only = pytest.mark.parametrize("gateway", [pytest.param("docker", marks=p
 
 
 def running(box: Box, word: str) -> list[dict[str, Any]]:
-    """The processes whose command holds a word."""
+    """Return the processes whose command contains a word."""
     listed = box.get("/processes")
     assert listed["total"] == len(listed["items"])
     return [item for item in listed["items"] if word in item["command"]]
@@ -27,7 +27,7 @@ def running(box: Box, word: str) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def seconds() -> str:
-    """A length of sleep that tells a process from all others."""
+    """Seconds of a sleep: a unique number, which identifies the process."""
     return f"3{secrets.randbelow(10**8):08}"
 
 
@@ -43,7 +43,7 @@ def sleeper(box: Box, seconds: str) -> Iterator[dict[str, Any]]:
 # -- commands --------------------------------------------------------------------------------------------------
 
 
-def test_a_command_tells_what_it_said_and_how_it_ended(box: Box) -> None:
+def test_a_command_returns_its_output_and_exit_code(box: Box) -> None:
     reply = box.post(COMMAND, command="echo out | tr a-z A-Z && echo err >&2; exit 3", cwd="/tmp")
     result = reply["result"]
     assert reply["status"] == "completed"
@@ -67,11 +67,11 @@ def test_a_command_tells_what_it_said_and_how_it_ended(box: Box) -> None:
     ],
 )
 @process_only
-def test_a_command_is_the_shells(box: Box, command: str, stdout: str) -> None:
+def test_a_command_is_run_by_the_shell(box: Box, command: str, stdout: str) -> None:
     assert box.command(command)["stdout"] == stdout
 
 
-def test_it_begins_in_its_directory(box: Box) -> None:
+def test_a_command_starts_in_the_requested_directory(box: Box) -> None:
     box.post("/filesystem/mkdir", path="/home/user/some where")
     box.command("pwd > place", cwd="/home/user/some where")
     assert box.read("/home/user/some where/place").endswith("/some where\n")
@@ -84,7 +84,7 @@ def test_it_begins_in_its_directory(box: Box) -> None:
 
 
 @docker_only
-def test_in_a_sandbox_it_begins_there_by_name(box: Box) -> None:
+def test_a_command_in_a_container_sees_its_directory_and_user(box: Box) -> None:
     assert box.command("pwd")["stdout"] == "/home/user\n"
     assert box.command("pwd", cwd="/tmp")["stdout"] == "/tmp\n"
     assert box.command("id -u")["stdout"] == "65532\n"
@@ -107,31 +107,31 @@ def test_in_a_sandbox_it_begins_there_by_name(box: Box) -> None:
     ],
     ids=lambda body: ascii(body)[:40],
 )
-def test_a_body_that_is_none_runs_nothing(gateway: Gateway, box: Box, body: bytes) -> None:
+def test_an_invalid_body_runs_nothing(gateway: Gateway, box: Box, body: bytes) -> None:
     answer = raw(gateway, "POST", f"/sandboxes/{box.id}{COMMAND}", body=body)
     assert (failure(answer)[0], answer.json["code"]) == (400, "INVALID_REQUEST")
 
 
-def test_its_time_ends_it_with_all_it_has_started(box: Box, seconds: str) -> None:
+def test_a_timeout_ends_a_command_with_all_its_processes(box: Box, seconds: str) -> None:
     reply = box.post(COMMAND, command=f"echo begun; sleep {seconds} | sleep {seconds}", timeout=1)
     assert (reply["status"], reply["result"]["exitCode"], reply["result"]["stdout"]) == ("timeout", 124, "begun\n")
     until(lambda: not running(box, seconds))
 
 
 def test_a_client_that_leaves_ends_its_command(box: Box, seconds: str) -> None:
-    with pytest.raises(OSError):  # noqa: PT011 - whichever way it times out
+    with pytest.raises(OSError):  # noqa: PT011 - the kind of timeout varies
         box.call("POST", COMMAND, json={"command": f"touch begun-{seconds}; sleep {seconds}"}, timeout=5)
     assert f"begun-{seconds}" in box.names()
     until(lambda: not running(box, seconds))
 
 
-def test_what_goes_on_in_the_background_holds_nobody_up(box: Box, seconds: str) -> None:
+def test_a_background_process_does_not_delay_the_answer(box: Box, seconds: str) -> None:
     assert box.command(f"sleep {seconds} & echo begun", timeout=20)["stdout"] == "begun\n"
     (found,) = until(lambda: running(box, f"sleep {seconds}"))
     box.call("DELETE", f"/processes/{found['processId']}")
 
 
-def test_output_without_end_is_cut_and_told(box: Box) -> None:
+def test_too_large_output_is_cut_and_marked(box: Box) -> None:
     result = box.command("yes | head -c 20000000; echo last >&2", timeout=60)
     assert (len(result["stdout"]), result["stderr"]) == (2 * 2**20, "last\n")
     assert result["truncated"] is True
@@ -139,7 +139,7 @@ def test_output_without_end_is_cut_and_told(box: Box) -> None:
 
 
 @process_only
-def test_nothing_of_the_gateway_is_in_its_environment(box: Box) -> None:
+def test_the_environment_of_a_command_has_nothing_of_the_gateway(box: Box) -> None:
     told = box.command("env; cat /proc/self/environ")["stdout"]
     assert "HOME=" in told
     assert "KERNEL_GATEWAY_KEYS" not in told
@@ -149,7 +149,7 @@ def test_nothing_of_the_gateway_is_in_its_environment(box: Box) -> None:
 # -- list and kill ---------------------------------------------------------------------------------------------
 
 
-def test_a_process_is_listed_told_and_ended(box: Box, sleeper: dict[str, Any], seconds: str) -> None:
+def test_a_process_is_listed_described_and_ended(box: Box, sleeper: dict[str, Any], seconds: str) -> None:
     pid = sleeper["processId"]
     assert sleeper["status"] == "running"
     told = box.get(f"/processes/{pid}")
@@ -162,8 +162,8 @@ def test_a_process_is_listed_told_and_ended(box: Box, sleeper: dict[str, Any], s
     until(lambda: not running(box, f"sleep {seconds}"))
 
 
-def test_what_ignores_the_request_to_end_is_ended_by_force(box: Box, seconds: str) -> None:
-    # A program inherits which signals are ignored. It starts no process, so nothing comes and goes in the list.
+def test_a_process_that_ignores_sigterm_is_killed(box: Box, seconds: str) -> None:
+    # The ignored signals are inherited. `exec` starts no other process, so the list stays stable.
     box.command(f"(trap '' TERM; exec sleep {seconds}) >/dev/null 2>&1 &")
     (stubborn,) = until(lambda: running(box, seconds))
     assert box.call("DELETE", f"/processes/{stubborn['processId']}").json()["stopped"] is True
@@ -171,7 +171,7 @@ def test_what_ignores_the_request_to_end_is_ended_by_force(box: Box, seconds: st
 
 
 @process_only
-def test_a_number_that_is_none_is_not_found(gateway: Gateway, box: Box) -> None:
+def test_an_unknown_or_invalid_pid_is_not_found(gateway: Gateway, box: Box) -> None:
     for pid in ("0", "999999999", "4194305"):
         for method in ("GET", "DELETE"):
             assert failed(box.call(method, f"/processes/{pid}")) == (404, "NOT_FOUND")
@@ -203,14 +203,14 @@ def test_another_sandboxs_processes_are_neither_shown_nor_ended(
 ) -> None:
     with boxed(gateway) as other:
         assert running(other, seconds) == []
-        if gateway.isolation == "process":  # in a sandbox the number means another process, or none
+        if gateway.isolation == "process":  # in a container, the pid belongs to another process or to none
             for method in ("GET", "DELETE"):
                 assert failed(other.call(method, f"/processes/{sleeper['pid']}")) == (404, "NOT_FOUND")
     assert running(box, seconds)
 
 
 @docker_only
-def test_what_code_in_a_sandbox_has_started_is_shown_and_nothing_else(own_box: Box, seconds: str) -> None:
+def test_only_processes_of_the_sandbox_are_listed(own_box: Box, seconds: str) -> None:
     assert [item["pid"] for item in own_box.get("/processes")["items"]] == [1]
     own_box.command(f"sleep {seconds} >/dev/null 2>&1 &")
     until(lambda: running(own_box, seconds))
@@ -218,7 +218,7 @@ def test_what_code_in_a_sandbox_has_started_is_shown_and_nothing_else(own_box: B
 
 
 @docker_only
-def test_nobody_ends_what_holds_the_sandbox(own_box: Box) -> None:
+def test_the_main_process_of_a_sandbox_cannot_be_ended(own_box: Box) -> None:
     own_box.write("kept", "content")
     assert own_box.get("/processes/1")["status"] == "running"
     assert failed(own_box.call("DELETE", "/processes/1")) == (400, "INVALID_REQUEST")

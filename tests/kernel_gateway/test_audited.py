@@ -1,4 +1,4 @@
-"""What runs is written down, once, whichever way it came; what cannot be written down does not run."""
+"""Every execution is audited once, in every dialect; an execution that cannot be audited does not run."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import base64
 import os
 import sqlite3
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,11 +19,11 @@ from typing import Any
 import pytest
 import requests
 
-from sessions.records import Begin
+from sessions.store.records import Begin
 from tests import gateways
 from tests.gateways import KEYS, Gateway
 from tests.kernel_gateway import jupyter, sockets
-from tests.kernel_gateway.accounts import accounts, crash, execute, outcomes, shows_nothing
+from tests.kernel_gateway.accounts import accounts, contains_no_secret, crash, execute, outcomes
 from tests.kernel_gateway.agentrun import boxed
 from tests.kernel_gateway.wire import HANGS, exists, failure, until
 
@@ -32,9 +33,9 @@ SLEEPS = "import time; time.sleep(0.5)"
 # -- the audit -------------------------------------------------------------------------------------------------
 
 
-async def test_every_execution_is_written_down_once_however_it_came_and_ended() -> None:
+async def test_every_execution_is_audited_once_in_every_dialect_with_every_outcome() -> None:
     with gateways.gateway("process") as gateway, boxed(gateway) as box:
-        secret = "a-very-secret-word"  # noqa: S105 - it stands in code
+        secret = "a-very-secret-word"  # noqa: S105 - it is part of the code
         gateway.execute("s", f"'{secret}'")
         gateway.execute("s", "1/0")
         gateway.execute("s", SLEEPS, timeout=0.1)
@@ -56,10 +57,10 @@ async def test_every_execution_is_written_down_once_however_it_came_and_ended() 
         assert {begin.tenant for begin in begins} == {"alice"}
         assert Counter(begin.language for begin in begins) == {"python": 10, "shell": 2}
         assert begins[0].code_sha256 == sha256(f"'{secret}'".encode()).hexdigest()
-        assert shows_nothing(gateway, secret, *KEYS.values())
+        assert contains_no_secret(gateway, secret, *KEYS.values())
 
 
-def test_what_a_kill_leaves_open_is_closed_by_the_next_gateway(tmp_path: Path) -> None:
+def test_the_next_gateway_closes_audit_records_left_open_by_a_kill(tmp_path: Path) -> None:
     with gateways.gateway("process", state_dir=str(tmp_path)) as gateway, ThreadPoolExecutor(1) as threads:
         cut_off = threads.submit(execute, gateway, HANGS)
         until(lambda: exists(gateway, "s", "begun"))
@@ -71,7 +72,7 @@ def test_what_a_kill_leaves_open_is_closed_by_the_next_gateway(tmp_path: Path) -
         assert outcomes(tmp_path) == {"unknown": 1, "ok": 1}
 
 
-def test_what_is_written_down_is_what_the_client_wrote(tmp_path: Path) -> None:
+def test_the_audit_has_the_digest_of_the_code_that_the_client_wrote(tmp_path: Path) -> None:
     code = "def main(a): return a"
     encoded = base64.b64encode(code.encode()).decode()
     with gateways.gateway("process", state_dir=str(tmp_path)) as gateway, boxed(gateway) as box:
@@ -85,7 +86,7 @@ def test_what_is_written_down_is_what_the_client_wrote(tmp_path: Path) -> None:
 
 @contextmanager
 def locked(state_dir: Path) -> Iterator[None]:
-    """Somebody else writes the audit's database."""
+    """Lock the audit's database from another connection."""
     with closing(sqlite3.connect(state_dir / "audit.db", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         yield
@@ -94,7 +95,7 @@ def locked(state_dir: Path) -> Iterator[None]:
 
 @contextmanager
 def full(state_dir: Path) -> Iterator[None]:
-    """There is no room left beside it."""
+    """Fill the disk that holds the audit."""
     ballast = state_dir / "ballast"
     with ballast.open("wb", buffering=0) as file, suppress(OSError):
         while True:
@@ -127,7 +128,7 @@ NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a 
     ("disk", "unwritable"),
     [(ordinary_disk, locked), pytest.param(small_disk, full, marks=[NEEDS_ROOT, pytest.mark.full])],
 )
-async def test_nothing_runs_that_cannot_be_written_down_and_all_does_again(disk: Any, unwritable: Any) -> None:
+async def test_nothing_runs_while_the_audit_is_unwritable_and_cells_run_again_later(disk: Any, unwritable: Any) -> None:
     with disk() as state_dir, gateways.gateway("process", state_dir=str(state_dir)) as gateway, boxed(gateway) as box:
         made = gateway.call("POST", "/api/kernels", json={}).json()["id"]
         gateway.execute("s", "x = 1")
@@ -162,8 +163,16 @@ async def test_nothing_runs_that_cannot_be_written_down_and_all_does_again(disk:
 
 
 async def _fill_what_is_left(gateway: Gateway) -> None:
-    """The last page of a file may have room for some records."""
+    """Run cells until one is refused: the last page of a file may have room for some records."""
     for _ in range(200):
         if execute(gateway, "1").status_code != 200:
             return
     pytest.fail("it can still be written")
+
+
+def test_the_command_reports_a_file_that_is_no_audit(tmp_path: Path) -> None:
+    (tmp_path / "audit.db").write_text("no database, but long enough to be read as one" * 100)
+    command = [sys.executable, "-m", "kernel_gateway", "audit", "--state-dir", str(tmp_path)]
+    ended = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr == "kernel-gateway: file is not a database\n"

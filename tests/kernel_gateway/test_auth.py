@@ -1,4 +1,4 @@
-"""Credentials: who is whom, and nobody else; whatever comes, the answer is a tenant or `Unauthorized`."""
+"""Credentials: every request, whatever it carries, gives its caller or `Unauthorized`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KEYS = Keys({"key-of-alice": "alice", "key-of-bob": "bob", "second-of-alice": "a
 
 
 def request(*headers: tuple[str, str], peer: str = "127.0.0.1") -> HTTPServerRequest:
-    """A request with some headers, past the checks of the wire: not all that comes here would pass them."""
+    """Return a request with some headers, without the wire's checks: some of these requests would not pass them."""
     carried = HTTPHeaders()
     for name, value in headers:
         carried._as_list.setdefault(name.title(), []).append(value)
@@ -42,7 +42,7 @@ def request(*headers: tuple[str, str], peer: str = "127.0.0.1") -> HTTPServerReq
     ],
     ids=str,
 )
-def test_a_known_key_is_its_tenants(header: tuple[str, str], tenant: str) -> None:
+def test_a_known_key_belongs_to_its_tenant(header: tuple[str, str], tenant: str) -> None:
     assert KEYS.caller(request(header)).tenant == tenant
 
 
@@ -80,25 +80,25 @@ WRONG = [
 
 
 @pytest.mark.parametrize("headers", WRONG, ids=lambda headers: ascii(headers)[:70])
-def test_anything_else_is_nobodys(headers: tuple[tuple[str, str], ...]) -> None:
+def test_any_other_credential_is_refused(headers: tuple[tuple[str, str], ...]) -> None:
     with pytest.raises(Unauthorized) as refusal:
         KEYS.caller(request(*headers))
     assert "key-of-alice" not in str(refusal.value.as_dict())
 
 
 @given(st.text())
-def test_no_text_is_more_than_a_wrong_key(text: str) -> None:
+def test_any_text_is_a_wrong_key(text: str) -> None:
     for header in (("Authorization", text), ("Authorization", f"Bearer {text}"), ("X-API-Key", text)):
         with pytest.raises(Unauthorized):
             KEYS.caller(request(header))
 
 
-def test_a_wrong_bearer_is_not_helped_by_a_right_api_key() -> None:
+def test_a_right_api_key_does_not_help_a_wrong_bearer_key() -> None:
     with pytest.raises(Unauthorized):
         KEYS.caller(request(("Authorization", "Bearer nobodys-key"), ("X-API-Key", "key-of-alice")))
 
 
-def test_without_keys_nobody_is_anybody() -> None:
+def test_without_keys_every_request_is_refused() -> None:
     for headers in ((), (("Authorization", "Bearer x"),), (("Authorization", "Bearer "),)):
         with pytest.raises(Unauthorized):
             Keys({}).caller(request(*headers))
@@ -112,7 +112,7 @@ def basic(text: str) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("user", ["alice", "", "bob", "é"])
-def test_a_password_is_a_key_where_it_may_be_one(user: str) -> None:
+def test_a_password_is_a_key_only_with_as_password(user: str) -> None:
     asked = request(basic(f"{user}:key-of-alice"))
     assert KEYS.caller(asked, as_password=True).tenant == "alice"
     with pytest.raises(Unauthorized):
@@ -133,23 +133,23 @@ def test_a_password_is_a_key_where_it_may_be_one(user: str) -> None:
         ("Authorization", "Digest YWxpY2U6a2V5LW9mLWFsaWNl"),
     ],
 )
-def test_no_other_password_is_one(header: tuple[str, str]) -> None:
+def test_a_wrong_or_malformed_password_is_refused(header: tuple[str, str]) -> None:
     with pytest.raises(Unauthorized):
         KEYS.caller(request(header), as_password=True)
 
 
-ALONE = Keys({"key-of-local": "local"}, trusts_neighbours=True)
+ALONE = Keys({"key-of-local": "local"}, trusts_local_clients=True)
 
 
 @pytest.mark.parametrize("peer", ["127.0.0.1", "127.8.9.10", "::1"])
-def test_a_neighbour_may_need_no_key(peer: str) -> None:
-    assert ALONE.neighbour(request(peer=peer)) == Caller("local")
-    assert KEYS.neighbour(request(peer=peer)) is None
+def test_a_request_from_this_machine_may_need_no_key(peer: str) -> None:
+    assert ALONE.local_caller(request(peer=peer)) == Caller("local")
+    assert KEYS.local_caller(request(peer=peer)) is None
 
 
 @pytest.mark.parametrize("peer", ["192.0.2.1", "10.0.0.1", "172.17.0.1", "::", "", "localhost", "fe80::1"])
-def test_who_is_elsewhere_does(peer: str) -> None:
-    assert ALONE.neighbour(request(peer=peer)) is None
+def test_a_request_from_another_machine_needs_a_key(peer: str) -> None:
+    assert ALONE.local_caller(request(peer=peer)) is None
 
 
 @pytest.mark.parametrize(
@@ -168,17 +168,17 @@ def test_who_is_elsewhere_does(peer: str) -> None:
     ],
 )
 def test_neither_a_proxy_nor_a_web_page_nor_a_wrong_key_is_a_neighbour(header: tuple[str, str]) -> None:
-    assert ALONE.neighbour(request(header)) is None
+    assert ALONE.local_caller(request(header)) is None
 
 
-def test_when_somebody_was_given_a_key_everybody_needs_one(tmp_path: Path) -> None:
+def test_every_request_needs_a_key_once_a_key_exists(tmp_path: Path) -> None:
     store = KeyStore(tmp_path)
-    keys = Keys({}, None, store, trusts_neighbours=True)
-    assert keys.neighbour(request())
+    keys = Keys({}, None, store, trusts_local_clients=True)
+    assert keys.local_caller(request())
     key, _ = store.add("team")
-    assert keys.neighbour(request()) is None
+    assert keys.local_caller(request()) is None
     store.revoke(key.id)
-    assert keys.neighbour(request())
+    assert keys.local_caller(request())
     store.close()
 
 
@@ -189,9 +189,21 @@ def test_keys_are_kept_as_digests() -> None:
 
 def test_a_local_key_is_new_each_time_and_for_its_user_only(tmp_path: Path) -> None:
     first, file = make_local_key(tmp_path)
-    file.chmod(0o644)  # left by somebody careless
+    file.chmod(0o644)  # a careless user changed it
     second, file = make_local_key(tmp_path)
     assert first != second
     assert len(second) >= 43
     assert file.read_text() == f"{second}\n"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_tokens_of_revoked_keys_are_forgotten(tmp_path: Path) -> None:
+    store = KeyStore(tmp_path)
+    keys = Keys({}, store=store)
+    for _ in range(20):
+        key, secret = store.add("alice")
+        token = keys.token(keys.caller(request(("X-API-Key", secret))))
+        assert keys.caller(request(("X-API-Key", token))).tenant == "alice"
+        store.revoke(key.id)
+    assert len(keys._tokens) == len(keys._callers) == 1
+    store.close()

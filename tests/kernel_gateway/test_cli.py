@@ -29,7 +29,7 @@ from tests.tiers import some
 
 
 def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """What is printed when only help is asked for, in one line."""
+    """Return in one line what a call that only prints help prints."""
     with pytest.raises(SystemExit) as ended:
         main([*arguments])
     assert ended.value.code == 0
@@ -58,7 +58,7 @@ def test_every_command_explains_each_of_its_arguments(
         assert action.help.partition("%")[0] in told
 
 
-def test_help_of_serve_tells_each_setting_its_default_and_its_variable(
+def test_help_of_serve_lists_each_setting_with_its_default_and_variable(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "1000")
@@ -70,14 +70,14 @@ def test_help_of_serve_tells_each_setting_its_default_and_its_variable(
         assert default in told
 
 
-def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert re.fullmatch(r"kernel-gateway \d+\.\d+\.\d+", shown(capsys, "--version"))
 
 
 @pytest.mark.parametrize(
     "arguments", [[], ["fly"], ["serve", "--colour", "red"], ["run", "--timeout", "soon"], ["run", "a", "b"]]
 )
-def test_arguments_that_are_none_end_with_2(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+def test_invalid_arguments_exit_with_2(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     assert ended.value.code == 2
@@ -88,7 +88,7 @@ def test_arguments_that_are_none_end_with_2(capsys: pytest.CaptureFixture[str], 
 
 
 def command(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    """The command as a process of its own."""
+    """Run the command as a separate process."""
     return subprocess.run(
         [sys.executable, "-m", "kernel_gateway", *arguments],
         input=stdin,
@@ -113,7 +113,7 @@ def command(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str
     ),
     ids=str,
 )
-def test_settings_that_are_none_end_with_2_and_say_which(arguments: list[str], word: str, tmp_path: Path) -> None:
+def test_invalid_settings_exit_with_2_and_are_named(arguments: list[str], word: str, tmp_path: Path) -> None:
     ended = command("serve", "--state-dir", str(tmp_path / "state"), *arguments)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr.startswith("kernel-gateway: ")
@@ -124,7 +124,7 @@ def test_settings_that_are_none_end_with_2_and_say_which(arguments: list[str], w
     assert not (tmp_path / "state").exists()
 
 
-#: libraries that take a good part of a start's time, and what loads them when they are needed
+#: libraries that slow down a start, and the modules that load them when they are needed
 HEAVY = {
     "docker": "sessions.backends.docker",
     "httpx": "sessions.providers.executor",
@@ -133,7 +133,7 @@ HEAVY = {
 
 
 def loaded(*modules: str) -> list[str]:
-    """Those of them that a command has loaded with these modules."""
+    """Return the heavy libraries that are loaded after importing these modules."""
     code = f"import sys, {', '.join(modules)}; print(*sorted({set(HEAVY)} & sys.modules.keys()))"
     return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
 
@@ -143,7 +143,7 @@ def test_a_start_loads_no_library_that_it_may_not_need() -> None:
     assert loaded("kernel_gateway.cli.serve", *HEAVY.values()) == sorted(HEAVY)
 
 
-def test_a_variable_that_is_none_ends_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_environment_variable_exits_with_2(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERNEL_GATEWAY_PORT", "http")
     ended = command("serve")
     assert ended.returncode == 2
@@ -155,13 +155,13 @@ def test_a_variable_that_is_none_ends_it_too(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.fixture
 def gateway(started: Callable[[str], Gateway]) -> Gateway:
-    """Any gateway will do."""
+    """The gateway without a sandbox: the isolation makes no difference."""
     return started("process")
 
 
 @pytest.fixture
 def run(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
-    """The command in this process, with address and key from the environment."""
+    """Return a function that runs the command in this process, with address and key from the environment."""
     monkeypatch.setenv("KERNEL_GATEWAY_URL", gateway.url)
     monkeypatch.setenv("KERNEL_GATEWAY_KEY", KEYS["alice"])
     return lambda *arguments: main(["run", *arguments])
@@ -190,7 +190,7 @@ def test_run_takes_code_from_standard_input_or_a_file(
     assert capsys.readouterr().out == "from a file\n"
 
 
-def test_run_tells_of_what_cannot_be_printed(run: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_names_the_type_of_unprintable_output(run: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
     assert run("-c", "display({'text/plain': 'a picture', 'image/png': 'aGk='}, raw=True)") == 0
     assert capsys.readouterr().out == "a picture [image/png]\n"
 
@@ -202,7 +202,7 @@ def test_run_prints_the_reply_as_json(run: Callable[..., int], capsys: pytest.Ca
     assert reply["outputs"] == [{"output_type": "stream", "name": "stdout", "text": "hi\n"}]
 
 
-def test_there_is_an_exit_code_for_every_end() -> None:
+def test_every_status_of_a_cell_has_an_exit_code() -> None:
     assert set(EXIT) == {status.value for status in Status}
     assert len(set(EXIT.values())) == len(EXIT)
     assert 2 not in EXIT.values()
@@ -217,7 +217,7 @@ def test_there_is_an_exit_code_for_every_end() -> None:
     ],
 )
 @pytest.mark.parametrize("form", [(), ("--json",)], ids=["shown", "json"])
-def test_run_ends_as_the_cell_did(
+def test_run_exits_with_the_code_of_the_cells_status(
     run: Callable[..., int],
     capsys: pytest.CaptureFixture[str],
     *,
@@ -229,7 +229,7 @@ def test_run_ends_as_the_cell_did(
     assert run("-t", "0.5", *form, "-c", code) == exit_code
     printed = capsys.readouterr()
     assert word in (printed.out if form else printed.err)
-    run("-c", "")  # told that the state was lost
+    run("-c", "")  # this reply reports that the state was lost
     capsys.readouterr()
 
 
@@ -262,7 +262,7 @@ def test_run_ends_with_4_when_the_cell_was_interrupted(run: Callable[..., int], 
     ],
     ids=str,
 )
-def test_what_the_gateway_refuses_ends_with_2_and_its_reason(
+def test_a_refused_request_exits_with_2_and_prints_the_reason(
     run: Callable[..., int],
     capsys: pytest.CaptureFixture[str],
     arguments: tuple[str, ...],
@@ -275,16 +275,21 @@ def test_what_the_gateway_refuses_ends_with_2_and_its_reason(
     assert printed.err.startswith(f"kernel-gateway: {word}: ")
 
 
-@pytest.fixture
-def something_else() -> Iterator[str]:
-    """A server that is no gateway."""
+@pytest.fixture(params=[None, "<html>\n</html>\n", "[]\n", '{"type": "output"}\n'], ids=["404", "html", "list", "half"])
+def something_else(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A server that is no gateway, or one that stops in the middle of its answer."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            self.send_error(404)
+            if request.param is None:
+                self.send_error(404)
+                return
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(request.param.encode())
 
         def log_message(self, *_: object) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever)
@@ -295,7 +300,7 @@ def something_else() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("form", [(), ("--json",)], ids=["shown", "json"])
-def test_where_no_gateway_is_run_says_so(
+def test_run_reports_that_no_gateway_answers(
     run: Callable[..., int], capsys: pytest.CaptureFixture[str], something_else: str, form: tuple[str, ...]
 ) -> None:
     for url in ("http://127.0.0.1:1", something_else):
@@ -303,12 +308,12 @@ def test_where_no_gateway_is_run_says_so(
         assert capsys.readouterr().err.startswith(f"kernel-gateway: no gateway at {url}: ")
 
 
-def test_a_file_that_is_not_there_is_named(run: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_file_is_named(run: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
     assert run("nowhere.py") == 2
     assert "nowhere.py" in capsys.readouterr().err
 
 
-def test_as_a_process_it_does_the_same(run: Callable[..., int]) -> None:
+def test_run_works_as_a_separate_process(run: Callable[..., int]) -> None:
     ended = command("run", "-s", "child", stdin="print('as a child')\n1/0")
     assert (ended.returncode, ended.stdout) == (1, "as a child\n")
     assert "ZeroDivisionError" in ended.stderr

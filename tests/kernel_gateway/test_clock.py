@@ -1,4 +1,4 @@
-"""The machine's clock jumps: no session ends, nothing that was used is forgotten, and the audit stays whole."""
+"""The machine's clock jumps: no session ends, quotas keep the used amounts, and the audit stays whole."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from sessions.records import read
+from sessions.store.records import read
 from tests import gateways
 from tests.gateways import text_of
 from tests.kernel_gateway.accounts import execute, refusal
 from tests.kernel_gateway.wire import until
 
 DAY = 86400.0
-#: Python runs it at the start of each gateway; its kernels do not see it
+#: Python runs this code at the start of each gateway, but not in the kernels
 AHEAD = """
 import pathlib, time
 real, ahead = time.time, pathlib.Path({path!r})
@@ -26,12 +26,12 @@ time.time = lambda: real() + float(ahead.read_text())
 
 @pytest.fixture
 def jump(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Sets the gateways' wall clock so many days ahead."""
+    """Return a function that sets the gateways' wall clock a number of days ahead."""
     ahead = tmp_path / "ahead"
 
     def set_ahead(days: int) -> None:
         (tmp_path / "next").write_text(str(days * DAY))
-        (tmp_path / "next").rename(ahead)  # it is read all the time
+        (tmp_path / "next").rename(ahead)  # atomically, because the gateways read the file all the time
 
     set_ahead(0)
     (tmp_path / "sitecustomize.py").write_text(AHEAD.format(path=str(ahead)))

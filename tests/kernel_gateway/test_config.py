@@ -1,4 +1,4 @@
-"""Settings: one set of fields, flags and environment variables; what is refused before anything starts."""
+"""Settings: fields, flags and environment variables are one set; invalid values are refused before the start."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kernel_gateway.cli.settings import add_settings, settings_from
 from kernel_gateway.config import Client, Settings
 from sessions.models import Limits
 
-#: for each setting a value that is not its default, as text and as it is understood
+#: for each setting a value that is not its default, as text and as parsed
 OTHER: dict[str, tuple[str, Any]] = {
     "host": ("localhost", "localhost"),
     "port": ("0", 0),
@@ -62,12 +62,12 @@ NAMES = sorted(Settings.model_fields)
 
 
 def settings(**values: Any) -> Settings:
-    """Settings from some values."""
+    """Return settings with some values."""
     return Settings.model_validate(values)
 
 
 def flags() -> argparse.ArgumentParser:
-    """The flags of `serve`."""
+    """Return a parser with the flags of `serve`."""
     parser = argparse.ArgumentParser()
     add_settings(parser)
     return parser
@@ -105,7 +105,7 @@ def test_a_variable_sets_its_field_and_a_flag_wins_over_it(name: str, monkeypatc
         assert getattr(again, name) == getattr(settings(**{name: default}), name) != value
 
 
-def test_other_variables_mean_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_environment_variables_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     before = settings()
     for name in ("PORT", "HOST", "KEYS", "KERNEL_GATEWAY_COLOUR", "KG_PORT"):
         monkeypatch.setenv(name, "1")
@@ -135,7 +135,7 @@ def test_sizes_have_units(text: object, value: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "m", "1.5g", "-1", "0", "0m", "1t", "1 m", "many", "1mm", "0x10", None, [], "²"])
-def test_what_is_no_size_is_refused(text: object) -> None:
+def test_an_invalid_size_is_refused(text: object) -> None:
     with pytest.raises(ValidationError):
         settings(memory=text)
 
@@ -143,7 +143,7 @@ def test_what_is_no_size_is_refused(text: object) -> None:
 @pytest.mark.parametrize(
     "text", ["notebooks.example", "https://a/b", "https://a/", "https://a b", "https://u@a", "a,*.b"]
 )
-def test_what_is_no_origin_is_refused(text: str) -> None:
+def test_an_invalid_origin_is_refused(text: str) -> None:
     with pytest.raises(ValidationError, match="is no origin"):
         settings(allowed_origins=text)
     assert settings(allowed_origins="*").allowed_origins == ["*"]
@@ -167,7 +167,7 @@ def test_keys_are_pairs_of_tenant_and_key() -> None:
         "é:a-long-key",
     ],
 )
-def test_what_is_no_pair_is_refused_without_being_repeated(text: str) -> None:
+def test_an_invalid_pair_of_tenant_and_key_is_refused_without_being_repeated(text: str) -> None:
     with pytest.raises(ValidationError) as refusal:
         settings(keys=f"good:good-long-key,{text}")
     told = [problem["msg"] for problem in refusal.value.errors(include_input=False)]
@@ -181,7 +181,7 @@ def test_one_key_belongs_to_one_tenant() -> None:
 
 
 @pytest.mark.parametrize("values", [{"admin_key": "short"}, {"admin_key": "a-long-key", "keys": "team:a-long-key"}])
-def test_an_admins_key_is_long_and_nobody_elses(values: dict[str, Any]) -> None:
+def test_an_admin_key_must_be_long_and_not_a_tenants_key(values: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         settings(**values)
 
@@ -236,13 +236,13 @@ def test_an_address_that_others_can_reach_needs_keys(host: str) -> None:
 
 
 @pytest.mark.parametrize("host", REACHABLE)
-def test_and_a_sandbox(host: str) -> None:
+def test_an_address_that_others_can_reach_needs_a_sandbox(host: str) -> None:
     with pytest.raises(ValidationError, match="no sandbox"):
         settings(host=host, isolation="process", keys=KEYS)
     settings(host=host, isolation="auto", keys=KEYS)
 
 
-def test_what_is_no_sandbox_takes_over_on_loopback_only() -> None:
+def test_a_fallback_provider_without_a_sandbox_is_allowed_on_loopback_only() -> None:
     with pytest.raises(ValidationError, match="no sandbox"):
         settings(host="192.0.2.1", keys=KEYS, fallback_provider="local")
     settings(host="192.0.2.1", keys=KEYS, fallback_provider="e2b")
@@ -250,7 +250,7 @@ def test_what_is_no_sandbox_takes_over_on_loopback_only() -> None:
 
 
 @pytest.mark.parametrize("host", LOOPBACK)
-def test_loopback_needs_neither(host: str) -> None:
+def test_loopback_needs_neither_keys_nor_a_sandbox(host: str) -> None:
     assert settings(host=host, isolation="process").loopback
 
 
@@ -269,7 +269,7 @@ def test_settings_do_not_change() -> None:
 # -- the client ------------------------------------------------------------------------------------------------
 
 
-def test_a_client_takes_the_key_it_is_given_or_the_one_left_for_it(tmp_path: Path) -> None:
+def test_a_client_uses_a_given_key_or_the_key_in_the_state_directory(tmp_path: Path) -> None:
     assert Client.model_validate({"state_dir": tmp_path}).credential() == ""
     (tmp_path / "key").write_text("left-for-you\n")
     assert Client.model_validate({"state_dir": tmp_path}).credential() == "left-for-you"

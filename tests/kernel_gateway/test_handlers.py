@@ -1,4 +1,4 @@
-"""What all dialects share: every error has a status, a code of its own and words for its reader."""
+"""The common part of all dialects: every error has a status, a unique code, a message and a resolution."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sessions.errors import InvalidRequest, KernelDied, SessionError
 
 
 def below(error: type[SessionError]) -> set[type[SessionError]]:
-    """All kinds of an error."""
+    """Return all subclasses of an error."""
     return {kind for child in error.__subclasses__() for kind in {child} | below(child)}
 
 
@@ -29,7 +29,7 @@ def test_every_error_has_a_status_and_nothing_else_has() -> None:
     assert len(ERRORS) >= 20
 
 
-def test_every_error_is_of_one_of_the_two_places() -> None:
+def test_every_error_is_defined_in_one_of_two_modules() -> None:
     assert {error.__module__ for error in ERRORS} == {sessions.errors.__name__, kernel_gateway.errors.__name__}
 
 
@@ -50,13 +50,13 @@ def test_every_error_says_what_happened_and_what_to_do(error: type[SessionError]
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: error.__name__)
-def test_only_what_a_cell_did_to_itself_is_no_failed_request(error: type[SessionError]) -> None:
+def test_only_the_failures_of_a_cell_itself_have_the_status_200(error: type[SessionError]) -> None:
     ran = {"ExecutionTimeout", "OutOfMemory", "KernelDied"}
     assert (STATUS[error] is HTTPStatus.OK) == (error.__name__ in ran)
     assert STATUS[error] is HTTPStatus.OK or STATUS[error] >= HTTPStatus.BAD_REQUEST
 
 
-def test_what_is_worth_another_try_says_when() -> None:
+def test_statuses_worth_a_retry_have_a_delay() -> None:
     assert set(RETRY_AFTER) == {HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS}
     assert min(RETRY_AFTER.values()) > 0
 
@@ -75,7 +75,7 @@ def test_what_is_worth_another_try_says_when() -> None:
     ],
     ids=repr,
 )
-def test_whatever_is_raised_becomes_one_of_them(error: Exception | None, status: int, kind: type[SessionError]) -> None:
+def test_any_exception_becomes_a_session_error(error: Exception | None, status: int, kind: type[SessionError]) -> None:
     failure = _as_session_error(error, status)
     assert type(failure) is kind
     assert "secret" not in failure.message
@@ -94,11 +94,11 @@ def test_whatever_is_raised_becomes_one_of_them(error: Exception | None, status:
         ("", ""),
     ],
 )
-def test_a_host_header_names_a_host(host: str, name: str) -> None:
+def test_the_host_name_is_read_from_a_host_header(host: str, name: str) -> None:
     assert _host_name(host) == name
 
 
-def test_a_body_with_some_problems_has_them_named_and_one_with_many_counted() -> None:
+def test_few_problems_of_a_body_are_named_and_many_are_counted() -> None:
     with pytest.raises(InvalidRequest, match="colour: ") as refusal:
         validated(Execute, {"code": "1", "colour": 1, "taste": 2})
     assert [problem["field"] for problem in refusal.value.details["fields"]] == ["colour", "taste"]

@@ -1,4 +1,4 @@
-"""The Host header of clients that were given two schemes, and that nothing else comes in by it."""
+"""The Host header of clients whose endpoint has two schemes; every other malformed or unknown host is refused."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ UPGRADE = (
 
 @pytest.fixture
 def gateway(started: Callable[[str], Gateway]) -> Gateway:
-    """Any gateway will do: no kernel is asked."""
+    """The gateway without a sandbox: these tests use no kernel's isolation."""
     return started("process")
 
 
 @pytest.fixture(scope="module")
 def named() -> Iterator[Gateway]:
-    """One that answers to another name too."""
+    """A gateway that also answers to another name."""
     with gateways.gateway("process", allowed_hosts="kernels.example") as serving:
         yield serving
 
 
 def status(gateway: Gateway, *lines: str, path: str = "/v1/sessions", version: str = "1.1") -> int:
-    """The status of a request whose header lines are these. 0: the connection was ended without an answer."""
+    """Return the status of a request with these header lines, or 0 if the connection ended without an answer."""
     where = urlsplit(gateway.url)
     with socket.create_connection((where.hostname, where.port or 0), timeout=20) as connection:
         head = "\r\n".join((f"GET {path} HTTP/{version}", *lines, "", ""))
@@ -79,24 +79,24 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("host", REFUSED, ids=ascii)
-def test_nothing_else_gets_by(gateway: Gateway, host: str) -> None:
+def test_any_other_host_header_is_refused(gateway: Gateway, host: str) -> None:
     host = host.format(host=urlsplit(gateway.url).netloc)
     for path in ("/v1/sessions", "/sandboxes", "/healthz", "/nowhere"):
         assert status(gateway, f"Host: {host}", KEY, path=path) in {400, 421}
 
 
-def test_two_hosts_are_none(gateway: Gateway) -> None:
+def test_two_host_headers_are_refused(gateway: Gateway) -> None:
     host = urlsplit(gateway.url).netloc
     for first in (host, f"http://{host}", "evil.example"):
         for second in (host, f"http://{host}", "evil.example"):
             assert status(gateway, f"Host: {first}", f"Host: {second}", KEY) in {400, 421}
 
 
-def test_no_host_is_none(gateway: Gateway) -> None:
+def test_a_missing_host_header_is_refused(gateway: Gateway) -> None:
     assert status(gateway, KEY) == 400
 
 
-def test_the_names_that_are_allowed_hold_behind_the_scheme(named: Gateway, gateway: Gateway) -> None:
+def test_the_allowed_host_names_hold_also_after_a_scheme(named: Gateway, gateway: Gateway) -> None:
     for host in ("kernels.example", "http://kernels.example", "http://kernels.example:8888"):
         assert status(named, f"Host: {host}", KEY) == 200
         assert status(gateway, f"Host: {host}", KEY) == 421
@@ -104,7 +104,7 @@ def test_the_names_that_are_allowed_hold_behind_the_scheme(named: Gateway, gatew
         assert status(named, f"Host: {host}", KEY) == 421
 
 
-def test_a_socket_is_opened_behind_it(gateway: Gateway, session: str) -> None:
+def test_a_socket_is_opened_with_a_scheme_before_the_host(gateway: Gateway, session: str) -> None:
     path = f"/v1/sessions/{session}/stream"
     host = urlsplit(gateway.url).netloc
     assert status(gateway, f"Host: {host}", KEY, *UPGRADE, path=path) == 101
@@ -112,14 +112,14 @@ def test_a_socket_is_opened_behind_it(gateway: Gateway, session: str) -> None:
     assert status(gateway, "Host: http://evil.example", KEY, *UPGRADE, path=path) == 421
 
 
-def test_what_a_page_of_another_origin_may_not_do_it_may_not_behind_it(gateway: Gateway, session: str) -> None:
+def test_a_page_of_another_origin_is_refused_also_with_a_scheme_before_the_host(gateway: Gateway, session: str) -> None:
     path = f"/v1/sessions/{session}/stream"
     host = urlsplit(gateway.url).netloc
     origin = "Origin: http://evil.example"
     assert status(gateway, f"Host: http://{host}", KEY, *UPGRADE, origin, path=path) == 403
 
 
-def test_a_body_behind_it_arrives(gateway: Gateway) -> None:
+def test_a_body_arrives_with_a_scheme_before_the_host(gateway: Gateway) -> None:
     where = urlsplit(gateway.url)
     body = b'{"templateName": "not allowed!"}'
     head = f"POST /2025-09-10/templates HTTP/1.1\r\nHost: http://{where.netloc}\r\n{KEY}\r\nContent-Length: {len(body)}"

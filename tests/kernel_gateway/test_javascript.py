@@ -1,4 +1,4 @@
-"""JavaScript in a session: Deno's own kernel, with what of it a gateway has to make good."""
+"""JavaScript in a session: Deno's own kernel, with the gateway's corrections of its shortcomings."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ LINES = 10_000
 
 @pytest.fixture
 def script(gateway: Gateway, session: str) -> str:
-    """A session of this language."""
+    """A JavaScript session."""
     return made(gateway, session)
 
 
 @pytest.fixture
 def kernel(gateway: Gateway) -> Iterator[str]:
-    """One that a Jupyter client has started."""
+    """A JavaScript kernel that a Jupyter client has started."""
     made = gateway.call("POST", "/api/kernels", json={"name": "deno"})
     assert made.status_code == 201, made.text
     yield made.json()["id"]
@@ -38,7 +38,7 @@ def made(gateway: Gateway, name: str) -> str:
 
 
 def of_type(reply: dict[str, Any], output_type: str) -> dict[str, Any]:
-    """The one output of this type."""
+    """Return the only output of this type."""
     (output,) = (output for output in reply["outputs"] if output["output_type"] == output_type)
     return dict(output)
 
@@ -47,7 +47,7 @@ def of_type(reply: dict[str, Any], output_type: str) -> dict[str, Any]:
 
 
 @pytest.mark.gate
-def test_variables_stay_and_cells_may_wait(gateway: Gateway, script: str) -> None:
+def test_variables_stay_and_cells_can_await(gateway: Gateway, script: str) -> None:
     gateway.execute(
         script, "let kept = await Promise.resolve(41); const typed: number = 1; function add(n) { return n }"
     )
@@ -62,7 +62,7 @@ def test_sessions_share_nothing(gateway: Gateway, script: str) -> None:
     gateway.call("DELETE", f"/v1/sessions/{other}")
 
 
-def test_what_a_cell_shows(gateway: Gateway, script: str) -> None:
+def test_streams_results_and_displays_are_outputs(gateway: Gateway, script: str) -> None:
     reply = gateway.execute(script, "console.log('out'); console.error('err'); new Map([[1, 2]])")
     assert [(output.get("name"), output.get("text")) for output in reply["outputs"][:2]] == [
         ("stdout", "out\n"),
@@ -76,7 +76,7 @@ def test_what_a_cell_shows(gateway: Gateway, script: str) -> None:
     assert of_type(shown, "display_data")["data"] == {"image/svg+xml": "<svg/>"}
 
 
-def test_an_error_is_told(gateway: Gateway, script: str) -> None:
+def test_an_error_has_name_message_and_traceback(gateway: Gateway, script: str) -> None:
     reply = gateway.execute(script, "function fails() { throw new TypeError('no') }; fails()")
     error = of_type(reply, "error")
     assert (reply["status"], error["ename"], error["evalue"]) == ("error", "TypeError", "no")
@@ -84,13 +84,13 @@ def test_an_error_is_told(gateway: Gateway, script: str) -> None:
 
 
 def test_code_that_is_no_javascript_is_an_error(gateway: Gateway, script: str) -> None:
-    # All that Deno says of it.
+    # Deno gives no other detail of a syntax error.
     reply = gateway.execute(script, "let kept = ;")
     assert (reply["status"], text_of(reply)) == ("error", "Error: Execution failed")
     assert gateway.text(script, "1") == "1"
 
 
-def test_nobody_is_asked(gateway: Gateway, script: str) -> None:
+def test_a_prompt_returns_null(gateway: Gateway, script: str) -> None:
     assert gateway.text(script, "String(prompt('name?'))") == '"null"'
 
 
@@ -101,13 +101,13 @@ def test_main_is_called_with_arguments(gateway: Gateway, script: str) -> None:
 
 
 @process_only
-def test_an_exit_is_told(gateway: Gateway, script: str) -> None:
+def test_an_exit_of_the_kernel_is_reported_with_its_exit_code(gateway: Gateway, script: str) -> None:
     reply = gateway.execute(script, "Deno.exit(3)")
     assert (reply["status"], reply["state"], reply["error"]["details"]) == ("died", "lost", {"exit_code": 3})
     assert gateway.execute(script, "1")["state"] == "lost"
 
 
-# -- output that comes behind the end --------------------------------------------------------------------------
+# -- output that arrives after the end -------------------------------------------------------------------------
 
 
 def test_no_output_is_left_behind(gateway: Gateway, script: str) -> None:
@@ -164,14 +164,14 @@ def test_a_large_result_is_all_there(gateway: Gateway, script: str) -> None:
 
 
 @pytest.mark.full
-def test_lines_that_come_faster_than_they_leave_end_no_kernel(gateway: Gateway, script: str) -> None:
+def test_lines_printed_faster_than_they_are_sent_do_not_end_the_kernel(gateway: Gateway, script: str) -> None:
     reply = gateway.execute(script, "let kept = 1; for (;;) console.log('x'.repeat(999))", timeout=3)
     assert (reply["status"], reply["state"]) == ("timeout", "preserved")
     assert gateway.text(script, "kept") == "1"
 
 
 @process_only
-def test_what_the_console_can_do_it_does(gateway: Gateway, script: str) -> None:
+def test_console_methods_write_to_stdout_and_stderr(gateway: Gateway, script: str) -> None:
     code = """
         console.group("a"); console.info("%cb %s", "color: red", "c\\nd", { e: 1 }); console.groupEnd();
         console.table([1]); console.count(); console.warn("f"); console.assert(false, "g"); console.log();
@@ -184,7 +184,7 @@ def test_what_the_console_can_do_it_does(gateway: Gateway, script: str) -> None:
 
 @process_only
 @pytest.mark.full
-def test_what_is_too_large_is_not_left_out_silently(gateway: Gateway, script: str) -> None:
+def test_too_large_output_is_marked_as_truncated(gateway: Gateway, script: str) -> None:
     reply = gateway.execute(script, "console.log('x'.repeat(2e7))", timeout=60)
     assert (reply["status"], reply["truncated"], len(text_of(reply))) == ("ok", True, 10 * 1024**2)
     reply = gateway.execute(script, "Deno.jupyter.html`${'x'.repeat(2e7)}`", timeout=60)  # cannot be cut
@@ -192,7 +192,7 @@ def test_what_is_too_large_is_not_left_out_silently(gateway: Gateway, script: st
     assert gateway.text(script, "1") == "1"
 
 
-async def test_a_front_end_hears_nothing_of_how_output_leaves(gateway: Gateway, kernel: str) -> None:
+async def test_a_front_end_gets_only_ordinary_messages_of_large_output(gateway: Gateway, kernel: str) -> None:
     async with connected(gateway, kernel) as client:
         asked = {"silent": False, "store_history": True, "user_expressions": {}, "allow_stdin": False}
         cell = await client.send("shell", "execute_request", asked | {"code": "console.log('x'.repeat(1e6))"})
@@ -200,7 +200,7 @@ async def test_a_front_end_hears_nothing_of_how_output_leaves(gateway: Gateway, 
         assert set(heard) == {"status", "execute_input", "stream", "execute_reply"}
 
 
-async def test_a_front_end_that_runs_all_cells_gets_each_one_s_output(gateway: Gateway, kernel: str) -> None:
+async def test_a_front_end_that_queues_cells_gets_the_output_of_each(gateway: Gateway, kernel: str) -> None:
     async with connected(gateway, kernel) as client:
         asked = {"silent": False, "store_history": True, "user_expressions": {}, "allow_stdin": False}
         cells = [
@@ -232,7 +232,7 @@ def test_a_loop_is_interrupted_and_variables_stay(gateway: Gateway, script: str)
 
 
 def test_a_cell_that_waits_for_ever_loses_its_kernel(gateway: Gateway, script: str) -> None:
-    """Deno interrupts code that runs, and nothing that is waited for."""
+    """Deno interrupts running code, but no pending `await`."""
     gateway.execute(script, "let kept = 1")
     reply = gateway.execute(script, "await new Promise(() => {})", timeout=1)
     assert (reply["status"], reply["state"]) == ("timeout", "lost")
@@ -243,12 +243,12 @@ def test_a_cell_that_waits_for_ever_loses_its_kernel(gateway: Gateway, script: s
 
 @pytest.mark.full
 async def test_an_interrupt_kills_no_kernel(gateway: Gateway, script: str) -> None:
-    """It waits for what cannot be interrupted: left to itself, Deno would end at the signal that comes after 2 s."""
+    """The interrupt waits for code that cannot be interrupted. An unmodified Deno would end at the signal after 2 s."""
     gateway.execute(script, "let kept = 1")
     code = "new Deno.Command('sleep', { args: ['4'] }).outputSync()"
     cell = asyncio.create_task(asyncio.to_thread(gateway.execute, script, code))  # noqa: TID251 - it is awaited
     await until(lambda: gateway.call("GET", f"/v1/sessions/{script}").json()["state"] == "busy")
-    await asyncio.sleep(0.5)  # or it is not where it cannot be interrupted
+    await asyncio.sleep(0.5)  # else the cell has not reached the code that cannot be interrupted
     assert gateway.call("POST", f"/v1/sessions/{script}/interrupt").json() == {"interrupted": True}
     reply = await cell
     assert (reply["status"], reply["state"]) == ("interrupted", "preserved")

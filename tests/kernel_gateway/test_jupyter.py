@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import struct
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import datetime
 from typing import Any
@@ -24,7 +25,7 @@ from tests.tiers import some
 
 
 def message_of(failure: Any) -> tuple[int, str]:
-    """Status and code of a failure, in the form that Jupyter's clients show."""
+    """Return status and code of a failure, and check the fields that Jupyter's clients display."""
     assert failure.json()["message"]
     assert failure.json()["reason"]
     status, code = failure_of(failure)
@@ -35,7 +36,7 @@ def message_of(failure: Any) -> tuple[int, str]:
 
 
 @process_only
-def test_what_clients_ask_first(gateway: Gateway) -> None:
+def test_clients_get_version_kernelspecs_identity_and_status(gateway: Gateway) -> None:
     assert set(gateway.call("GET", "/api").json()) == {"version"}
     assert gateway.call("GET", "/api/").status_code == 200
     specs = gateway.call("GET", "/api/kernelspecs").json()
@@ -78,7 +79,7 @@ def test_kernels_and_sessions_are_the_same_for_their_tenant_only(gateway: Gatewa
     listed = {model["id"] for model in gateway.call("GET", "/api/kernels").json()}
     assert kernel in listed
     assert kernel in [one["name"] for one in gateway.call("GET", "/v1/sessions").json()["sessions"]]
-    assert gateway.text(kernel, "6 * 7") == "42"  # the native API, on a kernel that Jupyter's has started
+    assert gateway.text(kernel, "6 * 7") == "42"  # the native API, on a kernel that the Jupyter API has started
     gateway.call("DELETE", f"/v1/sessions/{session}")
     (gone,) = listed - {model["id"] for model in gateway.call("GET", "/api/kernels").json()}
     assert gateway.call("GET", f"/api/kernels/{gone}").status_code == 404
@@ -90,7 +91,7 @@ def test_kernels_and_sessions_are_the_same_for_their_tenant_only(gateway: Gatewa
 @pytest.mark.parametrize(
     "body", ['{"name": "ruby"}', '{"kernel_id": "../x"}', '{"env": {"LD_PRELOAD": "x"}}', "[1]", "{", '{"name": 1}']
 )
-def test_no_kernel_is_made_of_what_is_wrong(gateway: Gateway, body: str) -> None:
+def test_an_invalid_body_starts_no_kernel(gateway: Gateway, body: str) -> None:
     assert message_of(gateway.call("POST", "/api/kernels", data=body)) == (400, "SB002")
 
 
@@ -126,14 +127,26 @@ def test_a_notebook_has_a_kernel(gateway: Gateway) -> None:
 
 
 @process_only
-def test_a_notebook_whose_kernel_is_gone_is_gone(gateway: Gateway) -> None:
+def test_two_requests_for_one_path_at_once_share_one_kernel(gateway: Gateway) -> None:
+    asked = {"path": "at-once.ipynb", "type": "notebook"}
+    before = {kernel["id"] for kernel in gateway.call("GET", "/api/kernels").json()}
+    with ThreadPoolExecutor(2) as pool:
+        answers = list(pool.map(lambda _: gateway.call("POST", "/api/sessions", json=asked).json(), range(2)))
+    assert answers[0]["id"] == answers[1]["id"]
+    after = {kernel["id"] for kernel in gateway.call("GET", "/api/kernels").json()}
+    assert after - before == {answers[0]["kernel"]["id"]}
+    gateway.call("DELETE", f"/api/sessions/{answers[0]['id']}")
+
+
+@process_only
+def test_a_notebook_session_ends_with_its_kernel(gateway: Gateway) -> None:
     book = gateway.call("POST", "/api/sessions", json={"path": "c.ipynb", "type": "notebook"}).json()
     gateway.call("DELETE", f"/api/kernels/{book['kernel']['id']}")
     assert gateway.call("GET", "/api/sessions").json() == []
 
 
 @pytest.mark.parametrize("word", ["path", "cwd"])
-def test_a_kernel_starts_in_the_directory_it_is_told(gateway: Gateway, word: str) -> None:
+def test_a_kernel_starts_in_the_requested_directory(gateway: Gateway, word: str) -> None:
     made = gateway.call("POST", "/api/kernels", json={word: "/data/deep"}).json()["id"]
     where = "import os; os.getcwd().endswith('/data/deep')"
     assert gateway.text(made, where) == "True"
@@ -149,7 +162,7 @@ def test_a_kernel_starts_in_the_directory_it_is_told(gateway: Gateway, word: str
 
 @process_only
 @pytest.mark.parametrize("scheme", ["token", "Bearer", "TOKEN"])
-def test_a_key_comes_as_clients_send_it(gateway: Gateway, scheme: str) -> None:
+def test_a_key_is_accepted_in_the_header_and_in_the_query(gateway: Gateway, scheme: str) -> None:
     key = KEYS["alice"]
     url = f"{gateway.url}/api/kernels"
     assert requests.get(url, headers={"Authorization": f"{scheme} {key}"}, timeout=10).status_code == 200
@@ -158,7 +171,7 @@ def test_a_key_comes_as_clients_send_it(gateway: Gateway, scheme: str) -> None:
         assert message_of(requests.get(url + query, timeout=10)) == (401, "SB020")
     assert (
         requests.get(f"{gateway.url}/v1/sessions?token={key}", timeout=10).status_code == 401
-    )  # there it is not needed
+    )  # no client of the native API needs it
 
 
 @process_only
@@ -172,7 +185,7 @@ def test_a_key_comes_as_clients_send_it(gateway: Gateway, scheme: str) -> None:
         ("unknown", "?token=alice", {}, 404),
     ],
 )
-async def test_an_upgrade_that_is_refused(  # noqa: PLR0917 - a table's columns
+async def test_an_upgrade_with_a_wrong_key_origin_or_kernel_is_refused(  # noqa: PLR0917 - a table's columns
     gateway: Gateway, kernel: str, kernel_id: str, query: str, headers: dict[str, str], status: int
 ) -> None:
     for tenant, key in KEYS.items():
@@ -202,7 +215,7 @@ async def test_a_cell_runs_over_the_channels(gateway: Gateway, kernel: str, way:
 
 
 @pytest.mark.parametrize("way", [V1, LEGACY])
-async def test_buffers_come_and_go(gateway: Gateway, kernel: str, way: str | None) -> None:
+async def test_buffers_are_passed_to_and_from_the_kernel(gateway: Gateway, kernel: str, way: str | None) -> None:
     echo = (
         "def opened(comm, message):\n"
         "    comm.on_msg(lambda message: comm.send({'sizes': [len(b) for b in message['buffers']]},"
@@ -219,7 +232,7 @@ async def test_buffers_come_and_go(gateway: Gateway, kernel: str, way: str | Non
         assert message["content"]["data"] == {"sizes": [len(buffer) for buffer in sent]}
 
 
-async def test_input_is_asked_of_who_runs_the_cell(gateway: Gateway, kernel: str) -> None:
+async def test_an_input_request_reaches_the_client_that_runs_the_cell(gateway: Gateway, kernel: str) -> None:
     async with connected(gateway, kernel, client="one") as one, connected(gateway, kernel, client="two") as two:
         msg_id = await one.send("shell", "execute_request", {"code": "print(input('who? '))", "allow_stdin": True})
         while (question := await one.next())["header"]["msg_type"] != "input_request":
@@ -231,10 +244,10 @@ async def test_input_is_asked_of_who_runs_the_cell(gateway: Gateway, kernel: str
         assert await two.text("print('two')") == "two\n"
 
 
-async def test_interrupts_and_restarts(gateway: Gateway, kernel: str) -> None:
+async def test_an_interrupt_keeps_variables_and_a_restart_clears_them(gateway: Gateway, kernel: str) -> None:
     async with connected(gateway, kernel) as client:
         code = "x = 1\nprint('begun', flush=True)\nimport time; time.sleep(60)"
-        sleeps = {"code": code, "stop_on_error": False}  # or the next may be aborted
+        sleeps = {"code": code, "stop_on_error": False}  # else the kernel may abort the next cell
         msg_id = await client.send("shell", "execute_request", sleeps)
         while (await client.next())["content"].get("text") != "begun\n":
             pass
@@ -289,13 +302,13 @@ async def test_a_cell_right_after_a_kernel_has_ended_runs_in_the_next(gateway: G
         assert await client.text("print(1)") == "1\n"
 
 
-async def test_a_kernel_that_is_ended_says_so_and_closes(gateway: Gateway) -> None:
+async def test_ending_a_kernel_is_announced_and_closes_the_socket(gateway: Gateway) -> None:
     kernel = gateway.call("POST", "/api/kernels").json()["id"]
     async with connected(gateway, kernel) as client:
         await client.text("1")
         assert gateway.call("DELETE", f"/api/kernels/{kernel}").status_code == 204
         while (await client.next())["content"] != {"execution_state": "dead"}:
-            pass  # what was on its way to it
+            pass  # messages that were already on their way to the client
         assert await client.end() == 1000
 
 
@@ -309,7 +322,7 @@ async def test_a_client_may_shut_its_kernel_down(gateway: Gateway) -> None:
     assert gateway.call("GET", f"/api/kernels/{kernel}").status_code == 404
 
 
-async def test_what_a_client_misses_is_told_when_it_comes_back(gateway: Gateway, kernel: str) -> None:
+async def test_a_client_that_reconnects_gets_the_messages_it_missed(gateway: Gateway, kernel: str) -> None:
     async with connected(gateway, kernel, client="tab") as client:
         code = "import time\nfor i in range(50): print(i, flush=True); time.sleep(0.01)"
         msg_id = await client.send("shell", "execute_request", {"code": code})
@@ -323,7 +336,7 @@ async def test_what_a_client_misses_is_told_when_it_comes_back(gateway: Gateway,
         assert [int(line) for line in text.split()] == list(range(50 - len(text.split()), 50))
 
 
-async def test_the_last_of_two_with_one_name_stays(gateway: Gateway, kernel: str) -> None:
+async def test_a_second_connection_of_the_same_client_replaces_the_first(gateway: Gateway, kernel: str) -> None:
     async with connected(gateway, kernel, client="tab") as first, connected(gateway, kernel, client="tab") as second:
         assert await first.end() == 4409
         assert await second.text("print(2)") == "2\n"
@@ -331,9 +344,7 @@ async def test_the_last_of_two_with_one_name_stays(gateway: Gateway, kernel: str
 
 @process_only
 @pytest.mark.parametrize("frame", some(["{}", "{", b"\0\0\0\1", "[]", b""], gate=3))
-async def test_a_frame_that_is_no_message_closes_the_socket_and_nothing_else(
-    gateway: Gateway, kernel: str, frame: str | bytes
-) -> None:
+async def test_an_invalid_frame_closes_only_its_own_socket(gateway: Gateway, kernel: str, frame: str | bytes) -> None:
     async with connected(gateway, kernel, LEGACY) as client, connected(gateway, kernel) as other:
         await client._connection.write_message(frame, binary=isinstance(frame, bytes))
         assert await client.end() == 1007
@@ -343,7 +354,7 @@ async def test_a_frame_that_is_no_message_closes_the_socket_and_nothing_else(
 @process_only
 def test_a_frame_that_is_too_large_closes_the_socket_before_it_is_read(gateway: Gateway, kernel: str) -> None:
     with upgraded(gateway, kernel) as connection:
-        # The head of a masked binary frame that says it is a tebibyte long. Source: RFC 6455, 5.2.
+        # The head of a masked binary frame that announces a length of one tebibyte. Source: RFC 6455, 5.2.
         connection.sendall(b"\x82\xff" + struct.pack(">Q", 2**40))
         received = b""
         while more := connection.recv(4096):
@@ -354,7 +365,7 @@ def test_a_frame_that_is_too_large_closes_the_socket_before_it_is_read(gateway: 
     assert gateway.text(kernel, "1 + 1") == "2"
 
 
-def test_a_peer_that_is_not_there_any_more_is_found_out() -> None:
+def test_a_client_that_answers_no_ping_is_disconnected() -> None:
     with gateways.gateway("process", ping_interval="1") as gateway:
         kernel = gateway.call("POST", "/api/kernels").json()["id"]
         with upgraded(gateway, kernel) as connection:
@@ -364,7 +375,7 @@ def test_a_peer_that_is_not_there_any_more_is_found_out() -> None:
             with suppress(ConnectionResetError):
                 while more := connection.recv(65536):
                     received += more
-            assert b"\x89\x00" in received  # it was asked whether it lives
+            assert b"\x89\x00" in received  # the gateway sent a ping
 
 
 @process_only

@@ -1,4 +1,4 @@
-"""The channels' handler by itself, where a real connection would be a matter of luck."""
+"""The channels handler alone, for timing that a real connection reaches only by chance."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def connected(session: Session) -> ChannelsHandler:
     return handler
 
 
-async def test_what_was_taken_for_a_client_that_is_gone_waits_for_its_return(world: World) -> None:
+async def test_an_undelivered_message_is_kept_until_its_client_returns(world: World) -> None:
     session = await world.session()
     handler = connected(session)
-    handler.ws_connection = None  # as tornado leaves it, before it calls on_close
+    handler.ws_connection = None  # as tornado sets it before it calls on_close
     session.channels.announce("idle")
     await until(lambda: not session.channels.clients)
     handler.on_close()

@@ -1,4 +1,4 @@
-"""What front ends do besides cells: a debug session over the channels, and subshells beside a busy cell."""
+"""Other uses of the channels by front ends: a debug session, and subshells beside a busy cell."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ CODE = "def area(width, height):\n    product = width * height\n    return produ
 
 
 class Debugger:
-    """A client of the debug adapter protocol, as front ends speak it through Jupyter messages."""
+    """A client of the debug adapter protocol inside Jupyter messages, as in front ends."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
-        #: events that came while something else was waited for
+        #: events that arrived while the client waited for another message
         self.events: list[dict[str, Any]] = []
         self.printed = ""
         self._seq = 0
 
     async def ask(self, command: str, **arguments: Any) -> Any:
-        """A request's answer. Source: "Messaging in Jupyter", debug_request."""
+        """Send a request and return its answer. Source: "Messaging in Jupyter", debug_request."""
         self._seq += 1
         content = {"type": "request", "seq": self._seq, "command": command, "arguments": arguments}
         msg_id = await self.client.send("control", "debug_request", content)
@@ -43,7 +43,7 @@ class Debugger:
         return message
 
     async def event(self, name: str) -> dict[str, Any]:
-        """The next event of this name."""
+        """Return the next event of this name."""
         while not (found := [event for event in self.events if event["event"] == name]):
             await self._next()
         self.events.remove(found[0])
@@ -51,7 +51,7 @@ class Debugger:
 
 
 @pytest.mark.parametrize("way", some([V1, None], gate=1))
-async def test_a_breakpoint_is_hit_and_variables_are_looked_at(gateway: Gateway, kernel: str, way: str | None) -> None:
+async def test_a_breakpoint_is_hit_and_variables_are_inspected(gateway: Gateway, kernel: str, way: str | None) -> None:
     async with connected(gateway, kernel, way) as client:
         debugger = Debugger(client)
         await debugger.ask("initialize", clientID="test", adapterID="", pathFormat="path", linesStartAt1=True)
@@ -95,7 +95,7 @@ async def test_a_subshell_answers_beside_a_busy_cell(gateway: Gateway, kernel: s
         cell = await client.send("shell", "execute_request", {"code": waits})
         while (await client.next())["header"]["msg_type"] != "execute_input":
             pass
-        # The cell waits for what runs in the subshell meanwhile.
+        # The cell waits for the code that runs in the subshell meanwhile.
         beside = {"code": "while 'flag' not in globals(): pass\nflag.set()", "store_history": False}
         other = await client.send("shell", "execute_request", beside, subshell_id=subshell)
         left = {(asked, end) for asked in (cell, other) for end in ("ok", "idle")}
@@ -112,7 +112,7 @@ async def test_a_subshell_answers_beside_a_busy_cell(gateway: Gateway, kernel: s
 
 
 async def reply(client: Client, msg_id: str) -> dict[str, Any]:
-    """The content of a request's reply."""
+    """Return the content of a request's reply."""
     (found,) = [message for message in await client.of(msg_id) if message["channel"] != "iopub"]
     content: dict[str, Any] = found["content"]
     return content

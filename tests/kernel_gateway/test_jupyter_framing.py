@@ -1,4 +1,4 @@
-"""Jupyter messages in WebSocket frames: what goes in comes out, and what is none is refused."""
+"""Jupyter messages in WebSocket frames: messages survive encoding and decoding, and invalid frames are refused."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kernel_gateway.dialects.jupyter.framing import V1, decode, encode
 from sessions.errors import InvalidRequest
-from sessions.messages import Message
+from sessions.kernels.messages import Message
 
 HEADER = {"msg_id": "m1", "msg_type": "execute_request"}
 PARTS = (json.dumps(HEADER).encode(), b"{}", b'{"a": 1}', b'{"code": "1+1"}')
@@ -25,7 +25,7 @@ def message(buffers: tuple[bytes, ...] = ()) -> Message:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("buffers", [(), (b"one",), (b"", bytes(range(256)))])
-def test_what_is_encoded_is_decoded(way: str | None, buffers: tuple[bytes, ...]) -> None:
+def test_an_encoded_message_is_decoded_unchanged(way: str | None, buffers: tuple[bytes, ...]) -> None:
     frame, binary = encode(message(buffers), way)
     assert binary is (way == V1 or bool(buffers))
     request = decode(frame if binary else frame.decode(), way)
@@ -33,14 +33,14 @@ def test_what_is_encoded_is_decoded(way: str | None, buffers: tuple[bytes, ...])
     assert [json.loads(part) for part in request.parts] == [json.loads(part) for part in PARTS]
 
 
-def test_the_binary_way_passes_parts_on_as_they_are() -> None:
+def test_the_binary_subprotocol_passes_parts_on_unchanged() -> None:
     frame, _ = encode(message((b"buffer",)), V1)
     assert decode(frame, V1).parts == PARTS
     count, first = struct.unpack_from("<QQ", frame)
-    assert (count, first) == (7, 8 * 8)  # channel, four parts, a buffer, and where the frame ends
+    assert (count, first) == (7, 8 * 8)  # channel, four parts, a buffer, and the end of the frame
 
 
-def test_the_old_way_says_id_and_type_at_the_top_too() -> None:
+def test_the_legacy_form_repeats_id_and_type_at_the_top_level() -> None:
     frame, _ = encode(message(), None)
     value = json.loads(frame)
     assert {name: value[name] for name in ("msg_id", "msg_type", "channel", "buffers")} == {
@@ -52,7 +52,7 @@ def test_the_old_way_says_id_and_type_at_the_top_too() -> None:
 
 
 @pytest.mark.parametrize("more", [{}, {"buffers": {}}, {"buffers": []}, {"metadata": None}, {"channel": None}])
-def test_what_clients_leave_out_is_taken_as_nothing(more: dict[str, Any]) -> None:
+def test_missing_fields_of_a_message_are_empty(more: dict[str, Any]) -> None:
     request = decode(json.dumps({"header": HEADER} | more), None)
     assert request.channel == "shell"
     assert [json.loads(part) for part in request.parts[1:]] == [{}, {}, {}]
@@ -88,13 +88,13 @@ BAD: dict[str, tuple[str | bytes, str | None]] = {
 
 
 @pytest.mark.parametrize(("frame", "way"), BAD.values(), ids=BAD)
-def test_a_frame_that_is_none_is_refused(frame: str | bytes, way: str | None) -> None:
+def test_an_invalid_frame_is_refused(frame: str | bytes, way: str | None) -> None:
     with pytest.raises(InvalidRequest):
         decode(frame, way)
 
 
 @given(st.binary(max_size=200), st.sampled_from(WAYS))
-def test_no_bytes_do_harm(frame: bytes, way: str | None) -> None:
+def test_random_bytes_are_refused(frame: bytes, way: str | None) -> None:
     try:
         decode(frame, way)
     except InvalidRequest:

@@ -1,4 +1,4 @@
-"""A lot of output over the channels: it arrives whole and in order, and who does not read it costs little."""
+"""Large output over the channels arrives whole and in order, and a client that does not read costs little memory."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tests.kernel_gateway.jupyter import LEGACY, Client, connected, upgraded
 from tests.kernel_gateway.wire import process_only
 
 MIB = 1024**2
-#: 50 MB in lines of a hundred bytes, each of which says which it is
+#: code that prints 50 MB in lines of a hundred bytes, each with its number
 MUCH = "for i in range(500_000): print(f'{i:099}')"
 
 
 async def lines(client: Client, code: str) -> tuple[int, bool]:
-    """How many lines a cell prints, and whether each is the one that it must be."""
+    """Return how many lines a cell prints, and whether every line has the right number."""
     seen, right, rest = 0, True, ""
     async for text in _texts(client, code):
         *whole, rest = (rest + text).split("\n")
@@ -49,13 +49,13 @@ async def test_ten_thousand_lines_arrive_in_order(gateway: Gateway, kernel: str,
 
 @pytest.mark.full
 @process_only
-async def test_and_when_each_is_a_message_of_its_own(gateway: Gateway, kernel: str) -> None:
+async def test_ten_thousand_flushed_lines_arrive_in_order(gateway: Gateway, kernel: str) -> None:
     async with connected(gateway, kernel) as client:
         assert await lines(client, "for i in range(10_000): print(i, flush=True)") == (10_000, True)
 
 
 async def peak(gateway: Gateway, ended: asyncio.Event) -> int:
-    """The most memory that the gateway has until something has ended."""
+    """Return the gateway's peak memory until `ended` is set."""
     most = 0
     while not ended.is_set():
         most = max(most, gateway.memory())
@@ -64,7 +64,7 @@ async def peak(gateway: Gateway, ended: asyncio.Event) -> int:
 
 
 async def most_memory(gateway: Gateway, client: Client) -> int:
-    """The most that the gateway has while it brings much output, which must arrive whole."""
+    """Return the gateway's peak memory during large output, which must arrive whole."""
     ended = asyncio.Event()
     watching = asyncio.create_task(peak(gateway, ended))  # noqa: TID251 - a test's own
     try:
@@ -75,7 +75,7 @@ async def most_memory(gateway: Gateway, client: Client) -> int:
 
 
 async def most_memory_beside_a_reader(gateway: Gateway, client: Client, kernel: str) -> int:
-    """The same, with one who has stopped reading."""
+    """Return the same peak beside a client that has stopped reading."""
     with upgraded(gateway, kernel):
         most = await most_memory(gateway, client)
         assert gateway.call("GET", f"/api/kernels/{kernel}").json()["connections"] == 2
@@ -84,14 +84,14 @@ async def most_memory_beside_a_reader(gateway: Gateway, client: Client, kernel: 
 
 @pytest.mark.full
 @pytest.mark.timeout(600)
-async def test_who_stops_reading_costs_little_and_the_others_nothing() -> None:
-    # What is kept of outputs for the transcript is not what is measured here.
+async def test_a_client_that_stops_reading_costs_little_memory_and_no_output_of_others() -> None:
+    # The outputs kept in the transcript are not measured here.
     with gateways.gateway("process", max_output_bytes="1m") as gateway:
         kernel = gateway.call("POST", "/api/kernels").json()["id"]
         async with connected(gateway, kernel) as client:
             before = gateway.memory()
             alone = max([await most_memory(gateway, client) for _ in range(2)])
-            # A peak is a matter of luck by some MiB, what a reader costs is there each time.
+            # A peak varies by some MiB at random; the cost of a client that does not read is part of every measurement.
             more = min([await most_memory_beside_a_reader(gateway, client, kernel) - alone for _ in range(3)])
     hold("memory for one who has stopped reading", more, alone - before, "MiB")
 

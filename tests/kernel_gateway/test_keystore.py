@@ -31,7 +31,7 @@ def test_a_key_is_found_by_its_secret_alone(store: KeyStore) -> None:
     assert store.all() == [key, other]
 
 
-def test_a_revoked_key_opens_nothing(store: KeyStore) -> None:
+def test_a_revoked_key_is_not_found(store: KeyStore) -> None:
     (key, secret), (_, kept) = store.add("alice"), store.add("alice")
     assert store.revoke(key.id)
     assert store.find(secret) is None
@@ -63,7 +63,7 @@ def command(state_dir: Path, *arguments: str) -> subprocess.CompletedProcess[str
     )
 
 
-def test_what_the_command_does_counts_at_once() -> None:
+def test_a_change_by_the_command_takes_effect_at_once() -> None:
     with gateways.gateway("process") as gateway:
 
         def status(key: str) -> int:

@@ -1,4 +1,4 @@
-"""What is written down of requests and cells, and what never is."""
+"""The log lines of requests and cells, and the secrets that must never be in them."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ OURS = re.compile("[0-9a-f]{16}")
 
 @pytest.fixture
 def gateway(started: Callable[[str], Gateway]) -> Gateway:
-    """Any gateway will do."""
+    """The gateway without a sandbox: the isolation makes no difference."""
     return started("process")
 
 
 def lines(gateway: Gateway, **fields: Any) -> list[dict[str, Any]]:
-    """Lines of the log with these fields."""
+    """Return the lines of the log with these fields."""
     return [entry for entry in gateway.logged() if fields.items() <= entry.items()]
 
 
 # -- request ids -----------------------------------------------------------------------------------------------
 
 
-def test_a_cell_s_line_tells_whose_it_was_and_by_which_request(gateway: Gateway, session: str) -> None:
+def test_a_cells_log_line_names_its_tenant_session_and_request(gateway: Gateway, session: str) -> None:
     path = f"/v1/sessions/{session}/execute"
     name = f"run.{session}_1"
     headers = {"X-Request-Id": name}
@@ -50,7 +50,7 @@ def test_a_cell_s_line_tells_whose_it_was_and_by_which_request(gateway: Gateway,
 
 
 def test_each_cell_has_the_id_of_its_own_request(gateway: Gateway, session: str) -> None:
-    """The first one started the kernel, and all that runs for it for as long as it lives."""
+    """The first request also starts the kernel and its background tasks, which live on."""
     ids = [f"{session}-{number}" for number in range(3)]
     for name in ids:
         path = f"/v1/sessions/{session}/execute"
@@ -74,7 +74,7 @@ def test_a_refusal_names_the_request(gateway: Gateway) -> None:
 
 
 @pytest.mark.parametrize("told", ["", "a b", 'a"b', "x" * 65, "é", "a/b", "{}", "%0a"])
-def test_what_is_no_id_gets_one_of_ours(gateway: Gateway, told: str) -> None:
+def test_an_invalid_request_id_is_replaced(gateway: Gateway, told: str) -> None:
     answer = gateway.call("GET", "/v1/sessions", headers={"X-Request-Id": told.encode("latin-1")})
     assert OURS.fullmatch(answer.headers["X-Request-Id"])
     longest = "Aa0._-" + "x" * 58
@@ -95,7 +95,7 @@ async def test_work_in_the_background_has_the_id_of_the_request_that_began_it(no
 
 # -- secrets ---------------------------------------------------------------------------------------------------
 
-#: one for each way into the gateway, and what it is called by there
+#: one secret for each way into the gateway, by the name of the way
 PLANTED = {
     name: f"planted-{name}-5EcReT"
     for name in ("code", "stdin", "argument", "env", "file", "output", "query", "key", "header")
@@ -111,7 +111,7 @@ def test_secrets_are_in_no_log_no_metric_no_audit_and_no_error(gateway: Gateway,
     )
     seen = text_of(ran) + gateway.text(session, "import os; print(os.environ['E'], open('f').read())")
     seen += gateway.text(session, "def main(a): print(a)", arguments={"a": PLANTED["argument"]})
-    for name in ("stdin", "code", "output", "env", "file", "argument"):  # the control: they were there
+    for name in ("stdin", "code", "output", "env", "file", "argument"):  # the control: the cells did see them
         assert PLANTED[name] in seen
     errors = [
         gateway.call("POST", f"{path}/execute", json={"code": PLANTED["code"], "timeout": PLANTED["argument"]}),
@@ -127,6 +127,6 @@ def test_secrets_are_in_no_log_no_metric_no_audit_and_no_error(gateway: Gateway,
     told += [str(error.headers) for error in errors]
     told += [gateway.call("GET", "/metrics", tenant=None).text, gateway.log.read_text()]
     told += [file.read_bytes().decode("latin-1") for file in Path(gateway.state_dir).glob("audit.db*")]
-    assert session in told[-1] + told[-2]  # the control: they tell of what was done here
+    assert session in told[-1] + told[-2]  # the control: log or audit do mention the session
     for secret in (*PLANTED.values(), *KEYS.values()):
         assert not [text for text in told if secret in text], secret

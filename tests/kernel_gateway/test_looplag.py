@@ -1,4 +1,4 @@
-"""The event loop's lag is measured, and what holds it up is written down."""
+"""The event loop's lag is measured, and the task that blocks the loop is logged."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.fakes import until
 Logs = list[MutableMapping[str, Any]]
 
 STANDS_STILL = "the event loop stands still"
-GOES_ON = "the event loop goes on"
+GOES_ON = "the event loop runs again"
 
 
 def of(logs: Logs, event: str) -> Logs:
@@ -30,14 +30,14 @@ def of(logs: Logs, event: str) -> Logs:
 
 
 async def holds_everybody_up(logs: Logs, secret: str) -> None:
-    """Block the loop until that was noticed."""
+    """Block the loop until the watcher has logged it."""
     deadline = time.monotonic() + 60
     while not of(logs, STANDS_STILL):
         assert time.monotonic() < deadline, f"nobody has noticed {secret}"
-        time.sleep(0.01)  # noqa: ASYNC251 - that is the defect
+        time.sleep(0.01)  # noqa: ASYNC251 - the blocking call is the defect
 
 
-async def test_what_holds_the_loop_up_is_written_down_while_it_does(nothing_left: None) -> None:
+async def test_a_task_that_blocks_the_loop_is_logged_while_it_blocks(nothing_left: None) -> None:
     late: list[float] = []
     with capture_logs() as logs:
         watching = spawn(LoopLag(late.append, stall=0.3).run(), "loop lag")
@@ -55,7 +55,7 @@ async def test_what_holds_the_loop_up_is_written_down_while_it_does(nothing_left
     await until(lambda: "loop lag" not in {thread.name for thread in threading.enumerate()})
 
 
-async def test_a_loop_that_turns_is_not_complained_of(nothing_left: None) -> None:
+async def test_nothing_is_logged_while_the_loop_runs(nothing_left: None) -> None:
     late: list[float] = []
     with capture_logs() as logs:
         watching = spawn(LoopLag(late.append, stall=60).run(), "loop lag")
@@ -66,7 +66,7 @@ async def test_a_loop_that_turns_is_not_complained_of(nothing_left: None) -> Non
     assert min(late) >= 0
 
 
-async def test_the_lag_is_measured_on_when_it_could_not_be_told_once(
+async def test_the_lag_is_still_measured_after_a_report_failed(
     nothing_left: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tasks, "PAUSE", 0.001)
@@ -80,8 +80,8 @@ async def test_the_lag_is_measured_on_when_it_could_not_be_told_once(
 
 
 @pytest.mark.parametrize("seconds", [2.5])
-def test_a_gateway_that_stood_still_has_lost_no_kernel(seconds: float) -> None:
-    """C22, C24: the whole process stands still, and its kernels do not."""
+def test_a_gateway_that_was_suspended_has_lost_no_kernel(seconds: float) -> None:
+    """C22, C24: the whole gateway process is suspended, and its kernels are not."""
     with gateways.gateway("process") as gateway:
         gateway.execute("s", "x = 1")
         gateway.process.send_signal(signal.SIGSTOP)

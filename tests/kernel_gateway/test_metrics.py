@@ -1,4 +1,4 @@
-"""What Prometheus is told by a real gateway."""
+"""The metrics that a real gateway gives to Prometheus."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from tests.kernel_gateway.wire import WAITS, metric, scraped, until, write
 
 @pytest.fixture
 def gateway(started: Callable[[str], Gateway]) -> Gateway:
-    """Any gateway will do."""
+    """The gateway without a sandbox: the isolation makes no difference."""
     return started("process")
 
 
 @pytest.fixture
 def session(gateway: Gateway) -> str:
-    """A name that would be seen."""
+    """A session name that is easy to find in the metrics."""
     return "a-name-that-is-nobodys-business"
 
 
@@ -72,7 +72,7 @@ def test_refusals_are_counted_by_code(gateway: Gateway, path: str, code: str) ->
     assert metric(gateway, "kernel_gateway_errors_total", code=code) == before + 1
 
 
-def test_sessions_and_warm_kernels_are_those_there_are(gateway: Gateway, session: str) -> None:
+def test_the_current_sessions_and_warm_kernels_are_shown(gateway: Gateway, session: str) -> None:
     gateway.execute(session, "")
     idle = metric(gateway, "kernel_gateway_sessions", state="idle")
     assert idle >= 1
@@ -82,7 +82,7 @@ def test_sessions_and_warm_kernels_are_those_there_are(gateway: Gateway, session
     assert metric(gateway, "kernel_gateway_ready") == 1
 
 
-def test_the_pool_tells_how_it_does(gateway: Gateway, session: str) -> None:
+def test_the_pool_reports_leases_and_refills(gateway: Gateway, session: str) -> None:
     def leases(result: str) -> float:
         return metric(gateway, "kernel_gateway_pool_leases_total", language="python", result=result)
 
@@ -92,17 +92,17 @@ def test_the_pool_tells_how_it_does(gateway: Gateway, session: str) -> None:
     before = {name: metric(gateway, f"kernel_gateway_{name}_seconds_count") for name in ("pool_refill", "kernel_ready")}
     gateway.execute(session, "1")
     assert (leases("hit"), leases("miss")) == (hits + 1, misses)
-    for name, count in before.items():  # another takes its place
+    for name, count in before.items():  # another warm kernel takes its place
         until(lambda name=name, count=count: metric(gateway, f"kernel_gateway_{name}_seconds_count") > count)  # type: ignore[misc]
     gateway.call("POST", "/v1/sessions", json={"name": f"{session}-2", "limits": {"processes": 63}})
-    assert (leases("hit"), leases("miss")) == (hits + 1, misses)  # no kernel that waits could be this one
+    assert (leases("hit"), leases("miss")) == (hits + 1, misses)  # no warm kernel fits these limits
     assert metric(gateway, "kernel_gateway_container_start_seconds_count") > 0
     assert metric(gateway, "kernel_gateway_starts_waiting") == 0
     for name in (session, f"{session}-2"):
         gateway.call("DELETE", f"/v1/sessions/{name}")
 
 
-def test_as_many_series_whatever_clients_call_their_sessions(gateway: Gateway) -> None:
+def test_session_names_add_no_time_series(gateway: Gateway) -> None:
     def series() -> int:
         return sum(len(family.samples) for family in text_string_to_metric_families(scraped(gateway)))
 
@@ -138,7 +138,7 @@ def test_requests_are_counted_by_dialect_method_and_status(
     assert metric(gateway, "kernel_gateway_http_request_seconds_count", dialect=labels["dialect"]) > lasted
 
 
-def test_cells_that_run_and_wait_are_those_there_are(gateway: Gateway, session: str) -> None:
+def test_the_running_and_waiting_cells_are_shown(gateway: Gateway, session: str) -> None:
     def under_way() -> tuple[float, float]:
         return metric(gateway, "kernel_gateway_executions_running"), metric(
             gateway, "kernel_gateway_executions_waiting"
@@ -163,10 +163,10 @@ def test_the_process_and_its_loop_are_measured(gateway: Gateway) -> None:
     assert metric(gateway, "kernel_gateway_trouble", code="SB001") == 0
 
 
-def test_trouble_is_told_by_its_code() -> None:
+def test_trouble_is_reported_by_its_code() -> None:
     metrics = Metrics()
     for trouble in (NotInitialized(), BackendUnavailable(), None):
-        metrics.trouble_is(trouble)
+        metrics.set_trouble(trouble)
         families = text_string_to_metric_families(generate_latest(metrics.registry).decode())
         samples = {sample.name: sample for family in families for sample in family.samples}
         assert samples["kernel_gateway_ready"].value == (trouble is None)
@@ -191,7 +191,7 @@ async def test_a_cell_that_cannot_be_audited_is_counted(tmp_path: Path) -> None:
 
 
 def codes(error: type[SessionError] = SessionError) -> set[str]:
-    """The codes of all failures there are."""
+    """Return the codes of all errors."""
     return {error.code}.union(*map(codes, error.__subclasses__()))
 
 
@@ -210,7 +210,7 @@ UNNAMED = ['{x="1"}', "%0akernel_gateway_ready%200", "a%22b", "..%2f..%2fetc", "
 TENANT = "tenant.of_4711"
 
 
-def test_all_labels_are_of_closed_sets_whatever_clients_call_things() -> None:
+def test_all_labels_have_closed_sets_of_values_whatever_clients_send() -> None:
     key = "key-of-the-tenant-0001"
     with gateways.gateway("process", keys=f"{TENANT}:{key}") as gateway:
 

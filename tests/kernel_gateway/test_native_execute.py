@@ -86,19 +86,19 @@ FRAME = "import pandas as pd\npd.DataFrame({'a': [1, 2], 'b': [3, 4]})"
 
 
 def only(reply: dict[str, Any], kind: str) -> dict[str, Any]:
-    """The one output of a kind."""
+    """Return the only output of a kind."""
     (output,) = [output for output in reply["outputs"] if output["output_type"] == kind]
     assert is_valid_nbformat(reply["outputs"])
     return dict(output)
 
 
-def test_a_plot_comes_as_an_image(gateway: Gateway) -> None:
+def test_a_plot_is_returned_as_an_image(gateway: Gateway) -> None:
     data = only(gateway.execute(SHARED, PLOT), "display_data")["data"]
     assert min(size_of_png(data["image/png"])) > 100
     assert "Figure" in data["text/plain"]
 
 
-def test_a_data_frame_comes_as_html_and_text(gateway: Gateway) -> None:
+def test_a_data_frame_is_returned_as_html_and_text(gateway: Gateway) -> None:
     data = only(gateway.execute(SHARED, FRAME), "execute_result")["data"]
     assert "<table" in data["text/html"]
     assert data["text/plain"].split() == ["a", "b", "0", "1", "3", "1", "2", "4"]
@@ -120,7 +120,7 @@ def test_streams_are_joined_and_kept_apart_by_name(gateway: Gateway) -> None:
     assert streams == {"stdout": "a\nb\n", "stderr": "c\n"}
 
 
-def test_an_updated_display_stands_where_it_stood_with_its_last_content(gateway: Gateway) -> None:
+def test_an_updated_display_keeps_its_place_and_shows_its_last_content(gateway: Gateway) -> None:
     code = "shown = display('first', display_id=True); print('between'); shown.update('second')"
     reply = gateway.execute(SHARED, code)
     assert [text_of({"outputs": [output]}) for output in reply["outputs"]] == ["'second'", "between\n"]
@@ -134,7 +134,7 @@ def test_a_later_cell_updates_the_display_of_an_earlier_one(gateway: Gateway, se
     assert cells[0]["outputs"][0]["data"]["text/plain"] in ("'second'", ["'second'"])
 
 
-def test_cleared_output_is_gone_when_the_next_comes(gateway: Gateway) -> None:
+def test_cleared_output_is_replaced_by_the_next_output(gateway: Gateway) -> None:
     code = "from IPython.display import clear_output\nfor n in range(3):\n    clear_output(wait=True)\n    print(n)"
     assert gateway.text(SHARED, code) == "2\n"
     assert gateway.execute(SHARED, "print('x'); clear_output()")["outputs"] == []
@@ -148,7 +148,7 @@ def test_a_reply_has_the_documented_form(gateway: Gateway) -> None:
 
 
 @process_only
-def test_output_beyond_the_limit_is_left_out_and_said_to_be(gateway: Gateway, session: str) -> None:
+def test_output_beyond_the_limit_is_left_out_and_reported_as_truncated(gateway: Gateway, session: str) -> None:
     gateway.call("POST", "/v1/sessions", json={"name": session, "limits": {"output": "10k"}})
     within = gateway.execute(session, "print('x' * 5000)")
     beyond = gateway.execute(session, "for _ in range(100): print('x' * 1000, flush=True)")
@@ -159,7 +159,7 @@ def test_output_beyond_the_limit_is_left_out_and_said_to_be(gateway: Gateway, se
 
 
 @process_only
-def test_a_cell_that_is_not_stored_neither_counts_nor_stands_in_the_notebook(gateway: Gateway, session: str) -> None:
+def test_a_cell_without_history_is_neither_counted_nor_in_the_notebook(gateway: Gateway, session: str) -> None:
     gateway.execute(session, "x = 1")
     gateway.execute(session, "x = 2", store_history=False)
     assert gateway.execute(session, "x")["execution_count"] == 2
@@ -171,7 +171,7 @@ def test_a_cell_that_is_not_stored_neither_counts_nor_stands_in_the_notebook(gat
     "code", ["print('\\udc80 ends')", "print('\\ud800 ends')", "display({'text/plain': '\\udfff'}, raw=True)"]
 )
 @process_only
-def test_text_that_is_no_unicode_harms_nobody(gateway: Gateway, code: str) -> None:
+def test_invalid_unicode_in_output_is_replaced(gateway: Gateway, code: str) -> None:
     reply = gateway.execute(SHARED, code)
     assert (reply["status"], reply["state"]) == ("ok", "preserved")
     assert is_valid_nbformat(reply["outputs"])
@@ -209,7 +209,7 @@ def test_a_retry_gets_the_first_result(gateway: Gateway, session: str) -> None:
     assert failure(other) == (400, "SB002")
 
 
-def test_a_cell_with_a_key_outlives_its_client(gateway: Gateway, session: str) -> None:
+def test_a_cell_with_an_idempotency_key_continues_without_its_client(gateway: Gateway, session: str) -> None:
     with streamed(gateway, session, WAITS + "print('done')", idempotency_key="k2") as events:
         assert next(events)["type"] == "started"
     write(gateway, session, "go")
@@ -217,7 +217,7 @@ def test_a_cell_with_a_key_outlives_its_client(gateway: Gateway, session: str) -
     assert (ran["status"], text_of(ran), ran["replayed"]) == ("ok", "done\n", True)
 
 
-# -- streams that are picked up --------------------------------------------------------------------------------
+# -- streams that are resumed ----------------------------------------------------------------------------------
 
 COUNTS_ON = """
 import pathlib, time
@@ -228,7 +228,7 @@ for number in range(6):
 
 
 @pytest.mark.parametrize("media_type", [NDJSON, SERVER_SENT])
-def test_a_stream_that_breaks_is_picked_up_with_nothing_twice_and_nothing_missing(
+def test_a_broken_stream_resumes_without_duplicate_or_missing_events(
     gateway: Gateway, session: str, media_type: str
 ) -> None:
     cell: dict[str, Any] = {"code": COUNTS_ON, "media_type": media_type, "idempotency_key": "k", "timeout": 60}
@@ -241,8 +241,8 @@ def test_a_stream_that_breaks_is_picked_up_with_nothing_twice_and_nothing_missin
                 if said == ends_with:
                     break
                 if said:
-                    write(gateway, session, f"go-{said.strip()}")  # nothing but this makes it go on
-        write(gateway, session, f"go-{ends_with.strip()}")  # what is said now, nobody hears
+                    write(gateway, session, f"go-{said.strip()}")  # the cell waits for this file
+        write(gateway, session, f"go-{ends_with.strip()}")  # the output that follows reaches no client
     with streamed(gateway, session, seen=heard[-1]["id"], **cell) as events:
         for event in events:
             heard.append(event)
@@ -251,14 +251,14 @@ def test_a_stream_that_breaks_is_picked_up_with_nothing_twice_and_nothing_missin
     assert [event["id"] for event in heard] == list(range(1, len(heard) + 1))
     assert "".join(event["output"]["text"] for event in heard if event["type"] == "output") == "0\n1\n2\n3\n4\n5\n"
     assert (heard[-1]["type"], heard[-1]["status"], heard[-1]["replayed"]) == ("result", "ok", True)
-    for seen in (0, 3, len(heard) - 1):  # and once more when it has ended
+    for seen in (0, 3, len(heard) - 1):  # and again after the end of the cell
         with streamed(gateway, session, seen=seen, **cell) as events:
             assert list(events) == heard[seen:]
     assert gateway.text(session, "number") == "5"
 
 
 @process_only
-def test_another_client_with_the_key_sees_it_from_the_beginning_while_it_runs(gateway: Gateway, session: str) -> None:
+def test_another_client_with_the_key_receives_a_running_cell_from_the_start(gateway: Gateway, session: str) -> None:
     code = "print('first', flush=True)\n" + WAITS + "print('last')"
     with streamed(gateway, session, code, idempotency_key="k") as one:
         heard = [next(one), next(one)]
@@ -288,7 +288,7 @@ def test_another_client_with_the_key_sees_it_from_the_beginning_while_it_runs(ga
         gate=5,
     ),
 )
-def test_what_cannot_be_picked_up_is_refused_and_nothing_runs(
+def test_an_invalid_resumption_is_refused_and_runs_nothing(
     gateway: Gateway, session: str, headers: dict[str, str], body: dict[str, str]
 ) -> None:
     path, code = f"/v1/sessions/{session}/execute", "n = globals().get('n', 0) + 1; n"
@@ -300,14 +300,14 @@ def test_what_cannot_be_picked_up_is_refused_and_nothing_runs(
 
 
 @process_only
-def test_who_comes_back_to_a_session_that_is_gone_makes_none(gateway: Gateway, session: str) -> None:
+def test_resuming_a_stream_of_an_absent_session_does_not_make_the_session(gateway: Gateway, session: str) -> None:
     path, body = f"/v1/sessions/{session}/execute", {"code": "1", "idempotency_key": "k"}
     assert failure(gateway.call("POST", path, headers={"Last-Event-ID": "0"}, json=body)) == (404, "SB011")
     assert failure(gateway.call("GET", f"/v1/sessions/{session}")) == (404, "SB011")
 
 
 @process_only
-def test_what_is_no_longer_kept_of_a_stream_comes_in_its_result(gateway: Gateway, session: str) -> None:
+def test_resuming_after_events_were_dropped_returns_the_result_with_all_outputs(gateway: Gateway, session: str) -> None:
     gateway.call("POST", "/v1/sessions", json={"name": session, "limits": {"output": "2k"}}).raise_for_status()
     code = "import time\nfor number in range(50): print(number, flush=True); time.sleep(0.005)"
     with streamed(gateway, session, code, idempotency_key="k") as events:
@@ -380,7 +380,7 @@ def test_updates_and_clears_are_events_too(gateway: Gateway) -> None:
 
 
 @process_only
-def test_what_is_refused_is_refused_in_a_stream_as_well(gateway: Gateway) -> None:
+def test_an_invalid_request_for_a_stream_is_refused(gateway: Gateway) -> None:
     response = gateway.call(
         "POST", f"/v1/sessions/{SHARED}/execute", json={"code": 1}, headers={"Accept": "application/x-ndjson"}
     )
@@ -405,7 +405,7 @@ def test_an_interrupt_ends_the_cell_and_keeps_the_variables(gateway: Gateway, se
     assert gateway.text(session, "x") == "1"
 
 
-def test_an_interrupt_that_comes_late_does_not_hit_the_next_cell(gateway: Gateway, session: str) -> None:
+def test_a_late_interrupt_does_not_hit_the_next_cell(gateway: Gateway, session: str) -> None:
     gateway.execute(session, DAWDLES)
     with ThreadPoolExecutor(1) as client:
         cell = client.submit(gateway.execute, session, ENDS_FIRST)
@@ -428,7 +428,7 @@ def test_a_cell_past_its_deadline_is_interrupted_and_the_variables_are_kept(gate
 
 
 @pytest.mark.gate
-def test_a_cell_that_ignores_interrupts_costs_the_state_and_that_is_said_once(gateway: Gateway, session: str) -> None:
+def test_a_cell_that_ignores_interrupts_loses_the_state_and_reports_it_once(gateway: Gateway, session: str) -> None:
     stubborn = "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: time.sleep(1)"
     gateway.execute(session, "x = 1")
     reply = gateway.execute(session, stubborn, timeout=0.5)
@@ -437,7 +437,7 @@ def test_a_cell_that_ignores_interrupts_costs_the_state_and_that_is_said_once(ga
 
 
 def assert_lost_once(gateway: Gateway, session: str) -> None:
-    """The variable `x` is gone, the next reply says so, and the one after it no more."""
+    """Check that `x` is gone, and that only the next reply reports it."""
     next_one = gateway.execute(session, "'x' in globals()")
     assert (text_of(next_one), next_one["state"], next_one["incarnation"]) == ("False", "lost", 2)
     assert next_one["state_reason"]
@@ -462,7 +462,7 @@ def test_a_kernel_that_dies_between_two_cells_is_replaced_as_well(gateway: Gatew
 
 
 @pytest.mark.gate
-def test_a_restart_keeps_the_files_and_is_told_once(gateway: Gateway, session: str) -> None:
+def test_a_restart_keeps_the_files_and_is_reported_once(gateway: Gateway, session: str) -> None:
     gateway.execute(session, "x = 1")
     write(gateway, session, "kept.txt", b"kept")
     restarted = gateway.call("POST", f"/v1/sessions/{session}/restart")
@@ -492,7 +492,7 @@ LEAVES = f"try:\n{indent(HANGS, '    ')}except KeyboardInterrupt:\n    left = Tr
 
 
 @pytest.mark.parametrize("accept", ["application/json", "application/x-ndjson"])
-def test_a_client_that_leaves_may_interrupt_its_cell_and_nothing_else(
+def test_a_client_that_leaves_may_interrupt_its_cell_and_keeps_the_variables(
     gateway: Gateway, session: str, accept: str
 ) -> None:
     gateway.execute(session, "x = 1")
@@ -506,7 +506,7 @@ def test_a_client_that_leaves_may_interrupt_its_cell_and_nothing_else(
 
 
 @process_only
-def test_a_client_that_leaves_may_interrupt_what_speaks_all_the_time(gateway: Gateway, session: str) -> None:
+def test_a_client_that_leaves_may_interrupt_a_cell_that_prints_continuously(gateway: Gateway, session: str) -> None:
     speaks = "import time\ntry:\n    while True: print('more', flush=True); time.sleep(0.01)\n"
     code = speaks + "except KeyboardInterrupt: left = True"
     with streamed(gateway, session, code, timeout=60, on_disconnect="interrupt") as events:
@@ -519,7 +519,7 @@ def test_a_client_that_leaves_does_not_end_its_cell(gateway: Gateway, session: s
     gateway.execute(session, "x = 1")
     cells = ["pathlib.Path('begun').touch(); " + WAITS + "print('unseen', flush=True); x = 2", "x += 1"]
     headers = {"Authorization": f"Bearer {KEYS['alice']}", "Accept": accept}
-    for code in cells:  # the second waits for its turn, and gets it
+    for code in cells:  # the second cell waits for its turn, and runs too
         with closing(HTTPConnection(urlsplit(gateway.url).netloc, timeout=60)) as client:
             client.request(
                 "POST", f"/v1/sessions/{session}/execute", json.dumps({"code": "import pathlib\n" + code}), headers
@@ -542,7 +542,7 @@ def test_a_cell_without_its_client_ends_at_its_deadline(gateway: Gateway, sessio
 
 
 @process_only
-def test_a_client_that_leaves_before_its_turn_may_have_run_nothing(gateway: Gateway, session: str) -> None:
+def test_a_waiting_cell_with_interrupt_never_runs_after_its_client_leaves(gateway: Gateway, session: str) -> None:
     path = f"/v1/sessions/{session}/execute"
     headers = {"Authorization": f"Bearer {KEYS['alice']}"}
     with streamed(gateway, session, WAITS, timeout=60) as events:
@@ -551,7 +551,7 @@ def test_a_client_that_leaves_before_its_turn_may_have_run_nothing(gateway: Gate
             with closing(HTTPConnection(urlsplit(gateway.url).netloc, timeout=60)) as client:
                 body = json.dumps({"code": f"ran_{number} = True"} | INTERRUPT)
                 client.request("POST", path, body, headers)
-        # That they have left is heard of one by one, and the cell below must not end before.
+        # The gateway notices each departure separately. The running cell must not end before.
         until(lambda: sum(record.get("path") == path for record in gateway.logged()) == 20)
         write(gateway, session, "go")
         assert list(events)[-1]["status"] == "ok"

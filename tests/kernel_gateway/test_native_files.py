@@ -1,4 +1,4 @@
-"""A session's files over HTTP, on a real gateway: there and back whole, and never out of the workspace."""
+"""A session's files over HTTP, on a real gateway: transferred unchanged, and never outside the workspace."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MIB = 1024**2
 
 @pytest.fixture
 def folder(gateway: Gateway) -> Iterator[str]:
-    """A directory of its own in the shared session."""
+    """A new directory in the shared session."""
     name = f"folder-{secrets.token_hex(4)}"
     gateway.execute(SHARED, f"import os; os.mkdir({name!r})")
     yield name
@@ -28,13 +28,13 @@ def folder(gateway: Gateway) -> Iterator[str]:
 
 
 def listed(gateway: Gateway, path: str) -> dict[str, dict[str, Any]]:
-    """A directory's entries by name."""
+    """Return the entries of a directory by name."""
     response = gateway.call("GET", f"{FILES}{path}?list")
     assert response.status_code == 200, response.text
     return {entry["name"]: entry for entry in response.json()["entries"]}
 
 
-# -- there and back --------------------------------------------------------------------------------------------
+# -- transfers -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def listed(gateway: Gateway, path: str) -> dict[str, dict[str, Any]]:
     [b"", bytes(range(256)) * 64, b"x" * (5 * MIB)],
     ids=["empty", "every byte", "larger than a JSON body may be"],
 )
-def test_a_file_comes_back_as_it_was_written(gateway: Gateway, folder: str, content: bytes) -> None:
+def test_a_file_is_returned_as_it_was_written(gateway: Gateway, folder: str, content: bytes) -> None:
     write(gateway, SHARED, f"{folder}/deep/er/file.bin", content)
     response = gateway.call("GET", f"{FILES}{folder}/deep/er/file.bin")
     assert response.content == content
@@ -97,12 +97,12 @@ def test_an_upload_that_breaks_off_changes_nothing(gateway: Gateway, folder: str
     with socket.create_connection((where.hostname, where.port or 0)) as connection:
         head = f"PUT {FILES}{folder}/file HTTP/1.1\r\nHost: {where.netloc}\r\nContent-Length: 1000\r\n"
         connection.sendall(f"{head}Authorization: Bearer {KEYS['alice']}\r\n\r\nonly the beginning".encode())
-        until(lambda: len(listed(gateway, folder)) > 1)  # it has begun
+        until(lambda: len(listed(gateway, folder)) > 1)  # the upload has begun
     until(lambda: listed(gateway, folder).keys() == {"file"})
     assert gateway.call("GET", f"{FILES}{folder}/file").content == b"old"
 
 
-def test_a_download_that_breaks_off_costs_nobody_anything(gateway: Gateway, folder: str) -> None:
+def test_a_download_that_breaks_off_does_not_affect_later_requests(gateway: Gateway, folder: str) -> None:
     gateway.execute(SHARED, f"open('{folder}/large', 'wb').truncate(50 * 2**20)")
     for _ in range(3):
         with gateway.call("GET", f"{FILES}{folder}/large", stream=True) as response:
@@ -123,10 +123,10 @@ def test_downloads_that_break_off_take_little_memory(gateway: Gateway, folder: s
     hold("memory for ten downloads that break off", broken_off.bytes, max(whole.bytes, 4 * MIB), "MiB")
 
 
-# -- what is not there or no file ------------------------------------------------------------------------------
+# -- missing files and directories -----------------------------------------------------------------------------
 
 
-def test_what_is_not_there_is_not_found(gateway: Gateway, folder: str) -> None:
+def test_a_missing_file_is_not_found(gateway: Gateway, folder: str) -> None:
     for method, path in (("GET", "absent"), ("GET", "absent/?list"), ("DELETE", "absent"), ("DELETE", "absent/deep")):
         assert failure(gateway.call(method, f"{FILES}{folder}/{path}")) == (404, "SB014")
 
@@ -206,7 +206,7 @@ def test_nothing_is_written_outside(gateway: Gateway, path: str) -> None:
     assert "written" not in gateway.text(SHARED, "import os; os.listdir('..')")
 
 
-def test_links_lead_nowhere_out_of_the_workspace(gateway: Gateway, folder: str) -> None:
+def test_links_do_not_lead_out_of_the_workspace(gateway: Gateway, folder: str) -> None:
     gateway.execute(
         SHARED,
         f"""
@@ -232,7 +232,7 @@ os.chdir('..')
     assert gateway.text(SHARED, "outside.read_text()") == "'untouched'"
 
 
-def test_a_pipe_blocks_nobody(gateway: Gateway, folder: str) -> None:
+def test_a_pipe_is_refused_without_blocking(gateway: Gateway, folder: str) -> None:
     gateway.execute(SHARED, f"import os; os.mkfifo('{folder}/pipe')")
     assert failure(gateway.call("GET", f"{FILES}{folder}/pipe", timeout=10)) == (400, "SB002")
     assert listed(gateway, folder)["pipe"]["type"] == "special"
@@ -282,7 +282,7 @@ def test_a_file_larger_than_any_workspace_is_refused_before_it_is_sent(gateway: 
 
 
 @pytest.mark.parametrize("gateway", [pytest.param("docker", marks=pytest.mark.engine)], indirect=True)
-def test_a_full_workspace_takes_no_more_until_there_is_room(gateway: Gateway, session: str) -> None:
+def test_a_full_workspace_refuses_files_until_space_is_freed(gateway: Gateway, session: str) -> None:
     gateway.call("POST", "/v1/sessions", json={"name": session, "limits": {"disk": "1m"}})
     path = f"/v1/sessions/{session}/files/"
     write(gateway, session, "first", b"x" * 700_000)
@@ -293,7 +293,7 @@ def test_a_full_workspace_takes_no_more_until_there_is_room(gateway: Gateway, se
 
 
 @process_only
-def test_an_upload_says_how_long_it_is(gateway: Gateway, folder: str) -> None:
+def test_an_upload_without_a_valid_length_is_refused(gateway: Gateway, folder: str) -> None:
     chunked = gateway.call("PUT", f"{FILES}{folder}/file", data=iter([b"piece", b"piece"]))
     assert failure(chunked) == (400, "SB002")
     bearer = ("Authorization", f"Bearer {KEYS['alice']}")

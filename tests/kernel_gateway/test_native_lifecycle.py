@@ -1,4 +1,4 @@
-"""A gateway from start to end: admission, culling, who may use a state directory, and what is left in the end."""
+"""A gateway from start to end: admission, culling, exclusive use of a state directory, and what remains at the end."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.kernel_gateway.wire import HANGS, WAITS, children, exists, failure, p
 # -- admission -------------------------------------------------------------------------------------------------
 
 
-def test_the_eleventh_cell_at_a_time_is_one_too_many() -> None:
+def test_the_eleventh_concurrent_cell_is_refused() -> None:
     with gateways.gateway("process", queue_timeout="1") as gateway, ThreadPoolExecutor(11) as clients:
         gateway.execute("s", "")
         path, body = "/v1/sessions/s/execute", {"code": WAITS, "timeout": 60}
@@ -48,7 +48,7 @@ def small() -> Iterator[Gateway]:
         yield gateway
 
 
-def test_a_session_more_than_allowed_is_refused_however_it_is_asked_for(small: Gateway) -> None:
+def test_a_session_above_the_limit_is_refused_by_every_route(small: Gateway) -> None:
     for name in ("one", "two"):
         assert small.call("POST", "/v1/sessions", json={"name": name}).status_code == 201
     for method, path, body in (
@@ -78,7 +78,7 @@ def test_a_burst_of_new_sessions_meets_the_same_limit(small: Gateway) -> None:
 # -- culling ---------------------------------------------------------------------------------------------------
 
 
-async def test_what_nobody_uses_is_ended_and_who_comes_back_is_told_why() -> None:
+async def test_idle_sessions_are_culled_and_the_next_reply_says_why() -> None:
     with gateways.gateway("process", idle_timeout="2") as gateway:
         busy = asyncio.create_task(asyncio.to_thread(gateway.execute, "busy", WAITS))  # noqa: TID251 - awaited
         await asyncio.to_thread(until, lambda: "busy" in present(gateway))
@@ -87,7 +87,7 @@ async def test_what_nobody_uses_is_ended_and_who_comes_back_is_told_why() -> Non
             for socket in (only_open, talks):
                 await socket.run("x = 1")
             while present(gateway) & {"idle", "open"}:
-                await talks.send(interrupt=True)  # a frame is activity; a socket that is merely open is none
+                await talks.send(interrupt=True)  # a frame is activity, an open socket alone is not
                 await asyncio.sleep(0.05)
             assert present(gateway) == {"talks", "busy"}
             write(gateway, "busy", "go")
@@ -101,7 +101,7 @@ async def test_what_nobody_uses_is_ended_and_who_comes_back_is_told_why() -> Non
 
 
 def present(gateway: Gateway) -> set[str]:
-    """The sessions there are; to ask for them is no activity."""
+    """Return the names of the sessions; listing them is no activity."""
     return {session["name"] for session in gateway.call("GET", "/v1/sessions").json()["sessions"]}
 
 
@@ -113,12 +113,12 @@ def test_a_session_has_a_lifetime_however_busy_it_is() -> None:
         assert gateway.execute("busy", "")["state"] == "lost"
 
 
-# -- the end ---------------------------------------------------------------------------------------------------
+# -- shutdown --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.gate
 @pytest.mark.parametrize("isolation", ISOLATIONS)
-def test_sigterm_ends_all_of_it_and_leaves_nothing(isolation: str) -> None:
+def test_sigterm_ends_all_cells_and_processes_and_leaves_nothing(isolation: str) -> None:
     with gateways.gateway(isolation, drain_timeout="1", pool_size="1") as gateway, ThreadPoolExecutor(1) as client:
         cell = client.submit(gateway.execute, "busy", HANGS, timeout=60)
         until(lambda: exists(gateway, "busy", "begun"))
@@ -135,7 +135,7 @@ def test_sigterm_ends_all_of_it_and_leaves_nothing(isolation: str) -> None:
 
 
 def volumes(gateway: Gateway) -> list[str]:
-    """What the engine keeps of a gateway's workspaces."""
+    """Return the names of a gateway's volumes in the engine."""
     with closing(docker.from_env()) as client:
         filters = {"label": f"kernel-gateway.instance={gateway.instance}"}
         return [volume["Name"] for volume in client.api.volumes(filters=filters)["Volumes"] or []]
@@ -151,9 +151,9 @@ def test_kernels_do_not_outlive_a_gateway_that_is_killed() -> None:
         until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in began))
 
 
-def test_it_may_open_as_much_as_the_system_lets_it_and_its_kernels_as_much_as_usual() -> None:
+def test_the_gateway_raises_its_open_file_limit_and_its_kernels_keep_the_usual_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(1024, hard), hard))  # as a user's shell has it
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(1024, hard), hard))  # the usual limit in a user's shell
     try:
         with gateways.gateway("process") as gateway:
             assert resource.prlimit(gateway.process.pid, resource.RLIMIT_NOFILE) == (hard, hard)
@@ -163,11 +163,11 @@ def test_it_may_open_as_much_as_the_system_lets_it_and_its_kernels_as_much_as_us
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-# -- the beginning ---------------------------------------------------------------------------------------------
+# -- startup ---------------------------------------------------------------------------------------------------
 
 
 def serve(*flags: str) -> subprocess.CompletedProcess[str]:
-    """A gateway that is expected to end by itself."""
+    """Run a gateway that is expected to end on its own."""
     command = [sys.executable, "-m", "kernel_gateway", "serve", "--isolation", "process", *flags]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
@@ -189,7 +189,7 @@ def test_a_second_gateway_on_the_same_port_refuses(gateway: Gateway, tmp_path: P
     assert "Traceback" not in ended.stderr
 
 
-def test_without_keys_there_is_one_for_this_machines_user() -> None:
+def test_without_configured_keys_the_gateway_makes_one_for_the_local_user() -> None:
     with gateways.gateway("process", keys="") as gateway:
         assert gateway.process.stdout is not None
         file = gateway.state_dir / "key"

@@ -1,4 +1,4 @@
-"""What the API refuses before a kernel is asked: keys, hosts, names, bodies, methods, paths."""
+"""Requests that the API refuses before they reach a kernel: keys, hosts, names, bodies, methods, paths."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EXECUTE = f"/v1/sessions/{SHARED}/execute"
 
 @pytest.fixture
 def gateway(started: Callable[[str], Gateway]) -> Gateway:
-    """Any gateway will do: no kernel is asked."""
+    """Any gateway: the tests do not depend on the kernel."""
     return started("process")
 
 
@@ -38,14 +38,14 @@ def gateway(started: Callable[[str], Gateway]) -> Gateway:
 
 
 def routes() -> list[tuple[str, type[BaseHandler]]]:
-    """A path for every route that any dialect has, and its handler."""
-    parts = cast("Parts", None)  # only handed on
+    """Return a path and the handler of every route of every dialect."""
+    parts = cast("Parts", None)  # the routes only store it
     table = [route for dialect in DIALECTS for route in dialect.routes(parts)]
     return [(path_for(pattern), cast("type[BaseHandler]", handler)) for pattern, handler, _ in table]
 
 
 def path_for(pattern: str) -> str:
-    """A path that fits a route's pattern."""
+    """Return a path that matches a route's pattern."""
     path = re.sub(r"\([^)]*\)|\.\*", "nobody", pattern.replace("([0-9]{1,9})", "1")).replace("/?", "").replace("\\", "")
     assert re.fullmatch(pattern, path)
     return path
@@ -64,7 +64,7 @@ WRONG = [
 
 
 def refusal_of(answer: Answer) -> tuple[int, str]:
-    """Status and code in the form of the route's own dialect: sandbox administration has that of its documents."""
+    """Return status and error code of a refusal, in the form of its dialect: sandbox administration has its own."""
     told = json.loads(answer.content)
     if "error_code" not in told:
         return failure(answer)
@@ -72,14 +72,14 @@ def refusal_of(answer: Answer) -> tuple[int, str]:
     return answer.status_code, told["error_code"]
 
 
-def test_only_what_names_no_tenant_is_open_to_everybody() -> None:
+def test_only_routes_without_data_of_tenants_are_public() -> None:
     public = {path for path, handler in routes() if handler.public}
     assert public == {"/", "/healthz", "/readyz", "/metrics", "/v1/openapi.json", "/admin", "/admin/nobody"}
     assert len(PRIVATE) >= 8
 
 
 @pytest.mark.parametrize("path", PRIVATE)
-def test_every_route_needs_a_key_whatever_the_method(gateway: Gateway, path: str) -> None:
+def test_every_route_needs_a_key_for_every_method(gateway: Gateway, path: str) -> None:
     for method in METHODS:
         for upgrade in ((), UPGRADE):
             answer = raw(gateway, method, path, headers=upgrade, body=b'{"code": "x = 1"}')
@@ -90,35 +90,35 @@ def test_every_route_needs_a_key_whatever_the_method(gateway: Gateway, path: str
 
 @pytest.mark.parametrize("wrong", WRONG, ids=str)
 @pytest.mark.parametrize("path", [EXECUTE, "/api/kernels", "/sandboxes"])
-def test_what_is_no_key_opens_nothing(gateway: Gateway, path: str, wrong: tuple[tuple[str, str], ...]) -> None:
+def test_an_invalid_key_is_refused(gateway: Gateway, path: str, wrong: tuple[tuple[str, str], ...]) -> None:
     assert refusal_of(raw(gateway, "POST", path, headers=wrong, body=b'{"code": "x = 1"}')) == (401, "SB020")
-    assert gateway.call("GET", "/v1/sessions/nobody").status_code == 404  # with a key it is another answer
+    assert gateway.call("GET", "/v1/sessions/nobody").status_code == 404  # a valid key gets another answer
 
 
 @pytest.mark.parametrize("method", ["CONNECT", "TRACE"])
-def test_a_method_of_proxies_does_nothing(gateway: Gateway, method: str) -> None:
+def test_a_proxy_method_is_refused(gateway: Gateway, method: str) -> None:
     assert raw(gateway, method, "/v1/sessions", headers=()).status_code in {400, 401, 405}
 
 
 #: a key as a password, in a URL
 BASIC = (("Authorization", "Basic YWxpY2U6YWxpY2Uta2V5LTAwMDE="),)
-#: clients of these carry it so, and from this machine they need none where nobody was given one (see test_ragflow.py)
+#: routes whose clients send it; without configured keys, local clients need no key (see test_ragflow.py)
 OF_RAGFLOW = ["/run", "/execute"]
 
 
-def test_a_key_as_a_password_counts_where_clients_know_no_other_way_and_nowhere_else(gateway: Gateway) -> None:
+def test_a_key_as_a_password_is_accepted_only_by_the_routes_of_ragflow(gateway: Gateway) -> None:
     opened = [path for path in PRIVATE if raw(gateway, "PATCH", path, headers=BASIC).status_code != 401]
     assert opened == OF_RAGFLOW
 
 
 @pytest.mark.parametrize("path", OF_USERS)
-def test_with_a_key_the_same_routes_do_something_else(gateway: Gateway, path: str) -> None:
+def test_a_users_key_is_accepted_by_every_user_route(gateway: Gateway, path: str) -> None:
     assert raw(gateway, "GET", path).status_code not in {401, 403}
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "PATCH", "OPTIONS"])
 @pytest.mark.parametrize("path", OF_ADMINS)
-def test_a_users_key_opens_nothing_of_the_admins(gateway: Gateway, path: str, method: str) -> None:
+def test_a_users_key_is_refused_by_every_admin_route(gateway: Gateway, path: str, method: str) -> None:
     for headers in ((BEARER,), (BEARER, *UPGRADE)):
         assert refusal_of(raw(gateway, method, path, headers=headers, body=b'{"tenant": "x"}')) == (403, "SB026")
 
@@ -126,7 +126,7 @@ def test_a_users_key_opens_nothing_of_the_admins(gateway: Gateway, path: str, me
 @pytest.mark.parametrize(
     "path", [f"{path}/" for path in PRIVATE if not path.startswith("/api") and not path.endswith("/files/nobody")]
 )
-def test_a_trailing_slash_is_no_way_around(gateway: Gateway, path: str) -> None:
+def test_a_path_with_a_trailing_slash_is_not_found(gateway: Gateway, path: str) -> None:
     for headers in ((), (BEARER,)):
         for method in ("GET", "POST", "DELETE"):
             assert failure(raw(gateway, method, path, headers=headers, body=b'{"code": "1"}')) == (404, "SB022")
@@ -135,11 +135,11 @@ def test_a_trailing_slash_is_no_way_around(gateway: Gateway, path: str) -> None:
 @pytest.mark.parametrize(
     "target", ["//v1/sessions", "/v1//sessions", "/v1/./sessions", "/V1/sessions", "/v1%2fsessions"]
 )
-def test_neither_is_another_spelling(gateway: Gateway, target: str) -> None:
+def test_another_spelling_of_a_path_is_not_found(gateway: Gateway, target: str) -> None:
     assert failure(raw(gateway, "GET", target, headers=())) == (404, "SB022")
 
 
-def test_a_key_in_the_address_is_none(gateway: Gateway) -> None:
+def test_a_key_in_the_url_is_refused_and_not_logged(gateway: Gateway) -> None:
     for name in ("key", "token", "api_key", "access_token"):
         target = f"/v1/sessions?{name}={KEYS['alice']}"
         assert failure(raw(gateway, "GET", target, headers=())) == (401, "SB020")
@@ -176,11 +176,11 @@ def test_a_key_can_be_carried_in_three_ways(gateway: Gateway, header: tuple[str,
     ],
     ids=repr,
 )
-def test_malformed_credentials_are_wrong_ones(gateway: Gateway, headers: tuple[tuple[str, str | bytes], ...]) -> None:
+def test_malformed_credentials_are_refused(gateway: Gateway, headers: tuple[tuple[str, str | bytes], ...]) -> None:
     assert failure(raw(gateway, "GET", "/v1/sessions", headers=headers)) == (401, "SB020")
 
 
-def test_headers_without_end_are_cut_off_and_the_gateway_lives(gateway: Gateway) -> None:
+def test_oversized_headers_are_cut_off_and_the_gateway_continues(gateway: Gateway) -> None:
     with pytest.raises((ConnectionError, OSError)):
         raw(gateway, "GET", "/v1/sessions", headers=(("Authorization", "Bearer " + "x" * 1_000_000),))
     assert raw(gateway, "GET", "/v1/sessions").status_code == 200
@@ -195,17 +195,17 @@ def test_headers_without_end_are_cut_off_and_the_gateway_lives(gateway: Gateway)
 @pytest.mark.parametrize(
     "target", ["/v1/sessions", "/healthz", "/metrics", "/nowhere", f"/v1/sessions/{SHARED}/stream"]
 )
-def test_a_name_that_is_not_the_gateways_is_refused(gateway: Gateway, host: str, target: str) -> None:
+def test_a_host_that_is_not_the_gateways_is_refused(gateway: Gateway, host: str, target: str) -> None:
     answer = raw(gateway, "GET", target, headers=(("Host", host), BEARER, *UPGRADE))
     assert failure(answer) == (421, "SB021")
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1", "127.0.0.1", "[::1]:8888"])
-def test_the_loopback_names_are(gateway: Gateway, host: str) -> None:
+def test_a_loopback_host_is_accepted(gateway: Gateway, host: str) -> None:
     assert raw(gateway, "GET", "/v1/sessions", headers=(("Host", host), BEARER)).status_code == 200
 
 
-def test_what_a_proxy_would_say_changes_nothing(gateway: Gateway) -> None:
+def test_forwarded_hosts_do_not_change_the_host_check(gateway: Gateway) -> None:
     forwarded = (("X-Forwarded-Host", "localhost"), ("Forwarded", "host=localhost"))
     assert failure(raw(gateway, "GET", "/v1/sessions", headers=(("Host", "evil"), BEARER, *forwarded))) == (
         421,
@@ -252,12 +252,12 @@ ALLOWED = ["a", "A", "0", "a.", "a-b_c.d", "x" * 64]
 
 
 def quoted(name: str) -> str:
-    """Every byte percent-encoded, so that nobody on the way reads anything into it."""
+    """Percent-encode every byte, so that no library on the way interprets the name."""
     return "".join(f"%{byte:02X}" for byte in name.encode())
 
 
 @pytest.mark.parametrize("name", NAMES, ids=ascii)
-def test_a_name_of_another_form_is_refused_everywhere(gateway: Gateway, name: str) -> None:
+def test_an_invalid_session_name_is_refused_by_every_route(gateway: Gateway, name: str) -> None:
     body = json.dumps({"code": "1"}).encode()
     for method, rest in (
         ("POST", "/execute"),
@@ -273,16 +273,16 @@ def test_a_name_of_another_form_is_refused_everywhere(gateway: Gateway, name: st
 
 
 @pytest.mark.parametrize("name", ALLOWED, ids=lambda name: name[:10])
-def test_a_name_of_the_right_form_is_looked_up(gateway: Gateway, name: str) -> None:
+def test_a_valid_session_name_is_looked_up(gateway: Gateway, name: str) -> None:
     assert failure(raw(gateway, "GET", f"/v1/sessions/{quoted(name)}")) == (404, "SB011")
 
 
-def test_an_empty_name_is_none(gateway: Gateway) -> None:
+def test_an_empty_session_name_is_refused(gateway: Gateway) -> None:
     assert failure(raw(gateway, "POST", "/v1/sessions//execute", body=b'{"code": "1"}')) == (404, "SB022")
     assert failure(gateway.call("POST", "/v1/sessions", json={"name": ""})) == (400, "SB002")
 
 
-def test_a_name_that_is_no_text_is_refused(gateway: Gateway) -> None:
+def test_a_session_name_that_is_not_utf8_is_refused(gateway: Gateway) -> None:
     assert failure(raw(gateway, "GET", "/v1/sessions/%ff%fe")) == (400, "SB002")
 
 
@@ -290,7 +290,7 @@ def test_a_name_that_is_no_text_is_refused(gateway: Gateway) -> None:
 
 
 def cell(**fields: Any) -> bytes:
-    """An execute body."""
+    """Return an execute body."""
     return json.dumps({"code": "1"} | fields).encode()
 
 
@@ -353,7 +353,7 @@ BODIES = {
 
 
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
-def test_a_body_that_is_none_is_refused(gateway: Gateway, body: bytes) -> None:
+def test_an_invalid_execute_body_is_refused(gateway: Gateway, body: bytes) -> None:
     assert failure(raw(gateway, "POST", EXECUTE, body=body)) == (400, "SB002")
 
 
@@ -364,11 +364,11 @@ CREATES = {name: body for name, body in BODIES.items() if b"code" not in body an
 
 
 @pytest.mark.parametrize("body", CREATES.values(), ids=CREATES)
-def test_no_session_is_made_of_one_either(gateway: Gateway, body: bytes) -> None:
+def test_an_invalid_session_body_is_refused(gateway: Gateway, body: bytes) -> None:
     assert failure(raw(gateway, "POST", "/v1/sessions", body=body)) == (400, "SB002")
 
 
-def test_arguments_as_deep_as_json_goes_are_taken_or_refused(gateway: Gateway) -> None:
+def test_deeply_nested_arguments_are_accepted_or_refused(gateway: Gateway) -> None:
     deep = b"[" * 1000 + b"]" * 1000
     answer = raw(gateway, "POST", EXECUTE, body=b'{"code": "def main(a): pass", "arguments": {"a": ' + deep + b"}}")
     assert answer.status_code in {200, 400}
@@ -386,7 +386,7 @@ def test_arguments_as_deep_as_json_goes_are_taken_or_refused(gateway: Gateway) -
         b'{"code": "2", "code": "1"}',
     ],
 )
-def test_a_good_body_is_taken(gateway: Gateway, body: bytes) -> None:
+def test_a_valid_execute_body_is_accepted(gateway: Gateway, body: bytes) -> None:
     answer = raw(gateway, "POST", EXECUTE, body=body)
     assert (answer.status_code, answer.json["status"]) == (200, "ok")
 
@@ -407,30 +407,30 @@ def test_a_body_of_five_megabytes_is_too_large(gateway: Gateway, target: str) ->
     assert failure(gateway.call("POST", target, data=b"x" * 5_000_000)) == (413, "SB024")
 
 
-def test_one_just_within_the_limit_is_read(gateway: Gateway) -> None:
+def test_a_body_of_exactly_the_size_limit_is_read(gateway: Gateway) -> None:
     assert failure(gateway.call("POST", EXECUTE, data=b" " * MAX_BODY)) == (400, "SB002")
 
 
 @pytest.mark.parametrize("length", ["10000000000000", "-1", "+4", "4, 5", "x"])
-def test_a_length_that_cannot_be_is_refused_before_anything_is_read(gateway: Gateway, length: str) -> None:
+def test_an_impossible_content_length_is_refused_before_the_body_is_read(gateway: Gateway, length: str) -> None:
     answer = raw(gateway, "POST", EXECUTE, headers=(BEARER, ("Content-Length", length)))
     assert answer.status_code in {400, 413}
 
 
-def test_a_body_without_an_end_is_cut_off(gateway: Gateway) -> None:
+def test_an_oversized_chunked_body_is_cut_off(gateway: Gateway) -> None:
     def pieces() -> Any:
         yield from (b"x" * 65536 for _ in range(100))
 
     try:
         response = gateway.call("POST", EXECUTE, data=pieces())
     except OSError:
-        pass  # the connection was ended while we wrote
+        pass  # the gateway closed the connection during the write
     else:
         assert response.status_code in {400, 413}
     assert gateway.text(SHARED, "1") == "1"
 
 
-def test_who_has_no_key_need_not_send_the_body_to_hear_so(gateway: Gateway) -> None:
+def test_a_missing_key_is_reported_before_the_body_is_sent(gateway: Gateway) -> None:
     for method, target in (("POST", EXECUTE), ("PUT", f"/v1/sessions/{SHARED}/files/f")):
         answer = raw(gateway, method, target, headers=(("Content-Length", "4000000"),))
         assert failure(answer) == (401, "SB020")
@@ -438,7 +438,7 @@ def test_who_has_no_key_need_not_send_the_body_to_hear_so(gateway: Gateway) -> N
 
 @pytest.mark.parametrize(("method", "target"), [("POST", EXECUTE), ("GET", "/v1/sessions"), ("POST", "/nowhere")])
 @pytest.mark.parametrize("size", [0, 2, 100_000])
-def test_a_client_that_keeps_its_connection_hears_every_refusal(
+def test_a_client_that_keeps_its_connection_receives_every_refusal(
     gateway: Gateway, method: str, target: str, size: int
 ) -> None:
     with requests.Session() as client:
@@ -451,7 +451,7 @@ def test_a_client_that_keeps_its_connection_hears_every_refusal(
 # -- methods and paths -----------------------------------------------------------------------------------------
 
 
-#: what knows PATCH, and what is absent whatever the method
+#: a path that accepts PATCH, and a path that is absent for every method
 _OTHERWISE = {"/api/sessions/nobody", "/api/nobody"}
 
 
@@ -463,7 +463,7 @@ def test_a_method_that_a_path_does_not_know_is_refused(gateway: Gateway, method:
     assert failure(raw(gateway, "GET", "/v1/sessions/nobody")) == (404, "SB011")
 
 
-def test_nothing_changes_by_get(gateway: Gateway) -> None:
+def test_get_requests_change_nothing(gateway: Gateway) -> None:
     gateway.execute(SHARED, "x = 1")
     for call in ("execute", "interrupt", "restart"):
         assert failure(gateway.call("GET", f"/v1/sessions/{SHARED}/{call}")) == (405, "SB023")
@@ -476,11 +476,11 @@ def test_nothing_changes_by_get(gateway: Gateway) -> None:
 @pytest.mark.parametrize(
     "target", ["/v1", "/v2/sessions", "/v1/sessions/x/nothing", "/admin/nothing", "/v1/openapi.jsonx", "/%00"]
 )
-def test_there_is_nothing_elsewhere(gateway: Gateway, target: str) -> None:
+def test_an_unknown_path_is_not_found(gateway: Gateway, target: str) -> None:
     assert failure(raw(gateway, "GET", target)) == (404, "SB022")
 
 
-def test_every_answer_is_safe_to_look_at_and_can_be_traced(gateway: Gateway) -> None:
+def test_every_answer_has_security_headers_and_a_request_id(gateway: Gateway) -> None:
     for target in ("/v1/sessions", "/nowhere", "/healthz", f"/v1/sessions/{SHARED}/notebook"):
         headers = raw(gateway, "GET", target).headers
         assert headers["X-Content-Type-Options"] == "nosniff"
@@ -490,7 +490,7 @@ def test_every_answer_is_safe_to_look_at_and_can_be_traced(gateway: Gateway) -> 
         assert "Server" not in headers
 
 
-def test_a_refusal_is_logged_under_the_id_that_the_client_was_told(gateway: Gateway) -> None:
+def test_a_refusal_is_logged_with_the_request_id_that_the_client_received(gateway: Gateway) -> None:
     told = raw(gateway, "GET", "/v1/sessions/nobody").headers["X-Request-Id"]
     (entry,) = until(lambda: [entry for entry in gateway.logged() if entry.get("request_id") == told])
     assert (entry["event"], entry["status"], entry["tenant"]) == ("request", 404, "alice")

@@ -1,4 +1,4 @@
-"""Sessions over HTTP, on a real gateway: made, listed, described, limited, ended, exported; and whose they are."""
+"""Sessions over HTTP, on a real gateway: made, listed, described, limited, ended, exported, separate per tenant."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def create(gateway: Gateway, **body: Any) -> dict[str, Any]:
 
 
 def names(gateway: Gateway, tenant: str = "alice") -> list[str]:
-    """A tenant's sessions."""
+    """Return the names of a tenant's sessions."""
     listed = gateway.call("GET", "/v1/sessions", tenant=tenant).json()["sessions"]
     return [session["name"] for session in listed]
 
 
-# -- life ------------------------------------------------------------------------------------------------------
+# -- life cycle ------------------------------------------------------------------------------------------------
 
 
 def test_a_session_is_made_described_listed_and_ended(gateway: Gateway, session: str) -> None:
@@ -48,7 +48,7 @@ def test_a_session_is_made_described_listed_and_ended(gateway: Gateway, session:
         assert failure(gateway.call(method, f"/v1/sessions/{session}")) == (404, "SB011")
 
 
-def test_who_comes_back_to_an_ended_session_is_told_once_that_its_state_is_lost(gateway: Gateway, session: str) -> None:
+def test_an_ended_session_that_is_used_again_reports_its_lost_state_once(gateway: Gateway, session: str) -> None:
     gateway.execute(session, "x = 1")
     gateway.call("DELETE", f"/v1/sessions/{session}")
     back = gateway.execute(session, "'x' in globals()")
@@ -75,7 +75,7 @@ def test_a_session_without_a_name_gets_one(gateway: Gateway) -> None:
 
 
 @process_only
-def test_a_language_has_aliases_and_an_unknown_one_is_refused_with_those_there_are(
+def test_a_language_has_aliases_and_an_unknown_one_is_refused_with_the_known_ones(
     gateway: Gateway, session: str
 ) -> None:
     response = gateway.call("POST", "/v1/sessions", json={"name": session, "language": "cobol"})
@@ -133,7 +133,7 @@ def test_limits_can_be_lowered(gateway: Gateway, session: str) -> None:
     ],
     ids=lambda body: str(body)[:40],
 )
-def test_what_is_above_or_no_limit_at_all_is_refused_and_no_session_is_made(
+def test_an_invalid_setting_is_refused_and_no_session_is_made(
     gateway: Gateway, session: str, body: dict[str, Any]
 ) -> None:
     response = gateway.call("POST", "/v1/sessions", json={"name": session} | body)
@@ -149,7 +149,7 @@ def test_a_session_has_the_environment_it_was_given(gateway: Gateway, session: s
 # -- export ----------------------------------------------------------------------------------------------------
 
 
-def test_the_notebook_holds_what_was_run_and_shown(gateway: Gateway, session: str) -> None:
+def test_the_notebook_contains_the_cells_and_their_outputs(gateway: Gateway, session: str) -> None:
     for code in ("x = 20", "print('hi')\nx + 1", "x /"):
         gateway.execute(session, code)
     response = gateway.call("GET", f"/v1/sessions/{session}/notebook")
@@ -175,7 +175,7 @@ def test_a_session_that_ran_nothing_is_an_empty_notebook(gateway: Gateway, sessi
     assert notebook.cells == v4.new_notebook().cells
 
 
-# -- whose -----------------------------------------------------------------------------------------------------
+# -- tenants ---------------------------------------------------------------------------------------------------
 
 OTHERS = [
     ("GET", ""),
@@ -191,7 +191,7 @@ OTHERS = [
 
 @process_only
 @pytest.mark.parametrize(("method", "rest"), OTHERS)
-def test_anothers_session_is_told_from_none_by_nothing(gateway: Gateway, method: str, rest: str) -> None:
+def test_a_session_of_another_tenant_looks_like_an_absent_session(gateway: Gateway, method: str, rest: str) -> None:
     gateway.execute(SHARED, "x = 1")
     bodies = []
     for name in (SHARED, "nobody"):
@@ -206,7 +206,7 @@ def test_anothers_session_is_told_from_none_by_nothing(gateway: Gateway, method:
 
 
 @process_only
-def test_a_list_shows_ones_own_sessions_only(gateway: Gateway, session: str) -> None:
+def test_a_list_shows_only_the_tenants_own_sessions(gateway: Gateway, session: str) -> None:
     gateway.execute(session, "", tenant="bob")
     assert session in names(gateway, "bob")
     assert session not in names(gateway, "alice")

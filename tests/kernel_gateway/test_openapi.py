@@ -1,4 +1,4 @@
-"""The API's description is valid, and describes what there is: no more, no less."""
+"""The API's description is valid, and describes exactly the operations that exist."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ OPERATIONS = [(operation.method, operation.path) for operation in native.OPERATI
 
 
 def described() -> dict[str, Any]:
-    """The description."""
+    """Return the description."""
     return native.openapi()
 
 
 def implemented(handler: type[RequestHandler]) -> set[str]:
-    """The methods that a handler has besides what all have: what browsers ask before a page of another origin may."""
+    """Return the methods of a handler, without the preflight method that every handler has."""
     return {
         method
         for method in METHODS
@@ -37,30 +37,30 @@ def implemented(handler: type[RequestHandler]) -> set[str]:
 
 
 def serving(path: str) -> tuple[str, type[BaseHandler]]:
-    """The first route that fits a path of the description."""
+    """Return the first route that matches a path of the description."""
     concrete = re.sub(r"{\w+}", "x", path)
     return next((pattern, handler) for pattern, handler in ROUTES if re.fullmatch(pattern, concrete))
 
 
-def test_it_is_valid() -> None:
+def test_the_description_is_valid() -> None:
     assert [error.message for error in OpenAPIV31SpecValidator(described()).iter_errors()] == []
 
 
-def test_the_validator_would_have_noticed() -> None:
+def test_the_validator_finds_a_missing_field() -> None:
     broken = described()
     del broken["paths"]["/v1/sessions"]["get"]["responses"]["200"]["description"]
     assert list(OpenAPIV31SpecValidator(broken).iter_errors())
 
 
 @pytest.mark.parametrize(("method", "path"), OPERATIONS)
-def test_what_is_described_is_there(method: str, path: str) -> None:
+def test_every_described_operation_is_implemented(method: str, path: str) -> None:
     _, handler = serving(path)
     assert method in implemented(handler)
     assert method.lower() in described()["paths"][path]
 
 
 @pytest.mark.parametrize(("pattern", "handler"), ROUTES, ids=[pattern for pattern, _ in ROUTES])
-def test_what_is_there_is_described(pattern: str, handler: type[BaseHandler]) -> None:
+def test_every_implemented_method_is_described(pattern: str, handler: type[BaseHandler]) -> None:
     here = {method for method, path in OPERATIONS if serving(path)[0] == pattern}
     assert here == implemented(handler)
 
@@ -82,20 +82,20 @@ def test_each_operation_is_described_in_full(operation: Operation) -> None:
     assert (shown.get("security") == []) == serving(operation.path)[1].public
 
 
-def test_every_field_that_a_client_sends_refuses_others() -> None:
+def test_bodies_that_clients_send_refuse_unknown_fields() -> None:
     schemas = described()["components"]["schemas"]
     for name in ("CreateKey", "CreateSession", "Execute", "LimitsBody"):
         assert schemas[name]["additionalProperties"] is False
 
 
-def test_it_tells_how_a_stream_is_picked_up_and_what_becomes_of_a_cell_without_its_client() -> None:
+def test_the_description_names_the_header_to_resume_a_stream_and_on_disconnect() -> None:
     parameters = described()["paths"]["/v1/sessions/{name}/execute"]["post"]["parameters"]
     assert {each["name"] for each in parameters if each["in"] == "header"} == {"Last-Event-ID", "X-Request-Id"}
     field = described()["components"]["schemas"]["Execute"]["properties"]["on_disconnect"]
     assert (field["enum"], field["default"]) == (["continue", "interrupt"], "continue")
 
 
-def test_it_is_served_to_everybody(started: Callable[[str], Gateway]) -> None:
+def test_the_description_is_served_without_a_key(started: Callable[[str], Gateway]) -> None:
     response = started("process").call("GET", "/v1/openapi.json", tenant=None)
     assert (response.status_code, response.headers["Content-Type"]) == (200, "application/json")
     assert response.json() == described()

@@ -1,4 +1,4 @@
-"""Web pages of other origins: none may use the gateway, but those whose origin the operator has named."""
+"""Web pages of other origins: only those whose origin the operator allows may use the gateway."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def preflight(gateway: Gateway, path: str, origin: str) -> requests.Response:
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_a_browser_may_ask_for_a_page_of_an_allowed_origin(open_gateway: Gateway, path: str) -> None:
+def test_a_preflight_of_an_allowed_origin_is_answered(open_gateway: Gateway, path: str) -> None:
     answer = preflight(open_gateway, path, OURS)
     assert (answer.status_code, answer.content) == (204, b"")
     assert answer.headers[ALLOWED] == OURS
@@ -42,21 +42,21 @@ def test_a_browser_may_ask_for_a_page_of_an_allowed_origin(open_gateway: Gateway
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_and_for_no_other(open_gateway: Gateway, path: str) -> None:
+def test_a_preflight_of_another_origin_is_refused(open_gateway: Gateway, path: str) -> None:
     answer = preflight(open_gateway, path, OTHER)
     assert answer.status_code in {401, 404, 405}
     assert not [name for name in answer.headers if name.lower().startswith("access-control")]
 
 
 @pytest.mark.parametrize(("tenant", "status"), [("alice", 200), (None, 401)])
-def test_a_page_gets_what_it_has_a_key_for(open_gateway: Gateway, tenant: str | None, status: int) -> None:
+def test_a_page_of_an_allowed_origin_needs_a_key(open_gateway: Gateway, tenant: str | None, status: int) -> None:
     answer = open_gateway.call("GET", "/api/kernels", tenant=tenant, headers={"Origin": OURS})
     assert (answer.status_code, answer.headers[ALLOWED]) == (status, OURS)
     assert ALLOWED not in open_gateway.call("GET", "/api/kernels", headers={"Origin": OTHER}).headers
     assert ALLOWED not in open_gateway.call("GET", "/api/kernels").headers
 
 
-def test_only_a_browsers_question_goes_without_a_key(open_gateway: Gateway) -> None:
+def test_only_a_preflight_needs_no_key(open_gateway: Gateway) -> None:
     assert open_gateway.call("OPTIONS", "/api/kernels", tenant=None, headers={"Origin": OURS}).status_code == 401
     asked = {"Origin": OURS, "Access-Control-Request-Method": "POST"}
     assert open_gateway.call("POST", "/api/kernels", tenant=None, headers=asked).status_code == 401
@@ -86,7 +86,7 @@ def test_an_origin_is_compared_whole(origin: str | None) -> None:
     assert not Origins([]).allow(OURS)
 
 
-def test_a_star_stands_for_all() -> None:
+def test_a_star_allows_all_origins() -> None:
     line = RequestStartLine("GET", "/", "HTTP/1.1")
     request = HTTPServerRequest(headers=HTTPHeaders({"Origin": OTHER, "Host": "localhost"}), start_line=line)
     assert Origins(["*"]).headers(request)[ALLOWED] == OTHER

@@ -1,4 +1,4 @@
-"""What the code policy forbids runs nowhere, whichever way it comes; what it allows runs as ever."""
+"""Code that the policy forbids runs in no dialect; code that the policy allows runs as usual."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sessions.records import Begin, End
+from sessions.store.records import Begin, End
 from tests import gateways
 from tests.gateways import Gateway
 from tests.kernel_gateway import jupyter, sockets
@@ -17,7 +17,7 @@ from tests.kernel_gateway.accounts import accounts, execute, outcomes
 from tests.kernel_gateway.agentrun import boxed, end, failed
 from tests.kernel_gateway.wire import NDJSON, failure
 
-#: a module of which the policy wants to hear nothing, and a word that no log and no audit is to have
+#: imports a module that the policy forbids, under a name that must appear in no log and no audit
 HOSTILE = "import ftplib as a_very_secret_word\nx = 2"
 PROBLEM = "Line 1: Import: ftplib"
 HARMLESS = "x = 1\nprint(x)"
@@ -31,13 +31,13 @@ def strict() -> Iterator[Gateway]:
 
 
 def shown(seen: list[dict[str, Any]]) -> dict[str, Any]:
-    """The reply among the messages of a channel."""
+    """Return the content of the reply among a channel's messages."""
     (reply,) = [message["content"] for message in seen if message["channel"] == "shell"]
     found: dict[str, Any] = reply
     return found
 
 
-async def test_the_same_runs_where_there_is_no_policy() -> None:
+async def test_forbidden_code_runs_without_a_policy() -> None:
     with gateways.gateway("process") as gateway, boxed(gateway) as box:
         assert gateway.execute("s", HOSTILE)["status"] == "ok"
         assert end(box.run(HOSTILE)) == "ok"
@@ -52,17 +52,17 @@ async def test_the_same_runs_where_there_is_no_policy() -> None:
             assert (await stream.run(HOSTILE))[-1]["status"] == "ok"
 
 
-async def test_no_way_leads_past_it(strict: Gateway) -> None:
+async def test_the_policy_holds_in_every_dialect(strict: Gateway) -> None:
     before = outcomes(strict.state_dir)
     with boxed(strict) as box:
-        # what is allowed
+        # allowed code
         assert strict.text("s", HARMLESS) == "1\n"
         assert box.text(HARMLESS) == "1\n"
         kernel = strict.call("POST", "/api/kernels", json={}).json()["id"]
         async with jupyter.connected(strict, kernel) as client, sockets.connected(strict, "s") as stream:
             assert await client.text(HARMLESS) == "1\n"
             assert await stream.text(HARMLESS) == "1\n"
-            # what is not
+            # forbidden code
             for headers in ({}, {"Accept": NDJSON}):
                 response = execute(strict, HOSTILE, headers=headers)
                 assert failure(response) == REFUSED
@@ -81,7 +81,7 @@ async def test_no_way_leads_past_it(strict: Gateway) -> None:
             await stream.send(code=HOSTILE)
             error = (await stream.until("error"))[-1]["error"]
             assert (error["code"], error["details"]["problems"]) == ("SB007", [PROBLEM])
-            # nothing of it has run, and all goes on
+            # no forbidden code has run, and the sessions still work
             assert await client.text("print(x)") == "1\n"
             assert await stream.text("print(x)") == "1\n"
         assert box.text("print(x)") == "1\n"
@@ -89,7 +89,7 @@ async def test_no_way_leads_past_it(strict: Gateway) -> None:
     assert outcomes(strict.state_dir) - before == Counter(ok=7, refused=6)
 
 
-def test_what_was_refused_stands_in_the_audit_and_the_log_and_the_metrics(strict: Gateway) -> None:
+def test_a_refusal_is_recorded_in_the_audit_the_log_and_the_metrics(strict: Gateway) -> None:
     def counted() -> float:
         text = strict.call("GET", "/metrics", tenant=None).text
         return float(re.findall(r"^kernel_gateway_policy_refusals_total (\S+)$", text, re.MULTILINE)[0])
@@ -109,19 +109,19 @@ def test_what_was_refused_stands_in_the_audit_and_the_log_and_the_metrics(strict
             assert b"a_very_secret_word" not in path.read_bytes(), path
 
 
-def test_arguments_do_not_make_code_forbidden_that_is_not(strict: Gateway) -> None:
-    """The call of `main` that is put behind the code would be: it imports."""
+def test_arguments_do_not_make_allowed_code_forbidden(strict: Gateway) -> None:
+    """The gateway appends a call of `main`, which imports and would be forbidden itself."""
     code = "def main(a):\n    print(a)"
     assert strict.text("arguments", code, arguments={"a": "import os"}) == "import os\n"
 
 
-def test_what_is_refused_can_be_tried_again_under_its_key(strict: Gateway) -> None:
+def test_refused_code_can_be_sent_again_with_its_idempotency_key(strict: Gateway) -> None:
     for _ in range(2):
         response = execute(strict, "", json={"code": HOSTILE, "idempotency_key": "k"})
         assert failure(response) == REFUSED
 
 
-async def test_what_jupyters_clients_have_evaluated_afterwards_counts(strict: Gateway) -> None:
+async def test_the_policy_checks_user_expressions(strict: Gateway) -> None:
     kernel = strict.call("POST", "/api/kernels", json={}).json()["id"]
     async with jupyter.connected(strict, kernel) as client:
         reply = shown(await client.execute("x = 1", user_expressions={"a": "x"}))
@@ -131,8 +131,8 @@ async def test_what_jupyters_clients_have_evaluated_afterwards_counts(strict: Ga
         assert "Line 1: Call: exec" in reply["evalue"]
 
 
-async def test_what_only_the_kernel_could_read_is_not_passed_on(strict: Gateway) -> None:
-    """Python's own JSON takes more than is JSON, and the audit would have said that nothing was run."""
+async def test_a_message_that_is_no_strict_json_does_not_reach_the_kernel(strict: Gateway) -> None:
+    """Python's JSON parser accepts more than JSON; the kernel would run code that the audit reports as not run."""
     kernel = strict.call("POST", "/api/kernels", json={}).json()["id"]
     async with jupyter.connected(strict, kernel) as client:
         assert await client.text(HARMLESS) == "1\n"
@@ -142,7 +142,7 @@ async def test_what_only_the_kernel_could_read_is_not_passed_on(strict: Gateway)
         assert await client.text("print(x)") == "1\n"
 
 
-def test_the_other_profile_looks_at_arguments_and_input_too() -> None:
+def test_the_other_profile_checks_arguments_and_input_too() -> None:
     with gateways.gateway("process", code_policy="weknora") as gateway:
         code = "def main(a): print(a, input())"
         fine: dict[str, Any] = {"arguments": {"a": "b"}, "stdin": ["c"]}

@@ -1,4 +1,4 @@
-"""Programs go where the settings say: over HTTP, while they change, and by the command for other processes."""
+"""Programs run where the settings say: over HTTP, while settings change, and by the command for other processes."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ import requests
 
 from kernel_gateway.cli import exec_json
 from kernel_gateway.config import Client, Settings
-from sessions.oneshot import Ending, Outcome, Returned
+from sessions.programs.program import Ending, Outcome, Returned
 from sessions.providers import PROVIDERS
 from sessions.providers.forwarding import FORWARDED
 from sessions.providers.self_managed import SCHEMA
 from sessions.providers.store import ProviderStore
-from sessions.records import Begin, End
+from sessions.store.records import Begin, End
 from tests import gateways
 from tests.gateways import KEYS, Gateway
 from tests.kernel_gateway.accounts import accounts
@@ -34,7 +34,7 @@ from tests.kernel_gateway.executor import Executor, executor
 from tests.kernel_gateway.wire import until
 
 ADMIN = "the-admins-own-key"
-SECRET = "a-very-secret-api-key-0123456789"  # noqa: S105 - nobody's
+SECRET = "a-very-secret-api-key-0123456789"  # noqa: S105 - not a real one
 ECHO = "def main(**given):\n    print('here')\n    return given\n"
 
 
@@ -51,7 +51,7 @@ def places() -> Iterator[tuple[Executor, Executor]]:
 
 
 def configure(gateway: Gateway, **config: Any) -> None:
-    """Use the self-managed provider like this from now on."""
+    """Configure and activate the self-managed provider."""
     body = {"provider_type": "self_managed", "config": config}
     headers = {"Authorization": f"Bearer {ADMIN}"}
     saved = gateway.call("POST", "/api/admin/sandbox/config", tenant=None, headers=headers, json=body)
@@ -74,7 +74,7 @@ def run(gateway: Gateway, code: str = ECHO, *, headers: dict[str, str] | None = 
 # -- over HTTP -------------------------------------------------------------------------------------------------
 
 
-def test_settings_name_the_providers_that_there_are() -> None:
+def test_settings_name_exactly_the_existing_providers() -> None:
     named = Settings.model_json_schema()["properties"]["fallback_provider"]["anyOf"][0]["enum"]
     assert set(named) == set(PROVIDERS)
 
@@ -95,14 +95,14 @@ def test_programs_follow_the_settings_at_once(gateway: Gateway, places: tuple[Ex
     assert run(gateway)["stdout"] == "here\n"
 
 
-def test_what_another_gateway_passes_on_runs_here(gateway: Gateway, places: tuple[Executor, Executor]) -> None:
+def test_a_program_that_another_gateway_forwards_runs_here(gateway: Gateway, places: tuple[Executor, Executor]) -> None:
     configure(gateway, endpoint=places[0].url)
     assert run(gateway)["stdout"].startswith(places[0].url)
     assert FORWARDED in places[0].asked[-1][0]
     assert run(gateway, headers={FORWARDED: "1"})["stdout"] == "here\n"
 
 
-def test_a_program_elsewhere_is_written_down_as_any_other(gateway: Gateway, places: tuple[Executor, Executor]) -> None:
+def test_a_forwarded_program_is_recorded_in_the_audit(gateway: Gateway, places: tuple[Executor, Executor]) -> None:
     configure(gateway, endpoint=places[0].url)
     code = "def main(): return 'a marker that is written nowhere'"
     run(gateway, code)
@@ -120,7 +120,7 @@ def test_a_program_elsewhere_is_written_down_as_any_other(gateway: Gateway, plac
     assert end.output_bytes
 
 
-def test_switching_under_load_loses_no_run_and_mixes_none(gateway: Gateway, places: tuple[Executor, Executor]) -> None:
+def test_switching_under_load_loses_and_mixes_no_runs(gateway: Gateway, places: tuple[Executor, Executor]) -> None:
     configure(gateway, endpoint=places[0].url)
     stop = Event()
 
@@ -142,12 +142,12 @@ def test_switching_under_load_loses_no_run_and_mixes_none(gateway: Gateway, plac
         stop.set()
         seen = Counter(place for each in running for place in each.result())
     assert set(seen) == {place.url for place in places}
-    # Each was run where it was answered, once.
+    # Each program ran once, on the executor that answered it.
     assert {place.url: len(place.asked) for place in places} == seen
     assert run(gateway)["stdout"].startswith(places[1].url)
 
 
-def test_a_run_ends_where_it_began(gateway: Gateway, places: tuple[Executor, Executor]) -> None:
+def test_a_running_program_stays_with_its_provider(gateway: Gateway, places: tuple[Executor, Executor]) -> None:
     one, other = places
     configure(gateway, endpoint=one.url)
     one.go = Event()
@@ -160,7 +160,7 @@ def test_a_run_ends_where_it_began(gateway: Gateway, places: tuple[Executor, Exe
         assert running.result()["stdout"] == f"{one.url} # slow\n"
 
 
-def test_who_cannot_be_reached_is_told_as_an_outcome_and_nothing_runs_here(gateway: Gateway) -> None:
+def test_an_unreachable_provider_is_reported_as_an_outcome_and_nothing_runs_here(gateway: Gateway) -> None:
     configure(gateway, endpoint="http://127.0.0.1:1", api_key=SECRET, max_retries=0)
     told = run(gateway)
     assert told["status"] == "program_runner_error"
@@ -182,7 +182,7 @@ def test_a_trial_really_runs_in_kernels_of_this_gateway(gateway: Gateway) -> Non
     assert [session for session in live if session["tenant"] == "admin"] == []
 
 
-def test_another_takes_over_only_where_the_settings_say() -> None:
+def test_the_fallback_provider_of_the_settings_takes_over() -> None:
     with gateways.gateway("process", admin_key=ADMIN, fallback_provider="local") as gateway:
         configure(gateway, endpoint="http://127.0.0.1:1", max_retries=0)
         told = run(gateway, a=1)
@@ -202,14 +202,14 @@ def state_dir(tmp_path: Path) -> Path:
 def command(
     state_dir: Path, asked: object, *, url: str = "http://127.0.0.1:1", **environment: str
 ) -> tuple[int, dict[str, Any]]:
-    """Exit code and answer, which is all that there is on standard output."""
+    """Return the exit code and the answer, which must be the only line on standard output."""
     done = subprocess.run(
         [sys.executable, "-m", "kernel_gateway", "exec-json"],
         input=asked if isinstance(asked, bytes) else json.dumps(asked).encode(),
         capture_output=True,
         timeout=60,
         check=False,
-        env=os.environ  # noqa: TID251 - a child gets this process's own, and settings on top
+        env=os.environ  # noqa: TID251 - a child gets this process's own, plus settings
         | {
             "KERNEL_GATEWAY_STATE_DIR": str(state_dir),
             "KERNEL_GATEWAY_URL": url,
@@ -250,13 +250,13 @@ def test_a_program_that_fails_is_an_answer_and_no_failure(gateway: Gateway, stat
     assert answer["returned"] == {"present": False, "value": None}
 
 
-def test_what_takes_too_long_is_an_answer_too(gateway: Gateway, state_dir: Path) -> None:
+def test_a_timeout_is_an_answer_and_no_failure(gateway: Gateway, state_dir: Path) -> None:
     asked = {"code": "import time\ndef main():\n    time.sleep(60)\n", "timeout": 1}
     code, answer = command(state_dir, asked, url=gateway.url)
     assert (code, answer["status"], answer["error"]["code"]) == (0, "timeout", "SB005")
 
 
-def test_it_goes_where_the_gateways_settings_say(state_dir: Path, places: tuple[Executor, Executor]) -> None:
+def test_the_command_uses_the_provider_of_the_settings(state_dir: Path, places: tuple[Executor, Executor]) -> None:
     store = ProviderStore(state_dir)
     store.put("self_managed", {"endpoint": places[0].url, "api_key": SECRET}, SCHEMA, activate=True)
     store.close()
@@ -271,7 +271,7 @@ def test_it_goes_where_the_gateways_settings_say(state_dir: Path, places: tuple[
     assert (code, answer["error"]["code"]) == (1, "SB035")
 
 
-def test_large_artifacts_come_as_files(state_dir: Path, tmp_path: Path, places: tuple[Executor, Executor]) -> None:
+def test_large_artifacts_become_files(state_dir: Path, tmp_path: Path, places: tuple[Executor, Executor]) -> None:
     def artifact(name: str, content: bytes) -> dict[str, Any]:
         content_b64 = base64.b64encode(content).decode()
         return {"name": name, "mime_type": "text/csv", "size": len(content), "content_b64": content_b64}
@@ -323,18 +323,18 @@ def test_bad_input_is_an_answer_and_exit_code_2(state_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("asked", BAD, ids=str)
-def test_so_is_all_that_is_not_as_it_must_be(state_dir: Path, asked: object) -> None:
+def test_every_invalid_input_is_an_answer_and_exit_code_2(state_dir: Path, asked: object) -> None:
     text = asked if isinstance(asked, bytes) else json.dumps(asked).encode()
     answer, code = exec_json.answer(Client.model_validate({"state_dir": state_dir}), text)
     assert (code, answer["error"]["code"], answer["exit_code"]) == (2, "SB002", None)
 
 
-def test_large_numbers_are_handed_on() -> None:
-    told = exec_json._told(Outcome(Ending.OK, "", "", 0, Returned({"n": 2**70})), "self_managed", None)
+def test_large_integers_are_returned_unchanged() -> None:
+    told = exec_json._answer_of(Outcome(Ending.OK, "", "", 0, Returned({"n": 2**70})), "self_managed", None)
     assert json.loads(orjson.dumps(told))["returned"] == {"present": True, "value": {"n": 2**70}}
 
 
-def test_what_cannot_be_run_is_an_answer_and_exit_code_1(state_dir: Path) -> None:
+def test_a_program_that_cannot_run_is_an_answer_and_exit_code_1(state_dir: Path) -> None:
     code, answer = command(state_dir, {"code": "1"})
     assert (code, answer["error"]["code"], answer["status"]) == (1, "SB003", None)
     unknown, code = exec_json.answer(
@@ -343,8 +343,8 @@ def test_what_cannot_be_run_is_an_answer_and_exit_code_1(state_dir: Path) -> Non
     assert (code, unknown["error"]["code"]) == (1, "SB001")
 
 
-def test_only_the_answer_stands_on_standard_output(state_dir: Path, places: tuple[Executor, Executor]) -> None:
-    """Whatever a library prints, or a child writes, goes to standard error."""
+def test_standard_output_has_only_the_answer(state_dir: Path, places: tuple[Executor, Executor]) -> None:
+    """Output of libraries and child processes goes to standard error."""
     script = (
         "import os, sys\nfrom kernel_gateway.cli import exec_json, main\n"
         "real = exec_json.answer\n"

@@ -1,4 +1,4 @@
-"""Programs as RAGFlow runs them: each in a kernel of its own, and every row of its executor's table that can be met."""
+"""Programs as RAGFlow runs them: each in its own kernel, and every row of its executor's table that can occur."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.kernel_gateway.wire import failure, kernels, others, process_only, ra
 from tests.tiers import some
 
 PYTHON, NODEJS = "python", "nodejs"
-#: a program that waits for ever and lets nobody stop it
+#: a program that waits for ever and ignores interrupts
 STUBBORN = """
 import signal, time
 def main():
@@ -57,7 +57,7 @@ def nothing_is_left(gateway: Gateway) -> Iterator[None]:
         (NODEJS, "const main = ({a}) => { console.log('hi'); return {a, b: 2, name: 'main', none: null}; }"),
     ],
 )
-def test_main_is_called_and_its_value_comes_back(gateway: Gateway, language: str, code: str) -> None:
+def test_main_is_called_and_its_value_is_returned(gateway: Gateway, language: str, code: str) -> None:
     answer = run(gateway, code, language, arguments={"a": 'it\'s "é"\n{json}'})
     assert answer["result"] == {
         "present": True,
@@ -69,19 +69,19 @@ def test_main_is_called_and_its_value_comes_back(gateway: Gateway, language: str
 
 
 @process_only
-def test_the_go_clients_body_is_taken(gateway: Gateway) -> None:
+def test_the_go_clients_body_is_accepted(gateway: Gateway) -> None:
     assert value(gateway, "def main(): return 2**100", arguments=None, base_image="mine:latest") == 2**100
 
 
 @process_only
-def test_a_main_guard_does_not_run_and_main_is_a_module_of_its_own(gateway: Gateway) -> None:
+def test_a_main_guard_does_not_run_and_the_program_is_the_module_main(gateway: Gateway) -> None:
     code = "x = 1\nif __name__ == '__main__':\n    x = 2\nimport main as me, pathlib\n"
     code += "def main(): return [me.x, pathlib.Path(__file__).read_text()[:5], __file__.endswith('/main.py')]"
     assert value(gateway, code) == [1, "x = 1", True]
 
 
 @process_only
-def test_a_program_may_have_an_event_loop_of_its_own(gateway: Gateway) -> None:
+def test_a_program_may_run_its_own_event_loop(gateway: Gateway) -> None:
     code = (
         "import asyncio\nasync def f():\n    await asyncio.sleep(0)\n    return 1\ndef main(): return asyncio.run(f())"
     )
@@ -89,7 +89,7 @@ def test_a_program_may_have_an_event_loop_of_its_own(gateway: Gateway) -> None:
 
 
 @process_only
-def test_code_is_data_whatever_it_is(gateway: Gateway) -> None:
+def test_special_characters_in_code_are_preserved(gateway: Gateway) -> None:
     code = "'''\"\"\"\\\n%time\n!ls\n{json}'''\ndef main(): return 'a\\u2028\\'\"'"
     assert value(gateway, code) == "a\u2028'\""
 
@@ -112,6 +112,13 @@ ROWS = {
     "bad arguments": (PYTHON, "def main(a): pass", *ERROR, "missing 1 required positional argument"),
     "NaN": (PYTHON, "def main(): return float('nan')", *ERROR, "ValueError"),
     "exit text": (PYTHON, "import sys\ndef main(): sys.exit('gone')", *ERROR, "gone\n"),
+    "exit with a surrogate": (PYTHON, "import sys\ndef main(): sys.exit('\\ud800')", *ERROR, "\\ud800\n"),
+    "exit with a bad object": (
+        PYTHON,
+        "import sys\nclass Bad:\n  def __str__(self): raise ValueError\ndef main(): sys.exit(Bad())",
+        *ERROR,
+        "<unprintable Bad object>",
+    ),
     "input": (PYTHON, "def main(): return input()", *ERROR, "EOFError"),
     "denied": (
         PYTHON,
@@ -137,7 +144,7 @@ ROWS = {
 
 @process_only
 @pytest.mark.parametrize("row", some(ROWS, gate=10))
-def test_a_failure_is_told(gateway: Gateway, row: str) -> None:
+def test_each_failing_program_has_its_row_of_the_table(gateway: Gateway, row: str) -> None:
     language, code, status, exit_code, stderr = ROWS[row]
     answer = run(gateway, code, language)
     assert (answer["status"], answer["exit_code"], answer["result"]) == (status, exit_code, None)
@@ -150,13 +157,13 @@ def test_a_failure_is_told(gateway: Gateway, row: str) -> None:
     ("language", "code"),
     [(PYTHON, "raise SystemExit"), (PYTHON, "import sys\ndef main(): sys.exit(0)"), (NODEJS, "process.exit(0)")],
 )
-def test_to_exit_well_without_a_result_is_a_success(gateway: Gateway, language: str, code: str) -> None:
+def test_exit_code_0_without_a_result_is_a_success(gateway: Gateway, language: str, code: str) -> None:
     answer = run(gateway, code, language)
     assert (answer["status"], answer["exit_code"], answer["result"]) == ("success", 0, None)
 
 
 @process_only
-def test_a_traceback_shows_the_programs_lines_and_nobody_elses(gateway: Gateway) -> None:
+def test_a_traceback_shows_only_lines_of_the_program(gateway: Gateway) -> None:
     stderr = run(gateway, "def main():\n    f()\ndef f():\n    1/0  # here")["stderr"]
     assert stderr.startswith("Traceback (most recent call last):\n")
     assert stderr.endswith("ZeroDivisionError: division by zero\n")
@@ -179,13 +186,13 @@ TIMEOUT = {"status": "resource_limit_exceeded", "exit_code": -124, "resource_lim
     ),
     ids=["python", "stubborn", "nodejs"],
 )
-def test_what_runs_too_long_is_ended(gateway: Gateway, language: str, code: str) -> None:
+def test_a_program_past_its_timeout_is_ended(gateway: Gateway, language: str, code: str) -> None:
     answer = run(gateway, code, language, "/execute", timeout=1)
     assert (answer["status"], answer["error"], answer["stdout"]) == ("timeout", "Execution timeout", "")
 
 
 @process_only
-def test_the_gateways_own_timeout_holds_for_run(gateway: Gateway) -> None:
+def test_run_uses_the_timeout_of_the_gateway(gateway: Gateway) -> None:
     with gateways.gateway("process", execute_timeout="1") as short:
         answer = run(short, "import time\nprint('partial', flush=True)\ndef main(): time.sleep(300)")
         assert {name: answer[name] for name in TIMEOUT} == TIMEOUT
@@ -201,7 +208,7 @@ def test_the_gateways_own_timeout_holds_for_run(gateway: Gateway) -> None:
         (NODEJS, "function main() { const k = []; for (;;) k.push(Buffer.alloc(10_000_000, 1)) }"),
     ],
 )
-def test_what_outgrows_its_memory_is_ended(gateway: Gateway, language: str, code: str) -> None:
+def test_a_program_above_its_memory_limit_is_ended(gateway: Gateway, language: str, code: str) -> None:
     answer = run(gateway, code, language)
     expected = {"status": "resource_limit_exceeded", "exit_code": -137, "resource_limit_type": "memory"}
     assert {name: answer[name] for name in expected} == expected
@@ -215,7 +222,7 @@ def test_what_outgrows_its_memory_is_ended(gateway: Gateway, language: str, code
         ("for n in range(10_000): print('x' * 99)", 1_000_000, False),
     ],
 )
-def test_a_flood_is_cut_and_the_result_is_there(gateway: Gateway, code: str, size: int, *, truncated: bool) -> None:
+def test_long_output_is_cut_and_the_result_is_kept(gateway: Gateway, code: str, size: int, *, truncated: bool) -> None:
     answer = run(gateway, f"def main():\n    {code}\n    return 'there'")
     assert (answer["status"], answer["result"]["value"]) == ("success", "there")
     assert (len(answer["stdout"]), answer["truncated"]) == (size, truncated)
@@ -252,7 +259,7 @@ def main():
 
 
 @process_only
-def test_a_forged_result_is_at_most_the_programs_own(gateway: Gateway) -> None:
+def test_a_forged_result_does_not_change_the_outcome(gateway: Gateway) -> None:
     assert value(gateway, FORGES.format(then="return 'true'")) == "true"
     assert run(gateway, FORGES.format(then="import os; os._exit(0)"))["status"] == "program_error"
     assert run(gateway, FORGES.format(then="raise ValueError"))["status"] == "program_error"
@@ -278,7 +285,7 @@ def main():
 """
 
 
-def test_what_a_program_leaves_comes_back_as_far_as_it_may(gateway: Gateway) -> None:
+def test_only_allowed_files_are_returned_as_artifacts(gateway: Gateway) -> None:
     answer = run(gateway, LEAVES.format(then="return 1"))
     (artifact,) = answer["artifacts"]
     assert (artifact["name"], artifact["mime_type"], artifact["size"]) == ("plot.PNG", "image/png", 1024)
@@ -286,23 +293,23 @@ def test_what_a_program_leaves_comes_back_as_far_as_it_may(gateway: Gateway) -> 
     assert answer["truncated"] is True
 
 
-def test_what_failed_leaves_nothing(gateway: Gateway) -> None:
+def test_a_failed_program_returns_no_artifacts(gateway: Gateway) -> None:
     assert run(gateway, LEAVES.format(then="raise ValueError"))["status"] == "program_error"
 
 
-def test_ten_come_back_and_no_more(gateway: Gateway) -> None:
+def test_at_most_ten_artifacts_are_returned(gateway: Gateway) -> None:
     code = "const fs = require('fs'); function main() { for (let n = 10; n < 22; n++) "
     answer = run(gateway, code + "fs.writeFileSync(`artifacts/${n}.json`, '{}'); return 1 }", NODEJS)
     assert [artifact["name"] for artifact in answer["artifacts"]] == [f"{number}.json" for number in range(10, 20)]
 
 
 @process_only
-def test_another_folder_in_its_place_shows_nothing(gateway: Gateway) -> None:
+def test_a_link_in_place_of_the_artifacts_folder_returns_nothing(gateway: Gateway) -> None:
     answer = run(gateway, "import os\ndef main():\n    os.rmdir('artifacts')\n    os.symlink('/etc', 'artifacts')")
     assert (answer["status"], answer["artifacts"]) == ("success", [])
 
 
-# -- each by itself --------------------------------------------------------------------------------------------
+# -- isolation of programs -------------------------------------------------------------------------------------
 
 TRACES = """
 import builtins, pathlib, sys
@@ -316,7 +323,7 @@ def main():
 """
 
 
-def test_no_run_sees_another(gateway: Gateway) -> None:
+def test_no_run_sees_traces_of_another_run(gateway: Gateway) -> None:
     sandboxed = gateway.isolation == "docker"
     tmp, leave = ("pathlib.Path('/tmp/trace').exists()", "pathlib.Path('/tmp/trace').touch()")
     code = TRACES.format(tmp=tmp if sandboxed else False, leave=leave if sandboxed else "")
@@ -331,7 +338,7 @@ def test_a_client_that_leaves_ends_its_program(gateway: Gateway) -> None:
 
 
 @process_only
-def test_nothing_of_a_program_stands_in_the_ledger_or_the_log(gateway: Gateway) -> None:
+def test_a_program_leaves_nothing_in_the_ledger_or_the_log(gateway: Gateway) -> None:
     assert value(gateway, "def main(): return 'a-secret-of-the-program'") == "a-secret-of-the-program"
     with closing(sqlite3.connect(gateway.state_dir / "ledger.db")) as ledger:
         for table in ("kept", "ended", "asked"):
@@ -345,7 +352,7 @@ def test_nothing_of_a_program_stands_in_the_ledger_or_the_log(gateway: Gateway) 
 
 @process_only
 def test_a_run_as_the_python_client_makes_one(gateway: Gateway) -> None:
-    """It looks whether the endpoint lives, twice, and takes the endpoint as it was written."""
+    """It checks twice that the endpoint is alive, and uses the endpoint as it is written."""
     for endpoint in (gateway.url, f"{gateway.url}/"):
         for _ in range(2):
             told = requests.get(f"{endpoint}/healthz", timeout=5)
@@ -364,7 +371,7 @@ def test_a_key_in_the_endpoint_is_not_logged(gateway: Gateway) -> None:
 
 
 @process_only
-def test_what_cannot_be_read_is_told_as_fastapi_does(gateway: Gateway) -> None:
+def test_an_unreadable_body_is_reported_as_fastapi_does(gateway: Gateway) -> None:
     answer = raw(gateway, "POST", "/run", body=json.dumps({"code_b64": "%", "language": "ruby"}).encode())
     assert answer.status_code == 422
     problems = answer.json["detail"]
@@ -390,7 +397,7 @@ def test_the_older_form_is_answered_in_its_own_form(gateway: Gateway) -> None:
 
 
 @process_only
-def test_who_is_refused_for_a_while_hears_so_in_an_outcome_and_never_5xx(gateway: Gateway) -> None:
+def test_a_temporary_refusal_is_an_outcome_and_never_5xx(gateway: Gateway) -> None:
     with gateways.gateway("process", max_sessions_per_tenant="1") as narrow:
         narrow.execute("s", "1")
         answer = run(narrow, "def main(): pass")
@@ -402,7 +409,7 @@ def test_who_is_refused_for_a_while_hears_so_in_an_outcome_and_never_5xx(gateway
 
 
 @process_only
-def test_without_a_sandbox_there_is_no_free_container(gateway: Gateway) -> None:
+def test_without_an_image_no_container_is_available(gateway: Gateway) -> None:
     with gateways.gateway("docker", must_be_ready=False, image="kernel-gateway/absent:none") as lame:
         answer = run(lame, "def main(): pass")
         assert (answer["exit_code"], answer["detail"]) == (-10, "no_available_container")
@@ -415,7 +422,7 @@ BODY = json.dumps({"code_b64": encoded("def main(): return 1")}).encode()
 
 
 @process_only
-def test_without_a_sandbox_everybody_needs_a_key(gateway: Gateway) -> None:
+def test_without_a_sandbox_every_client_needs_a_key(gateway: Gateway) -> None:
     with gateways.gateway("process", keys="") as alone:
         assert failure(raw(alone, "POST", "/run", headers=(), body=BODY)) == (401, "SB020")
         key = (alone.state_dir / "key").read_text().strip()
@@ -423,7 +430,7 @@ def test_without_a_sandbox_everybody_needs_a_key(gateway: Gateway) -> None:
 
 
 @process_only
-def test_where_keys_were_given_everybody_needs_one(gateway: Gateway) -> None:
+def test_with_configured_keys_every_client_needs_a_key(gateway: Gateway) -> None:
     answer = raw(gateway, "POST", "/run", headers=(), body=BODY)
     assert failure(answer) == (401, "SB020")
     assert answer.json["detail"]
@@ -431,7 +438,7 @@ def test_where_keys_were_given_everybody_needs_one(gateway: Gateway) -> None:
 
 @pytest.mark.engine
 @pytest.mark.parametrize("gateway", ["docker"], indirect=True)
-def test_in_a_sandbox_and_with_no_key_given_a_neighbour_needs_none(gateway: Gateway) -> None:
+def test_with_a_sandbox_and_without_configured_keys_a_neighbour_needs_no_key(gateway: Gateway) -> None:
     with gateways.gateway("docker", keys="") as alone:
         assert raw(alone, "POST", "/run", headers=(), body=BODY).json["result"]["value"] == 1
         for header in (("X-Forwarded-For", "192.0.2.1"), ("Via", "1.1 p"), ("Origin", "http://evil.example")):
@@ -443,7 +450,7 @@ def test_in_a_sandbox_and_with_no_key_given_a_neighbour_needs_none(gateway: Gate
 
 @pytest.mark.engine
 @pytest.mark.parametrize("gateway", ["docker"], indirect=True)
-def test_what_a_killed_gateway_leaves_is_removed_by_the_next(gateway: Gateway, tmp_path: Path) -> None:
+def test_containers_of_a_killed_gateway_are_removed_by_the_next_gateway(gateway: Gateway, tmp_path: Path) -> None:
     with gateways.gateway("docker", state_dir=str(tmp_path)) as killed, ThreadPoolExecutor(1) as threads:
         cut_off = threads.submit(run, killed, STUBBORN)
         until(lambda: running(killed) and killed.containers())

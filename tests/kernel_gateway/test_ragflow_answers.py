@@ -1,4 +1,4 @@
-"""What RAGFlow's clients are told: every row of their executor's table, and what they must never read."""
+"""Answers to RAGFlow's clients: every row of their executor's table, and no answer that they would misread."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernel_gateway.config import Settings
-from kernel_gateway.dialects.ragflow.answers import older, ran, refused
+from kernel_gateway.dialects.ragflow.answers import answer_of_refusal, answer_of_run, older_form
 from kernel_gateway.dialects.ragflow.markers import PREFIX, split
 from kernel_gateway.dialects.ragflow.models import Execute, Run, read
 from kernel_gateway.errors import InternalError
 from sessions import errors
 from sessions.errors import InvalidRequest, SessionError
-from sessions.oneshot import Artifact, Ending, Outcome, Program, Returned
+from sessions.programs.program import Artifact, Ending, Outcome, Program, Returned
 
 KEYS = [
     "status",
@@ -39,7 +39,7 @@ KEYS = [
 
 
 def sent(answer: dict[str, Any]) -> dict[str, Any]:
-    """An answer as it comes over the wire; all keys are always there."""
+    """Return an answer as the client receives it. Every answer has all keys."""
     value: dict[str, Any] = json.loads(orjson.dumps(answer))
     assert list(value) == KEYS
     return value
@@ -56,13 +56,13 @@ def outcome(ending: Ending, exit_code: int = 1, **fields: Any) -> Outcome:
 
 
 def told(ending: Ending, exit_code: int = 1, **fields: Any) -> dict[str, Any]:
-    return sent(ran(outcome(ending, exit_code, **fields)))
+    return sent(answer_of_run(outcome(ending, exit_code, **fields)))
 
 
 # -- rows ------------------------------------------------------------------------------------------------------
 
 
-def test_a_value_is_a_success() -> None:
+def test_a_returned_value_is_a_success() -> None:
     answer = told(Ending.OK, 0, returned=Returned({"a": None}), stderr="a warning")
     assert (answer["status"], answer["exit_code"], answer["detail"]) == ("success", 0, None)
     assert answer["result"] == {"present": True, "value": {"a": None}, "type": "json"}
@@ -76,7 +76,7 @@ def test_any_value_arrives_as_it_is(value: Any) -> None:
     assert told(Ending.OK, 0, returned=Returned(value))["result"]["value"] == value
 
 
-def test_to_end_without_a_value_is_a_success_too() -> None:
+def test_an_end_without_a_value_is_also_a_success() -> None:
     answer = told(Ending.OK, 0)
     assert (answer["status"], answer["result"]) == ("success", None)
 
@@ -141,10 +141,10 @@ ROWS: list[tuple[Outcome, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("ended", "row"), ROWS, ids=[f"{ended.ending}-{row['exit_code']}" for ended, row in ROWS])
-def test_a_failure_is_its_row(ended: Outcome, row: dict[str, Any]) -> None:
-    answer = sent(ran(ended))
+def test_each_failed_outcome_has_its_row_of_the_table(ended: Outcome, row: dict[str, Any]) -> None:
+    answer = sent(answer_of_run(ended))
     assert {name: answer[name] for name in row} == row
-    # Some stdout and blank stderr is a success to these clients, whatever else is said.
+    # These clients treat some stdout and blank stderr as a success, whatever the status says.
     assert (answer["stdout"], answer["artifacts"], answer["result"]) == ("", [], None)
     assert answer["stderr"]
 
@@ -168,18 +168,17 @@ def test_a_failure_is_its_row(ended: Outcome, row: dict[str, Any]) -> None:
         (InternalError(), -999, "unhandled_exception", "failed"),
     ],
 )
-def test_what_was_not_run_is_its_row(failure: SessionError, exit_code: int, detail: str, stderr: str) -> None:
-    answer = sent(refused(failure))
+def test_each_refused_program_has_its_row(failure: SessionError, exit_code: int, detail: str, stderr: str) -> None:
+    answer = sent(answer_of_refusal(failure))
     assert (answer["status"], answer["exit_code"], answer["detail"]) == ("program_runner_error", exit_code, detail)
     assert stderr in answer["stderr"]
     assert answer["error_code"] == failure.code
     assert (answer["stdout"], answer["time_used_ms"]) == ("", None)
 
 
-def test_the_policys_problems_are_lines() -> None:
-    assert (
-        refused(errors.PolicyViolation("no", problems=["Line 1: a", "Line 2: b"]))["stderr"] == "Line 1: a\nLine 2: b"
-    )
+def test_the_policys_problems_are_lines_of_stderr() -> None:
+    answer = answer_of_refusal(errors.PolicyViolation("no", problems=["Line 1: a", "Line 2: b"]))
+    assert answer["stderr"] == "Line 1: a\nLine 2: b"
 
 
 # -- the older form --------------------------------------------------------------------------------------------
@@ -197,8 +196,8 @@ def test_the_policys_problems_are_lines() -> None:
         (outcome(Ending.ERROR, 1, stderr="bad"), {"status": "error", "error": "bad", "result": None}),
     ],
 )
-def test_the_older_form_says_the_same(ended: Outcome, expected: dict[str, Any]) -> None:
-    answer = json.loads(orjson.dumps(older(ran(ended))))
+def test_the_older_form_has_the_same_content(ended: Outcome, expected: dict[str, Any]) -> None:
+    answer = json.loads(orjson.dumps(older_form(answer_of_run(ended))))
     assert {name: answer[name] for name in expected} == expected
 
 
@@ -226,7 +225,7 @@ GOOD = marker({"present": True, "value": 1, "type": "json"})
         (GOOD, "", 1),
     ],
 )
-def test_the_last_marker_that_can_be_read_counts_and_none_of_those_is_output(
+def test_the_last_readable_marker_is_the_result_and_readable_markers_are_no_output(
     stdout: str, kept: str, value: object
 ) -> None:
     rest, marked = split(stdout)
@@ -234,18 +233,18 @@ def test_the_last_marker_that_can_be_read_counts_and_none_of_those_is_output(
     assert (marked.value if marked else None) == value
 
 
-def test_what_main_returns_counts_more_than_what_it_has_printed() -> None:
+def test_the_value_of_main_takes_precedence_over_a_printed_marker() -> None:
     assert told(Ending.OK, 0, stdout=f"{GOOD}\n", returned=Returned(2))["result"]["value"] == 2
     assert told(Ending.OK, 0, stdout=f"{GOOD}\n")["result"] == {"present": True, "value": 1, "type": "json"}
 
 
 @given(st.text(), st.binary())
-def test_no_output_breaks_anything(text: str, data: bytes) -> None:
+def test_arbitrary_output_raises_no_error(text: str, data: bytes) -> None:
     told(Ending.OK, 0, stdout=f"{PREFIX}{text}\n{PREFIX}{base64.b64encode(data).decode()}\n{GOOD}")
 
 
 @pytest.mark.parametrize("value", ["NaN", "1e999", '"\\ud800"', "[" * 500])
-def test_a_marker_with_what_is_no_json_is_output(value: str) -> None:
+def test_a_marker_with_invalid_json_is_output(value: str) -> None:
     stdout = PREFIX + base64.b64encode(b'{"present": true, "value": ' + value.encode() + b"}").decode()
     assert told(Ending.OK, 0, stdout=stdout)["result"] is None
 
@@ -267,7 +266,7 @@ def test_a_body_becomes_a_program() -> None:
     assert read(Run, body(arguments=None)).program(settings).arguments == {}
 
 
-def test_of_what_the_older_form_asks_for_it_gets_what_there_is() -> None:
+def test_the_older_form_gets_at_most_the_gateways_timeout_and_memory() -> None:
     settings = Settings.model_validate({"memory": 64 * 1024**2, "max_execute_timeout": 50})
     made = read(Execute, body(timeout=1e6, max_memory="1g", language="js")).program(settings)
     assert (made.timeout, made.memory, made.language) == (50, 64 * 1024**2, "javascript")
@@ -299,7 +298,7 @@ def test_of_what_the_older_form_asks_for_it_gets_what_there_is() -> None:
         (b"[" * 100_000, ["body"], "json_invalid"),
     ],
 )
-def test_a_body_that_is_none_is_told_as_fastapi_does(sent_body: bytes, loc: list[str], kind: str) -> None:
+def test_an_invalid_body_is_reported_as_fastapi_does(sent_body: bytes, loc: list[str], kind: str) -> None:
     with pytest.raises(InvalidRequest) as refusal:
         read(Run, sent_body)
     (problem,) = refusal.value.details["problems"]

@@ -1,4 +1,4 @@
-"""What a gateway does whose sandbox is not there: it listens, says why it cannot serve, and falls back to nothing."""
+"""A gateway without a working sandbox listens, reports why it cannot start kernels, and uses no weaker isolation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.kernel_gateway.wire import children, failure
 
 
 def serves_nothing_and_says_why(gateway: Gateway, code: str, word: str) -> None:
-    """Every call that needs a kernel is refused with the code that `/readyz` tells, and no kernel is anywhere."""
+    """Check that calls that need a kernel are refused with the code of `/readyz`, and that no kernel exists."""
     assert gateway.call("GET", "/healthz", tenant=None).json() == {"status": "ok"}
     ready = gateway.call("GET", "/readyz", tenant=None)
     assert ready.status_code == 503
@@ -43,7 +43,7 @@ def serves_nothing_and_says_why(gateway: Gateway, code: str, word: str) -> None:
 
 @pytest.mark.gate
 @pytest.mark.engine
-def test_with_all_of_it_there_the_gateway_is_ready(started: Callable[[str], Gateway]) -> None:
+def test_a_gateway_with_a_complete_sandbox_is_ready(started: Callable[[str], Gateway]) -> None:
     gateway = started("docker")
     assert gateway.call("GET", "/readyz", tenant=None).json() == {"ready": True}
     assert b"kernel_gateway_ready 1.0" in gateway.call("GET", "/metrics", tenant=None).content
@@ -64,7 +64,7 @@ def test_with_all_of_it_there_the_gateway_is_ready(started: Callable[[str], Gate
     ],
     ids=["runtime", "image"],
 )
-def test_a_runtime_or_image_that_is_absent(settings: dict[str, str], word: str) -> None:
+def test_an_absent_runtime_or_image_is_reported(settings: dict[str, str], word: str) -> None:
     with gateways.gateway("docker", must_be_ready=False, **settings) as gateway:
         serves_nothing_and_says_why(gateway, "SB001", word)
         assert gateway.containers() == []
@@ -72,7 +72,7 @@ def test_a_runtime_or_image_that_is_absent(settings: dict[str, str], word: str) 
 
 @pytest.fixture
 def open_network() -> Iterator[str]:
-    """A network as Docker makes it: open to the world."""
+    """A network with Docker's defaults, which is open to the world."""
     name = "kernel-gateway-tests-open"
     with closing(docker.from_env()) as engine:
         network = engine.networks.create(name)
@@ -81,13 +81,13 @@ def open_network() -> Iterator[str]:
 
 
 @pytest.mark.engine
-def test_a_network_that_is_not_isolated(open_network: str) -> None:
+def test_a_network_that_is_not_isolated_is_reported(open_network: str) -> None:
     with gateways.gateway("docker", must_be_ready=False, network=open_network) as gateway:
         serves_nothing_and_says_why(gateway, "SB001", "not isolated")
         assert gateway.containers() == []
 
 
-def test_an_engine_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_does_not_answer_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent/docker.sock")
     with gateways.gateway("docker", must_be_ready=False) as gateway:
         serves_nothing_and_says_why(gateway, "SB009", "does not answer")
@@ -103,7 +103,7 @@ def test_an_engine_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None
     ],
     ids=str,
 )
-def test_without_an_engine_only_auto_on_loopback_takes_processes(
+def test_without_an_engine_only_auto_on_loopback_uses_processes(
     monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], backend: type[object]
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:1")
@@ -111,5 +111,5 @@ def test_without_an_engine_only_auto_on_loopback_takes_processes(
 
 
 @pytest.mark.engine
-def test_with_an_engine_auto_takes_it() -> None:
+def test_with_an_engine_auto_uses_it() -> None:
     assert type(make_backend(Settings.model_validate({"isolation": "auto"}), "tests")) is DockerBackend

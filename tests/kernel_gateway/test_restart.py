@@ -1,4 +1,4 @@
-"""The gateway is killed, stopped, replaced: sessions go on, or are told what became of them."""
+"""The gateway is killed, stopped or replaced: sessions continue, or their next reply says what happened to them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ import docker
 import pytest
 import websocket
 
-from sessions.records import Begin, End, read
+from sessions.store.records import Begin, End, read
 from tests.gateways import KEYS, Gateway, gateway, text_of
 from tests.kernel_gateway.wire import exists, until
 
-#: kernels are kept for who comes next only where they outlive the gateway
+#: kernels can be taken over only where they outlive the gateway
 pytestmark = pytest.mark.engine
 WAITS = """
 import os, time
@@ -35,14 +35,14 @@ print('late')
 
 
 def kill(serving: Gateway) -> None:
-    """End it as a power cut does."""
+    """Kill the gateway, as a power cut does."""
     serving.process.kill()
     serving.process.wait()
 
 
 @contextlib.contextmanager
 def in_background(work: Any, *args: Any, **options: Any) -> Iterator[concurrent.futures.Future[Any]]:
-    """A call that goes on meanwhile."""
+    """Run a call in a thread meanwhile."""
     with concurrent.futures.ThreadPoolExecutor(1) as threads:
         yield threads.submit(work, *args, **options)
 
@@ -53,7 +53,7 @@ def state_of(serving: Gateway, session: str) -> str:
 
 
 def busy(serving: Gateway, session: str, code: str) -> threading.Thread:
-    """A cell whose client will not get its answer."""
+    """Start a cell whose client will not get an answer; return when the cell has begun."""
 
     def call() -> None:
         with contextlib.suppress(Exception):  # the gateway is killed
@@ -63,13 +63,13 @@ def busy(serving: Gateway, session: str, code: str) -> threading.Thread:
     thread.start()
     until(
         lambda: exists(serving, session, "begun")
-    )  # what the gateway calls busy may still be on its way to the kernel
+    )  # the state busy is not enough: the cell may still be on its way to the kernel
     return thread
 
 
 @pytest.fixture
 def foreign() -> Iterator[str]:
-    """A container of somebody else's, as like one of the gateway's as it can be."""
+    """A container of another owner that resembles the gateway's containers."""
     with contextlib.closing(docker.from_env()) as client:
         container = client.containers.run(
             "kernel-gateway/python:latest",
@@ -83,7 +83,7 @@ def foreign() -> Iterator[str]:
 
 
 def outcomes(state: Path) -> tuple[Counter[str], bool]:
-    """How executions have ended according to the audit, and whether each that began has ended once."""
+    """Count the audit's outcomes; also return True if each execution that began has ended once."""
     records = list(read(state / "audit.db"))
     begun = Counter(record.execution for record in records if isinstance(record.what, Begin))
     ended = Counter(record.execution for record in records if isinstance(record.what, End))
@@ -105,18 +105,18 @@ def test_a_gateway_that_is_killed_loses_nothing(tmp_path: Path, foreign: str, se
         for number in [*range(2, sessions), 0]:
             reply = serving.execute(f"s{number}", "n += 1; print(n)")
             assert (text_of(reply), reply["state"]) == (f"{number + 1}\n", "preserved")
-            assert reply["state_reason"] == "the gateway was restarted; the kernel has run on"
+            assert reply["state_reason"] == "the gateway was restarted; the kernel kept running"
             assert reply["incarnation"] == 1
             assert serving.execute(f"s{number}", "1")["state_reason"] is None
         with in_background(serving.execute, "s1", "print(n)") as next_cell:
-            assert state_of(serving, "s1") == "busy"  # with the cell that ran then
+            assert state_of(serving, "s1") == "busy"  # with the cell that ran before the kill
             assert serving.call("PUT", "/v1/sessions/s1/files/go", data=b"").status_code == 204
             reply = next_cell.result()
         assert (text_of(reply), reply["state"]) == ("101\n", "preserved")
         assert "while a cell ran" in reply["state_reason"]
         notebook = serving.call("GET", "/v1/sessions/s1/notebook").text
         assert "late" in notebook
-        until(lambda: len(serving.containers()) == sessions + 1)  # and a warm one
+        until(lambda: len(serving.containers()) == sessions + 1)  # plus a warm kernel
         assert len(kernels & {container["Id"] for container in serving.containers()}) == sessions
         for number in range(sessions):
             serving.call("DELETE", f"/v1/sessions/s{number}")
@@ -127,7 +127,7 @@ def test_a_gateway_that_is_killed_loses_nothing(tmp_path: Path, foreign: str, se
         assert client.containers.get(foreign).status == "running"
 
 
-def test_half_made_and_half_ended_ones_are_cleared_away(tmp_path: Path) -> None:
+def test_half_made_and_half_ended_sessions_are_removed(tmp_path: Path) -> None:
     with gateway("docker", state_dir=str(tmp_path)) as serving:
         serving.execute("dead", "import os; os._exit(1)")
         serving.execute("ended", "x = 1")
@@ -139,7 +139,7 @@ def test_half_made_and_half_ended_ones_are_cleared_away(tmp_path: Path) -> None:
                 kill(serving)
             assert creating.exception() is not None
         with contextlib.closing(docker.from_env()) as client:
-            for container in serving.containers():  # somebody ends one while no gateway looks
+            for container in serving.containers():  # a container is killed while no gateway runs
                 if container["State"] == "running":
                     client.api.kill(container["Id"])
                     break
@@ -155,7 +155,7 @@ def test_half_made_and_half_ended_ones_are_cleared_away(tmp_path: Path) -> None:
         assert serving.execute("dead", "1")["status"] == "ok"
 
 
-def test_it_may_be_killed_again_and_again(tmp_path: Path) -> None:
+def test_a_session_survives_repeated_kills_of_the_gateway(tmp_path: Path) -> None:
     for number in range(3):
         with gateway("docker", state_dir=str(tmp_path)) as serving:
             reply = serving.execute("s", "n = globals().get('n', 0) + 1; print(n)")
@@ -182,7 +182,7 @@ def close_code(socket: websocket.WebSocket) -> int:
             return int.from_bytes(frame[:2], "big")
 
 
-def test_one_that_is_stopped_lets_cells_end_and_begins_nothing_new(tmp_path: Path) -> None:
+def test_a_gateway_that_is_stopped_lets_cells_end_and_starts_nothing_new(tmp_path: Path) -> None:
     with gateway("docker", state_dir=str(tmp_path), drain_timeout="30") as serving:
         serving.execute("s", "x = 1")
         kernel = serving.kernels()[0]
@@ -210,7 +210,7 @@ def test_one_that_is_stopped_lets_cells_end_and_begins_nothing_new(tmp_path: Pat
         )
 
 
-def test_a_cell_that_takes_too_long_then_is_interrupted(tmp_path: Path) -> None:
+def test_a_cell_that_outlasts_the_drain_timeout_is_interrupted(tmp_path: Path) -> None:
     with gateway("docker", state_dir=str(tmp_path), drain_timeout="1") as serving:
         serving.execute("s", "x = 1")
         with in_background(serving.execute, "s", "import time; time.sleep(60)") as running:
@@ -221,7 +221,7 @@ def test_a_cell_that_takes_too_long_then_is_interrupted(tmp_path: Path) -> None:
         assert serving.process.wait(60) == 0
 
 
-def test_the_second_signal_waits_for_nobody(tmp_path: Path) -> None:
+def test_the_second_signal_does_not_wait_for_cells(tmp_path: Path) -> None:
     with gateway("docker", state_dir=str(tmp_path), drain_timeout="600") as serving:
         serving.execute("s", "x = 1")
         with in_background(serving.execute, "s", "import time; time.sleep(60)") as running:
@@ -234,7 +234,7 @@ def test_the_second_signal_waits_for_nobody(tmp_path: Path) -> None:
         assert serving.containers() == []
 
 
-def test_sessions_can_be_left_to_the_gateway_that_comes_next(tmp_path: Path) -> None:
+def test_the_next_gateway_takes_over_kept_sessions(tmp_path: Path) -> None:
     with gateway("docker", state_dir=str(tmp_path), pool_size="1", keep_sessions="true") as serving:
         serving.execute("s", "x = 41")
         kernel = serving.kernels()[0]
@@ -242,7 +242,7 @@ def test_sessions_can_be_left_to_the_gateway_that_comes_next(tmp_path: Path) -> 
             serving.process.send_signal(signal.SIGTERM)
             assert close_code(socket) == 1001
         assert serving.process.wait(60) == 0
-        assert len(serving.containers()) == 1  # the warm one has ended
+        assert len(serving.containers()) == 1  # the warm kernel has ended
     with gateway("docker", state_dir=str(tmp_path)) as serving:
         reply = serving.execute("s", "print(x + 1)")
         assert (text_of(reply), reply["state"]) == ("42\n", "preserved")
@@ -260,7 +260,7 @@ def test_sessions_can_be_left_to_the_gateway_that_comes_next(tmp_path: Path) -> 
     assert serving.containers() == []
 
 
-def test_kernels_that_cannot_outlive_it_are_told_to_be_lost(tmp_path: Path) -> None:
+def test_kernels_that_cannot_outlive_the_gateway_are_reported_as_lost(tmp_path: Path) -> None:
     with gateway("process", state_dir=str(tmp_path)) as serving:
         serving.execute("s", "x = 1")
         kill(serving)

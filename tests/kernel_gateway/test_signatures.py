@@ -1,4 +1,4 @@
-"""Signed requests at the wire: a signer of the tests' own, and everything that makes its signature wrong."""
+"""Signed requests at the wire: the tests' own signer, and every change that makes its signature wrong."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def gateway() -> Iterator[Gateway]:
 
 
 def now(offset: float = 0.0) -> str:
-    """A time as these requests have it."""
+    """Return a time in the format of signed requests."""
     return (datetime.now(UTC) + timedelta(seconds=offset)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -44,7 +44,7 @@ def digest(content: bytes) -> str:
 
 @dataclass(frozen=True)
 class Request:
-    """A request before it is signed. Source: the SDK's signers, as their wire protocol was written down."""
+    """A request before it is signed. Source: the wire protocol of the SDK's signers."""
 
     method: str = "GET"
     path: str = f"{CONTROL}/templates"
@@ -54,9 +54,9 @@ class Request:
     sk: str = "secret-of-alice"
     acs3: bool = False
     headers: dict[str, str] = field(default_factory=dict)
-    #: signed besides what always is
+    #: headers that are signed besides the usual ones
     more: tuple[str, ...] = ()
-    #: not signed, though it should be
+    #: headers that should be signed but are not
     left_out: frozenset[str] = frozenset()
 
     @property
@@ -71,7 +71,7 @@ class Request:
         return "&".join(f"{quote(name, safe='~')}={quote(value, safe='~')}" for name, value in plain)
 
     def signed(self, gateway: Gateway) -> dict[str, str]:
-        """Its headers, with the signature."""
+        """Return the request's headers with the signature."""
         content = digest(self.body) if self.acs3 else "UNSIGNED-PAYLOAD"
         sent = {"host": urlsplit(gateway.url).netloc, "x-acs-date": now(), "x-acs-content-sha256": content}
         sent |= self.headers
@@ -95,7 +95,7 @@ class Request:
 
 
 def send(gateway: Gateway, request: Request, headers: dict[str, str]) -> Answer:
-    """Send a request with headers that were made for it, or not."""
+    """Send a request with the given headers, which may have been signed for another request."""
     carried: Headers = tuple((name.title(), value) for name, value in headers.items())
     return raw(gateway, request.method, request.target, headers=carried, body=request.body or None)
 
@@ -123,12 +123,12 @@ QUERIES = [
 
 @both
 @pytest.mark.parametrize("query", QUERIES)
-def test_what_is_signed_as_clients_do_is_let_in(gateway: Gateway, *, acs3: bool, query: str) -> None:
+def test_a_request_signed_as_clients_sign_is_accepted(gateway: Gateway, *, acs3: bool, query: str) -> None:
     assert status(asked(gateway, Request(acs3=acs3, query=query))) == 200
 
 
 @both
-def test_each_access_key_is_its_tenants(gateway: Gateway, *, acs3: bool) -> None:
+def test_each_access_key_belongs_to_its_tenant(gateway: Gateway, *, acs3: bool) -> None:
     gateway.call("POST", f"{CONTROL}/templates", tenant="bob", json={"templateName": "of-bob"})
     path = f"{CONTROL}/templates/of-bob"
     bob = Request(acs3=acs3, path=path, access_key="id-of-bob", sk="secret-of-bob")
@@ -138,7 +138,7 @@ def test_each_access_key_is_its_tenants(gateway: Gateway, *, acs3: bool) -> None
 
 @both
 @pytest.mark.parametrize("path", ["/sandboxes", f"{CONTROL}/sandboxes"])
-def test_both_planes_take_both_algorithms(gateway: Gateway, *, acs3: bool, path: str) -> None:
+def test_both_planes_accept_both_algorithms(gateway: Gateway, *, acs3: bool, path: str) -> None:
     assert status(asked(gateway, Request(acs3=acs3, path=path))) == 200
 
 
@@ -152,14 +152,14 @@ def test_more_headers_may_be_signed(gateway: Gateway, *, acs3: bool) -> None:
 
 
 @both
-def test_a_host_with_two_schemes_is_signed_as_it_was_sent(gateway: Gateway, *, acs3: bool) -> None:
+def test_a_host_with_a_scheme_is_verified_as_it_was_sent(gateway: Gateway, *, acs3: bool) -> None:
     host = f"http://{urlsplit(gateway.url).netloc}"
     assert status(asked(gateway, Request(acs3=acs3, headers={"host": host}))) == 200
     wrong = Request(acs3=acs3, headers={"host": host}, sk="secret-of-bob")
     assert status(asked(gateway, wrong)) == 401
 
 
-def test_bodies_come_with_both_algorithms(gateway: Gateway) -> None:
+def test_bodies_are_accepted_with_both_algorithms(gateway: Gateway) -> None:
     for number, acs3 in enumerate((False, True)):
         body = json.dumps({"templateName": f"signed-{number}"}).encode()
         assert status(asked(gateway, Request("POST", body=body, acs3=acs3))) == 200
@@ -168,7 +168,7 @@ def test_bodies_come_with_both_algorithms(gateway: Gateway) -> None:
 # -- wrong -----------------------------------------------------------------------------------------------------
 
 GOOD = Request(query="pageNumber=1&pageSize=5")
-#: who it is signed by, and for what
+#: changes of the signer, the signed headers or the date before signing
 SIGNED_WRONG: dict[str, dict[str, Any]] = {
     "another secret": {"sk": "secret-of-nobody"},
     "an empty secret": {"sk": ""},
@@ -188,13 +188,13 @@ SIGNED_WRONG: dict[str, dict[str, Any]] = {
 
 @both
 @pytest.mark.parametrize("wrong", SIGNED_WRONG.values(), ids=SIGNED_WRONG)
-def test_a_signature_of_something_else_is_nobodys(gateway: Gateway, *, acs3: bool, wrong: dict[str, Any]) -> None:
+def test_a_wrong_signature_is_refused(gateway: Gateway, *, acs3: bool, wrong: dict[str, Any]) -> None:
     good = replace(GOOD, acs3=acs3)
     assert status(asked(gateway, good)) == 200
     assert status(asked(gateway, replace(good, **wrong))) == 401
 
 
-def test_the_content_is_signed_where_it_is_covered(gateway: Gateway) -> None:
+def test_the_digest_of_the_body_must_be_signed_with_acs3(gateway: Gateway) -> None:
     request = replace(GOOD, acs3=True, left_out=frozenset({"x-acs-content-sha256"}))
     assert status(asked(gateway, request)) == 401
 
@@ -214,7 +214,7 @@ CHANGED: dict[str, dict[str, Any]] = {
 
 @both
 @pytest.mark.parametrize("change", CHANGED.values(), ids=CHANGED)
-def test_what_was_changed_on_the_way_is_not_what_was_signed(
+def test_a_request_that_was_changed_after_signing_is_refused(
     gateway: Gateway, *, acs3: bool, change: dict[str, Any]
 ) -> None:
     request = replace(GOOD, acs3=acs3)
@@ -225,16 +225,16 @@ def test_what_was_changed_on_the_way_is_not_what_was_signed(
 
 @both
 @pytest.mark.parametrize("header", ["host", "x-acs-date"])
-def test_neither_may_a_signed_header_change(gateway: Gateway, *, acs3: bool, header: str) -> None:
+def test_a_changed_header_that_was_signed_is_refused(gateway: Gateway, *, acs3: bool, header: str) -> None:
     request = replace(GOOD, acs3=acs3)
     headers = request.signed(gateway)
     other = {"host": f"localhost:{urlsplit(gateway.url).port}", "x-acs-date": now(30)}
     assert status(send(gateway, request, headers | {header: other[header]})) == 401
-    # The other value is a good one.
+    # The other value is valid when it is signed.
     assert status(asked(gateway, replace(request, headers={header: other[header]}))) == 200
 
 
-def test_another_body_than_the_signed_one_is_refused_where_it_is_covered(gateway: Gateway) -> None:
+def test_another_body_than_the_signed_one_is_refused_with_acs3(gateway: Gateway) -> None:
     request = Request("POST", body=b'{"templateName": "covered"}', acs3=True)
     headers = request.signed(gateway)
     other = b'{"templateName": "changed"}'
@@ -247,7 +247,7 @@ def test_another_body_than_the_signed_one_is_refused_where_it_is_covered(gateway
 
 
 @pytest.mark.parametrize("part", ["/20200101/", "/cn-beijing/", "/other/", "/aliyun_v3_request"])
-def test_the_scope_is_signed(gateway: Gateway, part: str) -> None:
+def test_a_changed_scope_is_refused(gateway: Gateway, part: str) -> None:
     headers = GOOD.signed(gateway)
     scope = headers["agentrun-authorization"].partition("Credential=")[2].partition(",")[0].split("/")
     kinds = {"/20200101/": 1, "/cn-beijing/": 2, "/other/": 3, "/aliyun_v3_request": 4}
@@ -278,7 +278,7 @@ MALFORMED = [
 
 @both
 @pytest.mark.parametrize("line", MALFORMED, ids=lambda line: ascii(line)[:60])
-def test_a_malformed_signature_is_a_wrong_one(gateway: Gateway, *, acs3: bool, line: str) -> None:
+def test_a_malformed_signature_is_refused(gateway: Gateway, *, acs3: bool, line: str) -> None:
     algorithm = "ACS3-HMAC-SHA256" if acs3 else "AGENTRUN4-HMAC-SHA256"
     name = "Authorization" if acs3 else "Agentrun-Authorization"
     line = line.replace("{algorithm}", algorithm).replace("{id}", "id-of-alice").replace("{zeros}", "0" * 64)
@@ -287,7 +287,7 @@ def test_a_malformed_signature_is_a_wrong_one(gateway: Gateway, *, acs3: bool, l
 
 
 @both
-def test_a_header_twice_is_neither_of_the_two(gateway: Gateway, *, acs3: bool) -> None:
+def test_a_header_that_is_sent_twice_is_refused(gateway: Gateway, *, acs3: bool) -> None:
     request = replace(GOOD, acs3=acs3)
     carried: Headers = tuple((name.title(), value) for name, value in request.signed(gateway).items())
     assert status(raw(gateway, "GET", request.target, headers=carried)) == 200
@@ -297,7 +297,7 @@ def test_a_header_twice_is_neither_of_the_two(gateway: Gateway, *, acs3: bool) -
             assert answer.status_code in {400, 401, 421}, (name, answer)
 
 
-def test_a_signature_opens_nothing_but_the_dialect_that_knows_it(gateway: Gateway) -> None:
+def test_a_signature_is_accepted_by_the_agentrun_dialect_only(gateway: Gateway) -> None:
     for acs3 in (False, True):
         for path in ("/v1/sessions", "/api/kernels"):
             assert raw(gateway, "GET", path).status_code == 200
@@ -308,7 +308,7 @@ def test_a_signature_opens_nothing_but_the_dialect_that_knows_it(gateway: Gatewa
 
 
 def token(gateway: Gateway, tenant: str) -> str:
-    """What clients before 0.0.28 ask for."""
+    """Return an access token, which clients before 0.0.28 request."""
     answer = gateway.call("GET", f"{CONTROL}/agents/accessToken?resourceId=x&resourceType=sandbox", tenant=tenant)
     found: str = answer.json()["data"]["accessToken"]
     return found
@@ -316,7 +316,7 @@ def token(gateway: Gateway, tenant: str) -> str:
 
 @pytest.mark.parametrize("header", ["X-API-Key", "X-Acs-Security-Token", "Agentrun-Access-Token", "Authorization"])
 @pytest.mark.parametrize("tenant", KEYS)
-def test_a_key_may_come_in_each_header_that_clients_have(gateway: Gateway, header: str, tenant: str) -> None:
+def test_a_key_is_accepted_in_each_header_that_clients_use(gateway: Gateway, header: str, tenant: str) -> None:
     path = f"{CONTROL}/templates/key-{tenant}-{header.lower()}"
     gateway.call("POST", f"{CONTROL}/templates", tenant=tenant, json={"templateName": path.rpartition("/")[2]})
     (other,) = set(KEYS) - {tenant}
@@ -325,7 +325,7 @@ def test_a_key_may_come_in_each_header_that_clients_have(gateway: Gateway, heade
         assert status(raw(gateway, "GET", path, headers=((header, scheme + key),))) == expected
 
 
-def test_a_session_token_is_a_key_whatever_it_is_signed_with(gateway: Gateway) -> None:
+def test_a_session_token_is_a_key_whatever_signs_the_request(gateway: Gateway) -> None:
     for acs3 in (False, True):
         extra = {"x-acs-security-token": KEYS["bob"]}
         request = Request(acs3=acs3, access_key="any", sk="any", headers=extra, more=tuple(extra))
@@ -334,7 +334,7 @@ def test_a_session_token_is_a_key_whatever_it_is_signed_with(gateway: Gateway) -
         assert status(asked(gateway, nobodys)) == 401
 
 
-def test_a_token_is_given_to_who_has_a_key_or_has_signed(gateway: Gateway) -> None:
+def test_a_token_is_given_to_callers_with_a_key_or_a_signature(gateway: Gateway) -> None:
     path = f"{CONTROL}/agents/accessToken"
     assert status(raw(gateway, "GET", path, headers=())) == 401
     given = asked(gateway, Request(acs3=True, path=path)).json["data"]["accessToken"]

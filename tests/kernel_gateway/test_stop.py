@@ -1,4 +1,4 @@
-"""A gateway that is stopped ends its kernels and frees all it has, whatever fails on the way."""
+"""A gateway that is stopped ends its kernels and frees its resources, whichever step fails."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sessions import tasks
 from sessions.models import SandboxSpec, SessionKey
 from tests.fakes import FakeBackend, until
 
-#: what `stop` does before the state directory is free; attributes of the service
+#: steps of `stop` before the state directory is free, as attributes of the service
 STEPS = [
     *("readiness.close", "_server.stop", "sandboxes.close", "registry.close", "_server.close_all_connections"),
     *("providers.close", "pool.close", "backend.close", "templates.close", "keystore.close", "provider_store.close"),
@@ -35,10 +35,10 @@ def settings(state_dir: Path, *, keep_sessions: bool = False) -> Settings:
 
 @pytest.fixture
 async def service(backend: FakeBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Service:
-    """One that serves, with a warm kernel, a session and a sandbox."""
+    """A running service with a warm kernel, a session and a sandbox."""
     monkeypatch.setattr(app, "make_backend", lambda *_: backend)
     service = await Service(settings(tmp_path)).start()
-    await service.registry.obtain(SessionKey("acme", "s1"))
+    await service.registry.get_or_create(SessionKey("acme", "s1"))
     await service.sandboxes.create(SessionKey("acme", "box"), SandboxSpec("t"))
     await until(lambda: service.pool.depth() == 1)
     return service
@@ -58,7 +58,7 @@ def replaced(monkeypatch: pytest.MonkeyPatch, service: Service, step: str, by: C
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, service: Service, step: str) -> None:
-    """Let a step fail: those that take their time at once, so that what they would have ended is left to others."""
+    """Make a step fail. A coroutine fails before its work, so that other steps must end what it would have ended."""
     method = attrgetter(step)(service)
 
     def fails() -> None:
@@ -70,10 +70,10 @@ def failing(monkeypatch: pytest.MonkeyPatch, service: Service, step: str) -> Non
 
 
 async def stopped(service: Service, left: Callable[[], object] = lambda: tasks._running) -> int:
-    """Stop it, and let what that has ended come to its end.
+    """Stop the service, and wait until its tasks have ended.
 
     Returns:
-        how many steps have failed, each with its traceback in the log.
+        the number of steps that failed, each with a traceback in the log.
     """
     with capture_logs() as logs:
         await service.stop()
@@ -83,7 +83,7 @@ async def stopped(service: Service, left: Callable[[], object] = lambda: tasks._
     return len(told)
 
 
-async def test_all_goes_in_its_order(
+async def test_the_steps_run_in_order(
     service: Service, backend: FakeBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken: list[str] = []
@@ -103,7 +103,7 @@ async def test_all_goes_in_its_order(
 
 
 @pytest.mark.parametrize("step", STEPS)
-async def test_a_step_that_fails_keeps_no_other_from_being_taken(
+async def test_a_step_that_fails_does_not_prevent_the_others(
     service: Service, backend: FakeBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     failing(monkeypatch, service, step)
@@ -127,7 +127,7 @@ async def test_the_kernels_end_when_every_other_step_fails(
     assert is_free(tmp_path)
 
 
-async def test_a_step_that_is_cancelled_keeps_no_other_from_being_taken(
+async def test_a_step_that_is_cancelled_does_not_prevent_the_others(
     service: Service, backend: FakeBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service.providers, "close", Mock(side_effect=asyncio.CancelledError))
@@ -137,13 +137,13 @@ async def test_a_step_that_is_cancelled_keeps_no_other_from_being_taken(
     assert is_free(tmp_path)
 
 
-async def test_one_kernel_that_cannot_be_ended_keeps_no_other_from_its_end(
+async def test_one_kernel_that_cannot_be_ended_does_not_keep_others_alive(
     service: Service, backend: FakeBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await service.registry.obtain(SessionKey("acme", "s2"))
+    await service.registry.get_or_create(SessionKey("acme", "s2"))
     session = service.registry.get(SessionKey("acme", "s1"))
-    assert session._seat.kernel is not None
-    stubborn = session._seat.kernel.handle
+    assert session._slot.kernel is not None
+    stubborn = session._slot.kernel.handle
     monkeypatch.setattr(stubborn, "kill", Mock(side_effect=ZeroDivisionError))
     monkeypatch.setattr(backend, "close", backend.release)
     assert await stopped(service, lambda: len(backend.alive) > 1) == 1
@@ -151,15 +151,15 @@ async def test_one_kernel_that_cannot_be_ended_keeps_no_other_from_its_end(
     assert is_free(tmp_path)
 
 
-async def test_sessions_that_are_kept_are_kept_when_a_step_fails(
+async def test_kept_sessions_stay_when_a_step_fails(
     backend: FakeBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(app, "make_backend", lambda *_: backend)
     service = await Service(settings(tmp_path, keep_sessions=True)).start()
-    session = await service.registry.obtain(SessionKey("acme", "s1"))
+    session = await service.registry.get_or_create(SessionKey("acme", "s1"))
     await until(lambda: service.pool.depth() == 1)
-    assert session._seat.kernel is not None
+    assert session._slot.kernel is not None
     backend.failures["release"] = ZeroDivisionError()
     assert await stopped(service, lambda: len(backend.alive) > 1) == 1
-    assert backend.alive == [session._seat.kernel.handle]
+    assert backend.alive == [session._slot.kernel.handle]
     assert is_free(tmp_path)

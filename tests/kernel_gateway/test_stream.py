@@ -18,7 +18,7 @@ from tests.kernel_gateway.sockets import connected, request
 from tests.kernel_gateway.wire import SHARED, exists, failure, process_only, raw, until
 
 MIB = 1024**2
-#: a cell that prints 20 MB, and tells that it has ended by the file `done`
+#: a cell that prints 20 MB, and makes the file `done` at its end
 FLOOD = "for _ in range(200): print('x' * 100_000, flush=True)\nopen('done', 'w').close()"
 HANGS = "print('begun', flush=True)\nimport time\ntime.sleep(300)"
 
@@ -40,7 +40,7 @@ async def test_each_event_carries_the_id_of_its_cell(gateway: Gateway, session: 
 
 
 @process_only
-async def test_without_an_id_there_is_none(gateway: Gateway) -> None:
+async def test_a_cell_without_an_id_has_events_without_an_id(gateway: Gateway) -> None:
     async with connected(gateway, SHARED) as socket:
         assert all("id" not in event for event in await socket.run("1"))
 
@@ -70,7 +70,7 @@ async def test_an_interrupt_ends_the_cell_and_keeps_the_variables(gateway: Gatew
 
 
 @process_only
-async def test_a_question_can_be_interrupted(gateway: Gateway) -> None:
+async def test_a_cell_that_waits_for_input_can_be_interrupted(gateway: Gateway) -> None:
     async with connected(gateway, SHARED) as socket:
         await socket.send(code="input('? ')", timeout=60)
         await socket.until("input_request")
@@ -80,7 +80,7 @@ async def test_a_question_can_be_interrupted(gateway: Gateway) -> None:
 
 
 @process_only
-async def test_each_socket_hears_of_its_own_cells_only(gateway: Gateway) -> None:
+async def test_each_socket_receives_only_the_events_of_its_own_cells(gateway: Gateway) -> None:
     async with connected(gateway, SHARED) as one, connected(gateway, SHARED) as other:
         await one.send(code="print('for one')", id=1)
         await other.send(code="print('for the other')", id=2)
@@ -90,7 +90,7 @@ async def test_each_socket_hears_of_its_own_cells_only(gateway: Gateway) -> None
 
 
 @process_only
-async def test_death_and_deadline_are_results_like_any_other(gateway: Gateway, session: str) -> None:
+async def test_the_death_of_a_kernel_and_a_timeout_are_reported_as_results(gateway: Gateway, session: str) -> None:
     async with connected(gateway, session) as socket:
         result = (await socket.run("while True: pass", timeout=0.5))[-1]
         assert (result["status"], result["error"]["code"], result["state"]) == ("timeout", "SB005", "preserved")
@@ -136,7 +136,7 @@ async def test_a_bad_frame_is_answered_and_the_socket_stays_open(gateway: Gatewa
 
 
 @process_only
-async def test_a_cell_that_is_refused_is_named_by_its_id(gateway: Gateway) -> None:
+async def test_the_refusal_of_a_cell_carries_its_id(gateway: Gateway) -> None:
     async with connected(gateway, SHARED) as socket:
         for frame in ({"code": 1}, {"code": "1", "timeout": 601}):
             await socket.send(**frame, id="mine")
@@ -145,14 +145,14 @@ async def test_a_cell_that_is_refused_is_named_by_its_id(gateway: Gateway) -> No
 
 
 @process_only
-async def test_a_frame_of_bytes_is_as_good_as_one_of_text(gateway: Gateway) -> None:
+async def test_a_binary_frame_is_accepted_like_a_text_frame(gateway: Gateway) -> None:
     async with connected(gateway, SHARED) as socket:
         await socket.send_raw(b'{"code": "1"}')
         assert (await socket.until("result"))[-1]["status"] == "ok"
 
 
 @process_only
-async def test_so_many_cells_may_wait_and_no_more(gateway: Gateway) -> None:
+async def test_a_cell_beyond_the_queue_limit_is_refused(gateway: Gateway) -> None:
     async with connected(gateway, SHARED) as socket:
         await socket.send(code="input()", id="holds them up")
         await socket.until("input_request")
@@ -168,19 +168,19 @@ async def test_so_many_cells_may_wait_and_no_more(gateway: Gateway) -> None:
 
 
 @process_only
-async def test_a_frame_that_is_too_large_ends_the_socket_and_nothing_else(gateway: Gateway) -> None:
+async def test_a_frame_that_is_too_large_closes_only_its_socket(gateway: Gateway) -> None:
     async with connected(gateway, SHARED) as socket:
-        with suppress(WebSocketClosedError):  # it may be ended while we still write
+        with suppress(WebSocketClosedError):  # the gateway may close the socket during the write
             await socket.send(code="#" * (MAX_BODY + 1))
         assert await socket.end() in {1009, None}
     async with connected(gateway, SHARED) as socket:
         assert await socket.text("1") == "1"
 
 
-# -- coming and going ------------------------------------------------------------------------------------------
+# -- connecting and leaving ------------------------------------------------------------------------------------
 
 
-async def test_who_leaves_mid_cell_may_interrupt_it_and_keeps_the_variables(gateway: Gateway, session: str) -> None:
+async def test_leaving_during_a_cell_may_interrupt_it_and_keeps_the_variables(gateway: Gateway, session: str) -> None:
     async with connected(gateway, session) as socket:
         await socket.run("x = 1")
         code = f"try:\n exec({HANGS!r})\nexcept KeyboardInterrupt: left = True"
@@ -192,7 +192,7 @@ async def test_who_leaves_mid_cell_may_interrupt_it_and_keeps_the_variables(gate
 
 
 @process_only
-async def test_the_cell_of_who_leaves_goes_on_without_input_and_those_behind_it_do_not_run(
+async def test_when_a_client_leaves_its_cell_continues_without_input_and_waiting_cells_do_not_run(
     gateway: Gateway, session: str
 ) -> None:
     async with connected(gateway, session) as socket:
@@ -208,7 +208,7 @@ async def test_the_cell_of_who_leaves_goes_on_without_input_and_those_behind_it_
 
 
 @process_only
-async def test_who_comes_back_with_the_key_may_answer(gateway: Gateway, session: str) -> None:
+async def test_a_client_that_returns_with_the_idempotency_key_may_answer_input(gateway: Gateway, session: str) -> None:
     cell = {"code": "print('a', flush=True); print(input('who? ') + input('and? '))", "idempotency_key": "k"}
     async with connected(gateway, session) as socket:
         await socket.send(**cell)
@@ -239,14 +239,14 @@ async def test_a_wrong_key_is_refused_before_the_upgrade(
 
 
 @process_only
-async def test_a_name_that_is_none_is_refused_before_the_upgrade(gateway: Gateway) -> None:
+async def test_an_invalid_session_name_is_refused_before_the_upgrade(gateway: Gateway) -> None:
     with pytest.raises(HTTPClientError) as refusal:
         await websocket_connect(request(gateway, "a%3Ab", {"Authorization": f"Bearer {KEYS['alice']}"}))
     assert refusal.value.code == 400
 
 
 @process_only
-def test_the_path_speaks_nothing_but_websocket(gateway: Gateway, session: str) -> None:
+def test_a_request_without_an_upgrade_is_refused(gateway: Gateway, session: str) -> None:
     assert failure(raw(gateway, "GET", f"/v1/sessions/{session}/stream")) == (400, "SB002")
     assert gateway.call("GET", f"/v1/sessions/{session}").status_code == 404
 
@@ -261,7 +261,7 @@ async def test_a_session_that_was_ended_is_made_again_by_the_next_cell(gateway: 
 
 
 @process_only
-async def test_a_cell_whose_session_is_ended_meanwhile_says_so(gateway: Gateway, session: str) -> None:
+async def test_a_running_cell_reports_the_end_of_its_session(gateway: Gateway, session: str) -> None:
     async with connected(gateway, session) as socket:
         await socket.send(code=HANGS, timeout=60)
         await socket.until("output")
@@ -272,8 +272,8 @@ async def test_a_cell_whose_session_is_ended_meanwhile_says_so(gateway: Gateway,
 
 @pytest.mark.full
 @process_only
-async def test_a_client_that_reads_nothing_holds_up_nobody(gateway: Gateway, session: str) -> None:
-    """Its cell's output is bounded, and what waits for it is no other's concern."""
+async def test_a_client_that_reads_nothing_delays_no_other_client(gateway: Gateway, session: str) -> None:
+    """The output of its cell is bounded, and unread events delay no other client."""
     gateway.call("POST", "/v1/sessions", json={"name": session, "limits": {"output": "8m"}})
     async with connected(gateway, session) as socket:
         with gateway.growth() as read:

@@ -1,4 +1,4 @@
-"""Tenants at the wire: limits hold for every dialect alike, at a time and in the course of time."""
+"""Tenants at the wire: limits hold for every dialect, at any one time and within the quota window."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SLEEPS = "import time; time.sleep(0.5)"
 
 @pytest.fixture(scope="module")
 def narrow() -> Iterator[Gateway]:
-    """A gateway on which a tenant may run one thing, and have one more wait."""
+    """A gateway on which a tenant may run one execution and queue one more."""
     with gateways.gateway(
         "process", max_concurrent_per_tenant="1", max_queued_per_tenant="1", queue_timeout="60"
     ) as serving:
@@ -37,7 +37,7 @@ def narrow() -> Iterator[Gateway]:
 
 @pytest.fixture
 def busy(narrow: Gateway) -> Iterator[Callable[[], None]]:
-    """A cell of alice's runs until this is called."""
+    """Run a cell of alice until the returned function is called."""
     session = f"busy-{secrets.token_hex(4)}"
     with ThreadPoolExecutor(1) as threads:
         running = threads.submit(narrow.execute, session, HANGS)
@@ -70,22 +70,22 @@ async def test_one_limit_holds_for_every_dialect(narrow: Gateway, busy: Callable
             await stream.send(code="1")
             error = (await stream.until("error"))[-1]["error"]
             assert (error["code"], error["details"]["retry_after"]) == ("SB008", 1)
-        assert narrow.execute("s", "1", tenant="bob")["status"] == "ok"  # another tenant's
+        assert narrow.execute("s", "1", tenant="bob")["status"] == "ok"  # another tenant is not affected
         busy()
         assert waiting.result().status_code == 200
         assert box.text("print(1)") == "1\n"
 
 
 def in_line(gateway: Gateway) -> float:
-    """How many wait, of all tenants."""
+    """Return the number of queued executions of all tenants."""
     return metric(gateway, "kernel_gateway_executions_waiting")
 
 
-def test_who_leaves_the_line_makes_room_in_it(narrow: Gateway, busy: Callable[[], None]) -> None:
+def test_a_client_that_leaves_the_queue_makes_room_in_it(narrow: Gateway, busy: Callable[[], None]) -> None:
     for _ in range(3):
         until(lambda: in_line(narrow) == 0)
         with pytest.raises(requests.ReadTimeout):
-            # It waits, or it would have been refused by now.
+            # The execution was queued, otherwise it would have been refused by now.
             execute(narrow, "1", timeout=1, on_disconnect="interrupt")
     with ThreadPoolExecutor(1) as threads:
         until(lambda: in_line(narrow) == 0)
@@ -96,7 +96,7 @@ def test_who_leaves_the_line_makes_room_in_it(narrow: Gateway, busy: Callable[[]
         assert waiting.result().status_code == 200
 
 
-def test_nobody_waits_for_ever() -> None:
+def test_a_queued_execution_is_refused_after_the_queue_timeout() -> None:
     with gateways.gateway("process", max_concurrent_per_tenant="1", queue_timeout="0.3") as gateway:
         with ThreadPoolExecutor(1) as threads:
             running = threads.submit(gateway.execute, "busy", HANGS)
@@ -115,7 +115,7 @@ def test_a_tenants_flood_does_not_keep_others_waiting() -> None:
         flood = [threads.submit(gateway.execute, "s", SLEEPS) for _ in range(12)]
         until(lambda: len(accounts(gateway.state_dir)) > 3)
         assert gateway.execute("s", "1", tenant="bob")["status"] == "ok"
-        assert sum(future.done() for future in flood) < 8  # in one line for all it would have come last
+        assert sum(future.done() for future in flood) < 8  # one queue for all tenants would serve it last
         assert {future.result()["status"] for future in flood} == {"ok"}
 
 
@@ -124,7 +124,7 @@ def test_a_tenants_flood_does_not_keep_others_waiting() -> None:
 
 @contextmanager
 def metered(state_dir: Path) -> Iterator[Gateway]:
-    """A gateway with limits to what a tenant uses."""
+    """A gateway with limits on a tenant's use."""
     with gateways.gateway(
         "process",
         state_dir=str(state_dir),
@@ -136,7 +136,7 @@ def metered(state_dir: Path) -> Iterator[Gateway]:
 
 
 def prints(gateway: Gateway, way: str) -> None:
-    """Let alice put out 2000 bytes."""
+    """Make alice produce 2000 bytes of output."""
     code = "print('x' * 2000)"
     match way:
         case "native":
@@ -149,7 +149,7 @@ def prints(gateway: Gateway, way: str) -> None:
 
 
 async def _over_channels(gateway: Gateway, code: str) -> str:
-    """The end of a cell over a kernel's channels."""
+    """Run a cell over a kernel's channels; return the name of its error, or "ok"."""
     made = gateway.call("POST", "/api/kernels", json={}).json()["id"]
     async with jupyter.connected(gateway, made) as client:
         seen = await client.execute(code)
@@ -157,7 +157,7 @@ async def _over_channels(gateway: Gateway, code: str) -> str:
 
 
 @pytest.mark.parametrize("way", some(["native", "contexts", "commands", "channels"], gate=1))
-def test_what_is_used_up_in_one_dialect_is_used_up_in_all_also_after_a_kill(way: str, tmp_path: Path) -> None:
+def test_a_quota_used_up_in_one_dialect_is_used_up_in_all_also_after_a_kill(way: str, tmp_path: Path) -> None:
     with metered(tmp_path) as gateway:
         prints(gateway, way)
         until(lambda: sum(outcomes(tmp_path).values()) == 1)

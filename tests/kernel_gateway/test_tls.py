@@ -1,4 +1,4 @@
-"""HTTPS: a certificate of the gateway's own making, or a given one."""
+"""HTTPS: a self-signed certificate of the gateway, or a given one."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ def gateway() -> Iterator[Gateway]:
 
 
 def names(certificate: Path) -> set[str]:
-    """What a certificate is for."""
+    """Return the host names and addresses of a certificate."""
     read = x509.load_pem_x509_certificate(certificate.read_bytes())
     found = read.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     return {*found.get_values_for_type(x509.DNSName), *map(str, found.get_values_for_type(x509.IPAddress))}
 
 
-def test_who_trusts_the_gateways_certificate_can_talk_to_it(gateway: Gateway) -> None:
+def test_a_client_that_trusts_the_certificate_can_connect(gateway: Gateway) -> None:
     assert gateway.url.startswith("https://127.0.0.1:")
     assert gateway.call("GET", "/v1/sessions").status_code == 200
     with pytest.raises(requests.exceptions.SSLError):
         requests.get(f"{gateway.url}/healthz", timeout=10)
 
 
-def test_it_is_for_each_name_that_the_gateway_answers_to(gateway: Gateway) -> None:
+def test_the_certificate_covers_each_name_that_the_gateway_answers_to(gateway: Gateway) -> None:
     assert names(gateway.state_dir / "tls.pem") == NAMES | {"kernels.example"}
     where = urlsplit(gateway.url)
     context = ssl.create_default_context(cafile=gateway.state_dir / "tls.pem")
@@ -62,20 +62,20 @@ def test_it_is_for_each_name_that_the_gateway_answers_to(gateway: Gateway) -> No
         context.wrap_socket(plain, server_hostname="other.example")
 
 
-def test_only_its_user_can_read_its_key_and_clients_are_given_none(gateway: Gateway) -> None:
+def test_only_the_gateways_user_can_read_the_key_and_clients_get_none(gateway: Gateway) -> None:
     assert stat.S_IMODE((gateway.state_dir / "tls.key").stat().st_mode) == 0o600
     assert b"PRIVATE KEY" in (gateway.state_dir / "tls.key").read_bytes()
     assert b"PRIVATE KEY" not in (gateway.state_dir / "tls.pem").read_bytes()
 
 
-def test_plain_http_is_not_answered_there(gateway: Gateway) -> None:
+def test_plain_http_is_not_answered(gateway: Gateway) -> None:
     plain = gateway.url.replace("https://", "http://")
     with pytest.raises(requests.exceptions.ConnectionError):
         requests.get(f"{plain}/healthz", timeout=10)
     assert gateway.call("GET", "/healthz").status_code == 200
 
 
-def test_old_versions_of_tls_are_not_spoken(gateway: Gateway) -> None:
+def test_old_versions_of_tls_are_refused(gateway: Gateway) -> None:
     where = urlsplit(gateway.url)
     context = ssl.create_default_context(cafile=gateway.state_dir / "tls.pem")
     with pytest.warns(DeprecationWarning, match="TLSv1_1"):
@@ -87,7 +87,7 @@ def test_old_versions_of_tls_are_not_spoken(gateway: Gateway) -> None:
         context.wrap_socket(plain, server_hostname="localhost")
 
 
-def test_a_restart_changes_nothing_for_clients_and_the_banner_tells_what_to_trust(tmp_path: Path) -> None:
+def test_a_restart_keeps_the_certificate_and_the_banner_names_it(tmp_path: Path) -> None:
     kept = []
     for _ in range(2):
         with gateways.gateway("process", tls="true", state_dir=str(tmp_path)) as serving:
@@ -112,7 +112,7 @@ def test_a_given_certificate_is_served(tmp_path: Path) -> None:
 
 
 def made(directory: Path, wanted: frozenset[str] = NAMES) -> tuple[bytes, bytes]:
-    """What is in the two files when a gateway has started, and can use them."""
+    """Return the contents of the two files after a gateway's start; check that a gateway can use them."""
     private = tls.own_certificate(directory, wanted)
     tls.context(private)
     assert stat.S_IMODE(private.stat().st_mode) == 0o600
@@ -126,14 +126,14 @@ def test_a_good_certificate_is_kept(tmp_path: Path) -> None:
     assert made(tmp_path, frozenset({"localhost"})) == first
 
 
-def test_one_that_lacks_a_name_is_made_anew(tmp_path: Path) -> None:
+def test_a_certificate_that_lacks_a_name_is_replaced(tmp_path: Path) -> None:
     first = made(tmp_path)
     second = made(tmp_path, NAMES | {"kernels.example", "192.0.2.1", "2001:db8::1"})
     assert second != first
     assert made(tmp_path) == second
 
 
-def test_one_that_is_about_to_expire_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_certificate_that_is_about_to_expire_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(tls, "VALID", tls.RENEW - timedelta(minutes=1))
         old = made(tmp_path)
@@ -145,7 +145,7 @@ def test_one_that_is_about_to_expire_is_made_anew(tmp_path: Path, monkeypatch: p
 
 @pytest.mark.parametrize("name", ["tls.key", "tls.pem"])
 @pytest.mark.parametrize("content", [None, b"", b"garbage", b"another"])
-def test_one_that_is_broken_is_made_anew(tmp_path: Path, name: str, content: bytes | None) -> None:
+def test_a_broken_certificate_is_replaced(tmp_path: Path, name: str, content: bytes | None) -> None:
     first = made(tmp_path)
     if content is None:
         (tmp_path / name).unlink()
@@ -167,14 +167,14 @@ def test_a_key_that_others_could_read_is_not_kept(tmp_path: Path) -> None:
 
 
 def encrypted(key: bytes) -> bytes:
-    """A key that needs a password."""
+    """Return the key encrypted with a password."""
     private = serialization.load_pem_private_key(key, None)
     locked = serialization.BestAvailableEncryption(b"password")
     return private.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, locked)
 
 
 @pytest.mark.parametrize("content", some([None, "an encrypted key", "no key", b"", b"garbage"], gate=2), ids=str)
-def test_a_given_certificate_that_is_none_ends_the_start_and_says_so(
+def test_an_invalid_given_certificate_ends_the_start_with_a_message(
     tmp_path: Path, content: bytes | str | None
 ) -> None:
     given = tmp_path / "given.pem"

@@ -1,4 +1,4 @@
-"""What a defect leaves in the log: where it is, and nothing of what was at work."""
+"""The log of a defect: it contains the place of the defect, and no values of variables."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ except RuntimeError:
 """
 
 
-def test_a_traceback_tells_no_local_variables() -> None:
+def test_a_traceback_contains_no_local_variables() -> None:
     ended = subprocess.run([sys.executable, "-c", FAILS], capture_output=True, text=True, timeout=60, check=True)
     (line,) = ended.stderr.splitlines()
     record = json.loads(line)
     assert (record["event"], record["exception"][0]["exc_value"]) == ("it failed", "a defect")
-    assert "fails" in line  # where it is
+    assert "fails" in line  # the place of the defect
     assert "a-secret-key" not in line
     assert "print" not in line

@@ -1,4 +1,4 @@
-"""The admin page's files as the server sends them. What the page does is tried in a browser: `tests/clients`."""
+"""The admin page's files as the server sends them. `tests/clients` tests the page in a browser."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from tests.gateways import KEYS, Gateway
 from tests.kernel_gateway.wire import failure, raw
 
 WEB = Path(kernel_gateway.__file__).parent / "web"
-#: bytes of the whole page
+#: limit of the whole page in bytes
 SIZE_MAX = 60_000
 
 
 @pytest.fixture
 def gateway(started: Callable[[str], Gateway]) -> Gateway:
-    """Any gateway will do: no kernel is asked."""
+    """Any gateway: the tests use no kernel."""
     return started("process")
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_every_file_is_sent_to_everybody_with_what_keeps_the_page_in(gateway: Gateway, name: str) -> None:
+def test_every_file_is_public_and_has_the_security_headers(gateway: Gateway, name: str) -> None:
     answer = raw(gateway, "GET", f"/admin/{name}", headers=())
     assert (answer.status_code, answer.content) == (200, FILES[name][1])
     policy = dict(part.split(" ", 1) for part in answer.headers["Content-Security-Policy"].split("; "))
@@ -39,14 +39,14 @@ def test_every_file_is_sent_to_everybody_with_what_keeps_the_page_in(gateway: Ga
     assert [answer.headers[header] for header in headers] == ["no-referrer", "nosniff", "same-origin", "no-cache"]
 
 
-def test_they_are_of_the_right_kind(gateway: Gateway) -> None:
+def test_the_files_have_their_media_types(gateway: Gateway) -> None:
     kinds = {"": "text/html", "admin.css": "text/css", "main.js": "text/javascript", "icon.svg": "image/svg+xml"}
     for name, kind in kinds.items():
         answer = raw(gateway, "GET", f"/admin/{name}", headers=())
         assert answer.headers["Content-Type"].partition(";")[0] == kind
 
 
-def test_they_are_those_of_the_folder_and_few() -> None:
+def test_the_served_files_are_those_of_the_folder_and_stay_small() -> None:
     contents = {path.read_bytes() for path in WEB.rglob("*") if path.is_file()}
     assert contents == {content for _, content in FILES.values()}
     assert sum(map(len, contents)) < SIZE_MAX
@@ -60,14 +60,14 @@ def test_a_file_that_has_not_changed_is_not_sent_again(gateway: Gateway) -> None
     assert (other.status_code, other.content) == (200, FILES["api.js"][1])
 
 
-def test_what_is_sent_can_be_asked_about(gateway: Gateway) -> None:
+def test_head_returns_the_headers_of_every_file(gateway: Gateway) -> None:
     for name, (_, content) in FILES.items():
         answer = raw(gateway, "HEAD", f"/admin/{name}", headers=())
         assert (answer.status_code, answer.content) == (200, b"")
         assert answer.headers["Content-Length"] == str(len(content))
 
 
-def test_without_its_slash_it_leads_there(gateway: Gateway) -> None:
+def test_the_path_without_a_slash_redirects_to_the_page(gateway: Gateway) -> None:
     for method in ("GET", "HEAD"):
         answer = raw(gateway, method, "/admin", headers=())
         assert (answer.status_code, answer.headers["Location"]) == (302, "admin/")
@@ -81,19 +81,19 @@ def test_without_its_slash_it_leads_there(gateway: Gateway) -> None:
         *("%252e%252e%252fconfig.py", "/etc/passwd", "%2fetc%2fpasswd", "../../../../../../etc/passwd"),
     ],
 )
-def test_nothing_else_is_there(gateway: Gateway, name: str) -> None:
+def test_no_other_file_is_served(gateway: Gateway, name: str) -> None:
     assert raw(gateway, "GET", "/admin/main.js", headers=()).status_code == 200  # the control
     answer = raw(gateway, "GET", f"/admin/{name}", headers=())
     assert failure(answer) == (404, "SB022")
     assert answer.headers["Content-Security-Policy"].endswith("sandbox")
 
 
-def test_nothing_can_be_sent_there(gateway: Gateway) -> None:
+def test_methods_that_write_are_refused(gateway: Gateway) -> None:
     for method in ("POST", "PUT", "PATCH", "DELETE"):
         assert failure(raw(gateway, method, "/admin/", headers=())) == (405, "SB023")
 
 
-def test_it_knows_nobody(gateway: Gateway) -> None:
+def test_the_files_are_the_same_with_and_without_a_key(gateway: Gateway) -> None:
     gateway.call("GET", "/v1/sessions")
     for name in FILES:
         with_key, without = raw(gateway, "GET", f"/admin/{name}"), raw(gateway, "GET", f"/admin/{name}", headers=())
@@ -102,7 +102,7 @@ def test_it_knows_nobody(gateway: Gateway) -> None:
 
 
 class Markup(HTMLParser):
-    """What the policy would refuse, and what would be fetched from elsewhere."""
+    """Collects markup that the policy would refuse, or that loads from elsewhere."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ def refused(html: str) -> list[str]:
     return markup.refused
 
 
-def test_nothing_in_it_needs_an_exception() -> None:
+def test_the_page_needs_no_exception_from_its_policy() -> None:
     assert refused(FILES[""][1].decode()) == []
     for bad in (
         "<script>1</script>",
@@ -138,7 +138,7 @@ def test_nothing_in_it_needs_an_exception() -> None:
         assert refused(bad)
 
 
-def test_its_scripts_make_no_markup_of_text_and_load_only_one_another() -> None:
+def test_the_scripts_make_no_markup_from_text_and_import_only_each_other() -> None:
     banned = re.compile(r"\.(inner|outer)HTML|insertAdjacentHTML|document\.write|\beval\(|new Function|localStorage\.")
     for name, (_, content) in FILES.items():
         if name.endswith(".js"):

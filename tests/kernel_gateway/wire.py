@@ -1,4 +1,4 @@
-"""What tests of the API say and hear: raw requests, failures, streams, and waiting for something to become true."""
+"""Helpers for tests of the API: raw requests, failures, streams, and waiting until a condition is true."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ T = TypeVar("T")
 
 NDJSON = "application/x-ndjson"
 SERVER_SENT = "text/event-stream"
-#: a session of alice's that tests share when they leave no trace in it
+#: a session of tenant alice that tests share when they leave no trace in it
 SHARED = "shared"
-#: for tests of what happens before a kernel is asked
+#: mark of tests that check requests which do not reach a kernel
 process_only = pytest.mark.parametrize("gateway", ["process"], indirect=True)
 
-#: a cell that runs until the file `go` is there
+#: a cell that runs until the file `go` exists
 WAITS = "import pathlib, time\nwhile not pathlib.Path('go').exists(): time.sleep(0.01)\n"
-#: a cell that runs until it is interrupted, and tells that it has begun by the file `begun`
+#: a cell that runs until it is interrupted, and creates the file `begun` when it starts
 HANGS = "import pathlib, time\npathlib.Path('begun').touch()\ntime.sleep(300)\n"
-#: from now on the kernel takes half a second from an interrupt's message to the interrupt
+#: code that makes the kernel wait half a second between an interrupt's message and the interrupt
 DAWDLES = """
 import asyncio, time
 handlers, taken = get_ipython().kernel.control_handlers, 0
@@ -48,7 +48,7 @@ async def dawdle(*request, interrupt=handlers['interrupt_request']):
     await interrupt(*request)
 handlers['interrupt_request'] = dawdle
 """
-#: a cell that ends when such a message was taken
+#: a cell that ends when the kernel of `DAWDLES` has received an interrupt's message
 ENDS_FIRST = "print('begun', flush=True)\nwhile not taken: time.sleep(0.01)\n"
 
 
@@ -63,7 +63,7 @@ class Response(Protocol):
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back."""
+    """The answer to a raw request."""
 
     status_code: int
     headers: HTTPMessage
@@ -82,14 +82,14 @@ def raw(
     headers: tuple[tuple[str, str | bytes], ...] | None = None,
     body: bytes | None = None,
 ) -> Answer:
-    """One request as it stands, on a connection of its own: nothing is normalised, nothing added but the key.
+    """Send one request unchanged on a new connection: nothing is normalised, nothing is added but the key.
 
     Args:
-        gateway: to whom.
-        method: as it is.
-        target: as it is.
-        headers: all of them but Host and Content-Length; alice's key when not given.
-        body: as it is.
+        gateway: gateway that receives the request.
+        method: method, sent as it is.
+        target: request target, sent as it is.
+        headers: all headers except Host and Content-Length; by default alice's key.
+        body: body, sent as it is.
     """
     if headers is None:
         headers = (("Authorization", f"Bearer {KEYS['alice']}"),)
@@ -107,14 +107,14 @@ def raw(
 
 
 def failure(response: Response) -> tuple[int, str]:
-    """Status and code of a failure, which must have the one form that failures have and tell no internals."""
+    """Return status and code of a failure; check that it has the form of a failure and reveals no internals."""
     assert b"Traceback" not in response.content
     assert len(response.content) < 16 * 1024
     return response.status_code, Failure.model_validate_json(response.content).error.code
 
 
 def until(condition: Callable[[], T], seconds: float = 60.0) -> T:
-    """What `condition` gives as soon as it is true."""
+    """Return the value of `condition` as soon as it is true."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
         assert time.monotonic() < deadline, "it did not become true"
@@ -123,7 +123,7 @@ def until(condition: Callable[[], T], seconds: float = 60.0) -> T:
 
 
 def scraped(gateway: Gateway) -> str:
-    """What `/metrics` says, which needs no key."""
+    """Return the text of `/metrics`, which needs no key."""
     response = gateway.call("GET", "/metrics", tenant=None)
     assert response.status_code == 200
     assert response.headers["Content-Type"].startswith("text/plain; version=")
@@ -131,7 +131,7 @@ def scraped(gateway: Gateway) -> str:
 
 
 def metric(gateway: Gateway, name: str, **labels: str) -> float:
-    """One sample; 0 when there is none yet."""
+    """Return one sample's value; 0 if the sample does not exist yet."""
     samples = [sample for family in text_string_to_metric_families(scraped(gateway)) for sample in family.samples]
     return next((sample.value for sample in samples if (sample.name, sample.labels) == (name, labels)), 0.0)
 
@@ -140,7 +140,7 @@ def metric(gateway: Gateway, name: str, **labels: str) -> float:
 def streamed(
     gateway: Gateway, session: str, code: str, media_type: str = NDJSON, seen: int | None = None, **fields: Any
 ) -> Iterator[Iterator[dict[str, Any]]]:
-    """A cell's events as they come, in either form, after those seen. Leaving early closes the connection."""
+    """Yield a cell's events as they arrive, in either form, after event `seen`. Leaving early closes the connection."""
     with gateway.call(
         "POST",
         f"/v1/sessions/{session}/execute",
@@ -155,7 +155,7 @@ def streamed(
 
 
 def _server_sent(lines: Iterator[bytes]) -> Iterator[dict[str, Any]]:
-    """The events of a server-sent stream, each of which must be of the kind it says. Source: WHATWG HTML, 9.2."""
+    """Yield the events of a server-sent stream; check the name of each. Source: WHATWG HTML, 9.2."""
     for line in lines:
         name, kind, data, end = line, next(lines), next(lines), next(lines)
         event = json.loads(data.removeprefix(b"data: "))
@@ -164,7 +164,7 @@ def _server_sent(lines: Iterator[bytes]) -> Iterator[dict[str, Any]]:
 
 
 def exists(gateway: Gateway, session: str, path: str) -> bool:
-    """Whether there is such a file."""
+    """Return True if the file exists."""
     return gateway.call("GET", f"/v1/sessions/{session}/files/{path}").status_code == HTTPStatus.OK
 
 
@@ -175,13 +175,13 @@ def write(gateway: Gateway, session: str, path: str, content: bytes = b"") -> No
 
 
 def is_valid_nbformat(outputs: list[dict[str, Any]]) -> bool:
-    """Whether a notebook could hold these outputs."""
+    """Return True if a notebook could hold these outputs."""
     cell = v4.new_code_cell("", outputs=[nbformat.from_dict(output) for output in outputs])
     return not any(nbformat.validator.iter_validate(v4.new_notebook(cells=[cell])))
 
 
 def size_of_png(encoded: str) -> tuple[int, int]:
-    """Width and height. Source: PNG, 11.2.2 IHDR."""
+    """Return width and height in pixels. Source: PNG, 11.2.2 IHDR."""
     image = base64.b64decode(encoded, validate=True)
     assert image.startswith(b"\x89PNG\r\n\x1a\n")
     assert image.endswith(b"IEND\xaeB`\x82")
@@ -190,20 +190,20 @@ def size_of_png(encoded: str) -> tuple[int, int]:
 
 
 def kernels(gateway: Gateway) -> int:
-    """How many kernels it has: in sessions, waiting for one, or none but a sandbox's files."""
+    """Count the gateway's kernels: those of sessions, warm ones, and those that only hold a sandbox's files."""
     if gateway.isolation == "docker":
         return len(gateway.containers())
     return sum(b"launcher.py" in _command(pid) for pid in children(gateway.process.pid))
 
 
 def sessions(gateway: Gateway) -> int:
-    """How many sessions all tenants have."""
+    """Count the sessions of all tenants."""
     lists = [gateway.call("GET", "/v1/sessions", tenant=tenant).json()["sessions"] for tenant in KEYS]
     return sum(map(len, lists))
 
 
 def others(gateway: Gateway) -> int:
-    """How many kernels belong to no session, by what the gateway says."""
+    """Return the number of kernels that belong to no session, according to the gateway's metrics."""
     told = gateway.call("GET", "/metrics", tenant=None).text
     found = re.findall(r"^kernel_gateway_(?:warm_kernels|sandboxes) (\S+)$", told, re.MULTILINE)
     assert len(found) == 2, told
@@ -211,7 +211,7 @@ def others(gateway: Gateway) -> int:
 
 
 def children(pid: int) -> list[int]:
-    """The processes that a process has started, whichever of its threads did."""
+    """Return the ids of the child processes of a process, whichever thread started them."""
     found: list[int] = []
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
         with suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended just now
@@ -223,4 +223,4 @@ def _command(pid: int) -> bytes:
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
-        return b""  # it has ended just now
+        return b""  # the process has just ended

@@ -1,4 +1,4 @@
-"""The modules of a start in one file."""
+"""The bundle: the modules of a kernel's start in one file."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ print(json.dumps({
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One, made as when the image is built."""
+    """A bundle, made as when the image is built."""
     home = tmp_path_factory.mktemp("home")
     program = KERNEL_IMAGE / "python_kernel/bundle.py"
     environment = {"PATH": os.defpath, "HOME": str(home)}
@@ -55,14 +55,14 @@ def look(bundle: Path) -> dict[str, Any]:
     return found
 
 
-def test_what_comes_from_it_is_as_what_comes_from_its_own_file(bundle: Path, tmp_path: Path) -> None:
+def test_a_module_from_the_bundle_equals_one_from_its_own_file(bundle: Path, tmp_path: Path) -> None:
     ours, plain = look(bundle), look(tmp_path / "none")
     assert (ours.pop("found"), ours.pop("loaded")) == ("python_kernel.bundle", "python_kernel.bundle")
     assert "python_kernel" not in plain.pop("found") + plain.pop("loaded")
     assert ours == plain
 
 
-def test_one_of_another_interpreter_is_left_alone(bundle: Path, tmp_path: Path) -> None:
+def test_a_bundle_of_another_interpreter_is_not_used(bundle: Path, tmp_path: Path) -> None:
     content = bundle.read_bytes()
     version = sys.version.encode()
     assert content.count(version) == 1
@@ -71,7 +71,7 @@ def test_one_of_another_interpreter_is_left_alone(bundle: Path, tmp_path: Path) 
 
 
 @pytest.mark.engine
-def test_kernels_of_the_image_start_from_it() -> None:
+def test_kernels_of_the_image_import_from_the_bundle() -> None:
     code = "import ipykernel, sys; print(type(ipykernel.__spec__.loader).__module__, len(sys.meta_path))"
     program = f"import sys; sys.path.insert(0, '/opt/kernel'); from python_kernel import bundle; bundle.use(); {code}"
     command = ["docker", "run", "--rm", "--network=none", "kernel-gateway/python:latest", "python", "-c", program]

@@ -17,7 +17,7 @@ PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR4nGNgYGBgAAAABQABh
 
 @pytest.fixture(scope="class", autouse=True)
 def kernelspec(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The kernel under the name by which the suite starts it; a place of its own for what kernels write."""
+    """The kernel under the name by which the suite starts it, and a separate directory for files of kernels."""
     home = tmp_path_factory.mktemp("home")
     spec = json.loads((KERNEL_IMAGE / "kernelspecs/python/kernel.json").read_text())
     places = {"python": sys.executable, "image": str(KERNEL_IMAGE), "connection_file": "{connection_file}"}
@@ -31,7 +31,7 @@ def kernelspec(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 class TestConformance(jupyter_kernel_test.KernelTests):  # type: ignore[misc]
-    """All of it, but for the history that no kernel keeps."""
+    """The whole suite except for the history, which no kernel keeps."""
 
     kernel_name = "ours"
     language_name = "python"

@@ -1,4 +1,4 @@
-"""The files tool, run as the gateway runs it, on a workspace where user code has been."""
+"""The files tool, run as the gateway runs it, on a workspace that user code has changed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ import pytest
 
 from kernel_image import files
 from sessions.backends.base import KERNEL_IMAGE
-from sessions.tools import ANSWER_MAX
+from sessions.guest.tools import ANSWER_MAX
 
 Json = dict[str, Any]
 
@@ -35,7 +35,7 @@ def workspace(tmp_path: Path) -> Path:
 
 
 def run(workspace: Path, op: str, path: str, stdin: bytes = b"", **more: Any) -> tuple[Json, bytes]:
-    """What the tool answers, and the content after it."""
+    """Run the tool and return its answer, and the content after it."""
     done = subprocess.run(
         [sys.executable, "-I", "-S", str(KERNEL_IMAGE / "files.py"), json.dumps({"op": op, "path": path, **more})],
         input=stdin,
@@ -68,7 +68,7 @@ def error(workspace: Path, op: str, path: str, **more: Any) -> str:
 
 
 def set_traps(workspace: Path) -> None:
-    """All that user code may have put there."""
+    """Create all kinds of entries that user code may create."""
     (workspace / "file").write_text("content")
     (workspace / "dir").mkdir()
     (workspace / "dir" / "inner").write_text("inner")
@@ -86,7 +86,7 @@ def set_traps(workspace: Path) -> None:
 # -- list ------------------------------------------------------------------------------------------------------
 
 
-def test_entries_are_listed_by_name_and_for_what_they_are(workspace: Path) -> None:
+def test_entries_are_listed_by_name_with_their_type(workspace: Path) -> None:
     set_traps(workspace)
     entries = run(workspace, "list", "")[0]["entries"]
     assert {entry["name"]: entry["type"] for entry in entries} == {
@@ -113,7 +113,7 @@ def test_names_may_be_anything(workspace: Path) -> None:
     assert sorted(names) == sorted(["new\nline", "\ufffd\ufffd", "ü", " ", '"', "\x1b[31m", "-rf"])
 
 
-def test_what_vanishes_while_it_is_listed_is_left_out(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_entry_that_vanishes_during_a_listing_is_left_out(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (workspace / "stays").touch()
     monkeypatch.chdir(workspace)
     monkeypatch.setattr(os, "listdir", lambda _directory: ["gone", "stays"])
@@ -164,7 +164,7 @@ def test_a_tree_is_cut_too(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert [entry["path"] for entry in entries] == ["a", "b", "c", "a/0", "a/1"]
 
 
-def test_a_listing_of_long_names_is_no_longer_than_the_gateway_takes(workspace: Path) -> None:
+def test_a_listing_of_long_names_stays_below_the_gateways_limit(workspace: Path) -> None:
     for number in range(6000):
         (workspace / (f"{number:04}" + "文" * 83)).touch()
     answer, _ = run(workspace, "list", "")
@@ -214,7 +214,7 @@ def test_owners_without_a_name_have_a_number(workspace: Path, monkeypatch: pytes
         *((path, "outside") for path in ("out", "outdir", "etc/passwd", "zero", "/etc/passwd", "..", "/tmp/../etc")),
     ],
 )
-def test_what_is_not_inside_is_not_described(workspace: Path, path: str, word: str) -> None:
+def test_an_absent_path_or_one_outside_is_not_described(workspace: Path, path: str, word: str) -> None:
     set_traps(workspace)
     assert error(workspace, "stat", path) == word
 
@@ -231,7 +231,7 @@ def test_a_directory_is_made_with_its_mode(workspace: Path, path: str, parents: 
 
 
 @pytest.mark.parametrize("path", ["dir", "dirlink", ""])
-def test_one_that_is_there_stays_as_it_is(workspace: Path, path: str) -> None:
+def test_an_existing_directory_stays_unchanged(workspace: Path, path: str) -> None:
     set_traps(workspace)
     (workspace / path).chmod(0o705)
     entry = run(workspace, "mkdir", path, mode=0o777, parents=True)[0]["entry"]
@@ -246,7 +246,7 @@ def test_one_that_is_there_stays_as_it_is(workspace: Path, path: str) -> None:
         *((path, "outside") for path in ("out", "outdir/new", "etc/new", "../new", "/etc/new", "/new", "/tmp/../new")),
     ],
 )
-def test_no_directory_is_made_elsewhere_or_over_something(workspace: Path, path: str, word: str) -> None:
+def test_no_directory_is_made_outside_or_over_another_entry(workspace: Path, path: str, word: str) -> None:
     set_traps(workspace)
     before = sorted(workspace.parent.rglob("*"))
     assert error(workspace, "mkdir", path, mode=0o700, parents=False) == word
@@ -265,10 +265,10 @@ def move(workspace: Path, source: str, target: str) -> Json:
 @pytest.mark.parametrize(
     "source", ["file", "dir", "fifo", "link", "dirlink", "out", "outdir", "loop", "dangling", "zero"]
 )
-def test_an_entry_itself_is_moved_and_nothing_it_points_to(workspace: Path, source: str) -> None:
+def test_an_entry_itself_is_moved_and_no_target_of_a_link(workspace: Path, source: str) -> None:
     set_traps(workspace)
     before = (workspace / source).lstat()
-    for _ in range(2):  # done again it changes nothing
+    for _ in range(2):  # a second move changes nothing
         entry = move(workspace, source, "dir/../moved")["entry"]
         assert entry["path"] == "dir/../moved"
         assert (workspace / "moved").lstat().st_ino == before.st_ino
@@ -277,7 +277,7 @@ def test_an_entry_itself_is_moved_and_nothing_it_points_to(workspace: Path, sour
 
 
 @pytest.mark.parametrize("target", ["other", "link", "fifo", "dangling", "loop", "out"])
-def test_a_file_is_moved_over_what_is_no_directory(workspace: Path, target: str) -> None:
+def test_a_file_is_moved_over_an_entry_that_is_no_directory(workspace: Path, target: str) -> None:
     set_traps(workspace)
     (workspace / "other").write_text("old")
     assert move(workspace, "dir/inner", target)["entry"]["type"] == "file"
@@ -302,14 +302,14 @@ def test_a_file_is_moved_over_what_is_no_directory(workspace: Path, target: str)
         *(("file", path, "outside") for path in ("../new", "outdir/new", "etc/new", "/etc/new", "", ".", "..", "/tmp")),
     ],
 )
-def test_what_cannot_be_moved_stays(workspace: Path, source: str, target: str, word: str) -> None:
+def test_a_refused_move_changes_nothing(workspace: Path, source: str, target: str, word: str) -> None:
     set_traps(workspace)
     before = sorted(workspace.parent.rglob("*"))
     assert move(workspace, source, target)["error"] == word
     assert sorted(workspace.parent.rglob("*")) == before
 
 
-# -- the other place -------------------------------------------------------------------------------------------
+# -- between workspace and /tmp --------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -321,7 +321,7 @@ def temporary() -> Iterator[Path]:
 
 @pytest.fixture
 def elsewhere(workspace: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The same, where nothing can be renamed into it or out of it."""
+    """The same directory, but renaming into it or out of it fails."""
     rename = os.rename
 
     def within(source: str, target: str) -> None:
@@ -335,7 +335,7 @@ def elsewhere(workspace: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch)
     return temporary
 
 
-def test_everything_can_be_done_there_too(workspace: Path, temporary: Path) -> None:
+def test_every_operation_works_in_tmp_too(workspace: Path, temporary: Path) -> None:
     place = str(temporary)
     assert run(workspace, "mkdir", f"{place}/dir", mode=0o700, parents=False)[0]["entry"]["path"] == f"{place}/dir"
     assert write(workspace, f"{place}/dir/a", b"abc") == {"size": 3}
@@ -346,7 +346,7 @@ def test_everything_can_be_done_there_too(workspace: Path, temporary: Path) -> N
     assert list(temporary.iterdir()) == []
 
 
-def test_a_link_leads_from_neither_place_to_another(workspace: Path, temporary: Path) -> None:
+def test_a_link_that_leaves_the_workspace_or_tmp_is_refused(workspace: Path, temporary: Path) -> None:
     (temporary / "file").write_text("content")
     (temporary / "etc").symlink_to("/etc")
     (workspace / "there").symlink_to(temporary)
@@ -361,7 +361,7 @@ def _move(source: str, target: str) -> Json:
 
 
 @pytest.mark.parametrize("source", ["file", "dir", "link", "dirlink", "out", "loop", "dangling"])
-def test_an_entry_is_moved_to_the_other_place_and_back(workspace: Path, elsewhere: Path, source: str) -> None:
+def test_an_entry_is_moved_to_tmp_and_back(workspace: Path, elsewhere: Path, source: str) -> None:
     set_traps(workspace)
     (workspace / "file").chmod(0o640)
     before = _shape(workspace / source)
@@ -376,7 +376,7 @@ def test_an_entry_is_moved_to_the_other_place_and_back(workspace: Path, elsewher
 
 
 def _shape(path: Path) -> object:
-    """What an entry is, whatever it is called."""
+    """Describe an entry without its name."""
     if path.is_symlink():
         return path.readlink()
     if path.is_dir():
@@ -385,7 +385,7 @@ def _shape(path: Path) -> object:
 
 
 @pytest.mark.parametrize("target", ["file", "link", "fifo"])
-def test_what_is_there_is_replaced_and_not_written_through(workspace: Path, elsewhere: Path, target: str) -> None:
+def test_a_move_replaces_its_target_and_does_not_write_through(workspace: Path, elsewhere: Path, target: str) -> None:
     (workspace / "new").write_text("new")
     (elsewhere / "file").write_text("old")
     (elsewhere / "behind").write_text("behind")
@@ -397,7 +397,7 @@ def test_what_is_there_is_replaced_and_not_written_through(workspace: Path, else
 
 
 @pytest.mark.parametrize("source", ["fifo", "dir"])
-def test_what_cannot_be_copied_stays_whole(workspace: Path, elsewhere: Path, source: str) -> None:
+def test_an_entry_that_cannot_be_copied_stays_whole(workspace: Path, elsewhere: Path, source: str) -> None:
     set_traps(workspace)
     os.mkfifo(workspace / "dir" / "fifo")
     before = sorted(workspace.parent.rglob("*"))
@@ -407,7 +407,7 @@ def test_what_cannot_be_copied_stays_whole(workspace: Path, elsewhere: Path, sou
 
 
 @pytest.mark.parametrize("source", ["file", "dir"])
-def test_what_does_not_fit_there_leaves_both_as_they_were(
+def test_a_move_without_room_leaves_source_and_target_unchanged(
     workspace: Path, elsewhere: Path, source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def is_full(*_: object, **__: object) -> None:
@@ -458,7 +458,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("path", "word"), [*REFUSED.items(), ("loop", "link")])
-def test_what_is_no_file_inside_is_not_read(workspace: Path, path: str, word: str) -> None:
+def test_only_a_regular_file_inside_is_read(workspace: Path, path: str, word: str) -> None:
     set_traps(workspace)
     assert error(workspace, "read", path) == word
 
@@ -471,14 +471,14 @@ def test_a_socket_is_not_read(workspace: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_link_put_there_at_the_last_moment_is_not_followed(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between the look and the opening, user code has put a link in the file's place."""
+    """Between the check and the opening, user code has replaced the file with a link."""
     (workspace / "a").symlink_to("/etc/passwd")
     monkeypatch.chdir(workspace)
     monkeypatch.setattr(files, "_inside", lambda path: str(workspace / path))
     assert _in_process({"op": "read", "path": "a"})["error"] == "link"
 
 
-def test_what_may_not_be_done_is_said_so(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_denied_operation_is_reported_as_denied(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def denies(*_: object) -> int:
         raise PermissionError(13, "Permission denied")
 
@@ -508,7 +508,7 @@ def test_a_file_is_replaced_as_a_whole(workspace: Path) -> None:
     assert [path.name for path in workspace.iterdir()] == ["a"]
 
 
-def test_not_more_is_taken_than_was_announced(workspace: Path) -> None:
+def test_no_more_content_is_read_than_announced(workspace: Path) -> None:
     assert write(workspace, "a", b"abcdef", size=3) == {"size": 3}
     assert (workspace / "a").read_bytes() == b"abc"
 
@@ -551,7 +551,7 @@ def test_content_of_unknown_size_that_is_cut_short_changes_nothing(workspace: Pa
     assert [path.name for path in workspace.iterdir()] == ["a"]
 
 
-def test_a_length_that_is_a_lie_is_no_more_than_incomplete(workspace: Path) -> None:
+def test_a_false_length_is_reported_as_incomplete_content(workspace: Path) -> None:
     assert run(workspace, "write", "a", files.FRAME.pack(2**20) + b"x")[0] == {"error": "incomplete"}
     assert list(workspace.iterdir()) == []
 
@@ -563,7 +563,7 @@ def test_a_file_has_the_mode_it_was_given(workspace: Path, mode: Json, becomes: 
     assert (workspace / "a").stat().st_mode & 0o7777 == becomes
 
 
-def test_directories_on_its_way_are_made_only_when_they_are_wanted(workspace: Path) -> None:
+def test_parent_directories_are_made_only_on_request(workspace: Path) -> None:
     assert run(workspace, "write", "dir/a", b"x", size=1, parents=False)[0]["error"] == "absent"
     assert list(workspace.iterdir()) == []
     assert run(workspace, "write", "dir/a", b"x", size=1, parents=True)[0] == {"size": 1}
@@ -608,7 +608,7 @@ def test_writing_over_a_fifo_replaces_it(workspace: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["file", "dir", "fifo", "link", "dirlink", "out", "outdir", "loop", "dangling"])
-def test_an_entry_is_deleted_and_nothing_it_points_to(workspace: Path, path: str) -> None:
+def test_an_entry_itself_is_deleted_and_no_target_of_a_link(workspace: Path, path: str) -> None:
     set_traps(workspace)
     assert run(workspace, "delete", path) == ({}, b"")
     assert not (workspace / path).is_symlink()
@@ -618,6 +618,20 @@ def test_an_entry_is_deleted_and_nothing_it_points_to(workspace: Path, path: str
     assert (workspace.parent / "beside").read_text() == "not yours"
     if path != "dir":
         assert (workspace / "dir" / "inner").exists()
+
+
+def test_directories_nested_too_deeply_are_an_error(workspace: Path) -> None:
+    deepest = os.open(workspace, os.O_RDONLY)
+    try:
+        for _ in range(1500):  # relative to the last one: the whole path would be too long
+            os.mkdir("d", dir_fd=deepest)
+            inner = os.open("d", os.O_RDONLY, dir_fd=deepest)
+            os.close(deepest)
+            deepest = inner
+        assert error(workspace, "delete", "d") == "failed"
+    finally:
+        os.close(deepest)
+        subprocess.run(["rm", "-rf", workspace / "d"], check=True)
 
 
 @pytest.mark.parametrize(
@@ -634,7 +648,7 @@ def test_an_entry_is_deleted_and_nothing_it_points_to(workspace: Path, path: str
         ("/etc/passwd", "outside"),
     ],
 )
-def test_what_is_not_inside_is_not_deleted(workspace: Path, path: str, word: str) -> None:
+def test_an_absent_path_or_one_outside_is_not_deleted(workspace: Path, path: str, word: str) -> None:
     set_traps(workspace)
     before = sorted(workspace.parent.rglob("*"))
     assert error(workspace, "delete", path) == word

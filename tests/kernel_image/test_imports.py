@@ -1,4 +1,4 @@
-"""What a kernel does not import at its start is whole when a cell does."""
+"""A module that a kernel does not import at its start is complete when a cell imports it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def outputs(how: str) -> list[str]:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
 
 
-def test_it_is_not_there_at_first_and_whole_when_it_is_asked_for() -> None:
+def test_a_delayed_module_is_absent_at_first_and_complete_when_imported() -> None:
     lean, stock = outputs("lean"), outputs("stock")
     assert lean[0] == ""
     assert "dateutil.parser" in stock[0]

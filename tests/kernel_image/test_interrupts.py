@@ -1,4 +1,4 @@
-"""An interrupt may come between any two steps of the kernel's publishing: nothing is lost, and nothing sent twice."""
+"""An interrupt may arrive between any two steps of publishing: no message is lost, and none is sent twice."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PIECES = ["one t", "wo th", "ree"]
 
 
 class Desk:
-    """A publisher, the stream of what is printed, and who listens to both."""
+    """A publisher, the stream of printed text, and a listener to both."""
 
     def __init__(self) -> None:
         context = zmq.Context()
@@ -31,15 +31,15 @@ class Desk:
         self.publisher = Publisher(speaker)
         self.session = KernelSession(key=b"a key")
         self.stream = Stream(self.session, self.publisher, "stdout", watchfd=False)
-        self._reader = Session(key=b"a key")  # refuses what it has heard before
+        self._reader = Session(key=b"a key")  # refuses messages that it has received before
         self._context = context
 
     def say(self, text: str) -> None:
-        """Publish a message that waits for no flush."""
+        """Publish a message that needs no flush."""
         self.session.send(self.publisher, "stream", {"name": "stdout", "text": text})
 
     def heard(self) -> list[str]:
-        """The texts of all messages since the last call."""
+        """Return the texts of all messages since the last call."""
         texts = []
         while self.listener.poll(0):
             _, frames = self._reader.feed_identities(self.listener.recv_multipart())
@@ -64,10 +64,10 @@ def interrupt() -> None:
 
 
 def disturb(step: int, work: Callable[[], None], handler: Callable[[], None]) -> bool:
-    """Do some work, and have a handler run before one of the steps (bytecodes) that publishing takes for it.
+    """Do some work, and run a handler before one of the steps (bytecodes) of `publishing` in it.
 
     Returns:
-        whether there is such a step.
+        True if there is such a step.
     """
     steps = count()
     disturbed = False
@@ -93,10 +93,10 @@ def disturb(step: int, work: Callable[[], None], handler: Callable[[], None]) ->
 
 
 def at_every_step(work: Callable[[], None], check: Callable[[], None], handler: Callable[[], None] = interrupt) -> int:
-    """Disturb some work at each of its steps, and check after each.
+    """Disturb some work at each of its steps, and check the result after each.
 
     Returns:
-        how many steps it has.
+        number of steps.
     """
     for step in count():
         disturbed = disturb(step, work, handler)
@@ -122,7 +122,7 @@ def test_printed_text_leaves_once(desk: Desk) -> None:
     assert at_every_step(work, check) > 100
 
 
-def test_printed_text_that_is_kept_leaves_once_and_in_its_turn(desk: Desk) -> None:
+def test_printed_text_that_is_held_back_leaves_once_and_in_order(desk: Desk) -> None:
     def check() -> None:
         desk.stream.flush()
         desk.say("after")
@@ -139,7 +139,7 @@ def test_printed_text_that_is_kept_leaves_once_and_in_its_turn(desk: Desk) -> No
     assert at_every_step(desk.stream.flush, check) > 100
 
 
-def test_kept_messages_leave_once(desk: Desk) -> None:
+def test_messages_that_are_held_back_leave_once(desk: Desk) -> None:
     def check() -> None:
         desk.publisher.release()
         assert desk.heard() == ["1", "2", "3"]
@@ -161,7 +161,7 @@ def test_a_message_that_is_sent_again_leaves_once(desk: Desk) -> None:
     assert desk.heard() == ["once"]
 
 
-def test_what_a_handler_prints_meanwhile_leaves_once(desk: Desk) -> None:
+def test_text_that_a_signal_handler_prints_leaves_once(desk: Desk) -> None:
     def prints() -> None:
         desk.stream.write("!")
         desk.stream.flush()
@@ -180,7 +180,7 @@ def test_what_a_handler_prints_meanwhile_leaves_once(desk: Desk) -> None:
     assert at_every_step(desk.stream.flush, check, prints) > 100
 
 
-def test_what_is_said_when_the_publisher_is_closed_is_left_out(desk: Desk) -> None:
+def test_messages_after_the_publisher_is_closed_are_dropped(desk: Desk) -> None:
     desk.stream.write(TEXT)
     desk.publisher.close()  # type: ignore[no-untyped-call]
     desk.say("late")

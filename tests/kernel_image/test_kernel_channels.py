@@ -1,4 +1,4 @@
-"""How the Python kernel publishes, and reads its shell channel, seen by a client that is in its way."""
+"""How the Python kernel publishes and reads its shell channel, seen by a client that disturbs it."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ Message = dict[str, Any]
 
 
 class Specs(KernelSpecManager):
-    """Finds the kernel, whatever is asked for."""
+    """Finds the kernel under every name."""
 
     def get_kernel_spec(self, _kernel_name: str) -> KernelSpec:
         return KernelSpec(argv=ARGV, language="python", display_name="ours")
 
 
 class Talk:
-    """A client's side."""
+    """A client of the kernel."""
 
     def __init__(self, manager: KernelManager) -> None:
         self.manager = manager
@@ -40,7 +40,7 @@ class Talk:
         self.client.wait_for_ready(timeout=60)
 
     def hear(self, asked: set[str], answer: Callable[[], None] = lambda: None, patience: float = 60) -> list[Message]:
-        """All that is said until each request has its reply and its `idle`."""
+        """Return all messages until each request has its reply and its `idle`."""
         left = {(msg_id, end) for msg_id in asked for end in ("reply", "idle")}
         said: list[Message] = []
         deadline = time.monotonic() + patience
@@ -68,17 +68,17 @@ class Talk:
         return self.hear({self.client.execute(code)})
 
     def text(self, code: str) -> str:
-        """What a cell prints."""
+        """Run a cell and return its text."""
         return texts(self.run(code))
 
     def control(self, msg_type: str, **content: Any) -> Message:
-        """Ask on the control channel."""
+        """Send a request on the control channel and return its reply."""
         message = self.client.session.msg(msg_type, content)
         self.client.control_channel.send(message)
         return self.client.get_control_msg(timeout=30)
 
     def in_subshell(self, subshell: str, code: str) -> str:
-        """Send a cell to a subshell; its id."""
+        """Send a cell to a subshell and return the request's id."""
         message = self.client.session.msg("execute_request", {"code": code, "silent": False})
         message["header"]["subshell_id"] = subshell
         self.client.shell_channel.send(message)
@@ -112,8 +112,8 @@ CELLS = (
 
 
 @pytest.mark.parametrize("seed", some(range(5), gate=1))
-def test_no_request_is_left_lying_whatever_comes_when(talk: Talk, seed: int) -> None:
-    """An edge of a socket that was swallowed by sending shows as a request that nobody reads."""
+def test_every_request_is_answered_at_random_times(talk: Talk, seed: int) -> None:
+    """If sending clears the edge of a socket, a request stays unread."""
     dice = random.Random(seed)  # noqa: S311 - no secret
     talk.run("import asyncio, random, time")
 
@@ -130,7 +130,7 @@ def test_no_request_is_left_lying_whatever_comes_when(talk: Talk, seed: int) -> 
         talk.hear(asked, answer)
 
 
-def test_a_failed_cell_takes_those_along_that_wait_behind_it(talk: Talk) -> None:
+def test_a_failed_cell_aborts_the_cells_behind_it(talk: Talk) -> None:
     cells = [talk.client.execute(code) for code in ("import time; time.sleep(0.5); 1 / 0", "print(1)", "print(2)")]
     said = talk.hear(set(cells))
     replies = {
@@ -155,7 +155,7 @@ for _ in range(5000):
 
 
 def test_messages_are_whole_under_a_storm_of_interrupts(talk: Talk) -> None:
-    """What is sent while a KeyboardInterrupt is raised is sent whole, or not at all, and in its order."""
+    """A message sent while a KeyboardInterrupt is raised is sent whole or not at all, and in order."""
     storm = """
 import signal
 def strike(*_):
@@ -186,7 +186,7 @@ _ = signal.setitimer(signal.ITIMER_REAL, 0)
 
 def test_text_that_waits_for_its_reader_survives_an_interrupt(talk: Talk) -> None:
     asked = talk.client.execute("for n in range(400): print(f'{n:04}' + 'x' * 100_000, flush=True)")
-    time.sleep(2)  # nobody reads: by now it waits
+    time.sleep(2)  # without a reader the cell waits by now
     talk.manager.interrupt_kernel()
     said = texts(talk.hear({asked}))
     lines = [line[:4] for line in said.splitlines() if line.endswith("x" * 1000)]
@@ -210,7 +210,7 @@ def test_a_cell_does_not_end_before_text_that_another_thread_is_sending(talk: Ta
     assert talk.text(HALF_SENT) == "in time\n"
 
 
-def test_what_is_printed_comes_while_the_cell_runs(talk: Talk) -> None:
+def test_printed_text_arrives_while_the_cell_runs(talk: Talk) -> None:
     asked = talk.client.execute("print('soon'); import time; time.sleep(300)")
     while talk.client.get_iopub_msg(timeout=60)["msg_type"] != "stream":
         pass
@@ -218,7 +218,7 @@ def test_what_is_printed_comes_while_the_cell_runs(talk: Talk) -> None:
     talk.hear({asked})
 
 
-def test_a_line_is_not_cut_by_what_control_is_asked_meanwhile(talk: Talk) -> None:
+def test_a_control_request_does_not_cut_a_printed_line(talk: Talk) -> None:
     talk.run("import sys, threading, time; sys.stdout.flush_interval = 60")
     begin = "sys.stdout.write('one '); sys.stdout.write('line')"
     flush = "thread = threading.Thread(target=sys.stdout.flush, name={name!r}); thread.start(); thread.join()"
@@ -228,7 +228,7 @@ def test_a_line_is_not_cut_by_what_control_is_asked_meanwhile(talk: Talk) -> Non
         assert [message["content"]["text"] for message in published if message["msg_type"] == "stream"] == lines
 
 
-def test_what_is_printed_stays_in_order_whatever_control_asks_meanwhile(talk: Talk) -> None:
+def test_printed_text_stays_in_order_during_control_requests(talk: Talk) -> None:
     for _ in range(5):
         cell = talk.client.execute("for i in range(100_000): print(i)")
         for _ in range(100):
@@ -236,7 +236,7 @@ def test_what_is_printed_stays_in_order_whatever_control_asks_meanwhile(talk: Ta
         assert texts(talk.hear({cell})).split() == [str(number) for number in range(100_000)]
 
 
-def test_a_cell_that_runs_is_known_to_be_busy(talk: Talk) -> None:
+def test_a_running_cell_is_reported_as_busy(talk: Talk) -> None:
     asked = talk.client.execute("import time; time.sleep(20)")
     seen = [talk.client.get_iopub_msg(timeout=10) for _ in range(2)]
     assert [message["content"].get("execution_state") for message in seen] == ["busy", None]
@@ -245,7 +245,7 @@ def test_a_cell_that_runs_is_known_to_be_busy(talk: Talk) -> None:
     talk.hear({asked})
 
 
-def test_forks_and_threads_are_heard(talk: Talk) -> None:
+def test_output_of_forks_and_threads_is_published(talk: Talk) -> None:
     fork = """
 import os, threading
 if (pid := os.fork()) == 0:
@@ -257,7 +257,7 @@ thread.start(); thread.join()
 """
     asked = talk.client.execute(fork)
     said = talk.hear({asked})
-    while "fork" not in texts(said):  # it comes by a way of its own
+    while "fork" not in texts(said):  # it arrives by a separate way
         said.append(talk.client.get_iopub_msg(timeout=60))
     assert "from a fork" in texts(said)
     assert "from a thread" in texts(said)
@@ -269,7 +269,7 @@ def test_a_subshell_runs_beside_a_busy_main_shell(talk: Talk) -> None:
     subshell = talk.control("create_subshell_request")["content"]["subshell_id"]
     beside = talk.in_subshell(subshell, "go = 1; print('sub')")
     said = talk.hear({beside, busy})
-    # Each by itself: a line's end may come in a message of its own, with the other cell's in between.
+    # Checked separately: a line's end may arrive in a separate message, after a message of the other cell.
     for asked, text in ((beside, "sub\n"), (busy, "main\n")):
         assert texts([message for message in said if message["parent_header"]["msg_id"] == asked]) == text
     assert talk.text("print('again')") == "again\n"
@@ -277,7 +277,7 @@ def test_a_subshell_runs_beside_a_busy_main_shell(talk: Talk) -> None:
     assert talk.text("print('and again')") == "and again\n"
 
 
-def test_a_subshell_that_is_not_there_is_told(talk: Talk) -> None:
+def test_a_cell_for_an_unknown_subshell_gets_an_error(talk: Talk) -> None:
     asked = talk.in_subshell("none", "1")
     said = talk.hear({asked})
     assert [message["content"]["ename"] for message in said if message["msg_type"] == "execute_reply"] == [
@@ -286,7 +286,7 @@ def test_a_subshell_that_is_not_there_is_told(talk: Talk) -> None:
     assert talk.text("print(1)") == "1\n"
 
 
-def test_who_subscribes_later_is_welcomed_while_a_cell_prints(talk: Talk) -> None:
+def test_a_late_subscriber_is_welcomed_while_a_cell_prints(talk: Talk) -> None:
     asked = talk.client.execute("import time\nfor _ in range(300): print('.', flush=True); time.sleep(0.01)")
     time.sleep(0.5)
     late = talk.manager.client()

@@ -18,7 +18,7 @@ import pytest
 from sessions.backends.base import KERNEL_IMAGE
 
 LAUNCHER = [sys.executable, "-I", "-S", str(KERNEL_IMAGE / "launcher.py")]
-#: the same, adopting orphans as PID 1 of a container does (PR_SET_CHILD_SUBREAPER)
+#: the same command, adopting orphans as PID 1 of a container does (PR_SET_CHILD_SUBREAPER)
 AS_FIRST = [
     *(sys.executable, "-c"),
     "import ctypes, os, sys; ctypes.CDLL(None).prctl(36, 1); os.execv(sys.argv[1], sys.argv[1:])",
@@ -65,7 +65,7 @@ def launch(tmp_path: Path) -> Iterator[Launch]:
 
 
 def report(tmp_path: Path, name: str = "report") -> str:
-    """What the script has written to a file, once it has."""
+    """Wait until the script has written a line to a file, and return it."""
     path = tmp_path / name
     for _ in range(3000):
         if path.exists() and (text := path.read_text()).endswith("\n"):
@@ -75,7 +75,7 @@ def report(tmp_path: Path, name: str = "report") -> str:
 
 
 def runs(pid: str) -> bool:
-    """Whether a process exists, and is more than its own remains."""
+    """Return whether a process exists and is no zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
@@ -83,7 +83,7 @@ def runs(pid: str) -> bool:
 
 
 def ends(condition: Callable[[], bool]) -> bool:
-    """Whether something stops to hold within seconds."""
+    """Return whether a condition becomes false within 30 seconds."""
     for _ in range(3000):
         if not condition():
             return True
@@ -91,7 +91,7 @@ def ends(condition: Callable[[], bool]) -> bool:
     return False
 
 
-# -- the end ---------------------------------------------------------------------------------------------------
+# -- exit ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("code", [0, 1, 42, 255])
@@ -100,16 +100,16 @@ def test_a_kernel_s_exit_code_is_the_launcher_s(launch: Launch, code: int) -> No
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM])
-def test_a_signal_that_ends_the_kernel_is_told_as_shells_do(launch: Launch, number: signal.Signals) -> None:
+def test_a_signal_that_ends_the_kernel_gives_an_exit_code_as_in_shells(launch: Launch, number: signal.Signals) -> None:
     assert launch(f"kill -{number.value} $$").wait(60) == 128 + number
 
 
-def test_a_kernel_that_is_not_there_ends_at_once(launch: Launch) -> None:
+def test_a_missing_kernel_program_ends_the_launcher_with_127(launch: Launch) -> None:
     assert launch("", argv=["/no/such/program"]).wait(60) == 127
 
 
 @pytest.mark.parametrize(("cwd", "where"), [("", "."), ("a/b", "a/b"), ("file", "."), ("file/under", ".")])
-def test_the_kernel_starts_where_it_is_told_or_in_the_workspace(
+def test_the_kernel_starts_in_the_given_directory_or_in_the_workspace(
     launch: Launch, tmp_path: Path, cwd: str, where: str
 ) -> None:
     (tmp_path / "file").touch()
@@ -117,7 +117,7 @@ def test_the_kernel_starts_where_it_is_told_or_in_the_workspace(
     assert (tmp_path / "seen").read_text().strip() == str((tmp_path / where).resolve())
 
 
-def test_a_handshake_that_is_none_starts_nothing(launch: Launch, tmp_path: Path) -> None:
+def test_an_invalid_handshake_starts_nothing(launch: Launch, tmp_path: Path) -> None:
     process = subprocess.Popen(LAUNCHER, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     process.communicate(b"not json\n", timeout=5)
     assert process.returncode == 1
@@ -129,7 +129,7 @@ def test_a_handshake_that_is_none_starts_nothing(launch: Launch, tmp_path: Path)
 
 @pytest.fixture
 def hold(launch: Launch, tmp_path: Path) -> subprocess.Popen[bytes]:
-    """A launcher without a kernel that is past its start."""
+    """A launcher without a kernel that has finished its start."""
     process = launch("", argv=[])
     assert ends(lambda: not _handles(process.pid, signal.SIGCHLD) or _state(process.pid) != "S")
     return process
@@ -144,7 +144,7 @@ def _state(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
-def test_without_a_kernel_it_stays_and_does_nothing(hold: subprocess.Popen[bytes], tmp_path: Path) -> None:
+def test_without_a_kernel_the_launcher_stays_and_does_nothing(hold: subprocess.Popen[bytes], tmp_path: Path) -> None:
     time.sleep(0.2)
     assert hold.poll() is None
     assert [path.name for path in tmp_path.iterdir()] == ["connection.json"]
@@ -152,12 +152,12 @@ def test_without_a_kernel_it_stays_and_does_nothing(hold: subprocess.Popen[bytes
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_without_a_kernel_a_signal_is_its_end(hold: subprocess.Popen[bytes], number: signal.Signals) -> None:
+def test_without_a_kernel_a_signal_ends_the_launcher(hold: subprocess.Popen[bytes], number: signal.Signals) -> None:
     hold.send_signal(number)
     assert hold.wait(60) == 0
 
 
-def test_without_a_kernel_orphans_are_taken_care_of_too(launch: Launch, tmp_path: Path) -> None:
+def test_without_a_kernel_orphans_are_reaped_too(launch: Launch, tmp_path: Path) -> None:
     orphan = "(sh -c 'echo $$ > {0}/orphan{1}; exec sleep 0.3' &)"
     script = "; ".join(f"{orphan.format(tmp_path, number)}; sleep 0.5" for number in range(3))
     begin = (
@@ -166,7 +166,7 @@ def test_without_a_kernel_orphans_are_taken_care_of_too(launch: Launch, tmp_path
         " os.execv(sys.argv[2], sys.argv[2:])"
     )
     process = launch("", argv=[], program=[sys.executable, "-c", begin, script, *LAUNCHER])
-    for number in range(3):  # and it goes on after the first
+    for number in range(3):  # the launcher continues after the first orphan
         pid = report(tmp_path, f"orphan{number}")
         assert ends(lambda pid=pid: Path(f"/proc/{pid}").exists()), "its remains were left"  # type: ignore[misc]
     assert process.poll() is None
@@ -185,7 +185,28 @@ def test_an_interrupt_is_passed_on(launch: Launch, tmp_path: Path, program: list
     assert process.wait(60) == 7
 
 
-def test_a_signal_also_reaches_what_the_kernel_waits_for(launch: Launch, tmp_path: Path) -> None:
+#: runs a launcher that is interrupted at the very moment in which it has a kernel
+INTERRUPTED_AT_ONCE = """
+import os, runpy, signal, sys
+fork = os.fork
+def interrupted():
+    kernel = fork()
+    if kernel:
+        os.kill(os.getpid(), signal.SIGINT)
+    return kernel
+os.fork = interrupted
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("shell", [[], ["sh", "-c", 'trap "" INT; exec "$@"', "sh"]], ids=["", "in the background"])
+def test_an_interrupt_right_after_the_kernels_start_is_passed_on(launch: Launch, shell: list[str]) -> None:
+    process = launch("sleep 1000", program=[*shell, sys.executable, "-c", INTERRUPTED_AT_ONCE, LAUNCHER[-1]])
+    assert process.wait(60) == 128 + signal.SIGINT
+
+
+def test_an_interrupt_also_reaches_a_child_that_the_kernel_waits_for(launch: Launch, tmp_path: Path) -> None:
     process = launch("trap : INT; sh -c 'echo $$ > report; exec sleep 1000'; exit 3")
     child = report(tmp_path)
     process.send_signal(signal.SIGINT)
@@ -203,7 +224,7 @@ def test_the_launcher_outlives_the_signals_it_passes_on(launch: Launch, tmp_path
     assert process.wait(60) == 4
 
 
-def test_an_order_to_end_ends_a_kernel_that_ignores_signals(launch: Launch, tmp_path: Path) -> None:
+def test_sigterm_ends_a_kernel_that_ignores_signals(launch: Launch, tmp_path: Path) -> None:
     process = launch("trap '' INT TERM; echo ready > report; while :; do sleep 0.1; done")
     report(tmp_path)
     process.send_signal(signal.SIGTERM)
@@ -213,7 +234,7 @@ def test_an_order_to_end_ends_a_kernel_that_ignores_signals(launch: Launch, tmp_
 # -- processes -------------------------------------------------------------------------------------------------
 
 
-def test_orphans_are_taken_care_of(launch: Launch, tmp_path: Path) -> None:
+def test_orphans_are_reaped(launch: Launch, tmp_path: Path) -> None:
     orphan = "(sh -c 'echo $$ > orphan; exec sleep 0.05' &)"
     process = launch(f"{orphan}; sleep 0.5; echo done > report; sleep 1000", program=AS_FIRST)
     pid = report(tmp_path, "orphan")
@@ -222,7 +243,7 @@ def test_orphans_are_taken_care_of(launch: Launch, tmp_path: Path) -> None:
     report(tmp_path)
 
 
-def test_what_the_kernel_has_started_ends_with_it(launch: Launch, tmp_path: Path) -> None:
+def test_processes_started_by_the_kernel_end_with_it(launch: Launch, tmp_path: Path) -> None:
     process = launch("sleep 1000 & echo $! > report; exit 0")
     assert process.wait(60) == 0
     assert ends(lambda: runs(report(tmp_path)))
@@ -247,7 +268,7 @@ def test_the_kernel_does_not_outlive_the_launcher(launch: Launch, tmp_path: Path
     assert ends(lambda: runs(kernel))
 
 
-# -- what the kernel finds -------------------------------------------------------------------------------------
+# -- the kernel's surroundings ---------------------------------------------------------------------------------
 
 
 def test_the_kernel_s_environment_is_the_one_of_the_handshake(launch: Launch, tmp_path: Path) -> None:
@@ -265,19 +286,19 @@ def test_the_connection_file_is_private_and_not_overwritten(launch: Launch, tmp_
     assert not (tmp_path / "report").exists()
 
 
-def test_what_the_kernel_writes_past_its_channels_goes_nowhere(launch: Launch) -> None:
+def test_output_outside_the_channels_is_discarded(launch: Launch) -> None:
     process = launch("echo loud; echo loud >&2; cat; exit 0")
     output, _ = process.communicate(b"more input\n", timeout=5)
     assert (process.returncode, output) == (0, b"")
 
 
-def test_the_kernel_gets_no_descriptor_of_ours(launch: Launch, tmp_path: Path) -> None:
+def test_the_kernel_inherits_no_descriptor_of_the_launcher(launch: Launch, tmp_path: Path) -> None:
     launch("for f in /proc/self/fd/*; do readlink $f; done > report.part; echo >> report.part; mv report.part report")
     links = {line for line in report(tmp_path).splitlines() if line and not line.startswith("/proc")}
     assert links <= {"/dev/null", str(tmp_path / "report.part")}
 
 
-def test_the_kernel_has_as_many_descriptors_as_programs_are_used_to(launch: Launch, tmp_path: Path) -> None:
+def test_the_kernels_soft_limit_of_descriptors_is_1024(launch: Launch, tmp_path: Path) -> None:
     many = ["/bin/sh", "-c", f"ulimit -n 4096; exec {shlex.join(LAUNCHER)}"]
     launch('echo "$(ulimit -Sn) $(ulimit -Hn)" > report', program=many)
     assert report(tmp_path) == "1024 4096"
@@ -289,7 +310,7 @@ def test_files_of_the_kernel_are_private(launch: Launch, tmp_path: Path) -> None
     assert (tmp_path / "d").stat().st_mode & 0o777 == 0o700
 
 
-def test_the_kernel_leads_a_group_of_its_own(launch: Launch, tmp_path: Path) -> None:
+def test_the_kernel_leads_its_own_process_group(launch: Launch, tmp_path: Path) -> None:
     process = launch(
         "cut -d' ' -f1,5 /proc/self/stat > /dev/null; echo $$ $(cut -d' ' -f5 /proc/$$/stat) > report; sleep 9"
     )

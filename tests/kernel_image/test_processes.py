@@ -1,14 +1,17 @@
-"""The processes tool, run as the gateway runs it: its standard input stays open as long as a client waits."""
+"""The processes tool, run as the gateway runs it: its standard input stays open while a client waits."""
 
 from __future__ import annotations
 
 import base64
 import contextlib
+import errno
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -21,7 +24,7 @@ from kernel_image import processes
 from sessions.backends.base import KERNEL_IMAGE
 
 Json = dict[str, Any]
-#: with which a test tells its own processes from all others of the machine
+#: marks the processes of one test among all others of the machine
 Tag = str
 
 
@@ -30,12 +33,12 @@ def tag() -> Iterator[Tag]:
     tag = f"tag-{uuid.uuid4().hex}"
     yield tag
     for pid in tagged(tag):
-        with contextlib.suppress(ProcessLookupError):  # it has ended just now
+        with contextlib.suppress(ProcessLookupError):  # the process has just ended
             os.kill(pid, signal.SIGKILL)
 
 
 def tagged(tag: Tag) -> list[int]:
-    """All processes that have it in their environment."""
+    """Return all processes that have the tag in their environment."""
     found = []
     for place in Path("/proc").glob("[0-9]*"):
         try:
@@ -82,7 +85,7 @@ def request(command: str, tag: Tag = "", timeout: float = 20.0, **more: Any) -> 
 
 
 def outcome(process: subprocess.Popen[bytes]) -> Json:
-    """The tool's answer, while its input stays open."""
+    """Return the tool's answer, while its input stays open."""
     assert process.stdout is not None
     assert process.stderr is not None
     answer: Json = json.loads(process.stdout.read())
@@ -96,7 +99,7 @@ def text(answer: Json, name: str = "stdout") -> bytes:
 
 
 def becomes(condition: Callable[[], object]) -> bool:
-    """Whether something comes to hold within a minute."""
+    """Return whether a condition becomes true within a minute."""
     for _ in range(6000):
         if condition():
             return True
@@ -118,11 +121,24 @@ def test_a_command_is_run_to_its_end(begin: Begin, tmp_path: Path) -> None:
     ("command", "code"),
     [("exit 0", 0), ("exit 1", 1), ("exit 255", 255), ("no-such-program", 127), ("kill -9 $$", 137), ("(", 2)],
 )
-def test_its_exit_code_is_told_as_shells_do(begin: Begin, command: str, code: int) -> None:
+def test_the_exit_code_is_the_one_that_shells_report(begin: Begin, command: str, code: int) -> None:
     assert outcome(begin(request(command)))["code"] == code
 
 
-def test_its_environment_is_the_one_it_was_given(begin: Begin) -> None:
+def test_a_command_is_ended_when_no_thread_can_watch_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tag: Tag
+) -> None:
+    def refused(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    answer = processes._run(request("sleep 1000", tag), io.BytesIO(), io.BytesIO())
+    assert answer == {"error": "failed", "reason": os.strerror(errno.EAGAIN)}
+    assert tagged(tag) == []
+
+
+def test_the_environment_holds_only_given_and_standard_variables(begin: Begin) -> None:
     answer = outcome(begin(request("env", env={"A": "ü", "TERM": "mine"})))
     lines = text(answer).decode().splitlines()
     assert {"A=ü", "TERM=mine", "LANG=C.UTF-8"} <= set(lines)
@@ -130,19 +146,19 @@ def test_its_environment_is_the_one_it_was_given(begin: Begin) -> None:
     assert names - {"PWD", "OLDPWD", "SHLVL", "_"} == {"A", "HOME", "LANG", "PATH", "TERM", processes.MARK}
 
 
-def test_its_input_is_at_its_end(begin: Begin) -> None:
+def test_the_input_of_a_command_is_empty(begin: Begin) -> None:
     assert outcome(begin(request("cat; echo done")))["stdout"] == base64.b64encode(b"done\n").decode()
 
 
 @pytest.mark.parametrize("absolute", [True, False])
-def test_it_starts_where_it_is_told(begin: Begin, tmp_path: Path, absolute: bool) -> None:  # noqa: FBT001
+def test_a_command_starts_in_the_given_directory(begin: Begin, tmp_path: Path, absolute: bool) -> None:  # noqa: FBT001
     (tmp_path / "dir").mkdir()
     answer = outcome(begin(request("pwd", cwd=str(tmp_path / "dir") if absolute else "dir")))
     assert text(answer).decode().strip() == str(tmp_path / "dir")
 
 
 @pytest.mark.parametrize("cwd", ["none", "file", "file/below", "/no/such"])
-def test_in_a_directory_that_is_none_nothing_is_run(begin: Begin, tmp_path: Path, cwd: str) -> None:
+def test_no_command_runs_in_an_invalid_directory(begin: Begin, tmp_path: Path, cwd: str) -> None:
     (tmp_path / "file").touch()
     answer = outcome(begin(request(f"touch {tmp_path}/ran", cwd=cwd)))
     assert answer["error"] == "directory"
@@ -171,10 +187,10 @@ def test_output_may_be_anything(begin: Begin) -> None:
     assert text(answer) == b"\0\xff\n\x1b["
 
 
-# -- the end that comes from outside ---------------------------------------------------------------------------
+# -- an end from outside ---------------------------------------------------------------------------------------
 
 
-def test_when_its_time_is_over_all_it_has_started_ends(begin: Begin, tag: Tag) -> None:
+def test_a_timeout_ends_all_processes_of_a_command(begin: Begin, tag: Tag) -> None:
     command = "trap '' TERM; echo before; sleep 1000 & (sleep 1000; true) & sleep 1000; echo after"
     answer = outcome(begin(request(command, tag, timeout=1.0)))
     assert (answer["timed_out"], text(answer)) == (True, b"before\n")
@@ -182,7 +198,7 @@ def test_when_its_time_is_over_all_it_has_started_ends(begin: Begin, tag: Tag) -
     assert becomes(lambda: not tagged(tag))
 
 
-def test_when_the_client_leaves_all_it_has_started_ends(begin: Begin, tag: Tag, tmp_path: Path) -> None:
+def test_a_client_that_leaves_ends_all_processes_of_a_command(begin: Begin, tag: Tag, tmp_path: Path) -> None:
     tool = begin(request("trap '' TERM; sleep 1000 & touch began; sleep 1000", tag))
     assert becomes((tmp_path / "began").exists)
     assert len(tagged(tag)) > 1
@@ -191,7 +207,7 @@ def test_when_the_client_leaves_all_it_has_started_ends(begin: Begin, tag: Tag, 
     assert becomes(lambda: not tagged(tag))
 
 
-def test_while_it_runs_it_gives_signs_of_life(tmp_path: Path) -> None:
+def test_the_tool_prints_blanks_while_a_command_runs(tmp_path: Path) -> None:
     code = (
         f"import sys; sys.path.insert(0, {str(KERNEL_IMAGE)!r}); import processes; processes.SIGN_OF_LIFE = 0.1;"
         f" processes.main(sys.argv[1], sys.stdin.buffer, sys.stdout.buffer)"
@@ -211,10 +227,10 @@ def test_while_it_runs_it_gives_signs_of_life(tmp_path: Path) -> None:
         assert text(json.loads(rest)) == b"done\n"
 
 
-# -- what stays in the background ------------------------------------------------------------------------------
+# -- background processes --------------------------------------------------------------------------------------
 
 
-def test_what_stays_in_the_background_does_not_hold_the_answer_up(begin: Begin, tag: Tag) -> None:
+def test_a_background_process_does_not_delay_the_answer(begin: Begin, tag: Tag) -> None:
     answer = outcome(begin(request("sleep 1000 & echo $!", tag)))
     assert answer["seconds"] < 5
     pid = int(text(answer))
@@ -222,16 +238,16 @@ def test_what_stays_in_the_background_does_not_hold_the_answer_up(begin: Begin, 
     assert pid in tagged(tag)
 
 
-def test_what_stays_in_the_background_may_go_on_talking(begin: Begin, tag: Tag, tmp_path: Path) -> None:
+def test_a_background_process_may_continue_to_print(begin: Begin, tag: Tag, tmp_path: Path) -> None:
     talk = "while sleep 0.05; do echo out; echo err >&2; echo x >> said; done"
     answer = outcome(begin(request(f"({talk}) & echo begun", tag)))
     assert text(answer).startswith(b"begun\n")
     assert becomes((tmp_path / "said").exists)
     said = (tmp_path / "said").stat().st_size
-    assert becomes(lambda: (tmp_path / "said").stat().st_size > said + 10), "it was ended by its next word"
+    assert becomes(lambda: (tmp_path / "said").stat().st_size > said + 10), "it was ended by its next output"
 
 
-def test_who_takes_what_the_background_says_ends_with_it_and_is_not_listed(begin: Begin, tag: Tag) -> None:
+def test_the_reader_of_a_background_process_ends_with_it_and_is_not_listed(begin: Begin, tag: Tag) -> None:
     pid = int(text(outcome(begin(request("sleep 1000 & echo $!", tag)))))
     held = os.readlink(f"/proc/{pid}/fd/1")  # noqa: PTH115
     takers = _readers_of(held) - {pid}
@@ -259,7 +275,7 @@ def listed(begin: Begin) -> dict[int, Json]:
     return {process["pid"]: process for process in outcome(begin({"op": "list"}))["processes"]}
 
 
-def test_what_was_started_is_listed_and_nothing_else_of_this_machine(begin: Begin, tag: Tag, tmp_path: Path) -> None:
+def test_only_processes_that_the_tool_has_started_are_listed(begin: Begin, tag: Tag, tmp_path: Path) -> None:
     before = time.time()
     pid = int(text(outcome(begin(request("exec 3< /dev/null; sleep 1000 & echo $!", tag)))))
     found = listed(begin)
@@ -274,12 +290,12 @@ def test_what_was_started_is_listed_and_nothing_else_of_this_machine(begin: Begi
     assert becomes(lambda: pid not in listed(begin))
 
 
-def test_when_it_was_started_does_not_change_from_look_to_look(begin: Begin, tag: Tag) -> None:
+def test_the_start_time_is_the_same_in_every_listing(begin: Begin, tag: Tag) -> None:
     pid = int(text(outcome(begin(request("sleep 1000 & echo $!", tag)))))
     assert len({listed(begin)[pid]["started"] for _ in range(5)}) == 1
 
 
-def test_a_directory_of_any_name_is_no_hindrance(begin: Begin, tag: Tag, tmp_path: Path) -> None:
+def test_a_process_in_a_directory_of_any_name_is_listed(begin: Begin, tag: Tag, tmp_path: Path) -> None:
     strange = bytes(tmp_path) + b"/\xff\n"
     Path(os.fsdecode(strange)).mkdir()
     command = "cd \"$(printf '\\377\\n.')\"/.. 2>/dev/null; cd \"$(printf '\\377')\"* && sleep 1000 & echo $!"
@@ -295,7 +311,7 @@ def started(begin: Begin, tag: Tag, command: str) -> int:
     return int(text(outcome(begin(request(f"{command} & echo $!", tag)))))
 
 
-def test_a_process_is_asked_to_end(begin: Begin, tag: Tag, tmp_path: Path) -> None:
+def test_kill_first_sends_sigterm(begin: Begin, tag: Tag, tmp_path: Path) -> None:
     pid = started(begin, tag, "(trap 'echo asked > asked; exit' TERM; touch ready; while sleep 0.01; do :; done)")
     assert becomes((tmp_path / "ready").exists)
     assert outcome(begin({"op": "kill", "pid": pid})) == {}
@@ -303,7 +319,7 @@ def test_a_process_is_asked_to_end(begin: Begin, tag: Tag, tmp_path: Path) -> No
     assert pid not in tagged(tag)
 
 
-def test_one_that_does_not_listen_is_made_to_end(begin: Begin, tag: Tag, tmp_path: Path) -> None:
+def test_kill_ends_a_process_that_ignores_sigterm(begin: Begin, tag: Tag, tmp_path: Path) -> None:
     pid = started(begin, tag, "(trap '' TERM; touch ready; while sleep 0.01; do :; done)")
     assert becomes((tmp_path / "ready").exists)
     began = time.monotonic()
@@ -312,7 +328,7 @@ def test_one_that_does_not_listen_is_made_to_end(begin: Begin, tag: Tag, tmp_pat
     assert becomes(lambda: pid not in tagged(tag))
 
 
-def test_only_what_is_listed_can_be_ended(begin: Begin) -> None:
+def test_only_a_listed_process_can_be_killed(begin: Begin) -> None:
     with subprocess.Popen(["sleep", "1000"]) as bystander:
         for pid in (bystander.pid, 1, 0, -1, 2**31 - 1, 10**12):
             assert outcome(begin({"op": "kill", "pid": pid})) == {"error": "absent"}

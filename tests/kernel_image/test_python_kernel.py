@@ -1,4 +1,4 @@
-"""What the Python kernel does otherwise than stock ipykernel, seen from the other end of its channels."""
+"""How the Python kernel differs from stock ipykernel, seen from the other end of its channels."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from kernel_image.python_kernel.publishing import PIECE
 from sessions.backends.base import Launch
 from sessions.backends.process import ProcessBackend
 from sessions.errors import SessionClosed
-from sessions.kernel import Kernel
-from sessions.messages import Message
-from tests.fakes import KERNELSPECS
+from sessions.kernels.kernel import Kernel
+from sessions.kernels.messages import Message
+from tests.fakes import KERNELSPECS, Listener
 
 PYTHON = KERNELSPECS.find("python")
-#: a kernel as everybody else starts it
+#: a stock kernel, started in the usual way
 STOCK = replace(PYTHON, argv=("{python}", "-m", "ipykernel_launcher", "-f", "{connection_file}"))
 
 
@@ -31,13 +31,13 @@ async def backend(nothing_left: None) -> AsyncIterator[ProcessBackend]:
 
 
 class Conversation:
-    """All that one cell's kernel says until it is idle."""
+    """Collects the messages of one cell until the kernel is idle."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self.said: list[Message] = []
         self._over = asyncio.Event()
-        kernel.connection.on_message = self._note
+        kernel.attach(Listener(self._note))
 
     def _note(self, message: Message) -> None:
         if message.parent_id == self._id and message.channel == "iopub":
@@ -49,12 +49,12 @@ class Conversation:
         """Run a cell.
 
         Returns:
-            whether the kernel said that it is idle.
+            True if the kernel has reported that it is idle.
         """
         content = {"code": code, "silent": False, "store_history": True, "allow_stdin": False}
         self._id = self.kernel.connection.send("shell", "execute_request", content)
         await asyncio.sleep(0.05)
-        time.sleep(while_nobody_reads)  # noqa: ASYNC251 - the whole gateway is stuck
+        time.sleep(while_nobody_reads)  # noqa: ASYNC251 - blocks the whole gateway
         try:
             async with asyncio.timeout(patience):
                 await self._over.wait()
@@ -86,7 +86,7 @@ for number in range(2000):
 """
 
 
-async def test_nothing_is_lost_on_a_gateway_that_is_stuck(backend: ProcessBackend) -> None:
+async def test_no_output_is_lost_while_the_gateway_is_blocked(backend: ProcessBackend) -> None:
     kernel = await Kernel.start(backend, Launch(PYTHON))
     conversation = Conversation(kernel)
     assert await conversation.sends(FLOOD, while_nobody_reads=1)
@@ -94,7 +94,7 @@ async def test_nothing_is_lost_on_a_gateway_that_is_stuck(backend: ProcessBacken
     await kernel.kill(SessionClosed())
 
 
-async def test_a_stock_kernel_would_lose_some(backend: ProcessBackend) -> None:
+async def test_a_stock_kernel_loses_output(backend: ProcessBackend) -> None:
     kernel = await Kernel.start(backend, Launch(STOCK))
     conversation = Conversation(kernel)
     await conversation.sends(FLOOD, while_nobody_reads=1, patience=0.3)

@@ -1,4 +1,4 @@
-"""An analysis as a person or an agent does one: cell by cell, with a mistake in it, and once more from the notebook."""
+"""An analysis in the way of a person or an agent: cell by cell, with a mistake, and again from the notebook."""
 
 from __future__ import annotations
 
@@ -50,20 +50,20 @@ CELLS = [LOAD, LOOK, COUNT, SPLIT, FIT, PLOT, MISTAKE, CORRECTION, *MORE, REMEMB
 
 @pytest.fixture(scope="module")
 def gateway() -> Iterator[Gateway]:
-    """Kernels in gVisor."""
+    """A gateway with kernels in gVisor."""
     with gateways.gateway("docker", pool_size="1") as gateway:
         yield gateway
 
 
 @pytest.fixture(scope="module")
 def replies(gateway: Gateway) -> dict[str, dict[str, Any]]:
-    """The whole analysis, one request after the other: the reply to each cell."""
+    """The replies to all cells of the analysis, which are sent one after the other."""
     return {code: gateway.execute(SESSION, code, timeout=120) for code in CELLS}
 
 
 @pytest.mark.gate
 @pytest.mark.engine
-def test_each_cell_builds_on_those_before(replies: dict[str, dict[str, Any]]) -> None:
+def test_each_cell_builds_on_earlier_cells(replies: dict[str, dict[str, Any]]) -> None:
     assert [reply["execution_count"] for reply in replies.values()] == list(range(1, len(replies) + 1))
     assert {reply["state"] for reply in replies.values()} == {"preserved"}
     assert text_of(replies[LOAD]) == "(178, 14)"
@@ -86,7 +86,7 @@ def test_tables_and_plots_are_rich_outputs(replies: dict[str, dict[str, Any]]) -
 
 @pytest.mark.gate
 @pytest.mark.engine
-def test_a_mistake_is_an_answer_and_costs_nothing(replies: dict[str, dict[str, Any]]) -> None:
+def test_a_mistake_gives_an_error_and_loses_no_state(replies: dict[str, dict[str, Any]]) -> None:
     (error,) = replies[MISTAKE]["outputs"]
     assert (replies[MISTAKE]["status"], error["ename"], error["evalue"]) == ("error", "KeyError", "'colour_intensity'")
     assert (replies[CORRECTION]["status"], text_of(replies[CORRECTION])) == ("ok", "5.058")
@@ -121,7 +121,7 @@ def test_the_exported_notebook_gives_the_same_when_run_again(
 
 
 def told(cell: nbformat.NotebookNode) -> list[Any]:
-    """What a reader takes from a cell's outputs: kinds, words and pictures' sizes, not the formatting."""
+    """Return the content of a cell's outputs: kinds, words and pictures' sizes, not the formatting."""
     return [
         (output.output_type, output.get("ename"), output.get("text"), words(output.get("data", {})))
         for output in cell.outputs
@@ -129,5 +129,5 @@ def told(cell: nbformat.NotebookNode) -> list[Any]:
 
 
 def words(data: dict[str, str]) -> tuple[Any, ...]:
-    """A rich output's words and picture."""
+    """Return a rich output's kinds, its words and the size of its picture."""
     return (data.keys(), data.get("text/plain", "").split(), "image/png" in data and size_of_png(data["image/png"]))

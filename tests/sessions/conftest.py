@@ -1,4 +1,4 @@
-"""What tests of the domain share."""
+"""Fixtures of the domain's tests."""
 
 from __future__ import annotations
 

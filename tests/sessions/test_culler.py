@@ -1,4 +1,4 @@
-"""Who is culled, who is spared, and what one that comes back is told. The clock is the test's."""
+"""Which sessions are culled, which are kept, and what a returning client gets. The tests set the clock."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ def gone(world: World, session: Session) -> bool:
     return session.state is State.CLOSED and session not in world.registry.all()
 
 
-# -- who is culled ---------------------------------------------------------------------------------------------
+# -- which sessions are culled ---------------------------------------------------------------------------------
 
 
-async def test_one_that_is_idle_is_ended(world: World, culler: Culler, session: Session) -> None:
+async def test_an_idle_session_is_ended(world: World, culler: Culler, session: Session) -> None:
     world.clock.passes(IDLE_TIMEOUT)
     assert await culler.sweep() == 1
     assert gone(world, session)
     assert (world.backend.alive, world.backend.workspaces) == ([], [])
 
 
-async def test_one_that_was_just_used_is_spared(world: World, culler: Culler, session: Session) -> None:
+async def test_a_session_just_below_its_idle_timeout_is_kept(world: World, culler: Culler, session: Session) -> None:
     world.clock.passes(IDLE_TIMEOUT - 0.001)
     assert await culler.sweep() == 0
     assert session.state is State.IDLE
 
 
-async def test_use_sets_the_clock_back(world: World, culler: Culler, session: Session) -> None:
+async def test_an_execution_resets_the_idle_time(world: World, culler: Culler, session: Session) -> None:
     for _ in range(5):
         world.clock.passes(IDLE_TIMEOUT - 1)
         assert await culler.sweep() == 0
@@ -57,13 +57,13 @@ async def test_use_sets_the_clock_back(world: World, culler: Culler, session: Se
     assert await culler.sweep() == 1
 
 
-async def test_asking_for_it_is_use(world: World, culler: Culler, session: Session) -> None:
+async def test_get_or_create_resets_the_idle_time(world: World, culler: Culler, session: Session) -> None:
     world.clock.passes(IDLE_TIMEOUT)
-    await world.registry.obtain(session.key)
+    await world.registry.get_or_create(session.key)
     assert await culler.sweep() == 0
 
 
-async def test_one_that_runs_a_cell_is_spared(world: World, culler: Culler, session: Session) -> None:
+async def test_a_session_that_runs_a_cell_is_kept(world: World, culler: Culler, session: Session) -> None:
     running = spawn(run(session, SLEEP), "client")
     await until(lambda: world.backend.kernel.executed)
     world.clock.passes(100 * IDLE_TIMEOUT)
@@ -75,13 +75,13 @@ async def test_one_that_runs_a_cell_is_spared(world: World, culler: Culler, sess
     assert await culler.sweep() == 1
 
 
-async def test_one_whose_cell_waits_for_its_turn_is_spared(world: World, culler: Culler, session: Session) -> None:
-    await session._turn.acquire()
+async def test_a_session_whose_cell_waits_for_its_turn_is_kept(world: World, culler: Culler, session: Session) -> None:
+    await session._executions._turn.acquire()
     waiting = spawn(run(session, "1"), "client")
     await asyncio.sleep(0)
     world.clock.passes(IDLE_TIMEOUT)
     assert await culler.sweep() == 0
-    session._turn.release()
+    session._executions._turn.release()
     assert (await waiting).status is Status.OK
 
 
@@ -105,7 +105,7 @@ async def waits_for_execute(world: World) -> None:
 
 
 @pytest.mark.parametrize("waits", [waits_for_create, waits_for_restart, waits_for_execute])
-async def test_one_whose_kernel_a_client_waits_for_is_spared(
+async def test_a_session_is_kept_while_a_client_waits_for_its_kernel(
     world: World, culler: Culler, waits: Callable[[World], Coroutine[Any, Any, None]]
 ) -> None:
     client = spawn(waits(world), "client")
@@ -119,7 +119,7 @@ async def test_one_whose_kernel_a_client_waits_for_is_spared(
     assert world.registry.get(KEY).alive
 
 
-async def test_each_has_a_time_of_its_own(world: World, culler: Culler) -> None:
+async def test_each_session_has_its_own_idle_timeout(world: World, culler: Culler) -> None:
     quick = await world.registry.create(SessionKey("acme", "quick"), SessionSpec(idle_timeout=10))
     slow = await world.registry.create(SessionKey("acme", "slow"), SessionSpec(idle_timeout=1000))
     world.clock.passes(10)
@@ -127,7 +127,7 @@ async def test_each_has_a_time_of_its_own(world: World, culler: Culler) -> None:
     assert (quick.state, slow.state) == (State.CLOSED, State.IDLE)
 
 
-async def test_a_dead_one_goes_when_its_time_has_come(world: World, culler: Culler, session: Session) -> None:
+async def test_a_dead_session_is_ended_after_its_idle_timeout(world: World, culler: Culler, session: Session) -> None:
     world.backend.kernel.dies(1)
     await until(lambda: session.state is State.DEAD)
     assert await culler.sweep() == 0
@@ -136,7 +136,7 @@ async def test_a_dead_one_goes_when_its_time_has_come(world: World, culler: Cull
     assert world.backend.workspaces == []
 
 
-async def test_one_that_grew_old_is_ended_even_while_it_runs(world: World, session: Session) -> None:
+async def test_a_session_past_its_maximum_lifetime_is_ended_even_while_it_runs(world: World, session: Session) -> None:
     culler = Culler(world.registry, world.sandboxes, max_lifetime=3600)
     running = spawn(run(session, SLEEP), "client")
     await until(lambda: world.backend.kernel.executed)
@@ -149,13 +149,13 @@ async def test_one_that_grew_old_is_ended_even_while_it_runs(world: World, sessi
     assert result.state_reason == "the session reached its maximum lifetime of 3600 s"
 
 
-async def test_without_a_maximum_nobody_grows_old(world: World, culler: Culler, session: Session) -> None:
+async def test_without_a_maximum_lifetime_no_session_is_too_old(world: World, culler: Culler, session: Session) -> None:
     world.clock.passes(10**9)
     session.touch()
     assert await culler.sweep() == 0
 
 
-async def test_many_go_at_once_and_only_those(world: World, culler: Culler) -> None:
+async def test_one_sweep_ends_all_idle_sessions_and_no_others(world: World, culler: Culler) -> None:
     old = [await world.session(f"old{number}") for number in range(5)]
     world.clock.passes(IDLE_TIMEOUT)
     young = await world.session("young")
@@ -164,14 +164,16 @@ async def test_many_go_at_once_and_only_those(world: World, culler: Culler) -> N
     assert world.registry.all() == [young]
 
 
-# -- coming back -----------------------------------------------------------------------------------------------
+# -- after the culling -----------------------------------------------------------------------------------------
 
 
-async def test_who_comes_back_is_told_once_why_all_is_gone(world: World, culler: Culler, session: Session) -> None:
+async def test_the_first_result_after_culling_reports_the_loss_and_its_reason(
+    world: World, culler: Culler, session: Session
+) -> None:
     await run(session, "x = 1")
     world.clock.passes(IDLE_TIMEOUT)
     await culler.sweep()
-    back = await world.registry.obtain(session.key)
+    back = await world.registry.get_or_create(session.key)
     first, second = await run(back, "print(x)"), await run(back, "1")
     assert (first.status, first.state) == (Status.ERROR, StateChange.LOST)
     assert first.state_reason == "the session was idle for 300 s"
@@ -182,13 +184,13 @@ async def test_who_comes_back_is_told_once_why_all_is_gone(world: World, culler:
 
 
 async def request(world: World, session: Session) -> ExecutionResult:
-    """What a dialect does with one request."""
-    return await run(await world.registry.obtain(session.key), "1")
+    """Do what a dialect does with one request."""
+    return await run(await world.registry.get_or_create(session.key), "1")
 
 
 @pytest.mark.parametrize("ticks", range(8))
 @pytest.mark.parametrize("sweep_first", [True, False])
-async def test_an_execution_meets_its_session_or_a_new_one_but_never_its_end(
+async def test_an_execution_during_a_sweep_gets_its_session_or_a_new_one(
     world: World,
     culler: Culler,
     session: Session,
@@ -216,7 +218,7 @@ async def _reversed(both: asyncio.Future[tuple[object, object]]) -> tuple[object
     return other, one
 
 
-async def test_a_request_that_had_its_session_already_is_told_that_it_ended(
+async def test_executing_in_a_culled_session_raises_session_closed(
     world: World, culler: Culler, session: Session
 ) -> None:
     world.clock.passes(IDLE_TIMEOUT)
@@ -226,7 +228,7 @@ async def test_a_request_that_had_its_session_already_is_told_that_it_ended(
             pass
 
 
-async def test_a_session_that_somebody_ends_meanwhile_is_nobody_s_problem(
+async def test_a_session_that_a_client_ends_during_the_sweep_is_not_culled(
     world: World, culler: Culler, session: Session
 ) -> None:
     world.clock.passes(IDLE_TIMEOUT)
@@ -234,10 +236,10 @@ async def test_a_session_that_somebody_ends_meanwhile_is_nobody_s_problem(
     assert (ended, culled) == (None, 0)
 
 
-# -- over and over ---------------------------------------------------------------------------------------------
+# -- the periodic sweep ----------------------------------------------------------------------------------------
 
 
-async def test_it_looks_again_and_again(world: World, culler: Culler, session: Session) -> None:
+async def test_the_culler_sweeps_again_and_again(world: World, culler: Culler, session: Session) -> None:
     watching = spawn(culler.run(0.001), "culler")
     await asyncio.sleep(0.01)
     assert session.state is State.IDLE
@@ -248,14 +250,16 @@ async def test_it_looks_again_and_again(world: World, culler: Culler, session: S
         await watching
 
 
-async def test_it_looks_on_when_something_could_not_be_ended(world: World, culler: Culler, session: Session) -> None:
+async def test_the_culler_continues_when_a_session_could_not_be_ended(
+    world: World, culler: Culler, session: Session
+) -> None:
     watching = spawn(culler.run(0.001), "culler")
     world.backend.failures["kill"] = BackendUnavailable()
     with capture_logs() as logs:
         world.clock.passes(IDLE_TIMEOUT)
         await until(lambda: logs and logs[-1].get("task") == "culler")
     world.backend.failures.clear()
-    await world.backend.kernel.kill()  # as its backend would have to do
+    await world.backend.kernel.kill()  # as a real backend does later
     await world.pool.delete_workspace(world.backend.workspaces[0])
     next_one = await world.session("s2")
     world.clock.passes(IDLE_TIMEOUT)
@@ -265,7 +269,7 @@ async def test_it_looks_on_when_something_could_not_be_ended(world: World, culle
 
 
 @pytest.mark.parametrize("failure", [BackendUnavailable(), RuntimeError("a defect")])
-async def test_a_workspace_that_cannot_be_deleted_keeps_nobody_from_being_culled(
+async def test_a_workspace_that_cannot_be_deleted_does_not_stop_the_culling(
     world: World, culler: Culler, session: Session, failure: Exception
 ) -> None:
     other = await world.session("s2")

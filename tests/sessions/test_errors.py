@@ -1,4 +1,4 @@
-"""The error tree is complete: each kind of failure has a code, words for the user, and its line in the drawing."""
+"""The error tree is complete: each error has a code, texts for the user, and a line in the drawing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OURS = [kind for kind in _tree() if kind.__module__ == errors.__name__]
 DRAWN = dict(re.findall(r"[├└]── (\w+) +(SB\d{3})", errors.__doc__ or ""))
 
 
-def test_there_are_errors_to_look_at() -> None:
+def test_the_tree_has_errors() -> None:
     assert {InvalidRequest, QuotaExceeded} < set(OURS)
 
 
@@ -52,7 +52,7 @@ def test_no_error_of_another_module_takes_a_code_of_this_one() -> None:
     assert not {kind.code for kind in others if "code" in vars(kind)} & {kind.code for kind in OURS}
 
 
-def test_an_own_message_takes_the_place_of_the_first_paragraph_only() -> None:
+def test_a_given_message_replaces_only_the_first_paragraph() -> None:
     refused = QuotaExceeded("at most 3", limit="sessions", max=3)
     assert str(refused) == refused.message == "at most 3"
     assert refused.resolution == QuotaExceeded().resolution

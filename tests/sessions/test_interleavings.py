@@ -1,4 +1,4 @@
-"""Any two things that happen to a session at once leave it whole, whichever comes first and wherever they meet."""
+"""Any two concurrent operations leave a session consistent, in any order and with any delay between them."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ import pytest
 from sessions.culler import Culler
 from sessions.errors import SessionClosed, SessionError, StartFailed
 from sessions.models import ExecutionResult, SandboxSpec, SessionKey, SessionSpec, StateChange, Status
-from sessions.quotas import TenantLimits
 from sessions.session import Session
 from sessions.states import State
 from sessions.tasks import spawn
+from sessions.tenants.quotas import TenantLimits
 from tests.fakes import Cell, FakeBackend, World, run, until, world_over
 
 KEY = SessionKey("acme", "s1")
-#: turns of the event loop by which the second is late
-LATE = (0, 1, 8)
-#: and more of them, outside the gate
-ALSO = (2, 3, 5, 13, 21, 34, 55)
+#: iterations of the event loop by which the second operation is delayed
+DELAYS = (0, 1, 8)
+#: further delays, outside the gate
+MORE_DELAYS = (2, 3, 5, 13, 21, 34, 55)
 
 
 @dataclass
 class Scene:
-    """A session that has a variable, and all that was ever said of it."""
+    """A session that has a variable, and the results of its executions."""
 
     world: World
     culler: Culler
     results: list[ExecutionResult] = field(default_factory=list)
 
     async def execute(self) -> None:
-        """A cell, in the session that is there or a new one."""
-        session = await self.world.registry.obtain(KEY)
+        """Execute a cell in the current session or a new one."""
+        session = await self.world.registry.get_or_create(KEY)
         self.results.append(await run(session, "y = 1", timeout=5))
 
     async def create(self) -> None:
@@ -60,20 +60,20 @@ class Scene:
         self.world.backend.kernel.dies(1)
 
     async def use_file(self) -> None:
-        session = await self.world.registry.obtain(KEY)
+        session = await self.world.registry.get_or_create(KEY)
         async for _ in session.run_tool("files", '{"op": "list", "path": ""}'):
             pass
 
-    async def has_ended_well(self) -> None:
-        """Nothing is stuck, nothing is left over, and what is lost was told."""
+    async def check_consistency(self) -> None:
+        """Check that nothing hangs or is left over, and that a lost variable was reported."""
         await until(lambda: all(session.state is not State.BUSY for session in self.world.registry.all()))
         kernels = len(self.world.backend.alive)
         await until(lambda: len(self.world.backend.alive) == self.with_kernel())
-        assert kernels <= 2  # the old one of a restart may still be on its way out
+        assert kernels <= 2  # a restart's old kernel may still be ending
         assert self.world.open == {}
         assert self.world.quotas.running == 0
         assert all(result.status in {Status.OK, Status.DIED, Status.INTERRUPTED} for result in self.results)
-        last = await run(await self.world.registry.obtain(KEY), "print('x' in dir())")
+        last = await run(await self.world.registry.get_or_create(KEY), "print('x' in dir())")
         self.results.append(last)
         held = last.outputs[0]["text"] == "True\n"
         told = any(result.state is not StateChange.PRESERVED for result in self.results)
@@ -99,7 +99,7 @@ STEPS: list[Step] = [
 
 @pytest.fixture
 async def scene(nothing_left: None, tmp_path: Path) -> AsyncIterator[Callable[[], Awaitable[Scene]]]:
-    """Makes scenes in worlds of their own."""
+    """Makes scenes, one after the other in one world."""
     backend = FakeBackend()
     async with world_over(backend) as world:
 
@@ -108,7 +108,7 @@ async def scene(nothing_left: None, tmp_path: Path) -> AsyncIterator[Callable[[]
                 await world.registry.end(KEY)
             world.ledger.end(KEY, "")
             world.ledger._database.execute("DELETE FROM ended")
-            await run(await world.registry.obtain(KEY), "x = 1")
+            await run(await world.registry.get_or_create(KEY), "x = 1")
             return Scene(world, Culler(world.registry, world.sandboxes))
 
         yield make
@@ -118,14 +118,14 @@ async def scene(nothing_left: None, tmp_path: Path) -> AsyncIterator[Callable[[]
 async def attempt(step: Step, scene: Scene, late: int) -> None:
     for _ in range(late):
         await asyncio.sleep(0)
-    with suppress(SessionError):  # an answer, and a whole one
+    with suppress(SessionError):  # a refusal is a valid result
         await step(scene)
 
 
 @pytest.mark.parametrize("second", STEPS, ids=lambda step: step.__name__)
 @pytest.mark.parametrize("first", STEPS, ids=lambda step: step.__name__)
-@pytest.mark.parametrize("lates", [LATE, pytest.param(ALSO, marks=pytest.mark.full)], ids=["some", "others"])
-async def test_two_things_at_once(
+@pytest.mark.parametrize("lates", [DELAYS, pytest.param(MORE_DELAYS, marks=pytest.mark.full)], ids=["some", "others"])
+async def test_two_operations_at_once_leave_the_session_consistent(
     scene: Callable[[], Awaitable[Scene]], first: Step, second: Step, lates: tuple[int, ...]
 ) -> None:
     for late in lates:
@@ -133,19 +133,19 @@ async def test_two_things_at_once(
         at_once = [spawn(attempt(first, played, 0), "first"), spawn(attempt(second, played, late), "second")]
         async with asyncio.timeout(60):
             await asyncio.gather(*at_once)
-            await played.has_ended_well()
+            await played.check_consistency()
 
 
-# -- between the end of a wait and the turn of who waited -------------------------------------------------------
+# -- between the end of a wait and the next step of the task that waited ---------------------------------------
 
-#: turns of the event loop from what ended the wait
+#: iterations of the event loop after the end of the wait
 TURNS = range(8)
 SLEEP = "import time; time.sleep(60)"
 SENT = "sent = 1"
 
 
-class Moment:
-    """What was waited for, and what is to happen so many turns of the event loop later."""
+class AfterWait:
+    """Calls a function a number of event loop iterations after the end of a wait."""
 
     def __init__(self, turns: int, happens: Callable[[], object]) -> None:
         self._turns = turns
@@ -153,11 +153,11 @@ class Moment:
         self._loop = asyncio.get_running_loop()
         self.over = asyncio.Event()
 
-    def comes(self, *_: object) -> None:
-        """It is there now."""
+    def count_down(self, *_: object) -> None:
+        """Start or continue the countdown after the end of the wait."""
         if self._turns:
             self._turns -= 1
-            self._loop.call_soon(self.comes)
+            self._loop.call_soon(self.count_down)
         else:
             self._happens()
             self.over.set()
@@ -167,33 +167,33 @@ async def never_ends(cell: Cell) -> None:
     await cell.is_interrupted()
 
 
-Wait = Callable[[World, Session, Moment], Awaitable["asyncio.Task[ExecutionResult]"]]
+Wait = Callable[[World, Session, AfterWait], Awaitable["asyncio.Task[ExecutionResult]"]]
 
 
-async def for_a_kernel(world: World, session: Session, moment: Moment) -> asyncio.Task[ExecutionResult]:
-    """The kernel has ended, and the next is being started."""
+async def for_a_kernel(world: World, session: Session, moment: AfterWait) -> asyncio.Task[ExecutionResult]:
+    """Return a client that waits for the next kernel, because the last one has ended."""
     await run(session, "import os; os._exit(3)")
     world.backend.gate.clear()
     client = spawn(run(session, SENT), "client")
-    await until(lambda: session._seat._starting is not None)
-    assert session._seat._starting is not None
-    session._seat._starting.add_done_callback(moment.comes)
+    await until(lambda: session._slot._starting is not None)
+    assert session._slot._starting is not None
+    session._slot._starting.add_done_callback(moment.count_down)
     world.backend.gate.set()
     return client
 
 
-async def for_a_turn(world: World, session: Session, moment: Moment) -> asyncio.Task[ExecutionResult]:
-    """Another cell of the session runs."""
+async def for_a_turn(world: World, session: Session, moment: AfterWait) -> asyncio.Task[ExecutionResult]:
+    """Return a client that waits for its turn behind another cell of the session."""
     return await _behind_a_cell(world, session, session, moment)
 
 
-async def for_admission(world: World, session: Session, moment: Moment) -> asyncio.Task[ExecutionResult]:
-    """The tenant has as many executions as it may."""
+async def for_admission(world: World, session: Session, moment: AfterWait) -> asyncio.Task[ExecutionResult]:
+    """Return a client that waits because its tenant has the allowed number of executions."""
     return await _behind_a_cell(world, await world.session("other"), session, moment)
 
 
 async def _behind_a_cell(
-    world: World, before: Session, session: Session, moment: Moment
+    world: World, before: Session, session: Session, moment: AfterWait
 ) -> asyncio.Task[ExecutionResult]:
     executed = sum(len(kernel.executed) for kernel in world.backend.started)
     first = spawn(run(before, SLEEP), "first")
@@ -204,7 +204,7 @@ async def _behind_a_cell(
 
     def notes_the_end(*account: Any) -> None:
         ended(*account)
-        moment.comes()
+        moment.count_down()
         world.ended = ended  # type: ignore[method-assign]
 
     world.ended = notes_the_end  # type: ignore[method-assign, assignment]
@@ -215,7 +215,7 @@ async def _behind_a_cell(
 
 @pytest.mark.parametrize("turns", TURNS)
 @pytest.mark.parametrize("wait", [for_a_kernel, for_a_turn, for_admission], ids=lambda wait: wait.__name__)
-async def test_a_session_that_ends_when_a_cell_has_waited_gets_no_cell(
+async def test_a_session_that_ends_right_after_a_cell_waited_gets_no_cell(
     backend: FakeBackend, wait: Wait, turns: int
 ) -> None:
     backend.on(SENT, never_ends)
@@ -228,7 +228,7 @@ async def test_a_session_that_ends_when_a_cell_has_waited_gets_no_cell(
             sent.append(session.state is State.BUSY)
             world.registry.end(KEY)
 
-        moment = Moment(turns, ends)
+        moment = AfterWait(turns, ends)
         client = await wait(world, session, moment)
         await moment.over.wait()
         if sent == [True]:
@@ -244,10 +244,10 @@ async def test_a_session_that_ends_when_a_cell_has_waited_gets_no_cell(
 
 
 @pytest.mark.parametrize("turns", TURNS)
-async def test_a_kernel_that_dies_when_a_cell_has_waited_for_it_is_told_of_or_replaced(
+async def test_a_kernel_that_dies_right_after_a_cell_waited_is_reported_or_replaced(
     world: World, session: Session, turns: int
 ) -> None:
-    moment = Moment(turns, lambda: world.backend.kernel.dies(1))
+    moment = AfterWait(turns, lambda: world.backend.kernel.dies(1))
     client = await for_a_kernel(world, session, moment)
     result = await client
     assert result.status in {Status.OK, Status.DIED}
@@ -255,8 +255,8 @@ async def test_a_kernel_that_dies_when_a_cell_has_waited_for_it_is_told_of_or_re
     assert [request.code for _, request, _ in world.observed].count(SENT) == 1
 
 
-def tool_that_notes(used: list[str]) -> Callable[[str], bytes]:
-    """A tool that notes what it is asked, and says nothing."""
+def recording_tool(used: list[str]) -> Callable[[str], bytes]:
+    """Return a tool that records its arguments and outputs nothing."""
 
     def tool(argument: str) -> bytes:
         used.append(argument)
@@ -280,26 +280,26 @@ async def sends_a_message(session: Session) -> None:
 
 @pytest.mark.parametrize("turns", range(4))
 @pytest.mark.parametrize("use", [restarts, uses_a_file, sends_a_message], ids=lambda use: use.__name__)
-async def test_whoever_has_waited_for_a_kernel_is_told_of_the_session_s_end(
+async def test_an_operation_that_waited_for_a_kernel_reports_the_end_of_the_session(
     world: World, session: Session, use: Callable[[Session], Coroutine[Any, Any, None]], turns: int
 ) -> None:
     used: list[str] = []
-    world.backend.behaves(tool=tool_that_notes(used))
+    world.backend.behaves(tool=recording_tool(used))
     if use is not restarts:
         await run(session, "import os; os._exit(3)")
     world.backend.gate.clear()
     client = spawn(use(session), "client")
     outcome = asyncio.gather(client, return_exceptions=True)
-    await until(lambda: session._seat._starting is not None)
+    await until(lambda: session._slot._starting is not None)
     done: list[bool] = []
 
     def ends() -> None:
         done.append(client.done() or bool(used))
         world.registry.end(KEY)
 
-    moment = Moment(turns, ends)
-    assert session._seat._starting is not None
-    session._seat._starting.add_done_callback(moment.comes)
+    moment = AfterWait(turns, ends)
+    assert session._slot._starting is not None
+    session._slot._starting.add_done_callback(moment.count_down)
     world.backend.gate.set()
     await moment.over.wait()
     (told,) = await outcome
@@ -308,7 +308,7 @@ async def test_whoever_has_waited_for_a_kernel_is_told_of_the_session_s_end(
 
 
 @pytest.mark.parametrize("turns", range(6))
-async def test_a_session_that_ends_when_its_first_kernel_is_there_is_not_handed_out(world: World, turns: int) -> None:
+async def test_a_session_that_ends_when_its_first_kernel_is_ready_is_not_returned(world: World, turns: int) -> None:
     world.backend.gate.clear()
     client = spawn(world.session(), "client")
     outcome = asyncio.gather(client, return_exceptions=True)
@@ -319,16 +319,16 @@ async def test_a_session_that_ends_when_its_first_kernel_is_there_is_not_handed_
         done.append(client.done())
         world.registry.end(KEY)
 
-    moment = Moment(turns, ends)
-    starting = world.registry.get(KEY)._seat._starting
+    moment = AfterWait(turns, ends)
+    starting = world.registry.get(KEY)._slot._starting
     assert starting is not None
-    starting.add_done_callback(moment.comes)
+    starting.add_done_callback(moment.count_down)
     world.backend.gate.set()
     await moment.over.wait()
     assert isinstance((await outcome)[0], SessionClosed) is not done[0]
 
 
-async def test_a_session_whose_first_kernel_dies_at_once_and_whose_second_does_not_start_leaves_nothing(
+async def test_a_session_whose_first_kernel_dies_and_whose_second_does_not_start_leaves_nothing(
     world: World,
 ) -> None:
     world.backend.gate.clear()
@@ -338,12 +338,12 @@ async def test_a_session_whose_first_kernel_dies_at_once_and_whose_second_does_n
     def dies(_: object) -> None:
         world.backend.refuses = StartFailed()
         world.backend.kernel.dies(1)
-        session._seat.kernel = None  # as when it is mourned
-        session._seat.move(State.DEAD)
+        session._slot.kernel = None  # as after the end was noticed
+        session._slot.move(State.DEAD)
 
     session = world.registry.get(KEY)
-    assert session._seat._starting is not None
-    session._seat._starting.add_done_callback(dies)
+    assert session._slot._starting is not None
+    session._slot._starting.add_done_callback(dies)
     world.backend.gate.set()
     assert isinstance((await client)[0], StartFailed)
     assert (world.registry.all(), world.ledger.sessions()) == ([], [])
@@ -351,12 +351,14 @@ async def test_a_session_whose_first_kernel_dies_at_once_and_whose_second_does_n
 
 
 @pytest.mark.parametrize("turns", range(3))
-async def test_a_sandbox_that_ends_when_its_container_is_there_is_told_to_who_waited(world: World, turns: int) -> None:
+async def test_an_operation_that_waited_for_a_container_reports_the_end_of_the_sandbox(
+    world: World, turns: int
+) -> None:
     used: list[str] = []
-    world.backend.behaves(tool=tool_that_notes(used))
+    world.backend.behaves(tool=recording_tool(used))
     sandbox = await world.sandboxes.create(KEY, SandboxSpec("template"))
     world.backend.kernel.dies(1)
-    await until(lambda: sandbox._holder is None)
+    await until(lambda: sandbox._container is None)
     world.backend.gate.clear()
 
     async def use() -> None:
@@ -371,9 +373,9 @@ async def test_a_sandbox_that_ends_when_its_container_is_there_is_told_to_who_wa
         begun.append(bool(used))
         world.sandboxes.end(KEY)
 
-    moment = Moment(turns, ends)
+    moment = AfterWait(turns, ends)
     assert sandbox._starting is not None
-    sandbox._starting.add_done_callback(moment.comes)
+    sandbox._starting.add_done_callback(moment.count_down)
     world.backend.gate.set()
     await moment.over.wait()
     assert isinstance((await outcome)[0], SessionClosed) is not begun[0]

@@ -1,4 +1,4 @@
-"""The language table: what is in a folder is a language, under all of its names."""
+"""The language table: each folder is a language, found by all of its names."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from sessions.errors import InvalidRequest
+from sessions.kernels.messages import Codec
 from sessions.kernelspecs import KernelSpecs
-from sessions.messages import Codec
 from tests.fakes import KERNELSPECS
 
 
@@ -22,7 +22,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def add(folder: Path, language: str, **ours: Any) -> None:
-    """Put a language's folder there."""
+    """Add the folder of a language."""
     (folder / language).mkdir()
     content = {
         "display_name": language.title(),
@@ -43,13 +43,13 @@ def test_a_language_is_found_by_all_of_its_names(folder: Path, name: str) -> Non
 
 
 @pytest.mark.parametrize("name", ["ruby", "", "pyt", "python ", "../python", "x" * 100_000])
-def test_an_unknown_language_is_answered_with_those_there_are(folder: Path, name: str) -> None:
+def test_a_refused_unknown_language_lists_the_known_ones(folder: Path, name: str) -> None:
     with pytest.raises(InvalidRequest, match="known: deno, python") as refused:
         KernelSpecs(folder).find(name)
     assert len(refused.value.message) < 200
 
 
-def test_what_a_kernelspec_says_is_read(folder: Path) -> None:
+def test_the_fields_of_a_kernelspec_are_read(folder: Path) -> None:
     python, deno = KernelSpecs(folder).find("python"), KernelSpecs(folder).find("deno")
     assert python.argv == ("{python}", "-f", "{connection_file}")
     assert (python.display_name, python.env, python.encryption) == ("Python", {"A": "1"}, True)
@@ -79,12 +79,12 @@ def test_without_arguments_nothing_is_called(folder: Path) -> None:
     assert KernelSpecs(folder).find("deno").program("main()", None) == "main()"
 
 
-def test_a_language_may_take_no_arguments(folder: Path) -> None:
+def test_a_language_without_a_call_refuses_arguments(folder: Path) -> None:
     with pytest.raises(InvalidRequest, match="deno code takes no arguments"):
         KernelSpecs(folder).find("deno").program("", {})
 
 
-def test_arguments_have_a_bottom() -> None:
+def test_arguments_nested_too_deeply_are_refused() -> None:
     deep: list[Any] = []
     for _ in range(100_000):
         deep = [deep]
@@ -99,12 +99,12 @@ def test_a_name_belongs_to_one_language(folder: Path, taken: str) -> None:
         KernelSpecs(folder)
 
 
-def test_a_folder_without_a_kernelspec_is_none(folder: Path) -> None:
+def test_a_folder_without_a_kernelspec_is_no_language(folder: Path) -> None:
     (folder / "notes").mkdir()
     assert len(KernelSpecs(folder).all) == 2
 
 
-def test_a_prelude_is_a_file_of_its_own(folder: Path) -> None:
+def test_a_prelude_is_read_from_its_own_file(folder: Path) -> None:
     (folder / "deno" / "prelude.js").write_text("begin()")
     assert [spec.prelude for spec in KernelSpecs(folder).all] == ["begin()", ""]
 
@@ -119,7 +119,7 @@ def test_there_is_javascript(name: str) -> None:
 
 
 @pytest.mark.parametrize("spec", KERNELSPECS.all, ids=lambda spec: spec.name)
-def test_every_kernel_is_told_where_its_connection_file_is(spec: Any) -> None:
+def test_every_kernel_gets_the_path_of_its_connection_file(spec: Any) -> None:
     assert any("{connection_file}" in part for part in spec.argv)
     assert spec.name == spec.name.lower()
 

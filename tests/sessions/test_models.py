@@ -1,4 +1,4 @@
-"""Names, limits and environments: one reading of each, and nothing else gets in."""
+"""Names, limits and environments: each has one reading, and all else is refused."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sessions.connection_info import ConnectionInfo
 from sessions.errors import InvalidRequest
-from sessions.models import NAME, ConnectionInfo, Limits, SessionKey, valid_env, valid_name
+from sessions.models import NAME, Limits, SessionKey, valid_env, valid_name
 
 NAMES = st.from_regex(NAME, fullmatch=True)
-#: characters that separate something somewhere, or look as others do
+#: characters that are separators somewhere, or look like other characters
 SEPARATING = ":/\\.%\0\n\r\t @*?#|&;<>{}$'\"\u200b\u202e\u2024\uff21éa1-_"
 HOSTILE = st.text(st.sampled_from(SEPARATING) | st.characters(), max_size=70)
 SECRET = b"0123456789abcdef-the-hmac-key"
@@ -78,7 +79,7 @@ def test_limits_can_be_lowered() -> None:
     assert lowered == Limits(memory=1024, cpus=0.5)
 
 
-def test_a_limit_may_be_asked_for_as_it_is() -> None:
+def test_a_limit_may_stay_unchanged() -> None:
     assert Limits().narrowed({name: getattr(Limits(), name) for name in Limits.__slots__}) == Limits()
 
 
@@ -95,18 +96,18 @@ def test_a_limit_cannot_be_raised_or_taken_away(name: str, asked: float) -> None
     assert refused.value.details["field"] == f"limits.{name}"
 
 
-def test_a_limit_never_becomes_nothing() -> None:
+def test_a_limit_is_never_rounded_to_zero() -> None:
     with pytest.raises(InvalidRequest):
         Limits().narrowed({"processes": 0.5})
 
 
-def test_an_unknown_limit_is_answered_with_those_there_are() -> None:
+def test_a_refused_unknown_limit_lists_the_known_ones() -> None:
     with pytest.raises(InvalidRequest, match="memory, cpus, processes, disk, output"):
         Limits().narrowed({"gpu": 1})
 
 
 @given(st.dictionaries(st.sampled_from(Limits.__slots__), st.floats() | st.floats(0, 2) | st.integers()))
-def test_whatever_is_asked_limits_only_go_down(asked: dict[str, float]) -> None:
+def test_narrowing_never_raises_a_limit(asked: dict[str, float]) -> None:
     try:
         lowered = Limits().narrowed(asked)
     except InvalidRequest:
@@ -142,7 +143,7 @@ def test_a_value_holds_no_nul() -> None:
         valid_env({"FINE": "a\0b"})
 
 
-def test_an_environment_is_small() -> None:
+def test_the_size_of_an_environment_is_limited() -> None:
     assert valid_env({"A": "x" * (32 * 1024 - 1)})
     with pytest.raises(InvalidRequest):
         valid_env({"A": "x" * (32 * 1024)})
@@ -153,7 +154,7 @@ def test_an_environment_is_measured_in_bytes() -> None:
         valid_env({"A": "ü" * (20 * 1024)})
 
 
-def test_a_value_that_no_process_can_be_given_is_refused() -> None:
+def test_a_value_with_a_lone_surrogate_is_refused() -> None:
     with pytest.raises(InvalidRequest):
         valid_env({"A": "\ud800"})
 
@@ -178,7 +179,7 @@ def test_a_connection_knows_its_endpoints() -> None:
     assert ConnectionInfo("ipc", "/run/k", 1, 2, 3, 4, 5, SECRET).url("control") == "ipc:///run/k-4"
 
 
-def test_the_kernel_is_told_all_it_needs() -> None:
+def test_the_connection_file_has_everything_a_kernel_needs() -> None:
     assert _info().file()["key"] == SECRET.decode()
     assert _info().file()["signature_scheme"] == "hmac-sha256"
     assert replace(_info(), signature="hmac-blake2b").file()["signature_scheme"] == "hmac-blake2b"

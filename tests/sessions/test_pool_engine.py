@@ -1,4 +1,4 @@
-"""Warm kernels in real containers, to which things happen behind the gateway's back."""
+"""Warm kernels in real containers, which are killed and paused from outside the gateway."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ import pytest
 from sessions.backends.base import Launch
 from sessions.backends.docker import DockerBackend, DockerSettings
 from sessions.errors import SessionClosed
-from sessions.kernel import Kernel
-from sessions.pool import Pool, Stock
-from sessions.readiness import Readiness
-from sessions.starts import Starts
+from sessions.kernels.kernel import Kernel
+from sessions.kernels.pool import Pool
+from sessions.kernels.readiness import Readiness
+from sessions.kernels.starts import Starts
+from sessions.kernels.warm import PoolSettings
 from tests.attacks.bench import forget_network
 from tests.fakes import KERNELSPECS, Seen, until
 
@@ -26,7 +27,7 @@ pytestmark = pytest.mark.engine
 INSTANCE = f"pool-{os.getpid()}"
 NETWORK = f"kernel-gateway-{INSTANCE}"
 PLAIN = Launch(KERNELSPECS.find("python"))
-#: seconds in which any kernel starts
+#: maximum seconds for a kernel to start
 START = 60.0
 
 
@@ -56,11 +57,11 @@ def seen() -> Seen:
 
 @pytest.fixture
 async def pool(backend: DockerBackend, seen: Seen) -> AsyncIterator[Pool]:
-    """Two kernels that wait."""
+    """A pool with two warm kernels."""
     readiness = Readiness(backend)
     assert await readiness.check()
     starts = Starts(backend, readiness, 2, seen.started)
-    pool = Pool(backend, starts, Stock(PLAIN.limits, 2, 2), time.monotonic, seen)
+    pool = Pool(backend, starts, PoolSettings(PLAIN.limits, 2, 2), time.monotonic, seen)
     pool.keep_warm(PLAIN.kernelspec)
     await until(lambda: pool.depth() == 2, START)
     yield pool
@@ -68,24 +69,24 @@ async def pool(backend: DockerBackend, seen: Seen) -> AsyncIterator[Pool]:
 
 
 def containers(engine: docker.APIClient) -> list[str]:
-    """The ids of all that the engine has of this pool, oldest first."""
+    """Return the ids of this pool's containers, oldest first."""
     found = engine.containers(all=True, filters={"label": f"kernel-gateway.instance={INSTANCE}"})
     return [item["Id"] for item in sorted(found, key=lambda item: str(item["Created"]))]
 
 
 def volumes(engine: docker.APIClient) -> int:
-    """How many workspaces the engine has of this pool."""
+    """Return the number of this pool's workspaces."""
     found = engine.volumes(filters={"label": f"kernel-gateway.instance={INSTANCE}"})["Volumes"]
     return len(found or [])
 
 
 async def end(pool: Pool, kernel: Kernel) -> None:
-    """End a kernel with all it had."""
+    """End a kernel and delete its workspace."""
     await kernel.kill(SessionClosed())
     await pool.delete_workspace(str(kernel.launch.workspace))
 
 
-async def test_a_container_that_somebody_ends_is_evicted_and_replaced(
+async def test_a_container_killed_from_outside_is_evicted_and_replaced(
     pool: Pool, seen: Seen, engine: docker.APIClient
 ) -> None:
     victim = containers(engine)[0]
@@ -98,7 +99,7 @@ async def test_a_container_that_somebody_ends_is_evicted_and_replaced(
     await end(pool, kernel)
 
 
-async def test_a_container_that_stands_still_is_found_out_when_it_is_handed_out(
+async def test_a_paused_container_is_detected_at_the_lease_and_not_handed_out(
     pool: Pool, seen: Seen, engine: docker.APIClient
 ) -> None:
     still, well = containers(engine)

@@ -1,4 +1,4 @@
-"""A gateway that was killed comes back: nothing is lost that still runs, and nothing is lost in silence."""
+"""A gateway takes over after a kill: kernels that still run are kept, and every loss is reported."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from sessions.backends.base import Launch
-from sessions.connection import Connection
+from sessions.cells.notebook import notebook
 from sessions.culler import Culler
 from sessions.errors import (
     AuditUnavailable,
@@ -25,6 +25,7 @@ from sessions.errors import (
     SandboxNotFound,
     SessionNotFound,
 )
+from sessions.kernels.connection import Connection
 from sessions.models import ExitReason, SandboxSpec, SessionKey, SessionSpec, StateChange, Status
 from sessions.recovery import NOTE, NOTE_CUT
 from sessions.session import Session
@@ -52,7 +53,7 @@ Successor = Callable[..., Awaitable[World]]
 
 @pytest.fixture
 async def first(backend: FakeBackend, tmp_path: Path) -> AsyncIterator[World]:
-    """A gateway that is going to be killed."""
+    """The gateway that is killed."""
     world = World(backend, ledger=tmp_path / "ledger.db")
     assert await world.readiness.check()
     yield world
@@ -61,12 +62,12 @@ async def first(backend: FakeBackend, tmp_path: Path) -> AsyncIterator[World]:
 
 @asynccontextmanager
 async def successor(first: World, tmp_path: Path, **settings: Any) -> AsyncIterator[World]:
-    """The gateway after one that was killed: it knows what stands in the ledger, and nothing else."""
+    """Start the gateway that follows a killed one: it knows only what the ledger records."""
     async with world_over(first.backend, ledger=tmp_path / "ledger.db", **settings) as world:
         yield world
 
 
-async def test_a_session_goes_on_with_its_variables(first: World, tmp_path: Path) -> None:
+async def test_a_session_continues_with_its_variables(first: World, tmp_path: Path) -> None:
     session = await first.session()
     await run(session, "x = 41")
     kernel = first.backend.kernel
@@ -75,11 +76,11 @@ async def test_a_session_goes_on_with_its_variables(first: World, tmp_path: Path
         result = await run(session, "print(x + 1)")
         assert (result.status, result.outputs[0]["text"]) == (Status.OK, "42\n")
         assert (result.state, result.state_reason, result.incarnation) == (StateChange.PRESERVED, NOTE, 1)
-        assert (await run(session, "1")).state_reason is None  # it is told once
+        assert (await run(session, "1")).state_reason is None  # reported once
         assert second.backend.alive == [kernel]
 
 
-async def test_what_it_was_made_with_is_as_it_was(first: World, tmp_path: Path) -> None:
+async def test_a_session_keeps_its_settings_and_its_workspace(first: World, tmp_path: Path) -> None:
     spec = SessionSpec(env={"A": "b"}, idle_timeout=7.0, max_execute_timeout=9.0, cwd="deep/down")
     made = await first.registry.create(KEY, spec)
     async with successor(first, tmp_path) as second:
@@ -89,14 +90,14 @@ async def test_what_it_was_made_with_is_as_it_was(first: World, tmp_path: Path) 
         assert session.incarnation == 2
         launch = second.backend.kernel.launch
         assert (launch.env, launch.cwd) == ({"A": "b"}, "deep/down")
-        assert launch.workspace == second.backend.started[0].launch.workspace  # its files are those it had
+        assert launch.workspace == second.backend.started[0].launch.workspace  # with the same files
 
 
-async def test_all_sessions_go_on_and_nothing_else_does(first: World, tmp_path: Path) -> None:
+async def test_all_sessions_continue_and_other_kernels_are_reaped(first: World, tmp_path: Path) -> None:
     for number in range(10):
         await run(await first.session(f"s{number}"), f"x = {number}")
     await first.registry.end(SessionKey("acme", "s9"), "it was idle")
-    for _ in range(2):  # warm ones, or half made: nobody's
+    for _ in range(2):  # warm or half-started kernels, of no session
         await first.backend.start(Launch(PYTHON))
     async with successor(first, tmp_path) as second:
         assert len(second.backend.alive) == 9
@@ -106,7 +107,7 @@ async def test_all_sessions_go_on_and_nothing_else_does(first: World, tmp_path: 
         assert (result.state, result.state_reason) == (StateChange.LOST, "it was idle")
 
 
-async def test_a_kernel_that_has_ended_meanwhile_is_told(first: World, tmp_path: Path) -> None:
+async def test_a_kernel_that_ended_meanwhile_is_reported(first: World, tmp_path: Path) -> None:
     await run(await first.session(), "x = 1")
     first.backend.kernel.dies(1)
     async with successor(first, tmp_path) as second:
@@ -116,7 +117,7 @@ async def test_a_kernel_that_has_ended_meanwhile_is_told(first: World, tmp_path:
         assert result.outputs[0]["text"] == "False\n"
 
 
-async def test_a_kernel_that_nobody_finds_is_told_too(first: World, tmp_path: Path) -> None:
+async def test_a_kernel_that_has_vanished_is_reported(first: World, tmp_path: Path) -> None:
     await run(await first.session(), "x = 1")
     first.backend.kernel.dies(1)
     first.backend.started.clear()
@@ -130,7 +131,7 @@ async def test_a_kernel_that_nobody_finds_is_told_too(first: World, tmp_path: Pa
         )
 
 
-async def test_what_was_not_told_yet_is_told_by_the_next_gateway(first: World, tmp_path: Path) -> None:
+async def test_a_restart_not_reported_yet_is_reported_by_the_next_gateway(first: World, tmp_path: Path) -> None:
     session = await first.session()
     await session.restart()
     async with successor(first, tmp_path) as second:
@@ -138,7 +139,7 @@ async def test_what_was_not_told_yet_is_told_by_the_next_gateway(first: World, t
         assert (result.state, result.state_reason) == (StateChange.RESTARTED, "a restart was asked for")
 
 
-async def test_what_was_told_is_not_told_again(first: World, tmp_path: Path) -> None:
+async def test_a_reported_restart_is_not_reported_again(first: World, tmp_path: Path) -> None:
     session = await first.session()
     await session.restart()
     assert (await run(session, "1")).state is StateChange.RESTARTED
@@ -146,11 +147,11 @@ async def test_what_was_told_is_not_told_again(first: World, tmp_path: Path) -> 
         assert (await run(second.registry.get(KEY), "1")).state is StateChange.PRESERVED
 
 
-# -- a cell that runs on ---------------------------------------------------------------------------------------
+# -- a cell that still runs ------------------------------------------------------------------------------------
 
 
-def held(backend: FakeBackend, code: str = "held") -> asyncio.Event:
-    """Let a cell run until it is told to go on, and then speak."""
+def script_waiting_cell(backend: FakeBackend, code: str = "held") -> asyncio.Event:
+    """Let a cell run until the returned event is set, and then print."""
     go_on = asyncio.Event()
 
     async def script(cell: Cell) -> None:
@@ -164,17 +165,17 @@ def held(backend: FakeBackend, code: str = "held") -> asyncio.Event:
     return go_on
 
 
-async def begin(first: World, session: Session, code: str) -> asyncio.Task[Any]:
-    """A cell that runs when the gateway is killed: what has not reached its kernel by then never will."""
+async def start_cell(first: World, session: Session, code: str) -> asyncio.Task[Any]:
+    """Start a cell and return when the kernel has it: a killed gateway would not send it any more."""
     task = spawn(run(session, code), "cell of a gateway that is killed")
     await until(lambda: code in first.backend.kernel.executed)
     return task
 
 
-async def test_a_cell_that_runs_on_is_waited_for_and_its_late_output_kept(first: World, tmp_path: Path) -> None:
+async def test_the_next_cell_waits_for_a_running_cell_whose_late_output_is_kept(first: World, tmp_path: Path) -> None:
     session = await first.session()
-    go_on = held(first.backend)
-    left = await begin(first, session, "held")
+    go_on = script_waiting_cell(first.backend)
+    left = await start_cell(first, session, "held")
     async with successor(first, tmp_path, interrupted={KEY}) as second:
         session = second.registry.get(KEY)
         assert session.state is State.BUSY
@@ -182,19 +183,19 @@ async def test_a_cell_that_runs_on_is_waited_for_and_its_late_output_kept(first:
         waiting = spawn(run(session, "print(2)"), "next cell")
         await asyncio.sleep(1)
         assert not waiting.done()
-        assert second.backend.kernel._inbox.qsize() == 1  # it is asked once, however long the cell runs
+        assert second.backend.kernel._inbox.qsize() == 1  # the kernel is asked once, however long the cell runs
         go_on.set()
         result = await waiting
         assert (result.status, result.outputs[0]["text"]) == (Status.OK, "2\n")
         assert (result.state, result.state_reason) == (StateChange.PRESERVED, NOTE_CUT)
-        cells = session.transcript.notebook(session.kernelspec)["cells"]
+        cells = notebook(session.transcript.snapshot(), session.kernelspec)["cells"]
         assert [cell["outputs"][0]["text"] for cell in cells] == ["late\n", "2\n"]
     await asyncio.wait({left})
 
 
-async def test_a_cell_that_runs_on_can_be_interrupted(first: World, tmp_path: Path) -> None:
+async def test_a_cell_that_still_runs_can_be_interrupted(first: World, tmp_path: Path) -> None:
     session = await first.session()
-    left = await begin(first, session, SLEEP)
+    left = await start_cell(first, session, SLEEP)
     async with successor(first, tmp_path) as second:
         session = second.registry.get(KEY)
         assert await session.interrupt()
@@ -204,31 +205,31 @@ async def test_a_cell_that_runs_on_can_be_interrupted(first: World, tmp_path: Pa
     await asyncio.wait({left})
 
 
-async def test_a_cell_that_runs_on_and_on_has_a_deadline(first: World, tmp_path: Path) -> None:
+async def test_a_cell_that_still_runs_is_interrupted_at_its_deadline(first: World, tmp_path: Path) -> None:
     session = await first.registry.create(KEY, SessionSpec(max_execute_timeout=0.1))
-    left = await begin(first, session, SLEEP)
+    left = await start_cell(first, session, SLEEP)
     async with successor(first, tmp_path) as second:
         session = second.registry.get(KEY)
         await until(lambda: session.state is State.IDLE)
-        assert second.backend.alive == [second.backend.started[0]]  # to be interrupted was enough
+        assert second.backend.alive == [second.backend.started[0]]  # the interrupt was enough
     await asyncio.wait({left})
 
 
-async def test_one_that_ignores_its_end_costs_the_kernel(first: World, tmp_path: Path) -> None:
+async def test_a_cell_that_ignores_the_interrupt_at_its_deadline_loses_the_kernel(first: World, tmp_path: Path) -> None:
     first.backend.behaves(heeds_messages=False, heeds_signals=False)
     session = await first.registry.create(KEY, SessionSpec(max_execute_timeout=0.1))
-    left = await begin(first, session, SLEEP)
+    left = await start_cell(first, session, SLEEP)
     first.backend.behaves(heeds_messages=True, heeds_signals=True)
     async with successor(first, tmp_path) as second:
         result = await run(second.registry.get(KEY), "1")
         assert (result.status, result.state, result.incarnation) == (Status.OK, StateChange.LOST, 2)
-        assert "ran on and on" in str(result.state_reason)
+        assert "did not end" in str(result.state_reason)
     await asyncio.wait({left})
 
 
-async def test_a_kernel_that_dies_of_the_cell_it_was_left_with_is_told(first: World, tmp_path: Path) -> None:
+async def test_a_kernel_that_dies_of_the_cell_that_still_runs_is_reported(first: World, tmp_path: Path) -> None:
     session = await first.session()
-    left = await begin(first, session, SLEEP)
+    left = await start_cell(first, session, SLEEP)
     async with successor(first, tmp_path) as second:
         session = second.registry.get(KEY)
         waiting = spawn(run(session, "1"), "next cell")
@@ -242,10 +243,10 @@ async def test_a_kernel_that_dies_of_the_cell_it_was_left_with_is_told(first: Wo
     await asyncio.wait({left})
 
 
-# -- what must not run twice -----------------------------------------------------------------------------------
+# -- executions that must not run twice ------------------------------------------------------------------------
 
 
-async def test_what_was_begun_is_not_run_again(first: World, tmp_path: Path) -> None:
+async def test_an_execution_with_a_used_idempotency_key_is_not_repeated(first: World, tmp_path: Path) -> None:
     session = await first.session()
     await run(session, "n = 0")
     await run(session, "n += 1", idempotency_key="ended")
@@ -262,12 +263,12 @@ async def test_what_was_begun_is_not_run_again(first: World, tmp_path: Path) -> 
             await run(session, "n += 2", idempotency_key="ended")
         await session.interrupt()
         assert (await run(session, "print(n)", idempotency_key="another")).outputs[0]["text"] == "1\n"
-        await second.registry.end(KEY)  # a session that is gone takes its keys along
+        await second.registry.end(KEY)  # the keys end with their session
         assert (await run(await second.session(), "print(2)", idempotency_key="ended")).status is Status.OK
     await asyncio.wait({left})
 
 
-async def test_what_was_refused_may_be_asked_for_again(first: World, tmp_path: Path) -> None:
+async def test_a_refused_execution_may_be_repeated(first: World, tmp_path: Path) -> None:
     session = await first.session()
     first.refuses = AuditUnavailable()
     with pytest.raises(AuditUnavailable):
@@ -277,10 +278,10 @@ async def test_what_was_refused_may_be_asked_for_again(first: World, tmp_path: P
         assert (await run(second.registry.get(KEY), "1", idempotency_key="k")).status is Status.OK
 
 
-# -- before the kernels are there ------------------------------------------------------------------------------
+# -- before the kernels are taken over -------------------------------------------------------------------------
 
 
-async def test_until_then_sessions_can_be_seen_but_not_used(first: World, tmp_path: Path) -> None:
+async def test_before_the_takeover_sessions_can_be_found_but_not_used(first: World, tmp_path: Path) -> None:
     await run(await first.session(), "x = 1")
     first.backend.refuses = BackendUnavailable()
     second = World(first.backend, ledger=tmp_path / "ledger.db")
@@ -291,11 +292,11 @@ async def test_until_then_sessions_can_be_seen_but_not_used(first: World, tmp_pa
             await run(session, "1")
     first.backend.refuses = None
     assert await second.readiness.check()
-    assert (await run(session, "print(x)")).outputs[0]["text"] == "1\n"  # nothing was given up meanwhile
+    assert (await run(session, "print(x)")).outputs[0]["text"] == "1\n"  # the kernel was not given up meanwhile
     await second.close()
 
 
-async def test_until_then_they_can_be_ended(first: World, tmp_path: Path) -> None:
+async def test_before_the_takeover_sessions_can_be_ended(first: World, tmp_path: Path) -> None:
     await first.session()
     second = World(first.backend, ledger=tmp_path / "ledger.db")
     await second.registry.end(KEY)
@@ -305,7 +306,7 @@ async def test_until_then_they_can_be_ended(first: World, tmp_path: Path) -> Non
     await second.close()
 
 
-async def test_what_is_ended_while_it_is_taken_over_leaves_nothing(first: World, tmp_path: Path) -> None:
+async def test_a_session_or_sandbox_ended_during_the_takeover_leaves_nothing(first: World, tmp_path: Path) -> None:
     await first.session()
     await first.sandboxes.create(KEY, SandboxSpec("template"))
     second = World(first.backend, ledger=tmp_path / "ledger.db")
@@ -323,7 +324,7 @@ async def test_what_is_ended_while_it_is_taken_over_leaves_nothing(first: World,
     await second.close()
 
 
-async def test_until_then_nothing_is_idle(first: World, tmp_path: Path) -> None:
+async def test_before_the_takeover_nothing_is_culled(first: World, tmp_path: Path) -> None:
     await first.session()
     await first.sandboxes.create(KEY, SandboxSpec("template"))
     second = World(first.backend, ledger=tmp_path / "ledger.db")
@@ -336,19 +337,19 @@ async def test_until_then_nothing_is_idle(first: World, tmp_path: Path) -> None:
     await second.close()
 
 
-async def test_they_count_as_their_tenant_s(first: World, tmp_path: Path) -> None:
+async def test_sessions_taken_over_count_for_their_tenant(first: World, tmp_path: Path) -> None:
     for name in ("a", "b"):
         await first.session(name)
     async with successor(first, tmp_path) as second:
         assert len(second.registry.of("acme")) == 2
 
 
-async def test_what_is_old_is_old_for_the_next_gateway_too(first: World, tmp_path: Path) -> None:
+async def test_a_session_keeps_its_age_and_is_not_idle_at_first(first: World, tmp_path: Path) -> None:
     first.ledger.clock = lambda: 1000.0
     await first.session()
     second = World(first.backend, ledger=tmp_path / "ledger.db")
     assert second.registry.get(KEY).age() > 1e6
-    assert second.registry.get(KEY).idle_for() == 0  # nobody could use it meanwhile
+    assert second.registry.get(KEY).idle_for() == 0  # no client could use the session meanwhile
     assert await second.readiness.check()
     await second.close()
 
@@ -356,7 +357,7 @@ async def test_what_is_old_is_old_for_the_next_gateway_too(first: World, tmp_pat
 # -- sandboxes -------------------------------------------------------------------------------------------------
 
 
-async def test_a_sandbox_goes_on_with_its_sessions(first: World, tmp_path: Path) -> None:
+async def test_a_sandbox_continues_with_its_sessions(first: World, tmp_path: Path) -> None:
     sandbox = await first.sandboxes.create(KEY, SandboxSpec("template", env={"A": "b"}))
     context = await sandbox.create_session("python", "")
     await run(context, "x = 5")
@@ -366,17 +367,17 @@ async def test_a_sandbox_goes_on_with_its_sessions(first: World, tmp_path: Path)
         assert [session.key for session in again.sessions()] == [context.key]
         result = await run(again.session(context.key.name), "print(x)")
         assert result.outputs[0]["text"] == "5\n"
-        assert (await again.ensure_holder()).id == first.backend.started[0].id
+        assert (await again.ensure_container()).id == first.backend.started[0].id
 
 
-async def test_a_sandbox_whose_container_has_ended_says_what_became_of_its_files(first: World, tmp_path: Path) -> None:
+async def test_a_sandbox_whose_container_has_ended_reports_the_loss_of_its_files(first: World, tmp_path: Path) -> None:
     await first.sandboxes.create(KEY, SandboxSpec("template"))
     first.backend.kernel.dies(1)
     first.backend.started.clear()
     async with successor(first, tmp_path) as second:
         sandbox = second.sandboxes.get(KEY)
         assert sandbox.loss == "the sandbox's files were lost: its container ended while the gateway was away"
-        await sandbox.ensure_holder()
+        await sandbox.ensure_container()
 
 
 async def test_a_sandbox_that_ended_does_not_come_back(first: World, tmp_path: Path) -> None:
@@ -387,18 +388,18 @@ async def test_a_sandbox_that_ended_does_not_come_back(first: World, tmp_path: P
             second.sandboxes.get(KEY)
 
 
-async def test_until_then_a_sandbox_can_be_ended_and_not_used(first: World, tmp_path: Path) -> None:
+async def test_before_the_takeover_a_sandbox_can_be_ended_but_not_used(first: World, tmp_path: Path) -> None:
     await first.sandboxes.create(KEY, SandboxSpec("template"))
     second = World(first.backend, ledger=tmp_path / "ledger.db")
     with pytest.raises(NotInitialized):
-        await second.sandboxes.get(KEY).ensure_holder()
+        await second.sandboxes.get(KEY).ensure_container()
     await second.sandboxes.end(KEY)
     assert await second.readiness.check()
     assert (second.backend.alive, second.backend.workspaces) == ([], [])
     await second.close()
 
 
-async def test_a_language_that_is_no_longer_there(first: World, tmp_path: Path) -> None:
+async def test_a_session_of_a_removed_language_is_ended_and_reported(first: World, tmp_path: Path) -> None:
     await first.session()
     first.ledger._database.execute("UPDATE kept SET record = CAST(replace(record, 'python', 'cobol') AS BLOB)")
     async with successor(first, tmp_path) as second:
@@ -412,10 +413,10 @@ async def test_a_language_that_is_no_longer_there(first: World, tmp_path: Path) 
         )
 
 
-# -- what fails ------------------------------------------------------------------------------------------------
+# -- failures --------------------------------------------------------------------------------------------------
 
 
-async def test_one_that_cannot_be_taken_over_is_told_so_and_all_others_go_on(
+async def test_a_kernel_that_cannot_be_taken_over_is_reported_and_all_others_continue(
     first: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("s1", "s2", "s3"):
@@ -423,10 +424,10 @@ async def test_one_that_cannot_be_taken_over_is_told_so_and_all_others_go_on(
     made = Mock(side_effect=[OSError("a defect"), DEFAULT, DEFAULT], wraps=Connection)
     second = World(first.backend, ledger=tmp_path / "ledger.db")
     with capture_logs() as logs, monkeypatch.context() as patch:
-        patch.setattr("sessions.kernel.Connection", made)
+        patch.setattr("sessions.kernels.kernel.Connection", made)
         assert await second.readiness.check()
     assert [entry["task"] for entry in logs if entry["log_level"] == "error"] == ["taking over the kernel of acme:s1"]
-    assert len(second.backend.alive) == 2, "nobody can talk to it"
+    assert len(second.backend.alive) == 2, "a kernel without a connection is ended"
     for name in ("s2", "s3"):
         assert (await run(await second.session(name), "print(x)")).outputs[0]["text"] == f"{name}\n"
     result = await run(await second.session("s1"), "print('x' in dir())")
@@ -435,9 +436,7 @@ async def test_one_that_cannot_be_taken_over_is_told_so_and_all_others_go_on(
     await second.close()
 
 
-async def test_it_is_tried_again_when_the_backend_fails_in_a_way_nobody_has_foreseen(
-    first: World, tmp_path: Path
-) -> None:
+async def test_the_takeover_is_retried_after_an_unexpected_error_of_the_backend(first: World, tmp_path: Path) -> None:
     await run(await first.session(), "x = 1")
     first.backend.failures["adopt"] = KeyError("Id")
     second = World(first.backend, ledger=tmp_path / "ledger.db")

@@ -1,4 +1,4 @@
-"""Sandboxes: one workspace, one container that holds it, and sessions that come and go."""
+"""Sandboxes: one workspace, one container that holds it, and sessions that start and end."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from sessions.errors import (
     ShuttingDown,
     StartFailed,
 )
+from sessions.guest.processes import Process, list_processes
+from sessions.guest.workspace import list_files, read_file, write_file
 from sessions.models import ExitReason, Limits, SandboxSpec, SessionKey, SessionSpec, StateChange, Status
-from sessions.processes import Process, list_processes
-from sessions.quotas import TenantLimits
 from sessions.sandbox import Sandbox
 from sessions.session import Session
 from sessions.states import State
 from sessions.tasks import spawn
-from sessions.workspace import list_files, read_file, write_file
+from sessions.tenants.quotas import TenantLimits
 from tests.fakes import FakeBackend, FakeKernel, World, run, until, world_over
 
 KEY = SessionKey("acme", "s1")
@@ -53,7 +53,7 @@ def culler(world: World) -> Culler:
 
 
 def holders(backend: FakeBackend) -> list[FakeKernel]:
-    """The containers without a kernel that run."""
+    """Return the running containers without a kernel."""
     return [kernel for kernel in backend.alive if not kernel.launch.kernelspec.argv]
 
 
@@ -77,7 +77,7 @@ def nothing_is_kept(world: World) -> bool:
     return (world.sandboxes.all(), world.backend.alive, world.backend.workspaces) == ([], [], [])
 
 
-# -- beginning -------------------------------------------------------------------------------------------------
+# -- creating --------------------------------------------------------------------------------------------------
 
 
 async def test_a_sandbox_has_a_container_without_a_kernel(world: World) -> None:
@@ -90,7 +90,7 @@ async def test_a_sandbox_has_a_container_without_a_kernel(world: World) -> None:
     assert (sandbox.limits, sandbox.ended_at, sandbox.end_reason, sandbox.loss) == (spec.limits, None, None, None)
 
 
-async def test_a_sandbox_is_made_once(world: World, sandbox: Sandbox) -> None:
+async def test_creating_a_sandbox_that_exists_is_refused(world: World, sandbox: Sandbox) -> None:
     with pytest.raises(SessionExists) as refused:
         await world.sandboxes.create(KEY, SPEC)
     assert refused.value.details == {"sandbox": "s1"}
@@ -98,13 +98,13 @@ async def test_a_sandbox_is_made_once(world: World, sandbox: Sandbox) -> None:
     assert world.backend.asked == 1
 
 
-async def test_a_sandbox_that_is_being_made_exists(world: World) -> None:
+async def test_a_sandbox_that_is_being_created_exists(world: World) -> None:
     outcomes = await asyncio.gather(*(world.sandboxes.create(KEY, SPEC) for _ in range(5)), return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [Sandbox, *[SessionExists] * 4]
     assert world.backend.asked == 1
 
 
-async def test_every_name_of_every_tenant_is_a_sandbox_of_its_own(world: World) -> None:
+async def test_every_name_of_every_tenant_is_a_separate_sandbox(world: World) -> None:
     keys = [SessionKey(tenant, name) for name in ("b", "a") for tenant in ("umbrella", "acme")]
     made = [await world.sandboxes.create(key, SPEC) for key in keys]
     assert len({sandbox.workspace for sandbox in made}) == world.backend.asked == 4
@@ -113,7 +113,7 @@ async def test_every_name_of_every_tenant_is_a_sandbox_of_its_own(world: World) 
     assert world.sandboxes.of("nobody") == []
 
 
-async def test_a_tenant_has_so_many_sandboxes_and_gets_room_back(backend: FakeBackend) -> None:
+async def test_a_tenant_has_a_limited_number_of_sandboxes_and_an_end_frees_one(backend: FakeBackend) -> None:
     async with world_over(backend, quotas=TenantLimits(sessions=2)) as world:
         keys = [SessionKey("acme", f"s{number}") for number in range(4)]
         outcomes = await asyncio.gather(*(world.sandboxes.create(key, SPEC) for key in keys), return_exceptions=True)
@@ -126,7 +126,7 @@ async def test_a_tenant_has_so_many_sandboxes_and_gets_room_back(backend: FakeBa
             await world.sandboxes.create(keys[0], SPEC)
 
 
-async def test_the_engine_must_be_ready(world: World) -> None:
+async def test_no_sandbox_is_created_before_the_engine_is_ready(world: World) -> None:
     world.backend.unprepared = NotInitialized("no network")
     await world.readiness.check()
     with pytest.raises(NotInitialized):
@@ -137,7 +137,7 @@ async def test_the_engine_must_be_ready(world: World) -> None:
 # -- a start that fails ----------------------------------------------------------------------------------------
 
 
-async def test_of_one_whose_container_does_not_start_nothing_is_kept(world: World) -> None:
+async def test_a_sandbox_whose_container_does_not_start_leaves_nothing(world: World) -> None:
     world.backend.refuses = StartFailed("no room")
     with pytest.raises(StartFailed, match="no room"):
         await world.sandboxes.create(KEY, SPEC)
@@ -148,7 +148,7 @@ async def test_of_one_whose_container_does_not_start_nothing_is_kept(world: Worl
     assert (await world.sandboxes.create(KEY, SPEC)).ended_at is None
 
 
-async def test_those_that_failed_do_not_count(backend: FakeBackend) -> None:
+async def test_sandboxes_that_failed_do_not_count(backend: FakeBackend) -> None:
     async with world_over(backend, quotas=TenantLimits(sessions=1)) as world:
         backend.refuses = StartFailed()
         for number in range(3):
@@ -158,7 +158,7 @@ async def test_those_that_failed_do_not_count(backend: FakeBackend) -> None:
         assert (await world.sandboxes.create(KEY, SPEC)).ended_at is None
 
 
-async def test_who_leaves_a_start_does_not_stop_it(world: World) -> None:
+async def test_a_client_that_leaves_does_not_stop_the_start(world: World) -> None:
     world.backend.gate.clear()
     client = asyncio.gather(world.sandboxes.create(KEY, SPEC))
     await until(lambda: world.backend.asked)
@@ -170,7 +170,7 @@ async def test_who_leaves_a_start_does_not_stop_it(world: World) -> None:
     assert world.backend.asked == 1
 
 
-async def test_who_leaves_a_start_that_fails_leaves_nothing(world: World) -> None:
+async def test_a_failed_start_leaves_nothing_after_its_client_has_left(world: World) -> None:
     world.backend.gate.clear()
     client = asyncio.gather(world.sandboxes.create(KEY, SPEC))
     await until(lambda: world.backend.asked)
@@ -183,7 +183,7 @@ async def test_who_leaves_a_start_that_fails_leaves_nothing(world: World) -> Non
     await until(lambda: nothing_is_kept(world))
 
 
-async def test_it_may_be_ended_while_it_starts(world: World) -> None:
+async def test_a_sandbox_may_be_ended_while_it_starts(world: World) -> None:
     world.backend.gate.clear()
     starting = asyncio.gather(world.sandboxes.create(KEY, SPEC))
     await until(lambda: world.backend.asked)
@@ -197,7 +197,7 @@ async def test_it_may_be_ended_while_it_starts(world: World) -> None:
     assert nothing_is_kept(world)
 
 
-async def test_its_workspace_is_deleted_after_the_last_of_its_containers_is_gone(
+async def test_the_workspace_is_deleted_after_the_last_container_has_ended(
     world: World, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left: list[int] = []
@@ -215,9 +215,9 @@ async def test_its_workspace_is_deleted_after_the_last_of_its_containers_is_gone
     monkeypatch.setattr(world.backend, "delete_workspace", noted_delete)
     await sandbox.create_session("python", "")
     world.backend.started[0].dies(1)
-    await until(lambda: sandbox._holder is None)
+    await until(lambda: sandbox._container is None)
     world.backend.gate.clear()
-    starting = asyncio.gather(sandbox.ensure_holder(), return_exceptions=True)
+    starting = asyncio.gather(sandbox.ensure_container(), return_exceptions=True)
     await until(lambda: world.backend.asked == 3)
     ending = world.sandboxes.end(KEY)
     world.backend.gate.set()
@@ -228,7 +228,7 @@ async def test_its_workspace_is_deleted_after_the_last_of_its_containers_is_gone
 # -- finding ---------------------------------------------------------------------------------------------------
 
 
-async def test_another_tenant_s_sandbox_looks_like_none(world: World, sandbox: Sandbox) -> None:
+async def test_another_tenants_sandbox_looks_like_a_missing_one(world: World, sandbox: Sandbox) -> None:
     other, none = SessionKey("umbrella", KEY.name), SessionKey("umbrella", "none")
     for use in (world.sandboxes.find, world.sandboxes.get, world.sandboxes.end):
         refusals = []
@@ -242,7 +242,7 @@ async def test_another_tenant_s_sandbox_looks_like_none(world: World, sandbox: S
     assert world.sandboxes.get(KEY) is sandbox
 
 
-async def test_one_that_has_ended_is_found_and_not_got(world: World, sandbox: Sandbox) -> None:
+async def test_an_ended_sandbox_can_be_found_but_not_used(world: World, sandbox: Sandbox) -> None:
     await world.sandboxes.end(KEY, "it was idle")
     assert world.sandboxes.find(KEY) is sandbox
     assert sandbox.ended_at is not None
@@ -254,7 +254,7 @@ async def test_one_that_has_ended_is_found_and_not_got(world: World, sandbox: Sa
         world.sandboxes.find(SessionKey("umbrella", KEY.name))
 
 
-async def test_only_so_many_ends_are_remembered(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_limited_number_of_ended_sandboxes_is_remembered(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sandboxes, "REMEMBERED", 2)
     for number in range(3):
         key = SessionKey("acme", f"s{number}")
@@ -268,7 +268,7 @@ async def test_only_so_many_ends_are_remembered(world: World, monkeypatch: pytes
 # -- ending ----------------------------------------------------------------------------------------------------
 
 
-async def test_its_end_takes_its_sessions_and_files_along(world: World, sandbox: Sandbox) -> None:
+async def test_the_end_of_a_sandbox_ends_its_sessions_and_deletes_its_files(world: World, sandbox: Sandbox) -> None:
     session = await sandbox.create_session("python", "")
     await write(sandbox, "a")
     own = await world.session("other")
@@ -278,10 +278,10 @@ async def test_its_end_takes_its_sessions_and_files_along(world: World, sandbox:
     assert len(world.backend.alive) == len(world.backend.workspaces) == 1
 
 
-async def test_what_is_asked_of_one_that_has_ended_is_refused(world: World, sandbox: Sandbox) -> None:
+async def test_an_ended_sandbox_refuses_all_operations(world: World, sandbox: Sandbox) -> None:
     await world.sandboxes.end(KEY)
     attempts: list[Any] = [
-        sandbox.ensure_holder(),
+        sandbox.ensure_container(),
         sandbox.create_session("python", ""),
         sandbox.default_session("python"),
         sandbox.run("true", "", 1),
@@ -294,7 +294,7 @@ async def test_what_is_asked_of_one_that_has_ended_is_refused(world: World, sand
     assert nothing_is_kept(world)
 
 
-async def test_to_stop_it_again_changes_nothing(world: World, sandbox: Sandbox) -> None:
+async def test_ending_a_sandbox_twice_keeps_the_first_time_and_reason(world: World, sandbox: Sandbox) -> None:
     await world.sandboxes.end(KEY, "the first reason")
     ended_at = sandbox.ended_at
     await world.sandboxes.end(KEY, "another reason")
@@ -302,7 +302,7 @@ async def test_to_stop_it_again_changes_nothing(world: World, sandbox: Sandbox) 
     assert world.sandboxes.find(KEY) is sandbox
 
 
-async def test_who_stops_it_second_waits_for_the_end_too(
+async def test_a_second_end_waits_until_the_sandbox_has_ended(
     world: World, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kill = world.backend.kernel.kill
@@ -323,7 +323,7 @@ async def test_who_stops_it_second_waits_for_the_end_too(
     assert sandbox.ended_at is not None
 
 
-async def test_one_that_is_forgotten_is_as_if_it_had_never_been(world: World, sandbox: Sandbox) -> None:
+async def test_a_forgotten_sandbox_is_ended_and_no_longer_found(world: World, sandbox: Sandbox) -> None:
     assert await world.sandboxes.forget(KEY) is sandbox
     assert world.sandboxes.of("acme") == []
     assert nothing_is_kept(world)
@@ -332,7 +332,7 @@ async def test_one_that_is_forgotten_is_as_if_it_had_never_been(world: World, sa
             attempt(KEY)
 
 
-async def test_one_that_has_ended_can_be_forgotten_too(world: World, sandbox: Sandbox) -> None:
+async def test_an_ended_sandbox_can_be_forgotten(world: World, sandbox: Sandbox) -> None:
     await world.sandboxes.end(KEY)
     assert await world.sandboxes.forget(KEY) is sandbox
     assert world.sandboxes.of("acme") == []
@@ -347,7 +347,7 @@ async def test_a_name_can_be_used_again(world: World, sandbox: Sandbox) -> None:
     assert await names(again) == []
 
 
-async def test_a_gateway_that_closes_ends_all_and_makes_no_more(world: World) -> None:
+async def test_closing_ends_all_sandboxes_and_refuses_new_ones(world: World) -> None:
     sandboxes = [await world.sandboxes.create(SessionKey("acme", name), SPEC) for name in ("a", "b")]
     await sandboxes[0].create_session("python", "")
     world.backend.gate.clear()
@@ -362,7 +362,7 @@ async def test_a_gateway_that_closes_ends_all_and_makes_no_more(world: World) ->
         await world.sandboxes.create(SessionKey("acme", "c"), SPEC)
 
 
-async def test_a_gateway_that_closes_waits_for_what_is_ending(
+async def test_closing_waits_for_sandboxes_that_are_ending(
     world: World, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kill = world.backend.kernel.kill
@@ -381,7 +381,7 @@ async def test_a_gateway_that_closes_waits_for_what_is_ending(
 # -- its sessions ----------------------------------------------------------------------------------------------
 
 
-async def test_its_sessions_share_the_workspace_and_nothing_else(world: World, sandbox: Sandbox) -> None:
+async def test_the_sessions_of_a_sandbox_share_the_workspace_and_nothing_else(world: World, sandbox: Sandbox) -> None:
     one, two = await sandbox.create_session("python", ""), await sandbox.create_session("python", "")
     await run(one, "x = 1; from pathlib import Path; Path('a').write_text('from one')")
     seen = await run(two, "from pathlib import Path; print(Path('a').read_text())")
@@ -393,7 +393,7 @@ async def test_its_sessions_share_the_workspace_and_nothing_else(world: World, s
     assert sandbox.session(two.key.name) is two
 
 
-async def test_its_sessions_are_made_as_it_was(world: World) -> None:
+async def test_a_session_has_the_settings_of_its_sandbox(world: World) -> None:
     spec = SandboxSpec("template", Limits(memory=2048), {"A": "1"}, 77.0, max_execute_timeout=9.0)
     sandbox = await world.sandboxes.create(KEY, spec)
     session = await sandbox.create_session("python", "/home/user/sub")
@@ -404,7 +404,7 @@ async def test_its_sessions_are_made_as_it_was(world: World) -> None:
 
 
 @pytest.mark.parametrize("shared", [True, False])
-async def test_its_sessions_get_no_kernel_that_was_kept_warm(
+async def test_the_sessions_of_a_sandbox_get_no_warm_kernel(
     backend: FakeBackend,
     shared: bool,  # noqa: FBT001
 ) -> None:
@@ -416,11 +416,11 @@ async def test_its_sessions_get_no_kernel_that_was_kept_warm(
             await (await world.sandboxes.create(KEY, SPEC)).create_session("python", "")
         else:
             await world.session()
-        used = [each._seat.kernel.handle for each in world.registry.all() if each._seat.kernel]
+        used = [each._slot.kernel.handle for each in world.registry.all() if each._slot.kernel]
         assert (warm in used) is not shared
 
 
-async def test_the_first_session_of_a_language_is_one_and_the_same(world: World, sandbox: Sandbox) -> None:
+async def test_every_language_has_one_default_session(world: World, sandbox: Sandbox) -> None:
     sessions = await asyncio.gather(*(sandbox.default_session(name) for name in ("python", "Python", "python3") * 3))
     assert len(set(sessions)) == 1
     assert world.backend.asked == 2
@@ -429,7 +429,7 @@ async def test_the_first_session_of_a_language_is_one_and_the_same(world: World,
     assert await other.default_session("python") is not sessions[0]
 
 
-async def test_a_directory_elsewhere_and_an_unknown_language_make_no_session(world: World, sandbox: Sandbox) -> None:
+async def test_a_directory_outside_or_an_unknown_language_creates_no_session(world: World, sandbox: Sandbox) -> None:
     for language, cwd in (("python", "/etc"), ("python", "../x"), ("cobol", "")):
         with pytest.raises(InvalidRequest):
             await sandbox.create_session(language, cwd)
@@ -439,7 +439,7 @@ async def test_a_directory_elsewhere_and_an_unknown_language_make_no_session(wor
     assert (await sandbox.create_session("python", "/tmp/x")).spec.cwd == "/tmp/x"
 
 
-async def test_a_session_that_does_not_start_costs_the_sandbox_nothing(world: World, sandbox: Sandbox) -> None:
+async def test_a_session_that_does_not_start_leaves_the_sandbox_unchanged(world: World, sandbox: Sandbox) -> None:
     await write(sandbox, "a")
     world.backend.refuses = StartFailed()
     for attempt in (sandbox.create_session("python", ""), sandbox.default_session("python")):
@@ -450,7 +450,7 @@ async def test_a_session_that_does_not_start_costs_the_sandbox_nothing(world: Wo
     assert await names(sandbox) == ["a"]
 
 
-async def test_sessions_of_others_are_not_its_own(world: World, sandbox: Sandbox) -> None:
+async def test_a_sandbox_lists_only_its_own_sessions(world: World, sandbox: Sandbox) -> None:
     other = await world.sandboxes.create(SessionKey("acme", "other"), SPEC)
     strangers = [await world.session("s1"), await other.create_session("python", "")]
     own = await sandbox.create_session("python", "")
@@ -470,7 +470,7 @@ async def test_the_end_of_a_session_keeps_the_files(world: World, sandbox: Sandb
     assert world.backend.workspaces == [sandbox.workspace]
 
 
-async def test_who_comes_back_to_the_first_session_is_told_that_it_ended(world: World, sandbox: Sandbox) -> None:
+async def test_the_next_default_session_reports_the_end_of_the_last_one(world: World, sandbox: Sandbox) -> None:
     session = await sandbox.default_session("python")
     await run(session, "x = 1")
     await world.registry.end(session.key, "it was ended")
@@ -478,7 +478,7 @@ async def test_who_comes_back_to_the_first_session_is_told_that_it_ended(world: 
     assert (result.state, result.state_reason) == (StateChange.LOST, "it was ended")
 
 
-async def test_a_sandbox_that_ends_ends_a_session_that_is_being_made(world: World, sandbox: Sandbox) -> None:
+async def test_the_end_of_a_sandbox_ends_a_session_that_is_being_created(world: World, sandbox: Sandbox) -> None:
     world.backend.gate.clear()
     making = asyncio.gather(sandbox.create_session("python", ""), return_exceptions=True)
     await until(lambda: world.backend.asked == 2)
@@ -489,7 +489,7 @@ async def test_a_sandbox_that_ends_ends_a_session_that_is_being_made(world: Worl
     assert nothing_is_kept(world)
 
 
-async def test_a_sandbox_that_ends_waits_for_a_session_that_was_ended_while_it_was_made(
+async def test_the_end_of_a_sandbox_waits_for_a_session_that_was_ended_while_it_started(
     world: World, sandbox: Sandbox
 ) -> None:
     world.backend.gate.clear()
@@ -507,35 +507,35 @@ async def test_a_sandbox_that_ends_waits_for_a_session_that_was_ended_while_it_w
 
 
 async def test_a_container_that_ended_is_replaced_when_it_is_needed(world: World, sandbox: Sandbox) -> None:
-    first = await sandbox.ensure_holder()
+    first = await sandbox.ensure_container()
     world.backend.kernel.dies(1)
-    await until(lambda: sandbox._holder is None)
+    await until(lambda: sandbox._container is None)
     assert holders(world.backend) == []
-    second, third = await asyncio.gather(sandbox.ensure_holder(), sandbox.ensure_holder())
+    second, third = await asyncio.gather(sandbox.ensure_container(), sandbox.ensure_container())
     assert second is third is not first
     assert len(holders(world.backend)) == 1
     await write(sandbox, "a")
     assert world.backend.kernel.launch.workspace == sandbox.workspace
 
 
-async def test_files_that_nobody_has_held_are_told_to_be_lost(world: World, sandbox: Sandbox) -> None:
+async def test_files_that_no_session_holds_are_reported_as_lost(world: World, sandbox: Sandbox) -> None:
     world.backend.kernel.dies(137, ExitReason.OOM)
     await until(lambda: sandbox.loss)
     assert sandbox.loss == "the sandbox's files were lost: its container ended (out_of_memory)"
     assert sandbox.ended_at is None
 
 
-async def test_files_that_a_session_has_held_are_not(world: World, sandbox: Sandbox) -> None:
-    holder = world.backend.kernel
+async def test_files_that_a_session_holds_are_kept(world: World, sandbox: Sandbox) -> None:
+    container = world.backend.kernel
     await sandbox.create_session("python", "")
     await write(sandbox, "a")
-    holder.dies(1)
-    await until(lambda: sandbox._holder is None)
+    container.dies(1)
+    await until(lambda: sandbox._container is None)
     assert sandbox.loss is None
     assert await names(sandbox) == ["a"]
 
 
-async def test_whoever_holds_files_for_a_session_is_replaced_at_once_unless_it_never_lasts(
+async def test_a_container_that_ends_is_replaced_at_once_for_a_session_unless_it_ended_early(
     world: World, sandbox: Sandbox
 ) -> None:
     first = world.backend.kernel
@@ -543,36 +543,36 @@ async def test_whoever_holds_files_for_a_session_is_replaced_at_once_unless_it_n
     await write(sandbox, "a")
     world.clock.passes(module.LASTING)
     first.dies(1)
-    await until(lambda: sandbox._holder not in {None, first})
+    await until(lambda: sandbox._container not in {None, first})
     await world.registry.end(session.key)
     assert await names(sandbox) == ["a"]
     asked = world.backend.asked
     await sandbox.create_session("python", "")
-    holder = sandbox._holder
-    assert holder is not None
-    await holder.kill()
-    await until(lambda: sandbox._holder is None)
+    container = sandbox._container
+    assert container is not None
+    await container.kill()
+    await until(lambda: sandbox._container is None)
     await asyncio.sleep(0.01)
     assert world.backend.asked == asked + 1
 
 
-async def test_a_session_without_a_kernel_holds_nothing(world: World, sandbox: Sandbox) -> None:
-    holder = world.backend.kernel
+async def test_a_session_without_a_kernel_holds_no_files(world: World, sandbox: Sandbox) -> None:
+    container = world.backend.kernel
     session = await sandbox.create_session("python", "")
     world.backend.kernel.dies(1)
     await until(lambda: session.state is State.DEAD)
-    holder.dies(1)
+    container.dies(1)
     await until(lambda: sandbox.loss)
 
 
-async def test_nothing_is_lost_by_the_end_of_the_sandbox(world: World, sandbox: Sandbox) -> None:
+async def test_the_end_of_a_sandbox_is_no_loss(world: World, sandbox: Sandbox) -> None:
     await world.sandboxes.end(KEY)
     assert sandbox.loss is None
 
 
-async def test_a_container_that_cannot_be_replaced_is_asked_for_again(world: World, sandbox: Sandbox) -> None:
+async def test_replacing_a_container_is_tried_again_after_a_failure(world: World, sandbox: Sandbox) -> None:
     world.backend.kernel.dies(1)
-    await until(lambda: sandbox._holder is None)
+    await until(lambda: sandbox._container is None)
     world.backend.refuses = StartFailed()
     with pytest.raises(StartFailed):
         await list_files(sandbox, "")
@@ -581,39 +581,39 @@ async def test_a_container_that_cannot_be_replaced_is_asked_for_again(world: Wor
     assert await names(sandbox) == []
 
 
-async def test_a_container_that_answers_outlives_the_end_of_memory_and_one_that_hangs_does_not(
+async def test_running_out_of_memory_ends_only_a_container_that_hangs(
     world: World, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "PULSE_TIMEOUT", 5.0)
-    holder = world.backend.kernel
+    container = world.backend.kernel
     world.clock.passes(100)
-    holder.on_out_of_memory()
+    container.on_out_of_memory()
     await until(lambda: not [task for task in asyncio.all_tasks() if task.get_name().startswith("pulse")])
-    assert holder.alive
+    assert container.alive
     assert sandbox.idle_for() == 100, "no client has used it"
-    holder.behaviour = replace(holder.behaviour, tool=lambda _argument: b"")
-    holder.on_out_of_memory()
-    await until(lambda: not holder.alive)
+    container.behaviour = replace(container.behaviour, tool=lambda _argument: b"")
+    container.on_out_of_memory()
+    await until(lambda: not container.alive)
 
 
-async def test_a_container_at_work_for_as_many_as_it_may_be_is_not_taken_for_one_that_hangs(
+async def test_a_container_that_runs_its_maximum_of_tools_is_not_taken_for_hanging(
     world: World, sandbox: Sandbox
 ) -> None:
     def refuses(_argument: str) -> bytes:
         raise QuotaExceeded
 
-    holder = world.backend.kernel
-    holder.behaviour = replace(holder.behaviour, tool=refuses)
-    holder.on_out_of_memory()
+    container = world.backend.kernel
+    container.behaviour = replace(container.behaviour, tool=refuses)
+    container.on_out_of_memory()
     await asyncio.sleep(0.01)
-    assert holder.alive
+    assert container.alive
     assert sandbox.loss is None
 
 
-# -- programs --------------------------------------------------------------------------------------------------
+# -- commands --------------------------------------------------------------------------------------------------
 
 
-async def test_a_program_runs_in_the_workspace_with_the_sandbox_s_variables(world: World) -> None:
+async def test_a_command_runs_in_the_workspace_with_the_environment_of_the_sandbox(world: World) -> None:
     sandbox = await world.sandboxes.create(KEY, replace(SPEC, env={"WHO": "me"}))
     await write(sandbox, "dir/a", b"content")
     ended = await sandbox.run("cat a; echo $WHO >&2; exit 3", "dir", 10)
@@ -623,7 +623,7 @@ async def test_a_program_runs_in_the_workspace_with_the_sandbox_s_variables(worl
     assert 0 < ended.duration < 10
 
 
-async def test_a_program_counts_as_an_execution(backend: FakeBackend) -> None:
+async def test_a_command_counts_as_an_execution(backend: FakeBackend) -> None:
     async with world_over(backend, quotas=TenantLimits(executions=1)) as world:
         sandbox = await world.sandboxes.create(KEY, SPEC)
         session = await sandbox.create_session("python", "")
@@ -641,7 +641,7 @@ def _workspace(world: World, sandbox: Sandbox) -> Path:
     return world.backend._root / "workspaces" / sandbox.workspace
 
 
-async def test_a_program_whose_sandbox_ends_before_its_turn_was_never_run(backend: FakeBackend) -> None:
+async def test_a_command_whose_sandbox_ends_before_its_turn_never_runs(backend: FakeBackend) -> None:
     async with world_over(backend, quotas=TenantLimits(executions=1, queued=1)) as world:
         other = await world.session("other")
         running = spawn(run(other, SLEEP), "running")
@@ -657,26 +657,26 @@ async def test_a_program_whose_sandbox_ends_before_its_turn_was_never_run(backen
         assert world.open == {}
 
 
-async def test_no_program_runs_longer_than_anything_may(world: World) -> None:
+async def test_a_command_runs_no_longer_than_the_maximum_timeout(world: World) -> None:
     sandbox = await world.sandboxes.create(KEY, replace(SPEC, max_execute_timeout=0.3))
     ended = await sandbox.run("sleep 60", "", 60)
     assert (ended.exit_code, ended.timed_out) == (124, True)
     assert ended.duration < 30
 
 
-async def test_who_leaves_a_program_ends_it(world: World, sandbox: Sandbox) -> None:
+async def test_leaving_a_command_ends_it(world: World, sandbox: Sandbox) -> None:
     running = spawn(sandbox.run("touch began; sleep 60", "", 60), "client")
     await until((_workspace(world, sandbox) / "began").exists)
-    assert len(await _programs(world, sandbox)) > 0
+    assert len(await _processes(world, sandbox)) > 0
     running.cancel()
     await asyncio.wait({running})
-    async with asyncio.timeout(60):  # what was killed is still there for a moment when the machine is busy
-        while await _programs(world, sandbox):  # noqa: ASYNC110 - nobody tells of it
+    async with asyncio.timeout(60):  # a killed process exists for a moment longer on a busy machine
+        while await _processes(world, sandbox):  # noqa: ASYNC110 - no event reports it
             await asyncio.sleep(0.01)
 
 
-async def _programs(world: World, sandbox: Sandbox) -> list[Process]:
-    """Those of this sandbox alone: a fake one sees those of the machine."""
+async def _processes(world: World, sandbox: Sandbox) -> list[Process]:
+    """Return the processes of this sandbox only: a fake container lists those of the machine."""
     directory = str(_workspace(world, sandbox))
     return [process for process in await list_processes(sandbox) if process.directory == directory]
 
@@ -684,7 +684,9 @@ async def _programs(world: World, sandbox: Sandbox) -> list[Process]:
 # -- culling ---------------------------------------------------------------------------------------------------
 
 
-async def test_one_that_is_idle_is_ended_with_all_it_has(world: World, culler: Culler, sandbox: Sandbox) -> None:
+async def test_an_idle_sandbox_is_ended_with_its_sessions_and_files(
+    world: World, culler: Culler, sandbox: Sandbox
+) -> None:
     session = await sandbox.create_session("python", "")
     world.clock.passes(SPEC.idle_timeout - 0.001)
     assert await culler.sweep() == 0
@@ -707,7 +709,7 @@ async def _uses_a_file(_world: World, sandbox: Sandbox, _session: Session) -> No
     await list_files(sandbox, "")
 
 
-async def _runs_a_program(_world: World, sandbox: Sandbox, _session: Session) -> None:
+async def _runs_a_command(_world: World, sandbox: Sandbox, _session: Session) -> None:
     await sandbox.run("true", "", 10)
 
 
@@ -723,8 +725,10 @@ async def _asks_for_a_session(_world: World, sandbox: Sandbox, session: Session)
     assert sandbox.session(session.key.name) is session
 
 
-@pytest.mark.parametrize("use", [_uses_a_file, _runs_a_program, _runs_a_cell, _asks_for_it, _asks_for_a_session])
-async def test_whatever_is_used_of_it_keeps_all(world: World, culler: Culler, sandbox: Sandbox, use: Any) -> None:
+@pytest.mark.parametrize("use", [_uses_a_file, _runs_a_command, _runs_a_cell, _asks_for_it, _asks_for_a_session])
+async def test_every_use_of_a_sandbox_or_its_sessions_resets_the_idle_time(
+    world: World, culler: Culler, sandbox: Sandbox, use: Any
+) -> None:
     session = await sandbox.create_session("python", "")
     for _ in range(2):
         world.clock.passes(SPEC.idle_timeout)
@@ -734,14 +738,16 @@ async def test_whatever_is_used_of_it_keeps_all(world: World, culler: Culler, sa
     assert await culler.sweep() == 1
 
 
-async def test_only_to_look_at_it_is_no_use(world: World, culler: Culler, sandbox: Sandbox) -> None:
+async def test_finding_and_listing_a_sandbox_do_not_reset_the_idle_time(
+    world: World, culler: Culler, sandbox: Sandbox
+) -> None:
     world.clock.passes(SPEC.idle_timeout)
     assert world.sandboxes.find(KEY) is sandbox
     assert world.sandboxes.of("acme") == [sandbox]
     assert await culler.sweep() == 1
 
 
-async def test_what_runs_in_it_keeps_it_and_starts_the_clock_at_its_end(
+async def test_a_running_cell_or_upload_keeps_the_sandbox_and_its_end_resets_the_idle_time(
     world: World, culler: Culler, sandbox: Sandbox
 ) -> None:
     session = await sandbox.create_session("python", "")
@@ -772,7 +778,7 @@ async def test_what_runs_in_it_keeps_it_and_starts_the_clock_at_its_end(
 @pytest.mark.parametrize(
     ("lifetime", "maximum", "lived"), [(100.0, 0.0, 100), (0.0, 50.0, 50), (100.0, 50.0, 50), (50.0, 100.0, 50)]
 )
-async def test_one_that_grew_old_is_ended_even_while_it_is_used(
+async def test_a_sandbox_past_its_maximum_lifetime_is_ended_even_while_it_is_used(
     world: World, lifetime: float, maximum: float, lived: float
 ) -> None:
     culler = Culler(world.registry, world.sandboxes, max_lifetime=maximum)
@@ -788,13 +794,13 @@ async def test_one_that_grew_old_is_ended_even_while_it_is_used(
     assert (await cell).status is Status.DIED
 
 
-async def test_without_a_maximum_it_does_not_grow_old(world: World, culler: Culler, sandbox: Sandbox) -> None:
+async def test_without_a_maximum_lifetime_no_sandbox_is_too_old(world: World, culler: Culler, sandbox: Sandbox) -> None:
     world.clock.passes(10**9)
     sandbox.touch()
     assert await culler.sweep() == 0
 
 
-async def test_a_tool_that_is_left_early_is_no_longer_in_use(world: World, sandbox: Sandbox) -> None:
+async def test_a_tool_that_a_client_leaves_early_no_longer_counts_as_use(world: World, sandbox: Sandbox) -> None:
     await write(sandbox, "a", b"x" * 1_000_000)
     async with aclosing(sandbox.run_tool("files", '{"op": "read", "path": "a"}')) as output:
         assert await anext(output)

@@ -1,4 +1,4 @@
-"""A session's states, turns and promises, over kernels that die, hang and come late."""
+"""A session's states, turns and guarantees, with kernels that die, hang and start late."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from sessions.errors import (
     StartFailed,
 )
 from sessions.models import ExecuteRequest, StateChange, Status
-from sessions.quotas import TenantLimits
 from sessions.session import Session
 from sessions.states import MOVES, State
 from sessions.tasks import spawn
+from sessions.tenants.quotas import TenantLimits
 from tests.fakes import (
-    PATIENCE,
+    TIMEOUTS,
     Cell,
     FakeBackend,
     World,
@@ -41,8 +41,8 @@ SLEEP = "import time; time.sleep(60)"
 EXIT = "import os; os._exit(3)"
 
 
-async def begins(session: Session, world: World, code: str = SLEEP) -> asyncio.Task[Status]:
-    """A client whose cell runs by the time this returns."""
+async def start_cell(session: Session, world: World, code: str = SLEEP) -> asyncio.Task[Status]:
+    """Start a client, and return it when its cell runs."""
     taken_up = len(world.backend.kernel.executed)
 
     async def client() -> Status:
@@ -54,7 +54,7 @@ async def begins(session: Session, world: World, code: str = SLEEP) -> asyncio.T
 
 
 async def news(session: Session) -> tuple[StateChange, int]:
-    """What the next cell is told, and by which of the session's kernels."""
+    """Return the state that the next result reports, and its kernel's incarnation."""
     result = await run(session, "1")
     assert result.status is Status.OK
     return result.state, result.incarnation
@@ -65,7 +65,7 @@ async def news(session: Session) -> tuple[StateChange, int]:
 
 async def test_a_session_goes_from_idle_to_busy_and_back(world: World, session: Session) -> None:
     states = [session.state]
-    running = await begins(session, world)
+    running = await start_cell(session, world)
     states.append(session.state)
     await session.interrupt()
     await running
@@ -90,17 +90,17 @@ async def test_a_session_starts_until_its_kernel_answers(world: World) -> None:
 @pytest.mark.parametrize(("here", "there"), list(itertools.product(State, State)))
 async def test_only_the_moves_of_the_table_are_made(world: World, here: State, there: State) -> None:
     session = await world.session()
-    session._seat.state = here
+    session._slot.state = here
     if there in MOVES[here]:
-        session._seat.move(there)
+        session._slot.move(there)
         assert session.state is there
     else:
         with pytest.raises(RuntimeError, match=f"session acme:s1 cannot go from {here} to {there}"):
-            session._seat.move(there)
-    session._seat.state = State.IDLE
+            session._slot.move(there)
+    session._slot.state = State.IDLE
 
 
-def test_every_state_can_be_ended_and_none_left_for_nothing() -> None:
+def test_every_state_can_be_closed_and_closed_is_final() -> None:
     assert set(MOVES) == set(State)
     assert all(State.CLOSED in moves for state, moves in MOVES.items() if state is not State.CLOSED)
     assert not MOVES[State.CLOSED]
@@ -115,14 +115,14 @@ async def test_cells_run_one_after_the_other_in_the_order_they_came(world: World
     assert world.backend.kernel.executed == codes
 
 
-async def test_variables_stay(session: Session) -> None:
+async def test_variables_are_kept_between_cells(session: Session) -> None:
     await run(session, "x = 41")
     result = await run(session, "print(x + 1)")
     assert result.outputs[0]["text"] == "42\n"
 
 
-async def test_who_gives_up_waiting_has_not_been_there(world: World, session: Session) -> None:
-    running = await begins(session, world)
+async def test_a_cell_cancelled_while_it_waits_is_never_sent(world: World, session: Session) -> None:
+    running = await start_cell(session, world)
     waiting = asyncio.gather(run(session, "never"))
     await asyncio.sleep(0)
     waiting.cancel()
@@ -134,7 +134,7 @@ async def test_who_gives_up_waiting_has_not_been_there(world: World, session: Se
     assert "never" not in world.backend.kernel.executed
 
 
-async def test_whoever_loses_patience_twice_keeps_the_turn_to_the_end(world: World, session: Session) -> None:
+async def test_a_cell_that_is_cancelled_repeatedly_keeps_its_turn_to_the_end(world: World, session: Session) -> None:
     ended: list[str] = []
 
     async def ends_slowly(cell: Cell) -> None:
@@ -142,7 +142,7 @@ async def test_whoever_loses_patience_twice_keeps_the_turn_to_the_end(world: Wor
         ended.append("slow")
         cell.ends()
 
-    running = await begins(session, world, world.backend.on("slow", ends_slowly))
+    running = await start_cell(session, world, world.backend.on("slow", ends_slowly))
     for _ in range(3):
         running.cancel()
         await asyncio.sleep(0.005)
@@ -155,7 +155,7 @@ async def test_whoever_loses_patience_twice_keeps_the_turn_to_the_end(world: Wor
 async def test_waiting_cells_count_as_executions_of_the_tenant(backend: FakeBackend) -> None:
     async with world_over(backend, quotas=TenantLimits(executions=2)) as world:
         session = await world.session()
-        running = await begins(session, world)
+        running = await start_cell(session, world)
         waiting = asyncio.gather(run(session, "1"))
         await asyncio.sleep(0)
         with pytest.raises(QuotaExceeded):
@@ -174,11 +174,11 @@ async def test_a_session_is_idle_from_its_last_use_on(world: World, session: Ses
     await run(session, "1")
     assert session.idle_for() == 0
     world.clock.passes(5)
-    assert (session.idle_for(), session.age()) == (5, 15)
+    assert (session.idle_for(), session.age()) == pytest.approx((5, 15), abs=1e-3)
 
 
 async def test_a_session_is_not_idle_while_a_cell_runs_or_waits(world: World, session: Session) -> None:
-    running = await begins(session, world)
+    running = await start_cell(session, world)
     world.clock.passes(1000)
     assert session.in_use
     assert session.idle_for() == 0
@@ -188,7 +188,7 @@ async def test_a_session_is_not_idle_while_a_cell_runs_or_waits(world: World, se
     assert session.idle_for() == 0
 
 
-async def test_a_session_is_not_idle_while_a_file_is_on_its_way(world: World, session: Session) -> None:
+async def test_a_session_is_not_idle_while_a_file_is_transferred(world: World, session: Session) -> None:
     world.backend.kernel.behaviour = replace(world.backend.kernel.behaviour, tool=lambda _argument: b"piece")
     output = session.run_tool("files", "{}")
     assert await anext(output) == b"piece"
@@ -201,13 +201,13 @@ async def test_a_session_is_not_idle_while_a_file_is_on_its_way(world: World, se
 
 
 @pytest.mark.parametrize("name", ["interrupt", "restart"])
-async def test_a_client_s_wish_is_activity(world: World, session: Session, name: str) -> None:
+async def test_an_interrupt_or_a_restart_is_activity(world: World, session: Session, name: str) -> None:
     world.clock.passes(10)
     await getattr(session, name)()
     assert session.idle_for() == 0
 
 
-async def test_what_a_kernel_does_by_itself_is_no_activity(world: World, session: Session) -> None:
+async def test_output_outside_of_a_cell_is_no_activity(world: World, session: Session) -> None:
     world.clock.passes(10)
     world.backend.kernel.publish(stream("tick"), None)
     await asyncio.sleep(0.02)
@@ -217,7 +217,7 @@ async def test_what_a_kernel_does_by_itself_is_no_activity(world: World, session
 # -- the end of a kernel ---------------------------------------------------------------------------------------
 
 
-async def test_a_loss_is_told_once(session: Session) -> None:
+async def test_a_loss_is_reported_once(session: Session) -> None:
     assert (await run(session, EXIT)).status is Status.DIED
     after = await run(session, "1")
     assert (after.status, after.state, after.incarnation) == (Status.OK, StateChange.LOST, 2)
@@ -225,15 +225,15 @@ async def test_a_loss_is_told_once(session: Session) -> None:
     assert await news(session) == (StateChange.PRESERVED, 2)
 
 
-async def test_a_kernel_may_end_between_cells(world: World, session: Session) -> None:
+async def test_a_kernel_that_ends_between_cells_is_reported_once(world: World, session: Session) -> None:
     world.backend.kernel.dies(1)
     await until(lambda: session.state is State.DEAD)
     assert await news(session) == (StateChange.LOST, 2)
     assert await news(session) == (StateChange.PRESERVED, 2)
 
 
-async def test_a_loss_is_told_to_who_was_waiting(world: World, session: Session) -> None:
-    running = await begins(session, world)
+async def test_a_loss_is_reported_to_the_first_waiting_cell(world: World, session: Session) -> None:
+    running = await start_cell(session, world)
     waiting = asyncio.gather(*(run(session, str(number)) for number in range(3)))
     await asyncio.sleep(0)
     world.backend.kernel.dies(1)
@@ -246,7 +246,7 @@ async def test_a_loss_is_told_to_who_was_waiting(world: World, session: Session)
     assert len(world.backend.started) == 2
 
 
-async def test_a_loss_is_not_used_up_by_a_cell_that_was_never_sent(
+async def test_a_cell_that_was_never_sent_does_not_use_up_the_report_of_a_loss(
     world: World, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.backend.kernel.dies(1)
@@ -263,7 +263,7 @@ def _refuse(*_args: object) -> str:
     raise ConnectionFailed
 
 
-async def test_the_next_kernel_works_where_the_last_one_did(world: World, session: Session) -> None:
+async def test_the_next_kernel_has_the_same_workspace(world: World, session: Session) -> None:
     await run(session, EXIT)
     await run(session, "1")
     first, second = world.backend.started
@@ -271,9 +271,11 @@ async def test_the_next_kernel_works_where_the_last_one_did(world: World, sessio
     assert len(world.backend.workspaces) == 1
 
 
-async def test_who_leaves_while_a_kernel_is_mourned_takes_nobody_along(world: World, session: Session) -> None:
-    running = await begins(session, world)
-    kernel = session._seat.kernel
+async def test_a_client_that_leaves_after_a_kernels_death_does_not_affect_others(
+    world: World, session: Session
+) -> None:
+    running = await start_cell(session, world)
+    kernel = session._slot.kernel
     assert kernel is not None
     world.backend.kernel.dies(1)
     await asyncio.wait({kernel._exit})
@@ -286,7 +288,7 @@ async def test_who_leaves_while_a_kernel_is_mourned_takes_nobody_along(world: Wo
         await impatient
 
 
-async def test_a_start_that_fails_is_told_and_tried_again(world: World, session: Session) -> None:
+async def test_a_failed_start_is_reported_and_tried_again(world: World, session: Session) -> None:
     await run(session, EXIT)
     world.backend.refuses = StartFailed("no room")
     for _ in range(2):
@@ -300,7 +302,7 @@ async def test_a_start_that_fails_is_told_and_tried_again(world: World, session:
 # -- restart ---------------------------------------------------------------------------------------------------
 
 
-async def test_a_restart_gives_a_fresh_kernel_and_says_so_once(world: World, session: Session) -> None:
+async def test_a_restart_gives_a_fresh_kernel_and_is_reported_once(world: World, session: Session) -> None:
     await run(session, "x = 1")
     await session.restart()
     result = await run(session, "print(x)")
@@ -309,7 +311,7 @@ async def test_a_restart_gives_a_fresh_kernel_and_says_so_once(world: World, ses
     assert len(world.backend.alive) == 1
 
 
-async def test_a_restart_keeps_the_workspace_and_the_rest(world: World) -> None:
+async def test_a_restart_keeps_the_workspace_and_all_settings(world: World) -> None:
     session = await world.session()
     await session.restart()
     first, second = world.backend.started
@@ -324,8 +326,8 @@ async def test_a_dead_session_can_be_restarted(session: Session) -> None:
     assert await news(session) == (StateChange.PRESERVED, 2)
 
 
-async def test_a_restart_ends_the_running_cell_and_those_that_wait_go_on(world: World, session: Session) -> None:
-    running = await begins(session, world)
+async def test_a_restart_ends_the_running_cell_and_waiting_cells_run_afterwards(world: World, session: Session) -> None:
+    running = await start_cell(session, world)
     waiting = asyncio.gather(*(run(session, str(number)) for number in range(3)))
     await asyncio.sleep(0)
     await session.restart()
@@ -337,7 +339,7 @@ async def test_a_restart_ends_the_running_cell_and_those_that_wait_go_on(world: 
     ]
 
 
-async def test_the_cell_that_a_restart_ended_is_told_why(world: World, session: Session) -> None:
+async def test_a_cell_that_a_restart_ended_reports_the_reason(world: World, session: Session) -> None:
     async with session.execute(ExecuteRequest(SLEEP)) as execution:
         await until(lambda: world.backend.kernel.executed)
         await session.restart()
@@ -347,7 +349,7 @@ async def test_the_cell_that_a_restart_ended_is_told_why(world: World, session: 
     assert "restarted" in result.error.message
 
 
-async def test_a_restart_that_fails_leaves_all_as_it_was(world: World, session: Session) -> None:
+async def test_a_failed_restart_keeps_the_kernel_and_its_variables(world: World, session: Session) -> None:
     await run(session, "x = 1")
     world.backend.refuses = StartFailed()
     with pytest.raises(StartFailed):
@@ -356,14 +358,14 @@ async def test_a_restart_that_fails_leaves_all_as_it_was(world: World, session: 
     assert await news(session) == (StateChange.PRESERVED, 1)
 
 
-async def test_restarts_at_once_come_one_after_the_other(world: World, session: Session) -> None:
+async def test_concurrent_restarts_run_one_after_the_other(world: World, session: Session) -> None:
     await asyncio.gather(*(session.restart() for _ in range(3)))
     assert len(world.backend.alive) == 1
     change, _ = await news(session)
     assert change is StateChange.RESTARTED
 
 
-async def test_a_kernel_that_dies_while_it_is_replaced_is_replaced(world: World, session: Session) -> None:
+async def test_a_kernel_that_dies_during_a_restart_is_replaced(world: World, session: Session) -> None:
     world.backend.gate.clear()
     restarting = asyncio.gather(session.restart())
     await asyncio.sleep(0.01)
@@ -375,7 +377,7 @@ async def test_a_kernel_that_dies_while_it_is_replaced_is_replaced(world: World,
     assert len(world.backend.alive) == 1
 
 
-async def test_a_cell_that_comes_meanwhile_starts_no_kernel_of_its_own(world: World, session: Session) -> None:
+async def test_a_cell_during_a_restart_starts_no_second_kernel(world: World, session: Session) -> None:
     world.backend.gate.clear()
     restarting = asyncio.gather(session.restart())
     await asyncio.sleep(0.01)
@@ -390,7 +392,7 @@ async def test_a_cell_that_comes_meanwhile_starts_no_kernel_of_its_own(world: Wo
     assert len(world.backend.alive) == 1
 
 
-async def test_who_leaves_a_restart_does_not_stop_it(world: World, session: Session) -> None:
+async def test_a_client_that_leaves_does_not_stop_the_restart(world: World, session: Session) -> None:
     world.backend.gate.clear()
     restarting = asyncio.gather(session.restart())
     await asyncio.sleep(0.01)
@@ -405,15 +407,15 @@ async def test_who_leaves_a_restart_does_not_stop_it(world: World, session: Sess
 # -- the end ---------------------------------------------------------------------------------------------------
 
 
-async def test_closing_ends_the_kernel_and_its_files(world: World, session: Session) -> None:
+async def test_closing_ends_the_kernel_and_deletes_its_files(world: World, session: Session) -> None:
     await session.close()
     assert session.state is State.CLOSED
     assert (world.backend.alive, world.backend.workspaces) == ([], [])
 
 
-async def test_what_it_has_shown_is_let_go_of_when_it_ends(session: Session) -> None:
+async def test_closing_releases_the_transcript_and_the_kept_results(session: Session) -> None:
     await run(session, "print('much')", idempotency_key="order-66")
-    (kept,) = session._retries._runs.values()
+    (kept,) = session._executions._idempotency._runs.values()
     shown: list[weakref.ref[object]] = [weakref.ref(session.transcript), weakref.ref(kept)]
     del kept
     gc.disable()
@@ -426,13 +428,13 @@ async def test_what_it_has_shown_is_let_go_of_when_it_ends(session: Session) -> 
         gc.enable()
 
 
-async def test_closing_twice_is_closing_once(session: Session) -> None:
+async def test_a_session_may_be_closed_twice(session: Session) -> None:
     await asyncio.gather(session.close(), session.close())
     await session.close()
     assert session.state is State.CLOSED
 
 
-async def test_a_closed_session_takes_nothing(session: Session) -> None:
+async def test_a_closed_session_refuses_all_operations(session: Session) -> None:
     await session.close()
     for attempt in (
         run(session, "1"),
@@ -444,8 +446,8 @@ async def test_a_closed_session_takes_nothing(session: Session) -> None:
             await attempt
 
 
-async def test_closing_ends_the_running_cell_and_refuses_those_that_wait(world: World, session: Session) -> None:
-    running = await begins(session, world)
+async def test_closing_ends_the_running_cell_and_refuses_waiting_cells(world: World, session: Session) -> None:
+    running = await start_cell(session, world)
     waiting = [asyncio.gather(run(session, str(number))) for number in range(3)]
     await asyncio.sleep(0)
     await session.close("the session was culled")
@@ -458,7 +460,7 @@ async def test_closing_ends_the_running_cell_and_refuses_those_that_wait(world: 
     assert result.state_reason == "the session was culled"
 
 
-async def test_closing_while_it_starts_leaves_nothing(world: World) -> None:
+async def test_closing_during_the_start_leaves_nothing(world: World) -> None:
     world.backend.gate.clear()
     starting = asyncio.gather(world.session())
     await asyncio.sleep(0.01)
@@ -471,7 +473,7 @@ async def test_closing_while_it_starts_leaves_nothing(world: World) -> None:
     assert (world.backend.alive, world.backend.workspaces) == ([], [])
 
 
-async def test_closing_while_it_restarts_leaves_nothing(world: World, session: Session) -> None:
+async def test_closing_during_a_restart_leaves_nothing(world: World, session: Session) -> None:
     world.backend.gate.clear()
     restarting = asyncio.gather(session.restart())
     await asyncio.sleep(0.01)
@@ -484,7 +486,7 @@ async def test_closing_while_it_restarts_leaves_nothing(world: World, session: S
         await restarting
 
 
-# -- any two at once -------------------------------------------------------------------------------------------
+# -- any two operations at once --------------------------------------------------------------------------------
 
 
 async def _execute(session: Session, _world: World) -> None:
@@ -545,7 +547,7 @@ OPERATIONS: list[Operation] = [
 @pytest.mark.parametrize("one", OPERATIONS, ids=lambda operation: operation.__name__.strip("_"))
 async def test_any_two_operations_at_once_end_well(backend: FakeBackend, one: Operation, other: Operation) -> None:
     backend.behaves(tool=lambda _argument: b"")
-    async with world_over(backend, patience=replace(PATIENCE, rung=0.02)) as world:
+    async with world_over(backend, timeouts=replace(TIMEOUTS, interrupt_step=0.02)) as world:
         for ticks in (0, 3):
             session = await world.session(f"s{ticks}")
             await _together(session, world, one, other, ticks)
@@ -558,7 +560,7 @@ async def test_any_two_operations_at_once_end_well(backend: FakeBackend, one: Op
 
 
 def _workspace(session: Session, backend: FakeBackend) -> object:
-    return backend._root / "workspaces" / str(session._seat._launch.workspace)
+    return backend._root / "workspaces" / str(session._slot._launch.workspace)
 
 
 async def _together(session: Session, world: World, one: Operation, other: Operation, ticks: int) -> None:
@@ -573,23 +575,23 @@ async def _together(session: Session, world: World, one: Operation, other: Opera
 
 
 async def _still_works(session: Session) -> bool:
-    for _ in range(2):  # a kernel whose end has not been noticed may take the first cell with it
+    for _ in range(2):  # a kernel whose end has not been noticed yet may get the first cell
         result = await run(session, "print('still here')", timeout=2)
         if result.status is Status.OK:
             return True
     return False
 
 
-async def test_a_launch_says_all_there_is_to_say(world: World, session: Session) -> None:
+async def test_the_launch_contains_the_settings_of_the_session(world: World, session: Session) -> None:
     launch = world.backend.kernel.launch
     assert launch == Launch(session.kernelspec, session.spec.limits, session.spec.env, launch.workspace)
 
 
-# -- what runs, and what was written -----------------------------------------------------------------------------
+# -- the code that runs, and the client's source ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("source", [None, "def main(): ..."])
-async def test_main_is_called_unless_what_runs_does_that_itself(world: World, source: str | None) -> None:
+async def test_main_is_called_unless_the_code_calls_it_itself(world: World, source: str | None) -> None:
     session = await world.session()
     await run(session, "def main(): ...", arguments={}, source=source)
     (code,) = world.backend.kernel.executed

@@ -1,4 +1,4 @@
-"""Time that is not what it seems: a gateway that stood still, a clock that was set, a kernel out of reach."""
+"""Faults of time and reach: a gateway that stood still, a clock that was set, a kernel that is unreachable."""
 
 from __future__ import annotations
 
@@ -9,22 +9,20 @@ from dataclasses import replace
 from unittest.mock import Mock
 
 import pytest
-import zmq
 from structlog.testing import capture_logs
 
 from sessions import culler as culler_module
-from sessions import execution as execution_module
-from sessions import vigil
-from sessions.backends.base import Launch
-from sessions.backlog import Backlog
-from sessions.connection import Connection
+from sessions.backends.base import Launch, no_op
+from sessions.cells import cell as cell_module
 from sessions.culler import Culler
 from sessions.errors import ConnectionFailed
+from sessions.kernels import watchdog as watchdog_module
+from sessions.kernels.backlog import Backlog
+from sessions.kernels.watchdog import Watchdog
 from sessions.models import StateChange, Status
 from sessions.session import Session
 from sessions.tasks import spawn
-from sessions.vigil import Vigil
-from tests.fakes import PYTHON, Cell, Clock, FakeBackend, FakeKernel, World, run, until
+from tests.fakes import PYTHON, Cell, Clock, FakeBackend, Listener, World, connect, run, until
 
 # -- a gateway that stood still --------------------------------------------------------------------------------
 
@@ -35,22 +33,22 @@ async def short(cell: Cell) -> None:
 
 
 @pytest.mark.parametrize("stands_still", [0.0, 0.8])
-async def test_a_cell_that_ended_while_the_gateway_stood_still_is_not_told_that_it_was_too_long(
+async def test_a_cell_that_ended_while_the_gateway_stood_still_does_not_time_out(
     world: World, session: Session, monkeypatch: pytest.MonkeyPatch, stands_still: float
 ) -> None:
-    monkeypatch.setattr(execution_module, "STALL", 0.2)
+    monkeypatch.setattr(cell_module, "STALL", 0.2)
     code = world.backend.on("short", short)
     running = spawn(run(session, code, timeout=0.4), "client")
     await asyncio.sleep(0.1)
-    time.sleep(stands_still)  # noqa: ASYNC251 - nothing turns meanwhile
+    time.sleep(stands_still)  # noqa: ASYNC251 - blocks the event loop
     assert (await running).status is Status.OK
     assert world.backend.kernel.interrupts == []
 
 
-async def test_a_cell_that_is_too_long_is_told_so_all_the_same(
+async def test_a_cell_that_runs_too_long_times_out_after_a_stall(
     world: World, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(execution_module, "STALL", 0.2)
+    monkeypatch.setattr(cell_module, "STALL", 0.2)
     running = spawn(run(session, "import time; time.sleep(60)", timeout=0.4), "client")
     await asyncio.sleep(0.1)
     time.sleep(0.8)  # noqa: ASYNC251
@@ -58,7 +56,7 @@ async def test_a_cell_that_is_too_long_is_told_so_all_the_same(
 
 
 @pytest.mark.parametrize("stood_still", [True, False])
-async def test_after_it_stood_still_nobody_is_culled_before_they_could_come(
+async def test_after_a_stall_no_session_is_culled_before_waiting_requests_are_handled(
     world: World,
     session: Session,
     monkeypatch: pytest.MonkeyPatch,
@@ -75,7 +73,7 @@ async def test_after_it_stood_still_nobody_is_culled_before_they_could_come(
         if looks == 1:
             world.clock.passes(10**6)
             clock.passes(10**6 if stood_still else culler_module.STALL)
-        if looks == 2:  # it has waited since then
+        if looks == 2:  # a request that has waited since the stall
             world.registry.get(session.key).touch()
 
     monkeypatch.setattr(culler_module, "asyncio", _asyncio_with(sleep))
@@ -95,44 +93,37 @@ def _asyncio_with(sleep: object) -> object:
 
 
 @pytest.mark.parametrize("now", [0.0, 4e9])
-async def test_a_clock_that_is_set_ends_nothing(world: World, monkeypatch: pytest.MonkeyPatch, now: float) -> None:
+async def test_setting_the_system_clock_ends_no_cell_and_no_session(
+    world: World, monkeypatch: pytest.MonkeyPatch, now: float
+) -> None:
     session = await world.session()
     culler = Culler(world.registry, world.sandboxes, max_lifetime=3600)
     await run(session, "x = 1")
     monkeypatch.setattr(time, "time", lambda: now)
     running = spawn(run(session, "import time; time.sleep(60)", timeout=0.3), "client")
     assert await culler.sweep() == 0
-    assert (await running).status is Status.TIMEOUT, "after its time, neither at once nor never"
+    assert (await running).status is Status.TIMEOUT, "after its timeout, neither at once nor never"
     assert (await run(session, "print(x)")).state is StateChange.PRESERVED
-    world.clock.passes(3600)  # the other clock, which only goes on
+    world.clock.passes(3600)  # the monotonic clock
     assert await culler.sweep() == 1
 
 
 # -- a kernel out of reach -------------------------------------------------------------------------------------
 
 
-def away(kernel: FakeKernel, channel: str) -> None:
-    """Let a channel of a kernel go, while the kernel lives on."""
-    socket = kernel._sockets.pop(channel)
-    asyncio.get_running_loop().remove_reader(socket.FD)
-    socket.close()
-
-
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vigil, "INTERVAL", 0.01)
-    monkeypatch.setattr(vigil, "AWAY_MAX", 0.3)
+    monkeypatch.setattr(watchdog_module, "INTERVAL", 0.01)
+    monkeypatch.setattr(watchdog_module, "AWAY_MAX", 0.3)
 
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("channel", ["iopub", "shell"])
-async def test_a_kernel_that_cannot_be_reached_is_ended_and_told_once(
-    world: World, session: Session, channel: str
-) -> None:
+async def test_an_unreachable_kernel_is_ended_and_reported_once(world: World, session: Session, channel: str) -> None:
     await run(session, "x = 1")
     running = spawn(run(session, "import time; time.sleep(60)", timeout=30), "client")
     await until(lambda: len(world.backend.kernel.executed) > 1)
-    away(world.backend.kernel, channel)
+    world.backend.kernel.unbind(channel)
     result = await running
     assert (result.status, result.state) == (Status.DIED, StateChange.LOST)
     assert isinstance(result.error, ConnectionFailed)
@@ -144,46 +135,48 @@ async def test_a_kernel_that_cannot_be_reached_is_ended_and_told_once(
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_a_kernel_that_is_back_in_time_is_kept(backend: FakeBackend) -> None:
+async def test_a_kernel_that_is_reachable_again_in_time_is_kept(backend: FakeBackend) -> None:
     kernel = await backend.start(Launch(replace(PYTHON, encryption=False)))
-    connection = Connection(kernel.connection_info, max_message_bytes=100_000)
-    told: list[bool] = []
-    connection.on_away = lambda: told.append(True)
+    listener = Listener()
+    connection = connect(kernel.connection_info, listener, most=100_000)
+    watchdog = connection._transport._watchdog
     await connection.ready()
-    away(kernel, "shell")
-    await until(lambda: connection._vigil._away)
-    kernel._sockets["shell"] = kernel._bind("shell", zmq.ROUTER)
-    await until(lambda: not connection._vigil._away)
+    kernel.unbind("shell")
+    await until(lambda: watchdog._away)
+    kernel.bind("shell")
+    await until(lambda: not watchdog._away)
     await connection.ready()
     await asyncio.sleep(0.5)
-    assert not told
+    assert not listener.unreachable.is_set()
     connection.close()
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_a_gateway_that_stood_still_does_not_take_its_kernels_for_lost(backend: FakeBackend) -> None:
+async def test_after_a_stall_kernels_are_not_taken_for_unreachable(backend: FakeBackend) -> None:
     kernel = await backend.start(Launch(replace(PYTHON, encryption=False)))
-    connection = Connection(kernel.connection_info, max_message_bytes=100_000)
-    told: list[bool] = []
-    connection.on_away = lambda: told.append(True)
+    listener = Listener()
+    connection = connect(kernel.connection_info, listener, most=100_000)
+    watchdog = connection._transport._watchdog
     await connection.ready()
-    away(kernel, "shell")
-    await until(lambda: connection._vigil._away)
+    kernel.unbind("shell")
+    await until(lambda: watchdog._away)
     time.sleep(1)  # noqa: ASYNC251 - longer than a kernel may be away
-    kernel._sockets["shell"] = kernel._bind("shell", zmq.ROUTER)
-    await until(lambda: not connection._vigil._away)
-    assert not told
+    kernel.bind("shell")
+    await until(lambda: not watchdog._away)
+    assert not listener.unreachable.is_set()
     connection.close()
 
 
-async def test_the_vigil_goes_on_when_one_look_has_failed(nothing_left: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vigil, "INTERVAL", 0.001)
+async def test_the_watchdog_continues_after_a_failed_check(nothing_left: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watchdog_module, "INTERVAL", 0.001)
     broken: list[bool] = []
     backlog = Mock(spec=Backlog)
     backlog.size.side_effect = [OSError("a defect"), 0, 11]
     with capture_logs() as logs:
-        Vigil({"shell": backlog}, 10, lambda _channel: False, lambda: broken.append(True), lambda: None)
+        Watchdog(
+            {"shell": backlog}, 10, drains=lambda _: False, on_broken=lambda: broken.append(True), on_away=no_op
+        ).start()
         await until(lambda: broken)
     assert [entry["log_level"] for entry in logs] == ["error", "warning"]
     await asyncio.sleep(0.01)
-    assert backlog.size.call_count == 3, "nobody looks any more"
+    assert backlog.size.call_count == 3, "no check after the connection is broken"

@@ -1,4 +1,4 @@
-"""Background tasks are kept until they end, and their failures are seen."""
+"""Background tasks are kept until they end, and their failures are logged."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from sessions import tasks
 from sessions.errors import KernelDied
-from sessions.tasks import forever, going_on, spawn, to_the_end, together
+from sessions.tasks import forever, gather_all, log_failure, shielded, spawn
 from tests.fakes import until
 
 
@@ -35,7 +35,7 @@ async def test_a_failure_is_logged(nothing_left: None) -> None:
     assert [(entry["event"], entry["task"]) for entry in logs] == [("background task failed", "breaks")]
 
 
-async def test_an_answer_is_no_failure(nothing_left: None) -> None:
+async def test_an_error_of_the_domain_is_not_logged(nothing_left: None) -> None:
     with capture_logs() as logs:
         task = spawn(fails(KernelDied()), "answers")
         await asyncio.wait({task})
@@ -44,7 +44,7 @@ async def test_an_answer_is_no_failure(nothing_left: None) -> None:
         await task
 
 
-async def test_being_cancelled_is_no_failure(nothing_left: None) -> None:
+async def test_a_cancellation_is_not_logged(nothing_left: None) -> None:
     with capture_logs() as logs:
         task = spawn(asyncio.sleep(60), "sleeps")
         task.cancel()
@@ -52,7 +52,7 @@ async def test_being_cancelled_is_no_failure(nothing_left: None) -> None:
     assert logs == []
 
 
-# -- to the end ------------------------------------------------------------------------------------------------
+# -- shielded tasks --------------------------------------------------------------------------------------------
 
 
 async def returns_late(seconds: float = 0.02) -> str:
@@ -60,13 +60,13 @@ async def returns_late(seconds: float = 0.02) -> str:
     return "done"
 
 
-async def test_the_end_is_waited_for(nothing_left: None) -> None:
-    assert await to_the_end(spawn(returns_late(), "late")) == "done"
+async def test_shielded_returns_the_result_of_the_task(nothing_left: None) -> None:
+    assert await shielded(spawn(returns_late(), "late")) == "done"
 
 
-async def test_it_is_waited_for_however_often_the_waiting_is_cancelled(nothing_left: None) -> None:
+async def test_shielded_waits_for_the_task_however_often_it_is_cancelled(nothing_left: None) -> None:
     work = spawn(returns_late(), "late")
-    waiting = spawn(to_the_end(work), "waits")
+    waiting = spawn(shielded(work), "waits")
     for _ in range(3):
         await asyncio.sleep(0.001)
         waiting.cancel()
@@ -75,29 +75,29 @@ async def test_it_is_waited_for_however_often_the_waiting_is_cancelled(nothing_l
     assert work.result() == "done"
 
 
-async def test_a_timeout_around_it_is_still_one(nothing_left: None) -> None:
+async def test_a_timeout_around_shielded_is_raised_after_the_task_has_ended(nothing_left: None) -> None:
     work = spawn(returns_late(), "late")
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.001):
-            await to_the_end(work)
+            await shielded(work)
     assert work.done()
 
 
-async def test_a_failure_comes_through(nothing_left: None) -> None:
+async def test_shielded_raises_the_error_of_the_task(nothing_left: None) -> None:
     with pytest.raises(KernelDied):
-        await to_the_end(spawn(fails(KernelDied()), "fails"))
+        await shielded(spawn(fails(KernelDied()), "fails"))
 
 
-async def test_work_that_is_cancelled_itself_ends_the_waiting(nothing_left: None) -> None:
+async def test_shielded_ends_when_the_task_itself_is_cancelled(nothing_left: None) -> None:
     work = spawn(asyncio.sleep(60), "sleeps")
-    waiting = spawn(to_the_end(work), "waits")
+    waiting = spawn(shielded(work), "waits")
     await asyncio.sleep(0.001)
     work.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
 
 
-# -- over and over ---------------------------------------------------------------------------------------------
+# -- endless loops ---------------------------------------------------------------------------------------------
 
 
 class Rounds:
@@ -114,23 +114,23 @@ class Rounds:
 
 
 async def cancelled(task: asyncio.Task[object]) -> bool:
-    """Whether a task ends when it is cancelled."""
+    """Cancel a task and return True if it ended as cancelled."""
     task.cancel()
     await asyncio.wait({task})
     return task.cancelled()
 
 
-async def test_a_loop_goes_on_after_a_round_that_failed_and_says_whose_it_was(nothing_left: None) -> None:
+async def test_a_loop_continues_after_a_failed_round_and_logs_the_task(nothing_left: None) -> None:
     rounds = Rounds()
     with capture_logs() as logs:
         task = spawn(forever(rounds, pause=0.001), "works")
         await until(lambda: rounds.done > 4)
         assert await cancelled(task)
-    assert {(entry["event"], entry["task"]) for entry in logs} == {("background work failed and goes on", "works")}
+    assert {(entry["event"], entry["task"]) for entry in logs} == {("background work failed and continues", "works")}
     assert all(entry["exc_info"] for entry in logs)
 
 
-async def test_a_loop_that_fails_does_not_spin(nothing_left: None, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_loop_pauses_after_a_failed_round(nothing_left: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tasks, "PAUSE", 3600.0)
     rounds = Rounds()
     with capture_logs() as logs:
@@ -147,23 +147,23 @@ async def test_a_loop_ends_when_it_is_cancelled_in_the_middle_of_a_round(nothing
     assert await cancelled(task)
 
 
-def test_what_is_not_to_be_survived_is_not() -> None:
+def test_log_failure_raises_interrupts_exits_and_cancellations() -> None:
     for end in (KeyboardInterrupt, SystemExit, asyncio.CancelledError):
-        with pytest.raises(end), going_on("anything"):
+        with pytest.raises(end), log_failure("anything"):
             raise end
 
 
-# -- together --------------------------------------------------------------------------------------------------
+# -- several tasks ---------------------------------------------------------------------------------------------
 
 
-async def test_all_is_waited_for_when_some_fails(nothing_left: None) -> None:
+async def test_gather_all_waits_for_all_when_some_fail(nothing_left: None) -> None:
     late = spawn(returns_late(), "late")
     with pytest.raises(ExceptionGroup) as failed:
-        await together(fails(KernelDied("one")), late, fails(KernelDied("two")))
+        await gather_all(fails(KernelDied("one")), late, fails(KernelDied("two")))
     assert late.done()
     assert [str(failure) for failure in failed.value.exceptions] == ["one", "two"]
 
 
-async def test_what_all_succeeds_is_no_failure(nothing_left: None) -> None:
-    await together(returns_late(), returns_late())
-    await together()
+async def test_gather_all_raises_nothing_when_all_succeed(nothing_left: None) -> None:
+    await gather_all(returns_late(), returns_late())
+    await gather_all()

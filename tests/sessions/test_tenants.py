@@ -1,4 +1,4 @@
-"""Whichever way an execution came and however it ended, it is counted and written down once, and refused alike."""
+"""Every execution, of every dialect and with any end, is counted and audited once, and refused by the same rules."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from sessions.errors import AuditUnavailable, FileNotFound, InvalidRequest, QuotaExceeded, SessionError
+from sessions.guest.workspace import list_files, write_file
 from sessions.models import ExecutionResult, SandboxSpec, SessionKey, Status
-from sessions.quotas import TenantLimits
 from sessions.sandbox import Sandbox
 from sessions.session import Session
 from sessions.tasks import spawn
-from sessions.usage import Allowance
-from sessions.workspace import list_files, write_file
+from sessions.tenants.quotas import TenantLimits
+from sessions.tenants.usage import Allowance
 from tests.fakes import MEMORY, Cell, FakeBackend, World, busy, idle, run, started, stream, until, world_over
-from tests.sessions.test_channels import content, heard, send, text
+from tests.sessions.channels.test_hub import content, heard, send, text
 
 SLEEP = "import time; time.sleep(60)"
 EXIT = "import os; os._exit(3)"
-#: one that puts out 101 bytes, as code and as a command
+#: code or command that outputs 101 bytes
 PRINTS = {"api": "print('x' * 100)", "channels": "print('x' * 100)", "command": f"echo {'x' * 100}"}
 
 
@@ -49,7 +49,7 @@ class Tenant:
         await self.sandbox.run(command, "", 10)
 
     async def prints(self, way: str) -> None:
-        """Put out 101 bytes."""
+        """Output 101 bytes."""
         ways: dict[str, Callable[[str], Awaitable[None]]] = {
             "api": self.api,
             "channels": self.channels,
@@ -58,7 +58,7 @@ class Tenant:
         await ways[way](PRINTS[way])
 
     def ended(self) -> ExecutionResult:
-        """The one execution that has ended since."""
+        """Return the result of the one execution that has ended since the last call."""
         ((_, _, result),) = self.world.observed
         self.world.observed.clear()
         return result
@@ -70,7 +70,7 @@ async def tenant(world: World) -> Tenant:
 
 
 @pytest.mark.parametrize("way", PRINTS)
-async def test_each_way_is_written_down_once_with_what_it_put_out(tenant: Tenant, way: str) -> None:
+async def test_every_execution_is_audited_once_with_its_output_bytes(tenant: Tenant, way: str) -> None:
     await tenant.prints(way)
     result = tenant.ended()
     assert (result.status, result.output_bytes, result.error) == (Status.OK, 101, None)
@@ -80,14 +80,14 @@ async def test_each_way_is_written_down_once_with_what_it_put_out(tenant: Tenant
 
 
 @pytest.mark.parametrize("way", ["api", "channels"])
-async def test_a_kernel_that_dies_frees_the_place_and_ends_the_record(tenant: Tenant, way: str) -> None:
+async def test_a_kernel_that_dies_frees_the_place_and_ends_the_audit_record(tenant: Tenant, way: str) -> None:
     await (tenant.api(EXIT) if way == "api" else tenant.channels(EXIT))
     result = tenant.ended()
     assert (result.status, result.memory) == (Status.DIED, None)
     assert (tenant.world.quotas.running, tenant.world.open) == (0, {})
 
 
-async def test_commands_end_in_each_way_once(tenant: Tenant) -> None:
+async def test_every_end_of_a_command_is_audited_once(tenant: Tenant) -> None:
     await tenant.command("exit 3")
     assert tenant.ended().status is Status.ERROR
     await tenant.sandbox.run("sleep 60", "", 0.2)
@@ -105,7 +105,7 @@ async def test_commands_end_in_each_way_once(tenant: Tenant) -> None:
 
 
 @pytest.mark.parametrize("way", PRINTS)
-async def test_nothing_runs_that_cannot_be_written_down(tenant: Tenant, way: str) -> None:
+async def test_nothing_runs_when_the_audit_cannot_be_written(tenant: Tenant, way: str) -> None:
     tenant.world.refuses = AuditUnavailable()
     with pytest.raises(AuditUnavailable):
         await tenant.prints(way)
@@ -116,11 +116,11 @@ async def test_nothing_runs_that_cannot_be_written_down(tenant: Tenant, way: str
     assert tenant.ended().status is Status.OK
 
 
-# -- at a time -------------------------------------------------------------------------------------------------
+# -- concurrent executions -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("way", ["api", "command"])
-async def test_who_can_wait_does(backend: FakeBackend, way: str) -> None:
+async def test_an_execution_over_the_limit_is_queued_or_refused(backend: FakeBackend, way: str) -> None:
     async with world_over(backend, quotas=TenantLimits(executions=1, queued=1), concurrent=5) as world:
         tenant, other = await Tenant.of(world), await world.session("other")
         first = spawn(run(other, SLEEP), "first")
@@ -150,11 +150,11 @@ async def test_a_client_that_leaves_while_it_waits_runs_nothing(backend: FakeBac
         assert [result.status for _, _, result in world.observed] == [Status.INTERRUPTED]
 
 
-# -- in the course of time -------------------------------------------------------------------------------------
+# -- use over time ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("way", PRINTS)
-async def test_what_one_way_uses_up_is_used_up_for_all(backend: FakeBackend, way: str) -> None:
+async def test_the_output_quota_is_shared_by_all_ways_to_execute(backend: FakeBackend, way: str) -> None:
     limits = TenantLimits(allowance=Allowance(window=60, output=150))
     async with world_over(backend, quotas=limits) as world:
         tenant, neighbour = await Tenant.of(world), await Tenant.of(world, "umbrella")
@@ -169,7 +169,7 @@ async def test_what_one_way_uses_up_is_used_up_for_all(backend: FakeBackend, way
         await tenant.prints(way)
 
 
-async def test_seconds_count_too(backend: FakeBackend) -> None:
+async def test_execution_seconds_count_against_the_quota(backend: FakeBackend) -> None:
     async with world_over(backend, quotas=TenantLimits(allowance=Allowance(window=60, seconds=0.2))) as world:
         tenant = await Tenant.of(world)
         assert (await run(tenant.session, SLEEP, timeout=0.3)).status is Status.TIMEOUT
@@ -177,7 +177,7 @@ async def test_seconds_count_too(backend: FakeBackend) -> None:
             await tenant.prints("api")
 
 
-async def test_cells_that_wait_in_the_kernel_do_not_go_on_when_it_is_used_up(backend: FakeBackend) -> None:
+async def test_cells_queued_in_the_kernel_are_interrupted_when_the_quota_is_used_up(backend: FakeBackend) -> None:
     async with world_over(backend, quotas=TenantLimits(allowance=Allowance(window=60, output=150))) as world:
         session, go = await world.session(), asyncio.Event()
 
@@ -195,10 +195,10 @@ async def test_cells_that_wait_in_the_kernel_do_not_go_on_when_it_is_used_up(bac
         assert ended == [(Status.OK, None), (Status.INTERRUPTED, "SB008")]
 
 
-# -- clients with messages of their own ------------------------------------------------------------------------
+# -- channel clients -------------------------------------------------------------------------------------------
 
 
-async def test_output_that_comes_after_the_reply_is_counted(world: World, session: Session) -> None:
+async def test_output_after_the_reply_is_counted(world: World, session: Session) -> None:
     go = asyncio.Event()
 
     async def replies_first(cell: Cell) -> None:
@@ -217,20 +217,21 @@ async def test_output_that_comes_after_the_reply_is_counted(world: World, sessio
     assert (result.status, result.output_bytes) == (Status.OK, 50)
 
 
-async def test_cells_of_one_name_are_each_written_down(world: World, session: Session) -> None:
+async def test_a_second_cell_with_one_id_is_refused_and_not_audited(world: World, session: Session) -> None:
     async def says_no_idle(cell: Cell) -> None:
         cell.says(busy(), started(cell.code))
         cell.replies()
 
     client, code = session.channels.subscribe("c"), world.backend.on("says no idle", says_no_idle)
     header = {"msg_id": "twice", "msg_type": "execute_request", "username": "", "session": "s", "version": "5.3"}
-    for number in range(2):  # or the kernel would take the second for the first, sent again
-        parts = [json.dumps(part).encode() for part in (header, {}, {}, {"code": code, "number": number})]
+    parts = [json.dumps(part).encode() for part in (header, {}, {}, {"code": code})]
+    session.channels.forward(client, "shell", header, parts, [])
+    await until(lambda: not session.channels.running)
+    with pytest.raises(InvalidRequest, match="sent before"):
         session.channels.forward(client, "shell", header, parts, [])
-        await until(lambda: not session.channels.running)
-    assert len(world.open) == 1
+    assert len(world.open) == 1, "the first one, whose idle is missing"
     await session.close()
-    assert len(world.observed) == 2
+    assert len(world.observed) == 1
 
 
 @pytest.mark.parametrize("channel", ["control", "stdin"])
@@ -242,7 +243,7 @@ async def test_code_runs_by_the_shell_channel_alone(world: World, session: Sessi
         with pytest.raises(InvalidRequest, match="shell"):
             session.channels.forward(client, channel, header, parts, [])
     else:
-        session.channels.forward(client, channel, header, parts, [])  # to a kernel that has asked nothing: dropped
+        session.channels.forward(client, channel, header, parts, [])  # dropped: the kernel has asked for no input
     assert content((await heard(client, send(session, client, "1")))[-1])
     assert world.backend.kernel.executed == ["1"]
 
@@ -264,7 +265,7 @@ async def uploader(backend: FakeBackend) -> AsyncIterator[Tenant]:
 
 @pytest.mark.parametrize("place", ["session", "sandbox"])
 @pytest.mark.parametrize("known", [True, False])
-async def test_files_count_wherever_they_go(uploader: Tenant, place: str, known: bool) -> None:  # noqa: FBT001
+async def test_all_uploads_share_one_quota(uploader: Tenant, place: str, known: bool) -> None:  # noqa: FBT001
     target: Session | Sandbox = getattr(uploader, place)
     await write_file(target, "first", 999 if known else None, pieces(999))
     await write_file(target, "second", 600 if known else None, pieces(600))
@@ -278,7 +279,7 @@ async def test_files_count_wherever_they_go(uploader: Tenant, place: str, known:
     await write_file(target, "third", 1, pieces(1))
 
 
-async def test_a_file_of_unknown_size_ends_where_it_is_used_up(uploader: Tenant) -> None:
+async def test_an_upload_of_unknown_size_ends_when_the_quota_is_used_up(uploader: Tenant) -> None:
     sent: list[int] = []
 
     async def endless() -> AsyncIterator[bytes]:
@@ -292,7 +293,7 @@ async def test_a_file_of_unknown_size_ends_where_it_is_used_up(uploader: Tenant)
     assert await list_files(uploader.session, "") == []
 
 
-async def test_what_is_refused_for_another_reason_says_so(uploader: Tenant) -> None:
+async def test_an_upload_to_an_invalid_path_gets_the_error_of_the_path(uploader: Tenant) -> None:
     for path in ("../x", ""):
         with pytest.raises(SessionError) as refused:
             await write_file(uploader.session, path, None, pieces(1))

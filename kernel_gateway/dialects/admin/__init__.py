@@ -1,4 +1,4 @@
-"""Providers looked at and set by admins, in the two forms there are: the specification's, and RAGFlow's own."""
+"""Provider administration, in two forms: the specification's, and RAGFlow's own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from kernel_gateway.handlers import Dialect, Gateway, Route
 
 
 def routes(gateway: Gateway) -> list[Route]:
-    """The paths of both."""
+    """Return the routes of both forms."""
     return [(path, handler, {"gateway": gateway}) for path, handler in (*specified.ROUTES, *ragflow.ROUTES)]
 
 

@@ -1,4 +1,4 @@
-"""What admins send, and what they are shown of providers. Unknown fields are left alone, as RAGFlow does."""
+"""Bodies that admins send, and descriptions of providers. Unknown fields are ignored, as by RAGFlow."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from pydantic import BaseModel, Field
 from sessions.providers.base import SandboxProvider, Schema
 
 
-class Sent(BaseModel):
+class ProviderConfig(BaseModel):
     """A provider's configuration."""
 
     provider_type: str
     config: dict[str, Any] = Field(default_factory=dict)
 
 
-class Saved(Sent):
-    """One to be kept."""
+class SaveConfig(ProviderConfig):
+    """A configuration to save."""
 
     set_active: bool = True
     test_connection: bool = False
 
 
-class Chosen(BaseModel):
-    """The provider to be used."""
+class ActivateProvider(BaseModel):
+    """The provider to activate."""
 
     provider: str
 
 
 def schema_json(schema: Schema) -> dict[str, Any]:
-    """A schema as forms are made from it: without what a field has not."""
+    """Return a schema to make a form from, without the attributes that a field does not have."""
     return {
         name: {
             key: value
@@ -43,8 +43,8 @@ def schema_json(schema: Schema) -> dict[str, Any]:
     }
 
 
-def described(provider: SandboxProvider) -> dict[str, Any]:
-    """A provider, for people."""
+def provider_json(provider: SandboxProvider) -> dict[str, Any]:
+    """Describe a provider for display."""
     return {
         "id": provider.id,
         "name": provider.name,

@@ -1,4 +1,4 @@
-"""RAGFlow's own form, `/api/v1/admin/sandbox`, in its envelope. Source: its admin server's routes."""
+"""RAGFlow's own form, `/api/v1/admin/sandbox`, with its envelope. Source: the routes of its admin server."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ from http import HTTPStatus
 from typing import Any
 
 from kernel_gateway.admins import AdminHandler
-from kernel_gateway.dialects.admin.models import Saved, Sent, described, schema_json
+from kernel_gateway.dialects.admin.models import ProviderConfig, SaveConfig, provider_json, schema_json
 from sessions.errors import SessionError
 
-#: of callers who may not; every other failure is HTTP 400, and a fault of ours is told in the body
+#: statuses for callers without permission; other failures are HTTP 400, and the body reports our own faults
 _NOT_ALLOWED = {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
 
 
 class RagflowHandler(AdminHandler):
-    """What all of them share."""
+    """Base of the handlers of this form."""
 
     def succeed(self, data: Any, message: str = "success") -> None:
-        """Answer in the envelope."""
+        """Send a success in the envelope."""
         self.finish_json({"code": 0, "message": message, "data": data})
 
     def status_of(self, failure: SessionError) -> HTTPStatus:
-        """As RAGFlow has it."""
+        """Return the status that RAGFlow uses."""
         status = super().status_of(failure)
         return status if status in _NOT_ALLOWED else HTTPStatus.BAD_REQUEST
 
     def render_failure(self, failure: SessionError) -> dict[str, Any]:
-        """The envelope, and our own code and details beside it."""
+        """Return the envelope, with our own code and details added."""
         ours = super().status_of(failure) >= HTTPStatus.INTERNAL_SERVER_ERROR
         return {
             "code": (HTTPStatus.INTERNAL_SERVER_ERROR if ours else self.status_of(failure)).value,
@@ -41,15 +41,15 @@ class ProvidersHandler(RagflowHandler):
     """`/api/v1/admin/sandbox/providers`."""
 
     def get(self) -> None:
-        """List them."""
-        self.succeed([described(provider) for provider in self.gateway.provider_settings.all()])
+        """List the providers."""
+        self.succeed([provider_json(provider) for provider in self.gateway.provider_settings.all()])
 
 
 class SchemaHandler(RagflowHandler):
     """`/api/v1/admin/sandbox/providers/{id}/schema`."""
 
     def get(self, provider: str) -> None:
-        """The fields of its configuration."""
+        """Send the fields of the provider's configuration."""
         self.succeed(schema_json(self.gateway.provider_settings.schema(provider)))
 
 
@@ -57,13 +57,13 @@ class ConfigHandler(RagflowHandler):
     """`/api/v1/admin/sandbox/config`."""
 
     def get(self) -> None:
-        """The active provider, and how it is configured."""
+        """Send the active provider and its configuration."""
         settings = self.gateway.provider_settings
         self.succeed({"provider_type": settings.active, "config": settings.shown(settings.active)})
 
     async def post(self) -> None:
-        """Keep a configuration."""
-        body, settings = self.body(Saved), self.gateway.provider_settings
+        """Save a configuration."""
+        body, settings = self.body(SaveConfig), self.gateway.provider_settings
         await settings.save(body.provider_type, body.config, activate=body.set_active, trial=body.test_connection)
         kept = {"provider_type": body.provider_type, "config": settings.shown(body.provider_type)}
         self.succeed(kept, "Sandbox configuration updated successfully")
@@ -73,8 +73,8 @@ class TestHandler(RagflowHandler):
     """`/api/v1/admin/sandbox/test`."""
 
     async def post(self) -> None:
-        """Run a small program with a configuration that is not kept."""
-        body = self.body(Sent)
+        """Run a small program with a configuration that is not saved."""
+        body = self.body(ProviderConfig)
         trial = await self.gateway.provider_settings.test(body.provider_type, body.config)
         result = trial.result
         details = {

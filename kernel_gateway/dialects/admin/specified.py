@@ -6,25 +6,31 @@ from http import HTTPStatus
 from typing import Any
 
 from kernel_gateway.admins import AdminHandler
-from kernel_gateway.dialects.admin.models import Chosen, Saved, Sent, described, schema_json
+from kernel_gateway.dialects.admin.models import (
+    ActivateProvider,
+    ProviderConfig,
+    SaveConfig,
+    provider_json,
+    schema_json,
+)
 from sessions.errors import ConnectionFailed, SessionError, SettingsUnreadable
 from sessions.providers.settings import ProviderSettings
 
 
 class SpecifiedHandler(AdminHandler):
-    """What all of them share."""
+    """Base of the handlers of this form."""
 
     @property
     def settings_of_providers(self) -> ProviderSettings:
-        """Whom they ask."""
+        """The settings of the providers."""
         return self.gateway.provider_settings
 
     def status_of(self, failure: SessionError) -> HTTPStatus:
-        """That the provider that was sent cannot be reached is a fault of what was sent."""
+        """Return 400 for a provider that cannot be reached: the submitted configuration is at fault."""
         return HTTPStatus.BAD_REQUEST if isinstance(failure, ConnectionFailed) else super().status_of(failure)
 
     def render_failure(self, failure: SessionError) -> dict[str, Any]:
-        """`error` is a sentence, `details` what is wrong with which field; the rest is ours."""
+        """Return the body: `error` is a sentence, `details` the problems of fields; the other keys are ours."""
         return {
             "error": failure.message,
             "error_code": failure.code,
@@ -38,9 +44,9 @@ class ProvidersHandler(SpecifiedHandler):
     """`/api/admin/sandbox/providers`."""
 
     def get(self) -> None:
-        """List them, with the schemas of their configurations."""
+        """List the providers with the schemas of their configurations."""
         providers = [
-            described(provider) | {"config_schema": schema_json(provider.get_config_schema())}
+            provider_json(provider) | {"config_schema": schema_json(provider.get_config_schema())}
             for provider in self.settings_of_providers.all()
         ]
         self.finish_json({"data": providers})
@@ -50,7 +56,7 @@ class ConfigHandler(SpecifiedHandler):
     """`/api/admin/sandbox/config`."""
 
     def get(self) -> None:
-        """The active provider, and how each is configured; `errors` names those whose settings cannot be read."""
+        """Send the active provider and all configurations; `errors` has the providers with unreadable settings."""
         data: dict[str, Any] = {"active": self.settings_of_providers.active}
         errors: dict[str, Any] = {}
         for provider in self.settings_of_providers.all():
@@ -62,8 +68,8 @@ class ConfigHandler(SpecifiedHandler):
         self.finish_json({"data": data, "errors": errors})
 
     async def post(self) -> None:
-        """Keep a configuration."""
-        body = self.body(Saved)
+        """Save a configuration."""
+        body = self.body(SaveConfig)
         await self.settings_of_providers.save(
             body.provider_type, body.config, activate=body.set_active, trial=body.test_connection
         )
@@ -74,8 +80,8 @@ class TestHandler(SpecifiedHandler):
     """`/api/admin/sandbox/test`."""
 
     async def post(self) -> None:
-        """Run a small program with a configuration that is not kept."""
-        body = self.body(Sent)
+        """Run a small program with a configuration that is not saved."""
+        body = self.body(ProviderConfig)
         trial = await self.settings_of_providers.test(body.provider_type, body.config)
         self.finish_json(
             {
@@ -91,8 +97,8 @@ class ActiveHandler(SpecifiedHandler):
     """`/api/admin/sandbox/active`."""
 
     def put(self) -> None:
-        """Use a provider from now on."""
-        self.settings_of_providers.activate(self.body(Chosen).provider)
+        """Activate a provider."""
+        self.settings_of_providers.activate(self.body(ActivateProvider).provider)
         self.finish_json({"message": "Active provider updated"})
 
 

@@ -1,6 +1,7 @@
-"""Alibaba Cloud's AgentRun Code Interpreter: sandboxes of contexts, as `agentrun-sdk` speaks to them.
+"""The AgentRun dialect: sandboxes and contexts of Alibaba Cloud's Code Interpreter, as `agentrun-sdk` uses them.
 
-Two planes: `/sandboxes/…` (data) runs and reads things, `/2025-09-10/…` (control) keeps templates and lists sandboxes.
+Two planes: `/sandboxes/…` (data) runs code and reads files, `/2025-09-10/…` (control) keeps templates and lists
+sandboxes.
 Sources: the requests and parsers of `agentrun-sdk` 0.0.18 and 0.0.54, and the vendor's page "Code Interpreter". A
 sandbox is a `Sandbox`, a context one of its sessions, an access key an entry of `access_keys`.
 """
@@ -32,7 +33,7 @@ CONTROL = "/2025-09-10"
 
 
 def routes(gateway: Gateway) -> list[Route]:
-    """The API's paths."""
+    """Return the routes of the API."""
     one = r"/sandboxes/([^/]+)"
     table = (
         (r"/sandboxes", SandboxesHandler),
@@ -40,7 +41,7 @@ def routes(gateway: Gateway) -> list[Route]:
         (one + "/stop", StopHandler),
         (one + "/health", HealthHandler),
         (one + "/contexts", ContextsHandler),
-        (one + "/contexts/execute", ExecuteHandler),  # before what it looks like: a context of that name
+        (one + "/contexts/execute", ExecuteHandler),  # first, or it would match as a context named `execute`
         (one + "/contexts/([^/]+)", ContextHandler),
         (one + "/contexts/([^/]+)/execute", ExecuteHandler),
         (one + "/files", FileHandler),

@@ -1,4 +1,4 @@
-"""What all handlers of the dialect share: who asks, how an answer is wrapped, and how a failure looks."""
+"""Base handlers of the dialect: authentication, the envelope of an answer, and the form of a failure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sessions.errors import InvalidRequest, SandboxNotFound, SessionError
 from sessions.models import NAME, SessionKey
 from sessions.sandbox import Sandbox
 
-#: how clients know what went wrong, by HTTP status
+#: the error code that clients read, by HTTP status
 CODES = {
     HTTPStatus.BAD_REQUEST: "INVALID_REQUEST",
     HTTPStatus.UNAUTHORIZED: "UNAUTHORIZED",
@@ -32,47 +32,47 @@ CODES = {
 }
 
 
-class SandboxAware(BaseHandler):
+class AgentRunBaseHandler(BaseHandler):
     """A request of an AgentRun client."""
 
     def authenticate(self) -> Caller:
-        """By a key, or by the signature that these clients make."""
+        """Return the caller, identified by a key or by the signature that these clients make."""
         return self.gateway.keys.signer(self.request)
 
     def render_failure(self, failure: SessionError) -> dict[str, Any]:
-        """What these clients read stands flat beside the gateway's own form."""
+        """Return the gateway's own form, with the flat fields that these clients read."""
         code = CODES.get(HTTPStatus(self.get_status()), "ERR_INTERNAL_SERVER")
         told = {"code": code, "requestId": self.request_id, "message": sentences(failure)}
         return super().render_failure(failure) | told
 
     def key(self, sandbox_id: str) -> SessionKey:
-        """The domain's name of a sandbox.
+        """Return the key of a sandbox.
 
         Raises:
-            SandboxNotFound: no sandbox can have this id.
+            SandboxNotFound: when no sandbox can have this id.
         """
         if not NAME.fullmatch(sandbox_id):
             raise SandboxNotFound
         return SessionKey(self.tenant, sandbox_id)
 
     def sandbox(self, sandbox_id: str) -> Sandbox:
-        """A sandbox that is to be used.
+        """Return a sandbox that can be used.
 
         Raises:
-            SandboxNotFound: there is none, or it has ended.
+            SandboxNotFound: when there is no such sandbox, or it has ended.
         """
         return self.gateway.sandboxes.get(self.key(sandbox_id))
 
 
-class AgentRunHandler(SandboxAware, JsonHandler):
-    """One whose bodies are JSON."""
+class AgentRunHandler(AgentRunBaseHandler, JsonHandler):
+    """A request of an AgentRun client, with JSON bodies."""
 
     def body(self, model: type[Model]) -> Model:
-        """The request's body.
+        """Return the request's body.
 
         Raises:
-            InvalidRequest: it is not of the model's form.
-            Unauthorized: it is not the one that was signed.
+            InvalidRequest: when the body does not have the model's form.
+            Unauthorized: when the body is not the one that was signed.
         """
         digest = self.request.headers.get(BODY_DIGEST, "")
         if re.fullmatch("[0-9a-f]{64}", digest) and hashlib.sha256(self._received).hexdigest() != digest:
@@ -80,31 +80,31 @@ class AgentRunHandler(SandboxAware, JsonHandler):
         return super().body(model)
 
     def path_argument(self, default: str | None = None) -> str:
-        """The path in the query as it is: tornado's own reading has blanks where it holds control characters.
+        """Return the path in the query unchanged: tornado's own method replaces control characters by blanks.
 
         Args:
-            default: what it is when there is none.
+            default: the path when the query has none.
 
         Raises:
-            InvalidRequest: there is none, or it is no text.
+            InvalidRequest: when the query has no path and there is no default, or the path is not text.
         """
         values = self.request.query_arguments.get("path")
         if values:
             return self.decode_argument(values[-1], "path")
         if default is None:
-            raise InvalidRequest("the query names no path", field="path")
+            raise InvalidRequest("the query has no path", field="path")
         return default
 
     def number(self, name: str, default: int, most: int) -> int:
-        """A number of the query, from 1 on.
+        """Return a number of the query, at least 1.
 
         Args:
-            name: what it is called.
-            default: what it is when it is not there.
-            most: a larger one means this.
+            name: name of the number in the query.
+            default: the number when the query has none.
+            most: the maximum; a larger number is lowered to it.
 
         Raises:
-            InvalidRequest: it is none.
+            InvalidRequest: when the value is not such a number.
         """
         value = self.get_query_argument(name, "") or str(default)
         if not re.fullmatch("[0-9]{1,9}", value) or int(value) < 1:
@@ -112,11 +112,11 @@ class AgentRunHandler(SandboxAware, JsonHandler):
         return min(int(value), most)
 
     def finish_enveloped(self, data: dict[str, Any], *, flat: bool = False) -> None:
-        """Answer as the control plane and the calls on whole sandboxes do.
+        """Answer in the envelope of the control plane and of the calls on whole sandboxes.
 
         Args:
-            data: what is answered.
-            flat: put it beside the envelope too, for clients that know only the vendor's page.
+            data: content of the answer.
+            flat: True to repeat the content beside the envelope, for clients that know only the vendor's page.
         """
         envelope = {"code": "SUCCESS", "requestId": self.request_id, "data": data}
         self.finish_json({**data, **envelope} if flat else envelope)

@@ -1,4 +1,4 @@
-"""The control plane besides sandboxes: templates, and the key for the other plane."""
+"""The control plane without sandboxes: templates, and the key for the data plane."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 from kernel_gateway.dialects.agentrun.base import AgentRunHandler
 from kernel_gateway.dialects.agentrun.models import CODE_INTERPRETER, TemplateBody, template_model
+from sessions.models import valid_name
 
 PAGE_MAX = 100
 
@@ -14,7 +15,7 @@ class TemplatesHandler(AgentRunHandler):
     """`/2025-09-10/templates`."""
 
     def get(self) -> None:
-        """List them, a page at a time."""
+        """List the tenant's templates of one type, a page at a time."""
         wanted = self.get_query_argument("templateType", "") or CODE_INTERPRETER
         found = [template_model(template) for template in self.gateway.templates.of(self.tenant)]
         found = [template for template in found if template["templateType"] == wanted]
@@ -24,9 +25,10 @@ class TemplatesHandler(AgentRunHandler):
         self.finish_enveloped({"items": items, "pageNumber": page, "pageSize": size, "total": len(found)})
 
     def post(self) -> None:
-        """Keep a new one."""
+        """Create a template."""
         body = self.body(TemplateBody).checked()
-        template = self.gateway.templates.create(self.tenant, body.templateName, _content(body))
+        name = valid_name("templateName", body.templateName)
+        template = self.gateway.templates.create(self.tenant, name, _content(body))
         self.finish_enveloped(template_model(template))
 
 
@@ -34,17 +36,17 @@ class TemplateHandler(AgentRunHandler):
     """`/2025-09-10/templates/{name}`."""
 
     def get(self, name: str) -> None:
-        """Describe it."""
+        """Describe the template."""
         self.finish_enveloped(template_model(self.gateway.templates.get(self.tenant, name)))
 
     def put(self, name: str) -> None:
-        """Change what the body names."""
+        """Change the fields that the body names."""
         body = self.body(TemplateBody).checked()
         content = {**self.gateway.templates.get(self.tenant, name).content, **_content(body)}
         self.finish_enveloped(template_model(self.gateway.templates.update(self.tenant, name, content)))
 
     def delete(self, name: str) -> None:
-        """Keep it no longer."""
+        """Delete the template."""
         self.finish_enveloped(template_model(self.gateway.templates.delete(self.tenant, name)))
 
 
@@ -52,7 +54,7 @@ class AccessTokenHandler(AgentRunHandler):
     """`/2025-09-10/agents/accessToken`."""
 
     def get(self) -> None:
-        """A key for the data plane: clients before version 0.0.28 sign on the control plane only."""
+        """Return a key for the data plane: clients before version 0.0.28 sign only on the control plane."""
         self.finish_enveloped({"accessToken": self.gateway.keys.token(self.caller)})
 
 

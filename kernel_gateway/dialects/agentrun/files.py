@@ -1,11 +1,10 @@
-"""A sandbox's files: as JSON, and as they are."""
+"""Files of a sandbox: their content as JSON or unchanged, and operations on directories."""
 
 from __future__ import annotations
 
 import base64
-import binascii
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -13,29 +12,38 @@ from kernel_gateway.dialects.agentrun.base import AgentRunHandler
 from kernel_gateway.dialects.agentrun.models import MakeDirectory, Move, Remove, WriteFile, time_of
 from kernel_gateway.errors import TooLarge
 from kernel_gateway.transfers import send_file
-from sessions import workspace
 from sessions.errors import FileNotFound, InvalidRequest
-from sessions.workspace import Entry, seen_path
+from sessions.guest import workspace
+from sessions.guest.paths import seen_path
+from sessions.guest.workspace import Entry
 
-#: bytes of a file that is read as JSON
+#: maximum bytes of a file that is read as JSON
 READ_MAX = 8 * 1024**2
+#: the encodings of written content; all take linear time, which not every codec of Python does (punycode)
+ENCODINGS: Mapping[str, Callable[[str], bytes]] = {
+    "utf-8": str.encode,
+    "ascii": lambda text: text.encode("ascii"),
+    "latin-1": lambda text: text.encode("latin-1"),
+    "base64": lambda text: base64.b64decode(text, validate=True),
+    "hex": bytes.fromhex,
+}
 DEPTH_MAX = 16
 DIRECTORY_MODE = "0755"
 FILE_MODE = "0644"
 
 
 def entry_model(entry: Entry) -> dict[str, Any]:
-    """An entry as clients see it."""
+    """Return an entry of a directory as clients see it."""
     kept = {name: entry[name] for name in ("name", "size", "mode", "permissions", "owner", "group")}
     kind = "symlink" if entry["type"] == "link" else entry["type"]
     return kept | {"type": kind, "path": seen_path(entry["path"]), "modifiedTime": time_of(entry["modified"])}
 
 
 def mode_of(text: str | None, default: str) -> int:
-    """Permissions written in octal, as `644`.
+    """Parse permissions in octal, for example `644`.
 
     Raises:
-        InvalidRequest: they are none, or would give more than reading, writing and running.
+        InvalidRequest: when the text is not such a number, or permits more than read, write and execute.
     """
     if not re.fullmatch("0?o?[0-7]{3}", text or default):
         raise InvalidRequest("mode must be three octal digits, for example 644", field="mode")
@@ -46,12 +54,12 @@ class FileHandler(AgentRunHandler):
     """`/sandboxes/{id}/files`."""
 
     async def get(self, sandbox_id: str) -> None:
-        """Read a file: text as it is, anything else in base64."""
+        """Read a file: text unchanged, other content in base64."""
         sandbox, path = self.sandbox(sandbox_id), self.path_argument()
         entry = await workspace.stat_file(sandbox, path)
         async with workspace.read_file(sandbox, path) as file:
             if file.size > READ_MAX:
-                raise TooLarge(f"the file has {file.size} bytes: take /filesystem/download", size=file.size)
+                raise TooLarge(f"the file has {file.size} bytes: use /filesystem/download", size=file.size)
             content = b"".join([piece async for piece in file.content])
         try:
             told = {"content": content.decode(), "encoding": "utf-8"}
@@ -79,12 +87,13 @@ class FileHandler(AgentRunHandler):
 
 
 def _decoded(body: WriteFile) -> bytes:
+    decode = ENCODINGS.get((body.encoding or "utf-8").lower())
+    if decode is None:
+        raise InvalidRequest(f"encoding must be one of {', '.join(ENCODINGS)}", field="encoding")
     try:
-        if body.encoding == "base64":
-            return base64.b64decode(body.content, validate=True)
-        return body.content.encode(body.encoding or "utf-8")
-    except (binascii.Error, LookupError, UnicodeEncodeError, ValueError):
-        raise InvalidRequest("content is not of this encoding", field="encoding") from None
+        return decode(body.content)
+    except ValueError:
+        raise InvalidRequest("content is not valid in this encoding", field="encoding") from None
 
 
 class DirectoryHandler(AgentRunHandler):
@@ -111,7 +120,7 @@ class MakeDirectoryHandler(AgentRunHandler):
     """`/sandboxes/{id}/filesystem/mkdir`."""
 
     async def post(self, sandbox_id: str) -> None:
-        """Make a directory; nothing changes when there is one."""
+        """Make a directory; an existing one does not change."""
         body = self.body(MakeDirectory)
         mode = mode_of(body.mode, DIRECTORY_MODE)
         entry = await workspace.make_directory(self.sandbox(sandbox_id), body.path, mode, parents=body.parents)
@@ -122,7 +131,7 @@ class MoveHandler(AgentRunHandler):
     """`/sandboxes/{id}/filesystem/move`."""
 
     async def post(self, sandbox_id: str) -> None:
-        """Move an entry; done twice, it stays moved."""
+        """Move an entry; a repeated move changes nothing."""
         body = self.body(Move)
         entry = await workspace.move_file(self.sandbox(sandbox_id), body.source, body.destination)
         self.finish_json({"entry": entry_model(entry)})
@@ -132,7 +141,7 @@ class RemoveHandler(AgentRunHandler):
     """`/sandboxes/{id}/filesystem/remove`."""
 
     async def post(self, sandbox_id: str) -> None:
-        """Remove an entry with all below it; nothing changes when there is none."""
+        """Remove an entry with all below it; a missing entry is no error."""
         body = self.body(Remove)
         with suppress(FileNotFound):
             await workspace.delete_file(self.sandbox(sandbox_id), body.path)
@@ -143,7 +152,7 @@ class DownloadHandler(AgentRunHandler):
     """`/sandboxes/{id}/filesystem/download`."""
 
     async def get(self, sandbox_id: str) -> None:
-        """Send a file as it is."""
+        """Send a file's content unchanged."""
         path = self.path_argument()
         async with workspace.read_file(self.sandbox(sandbox_id), path) as file:
             await send_file(self, file, path)

@@ -1,4 +1,4 @@
-"""The dialect's bodies, and what they mean here. Clients of several versions send them: unknown fields are no error."""
+"""Bodies and models of the dialect. Clients of several versions send bodies: unknown fields are no error."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from kernel_gateway.config import Settings
 from sessions.errors import InvalidRequest, SessionError
 from sessions.models import Limits, SandboxSpec, valid_env
 from sessions.sandbox import Sandbox
-from sessions.templates import Template
+from sessions.store.templates import Template
 
+#: the template that every tenant has
+DEFAULT_TEMPLATE = "code-interpreter-v1"
 CODE_INTERPRETER: Literal["CodeInterpreter"] = "CodeInterpreter"
 _MIB = 1024**2
 #: seconds
@@ -20,13 +22,13 @@ _Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class Body(BaseModel):
-    """What a client sends."""
+    """A request's body."""
 
     model_config = ConfigDict(extra="ignore")
 
 
 class TemplateBody(BaseModel):
-    """A template. What means nothing here is kept and shown again."""
+    """A template. Fields without a meaning for this gateway are kept and returned."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -44,10 +46,10 @@ class TemplateBody(BaseModel):
     nasConfig: Any = None  # noqa: N815
 
     def checked(self) -> TemplateBody:
-        """It, when sandboxes can be made of it.
+        """Check that sandboxes can be made from this template, and return it.
 
         Raises:
-            InvalidRequest: they cannot.
+            InvalidRequest: when they cannot.
         """
         refuse_mounts(ossConfiguration=self.ossConfiguration, nasConfig=self.nasConfig)
         valid_env(self.environmentVariables or {})
@@ -55,7 +57,7 @@ class TemplateBody(BaseModel):
 
 
 class CreateSandbox(Body):
-    """A sandbox to be made."""
+    """A sandbox to create."""
 
     templateName: str  # noqa: N815
     sandboxId: str | None = None  # noqa: N815
@@ -66,10 +68,10 @@ class CreateSandbox(Body):
     polarFsConfig: Any = None  # noqa: N815
 
     def spec(self, template: Template, settings: Settings) -> SandboxSpec:
-        """As the domain has it: at most what the gateway itself allows.
+        """Return the spec of the sandbox, with at most the limits of the gateway itself.
 
         Raises:
-            InvalidRequest: it is to have what cannot be had here.
+            InvalidRequest: when the sandbox cannot have what the body or the template asks for.
         """
         refuse_mounts(nasConfig=self.nasConfig, ossMountConfig=self.ossMountConfig, polarFsConfig=self.polarFsConfig)
         wanted, own = TemplateBody.model_validate(template.content), settings.limits
@@ -96,10 +98,10 @@ def _at_most(limit: int, wanted: float | None, unit: int) -> int:
 
 
 def refuse_mounts(**wanted: Any) -> None:
-    """Refuse what would be mounted: to leave it out in silence would lose what is written there.
+    """Refuse mounts: if the gateway ignored them, files that are written there would be lost.
 
     Raises:
-        InvalidRequest: something is wanted.
+        InvalidRequest: when the client asks for a mount.
     """
     for field, value in wanted.items():
         if value:
@@ -107,25 +109,25 @@ def refuse_mounts(**wanted: Any) -> None:
 
 
 class CreateContext(Body):
-    """A context to be made."""
+    """A context to create."""
 
     language: str | None = None
     cwd: str | None = None
 
 
 class Execute(Body):
-    """Code to be run."""
+    """Code to execute."""
 
     code: str
     contextId: str | None = None  # noqa: N815
     language: str | None = None
     timeout: _Seconds | None = None
-    #: the code defines `main`, which is called with these; the vendor's service does not know them
+    #: arguments of `main`, which the code defines; the vendor's service does not have this field
     arguments: dict[str, Any] | None = None
 
 
 class WriteFile(Body):
-    """A file to be written."""
+    """A file to write."""
 
     path: str
     content: str
@@ -135,7 +137,7 @@ class WriteFile(Body):
 
 
 class MakeDirectory(Body):
-    """A directory to be made."""
+    """A directory to make."""
 
     path: str
     parents: bool = True
@@ -143,44 +145,44 @@ class MakeDirectory(Body):
 
 
 class Move(Body):
-    """An entry to be moved."""
+    """An entry to move."""
 
     source: str
     destination: str
 
 
 class Remove(Body):
-    """An entry to be removed."""
+    """An entry to remove."""
 
     path: str
 
 
 class Command(Body):
-    """A command to be run."""
+    """A command to run."""
 
     command: str
     cwd: str | None = None
     timeout: _Seconds | None = None
 
 
-#: seconds since 1970 that are a year too many
+#: seconds from 1970 to the year 10000, which `datetime` cannot represent
 YEAR_10000 = 253_402_300_800
 
 
 def time_of(seconds: float) -> str:
-    """A time as the wire has it."""
-    # A file's may be any number: its user sets it.
+    """Return a time in the form of the wire."""
+    # The time of a file may be any number, because code in the sandbox can set it.
     seconds = min(max(seconds, 0), YEAR_10000 - 1)
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def sentences(failure: SessionError) -> str:
-    """What happened and what to do, for clients that have one field for both."""
+    """Return the message and the resolution of a failure, for clients that have one field for both."""
     return f"{failure.message.rstrip('.')}. {failure.resolution}"
 
 
 def template_model(template: Template) -> dict[str, Any]:
-    """A template as clients see it."""
+    """Return a template as clients see it."""
     content = {"templateType": CODE_INTERPRETER, "description": "", **template.content}
     return content | {
         "templateId": template.id,
@@ -192,7 +194,7 @@ def template_model(template: Template) -> dict[str, Any]:
 
 
 def sandbox_model(sandbox: Sandbox) -> dict[str, Any]:
-    """A sandbox as clients see it."""
+    """Return a sandbox as clients see it."""
     ended = sandbox.ended_at
     idle_timeout = round(sandbox.spec.idle_timeout)
     told = {"reason": sandbox.end_reason, "filesLost": sandbox.loss}

@@ -1,4 +1,4 @@
-"""Programs in a sandbox."""
+"""Processes in a sandbox."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from uuid import uuid4
 
 from kernel_gateway.dialects.agentrun.base import AgentRunHandler
 from kernel_gateway.dialects.agentrun.models import Command, time_of
-from sessions.processes import Process, find_process, kill_process, list_processes
+from sessions.guest.paths import seen_path
+from sessions.guest.processes import Process, find_process, kill_process, list_processes
 from sessions.sandbox import Sandbox
-from sessions.workspace import seen_path
 
 _MIB = 1024**2
-#: how a process is called by the letter that the kernel has for it
+#: the status of a process, by Linux's letter for its state
 STATES = {"R": "running", "S": "running", "D": "running", "I": "running", "T": "stopped", "t": "stopped"}
 
 
 def process_model(process: Process) -> dict[str, Any]:
-    """A process as clients see it."""
+    """Return a process as clients see it."""
     return {
         "processId": str(process.pid),
         "pid": process.pid,
@@ -33,9 +33,9 @@ class CommandHandler(AgentRunHandler):
     """`/sandboxes/{id}/processes/cmd`."""
 
     async def post(self, sandbox_id: str) -> None:
-        """Run a shell command to its end."""
+        """Run a shell command and wait for its end."""
         body = self.body(Command)
-        await self.while_client_stays(self._run(self.sandbox(sandbox_id), body))
+        await self.run_until_client_leaves(self._run(self.sandbox(sandbox_id), body))
 
     async def _run(self, sandbox: Sandbox, body: Command) -> None:
         settings = self.gateway.settings
@@ -63,7 +63,7 @@ class ProcessesHandler(AgentRunHandler):
     """`/sandboxes/{id}/processes`."""
 
     async def get(self, sandbox_id: str) -> None:
-        """List what runs."""
+        """List the sandbox's processes."""
         items = [process_model(process) for process in await list_processes(self.sandbox(sandbox_id))]
         self.finish_json({"items": items, "total": len(items)})
 
@@ -72,7 +72,7 @@ class ProcessHandler(AgentRunHandler):
     """`/sandboxes/{id}/processes/{pid}`."""
 
     async def get(self, sandbox_id: str, pid: str) -> None:
-        """Describe one."""
+        """Describe the process."""
         sandbox = self.sandbox(sandbox_id)
         process = await find_process(sandbox, int(pid))
         self.finish_json(
@@ -88,7 +88,7 @@ class ProcessHandler(AgentRunHandler):
         )
 
     async def delete(self, sandbox_id: str, pid: str) -> None:
-        """End one."""
+        """End the process."""
         await kill_process(self.sandbox(sandbox_id), int(pid))
         self.finish_json(
             {"pid": pid, "stopped": True, "stopped_at": time_of(time()), "message": "the process has ended"}

@@ -1,7 +1,7 @@
-"""What a cell has shown, as items. Pure.
+"""The outputs of an execution, as items. Pure functions.
 
-The items carry the fields of the vendor's page and those that its service was seen to send, because clients read
-either; `stdout`, `stderr` and `exitCode` beside them are read by the SDK's own tool set.
+The items have the fields of the vendor's page and those that its service was observed to send, because clients read
+either. The SDK's own tool set reads `stdout`, `stderr` and `exitCode` beside them.
 """
 
 from __future__ import annotations
@@ -9,29 +9,29 @@ from __future__ import annotations
 from typing import Any
 
 from kernel_gateway.dialects.agentrun.models import sentences
+from sessions.cells.outputs import Output
 from sessions.models import ExecutionResult, Status
-from sessions.outputs import Output
 
 Item = dict[str, Any]
 
-#: what the last item says; clients take all but `ok` for a failure
-END = {
+#: the status in the last item; for clients, every status but `ok` is a failure
+END_STATUS = {
     Status.OK: "ok",
     Status.ERROR: "error",
     Status.TIMEOUT: "timeout",
     Status.INTERRUPTED: "error",
     Status.DIED: "error",
 }
-#: how Python calls what became of a cell that the gateway ended
-NAMES = {Status.TIMEOUT: "TimeoutError", Status.INTERRUPTED: "KeyboardInterrupt"}
+#: Python's name for the error of an execution that the gateway ended
+ERROR_NAMES = {Status.TIMEOUT: "TimeoutError", Status.INTERRUPTED: "KeyboardInterrupt"}
 
 
 def reply(context_id: str, result: ExecutionResult) -> dict[str, Any]:
-    """The answer to an execute."""
+    """Return the answer to an execute request."""
     items = [_item(output) for output in result.outputs]
     if failure := _failure(result):
         items.append(failure)
-    items.append({"type": "endOfExecution", "status": END[result.status]})
+    items.append({"type": "endOfExecution", "status": END_STATUS[result.status]})
     return {
         "results": items,
         "contextId": context_id,
@@ -51,7 +51,7 @@ def _text_of(result: ExecutionResult, stream: str) -> str:
 def _item(output: Output) -> Item:
     match output["output_type"]:
         case "stream":
-            # Clients put items on lines of their own.
+            # Clients put every item on its own line.
             return {"type": output["name"], "text": output["text"].removesuffix("\n")}
         case "error":
             return _error(output["ename"], output["evalue"], output["traceback"])
@@ -64,8 +64,8 @@ def _error(name: str, value: str, traceback: list[str]) -> Item:
 
 
 def _failure(result: ExecutionResult) -> Item | None:
-    """What the gateway has to say of a cell that did not end by itself."""
+    """Return the error item of an execution that did not end on its own, or None."""
     if result.error is None:
         return None
-    name = NAMES.get(result.status, result.error.name)
+    name = ERROR_NAMES.get(result.status, result.error.name)
     return _error(name, sentences(result.error), [])

@@ -1,4 +1,4 @@
-"""Sandboxes: make, list, look at, stop, delete; on both planes."""
+"""Create, list, describe, stop and delete sandboxes, on both planes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class SandboxesHandler(AgentRunHandler):
     """`/sandboxes`."""
 
     def get(self) -> None:
-        """List them, the latest first, a page at a time."""
+        """List the tenant's sandboxes, newest first, a page at a time."""
         found = [sandbox_model(sandbox) for sandbox in reversed(self.gateway.sandboxes.of(self.tenant))]
         for field in ("status", "templateName", "templateType"):
             if wanted := self.get_query_argument(field, ""):
@@ -27,7 +27,7 @@ class SandboxesHandler(AgentRunHandler):
         self.finish_enveloped({"items": found[start : start + size], "nextToken": more})
 
     async def post(self) -> None:
-        """Make one."""
+        """Create a sandbox."""
         body = self.body(CreateSandbox)
         template = self.gateway.templates.get(self.tenant, body.templateName)
         key = SessionKey(self.tenant, valid_name("sandboxId", body.sandboxId or str(uuid4())))
@@ -39,11 +39,11 @@ class SandboxHandler(AgentRunHandler):
     """`/sandboxes/{id}`."""
 
     def get(self, sandbox_id: str) -> None:
-        """Describe it; also when it has ended, for a while."""
+        """Describe the sandbox, also for a while after its end."""
         self.finish_enveloped(sandbox_model(self.gateway.sandboxes.find(self.key(sandbox_id))), flat=True)
 
     async def delete(self, sandbox_id: str) -> None:
-        """End it, and remember nothing of it."""
+        """End the sandbox and forget it."""
         sandbox = await self.gateway.sandboxes.forget(self.key(sandbox_id))
         self.finish_enveloped(sandbox_model(sandbox), flat=True)
 
@@ -52,7 +52,7 @@ class StopHandler(AgentRunHandler):
     """`/sandboxes/{id}/stop`."""
 
     async def post(self, sandbox_id: str) -> None:
-        """End it; doing it again changes nothing."""
+        """End the sandbox; a repeated request changes nothing."""
         key = self.key(sandbox_id)
         await self.gateway.sandboxes.end(key)
         self.finish_enveloped(sandbox_model(self.gateway.sandboxes.find(key)), flat=True)
@@ -62,10 +62,10 @@ class HealthHandler(AgentRunHandler):
     """`/sandboxes/{id}/health`."""
 
     async def get(self, sandbox_id: str) -> None:
-        """Whether it can be used."""
+        """Report whether the sandbox can be used."""
         sandbox = self.gateway.sandboxes.find(self.key(sandbox_id))
         if sandbox.ended_at is None:
-            await sandbox.ensure_holder()
+            await sandbox.ensure_container()
         self.finish_json(
             {
                 "status": "ok" if sandbox.ended_at is None else "terminated",

@@ -1,4 +1,4 @@
-"""Uploads as forms: the field `path`, then the file."""
+"""Uploads as multipart forms: the field `path`, then the file."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from typing import Any
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from kernel_gateway.dialects.agentrun.base import SandboxAware
+from kernel_gateway.dialects.agentrun.base import AgentRunBaseHandler
 from kernel_gateway.transfers import Upload
-from sessions import workspace
 from sessions.errors import InvalidRequest, NoSpace, SessionError
+from sessions.guest import workspace
 from sessions.sandbox import Sandbox
 
-#: bytes of a form besides its file
+#: maximum bytes of a form besides its file
 FORM_MAX = 64 * 1024
-#: what clients call the place that a file goes to
+#: names that clients use for the field with the file's path
 PATHS = ("path", "current_path")
 FILE = "file"
 
 
 class Form:
-    """A form that is read as it arrives: fields are kept, the file's content is handed on in pieces."""
+    """A form that is read as it arrives: fields are kept, the file's content is passed on in pieces."""
 
     def __init__(self, boundary: bytes) -> None:
         self.fields: dict[str, str] = {}
-        #: what has come of the file since it was last taken
+        #: pieces of the file that have arrived and were not passed on yet
         self.pieces: list[bytes] = []
         self.has_file = False
         self.complete = False
@@ -34,16 +34,16 @@ class Form:
         self._value = bytearray()
         self._header = bytearray()
         self._disposition = bytearray()
-        #: bytes of all that is no file
-        self._small = 0
+        #: bytes of the form so far, besides the file's content
+        self._bytes_besides_file = 0
         self._parser = MultipartParser(
             boundary,
             {
                 "on_part_begin": self._part_began,
                 "on_header_begin": self._header_began,
                 "on_header_field": self._header_named,
-                "on_header_value": self._header_given,
-                "on_headers_finished": self._part_named,
+                "on_header_value": self._header_value_received,
+                "on_headers_finished": self._part_headers_finished,
                 "on_part_data": self._data,
                 "on_part_end": self._part_ended,
                 "on_end": self._ended,
@@ -52,14 +52,14 @@ class Form:
 
     @property
     def path(self) -> str:
-        """Where the file is to go; empty as long as nothing is said."""
+        """The path for the file; empty until its field has arrived."""
         return next((self.fields[name] for name in PATHS if name in self.fields), "")
 
-    def feed(self, chunk: bytes) -> None:
-        """Read on.
+    def write(self, chunk: bytes) -> None:
+        """Parse the next chunk.
 
         Raises:
-            InvalidRequest: it is no such form.
+            InvalidRequest: when the body is not such a form.
         """
         try:
             self._parser.write(chunk)
@@ -77,16 +77,16 @@ class Form:
     def _header_named(self, data: bytes, start: int, end: int) -> None:
         self._keep(self._header, data[start:end])
 
-    def _header_given(self, data: bytes, start: int, end: int) -> None:
+    def _header_value_received(self, data: bytes, start: int, end: int) -> None:
         if self._header.lower() == b"content-disposition":
             self._keep(self._disposition, data[start:end])
 
-    def _part_named(self) -> None:
+    def _part_headers_finished(self) -> None:
         _, options = parse_options_header(bytes(self._disposition))
         self._name = options.get(b"name", b"").decode("utf-8", "replace")
         if self._name == FILE:
             if self.has_file:
-                raise InvalidRequest("one file at a time", field=FILE)
+                raise InvalidRequest("a form may hold only one file", field=FILE)
             if not self.path:
                 raise InvalidRequest("the field `path` must come before the file", field="path")
             self.has_file = True
@@ -98,9 +98,9 @@ class Form:
             self._keep(self._value, data[start:end])
 
     def _keep(self, kept: bytearray, more: bytes) -> None:
-        self._small += len(more)
-        if self._small > FORM_MAX:
-            raise InvalidRequest("the form holds too much besides its file", field="body")
+        self._bytes_besides_file += len(more)
+        if self._bytes_besides_file > FORM_MAX:
+            raise InvalidRequest("the form has too many bytes besides its file", field="body")
         kept += more
 
     def _part_ended(self) -> None:
@@ -111,11 +111,11 @@ class Form:
         self.complete = True
 
 
-class UploadHandler(SandboxAware):
+class UploadHandler(AgentRunBaseHandler):
     """`/sandboxes/{id}/filesystem/upload`."""
 
     _upload: Upload | None = None
-    #: why it is not taken; told when all of it was read, because tornado would only end the connection
+    #: why the upload is refused; sent after the whole body was read, or tornado would only close the connection
     _refusal: SessionError | None = None
     _form: Form
     _sandbox: Sandbox
@@ -123,16 +123,16 @@ class UploadHandler(SandboxAware):
     _size = 0
 
     def prepare(self) -> None:
-        """Get ready for the form before it is read."""
+        """Check the request and prepare the form, before the body is read."""
         super().prepare()
         if self.request.method != "POST":
             return
         disk = self.gateway.settings.disk
-        if (self.announced or 0) > disk + FORM_MAX:
-            raise NoSpace(f"the file is larger than any workspace ({disk} bytes)", size=self.announced)
+        if (self.announced_length or 0) > disk + FORM_MAX:
+            raise NoSpace(f"the file is larger than any workspace ({disk} bytes)", size=self.announced_length)
         kind, options = parse_options_header(self.request.headers.get("Content-Type", ""))
         if kind != b"multipart/form-data" or not options.get(b"boundary"):
-            raise InvalidRequest("an upload is a multipart form", field="Content-Type")
+            raise InvalidRequest("an upload must be a multipart form", field="Content-Type")
         self._sandbox = self.sandbox(self.path_args[0])
         try:
             self._form = Form(options[b"boundary"])
@@ -141,7 +141,7 @@ class UploadHandler(SandboxAware):
         self.http.set_max_body_size(disk + FORM_MAX)
 
     async def data_received(self, chunk: bytes) -> None:
-        """Read on, unless it is refused already."""
+        """Read the next chunk, and drop it if the upload is already refused."""
         if self._refusal is None:
             try:
                 await self._take(chunk)
@@ -154,8 +154,8 @@ class UploadHandler(SandboxAware):
             self._upload.abandon()
 
     async def _take(self, chunk: bytes) -> None:
-        """Hand on what there is of the file; the client waits while the sandbox does."""
-        self._form.feed(chunk)
+        """Pass the new pieces of the file on; the client waits while the sandbox is busy."""
+        self._form.write(chunk)
         pieces, self._form.pieces = self._form.pieces, []
         if self._form.has_file and self._upload is None:
             self._path = self._form.path
@@ -169,15 +169,15 @@ class UploadHandler(SandboxAware):
                 await self._upload.send(piece)
 
     def on_connection_close(self) -> None:
-        """The client has left: what there is of the file is dropped."""
+        """Drop the partial file of a client that has left."""
         super().on_connection_close()
         if self._upload is not None:
             self._upload.abandon()
 
     async def post(self, _sandbox_id: str) -> None:
-        """Keep the file."""
+        """Finish the upload and return the file's size."""
         if self._refusal is None and not self._form.complete:
-            self._refuse(InvalidRequest("the form has no end", field="body"))
+            self._refuse(InvalidRequest("the form has no closing boundary", field="body"))
         if self._refusal is not None:
             raise self._refusal
         if self._upload is None:

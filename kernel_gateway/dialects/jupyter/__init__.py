@@ -1,4 +1,4 @@
-"""Jupyter's own protocol, `/api`: kernels, sessions and channels, as its clients speak it.
+"""The Jupyter dialect, `/api`: kernels, sessions and channels as Jupyter clients use them.
 
 Source: Jupyter Server's REST API and WebSocket protocols.
 """
@@ -24,7 +24,7 @@ from kernel_gateway.handlers import Dialect, Gateway, Route
 
 
 def routes(gateway: Gateway) -> list[Route]:
-    """The API's paths."""
+    """Return the routes of the API."""
     kernel = r"/api/kernels/([\w-]+)"
     table = (
         (r"/api/?", VersionHandler),

@@ -1,4 +1,4 @@
-"""What all handlers of the dialect share: how a key may come, and how a failure looks."""
+"""Base handlers of the dialect: where a request may carry its key, and the form of a failure."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ class JupyterHandler(BaseHandler):
     key_in_query = True
 
     def render_failure(self, failure: SessionError) -> dict[str, Any]:
-        """The gateway's own form, and what clients show of it."""
+        """Return the gateway's own form, with the fields that Jupyter clients display."""
         shown = {"message": failure.message, "reason": failure.resolution}
         return super().render_failure(failure) | shown
 
     def session(self, kernel_id: str) -> Session:
-        """The session behind a kernel id."""
+        """Return the session behind a kernel id."""
         return find(self.gateway.registry, self.tenant, kernel_id)
 
 
 class RestHandler(JupyterHandler, JsonHandler):
-    """One whose bodies are JSON."""
+    """A request of a Jupyter client, with JSON bodies."""
 
 
 class AbsentHandler(JupyterHandler, NotFoundHandler):
-    """What a Jupyter server has and this gateway has not: terminals, contents, and so on."""
+    """A path of Jupyter Server that this gateway does not have: terminals, contents, and so on."""
 
     public = False

@@ -1,7 +1,7 @@
-"""Jupyter messages in WebSocket frames, both ways there are. Pure.
+"""Jupyter messages in WebSocket frames, in the binary and in the legacy form. Pure functions.
 
 Source: "WebSocket kernel wire protocols" of Jupyter Server: the default protocol and
-`v1.kernel.websocket.jupyter.org`. What the kernel sent is passed on as it is, never decoded and encoded again.
+`v1.kernel.websocket.jupyter.org`. The parts of a kernel's message are passed on unchanged, never encoded again.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import Any
 import orjson
 
 from sessions.errors import InvalidRequest
-from sessions.messages import NAME_MAX, Message
+from sessions.kernels.messages import NAME_MAX, Message
 
-#: the binary subprotocol; none selected is the legacy one
+#: the binary subprotocol; a connection without a subprotocol uses the legacy form
 V1 = "v1.kernel.websocket.jupyter.org"
-#: parts of one message
+#: maximum number of parts of one message
 PARTS_MAX = 1024
 _PARTS = ("header", "parent_header", "metadata", "content")
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a client sent."""
+    """A message from a client."""
 
     channel: str
     header: dict[str, Any]
@@ -41,22 +41,22 @@ class Request:
 
 
 def decode(frame: str | bytes, subprotocol: str | None) -> Request:
-    """A client's frame.
+    """Decode a client's frame.
 
     Raises:
-        InvalidRequest: it is none.
+        InvalidRequest: when the frame is not a valid message.
     """
     if subprotocol == V1:
         if isinstance(frame, str):
             raise InvalidRequest("a text frame on the binary subprotocol")
-        channel, *rest = _split(frame, "<Q", ends=True)
+        channel, *rest = _split(frame, "<Q", has_end_offset=True)
         if len(rest) < len(_PARTS):
             raise InvalidRequest("a frame with too few parts")
         parts, buffers = tuple(rest[: len(_PARTS)]), tuple(rest[len(_PARTS) :])
         return Request(channel.decode("utf-8", "replace"), _header(_json(parts[0])), parts, buffers)
     text, buffers = frame, ()
     if isinstance(frame, bytes):
-        text, *rest = _split(frame, ">I", ends=False)
+        text, *rest = _split(frame, ">I", has_end_offset=False)
         buffers = tuple(rest)
     return _legacy(_json(text), buffers)
 
@@ -85,37 +85,37 @@ def _json(text: str | bytes) -> Any:
         raise InvalidRequest(f"the frame is no valid JSON: {error.msg}") from None
 
 
-def _split(frame: bytes, number: str, *, ends: bool) -> list[bytes]:
-    """The parts of a binary frame: their count, the offset of each from the frame's start, then the parts.
+def _split(frame: bytes, number: str, *, has_end_offset: bool) -> list[bytes]:
+    """Split a binary frame: the count of offsets, the offset of each part from the frame's start, then the parts.
 
     Args:
-        frame: all of it.
-        number: how a number is written.
-        ends: the last offset is the frame's end.
+        frame: the whole frame.
+        number: the `struct` format of a number.
+        has_end_offset: True if the last offset is the frame's end.
     """
     one = struct.calcsize(number)
     try:
         (count,) = struct.unpack_from(number, frame)
-        if not 1 + ends <= count <= PARTS_MAX:
+        if not 1 + has_end_offset <= count <= PARTS_MAX:
             raise InvalidRequest("a frame with no parts, or too many")
         offsets = list(struct.unpack_from(f"{number[0]}{count}{number[1]}", frame, one))
     except struct.error:
         raise InvalidRequest("a frame that is too short") from None
-    if not ends:
+    if not has_end_offset:
         offsets.append(len(frame))
     if offsets != sorted(offsets) or offsets[0] < one * (count + 1) or offsets[-1] > len(frame):
-        raise InvalidRequest("a frame whose parts do not lie in it")
+        raise InvalidRequest("a frame with part offsets outside its bounds")
     return [frame[start:end] for start, end in pairwise(offsets)]
 
 
 def encode(message: Message, subprotocol: str | None) -> tuple[bytes, bool]:
-    """A message for a client.
+    """Encode a message for a client.
 
     Returns:
         the frame, and whether it is binary.
     """
     if subprotocol == V1:
-        return _joined([message.channel.encode(), *message.parts, *message.buffers], "<Q", ends=True), True
+        return _joined([message.channel.encode(), *message.parts, *message.buffers], "<Q", has_end_offset=True), True
     named = zip(_PARTS, message.parts, strict=True)
     fields = [b'"%s":%s' % (name.encode(), part) for name, part in named]
     fields += [
@@ -127,11 +127,11 @@ def encode(message: Message, subprotocol: str | None) -> tuple[bytes, bool]:
     text = b"{%s}" % b",".join(fields)
     if not message.buffers:
         return text, False
-    return _joined([text, *message.buffers], ">I", ends=False), True
+    return _joined([text, *message.buffers], ">I", has_end_offset=False), True
 
 
-def _joined(parts: Sequence[bytes], number: str, *, ends: bool) -> bytes:
-    count = len(parts) + ends
+def _joined(parts: Sequence[bytes], number: str, *, has_end_offset: bool) -> bytes:
+    count = len(parts) + has_end_offset
     offsets = [struct.calcsize(number) * (count + 1)]
     for part in parts:
         offsets.append(offsets[-1] + len(part))

@@ -20,18 +20,18 @@ from kernel_gateway.dialects.jupyter.models import (
 )
 from kernel_gateway.handlers import Gateway
 from sessions.errors import InvalidRequest, SessionNotFound
+from sessions.guest.paths import valid_path
 from sessions.kernelspecs import KernelSpec
 from sessions.models import SessionKey, valid_env
 from sessions.session import Session
-from sessions.workspace import valid_path
 
 
 async def start_kernel(gateway: Gateway, tenant: str, asked: StartKernel) -> Session:
-    """The session of a new kernel; of an existing one, when its id is asked for.
+    """Start a kernel and return its session; a request for an existing id returns the existing session.
 
     Raises:
-        InvalidRequest: the kernelspec is unknown, or the id is none.
-        SessionError: it could not be started.
+        InvalidRequest: when the kernelspec is unknown or the id is not valid.
+        SessionError: when the kernel could not be started.
     """
     name = asked.kernel_id or str(uuid4())
     if not KERNEL_ID.fullmatch(name):
@@ -50,7 +50,7 @@ class VersionHandler(RestHandler):
     """`/api`."""
 
     def get(self) -> None:
-        """Which server this is."""
+        """Return the version of the gateway."""
         self.finish_json({"version": version("sandboxed-kernel-gateway")})
 
 
@@ -58,7 +58,7 @@ class StatusHandler(RestHandler):
     """`/api/status`."""
 
     def get(self) -> None:
-        """How much there is of the tenant's."""
+        """Return how many kernels and connections the tenant has, and the times of its sessions."""
         sessions = self.gateway.registry.of(self.tenant)
         self.finish_json(
             {
@@ -74,7 +74,7 @@ class MeHandler(RestHandler):
     """`/api/me`."""
 
     def get(self) -> None:
-        """Who asks."""
+        """Return the identity of the caller."""
         names = dict.fromkeys(("username", "name", "display_name"), self.tenant)
         initials = self.tenant[:2].upper()
         self.finish_json(
@@ -86,21 +86,21 @@ class KernelSpecsHandler(RestHandler):
     """`/api/kernelspecs`."""
 
     def get(self) -> None:
-        """All languages."""
+        """Return all kernelspecs."""
         specs = self.gateway.specs
         default = specs.find(self.gateway.registry.defaults.language)
         models = {spec.jupyter_name: spec_model(spec) for spec in specs.all}
         self.finish_json({"default": default.jupyter_name, "kernelspecs": models})
 
 
-class OneSpecHandler(RestHandler):
-    """What is asked of one language."""
+class KernelSpecBaseHandler(RestHandler):
+    """A request about one kernelspec."""
 
     def spec(self, name: str) -> KernelSpec:
-        """The language of this name.
+        """Return the kernelspec of this name.
 
         Raises:
-            SessionNotFound: there is none.
+            SessionNotFound: when no kernelspec has this name.
         """
         try:
             return self.gateway.specs.find(name)
@@ -108,19 +108,19 @@ class OneSpecHandler(RestHandler):
             raise SessionNotFound(unknown.message) from None
 
 
-class KernelSpecHandler(OneSpecHandler):
+class KernelSpecHandler(KernelSpecBaseHandler):
     """`/api/kernelspecs/{name}`."""
 
     def get(self, name: str) -> None:
-        """One language."""
+        """Return one kernelspec."""
         self.finish_json(spec_model(self.spec(name)))
 
 
-class LogoHandler(OneSpecHandler):
+class LogoHandler(KernelSpecBaseHandler):
     """`/kernelspecs/{name}/{file}`."""
 
     def get(self, name: str, file: str) -> None:
-        """A picture that stands for a language."""
+        """Send a logo of a kernelspec."""
         logo = next((logo for logo in self.spec(name).logos.values() if logo.name == file), None)
         if logo is None:
             raise SessionNotFound(f"the kernelspec has no {file[:64]}")
@@ -132,11 +132,11 @@ class KernelsHandler(RestHandler):
     """`/api/kernels`."""
 
     def get(self) -> None:
-        """The tenant's kernels, however they were started."""
+        """List the tenant's kernels, in whichever dialect they were started."""
         self.finish_json([kernel_model(session) for session in self.gateway.registry.of(self.tenant)])
 
     async def post(self) -> None:
-        """Start one."""
+        """Start a kernel."""
         session = await start_kernel(self.gateway, self.tenant, self.body(StartKernel))
         self.set_status(HTTPStatus.CREATED)
         self.set_header("Location", f"/api/kernels/{kernel_id(session.key)}")
@@ -147,11 +147,11 @@ class KernelHandler(RestHandler):
     """`/api/kernels/{id}`."""
 
     def get(self, asked: str) -> None:
-        """Describe it."""
+        """Describe the kernel."""
         self.finish_json(kernel_model(self.session(asked)))
 
     async def delete(self, asked: str) -> None:
-        """End it."""
+        """End the kernel."""
         await self.gateway.registry.end(self.session(asked).key)
         self.set_status(HTTPStatus.NO_CONTENT)
 
@@ -160,7 +160,7 @@ class InterruptHandler(RestHandler):
     """`/api/kernels/{id}/interrupt`."""
 
     async def post(self, asked: str) -> None:
-        """Interrupt what runs; the variables are kept."""
+        """Interrupt the running cell; the variables are kept."""
         await self.session(asked).interrupt()
         self.set_status(HTTPStatus.NO_CONTENT)
 
@@ -169,7 +169,7 @@ class RestartHandler(RestHandler):
     """`/api/kernels/{id}/restart`."""
 
     async def post(self, asked: str) -> None:
-        """A fresh kernel under the same id."""
+        """Restart the kernel under the same id."""
         session = self.session(asked)
         await session.restart()
         self.finish_json(kernel_model(session))

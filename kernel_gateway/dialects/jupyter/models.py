@@ -1,4 +1,4 @@
-"""The Jupyter dialect's words. A kernel id is one of our sessions, and the other way round.
+"""Bodies and models of the Jupyter dialect. Every kernel id names one session, and every session has a kernel id.
 
 Source: the REST API of Jupyter Server (`api.yaml`).
 """
@@ -19,13 +19,13 @@ from sessions.registry import Registry
 from sessions.session import Session
 from sessions.states import State
 
-#: what clients accept as a kernel id
+#: the form of a kernel id that clients accept
 KERNEL_ID = re.compile(r"\w+-\w+-\w+-\w+-\w+")
 _STATES = {State.STARTING: "starting", State.IDLE: "idle", State.BUSY: "busy"}
 
 
 class Body(BaseModel):
-    """What a client sends; clients send more than this gateway uses."""
+    """A request's body; clients send more fields than this gateway uses."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
@@ -35,26 +35,26 @@ class StartKernel(Body):
 
     name: str | None = None
     kernel_id: str | None = None
-    #: the directory it starts in, relative to the workspace; `cwd` is another word for it
+    #: the directory in which the kernel starts, relative to the workspace; `cwd` is another name for it
     path: str | None = None
     cwd: str | None = None
     env: dict[str, str] = Field(default_factory=dict)
 
     @property
     def wanted_env(self) -> dict[str, str]:
-        """Without what tells a remote server of the client's own machine."""
+        """The environment without `KERNEL_…` variables, which describe the client's own machine."""
         return {name: value for name, value in self.env.items() if not name.startswith("KERNEL_")}
 
 
 class KernelOfSession(Body):
-    """The kernel that a notebook session is to have: an existing one, or a new one of this name."""
+    """The kernel for a notebook session: an existing one by its id, or a new one of the kernelspec `name`."""
 
     id: str | None = None
     name: str | None = None
 
 
 class NotebookName(Body):
-    """The older form of a path."""
+    """A notebook's path in the older form."""
 
     path: str | None = None
 
@@ -70,20 +70,20 @@ class NotebookSession(Body):
 
     @property
     def any_path(self) -> str | None:
-        """The path, in whichever form it came."""
+        """The path, from either form."""
         return self.path or (self.notebook.path if self.notebook else None)
 
 
 def kernel_id(key: SessionKey) -> str:
-    """The id of a session's kernel: its name, where clients take that for an id."""
+    """Return the id of a session's kernel: the session's name if clients accept it as an id, else a UUID."""
     return key.name if KERNEL_ID.fullmatch(key.name) else str(uuid5(NAMESPACE_URL, f"{key.tenant}/{key.name}"))
 
 
 def find(registry: Registry, tenant: str, asked: str) -> Session:
-    """The tenant's session with this kernel id.
+    """Return the tenant's session with this kernel id.
 
     Raises:
-        SessionNotFound: there is none; other tenants' are not told apart from none.
+        SessionNotFound: when the tenant has no such session; sessions of other tenants give the same error.
     """
     for session in registry.of(tenant):
         if kernel_id(session.key) == asked:
@@ -92,13 +92,13 @@ def find(registry: Registry, tenant: str, asked: str) -> Session:
 
 
 def time_of(seconds_ago: float) -> str:
-    """A moment as clients parse it: always with a fraction."""
+    """Return a time in the form that clients parse: always with a fraction of the second."""
     return (datetime.now(UTC) - timedelta(seconds=seconds_ago)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def kernel_model(session: Session) -> dict[str, Any]:
-    """A session as a kernel."""
-    state = _STATES.get(session.doing, "restarting" if session.channels.clients else "dead")
+    """Return a session as a kernel model."""
+    state = _STATES.get(session.state, "restarting" if session.channels.clients else "dead")
     return {
         "id": kernel_id(session.key),
         "name": session.kernelspec.jupyter_name,
@@ -109,7 +109,7 @@ def kernel_model(session: Session) -> dict[str, Any]:
 
 
 def spec_model(spec: KernelSpec) -> dict[str, Any]:
-    """A language as a kernelspec; what runs it is the gateway's own business."""
+    """Return the model of a kernelspec; the command that starts a kernel (`argv`) is not shown to clients."""
     return {
         "name": spec.jupyter_name,
         "spec": {

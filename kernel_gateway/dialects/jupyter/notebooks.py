@@ -1,7 +1,8 @@
-"""Jupyter's sessions: which notebook uses which kernel. They are names for kernels, and nothing more."""
+"""Jupyter's sessions: which notebook uses which kernel. Such a session is only a name for a kernel."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import Any
@@ -20,13 +21,13 @@ from kernel_gateway.handlers import Gateway
 from sessions.errors import InvalidRequest, SessionNotFound
 from sessions.session import Session
 
-#: notebooks per tenant, of which several may share a kernel
+#: maximum number of notebooks per tenant; several may share a kernel
 NOTEBOOKS_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Notebook:
-    """One notebook's tie to a kernel."""
+    """One notebook and the kernel that it uses."""
 
     path: str
     name: str
@@ -36,44 +37,54 @@ class Notebook:
 
 
 class Notebooks:
-    """All of them. One whose kernel is gone is gone with it."""
+    """The notebooks of all tenants. A notebook is dropped when its kernel has ended."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._all: dict[str, dict[str, Notebook]] = {}
 
     def of(self, tenant: str) -> dict[str, Notebook]:
-        """A tenant's, by id."""
+        """Return a tenant's notebooks by id."""
         alive = {kernel_id(session.key) for session in self._gateway.registry.of(tenant)}
-        kept = {mark: book for mark, book in self._all.get(tenant, {}).items() if book.kernel in alive}
+        kept = {notebook_id: book for notebook_id, book in self._all.get(tenant, {}).items() if book.kernel in alive}
         self._all[tenant] = kept
         return kept
 
-    def get(self, tenant: str, mark: str) -> Notebook:
-        """One.
+    def get(self, tenant: str, notebook_id: str) -> Notebook:
+        """Return one notebook.
 
         Raises:
-            SessionNotFound: there is none.
+            SessionNotFound: when the tenant has no notebook with this id.
         """
-        book = self.of(tenant).get(mark)
+        book = self.of(tenant).get(notebook_id)
         if book is None:
-            raise SessionNotFound(f"there is no session {mark[:64]}")
+            raise SessionNotFound(f"there is no session {notebook_id[:64]}")
         return book
 
-    def put(self, tenant: str, book: Notebook) -> None:
-        """Add or change one."""
-        books = self.of(tenant)
-        if len(books) >= NOTEBOOKS_MAX and book.id not in books:
-            raise InvalidRequest(f"at most {NOTEBOOKS_MAX} notebooks", field="path")
-        books[book.id] = book
+    def at(self, tenant: str, path: str) -> Notebook | None:
+        """Return the notebook with this path."""
+        return next((book for book in self.of(tenant).values() if book.path == path), None)
 
-    def remove(self, tenant: str, mark: str) -> None:
-        """Forget one."""
-        self._all.get(tenant, {}).pop(mark, None)
+    def require_room(self, tenant: str) -> None:
+        """Check that the tenant may have one more notebook.
+
+        Raises:
+            InvalidRequest: when it has as many as it may.
+        """
+        if len(self.of(tenant)) >= NOTEBOOKS_MAX:
+            raise InvalidRequest(f"at most {NOTEBOOKS_MAX} notebooks", field="path")
+
+    def put(self, tenant: str, book: Notebook) -> None:
+        """Add or change a notebook."""
+        self.of(tenant)[book.id] = book
+
+    def remove(self, tenant: str, notebook_id: str) -> None:
+        """Forget a notebook."""
+        self._all.get(tenant, {}).pop(notebook_id, None)
 
 
 class NotebookHandler(RestHandler):
-    """What the handlers of notebook sessions share."""
+    """Base of the handlers of notebook sessions."""
 
     notebooks: Notebooks
 
@@ -84,16 +95,16 @@ class NotebookHandler(RestHandler):
             self.notebooks = notebooks
 
     def model(self, book: Notebook) -> dict[str, Any]:
-        """A session as clients know it."""
+        """Return a notebook session as clients see it."""
         kernel = kernel_model(self.session(book.kernel))
         named = {"id": book.id, "path": book.path, "name": book.name, "type": book.type, "kernel": kernel}
         return named | ({"notebook": {"path": book.path, "name": book.name}} if book.type == "notebook" else {})
 
     async def kernel(self, asked: KernelOfSession | None) -> Session:
-        """The kernel that is asked for.
+        """Return the session of the requested kernel; a request without an id starts a new kernel.
 
         Raises:
-            InvalidRequest: there is none of this id.
+            InvalidRequest: when no kernel has the requested id.
         """
         if asked is None or asked.id is None:
             return await start_kernel(self.gateway, self.tenant, StartKernel(name=asked.name if asked else None))
@@ -102,26 +113,41 @@ class NotebookHandler(RestHandler):
         except SessionNotFound as unknown:
             raise InvalidRequest(unknown.message, field="kernel.id") from None
 
+    async def end(self, kernel: str) -> None:
+        """End a kernel and wait until it is gone; one that has ended already is no error."""
+        with suppress(SessionNotFound):
+            await self.gateway.registry.end(self.session(kernel).key)
+
+
+def _is_new(asked: KernelOfSession | None) -> bool:
+    """Return whether a request gets a new kernel, and not one by its id."""
+    return asked is None or asked.id is None
+
 
 class NotebooksHandler(NotebookHandler):
     """`/api/sessions`."""
 
     def get(self) -> None:
-        """All of the tenant's."""
+        """List the tenant's notebook sessions."""
         self.finish_json([self.model(book) for book in self.notebooks.of(self.tenant).values()])
 
     async def post(self) -> None:
-        """Tie a notebook to a kernel; a path that has one keeps it."""
+        """Give a notebook a kernel; a path that already has a kernel keeps it."""
         asked = self.body(NotebookSession)
         path = asked.any_path
         kind = asked.type or ("notebook" if asked.notebook else None)
         if not path or not kind:
-            raise InvalidRequest("path and type are needed", field="path" if not path else "type")
-        book = next((book for book in self.notebooks.of(self.tenant).values() if book.path == path), None)
+            raise InvalidRequest("path and type are required", field="path" if not path else "type")
+        book = self.notebooks.at(self.tenant, path)
         if book is None:
+            self.notebooks.require_room(self.tenant)
             session = await self.kernel(asked.kernel)
-            book = Notebook(path, asked.name or "", kind, kernel_id(session.key))
-            self.notebooks.put(self.tenant, book)
+            book = self.notebooks.at(self.tenant, path)
+            if book is None:
+                book = Notebook(path, asked.name or "", kind, kernel_id(session.key))
+                self.notebooks.put(self.tenant, book)
+            elif _is_new(asked.kernel):  # another request for the same path was faster
+                await self.end(kernel_id(session.key))
         self.set_status(HTTPStatus.CREATED)
         self.set_header("Location", f"/api/sessions/{book.id}")
         self.finish_json(self.model(book))
@@ -130,26 +156,29 @@ class NotebooksHandler(NotebookHandler):
 class OneNotebookHandler(NotebookHandler):
     """`/api/sessions/{id}`."""
 
-    def get(self, mark: str) -> None:
-        """Describe it."""
-        self.finish_json(self.model(self.notebooks.get(self.tenant, mark)))
+    def get(self, notebook_id: str) -> None:
+        """Describe the notebook session."""
+        self.finish_json(self.model(self.notebooks.get(self.tenant, notebook_id)))
 
-    async def patch(self, mark: str) -> None:
-        """Rename it, or give it another kernel; one that was made for it and replaced by a new one is ended."""
-        book, asked = self.notebooks.get(self.tenant, mark), self.body(NotebookSession)
+    async def patch(self, notebook_id: str) -> None:
+        """Rename the notebook or give it another kernel; if the other kernel is a new one, the old kernel is ended."""
+        book, asked = self.notebooks.get(self.tenant, notebook_id), self.body(NotebookSession)
         name = book.name if asked.name is None else asked.name
         changed = replace(book, path=asked.any_path or book.path, name=name, type=asked.type or book.type)
         if asked.kernel is not None and (asked.kernel.id or asked.kernel.name):
             session = await self.kernel(asked.kernel)
             changed = replace(changed, kernel=kernel_id(session.key))
+            if book.id not in self.notebooks.of(self.tenant) and _is_new(asked.kernel):
+                await self.end(changed.kernel)  # the notebook was deleted meanwhile
+            self.notebooks.get(self.tenant, notebook_id)
         self.notebooks.put(self.tenant, changed)
-        if asked.kernel is not None and asked.kernel.name and asked.kernel.id is None:
-            await self.gateway.registry.end(self.session(book.kernel).key)
+        if changed.kernel != book.kernel and _is_new(asked.kernel):
+            await self.end(book.kernel)
         self.finish_json(self.model(changed))
 
-    async def delete(self, mark: str) -> None:
-        """Forget it, and end its kernel."""
-        book = self.notebooks.get(self.tenant, mark)
-        self.notebooks.remove(self.tenant, mark)
-        await self.gateway.registry.end(self.session(book.kernel).key)
+    async def delete(self, notebook_id: str) -> None:
+        """Forget the notebook and end its kernel."""
+        book = self.notebooks.get(self.tenant, notebook_id)
+        self.notebooks.remove(self.tenant, notebook_id)
+        await self.end(book.kernel)
         self.set_status(HTTPStatus.NO_CONTENT)

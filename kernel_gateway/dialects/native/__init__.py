@@ -1,4 +1,4 @@
-"""The gateway's own API, `/v1`. See `OPERATIONS` for all of it."""
+"""The gateway's own API, `/v1`. `OPERATIONS` lists all of it."""
 
 from __future__ import annotations
 
@@ -45,49 +45,54 @@ from kernel_gateway.dialects.native.stream import StreamHandler
 from kernel_gateway.handlers import BaseHandler, Dialect, Gateway, Route
 from kernel_gateway.openapi import BINARY, Operation, document
 
-_ONE = "/v1/sessions/{name}"
-_PICK_UP = {
-    LAST_EVENT: "`id` of the last event that was seen of the run with this `idempotency_key`: what comes after it, and "
-    "nothing is run. When that is no longer kept, the stream is its `result` alone, with all `outputs`."
+_SESSION = "/v1/sessions/{name}"
+_RESUME_HEADERS = {
+    LAST_EVENT: "`id` of the last event received from the run with this `idempotency_key`. The stream continues after "
+    "it, and no code runs. If later events are no longer kept, it is the `result` alone, with all `outputs`."
 }
 _STREAMED = {media_type: {"schema": {"type": "string"}} for media_type in STREAMS}
 
 OPERATIONS = [
     Operation("GET", "/v1/sessions", "List the tenant's sessions", SessionList),
     Operation("POST", "/v1/sessions", "Make a session", SessionInfo, CreateSession, HTTPStatus.CREATED),
-    Operation("GET", _ONE, "Describe a session", SessionInfo),
-    Operation("DELETE", _ONE, "End a session", status=HTTPStatus.NO_CONTENT),
+    Operation("GET", _SESSION, "Describe a session", SessionInfo),
+    Operation("DELETE", _SESSION, "End a session", status=HTTPStatus.NO_CONTENT),
     Operation(
         "POST",
-        f"{_ONE}/execute",
+        f"{_SESSION}/execute",
         "Run a cell; the session is made on first use",
         Result,
         Execute,
         media=_STREAMED,
-        headers=_PICK_UP,
+        headers=_RESUME_HEADERS,
     ),
-    Operation("POST", f"{_ONE}/interrupt", "Interrupt the running cell, keep the variables", Interrupted),
-    Operation("POST", f"{_ONE}/restart", "A fresh kernel in the same session", SessionInfo),
-    Operation("GET", f"{_ONE}/notebook", "The transcript as .ipynb", media={"application/x-ipynb+json": {}}),
+    Operation("POST", f"{_SESSION}/interrupt", "Interrupt the running cell, keep the variables", Interrupted),
+    Operation("POST", f"{_SESSION}/restart", "Start a fresh kernel in the same session", SessionInfo),
+    Operation("GET", f"{_SESSION}/notebook", "Export the transcript as .ipynb", media={"application/x-ipynb+json": {}}),
     Operation(
-        "GET", f"{_ONE}/files/{{path}}", "Download a file, or list a directory", FileList, media=BINARY, query=("list",)
+        "GET",
+        f"{_SESSION}/files/{{path}}",
+        "Download a file, or list a directory",
+        FileList,
+        media=BINARY,
+        query=("list",),
     ),
-    Operation("PUT", f"{_ONE}/files/{{path}}", "Write a file", media=BINARY, status=HTTPStatus.NO_CONTENT),
-    Operation("DELETE", f"{_ONE}/files/{{path}}", "Delete a file or directory", status=HTTPStatus.NO_CONTENT),
-    Operation("GET", f"{_ONE}/stream", "Upgrade to a WebSocket", status=HTTPStatus.SWITCHING_PROTOCOLS),
-    Operation("GET", "/v1/admin/keys", "List the keys, without what opens anything", KeyList),
+    Operation("PUT", f"{_SESSION}/files/{{path}}", "Write a file", media=BINARY, status=HTTPStatus.NO_CONTENT),
+    Operation("DELETE", f"{_SESSION}/files/{{path}}", "Delete a file or directory", status=HTTPStatus.NO_CONTENT),
+    Operation("GET", f"{_SESSION}/stream", "Upgrade to a WebSocket", status=HTTPStatus.SWITCHING_PROTOCOLS),
+    Operation("GET", "/v1/admin/keys", "List the keys, without their secrets", KeyList),
     Operation("POST", "/v1/admin/keys", "Make a key", NewKey, CreateKey, HTTPStatus.CREATED),
     Operation("DELETE", "/v1/admin/keys/{id}", "Revoke a key", status=HTTPStatus.NO_CONTENT),
     Operation(
         "GET",
         "/v1/admin/audit",
-        "Who ran what, the newest first",
+        "List who ran what, newest first",
         AuditPage,
         query=("tenant", "session", "outcome", "since", "limit", "before"),
     ),
-    Operation("GET", "/v1/admin/sessions", "All tenants' sessions, oldest first", LiveSessions),
+    Operation("GET", "/v1/admin/sessions", "List the sessions of all tenants, oldest first", LiveSessions),
     Operation("DELETE", "/v1/admin/sessions/{tenant}/{name}", "End a tenant's session", status=HTTPStatus.NO_CONTENT),
-    Operation("GET", "/v1/admin/tenants", "The tenants there are, what they have and what they may", Tenants),
+    Operation("GET", "/v1/admin/tenants", "List the tenants with their usage and quotas", Tenants),
     Operation("GET", "/v1/openapi.json", "This description", media={"application/json": {}}, public=True),
 ]
 
@@ -98,17 +103,17 @@ class OpenApiHandler(BaseHandler):
     public = True
 
     def get(self) -> None:
-        """Describe the API."""
+        """Send the OpenAPI document."""
         self.finish_json(openapi())
 
 
 def openapi() -> dict[str, Any]:
-    """The API's description."""
+    """Return the OpenAPI document of this API."""
     return document("sandboxed-kernel-gateway", version("sandboxed-kernel-gateway"), OPERATIONS, Failure)
 
 
 def routes(gateway: Gateway) -> list[Route]:
-    """The API's paths."""
+    """Return the routes of this API."""
     one = r"/v1/sessions/([^/]+)"
     table = (
         (r"/v1/sessions", SessionsHandler),

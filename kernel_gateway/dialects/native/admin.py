@@ -1,6 +1,6 @@
-"""For whoever looks after the gateway: keys of all tenants, and who ran what. Only keys with the role admin may.
+"""The admin API: keys of all tenants, and the audit. It needs a key with the role admin.
 
-What a key opens with is told once, when it is made, and never again.
+The secret of a key is sent once, when the key is made, and never again.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from kernel_gateway.admins import AdminHandler
 from kernel_gateway.dialects.native.models import Body
 from kernel_gateway.errors import KeyNotFound
 from kernel_gateway.keystore import Key, Role
-from sessions.audit import Account, Search
 from sessions.errors import InvalidRequest
 from sessions.models import valid_name
+from sessions.store.audit_search import Account, Search
 
 #: executions in one answer
 PAGE = 100
@@ -30,14 +30,14 @@ _TIME = TypeAdapter(AwareDatetime)
 
 
 class CreateKey(Body):
-    """A key to be made."""
+    """A key to make."""
 
     tenant: str
     role: Role = Field(Role.USER, strict=False)
 
 
 class KeyInfo(BaseModel):
-    """A key, without what opens anything."""
+    """A key without its secret."""
 
     id: str
     tenant: str
@@ -46,13 +46,13 @@ class KeyInfo(BaseModel):
 
     @classmethod
     def of(cls, key: Key) -> Self:
-        """From the store's."""
+        """Describe a key of the store."""
         made = datetime.fromtimestamp(key.created_at, UTC)
         return cls(id=key.id, tenant=key.tenant, role=key.role, created_at=made)
 
 
 class KeyList(BaseModel):
-    """The keys that can be revoked; those of the settings are not among them."""
+    """The keys that can be revoked. Keys of the settings are not listed."""
 
     keys: list[KeyInfo]
 
@@ -60,11 +60,11 @@ class KeyList(BaseModel):
 class NewKey(KeyInfo):
     """A key that was just made."""
 
-    key: str = Field(description="what opens; it is told this once")
+    key: str = Field(description="the secret that authenticates; it is only in this answer")
 
 
 class ExecutionInfo(BaseModel):
-    """Who ran what, and how it ended."""
+    """An execution: who ran what, and how it ended."""
 
     seq: int
     execution: str
@@ -73,40 +73,40 @@ class ExecutionInfo(BaseModel):
     language: str
     code_sha256: str
     began_at: datetime
-    ended_at: datetime | None = Field(description="null as long as it runs")
+    ended_at: datetime | None = Field(description="null while the execution runs")
     outcome: str | None = Field(
-        None, description="ok, error, timeout, interrupted, died; unsent: it never ran; unknown: the gateway was killed"
+        None, description="ok, error, timeout, interrupted, died; unsent: never ran; unknown: the gateway was killed"
     )
     duration_ms: float | None = None
-    error: str | None = Field(None, description="what went wrong, as SB code")
+    error: str | None = Field(None, description="SB code of the failure")
     output_bytes: int | None = None
-    memory: int | None = Field(None, description="bytes that its kernel used at its end, where that can be told")
+    memory: int | None = Field(None, description="bytes that the kernel used at the end; null if unknown")
 
     @classmethod
     def of(cls, account: Account) -> Self:
-        """From the audit's."""
+        """Describe an account of the audit."""
         values = asdict(account.begin) | (asdict(account.end) if account.end else {})
         times = {"began_at": account.began_at, "ended_at": account.ended_at}
         return cls.model_validate({"seq": account.seq, "execution": account.execution, **times, **values})
 
 
 class AuditPage(BaseModel):
-    """Executions, the newest first."""
+    """A page of executions, newest first."""
 
     executions: list[ExecutionInfo]
-    next: int | None = Field(description="what `before` must be for the next page; null on the last one")
+    next: int | None = Field(description="value of `before` for the next page; null on the last page")
 
 
 class KeysHandler(AdminHandler):
     """`/v1/admin/keys`."""
 
     def get(self) -> None:
-        """List them."""
+        """List the keys."""
         keys = KeyList(keys=[KeyInfo.of(key) for key in self.gateway.keystore.all()])
         self.finish_json(keys.model_dump(mode="json"))
 
     def post(self) -> None:
-        """Make one; it opens at once."""
+        """Make a key, which is valid at once."""
         body = self.body(CreateKey)
         key, secret = self.gateway.keystore.add(body.tenant, body.role)
         self.set_status(HTTPStatus.CREATED)
@@ -118,7 +118,7 @@ class KeyHandler(AdminHandler):
     """`/v1/admin/keys/{id}`."""
 
     def delete(self, key_id: str) -> None:
-        """Let it open nothing any more, from now on."""
+        """Revoke a key, which is invalid from now on."""
         if not self.gateway.keystore.revoke(key_id):
             raise KeyNotFound(f"there is no key {key_id[:64]!r}")
         self.set_status(HTTPStatus.NO_CONTENT)
@@ -128,7 +128,7 @@ class AuditHandler(AdminHandler):
     """`/v1/admin/audit`."""
 
     async def get(self) -> None:
-        """List executions, the newest first, a page at a time."""
+        """List executions, newest first, one page at a time."""
         most = min(self._number("limit") or PAGE, PAGE_MAX)
         search = Search(
             tenant=self._name("tenant"),
@@ -153,7 +153,7 @@ class AuditHandler(AdminHandler):
         if value is None:
             return None
         try:
-            # What was told was rounded to microseconds, and is meant to be found again.
+            # Answers round times to microseconds: a search from such a time must find its execution.
             return _TIME.validate_strings(value).timestamp() - 1e-6
         except (ValidationError, OverflowError):
             raise InvalidRequest(f"{name} must be seconds since 1970, or a time as in ISO 8601", field=name) from None

@@ -15,10 +15,10 @@ from sessions.errors import InvalidRequest
 from sessions.models import ExecuteRequest, SessionKey
 from sessions.session import Session
 
-#: with it a client that has lost its stream says which event it has seen last
+#: header of a client that has lost its stream: the id of the last event that it has seen
 LAST_EVENT = "Last-Event-ID"
 
-#: given an event and its number
+#: function that writes an event with its number
 Render = Callable[[dict[str, Any], int], bytes]
 
 
@@ -31,7 +31,7 @@ def _sse(event: dict[str, Any], number: int) -> bytes:
     return b"id: %d\nevent: %s\ndata: %s\n\n" % (number, str(event["type"]).encode(), orjson.dumps(event))
 
 
-#: media type that the client accepts → how an event is written
+#: media type that the client accepts → function that writes an event
 STREAMS: dict[str, Render] = {
     "application/x-ndjson": _ndjson,
     "text/event-stream": _sse,
@@ -46,15 +46,15 @@ class ExecuteHandler(JsonHandler):
         body = self.body(Execute)
         work = self._run(SessionKey(self.tenant, name), body.request(self.gateway.settings), self._last_seen())
         if body.on_disconnect == "interrupt":
-            await self.while_client_stays(work)
+            await self.run_until_client_leaves(work)
         else:
             await work
 
     def _last_seen(self) -> int | None:
-        """The number of the event that a client has seen last which comes back.
+        """Return the number of the last event that a returning client has seen, or None.
 
         Raises:
-            InvalidRequest: it is none.
+            InvalidRequest: when the header is no such number.
         """
         told = self.request.headers.get(LAST_EVENT)
         if told is not None and not re.fullmatch("[0-9]{1,9}", told):
@@ -62,8 +62,8 @@ class ExecuteHandler(JsonHandler):
         return None if told is None else int(told)
 
     async def _run(self, key: SessionKey, request: ExecuteRequest, seen: int | None) -> None:
-        # Who comes back wants nothing to be made or started.
-        session = await self.gateway.registry.obtain(key) if seen is None else self.gateway.registry.get(key)
+        # A client that resumes a stream must not make a session or start a kernel.
+        session = await self.gateway.registry.get_or_create(key) if seen is None else self.gateway.registry.get(key)
         accepted = self.request.headers.get("Accept", "")
         for media_type, render in STREAMS.items():
             if media_type in accepted:
@@ -82,7 +82,7 @@ class ExecuteHandler(JsonHandler):
                     self.write(render(event, execution.number))
                     await self.flush()
             except StreamClosedError:
-                await execution.result()  # the client has left, and its cell goes on, or we are cancelled here
+                await execution.result()  # the client has left: its cell continues, or this task is cancelled here
                 return
             result = await execution.result()
         last = {"type": "result", **result_json(result, outputs=execution.gap)}

@@ -1,4 +1,4 @@
-"""The native API's bodies. Wire models only: each converts to or from a value of `sessions` here."""
+"""Bodies of the native API. Wire models only: each converts here to or from a type of `sessions`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from kernel_gateway.config import Bytes, Settings
 from sessions.errors import InvalidRequest
+from sessions.guest.paths import valid_path
 from sessions.models import ExecuteRequest, ExecutionResult, SessionSpec, valid_env
 from sessions.session import Session
-from sessions.workspace import valid_path
 
 #: characters of code in one execute
 CODE_MAX = 2 * 1024**2
@@ -20,13 +20,13 @@ _Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class Body(BaseModel):
-    """What a client sends: unknown fields are refused, and nothing is converted in silence."""
+    """A request body. Unknown fields are refused, and no value is converted silently."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
 class LimitsBody(Body):
-    """Limits of one session; each at most the gateway's own."""
+    """Limits of one session. Each is at most the gateway's limit."""
 
     memory: Bytes | None = Field(None, description='bytes, or for example "256m"')
     cpus: float | None = Field(None, gt=0, allow_inf_nan=False)
@@ -36,20 +36,20 @@ class LimitsBody(Body):
 
 
 class CreateSession(Body):
-    """How a session is to be made."""
+    """Settings of a new session."""
 
-    name: str | None = Field(None, description="1 to 64 of A-Z a-z 0-9 . _ -; made up when absent")
+    name: str | None = Field(None, description="1 to 64 of A-Z a-z 0-9 . _ -; generated when absent")
     language: str | None = None
     limits: LimitsBody | None = None
     env: dict[str, str] = Field(default_factory=dict)
     idle_timeout: _Seconds | None = Field(None, description="seconds; at most `max_idle_timeout`")
-    cwd: str = Field("", description="directory of the workspace to start in; made if absent")
+    cwd: str = Field("", description="directory of the workspace where the kernel starts; made if absent")
 
     def spec(self, settings: Settings, defaults: SessionSpec) -> SessionSpec:
-        """As the domain has it.
+        """Return the specification of the session.
 
         Raises:
-            InvalidRequest: a limit is above the gateway's, or a variable cannot be set.
+            InvalidRequest: when a limit is above the gateway's, or a variable cannot be set.
         """
         idle_timeout = self.idle_timeout or defaults.idle_timeout
         if idle_timeout > settings.max_idle_timeout:
@@ -72,27 +72,27 @@ class Execute(Body):
     stdin: list[str] | None = Field(None, description="answers to input(), in order; then end of input")
     store_history: bool = Field(True, description="count the cell and keep it in the notebook")  # noqa: FBT003
     arguments: dict[str, Any] | None = Field(
-        None, description="the code defines `main`, which is called with these; its value is the cell's result"
+        None, description="arguments for `main`, which the code defines; the value of `main` is the cell's result"
     )
     idempotency_key: str | None = Field(
         None, min_length=1, max_length=255, description="a retry with this key gets the first run's result"
     )
     on_disconnect: Literal["continue", "interrupt"] = Field(
-        "continue", description="what becomes of the cell when its client leaves; one with a key always goes on"
+        "continue", description="what happens to the cell when its client leaves; a cell with a key always continues"
     )
 
     def request(self, settings: Settings, *, interactive: bool = False) -> ExecuteRequest:
-        """As the domain has it.
+        """Return the request of the session.
 
         Raises:
-            InvalidRequest: the timeout is above the maximum, the code is no valid text, or a cell with a key is to
-                be interrupted when its client leaves.
+            InvalidRequest: when the timeout is above the maximum, the code is no valid text, or a cell with a key is
+                to be interrupted when its client leaves.
         """
         timeout = self.timeout or settings.execute_timeout
         if timeout > settings.max_execute_timeout:
             raise InvalidRequest(f"timeout must be at most {settings.max_execute_timeout:g} s", field="timeout")
         if self.idempotency_key is not None and self.on_disconnect == "interrupt":
-            raise InvalidRequest("a cell with an idempotency_key goes on when its client leaves", field="on_disconnect")
+            raise InvalidRequest("a cell with an idempotency_key continues without its client", field="on_disconnect")
         return ExecuteRequest(
             code=self.code,
             timeout=timeout,
@@ -105,7 +105,7 @@ class Execute(Body):
 
 
 class ErrorDetail(BaseModel):
-    """What went wrong, and what to do."""
+    """An error, and what to do about it."""
 
     code: str
     name: str
@@ -122,7 +122,7 @@ class Failure(BaseModel):
 
 
 class LimitsInfo(BaseModel):
-    """What the session's kernel may use: bytes, processors, processes."""
+    """Limits of the session's kernel: bytes, processors, processes."""
 
     memory: int
     cpus: float
@@ -137,7 +137,7 @@ class SessionInfo(BaseModel):
     name: str
     language: str
     state: Literal["starting", "idle", "busy", "dead"]
-    incarnation: int = Field(description="how many kernels it has had")
+    incarnation: int = Field(description="number of kernels that the session has had")
     created_at: datetime
     last_activity: datetime
     idle_timeout: float
@@ -145,13 +145,13 @@ class SessionInfo(BaseModel):
 
     @classmethod
     def of(cls, session: Session) -> Self:
-        """From the domain's session."""
+        """Describe a session."""
         limits, now = session.spec.limits, datetime.now(UTC)
         return cls.model_validate(
             {
                 "name": session.key.name,
                 "language": session.kernelspec.name,
-                "state": session.doing.value,
+                "state": session.state.value,
                 "incarnation": session.incarnation,
                 "created_at": now - timedelta(seconds=session.age()),
                 "last_activity": now - timedelta(seconds=session.idle_for()),
@@ -168,12 +168,12 @@ class SessionList(BaseModel):
 
 
 class Result(BaseModel):
-    """How a cell ended."""
+    """The result of a cell."""
 
     status: Literal["ok", "error", "timeout", "interrupted", "died"]
     execution_count: int | None
     outputs: list[dict[str, Any]] = Field(
-        description="nbformat 4.5 outputs; in a stream they come one by one instead, if all of them are still kept"
+        description="nbformat 4.5 outputs; a stream sends them one by one instead, if all of them are still kept"
     )
     duration_ms: float
     state: Literal["preserved", "restarted", "lost"] = Field(
@@ -182,12 +182,12 @@ class Result(BaseModel):
     state_reason: str | None
     incarnation: int
     truncated: bool = Field(description="some output was left out")
-    replayed: bool = Field(description="it ran before, when its idempotency_key was first given")
+    replayed: bool = Field(description="the cell ran before, when its idempotency_key was first used")
     error: ErrorDetail | None = Field(None, description="set when status is timeout or died")
 
 
 def result_json(result: ExecutionResult, *, outputs: bool = True) -> dict[str, Any]:
-    """A `Result`, as a plain dict: this is the hot path, and the domain's own types hold already."""
+    """Return a `Result` as a plain dict, not validated: this is the hot path, and the types already hold."""
     value: dict[str, Any] = {
         "status": result.status.value,
         "execution_count": result.execution_count,
@@ -212,7 +212,7 @@ class FileEntry(BaseModel):
 
 
 class FileList(BaseModel):
-    """A directory."""
+    """The entries of a directory."""
 
     entries: list[FileEntry]
 

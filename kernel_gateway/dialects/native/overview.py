@@ -1,4 +1,4 @@
-"""What an admin sees of all tenants: their sessions as they are now, what they have and what they may."""
+"""The admin's view of all tenants: their live sessions, their usage and their quotas."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pydantic import BaseModel, Field
 
 from kernel_gateway.admins import AdminHandler
 from sessions.models import SessionKey
-from sessions.quotas import Standing
 from sessions.session import Session
+from sessions.tenants.quotas import QuotaUse
 
 
 class LiveSession(BaseModel):
@@ -22,19 +22,19 @@ class LiveSession(BaseModel):
     language: str
     state: Literal["starting", "idle", "busy", "dead"]
     created_at: datetime
-    idle_seconds: float = Field(description="since a client last used it; 0 while one does")
-    memory_bytes: int | None = Field(description="that its kernel uses now; null where nobody can tell")
-    executions: int = Field(description="cells that it has run since this gateway was started")
+    idle_seconds: float = Field(description="seconds since a client last used it; 0 during use")
+    memory_bytes: int | None = Field(description="bytes that its kernel uses now; null if unknown")
+    executions: int = Field(description="cells that the session has run since this gateway started")
 
     @classmethod
     def of(cls, session: Session) -> Self:
-        """From the domain's session."""
+        """Describe a session."""
         return cls.model_validate(
             {
                 "tenant": session.key.tenant,
                 "name": session.key.name,
                 "language": session.kernelspec.name,
-                "state": session.doing.value,
+                "state": session.state.value,
                 "created_at": datetime.fromtimestamp(session.created_at, UTC),
                 "idle_seconds": round(session.idle_for(), 3),
                 "memory_bytes": session.memory(),
@@ -50,31 +50,31 @@ class LiveSessions(BaseModel):
 
 
 class Share(BaseModel):
-    """How much of something a tenant has or has used, and how much it may."""
+    """A tenant's use of one quota, and its limit."""
 
     used: float | None = Field(description="null: not counted, because there is no limit")
     max: float | None = Field(description="null: no limit")
 
     @classmethod
-    def of(cls, standing: Standing) -> Self:
-        """From the domain's."""
-        return cls(used=standing.used, max=standing.max)
+    def of(cls, uses: QuotaUse) -> Self:
+        """Describe the use of a quota."""
+        return cls(used=uses.used, max=uses.max)
 
 
 class Tenant(BaseModel):
-    """A tenant."""
+    """A tenant and its use of each quota."""
 
     tenant: str
     sessions: Share
-    executions: Share = Field(description="cells and commands under way")
-    queued: Share = Field(description="those that wait for their turn")
-    execution_seconds: Share = Field(description="used within `window`, as what follows")
+    executions: Share = Field(description="running cells and commands")
+    queued: Share = Field(description="cells and commands that wait in the queue")
+    execution_seconds: Share = Field(description="used within `window`, as are the bytes below")
     output_bytes: Share
     upload_bytes: Share
 
 
 class Tenants(BaseModel):
-    """The tenants that have a key, or anything under way."""
+    """The tenants that have a key or a session."""
 
     tenants: list[Tenant]
     window: float = Field(description="seconds")
@@ -84,7 +84,7 @@ class LiveSessionsHandler(AdminHandler):
     """`/v1/admin/sessions`."""
 
     def get(self) -> None:
-        """List them, oldest first."""
+        """List the sessions, oldest first."""
         sessions = [LiveSession.of(session) for session in self.gateway.registry.all()]
         self.finish_json(LiveSessions(sessions=sessions).model_dump(mode="json"))
 
@@ -93,7 +93,7 @@ class LiveSessionHandler(AdminHandler):
     """`/v1/admin/sessions/{tenant}/{name}`."""
 
     async def delete(self, tenant: str, name: str) -> None:
-        """End it."""
+        """End the session."""
         await self.gateway.registry.end(SessionKey(tenant, name), "the session was ended by an admin")
         self.set_status(HTTPStatus.NO_CONTENT)
 
@@ -102,15 +102,15 @@ class TenantsHandler(AdminHandler):
     """`/v1/admin/tenants`."""
 
     def get(self) -> None:
-        """List them by name."""
+        """List the tenants by name."""
         registry = self.gateway.registry
         names = {session.key.tenant for session in registry.all()} | self.gateway.keys.tenants()
         tenants = [
             Tenant(
                 tenant=name,
                 **{
-                    what: Share.of(standing)
-                    for what, standing in self.gateway.quotas.standing(name, len(registry.of(name))).items()
+                    what: Share.of(uses)
+                    for what, uses in self.gateway.quotas.uses(name, len(registry.of(name))).items()
                 },
             )
             for name in sorted(names)

@@ -1,14 +1,16 @@
-"""Sessions: make, list, look at, end; interrupt, restart, export."""
+"""Sessions: make, list, describe, end; interrupt, restart, export."""
 
 from __future__ import annotations
 
 import asyncio
 import secrets
 from http import HTTPStatus
-from importlib import import_module
+
+import orjson
 
 from kernel_gateway.dialects.native.models import CreateSession, Interrupted, SessionInfo, SessionList
 from kernel_gateway.handlers import JsonHandler
+from sessions.cells.notebook import notebook
 from sessions.models import SessionKey
 from sessions.session import Session
 
@@ -35,10 +37,10 @@ class SessionsHandler(JsonHandler):
 
 
 class ExistingHandler(JsonHandler):
-    """What is done with an existing session."""
+    """Base of the handlers for an existing session."""
 
     def session(self, name: str) -> Session:
-        """The tenant's session of this name."""
+        """Return the tenant's session of this name."""
         return self.gateway.registry.get(SessionKey(self.tenant, name))
 
 
@@ -46,11 +48,11 @@ class SessionHandler(ExistingHandler):
     """`/v1/sessions/{name}`."""
 
     def get(self, name: str) -> None:
-        """Describe it."""
+        """Describe the session."""
         self.finish_json(SessionInfo.of(self.session(name)).model_dump(mode="json"))
 
     async def delete(self, name: str) -> None:
-        """End it."""
+        """End the session."""
         await self.gateway.registry.end(SessionKey(self.tenant, name))
         self.set_status(HTTPStatus.NO_CONTENT)
 
@@ -68,7 +70,7 @@ class RestartHandler(ExistingHandler):
     """`/v1/sessions/{name}/restart`."""
 
     async def post(self, name: str) -> None:
-        """A fresh kernel in the same session; files are kept."""
+        """Start a fresh kernel in the same session; files are kept."""
         session = self.session(name)
         await session.restart()
         self.finish_json(SessionInfo.of(session).model_dump(mode="json"))
@@ -78,10 +80,11 @@ class NotebookHandler(ExistingHandler):
     """`/v1/sessions/{name}/notebook`."""
 
     async def get(self, name: str) -> None:
-        """What was run and what it showed, as `.ipynb`."""
-        self.session(name).touch()
-        nbformat = await asyncio.to_thread(import_module, "nbformat")  # the first time it takes a while
+        """Export the transcript as `.ipynb`."""
         session = self.session(name)
+        session.touch()
+        cells = session.transcript.snapshot()
+        book = await asyncio.to_thread(lambda: orjson.dumps(notebook(cells, session.kernelspec)))
         self.set_header("Content-Type", "application/x-ipynb+json")
         self.set_header("Content-Disposition", f'attachment; filename="{name}.ipynb"')
-        self.finish(nbformat.writes(nbformat.from_dict(session.transcript.notebook(session.kernelspec))))
+        self.finish(book)

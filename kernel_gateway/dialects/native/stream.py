@@ -16,10 +16,10 @@ from tornado.websocket import WebSocketClosedError
 from kernel_gateway.dialects.native.models import Body, Execute, result_json
 from kernel_gateway.handlers import validated
 from kernel_gateway.sockets import SocketHandler
+from sessions.cells.execution import END_OF_INPUT, Execution
 from sessions.errors import InvalidRequest, QuotaExceeded, SessionError
-from sessions.execution import END_OF_INPUT, Execution
+from sessions.executions import Running
 from sessions.models import SessionKey
-from sessions.session import Running
 from sessions.tasks import spawn
 
 #: cells that may wait on one socket
@@ -32,7 +32,7 @@ class CodeFrame(Execute):
     """Run a cell."""
 
     id: Annotated[str, Field(max_length=ID_MAX)] | int | None = Field(
-        None, description="comes back with every event of this cell"
+        None, description="repeated in every event of this cell"
     )
 
 
@@ -53,29 +53,29 @@ class StreamHandler(SocketHandler):
 
     _runner: asyncio.Task[None] | None = None
     _running: Running | None = None
-    #: whether the cell whose turn it is goes on without its client
-    _goes_on = False
-    _left = False
+    #: whether the current cell continues when its client leaves
+    _continues_without_client = False
+    _client_left = False
 
     def session_key(self) -> SessionKey:
-        """The tenant's session of this name; it is made on first use."""
+        """Return the key of the tenant's session of this name; the session is made on first use."""
         return SessionKey(self.tenant, self.path_args[0])
 
     def open(self, *_args: str, **_kwargs: str) -> None:
-        """Begin."""
+        """Start to run cells."""
         super().open()
         self._cells: asyncio.Queue[CodeFrame] = asyncio.Queue(QUEUE)
         self._runner = spawn(self._run_cells(), "stream")
 
     async def on_message(self, message: str | bytes) -> None:
-        """Take a frame; a bad one is answered, and the socket stays open."""
+        """Handle a frame. A bad frame is answered with an error, and the socket stays open."""
         if not self.allowed():
             return
         self._session.touch()
         mark: dict[str, Any] = {}
         try:
             frame = _parsed(message)
-            mark = _mark(frame.get("id"))
+            mark = _id_field(frame.get("id"))
             await self._take(frame)
         except SessionError as error:
             await self._send({"type": "error", "error": error.as_dict(), **mark})
@@ -92,28 +92,28 @@ class StreamHandler(SocketHandler):
             self._enqueue(validated(CodeFrame, frame))
 
     def _enqueue(self, cell: CodeFrame) -> None:
-        cell.request(self.gateway.settings)  # refuse now what could not be run later
+        cell.request(self.gateway.settings)  # refuse an invalid cell now, before its turn
         try:
             self._cells.put_nowait(cell)
         except asyncio.QueueFull:
             raise QuotaExceeded(f"at most {QUEUE} cells can wait on one socket", max=QUEUE) from None
 
     async def _run_cells(self) -> None:
-        while not self._left:
+        while not self._client_left:
             cell = await self._cells.get()
-            mark = _mark(cell.id)
+            mark = _id_field(cell.id)
             try:
                 await self._run_cell(cell, mark)
             except SessionError as error:
                 await self._send({"type": "error", "error": error.as_dict(), **mark})
             finally:
-                self._goes_on = False
+                self._continues_without_client = False
 
     async def _run_cell(self, cell: CodeFrame, mark: dict[str, Any]) -> None:
         request = cell.request(self.gateway.settings, interactive=True)
-        self._goes_on = cell.on_disconnect == "continue"
-        # Again, because the session may have been culled since: its cells then say that their state is lost.
-        self._session = await self.gateway.registry.obtain(self._session.key)
+        self._continues_without_client = cell.on_disconnect == "continue"
+        # Look it up again, because the session may have been culled: the cell then reports the lost state.
+        self._session = await self.gateway.registry.get_or_create(self._session.key)
         try:
             async with self._session.execute(request) as execution:
                 self._running = execution
@@ -127,7 +127,7 @@ class StreamHandler(SocketHandler):
 
     async def _send(self, event: dict[str, Any]) -> None:
         """Send one event, and wait while the client reads slowly."""
-        if self._left:
+        if self._client_left:
             return
         try:
             await self.write_message(orjson.dumps(event))
@@ -135,20 +135,20 @@ class StreamHandler(SocketHandler):
             self.on_close()
 
     def on_close(self) -> None:
-        """The client has left: its cell goes on, unless it was to be interrupted; those behind it do not run."""
-        self._left = True
+        """Drop the waiting cells; interrupt the running cell only if its client asked for that."""
+        self._client_left = True
         self._end_input()
-        if self._runner is not None and not self._goes_on:
+        if self._runner is not None and not self._continues_without_client:
             self._runner.cancel()
 
     def _end_input(self) -> None:
-        """Nobody is there to answer, unless somebody comes back for the cell."""
-        if self._left and isinstance(self._running, Execution):
+        """End the input of a cell whose client has left. A client that returns for the cell may still answer."""
+        if self._client_left and isinstance(self._running, Execution):
             self._running.answer(END_OF_INPUT)
 
 
-def _mark(cell_id: object) -> dict[str, Any]:
-    """What tells a client to which of its cells an event belongs."""
+def _id_field(cell_id: object) -> dict[str, Any]:
+    """Return the field that names the cell of an event, or {} without a valid id."""
     return {"id": cell_id} if isinstance(cell_id, str | int) and len(str(cell_id)) <= ID_MAX else {}
 
 

@@ -1,7 +1,7 @@
-"""RAGFlow's executor: a program comes, runs in a fresh kernel that is thrown away, and what came of it is told.
+"""RAGFlow's executor: it runs each program in a fresh kernel, discards the kernel, and answers with the outcome.
 
 `POST /run` as `executor_manager` serves it, for RAGFlow's self-managed provider (its Python and its Go client), and
-`POST /execute`, an older form of the same. Their two `/healthz` per run, and `/`, are served by `ops`.
+`POST /execute`, an older form of the same. `ops` serves `/`, and the `/healthz` that they call twice per run.
 Source: RAGFlow's `agent/sandbox` (the executor's models and the providers' requests), read in August 2026.
 """
 
@@ -11,11 +11,11 @@ from http import HTTPStatus
 from typing import Any, ClassVar
 
 from kernel_gateway.auth import Caller
-from kernel_gateway.dialects.ragflow.answers import Answer, older, ran, refused
+from kernel_gateway.dialects.ragflow.answers import Answer, answer_of_refusal, answer_of_run, older_form
 from kernel_gateway.dialects.ragflow.models import Body, Execute, Run, problem, read
 from kernel_gateway.handlers import Dialect, Gateway, JsonHandler, Route
 from sessions.errors import InvalidRequest, SessionError
-from sessions.oneshot import Program
+from sessions.programs.program import Program
 from sessions.providers.forwarding import FORWARDED
 
 
@@ -23,42 +23,42 @@ class RunHandler(JsonHandler):
     """`/run`."""
 
     model: ClassVar[type[Body]] = Run
-    #: the program was taken, and whatever comes of it is no failure of the request
+    #: whether the program was accepted: from then on a failure is an outcome, not a failed request
     taken = False
 
     def authenticate(self) -> Caller:
-        """By a key, also as a password in the endpoint's URL; a neighbour may need none."""
+        """Authenticate by a key, also as a password in the endpoint's URL; a neighbour may need no key."""
         keys = self.gateway.keys
-        return keys.neighbour(self.request) or keys.caller(self.request, as_password=True)
+        return keys.local_caller(self.request) or keys.caller(self.request, as_password=True)
 
     async def post(self) -> None:
         """Run a program."""
         program = read(self.model, bytes(self._received)).program(self.gateway.settings)
         self.taken = True
-        await self.while_client_stays(self._run(program))
+        await self.run_until_client_leaves(self._run(program))
 
     async def _run(self, program: Program) -> None:
-        # What another gateway has passed on runs here: passed on once more, it could come round for ever.
+        # A program that another gateway forwarded runs here: forwarded again, it could circulate for ever.
         runner = self.gateway.runner if FORWARDED in self.request.headers else self.gateway.providers
         outcome = await runner.run(self.tenant, program)
-        self.finish_json(self.shown(ran(outcome)))
+        self.finish_json(self.shown(answer_of_run(outcome)))
 
     def shown(self, answer: Answer) -> dict[str, Any]:
-        """An answer as these clients read it."""
+        """Return an answer in the form that these clients read."""
         return answer
 
     def status_of(self, failure: SessionError) -> HTTPStatus:
-        """Never 5xx for a program that was taken: RAGFlow's Go client would send it again."""
+        """Return no 5xx for an accepted program: RAGFlow's Go client would send it again."""
         if isinstance(failure, InvalidRequest):
             return HTTPStatus.UNPROCESSABLE_ENTITY
         return HTTPStatus.OK if self.taken else super().status_of(failure)
 
     def render_failure(self, failure: SessionError) -> dict[str, Any]:
-        """As FastAPI does for what cannot be read, and as an outcome what became of a program that was taken."""
+        """Render an unreadable body as FastAPI does, and the failure of an accepted program as an outcome."""
         if isinstance(failure, InvalidRequest):
             return {"detail": failure.details.get("problems") or [problem(failure)]}
         if self.taken:
-            return self.shown(refused(failure))
+            return self.shown(answer_of_refusal(failure))
         return super().render_failure(failure) | {"detail": failure.message}
 
 
@@ -68,12 +68,12 @@ class ExecuteHandler(RunHandler):
     model = Execute
 
     def shown(self, answer: Answer) -> dict[str, Any]:
-        """In the older form."""
-        return older(answer)
+        """Return an answer in the older form."""
+        return older_form(answer)
 
 
 def routes(gateway: Gateway) -> list[Route]:
-    """The executor's paths, also behind an endpoint with a slash at its end."""
+    """Return the executor's routes; the endpoint in front of them may end with a slash."""
     return [("//?run", RunHandler, {"gateway": gateway}), ("//?execute", ExecuteHandler, {"gateway": gateway})]
 
 

@@ -1,7 +1,7 @@
-"""What RAGFlow's clients are told of a program. Pure.
+"""Answers to RAGFlow's clients about programs. Pure.
 
-Every key is always there. What failed has neither stdout nor artifacts: its client takes blank stderr and some stdout
-for a success, whatever the status says.
+Every answer has every key. A failure has neither stdout nor artifacts: clients treat blank stderr with some stdout as a
+success, whatever the status says.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from kernel_gateway.dialects.ragflow.markers import split
 from kernel_gateway.errors import InternalError
 from sessions import errors
 from sessions.errors import KernelDied, SessionError
-from sessions.oneshot import Artifact, Ending, Outcome
+from sessions.programs.program import Artifact, Ending, Outcome
 
 Answer = dict[str, Any]
 
-#: in stderr → the status, and the field and value that tell more; the first one counts
-SIGNS = (
+#: text in stderr → the status, and the field and value of the cause; the first match counts
+STDERR_CAUSES = (
     ("Permission denied", "unauthorized_access", "unauthorized_access_type", "file_access"),
     ("Operation not permitted", "unauthorized_access", "unauthorized_access_type", "disallowed_syscall"),
     ("MemoryError", "resource_limit_exceeded", "resource_limit_type", "memory"),
     ("", "program_error", "runtime_error_type", "nonzero_exit"),
 )
-#: the error that a static policy raises, with its `problems`
+#: code of the error that a static policy raises, with its `problems`
 UNSAFE = "SB007"
-#: no kernel is to be had now, and may be soon
+#: errors when no kernel is available now, but may be soon
 BUSY = (errors.StartFailed, errors.NotInitialized, errors.BackendUnavailable, errors.ShuttingDown)
 
 
@@ -47,22 +47,22 @@ def _answer(status: str, exit_code: int, **more: Any) -> Answer:
         "runtime_error_type": None,
         "artifacts": [],
         "result": None,
-        # Ours: RAGFlow's specification has such codes, and its own executor never sends them.
+        # Our additions: RAGFlow's specification has such codes, but its own executor never sends them.
         "error_code": None,
         "truncated": False,
     }
     return blank | more
 
 
-def ran(outcome: Outcome) -> Answer:
-    """The answer for a program that has run."""
-    told = _told(outcome)
+def answer_of_run(outcome: Outcome) -> Answer:
+    """Return the answer for a program that has run."""
+    told = _outcome_answer(outcome)
     if told["status"] != "program_runner_error":
         told["time_used_ms"] = round(outcome.duration * 1000, 3)
     return told | {"truncated": outcome.truncated}
 
 
-def _told(outcome: Outcome) -> Answer:
+def _outcome_answer(outcome: Outcome) -> Answer:
     code = outcome.error.code if outcome.error else None
     match outcome.ending:
         case Ending.OK:
@@ -74,9 +74,9 @@ def _told(outcome: Outcome) -> Answer:
     if outcome.unread is not None:
         return _unsafe([f"Line -1: Parsing Error: {outcome.unread}"])
     if outcome.error is not None and not isinstance(outcome.error, KernelDied):
-        return refused(outcome.error)
-    _, status, field, value = next(sign for sign in SIGNS if sign[0] in outcome.stderr)
-    # Were it blank, it would say that nothing is wrong.
+        return answer_of_refusal(outcome.error)
+    _, status, field, value = next(sign for sign in STDERR_CAUSES if sign[0] in outcome.stderr)
+    # Blank stderr would mean a success.
     stderr = outcome.stderr or (outcome.error.message if outcome.error else f"exit code {outcome.exit_code}")
     return _answer(status, outcome.exit_code, stderr=stderr, error_code=code, **{field: value})
 
@@ -97,7 +97,7 @@ def _succeeded(outcome: Outcome) -> Answer:
 
 
 def _json(value: Any) -> orjson.Fragment:
-    """A value with its large integers, which orjson would refuse."""
+    """Serialize a value that may have large integers, which orjson refuses."""
     return orjson.Fragment(json.dumps(value))
 
 
@@ -111,8 +111,8 @@ def _unsafe(problems: list[str]) -> Answer:
     return _answer("program_runner_error", -999, detail="Code is unsafe", stderr="\n".join(problems))
 
 
-def refused(failure: SessionError) -> Answer:
-    """The answer for a program that the gateway did not run, or does not know the end of."""
+def answer_of_refusal(failure: SessionError) -> Answer:
+    """Return the answer for a program that the gateway did not run, or whose end it does not know."""
     if failure.code == UNSAFE:
         return _unsafe(failure.details["problems"]) | {"error_code": UNSAFE}
     exit_code, detail, stderr = -3, "internal_error", failure.message
@@ -125,8 +125,8 @@ def refused(failure: SessionError) -> Answer:
     return _answer("program_runner_error", exit_code, detail=detail, stderr=stderr, error_code=failure.code)
 
 
-def older(answer: Answer) -> Answer:
-    """An answer as clients of `/execute` read it; `execution_time` in seconds, `result` as JSON's text."""
+def older_form(answer: Answer) -> Answer:
+    """Return an answer for clients of `/execute`, with `execution_time` in seconds and `result` as JSON text."""
     status = "success" if answer["status"] == "success" else "error"
     result, took = answer["result"], answer["time_used_ms"]
     return {

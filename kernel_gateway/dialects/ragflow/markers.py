@@ -1,4 +1,4 @@
-"""Results that a program has printed itself, as RAGFlow's own runner does: `__RAGFLOW_RESULT__:` and base64. Pure."""
+"""Results that a program prints itself, as RAGFlow's own runner does: `__RAGFLOW_RESULT__:` and base64. Pure."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from sessions.outcomes import returned_by
+from sessions.programs.outcomes import returned_by
 
 PREFIX = "__RAGFLOW_RESULT__:"
 
 
 class Marked(BaseModel):
-    """What is marked."""
+    """The content of a marker line."""
 
     present: bool = False
     value: Any = None
@@ -21,7 +21,7 @@ class Marked(BaseModel):
 
 
 def split(stdout: str) -> tuple[str, Marked | None]:
-    """Output without its marker lines, and what the last of them says; those that say nothing readable are output."""
+    """Return output without its marker lines, and the last marker; unreadable markers stay in the output."""
     if PREFIX not in stdout:
         return stdout, None
     kept, last = [], None

@@ -1,4 +1,4 @@
-"""The dialect's bodies, and how what is wrong with one is told: as FastAPI does."""
+"""The dialect's bodies, and their problems in FastAPI's form."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from kernel_gateway.config import Bytes, Settings
 from kernel_gateway.handlers import PROBLEM_MAX, PROBLEMS_MAX
 from sessions.errors import InvalidRequest
-from sessions.oneshot import Program
+from sessions.programs.program import Program
 
-#: what these clients call our languages
+#: language name of these clients → our language
 LANGUAGES = {
     "python": "python",
     "python3": "python",
@@ -33,17 +33,17 @@ def _decoded(code: str) -> str:
 
 
 class Body(BaseModel):
-    """A program to be run. Unknown fields are no error, as with the original."""
+    """A program to run. Unknown fields are ignored, as in the original."""
 
     model_config = ConfigDict(extra="ignore")
 
     code_b64: Annotated[str, AfterValidator(_decoded)]
     language: str = "python"
-    #: null, which the Go client sends, means none
+    #: null, which the Go client sends, means no arguments
     arguments: dict[str, Any] | None = None
 
     def program(self, _settings: Settings) -> Program:
-        """As the domain has it; it may run as long as the gateway's `execute_timeout`."""
+        """Return the program, which may run as long as the gateway's `execute_timeout`."""
         return Program(self.code_b64, LANGUAGES[self.language], self.arguments or {})
 
 
@@ -62,7 +62,7 @@ class Execute(Body):
     max_memory: Bytes | None = None
 
     def program(self, settings: Settings) -> Program:
-        """As the domain has it: of what is asked for at most what there is."""
+        """Return the program, with at most the gateway's maximum of each requested limit."""
         return Program(
             self.code_b64,
             LANGUAGES[self.language],
@@ -77,10 +77,10 @@ Problem = dict[str, Any]
 
 
 def read(model: type[B], body: bytes) -> B:
-    """A body as `model`.
+    """Parse a body as `model`.
 
     Raises:
-        InvalidRequest: it is none; `problems` in its details has FastAPI's form.
+        InvalidRequest: when the body is invalid; `problems` in its details has FastAPI's form.
     """
     try:
         return model.model_validate_json(body)
@@ -99,13 +99,13 @@ def read(model: type[B], body: bytes) -> B:
 
 
 def problem(failure: InvalidRequest) -> Problem:
-    """What the gateway itself finds wrong with a body, in the same form."""
+    """Return a problem that the gateway itself finds in a body, in the same form."""
     loc = ["body", failure.details["field"]] if "field" in failure.details else ["body"]
     return {"type": "value_error", "loc": loc, "msg": failure.message, "input": None}
 
 
 def _shown(value: object) -> object:
-    """What was sent, unless it is long: an answer is not to be as large as the question."""
+    """Return the submitted value, cut if long: an answer must not be as large as the request."""
     try:
         text = json.dumps(value, allow_nan=False)
     except (TypeError, ValueError):

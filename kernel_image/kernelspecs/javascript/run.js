@@ -1,5 +1,5 @@
 // Runs a whole program in a fresh kernel: the cell that is sent is this text, and a call of `runProgram`.
-// Whoever reads what it says: `sessions/runs.py`. The program is a CommonJS module, in the file `main.js`.
+// `sessions/programs/outcomes.py` reads the answer. The program is a CommonJS module, in the file `main.js`.
 
 async function runProgram(text) {
   const program = JSON.parse(text);

@@ -1,8 +1,8 @@
 # noqa: INP001 - the kernel loads it by its path
-"""Runs a whole program in a fresh kernel, which has this loaded: the cell that is sent is a call of `run_program`.
+"""Runs a whole program in a fresh kernel, which has loaded this module: the gateway sends a call of `run_program`.
 
-Who reads what it says: `sessions/outcomes.py`. The program is the module `main`, in a file of that name, as if
-something had imported it; its errors are told as plain Python tells them.
+`sessions/programs/outcomes.py` reads the answer. The program is the module `main`, in a file of that name, as if it had
+been imported; its errors are formatted as plain Python does.
 """
 
 import ast
@@ -20,42 +20,52 @@ from typing import Any, cast
 from IPython import get_ipython
 
 _MIME = "application/vnd.kernel-gateway.run+json"
-#: what a shell says of a program that was interrupted
+#: a shell's exit code for an interrupted program
 _INTERRUPTED = 130
-#: characters of an error's text
+#: maximal characters of an error's text
 _ERROR_MAX = 200_000
 
 
 def run_program(text: str) -> None:
-    """Run the program that is described in JSON, and say what came of it."""
+    """Run the program that is described in JSON, and publish its outcome."""
     publish = get_ipython().display_pub.publish
     program, path, artifacts = json.loads(text), os.path.abspath("main.py"), os.path.abspath("artifacts")
     answer: dict[str, Any] = {"exit_code": 1, "value": None, "error": "", "unread": None, "artifacts": False}
-    loop = asyncio._get_running_loop()  # noqa: SLF001 - public, whatever its name
+    loop = asyncio._get_running_loop()  # noqa: SLF001 - public in spite of its name
     try:
         os.makedirs(artifacts, exist_ok=True)
         with open(path, "w", encoding="utf-8", newline="") as file:
             file.write(program["code"])
         tree = _parsed(program["code"], path, answer)
-        asyncio._set_running_loop(None)  # noqa: SLF001 - the program is to have loops of its own
+        asyncio._set_running_loop(None)  # noqa: SLF001 - lets the program run its own loops
         answer["value"] = _value(tree, path, program)
         answer["exit_code"] = 0
     except SystemExit as left:
         if left.code is None or isinstance(left.code, int):
             answer["exit_code"] = (left.code or 0) & 0xFF
         else:
-            answer["error"] = f"{left.code}\n"
-    except BaseException as error:  # noqa: BLE001 - whatever the program raises is told
+            answer["error"] = _bounded(f"{_printed(left.code)}\n")
+    except BaseException as error:  # noqa: BLE001 - all of the program's errors are reported
         if isinstance(error, KeyboardInterrupt):
             answer["exit_code"] = _INTERRUPTED
         below = None if answer["unread"] else _below(error.__traceback__)
-        told = "".join(traceback.format_exception(type(error), error, below))
-        answer["error"] = told[:_ERROR_MAX].encode(errors="backslashreplace").decode()
+        answer["error"] = _bounded("".join(traceback.format_exception(type(error), error, below)))
     finally:
         asyncio._set_running_loop(loop)  # noqa: SLF001
     with contextlib.suppress(OSError):  # the program may have removed it
         answer["artifacts"] = bool(os.listdir(artifacts))
     publish({_MIME: answer}, {})
+
+
+def _printed(value: object) -> str:
+    try:
+        return str(value)
+    except BaseException:  # noqa: BLE001 - the program's own code runs here
+        return f"<unprintable {type(value).__name__} object>"
+
+
+def _bounded(text: str) -> str:
+    return text[:_ERROR_MAX].encode(errors="backslashreplace").decode()
 
 
 def _parsed(code: str, path: str, answer: dict[str, Any]) -> ast.Module:
@@ -67,10 +77,10 @@ def _parsed(code: str, path: str, answer: dict[str, Any]) -> ast.Module:
 
 
 def _value(tree: ast.Module, path: str, program: dict[str, Any]) -> str:
-    """What `main` returns, as JSON."""
+    """Return the result of `main` as JSON."""
     spec = importlib.util.spec_from_file_location("main", path)
     module = sys.modules["main"] = importlib.util.module_from_spec(cast("ModuleSpec", spec))
-    exec(compile(tree, path, "exec", dont_inherit=True), module.__dict__)  # noqa: S102 - what this is for
+    exec(compile(tree, path, "exec", dont_inherit=True), module.__dict__)  # noqa: S102 - this module's purpose
     value = json.dumps(module.main(**program["arguments"]), allow_nan=False, ensure_ascii=False)
     value.encode()
     if len(json.dumps(value)) > program["most"]:
@@ -79,7 +89,7 @@ def _value(tree: ast.Module, path: str, program: dict[str, Any]) -> str:
 
 
 def _below(tb: TracebackType | None) -> TracebackType | None:
-    """A traceback without the frames of this module."""
+    """Return a traceback without the frames of this module."""
     while tb is not None and tb.tb_frame.f_code.co_filename == run_program.__code__.co_filename:
         tb = tb.tb_next
     return tb

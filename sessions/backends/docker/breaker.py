@@ -1,8 +1,8 @@
-"""Stops asking an engine that does not answer.
+"""Circuit breaker: stops requests to an engine that does not answer.
 
-Who waits for such an engine waits long and in vain, and holds a thread meanwhile. After a few failures in a row
-nobody is let through any more; it closes when somebody has proven that containers can be started again. Only calls
-are counted that no tenant can make slow, or one tenant could keep all others out.
+A caller of such an engine waits long and in vain, and holds a thread meanwhile. After a few failures in a row the
+breaker opens and refuses every call. It closes after a proof that containers can be started again. It counts only
+calls that no tenant can make slow: otherwise one tenant could lock out all others.
 """
 
 from __future__ import annotations
@@ -11,42 +11,42 @@ from collections.abc import Callable
 
 import structlog
 
-from sessions.backends.base import nobody_cares
+from sessions.backends.base import no_op
 from sessions.errors import BackendUnavailable
 
 log = structlog.get_logger()
 
-#: failures in a row after which nobody is let through
+#: failures in a row after which the breaker opens
 FAILURES = 3
-#: seconds after which it is worth asking again: a proof is made every few seconds
+#: seconds after which clients should retry: a proof is made every few seconds
 RETRY_AFTER = 5
 
 
 def unavailable(message: str = "") -> BackendUnavailable:
-    """The failure that tells of it, with the time to try again."""
+    """Return the error for an engine that does not answer, with the seconds until a retry."""
     return BackendUnavailable(message, retry_after=RETRY_AFTER)
 
 
 class Breaker:
-    """Counts how calls end. Belongs to the event loop; other threads may look at `open`."""
+    """Counts failed calls. Belongs to the event loop; other threads may read `open`."""
 
     def __init__(self) -> None:
         self.open = False
-        #: called when it opens
-        self.on_open: Callable[[], None] = nobody_cares
+        #: called when the breaker opens
+        self.on_open: Callable[[], None] = no_op
         self._failures = 0
 
     def require(self) -> None:
-        """Go on only while it is closed.
+        """Check that the breaker is closed.
 
         Raises:
-            BackendUnavailable: it is open.
+            BackendUnavailable: when the breaker is open.
         """
         if self.open:
             raise unavailable()
 
     def failed(self) -> None:
-        """The engine did not answer."""
+        """Record a call that the engine did not answer."""
         self._failures += 1
         if self._failures >= FAILURES and not self.open:
             self.open = True
@@ -54,12 +54,12 @@ class Breaker:
             self.on_open()
 
     def answered(self) -> None:
-        """It did. Calls that began before it opened may still end well, which does not close it."""
+        """Record an answer. An open breaker stays open: the call may have begun before it opened."""
         if not self.open:
             self._failures = 0
 
     def close(self) -> None:
-        """Containers can be started: it was tried."""
+        """Close the breaker after a proof that containers can be started."""
         if self.open:
             log.info("the engine answers again")
         self.open = False

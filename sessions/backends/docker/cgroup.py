@@ -1,6 +1,6 @@
-"""What the host counts of a container, without asking the engine.
+"""Memory use of a container, read from the host's control groups and not from the engine.
 
-A gateway that runs in a container itself sees no control groups but its own, and knows nothing then.
+A gateway that runs in a container itself sees only its own control group, and reads nothing then.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 ROOT = Path("/sys/fs/cgroup")
-#: where the engine puts a container, by the version of control groups and by who keeps them
+#: paths of a container's memory count, by version and driver of the control groups
 _PLACES = (
     "system.slice/docker-{id}.scope/memory.current",
     "docker/{id}/memory.current",
@@ -19,22 +19,22 @@ _PLACES = (
 
 
 class MemoryCount:
-    """The memory of one container."""
+    """Reads the memory count of one container."""
 
     def __init__(self, container: str, root: Path = ROOT) -> None:
-        """Nothing is looked for yet.
+        """Set the paths to try; no file is read yet.
 
         Args:
-            container: its full id.
-            root: where control groups are.
+            container: full id of the container.
+            root: folder of the control groups.
         """
         self._files = [root / place.format(id=container) for place in _PLACES]
 
     def read(self) -> int | None:
-        """Bytes that it uses now; None: it is gone, or out of sight."""
+        """Return the bytes in use now; None: the container is gone, or not visible from here."""
         for file in self._files:
             with suppress(OSError):
                 size = int(file.read_text())
-                self._files = [file]  # it is there for as long as the container is
+                self._files = [file]  # it exists as long as the container
                 return size
         return None

@@ -1,32 +1,39 @@
-"""Looks at everything this backend needs, one thing after the other, and says how to mend what is missing."""
+"""Checks every requirement of this backend in turn, and reports how to fix what is missing."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import closing
 
+import docker
 import zmq
 
 from sessions.backends.base import Finding
 from sessions.backends.docker import firewall, network, proof
-from sessions.backends.docker.engine import connect
+from sessions.backends.docker.engine import CONNECTION_ERRORS, connect
 from sessions.backends.docker.needs import require_image, require_runtime
 from sessions.backends.docker.profile import DockerSettings
 from sessions.errors import SessionError
 
-#: bytes below which the engine is about to be in trouble
+#: free bytes on the disk below which the engine may soon fail
 DISK_MIN = 2 * 1024**3
 
 
 def examine(settings: DockerSettings) -> Iterator[Finding]:
-    """Look at it all; what needs something that is missing is not looked at."""
+    """Check all requirements. A check whose prerequisite is missing is skipped."""
     yield _curve()
     try:
         api = connect()
     except SessionError as error:
-        mend = "install Docker (Debian: apt-get install docker.io) and start it; check that this user may use it"
-        yield Finding("Docker engine", error.message, mend)
+        fix = "install Docker (Debian: apt-get install docker.io) and start it; check that this user may use it"
+        yield Finding("Docker engine", error.message, fix)
         return
+    with closing(api):
+        yield from _examine(api, settings)
+
+
+def _examine(api: docker.APIClient, settings: DockerSettings) -> Iterator[Finding]:
     yield Finding("Docker engine", None, detail=f"API {api.api_version}")
     yield _disk(str(api.info()["DockerRootDir"]))
     found = [
@@ -39,16 +46,18 @@ def examine(settings: DockerSettings) -> Iterator[Finding]:
     ]
     yield from found
     if all(finding.ok for finding in found):
-        mend = "the rules must be in effect: as root " + _commands(settings)
+        fix = "the rules must be in effect: as root " + _commands(settings)
         address = network.ensure_network(api, settings.network)
-        yield _step("isolation, tried out", lambda: _proven(proof.prove(api, settings, address)), mend)
+        yield _step("isolation test", lambda: _proven(proof.prove(api, settings, address)), fix)
 
 
-def _step(name: str, look: Callable[[], str], mend: str) -> Finding:
+def _step(name: str, look: Callable[[], str], fix: str) -> Finding:
     try:
         return Finding(name, None, detail=look())
     except SessionError as error:
-        return Finding(name, error.message, mend)
+        return Finding(name, error.message, fix)
+    except CONNECTION_ERRORS as error:
+        return Finding(name, f"the Docker engine refused or did not answer: {str(error)[:200]}", fix)
 
 
 def _curve() -> Finding:
@@ -60,7 +69,7 @@ def _curve() -> Finding:
 def _disk(directory: str) -> Finding:
     try:
         free = shutil.disk_usage(directory).free
-    except OSError:  # an engine elsewhere, or a directory that this user may not see
+    except OSError:  # a remote engine, or a directory that this user may not read
         return Finding("disk", None, detail="cannot be seen from here")
     if free < DISK_MIN:
         return Finding("disk", f"{free // 1024**2} MiB free", f"free some space on the disk of {directory}")
@@ -68,13 +77,13 @@ def _disk(directory: str) -> Finding:
 
 
 def _firewall(settings: DockerSettings) -> str:
-    changed = firewall.put_up(network.bridge_name(settings.network))
+    changed = firewall.ensure_rules(network.bridge_name(settings.network))
     if changed is None:
-        return "this user may not look; it is tried out below"
+        return "this user may not read the rules; they are tested below"
     return "rules were missing and are set now" if changed else "rules are set"
 
 
-def _proven(gvisor: bool) -> str:  # noqa: FBT001 - one fact, one word for it
+def _proven(gvisor: bool) -> str:  # noqa: FBT001 - the only argument
     return "gVisor; kernels reach neither the host nor one another" if gvisor else "no gVisor; network closed"
 
 

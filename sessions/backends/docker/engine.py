@@ -1,8 +1,8 @@
 """Calls to the Docker engine that never block the event loop.
 
-The engine's client is synchronous, so calls run in threads. Each kind of call has its lane, a bounded number of
-threads, so that calls of one kind which hang hold up no others; and no request to the engine outlives the call that
-it is part of, so that no thread stays behind.
+The engine's client is synchronous, so calls run in threads. Each kind of call has its own lane, a bounded number of
+threads, so that hanging calls of one kind do not delay other kinds. No request to the engine outlives its call, so
+that no thread stays blocked.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ from docker.utils import kwargs_from_env
 
 from sessions.backends.docker.breaker import unavailable
 from sessions.errors import BackendUnavailable
-from sessions.tasks import going_on, spawn
+from sessions.tasks import log_failure, spawn
 
 log = structlog.get_logger()
 T = TypeVar("T")
 
-#: seconds one request may take that is part of no call
+#: seconds for a request outside any call
 REQUEST_TIMEOUT = 30.0
-#: seconds between two attempts at what must be done in the end; the pause doubles up to the second
+#: seconds between the first two attempts of `Engine.insist`; the pause doubles up to `RETRY_MAX`
 RETRY = 1.0
 RETRY_MAX = 5.0
-#: what goes wrong between here and the engine
-BROKEN = (DockerException, requests.RequestException, urllib3.exceptions.HTTPError, OSError)
+#: errors of the connection to the engine
+CONNECTION_ERRORS = (DockerException, requests.RequestException, urllib3.exceptions.HTTPError, OSError)
 
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """Calls of one kind."""
+    """Threads and time limits for calls of one kind."""
 
     name: str
     threads: int
-    #: seconds one request to the engine may take
+    #: seconds for one request to the engine
     request: float
-    #: seconds for a whole call, its wait for a thread included
+    #: seconds for a whole call, including its wait for a thread
     call: float
 
 
@@ -57,42 +57,42 @@ TOOL = Lane("tool", threads=8, request=10.0, call=15.0)
 PREPARE = Lane("prepare", threads=1, request=15.0, call=180.0)
 LANES = (START, END, TOOL, PREPARE)
 
-#: of the call that a thread is at: until when it may go on, and seconds for one request of it
-_bounds = threading.local()
+#: limits of the current call of a thread: `until`, its deadline, and `request`, seconds for one request
+_call_limits = threading.local()
 
 
 class _Client(docker.APIClient):
-    """The engine's client; its requests keep to the time of the call they are part of."""
+    """The engine's client; its requests keep within the time of their call."""
 
     def __init__(self, timeout: float) -> None:
         super().__init__(version="auto", timeout=int(timeout), **kwargs_from_env())
 
     def send(self, request: requests.PreparedRequest, **options: Any) -> requests.Response:
-        """Send a request; also those that the client itself gives endless time."""
-        longest = getattr(_bounds, "request", float(self.timeout))
-        left = getattr(_bounds, "until", float("inf")) - time.monotonic()
+        """Send a request with a timeout, also where the base class sets none."""
+        longest = getattr(_call_limits, "request", float(self.timeout))
+        left = getattr(_call_limits, "until", float("inf")) - time.monotonic()
         if left <= 0:
             raise requests.Timeout("no time is left for this request")
         return super().send(request, **options | {"timeout": min(longest, left)})
 
 
 def connect(timeout: float = REQUEST_TIMEOUT) -> _Client:
-    """A client for the engine that the Docker command line would use.
+    """Return a client for the engine that the Docker command line would use.
 
     Args:
-        timeout: seconds for each of its requests, and without a byte on its streams.
+        timeout: seconds for each request, and seconds without a byte on its streams.
 
     Raises:
-        BackendUnavailable: it does not answer.
+        BackendUnavailable: when the engine does not answer.
     """
     try:
         return _Client(timeout)
-    except BROKEN as error:
+    except CONNECTION_ERRORS as error:
         raise unavailable("the Docker engine does not answer; is it running?") from error
 
 
 def engine_answers() -> bool:
-    """Whether there is an engine."""
+    """Return True if an engine answers."""
     try:
         connect(timeout=3).close()
     except BackendUnavailable:
@@ -101,26 +101,26 @@ def engine_answers() -> bool:
 
 
 def take_over(stream: Any) -> tuple[socket.socket, bytes]:
-    """The connection behind a stream that the engine's client hands out, for the caller to close.
+    """Return the connection of a stream of the engine's client; the caller closes it.
 
-    The client hides it in a file object, and would keep the connection until its response is garbage.
+    The client hides the connection in a file object, and would keep it until its response is garbage-collected.
 
     Returns:
-        the connection, and what the client has read of the stream together with the head of the response.
+        the connection, and the bytes of the stream that the client has read together with the head of the response.
     """
-    response = stream._response  # noqa: SLF001 - this and what follows: the client hands out nothing else
+    response = stream._response  # noqa: SLF001 - here and below: the client has no public access
     file = response.raw._fp.fp  # noqa: SLF001
     connection: socket.socket = file.raw._sock  # noqa: SLF001
     own = connection.dup()
     connection.settimeout(0)
     early = bytes(file.peek())
-    own.settimeout(own.gettimeout())  # whether it blocks is one flag for both
+    own.settimeout(own.gettimeout())  # both share one flag for blocking
     response.close()
     return own, early
 
 
 def _within(lane: Lane, until: float, work: Callable[..., T], *args: Any) -> T:
-    _bounds.request, _bounds.until = lane.request, until
+    _call_limits.request, _call_limits.until = lane.request, until
     return work(*args)
 
 
@@ -129,26 +129,28 @@ class Engine:
 
     def __init__(self) -> None:
         self._api: _Client | None = None
+        self._connecting = threading.Lock()
         self._threads = {
             lane: ThreadPoolExecutor(lane.threads, thread_name_prefix=f"docker-{lane.name}") for lane in LANES
         }
-        #: what must be done in the end
+        #: tasks that retry until they succeed
         self._insisting: set[asyncio.Task[Any]] = set()
         self._closed = False
 
     @property
     def api(self) -> docker.APIClient:
-        """The synchronous client; for use in the threads of `call`. It renews connections that were broken."""
-        if self._api is None:
-            self._api = connect(PREPARE.request)
-        return self._api
+        """The synchronous client, for use in the threads of `call`. It renews broken connections."""
+        with self._connecting:  # several threads may be the first
+            if self._api is None:
+                self._api = connect(PREPARE.request)
+            return self._api
 
     async def call(self, work: Callable[..., T], *args: Any, lane: Lane = START) -> T:
         """Run `work(*args)` in a thread.
 
         Raises:
-            BackendUnavailable: the engine did not answer, or not in the lane's time.
-            APIError: it refused.
+            BackendUnavailable: when the engine did not answer in the lane's time.
+            APIError: when the engine refused.
         """
         if self._closed:
             raise unavailable("the gateway is shutting down")
@@ -160,11 +162,11 @@ class Engine:
                 )
         except APIError:
             raise
-        except BROKEN as error:
+        except CONNECTION_ERRORS as error:
             raise unavailable() from error
 
     def insist(self, work: Callable[..., T], *args: Any, name: str) -> asyncio.Task[T]:
-        """Run `work(*args)` in a thread until it succeeds, however long the engine does not answer or refuses."""
+        """Run `work(*args)` in a thread, and retry without a time limit until it succeeds."""
         task = spawn(self._until_done(work, *args, name=name), name)
         self._insisting.add(task)
         task.add_done_callback(self._insisting.discard)
@@ -172,18 +174,19 @@ class Engine:
 
     async def _until_done(self, work: Callable[..., T], *args: Any, name: str) -> T:
         pause = RETRY
-        while True:
-            with going_on(name):
+        while not self._closed:
+            with log_failure(name):
                 try:
                     return await self.call(work, *args, lane=END)
                 except (APIError, BackendUnavailable) as error:
-                    if pause == RETRY:  # once is enough
-                        log.warning("not done yet, and tried again", what=name, error=str(error)[:200])
+                    if pause == RETRY:  # log the first failure only
+                        log.warning("failed; it is tried again until it succeeds", what=name, error=str(error)[:200])
             await asyncio.sleep(pause)
             pause = min(2 * pause, RETRY_MAX)
+        raise unavailable("the gateway is shutting down")
 
     async def close(self) -> None:
-        """End the threads and the client. What was insisted on and is not done is left to the next start."""
+        """End the threads and the client. Unfinished work of `insist` is left to the next start of the gateway."""
         self._closed = True
         insisting = list(self._insisting)
         for task in insisting:

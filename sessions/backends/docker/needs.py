@@ -1,4 +1,4 @@
-"""What the engine must have before kernels can be thought of."""
+"""Requirements of the engine for starting kernels."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from sessions.errors import NotInitialized
 
 
 def require_runtime(api: docker.APIClient, settings: DockerSettings) -> str:
-    """The runtime is registered.
+    """Check that the runtime is registered.
 
     Returns:
-        the engine's version, with the runtime.
+        name of the runtime and version of the engine.
 
     Raises:
-        NotInitialized: it is not.
+        NotInitialized: when the runtime is not registered.
     """
     info = api.info()
     if settings.runtime not in info["Runtimes"]:
         raise NotInitialized(
             f"the engine has no runtime {settings.runtime!r}: install gVisor and register it in "
-            "/etc/docker/daemon.json, or ask for less with --runtime runc"
+            "/etc/docker/daemon.json, or run without gVisor: --runtime runc"
         )
     return f"{settings.runtime}, engine {info['ServerVersion']}"
 
 
 def require_image(api: docker.APIClient, settings: DockerSettings) -> str:
-    """The kernels' image is there; nothing is pulled when a kernel starts.
+    """Check that the kernels' image exists; no image is pulled when a kernel starts.
 
     Returns:
-        its id and size.
+        name and size of the image.
 
     Raises:
-        NotInitialized: it is not.
+        NotInitialized: when the image does not exist.
     """
     try:
         image = api.inspect_image(settings.image)

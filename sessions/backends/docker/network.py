@@ -1,6 +1,6 @@
 """The kernels' network: an internal bridge, without traffic between its containers and without IPv6.
 
-That is not enough: a container on such a bridge connects to every port the host itself listens on. See `firewall.py`.
+A container on such a bridge still reaches every port that the host itself listens on: see `firewall.py`.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ _BRIDGE_OPTION = "com.docker.network.bridge"
 
 
 def bridge_name(network: str) -> str:
-    """The interface of a network; at most 15 characters, and known before the network is made."""
+    """Return the bridge interface of a network: at most 15 characters, known before the network exists."""
     return f"kgw-{hashlib.sha256(network.encode()).hexdigest()[:8]}"
 
 
 def ensure_network(api: docker.APIClient, network: str) -> str:
-    """Make the network if it is absent, and check that it is what it must be.
+    """Create the network if it does not exist, and check that it is isolated.
 
     Returns:
-        the host's address on it.
+        the host's address on the network.
 
     Raises:
-        NotInitialized: there is one of this name that is not isolated.
+        NotInitialized: when a network of this name exists that is not isolated.
     """
     try:
         found = api.inspect_network(network)

@@ -1,7 +1,7 @@
-"""Which processor a sandbox runs on.
+"""Choice of the processor that a container runs on.
 
-A gVisor that sees only one processor does not try to gain time by spinning, and costs less than half as much while
-its kernel is idle; its cells take no longer. So a kernel that is limited to one processor is bound to one.
+When gVisor sees only one processor it does not spin, and an idle kernel costs less than half as much; its cells take
+no longer. Therefore a kernel that is limited to one processor is bound to one.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ log = structlog.get_logger()
 
 
 class Processors:
-    """The engine's processors."""
+    """The processors of the engine's machine."""
 
     def __init__(self) -> None:
-        #: 0: kernels are bound to none
+        #: number of processors; 0: kernels are not bound
         self.count = 0
-        #: where the search for the next begins, so that kernels which start at the same time are spread too
+        #: number of the processor where the next search begins, so that kernels which start together are spread
         self._turn = 0
 
     def learn(self, api: docker.APIClient, settings: DockerSettings) -> None:
-        """Find out how many there are, and that the engine lets a container be bound to them.
+        """Find out the number of processors, and whether the engine can bind a container to each of them.
 
         Raises:
-            APIError: it refuses for another reason than that it does not know one of them.
+            APIError: when the engine refuses for another reason than an unknown processor.
         """
         count = int(api.info()["NCPU"])
         name = f"kernel-gateway-{uuid.uuid4().hex}"
@@ -43,22 +43,22 @@ class Processors:
         except APIError as error:
             if "CPUs" not in str(error.explanation):
                 raise
-            # An engine that was itself given some of the machine's processors counts from elsewhere.
-            log.warning("kernels are bound to no processor: idle ones cost more", reason=str(error.explanation)[:200])
+            # An engine that may use only some of the machine's processors does not number them from 0.
+            log.warning("kernels are not bound to processors: idle ones cost more", reason=str(error.explanation)[:200])
             self.count = 0
             return
         api.remove_container(name, force=True)
         self.count = count
 
     def choose(self, limits: Limits, bound: Iterable[int | None]) -> int | None:
-        """The processor for the next kernel.
+        """Choose the processor for the next kernel.
 
         Args:
-            limits: of that kernel.
-            bound: the processor of each kernel that there is.
+            limits: limits of that kernel.
+            bound: processor of each existing kernel.
 
         Returns:
-            the one with the fewest; None for a kernel that may use more than one at a time.
+            number of the processor with the fewest kernels; None for a kernel that may use more than one at a time.
         """
         if limits.cpus > 1 or not self.count:
             return None

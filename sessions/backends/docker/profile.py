@@ -1,6 +1,6 @@
-"""The hardening profile: how a kernel's container is made. Pure: limits in, the engine's arguments out.
+"""The hardening profile of a kernel's container. Pure functions: limits in, the engine's arguments out.
 
-Each line is a promise that a test holds. What differs between gVisor and a plain runtime, and why, stands here.
+Each line is a promise that a test checks. The differences between gVisor and a plain runtime are explained here.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from docker.types import DriverConfig, LogConfig, Mount, Ulimit
 from kernel_image.files import TEMPORARY
 from sessions.models import Limits
 
-#: the sandbox's user: not root, and nobody on the host
+#: user id in the container: not root, and no user of the host
 UID = 65532
-#: where things are in the image
+#: paths in the image
 IMAGE_DIR = "/opt/kernel"
 PYTHON = "/opt/venv/bin/python"
 HOME = "/home/kernel"
-#: where other services of this kind have it too
+#: the path that similar services use too
 WORKSPACE = "/home/user"
 FIRST_PORT = 50001
-#: the engine takes less for no limit at all, or for none that it knows
+#: the smallest limit in processors; the engine ignores or refuses smaller limits
 CPUS_MIN = 0.01
 
 INSTANCE_LABEL = "kernel-gateway.instance"
-#: the processor that a kernel is bound to
+#: label with the number of the processor that a kernel is bound to
 PROCESSOR_LABEL = "kernel-gateway.processor"
 
 _MIB = 1024**2
@@ -36,17 +36,17 @@ _TEMPORARY_OPTIONS = "nosuid,nodev,size=64m,mode=1777"
 
 @dataclass(frozen=True, slots=True)
 class DockerSettings:
-    """What a deployment sets of this backend."""
+    """Settings of this backend in a deployment."""
 
     runtime: str
     image: str
     network: str
-    #: this installation's id; containers of others are never touched
+    #: id of this installation; containers of other installations are never touched
     instance: str
 
     @property
     def labels(self) -> dict[str, str]:
-        """On everything that is made."""
+        """Labels of every container and volume that the gateway makes."""
         return {INSTANCE_LABEL: self.instance}
 
 
@@ -59,15 +59,15 @@ def host_config(
     processor: int | None = None,
     shared: bool = False,
 ) -> dict[str, Any]:
-    """Arguments of the engine's host configuration for one kernel.
+    """Return the arguments of the engine's host configuration for one kernel.
 
     Args:
-        settings: of the deployment.
-        limits: of the kernel.
-        workspace: the session's files.
-        gvisor: the runtime was seen to be gVisor.
-        processor: the only one that it may run on; None: any.
-        shared: others use the workspace too, and have `/tmp` in common.
+        settings: settings of the deployment.
+        limits: limits of the kernel.
+        workspace: name of the workspace with the session's files.
+        gvisor: True if the runtime was proven to be gVisor.
+        processor: number of the only processor that the kernel may use; None: any.
+        shared: True if other containers use the workspace too and share its `/tmp`.
     """
     return {
         "runtime": settings.runtime,
@@ -83,14 +83,14 @@ def host_config(
         "mounts": workspace_mounts(settings, limits, workspace, shared=shared),
         "shm_size": 16 * _MIB,
         "mem_limit": limits.memory,
-        "memswap_limit": limits.memory,  # equal: no swap on top
+        "memswap_limit": limits.memory,  # equal to the memory limit: no additional swap
         "nano_cpus": int(max(limits.cpus, CPUS_MIN) * 1e9),
         **({} if processor is None else {"cpuset_cpus": str(processor)}),
         **_process_limits(limits, gvisor=gvisor),
-        # What a kernel writes to its standard output would fill the host's disk.
+        # The log of a kernel's standard output would fill the host's disk.
         "log_config": LogConfig(type="none"),
-        # Its own loopback, where nobody answers: an internal network's resolver forwards queries to the world
-        # in some engine versions (CVE-2024-29018).
+        # The container's own loopback, where no resolver answers: an internal network's resolver forwards queries to
+        # the internet in some engine versions (CVE-2024-29018).
         "dns": ["127.0.0.1"],
         "ipc_mode": "private",
         "restart_policy": {"Name": "no"},
@@ -105,10 +105,10 @@ def _process_limits(limits: Limits, *, gvisor: bool) -> dict[str, Any]:
         Ulimit(name="core", soft=0, hard=0),
     ]
     if not gvisor:
-        # A plain runtime counts nproc per user over all containers of the host, so only the cgroup's count fits.
+        # A plain runtime counts nproc per user over all containers of the host, so only the cgroup's limit is usable.
         return {"pids_limit": limits.processes, "ulimits": files}
-    # gVisor counts nproc in the sandbox. The cgroup counts the sandbox's own threads (27 at rest, about 6 per
-    # guest process), and the sandbox ends when that limit is met: it is only a backstop, well above the other.
+    # gVisor counts nproc inside the container. The cgroup counts gVisor's own threads (27 at rest, about 6 per guest
+    # process), and gVisor ends when it meets that limit, so the cgroup's limit is only a backstop well above nproc.
     return {
         "pids_limit": max(512, 128 + 6 * limits.processes),
         "ulimits": [*files, Ulimit(name="nproc", soft=limits.processes, hard=limits.processes)],
@@ -116,7 +116,7 @@ def _process_limits(limits: Limits, *, gvisor: bool) -> dict[str, Any]:
 
 
 def workspace_mounts(settings: DockerSettings, limits: Limits, workspace: str, *, shared: bool = False) -> list[Mount]:
-    """A session's files: memory of limited size, which lives as long as a container that has it runs."""
+    """Return the mounts of a workspace: memory of limited size, which lives as long as a running container uses it."""
     files, temporary = volume_names(workspace)
     mounts = [_volume(settings, files, WORKSPACE, f"size={limits.disk},{_OWNER},nosuid,nodev")]
     return [*mounts, _volume(settings, temporary, TEMPORARY, _TEMPORARY_OPTIONS)] if shared else mounts
@@ -134,5 +134,5 @@ def _volume(settings: DockerSettings, name: str, target: str, options: str) -> M
 
 
 def volume_names(workspace: str) -> tuple[str, str]:
-    """The volumes of a workspace: its files, and its `/tmp` when that is shared."""
+    """Return the names of a workspace's volumes: its files, and its `/tmp` when that is shared."""
     return f"kernel-gateway-{workspace}", f"kernel-gateway-{workspace}-tmp"

@@ -1,7 +1,7 @@
-"""The proof that a runtime and a network hold, made with two containers that run `kernel_image/probe.py`.
+"""The proof that runtime and network isolate kernels, made with two containers that run `kernel_image/probe.py`.
 
-What is asserted is behaviour, not configuration: one container listens, the other tries to reach it and the host.
-That the host reaches the listener, and its own port, is the positive control: without it a failure to connect
+The proof tests behaviour, not configuration: one container listens, the other tries to reach it and the host.
+The positive control is that the host reaches the listener and its own port: without it a failure to connect
 would prove nothing.
 """
 
@@ -20,11 +20,11 @@ from docker.types import LogConfig
 from sessions.backends.docker.profile import FIRST_PORT, IMAGE_DIR, PYTHON, UID, DockerSettings
 from sessions.errors import NotInitialized
 
-#: tells them from kernels
+#: label of probes, which kernels do not have
 PROBE_LABEL = "kernel-gateway.probe"
-#: seconds a probe may take from its start to its answer
+#: seconds from the start of a probe to its answer
 TIMEOUT = 30.0
-#: to reach what must be reached
+#: attempts of the positive control to connect
 ATTEMPTS = 3
 
 
@@ -32,19 +32,19 @@ def prove(api: docker.APIClient, settings: DockerSettings, host_address: str) ->
     """Run the probes.
 
     Args:
-        api: the engine.
-        settings: of the deployment.
+        api: client of the engine.
+        settings: settings of the deployment.
         host_address: the host's address on the kernels' network.
 
     Returns:
-        whether the runtime is gVisor.
+        True if the runtime is gVisor.
 
     Raises:
-        NotInitialized: a container could not be run, or reached what it must not.
+        NotInitialized: when a container could not be run, or reached the host or another container.
     """
     probes: list[str] = []
     try:
-        with closing(socket.create_server(("0.0.0.0", 0))) as host:  # noqa: S104 - as any service of the host would
+        with closing(socket.create_server(("0.0.0.0", 0))) as host:  # noqa: S104 - like any service of the host
             target = (host_address, host.getsockname()[1])
             probes.append(_start(api, settings, listen=FIRST_PORT, targets=[]))
             seen = _answer(api, probes[0])
@@ -65,13 +65,13 @@ def prove(api: docker.APIClient, settings: DockerSettings, host_address: str) ->
     gvisor = bool(seen["gvisor"])
     if not gvisor and settings.runtime != "runc":
         raise NotInitialized(
-            f"runtime {settings.runtime!r} is not gVisor; only `runc` may be used without, by its name"
+            f"runtime {settings.runtime!r} is not gVisor; the only allowed runtime without gVisor is `runc`"
         )
     return gvisor
 
 
 def clear(api: docker.APIClient, settings: DockerSettings) -> None:
-    """Remove the probes of a proof that was cut short; none may be under way."""
+    """Remove the probes of an aborted proof. No proof may be running."""
     labels = [PROBE_LABEL, *(f"{name}={value}" for name, value in settings.labels.items())]
     for container in api.containers(all=True, filters={"label": labels}):
         _remove(api, container["Id"])
@@ -106,7 +106,7 @@ def _answer(api: docker.APIClient, container: str) -> dict[str, Any]:
     deadline = time.monotonic() + TIMEOUT
     running = True
     while running and time.monotonic() < deadline:
-        # Asked first: what it has said before its end is read after that.
+        # The state is read before the log, so that the log of a container that has ended is complete.
         running = api.inspect_container(container)["State"]["Running"]
         line, found, _ = api.logs(container, stdout=True, stderr=False).partition(b"\n")
         if found:
@@ -127,7 +127,7 @@ def _control(target: tuple[str, int], what: str) -> None:
         except OSError as error:
             if attempt + 1 == ATTEMPTS:
                 raise NotInitialized(f"the gateway does not reach {what} ({target[0]}): {error}") from error
-            time.sleep(0.5)  # a new interface may take a moment to be found
+            time.sleep(0.5)  # a new interface may not be reachable at once
         else:
             return
 

@@ -1,7 +1,7 @@
-"""Tells which containers have ended, from the engine's event stream.
+"""Reports the ends of containers, from the engine's event stream.
 
-The stream breaks when the engine restarts, and falls silent when the engine hangs; what ended meanwhile is found by
-comparing with what still runs.
+The stream breaks when the engine restarts, and falls silent when the engine hangs. The ends of containers meanwhile
+are found by comparison with the list of running containers.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ import docker
 import structlog
 from urllib3.exceptions import ReadTimeoutError
 
-from sessions.backends.docker.engine import BROKEN, connect
+from sessions.backends.docker.engine import CONNECTION_ERRORS, connect
 from sessions.backends.docker.handle import DockerHandle
 from sessions.backends.docker.profile import INSTANCE_LABEL
 from sessions.errors import BackendUnavailable
-from sessions.tasks import going_on
+from sessions.tasks import log_failure
 
 log = structlog.get_logger()
 
 EVENTS = ["die", "oom", "pause", "unpause"]
-#: seconds before the stream is asked for again
+#: seconds before the stream is opened again
 RECONNECT = 1.0
-#: seconds without an event after which it is asked for anew: what hangs looks like what has nothing to tell
+#: seconds without an event after which the stream is opened again: a hanging stream looks like a silent one
 SILENCE = 10.0
 
 
 class Watch:
-    """A thread that reads events, and tells the handles in the event loop."""
+    """A thread that reads events, and notifies the handles in the event loop."""
 
     def __init__(self, instance: str, handles: Mapping[str, DockerHandle], on_change: Callable[[], None]) -> None:
-        """Begin to watch.
+        """Start the thread.
 
         Args:
-            instance: the installation whose containers are watched.
-            handles: those that are told, by container.
-            on_change: called when the engine's events stop coming, and when they come again.
+            instance: id of the installation whose containers are watched.
+            handles: handles to notify, by the id of their container.
+            on_change: called when the engine's event stream is lost, and when it is open again.
         """
         self._instance = instance
         self._handles = handles
@@ -58,18 +58,18 @@ class Watch:
         self._wake()
 
     def _wake(self) -> None:
-        # This shuts the connection down, and no more; the thread then lets go of it, which it may be about to anyway.
+        # This only shuts the connection down. The thread then releases it, and may be doing so already.
         with suppress(AttributeError, OSError):
             self._stream.close()
 
     def _run(self) -> None:
         while not self._stopped.is_set():
-            with going_on("docker-events"):
+            with log_failure("docker-events"):
                 try:
                     self._follow()
                 except ReadTimeoutError:
                     continue  # silence
-                except (BackendUnavailable, ValueError, *BROKEN) as error:
+                except (BackendUnavailable, ValueError, *CONNECTION_ERRORS) as error:
                     self._interrupted(str(error)[:200])
                 else:
                     self._interrupted("the stream has ended")
@@ -77,9 +77,9 @@ class Watch:
 
     def _interrupted(self, reason: str) -> None:
         if self._following and not self._stopped.is_set():
-            log.warning("the engine's events are interrupted", error=reason)
+            log.warning("the engine's event stream is interrupted", error=reason)
             self._following = False
-            self._tell(self._on_change)
+            self._notify(self._on_change)
 
     def _follow(self) -> None:
         api = connect(SILENCE)
@@ -87,42 +87,42 @@ class Watch:
             try:
                 self._open(api)
             finally:
-                self._compare(api)  # also when there is no stream to be had
+                self._compare(api)  # also when the stream cannot be opened
             for event in self._stream:
-                self._tell(lambda event=event: self._on_event(event))  # type: ignore[misc]
+                self._notify(lambda event=event: self._on_event(event))  # type: ignore[misc]
         finally:
-            self._let_go()
+            self._close_stream()
             api.close()
 
-    def _let_go(self) -> None:
-        # By itself the client would keep the connection until its response is garbage.
+    def _close_stream(self) -> None:
+        # Without this call the client would keep the connection until its response is garbage-collected.
         stream, self._stream = self._stream, None
         if stream is not None:
-            stream._response.close()  # noqa: SLF001 - it hands out nothing else that closes it
+            stream._response.close()  # noqa: SLF001 - no public method closes it
 
     def _open(self, api: docker.APIClient) -> None:
         filters = {"type": "container", "event": EVENTS, "label": f"{INSTANCE_LABEL}={self._instance}"}
         self._stream = api.events(decode=True, filters=filters)
-        self._stream._response.raise_for_status()  # noqa: SLF001 - the client takes a refusal for an event
-        if self._stopped.is_set():  # before there was a stream to close
+        self._stream._response.raise_for_status()  # noqa: SLF001 - the client parses a refusal as an event
+        if self._stopped.is_set():  # stopped before the stream was open
             self._wake()
         if not self._following:
             self._following = True
-            self._tell(self._on_change)
+            self._notify(self._on_change)
 
     def _compare(self, api: docker.APIClient) -> None:
-        # Before the list: what starts from now on need not be in it. And after the stream was opened: what ends from
-        # now on is told there.
+        # Before the list is read, which may lack containers that start from now on. And after the stream is open, which
+        # reports containers that end from now on.
         started = [handle for handle in list(self._handles.values()) if handle.was_running]
         found = api.containers(filters={"label": f"{INSTANCE_LABEL}={self._instance}"})
         running = {item["Id"]: item.get("State") for item in found}
         for handle in started:
             if handle.id not in running:
-                self._tell(handle.ended)
+                self._notify(handle.ended)
             else:
-                self._tell(handle.note_paused if running[handle.id] == "paused" else handle.note_resumed)
+                self._notify(handle.note_paused if running[handle.id] == "paused" else handle.note_resumed)
 
-    def _tell(self, what: Callable[[], None]) -> None:
+    def _notify(self, what: Callable[[], None]) -> None:
         if not self._stopped.is_set() and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(what)
 

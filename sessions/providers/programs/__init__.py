@@ -1,1 +1,1 @@
-"""What runs a program where a provider has only an interpreter; it imports nothing of ours."""
+"""Runners for providers that have only an interpreter. They import nothing of this project."""

@@ -1,6 +1,6 @@
-"""Runs a program as a module `main`, calls its `main`, and answers by one line or one file."""
+"""Runs a program as a module `main`, calls its `main`, and writes its answer as one line or one file."""
 
-# A file of its own may be the whole program; in a notebook's kernel this is a cell: one name is left there.
+# This source runs as a file, or as a cell of a notebook's kernel. There it leaves only one name behind.
 
 
 def _run_program(encoded: str) -> None:
@@ -16,11 +16,11 @@ def _run_program(encoded: str) -> None:
     module = types.ModuleType("main")
     module.__file__ = "main.py"
     sys.modules["main"] = module
-    # A traceback shows the lines.
+    # With this entry a traceback shows the source lines.
     linecache.cache["main.py"] = (len(code), None, code.splitlines(keepends=True), "main.py")
     answer: dict[str, int | str] = {"exit_code": 0}
     try:
-        exec(compile(code, "main.py", "exec", dont_inherit=True), module.__dict__)  # noqa: S102 - that is what it is for
+        exec(compile(code, "main.py", "exec", dont_inherit=True), module.__dict__)  # noqa: S102 - runs the program
         value = json.dumps(module.main(**task["arguments"]), ensure_ascii=False, allow_nan=False)
         answer["value"] = base64.b64encode(value.encode()).decode()
     except SystemExit as end:
@@ -28,10 +28,10 @@ def _run_program(encoded: str) -> None:
         if end.code and not isinstance(end.code, int):
             print(end.code, file=sys.stderr)
     except KeyboardInterrupt:
-        raise  # somebody outside has had enough
-    except BaseException as error:  # noqa: BLE001 - whatever a program raises is its end
+        raise  # an interrupt from outside
+    except BaseException as error:  # noqa: BLE001 - any exception ends the program
         answer["exit_code"] = 1
-        # Without this function's own frame.
+        # Leave out this function's own frame.
         trace = error.__traceback__.tb_next if error.__traceback__ else None
         traceback.print_exception(type(error), error, trace)
     sys.stdout.flush()

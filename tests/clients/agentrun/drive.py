@@ -1,6 +1,6 @@
-"""Drives the real `agentrun-sdk`, in whatever version is installed beside it. Run as a program, with a flow's name.
+"""Drives the real `agentrun-sdk` in the version of its virtual environment. Run as a script, with a flow's name.
 
-Endpoints and credentials come by the environment variables that the SDK itself reads.
+Endpoints and credentials are set by the environment variables that the SDK itself reads.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from agentrun.sandbox import (
 from agentrun.utils.config import Config
 from agentrun.utils.exception import AgentRunError
 
-#: how versions of the SDK say that a sandbox is not there
+#: how versions of the SDK report a missing sandbox
 ABSENT = "does not exist|there is no sandbox"
 DEFAULT = "code-interpreter-v1"
 CODE = TemplateType.CODE_INTERPRETER
 BINARY = bytes(range(256)) * 40
-#: seconds; the SDK hands it to its control plane as milliseconds, 600 by default, and a busy machine takes longer
+#: seconds; the SDK passes it to its control plane as milliseconds, 600 by default, too few for a busy machine
 TIMEOUT = 20_000
 
 
@@ -55,10 +55,10 @@ class Driver:
         return await result if isinstance(result, Awaitable) else result
 
     async def refused(self, why: str, owner: Any, name: str, *args: Any, **options: Any) -> str:
-        """See a call fail, for a reason; old versions return most failures instead of raising them.
+        """Check that a call fails for a reason; old versions return most failures instead of raising them.
 
         Returns:
-            all that is told.
+            the whole text of the failure.
         """
         try:
             result = await self(owner, name, *args, **options)
@@ -95,7 +95,7 @@ async def templates(call: Driver) -> str:
 
 
 async def contexts(call: Driver, sandbox: Any, again: Any) -> None:
-    """Two contexts in two languages: a handle knows one at a time, so each has a sandbox object of its own."""
+    """Use two contexts in two languages: a sandbox object knows one context at a time, so each context has its own."""
     python = await call(sandbox.context, "create", language="python", cwd="/home/user")
     script = await call(again.context, "create", language="javascript", cwd="/tmp")
     python_id, script_id = python.context_id, script.context_id
@@ -173,7 +173,7 @@ async def processes(call: Driver, sandbox: Any) -> None:
 
 
 async def everything(call: Driver) -> None:
-    """A template's and a sandbox's whole life."""
+    """Drive a template and a sandbox through their whole life."""
     template = await templates(call)
     sandbox = await call(Sandbox, "create", CODE, template_name=template, sandbox_idle_timeout_seconds=600)
     assert (await call(sandbox, "check_health"))["status"] == "ok"
@@ -199,7 +199,7 @@ async def everything(call: Driver) -> None:
 
 
 async def shorthands(call: Driver) -> None:
-    """Blocks that clean up behind themselves, calls by id, and the SDK's own tools for agents."""
+    """Use blocks that clean up after themselves, calls by id, and the SDK's own tools for agents."""
     sandbox = await call(Sandbox, "create", CODE, template_name=DEFAULT)
     assert texts(await _in_blocks(call, sandbox), "stdout") == ["42"]
     client = SandboxClient()
@@ -231,7 +231,7 @@ async def _in_blocks(call: Driver, sandbox: Any) -> Any:
 
 
 async def other_tenants(call: Driver) -> None:
-    """What is somebody else's, named by `FOREIGN`, is answered as what is not there."""
+    """Check that another tenant's sandbox, named by `FOREIGN`, gets the same answer as a missing one."""
     foreign, none = os.environ["FOREIGN"], "no-such-sandbox"
     told = [await call.refused(ABSENT, Sandbox, "connect", name, template_type=CODE) for name in (foreign, none)]
     assert told[0].replace(foreign, none) == told[1]
@@ -239,9 +239,9 @@ async def other_tenants(call: Driver) -> None:
 
 
 async def strangers(call: Driver) -> None:
-    """Wrong credentials open neither plane."""
+    """Check that wrong credentials open neither plane."""
     await call.refused("signature is not right", Sandbox, "get_template", DEFAULT)
-    # Old versions have no signature for this plane, and were given no token.
+    # Old versions do not sign requests for this plane, and have no token here.
     await call.refused("key", SandboxClient(), "create_sandbox", DEFAULT)
 
 

@@ -1,4 +1,4 @@
-"""The admin page in a real browser: one gateway and one browser per module, a page of its own per test."""
+"""The admin page in a real browser: one gateway and one browser per module, a new page per test."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from tests.clients.browsers import URL, chromium
 from tests.gateways import Gateway
 from tests.kernel_gateway.wire import until
 
-#: seconds for anything that a user waits for, on a slow machine
+#: seconds to wait for anything on the page, on a slow machine
 PATIENCE = 30
-#: run in each page before its own scripts
+#: script that each page runs before its own
 WATCH = """
 window.violations = [];
 document.addEventListener("securitypolicyviolation", (event) =>
@@ -32,7 +32,7 @@ document.addEventListener("securitypolicyviolation", (event) =>
 
 @pytest.fixture(scope="module")
 def gateway() -> Iterator[Gateway]:
-    """Where kernels run makes no difference to the page."""
+    """Any gateway: the page does not depend on where kernels run."""
     with gateways.gateway("process") as serving:
         yield serving
 
@@ -44,14 +44,14 @@ def admin(gateway: Gateway) -> str:
 
 
 class Wire:
-    """What connects the browser's network with the gateway; it can be cut, and mended."""
+    """The connection of the browser's network to the gateway, which tests can cut and fix."""
 
     def __init__(self, gateway: Gateway, socket: Path) -> None:
         self._to = f"TCP:{urlsplit(gateway.url).netloc}"
         self._socket = socket
         self._process: subprocess.Popen[bytes] | None = None
 
-    def mend(self) -> None:
+    def fix(self) -> None:
         self._socket.unlink(missing_ok=True)
         listen = f"UNIX-LISTEN:{self._socket},fork,backlog=64"
         self._process = subprocess.Popen(["socat", listen, self._to], start_new_session=True)
@@ -66,7 +66,7 @@ class Wire:
 @pytest.fixture(scope="module")
 def wire(gateway: Gateway, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wire]:
     wire = Wire(gateway, tmp_path_factory.mktemp("wire") / "socket")
-    wire.mend()
+    wire.fix()
     yield wire
     wire.cut()
 
@@ -79,12 +79,12 @@ def browser(wire: Wire, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Br
 
 @dataclass
 class AdminPage:
-    """The page, with the eyes and hands of a user."""
+    """The page as a user reads and operates it."""
 
     page: Page
     gateway: Gateway
     key: str
-    #: what the page or its policy complained of
+    #: errors and warnings of the page or its policy
     problems: list[str] = field(default_factory=list)
 
     def open(self, section: str = "") -> None:
@@ -107,7 +107,7 @@ class AdminPage:
 
     @property
     def section(self) -> Locator:
-        """The one that is shown."""
+        """The section that is shown."""
         return self.page.locator("main > section:visible")
 
     def rows(self, table: str) -> Locator:
@@ -123,18 +123,18 @@ class AdminPage:
         (within or self.page).get_by_role("button", name=name, exact=True).click()
 
     def ask(self, method: str, path: str, key: str | None = None, **options: Any) -> requests.Response:
-        """Beside the page: the API itself, with the admin's key unless another is given."""
+        """Call the API directly, with the admin's key unless another is given."""
         headers = {"Authorization": f"Bearer {key or self.key}"}
         return self.gateway.call(method, path, tenant=None, headers=headers, **options)
 
     def answer(self, path: str, body: Any) -> None:
-        """Let the gateway seem to answer something that it never would."""
+        """Replace the gateway's answer by one that it would never send."""
         self.page.route(f"{URL}/{path}", lambda route: route.fulfill(json=body))
 
 
 @pytest.fixture
 def pages(browser: Browser, gateway: Gateway, admin: str) -> Iterator[Callable[..., AdminPage]]:
-    """Opens pages; none of them may have complained in the end, unless the test has looked at it."""
+    """A function that opens pages. At the end, no page may have problems that the test has not cleared."""
     opened: list[AdminPage] = []
 
     def make(**options: Any) -> AdminPage:
@@ -156,12 +156,12 @@ def pages(browser: Browser, gateway: Gateway, admin: str) -> Iterator[Callable[.
 
 
 def _complaint(message: ConsoleMessage) -> list[str]:
-    """What the console says, but for requests that were answered with a refusal or not at all."""
+    """Return a console error or warning, but none about a request that was refused or not answered."""
     quiet = message.type not in {"error", "warning"} or message.text.startswith("Failed to load resource")
     return [] if quiet else [message.text]
 
 
 @pytest.fixture
 def admin_page(pages: Callable[..., AdminPage]) -> AdminPage:
-    """One page, in a window as people have it."""
+    """A page in a window of usual size."""
     return pages(viewport={"width": 1280, "height": 900})

@@ -1,4 +1,4 @@
-"""Providers as the page sees them, with every kind of field; the gateway's own are tried in `test_providers.py`."""
+"""Fake providers with every kind of field. `test_providers_for_real.py` tests the gateway's own."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ TIMEOUT_MAX = 300
 
 
 class FakeProviders:
-    """Two of them, in memory; the second has nothing to set."""
+    """Two providers in memory; `plain` has nothing to set."""
 
     def __init__(self, page: Page) -> None:
         self.active = "plain"
         self.kept: dict[str, Any] = {"timeout": 30, "region": "us", "verify": True}
-        #: bodies that came, by the last part of the path
+        #: last part of the path, and body, of each request
         self.sent: list[tuple[str, dict[str, Any]]] = []
         page.route(f"{URL}/api/admin/sandbox/*", self._answer)
 

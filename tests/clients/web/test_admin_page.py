@@ -23,7 +23,7 @@ def focused(page: Page) -> str:
 
 
 @pytest.mark.gate
-def test_only_an_admins_key_opens_it_and_it_is_kept_nowhere(admin_page: AdminPage) -> None:
+def test_only_an_admins_key_signs_in_and_the_key_is_stored_nowhere(admin_page: AdminPage) -> None:
     page = admin_page.page
     admin_page.open()
     for key, told in (("not-a-key-at-all", "SB020"), (KEYS["alice"], "SB026"), ("ключ", "This is no key.")):
@@ -41,7 +41,7 @@ def test_only_an_admins_key_opens_it_and_it_is_kept_nowhere(admin_page: AdminPag
     expect(page.get_by_label("Admin key")).to_have_value("")
 
 
-def test_signing_out_takes_everything_away(admin_page: AdminPage) -> None:
+def test_signing_out_removes_all_data_from_the_page(admin_page: AdminPage) -> None:
     admin_page.sign_in("tenants")
     expect(admin_page.rows("Keys").first).to_contain_text("ops")
     admin_page.press("Sign out")
@@ -53,14 +53,14 @@ def test_signing_out_takes_everything_away(admin_page: AdminPage) -> None:
 # -- sessions --------------------------------------------------------------------------------------------------
 
 
-def test_sessions_are_seen_sorted_filtered_and_ended(admin_page: AdminPage) -> None:
+def test_sessions_are_listed_sorted_filtered_and_ended(admin_page: AdminPage) -> None:
     gateway, page = admin_page.gateway, admin_page.page
     for session in admin_page.ask("GET", "/v1/admin/sessions").json()["sessions"]:
         admin_page.ask("DELETE", f"/v1/admin/sessions/{session['tenant']}/{session['name']}")
     admin_page.sign_in()
     expect(admin_page.section).to_contain_text("There are no sessions.")
     names = [f"{letter}-{secrets.token_hex(3)}" for letter in "ba"]
-    for name in names:  # they come without a reload
+    for name in names:  # they appear without a reload
         gateway.execute(name, "1")
     gateway.execute(names[0], "1", tenant="bob")
     row = admin_page.row("Sessions", "alice", names[0])
@@ -87,9 +87,9 @@ def test_sessions_are_seen_sorted_filtered_and_ended(admin_page: AdminPage) -> N
         expect(dialog.get_by_role("button", name="Cancel")).to_be_focused()
         page.keyboard.press(leave)
         expect(dialog).to_have_count(0)
-        expect(end).to_be_enabled()  # it is not while its question is being taken down
+        expect(end).to_be_enabled()  # the button is disabled until the dialog has closed
         expect(end).to_be_focused()
-    for _ in range(2):  # looks in between take nobody's place
+    for _ in range(2):  # refreshes do not move the focus
         page.wait_for_event("response", lambda response: response.url.endswith("/v1/admin/sessions"))
     expect(end).to_be_focused()
     assert gateway.call("GET", f"/v1/sessions/{names[0]}").status_code == 200
@@ -139,7 +139,7 @@ def test_a_key_is_made_shown_once_and_revoked(pages: Callable[..., AdminPage]) -
     assert admin_page.ask("GET", "/v1/sessions", key).status_code == 401
 
 
-def test_who_revokes_the_own_key_is_signed_out(admin_page: AdminPage) -> None:
+def test_revoking_the_own_key_signs_out(admin_page: AdminPage) -> None:
     tenant = f"dora-{secrets.token_hex(3)}"
     made = admin_page.ask("POST", "/v1/admin/keys", json={"tenant": tenant, "role": "admin"}).json()
     admin_page.key = made["key"]
@@ -152,7 +152,7 @@ def test_who_revokes_the_own_key_is_signed_out(admin_page: AdminPage) -> None:
 # -- audit -----------------------------------------------------------------------------------------------------
 
 
-def test_the_audit_tells_what_ran_page_by_page_and_by_tenant(admin_page: AdminPage) -> None:
+def test_the_audit_is_shown_page_by_page_and_by_tenant(admin_page: AdminPage) -> None:
     session = f"s-{secrets.token_hex(3)}"
     for _ in range(51):
         admin_page.gateway.execute(session, "print(1)")
@@ -179,10 +179,10 @@ def test_the_audit_tells_what_ran_page_by_page_and_by_tenant(admin_page: AdminPa
         expect(admin_page.section).to_contain_text(told)
 
 
-# -- when the gateway is away ----------------------------------------------------------------------------------
+# -- when the gateway is unreachable ---------------------------------------------------------------------------
 
 
-def test_a_gateway_that_is_gone_is_told_and_found_again(admin_page: AdminPage, wire: Wire) -> None:
+def test_an_unreachable_gateway_is_reported_and_the_page_recovers(admin_page: AdminPage, wire: Wire) -> None:
     page = admin_page.page
     admin_page.sign_in()
     session = f"s-{secrets.token_hex(3)}"
@@ -191,7 +191,7 @@ def test_a_gateway_that_is_gone_is_told_and_found_again(admin_page: AdminPage, w
         expect(page.get_by_role("alert")).to_contain_text("does not answer")
         admin_page.gateway.execute(session, "1")
     finally:
-        wire.mend()
+        wire.fix()
     expect(page.get_by_role("alert")).to_have_text("")
     expect(admin_page.row("Sessions", session)).to_have_count(1)
     expect(admin_page.section).not_to_contain_text("does not answer")

@@ -32,7 +32,7 @@ WHEN = "2026-11-21T10:00:00Z"
 
 
 def seem_hostile(admin_page: AdminPage) -> None:
-    """Let every answer be full of them; the server's own rules would not let most of them in."""
+    """Fill every answer with hostile names. The server's own rules would refuse most of them."""
     session = {"language": PAYLOAD, "state": "idle", "created_at": WHEN, "idle_seconds": 1}
     sessions = [session | {"tenant": name, "name": name, "memory_bytes": None, "executions": 1} for name in NAMES]
     sessions[0]["state"] = PAYLOAD
@@ -59,7 +59,7 @@ def seem_hostile(admin_page: AdminPage) -> None:
 
 @pytest.mark.parametrize("width", [1280, 360])
 @pytest.mark.parametrize("section", SECTIONS)
-def test_names_are_text(pages: Callable[..., AdminPage], section: str, width: int) -> None:
+def test_hostile_names_are_shown_as_text(pages: Callable[..., AdminPage], section: str, width: int) -> None:
     admin_page = pages(viewport={"width": width, "height": 800})
     page = admin_page.page
     seem_hostile(admin_page)
@@ -80,7 +80,7 @@ def test_names_are_text(pages: Callable[..., AdminPage], section: str, width: in
 
 
 @pytest.mark.gate
-def test_a_hostile_name_is_what_is_asked_about_and_ended(admin_page: AdminPage) -> None:
+def test_a_session_with_a_hostile_name_is_confirmed_and_ended_by_that_name(admin_page: AdminPage) -> None:
     seem_hostile(admin_page)
     asked = list[str]()
 
@@ -107,7 +107,7 @@ INJECTED = (
 
 
 @pytest.mark.parametrize("policy", ["as it is", "none"])
-def test_what_is_injected_all_the_same_does_not_run(pages: Callable[..., AdminPage], policy: str) -> None:
+def test_injected_markup_does_not_run_under_the_policy(pages: Callable[..., AdminPage], policy: str) -> None:
     admin_page = pages()
     page = admin_page.page
 
@@ -138,7 +138,7 @@ def test_what_is_injected_all_the_same_does_not_run(pages: Callable[..., AdminPa
     admin_page.problems.clear()
 
 
-def test_no_other_page_frames_it(pages: Callable[..., AdminPage]) -> None:
+def test_no_other_page_can_frame_the_admin_page(pages: Callable[..., AdminPage]) -> None:
     admin_page = pages()
     page = admin_page.page
     frame = "<iframe src='/admin/'></iframe>"

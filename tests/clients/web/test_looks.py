@@ -1,4 +1,4 @@
-"""How the admin page looks: readable in light and dark, nothing wider than a phone; pictures with `--artifacts`."""
+"""Looks of the admin page: readable in light and dark, never wider than a phone; pictures with `--artifacts`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.clients.web.fake import FakeProviders
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
-#: text whose colour is too near to what is behind it. Source: WCAG 2.2, 1.4.3 and its relative luminance.
+#: finds text with too little contrast to its background. Source: WCAG 2.2, 1.4.3 and its relative luminance.
 PALE = """() => {
   const parts = (color) => {
     const [r, g, b, a = 1] = color.match(/[0-9.]+/g).map(Number);
@@ -40,7 +40,7 @@ PALE = """() => {
   }
   return found;
 }"""
-#: what has no name that is read out
+#: finds controls without an accessible name
 NAMELESS = """() => [...document.querySelectorAll("button, a, input, select")]
   .filter((it) => it.checkVisibility() && !(it.textContent.trim() || it.labels?.length || it.ariaLabel))
   .map((it) => it.outerHTML)"""
@@ -55,7 +55,7 @@ LOOKS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def artifacts(request: pytest.FixtureRequest) -> Path | None:
-    """Where pictures are left; None: nowhere."""
+    """The directory of pictures, or None for no pictures."""
     directory: Path | None = request.config.getoption("--artifacts")
     if directory is not None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -113,7 +113,7 @@ def test_every_section_can_be_read(pages: Callable[..., AdminPage], artifacts: P
     look_at("audit")
 
 
-def test_what_cannot_be_read_would_be_found(admin_page: AdminPage) -> None:
+def test_unreadable_text_and_nameless_controls_would_be_found(admin_page: AdminPage) -> None:
     admin_page.open()
     assert admin_page.page.evaluate(PALE) == []
     admin_page.page.evaluate("""() => {

@@ -1,4 +1,4 @@
-"""Providers on the admin page: forms made from schemas, what is wrong with a field, trials, saving, activating."""
+"""Providers on the admin page: forms made from schemas, problems of fields, trials, saving, activating."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def fake(admin_page: AdminPage) -> FakeProviders:
 
 @pytest.fixture
 def full(admin_page: AdminPage, fake: FakeProviders) -> Locator:
-    """The provider that has every kind of field, opened."""
+    """The opened card of the provider that has every kind of field."""
     admin_page.sign_in("providers")
     found = card(admin_page, "full")
     found.get_by_role("heading").click()
@@ -49,7 +49,7 @@ def test_a_form_is_made_from_a_schema(admin_page: AdminPage, full: Locator) -> N
     expect(full.get_by_role("checkbox", name="Verify its certificate")).to_be_checked()
 
 
-def test_what_is_wrong_stands_at_its_field(admin_page: AdminPage, fake: FakeProviders, full: Locator) -> None:
+def test_a_problem_is_shown_at_its_field(admin_page: AdminPage, fake: FakeProviders, full: Locator) -> None:
     key, timeout = full.get_by_label("API key"), full.get_by_label("Timeout")
     full.get_by_label("Endpoint").fill("https://works.example")
     timeout.fill("301")
@@ -91,7 +91,7 @@ def test_a_secret_is_never_shown_and_stays_unless_it_is_changed(
     assert fake.sent[-1][1] == {
         "provider_type": "full",
         "set_active": False,
-        # what was removed is not there, and of what was kept only what is shown
+        # without the removed secret, and with the masked form of the kept secret
         "config": {
             "endpoint": "https://b.example",
             "api_key": "••••wxyz",
@@ -103,7 +103,7 @@ def test_a_secret_is_never_shown_and_stays_unless_it_is_changed(
     assert fake.kept["api_key"] == "the-secret-key-wxyz"
 
 
-def test_it_is_tried_without_being_kept_and_activated(
+def test_a_provider_is_tried_without_saving_and_then_activated(
     admin_page: AdminPage, fake: FakeProviders, full: Locator
 ) -> None:
     told = full.get_by_role("status")
@@ -120,4 +120,4 @@ def test_it_is_tried_without_being_kept_and_activated(
     assert fake.active == "full"
     admin_page.go("Sessions")
     admin_page.go("Providers")
-    expect(full.get_by_label("Endpoint")).to_have_value("https://works.example")  # it was not saved yet
+    expect(full.get_by_label("Endpoint")).to_have_value("https://works.example")  # the unsaved value is still there

@@ -1,4 +1,4 @@
-"""The gateway's own providers, set on the admin page: what is pressed there is what its API tells afterwards."""
+"""The gateway's own providers, set on the admin page: the API confirms what the page shows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def config(admin_page: AdminPage) -> dict[str, Any]:
     return found
 
 
-def test_each_has_a_form_of_its_fields(admin_page: AdminPage) -> None:
+def test_each_provider_has_a_form_of_its_fields(admin_page: AdminPage) -> None:
     providers = admin_page.ask("GET", f"{PATH}/providers").json()["data"]
     admin_page.sign_in("providers")
     for provider in providers:
@@ -32,7 +32,7 @@ def test_each_has_a_form_of_its_fields(admin_page: AdminPage) -> None:
             assert input_.input_value() == ""
 
 
-def test_our_own_kernels_are_set_tried_and_used(admin_page: AdminPage) -> None:
+def test_the_self_managed_provider_is_configured_tried_and_saved(admin_page: AdminPage) -> None:
     admin_page.sign_in("providers")
     card = admin_page.page.locator("details[data-provider=self_managed]")
     told, timeout = card.get_by_role("status"), card.get_by_label("Timeout")
@@ -61,13 +61,13 @@ def test_our_own_kernels_are_set_tried_and_used(admin_page: AdminPage) -> None:
     expect(key).to_have_attribute("placeholder", "••••wxyz (kept)")
     expect(key).to_have_value("")
     timeout.fill("46")
-    admin_page.press("Save", card)  # with the secret as it is shown
+    admin_page.press("Save", card)  # sends the masked secret
     expect(card.locator("summary")).not_to_contain_text("not saved")
     kept = config(admin_page)["self_managed"]
     assert (kept["api_key"], kept["timeout"]) == ("••••wxyz", 46)
     assert SECRET not in admin_page.page.content()
 
-    card.get_by_label("Endpoint").fill("http://127.0.0.1:9")  # a secret goes nowhere else unless it is given again
+    card.get_by_label("Endpoint").fill("http://127.0.0.1:9")  # another endpoint needs the secret again
     admin_page.press("Save", card)
     expect(key).to_have_attribute("aria-invalid", "true")
     key.fill(SECRET)

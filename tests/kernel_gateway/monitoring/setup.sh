@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
 # Gives a Debian machine `promtool`, which checks the alert rules and runs their unit tests.
 #
-#   setup.sh          fetch it if it is missing, then prove that it answers; safe to run again
-#   setup.sh --check  say whether it is there and change nothing; exit status 0 when it is
+#   setup.sh          fetch promtool if it is missing, then prove that it answers; safe to run again
+#   setup.sh --check  report whether it is installed, change nothing; exit status 0 when it is
 #
-# Only this one program is taken out of Debian's package: installed, the package would bring a user, web fonts and a
-# Prometheus server that starts by itself. To undo it: rm /usr/local/lib/kernel-gateway/promtool
+# Only this program is taken from Debian's package: the installed package would add a user, web fonts and a Prometheus
+# server that starts on its own. To undo it: rm /usr/local/lib/kernel-gateway/promtool
 set -euo pipefail
 
 readonly PROMTOOL=/usr/local/lib/kernel-gateway/promtool
-# Where it is: in a package of its own since trixie, with the server in bookworm.
+# Packages that contain promtool: a separate one since trixie, the server's package in bookworm.
 readonly PACKAGES=(promtool prometheus)
 readonly LOCK=/run/lock/kernel-gateway-promtool.lock
 
@@ -37,7 +37,7 @@ one_at_a_time() {
   flock 9
 }
 
-# Whether apt would install such a package: one that a pin forbids has no candidate.
+# True if apt would install the package: a package that a pin forbids has no candidate.
 has_candidate() { [[ $(apt-cache policy "$1") =~ Candidate:\ [0-9] ]]; }
 
 package() {
@@ -51,7 +51,7 @@ package() {
   die "apt knows neither of ${PACKAGES[*]}"
 }
 
-# Renamed into place: a download that breaks off leaves nothing that looks like a program.
+# Renamed into place, so that an interrupted download leaves no broken program.
 fetch() {
   local work name
   work=$(mktemp -d -p /var/tmp)

@@ -1,4 +1,4 @@
-"""The alerts do what they say, and they and the dashboard speak of metrics that there are."""
+"""The alerts fire as described, and the alerts and the dashboard use only metrics that exist."""
 
 from __future__ import annotations
 
@@ -22,43 +22,43 @@ ALERTS = re.findall(r"- alert: (\w+)", RULES)
 
 
 def expressions() -> list[str]:
-    """All queries of the dashboard, as Grafana would send them."""
+    """Return all queries of the dashboard, as Grafana would send them."""
     queries = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
     return [query.replace("$__rate_interval", "5m").replace("$instance", ".*") for query in queries]
 
 
 def exposed() -> set[str]:
-    """The names of all samples that a gateway may send."""
+    """Return the names of all samples that a gateway may send."""
     suffixes = {"counter": ["_total"], "gauge": [""], "histogram": ["_bucket", "_sum", "_count"]}
     types = re.findall(r"^# TYPE (\w+) (\w+)$", generate_latest(Metrics().registry).decode(), re.MULTILINE)
     return {
         name.removesuffix("_total") + suffix
         for name, kind in types
         for suffix in suffixes[kind]
-        if not name.endswith("_created")  # when it was first counted
+        if not name.endswith("_created")  # the time of the first count
     }
 
 
 def named(text: str) -> set[str]:
-    """The metrics that a text names."""
+    """Return the metrics that a text names."""
     return set(re.findall(r"\b(?:kernel_gateway|process)_\w+", text))
 
 
 # -- names -----------------------------------------------------------------------------------------------------
 
 
-def test_the_names_are_read() -> None:
+def test_the_names_of_metrics_are_found() -> None:
     assert {"kernel_gateway_executions_total", "kernel_gateway_loop_lag_seconds_bucket"} <= exposed()
     assert {"kernel_gateway_executions_waiting", "process_open_fds"} <= named(RULES)
     assert named("rate(kernel_gateway_absent_total[5m])") - exposed() == {"kernel_gateway_absent_total"}
 
 
 @pytest.mark.parametrize("text", [RULES, CASES, " ".join(expressions())], ids=["alerts", "their tests", "dashboard"])
-def test_each_metric_that_is_named_is_there(text: str) -> None:
+def test_each_metric_that_is_named_exists(text: str) -> None:
     assert named(text) - exposed() == set()
 
 
-def test_the_readme_names_what_is_there() -> None:
+def test_the_readme_names_exactly_the_metrics_that_exist() -> None:
     named_there = named((MONITORING / "README.md").read_text())
     assert {name for name in named_there if not any(name in sample for sample in exposed())} == set()
     own = {name for name in exposed() if name.startswith("kernel_gateway_") and not name.endswith(("_sum", "_count"))}
@@ -71,10 +71,10 @@ def test_the_dashboard_can_be_imported() -> None:
     assert all(panel["title"] and panel["description"] and panel["targets"] for panel in DASHBOARD["panels"])
     assert DASHBOARD["uid"]
     sources = re.findall(r'"uid": "([^"]*)"', json.dumps(DASHBOARD["panels"]))
-    assert set(sources) == {"${datasource}"}  # the one that is chosen on import, not that of the machine it was made on
+    assert set(sources) == {"${datasource}"}  # chosen on import, not the source of the machine that made the dashboard
 
 
-def test_no_panel_lies_over_another() -> None:
+def test_no_panel_overlaps_another() -> None:
     places: set[tuple[int, int]] = set()
     for panel in DASHBOARD["panels"]:
         at = panel["gridPos"]
@@ -88,7 +88,7 @@ def test_no_panel_lies_over_another() -> None:
 
 
 def promtool(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run it; it is where setup.sh has put it, or in the PATH."""
+    """Run promtool from the folder where setup.sh installs it, or from /usr/local/bin or /usr/bin."""
     program = shutil.which("promtool", path="/usr/local/lib/kernel-gateway:/usr/local/bin:/usr/bin")
     assert program is not None, "no promtool: `make promtool`"
     return subprocess.run([program, *arguments], capture_output=True, text=True, timeout=120, check=False)
@@ -129,7 +129,7 @@ def test_an_alert_that_never_fires_is_noticed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("alert", ALERTS)
-def test_each_alert_is_tested_both_ways_on_what_it_looks_at(alert: str) -> None:
+def test_each_alert_has_a_firing_and_a_silent_case_with_its_metrics(alert: str) -> None:
     looks_at = named(RULES.split(f"- alert: {alert}\n")[1].split("for:")[0].split("labels:")[0]) or {"up"}
     cases = [case.split("\n  - name: ")[0] for case in CASES.split("- name: ") if case.startswith(f"{alert} ")]
     assert {case.split("\n")[0].split(" #")[0] for case in cases} == {f"{alert} fires", f"{alert} is silent"}

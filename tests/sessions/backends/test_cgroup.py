@@ -1,4 +1,4 @@
-"""The memory of a container, read where the host counts it."""
+"""The memory count of a container, read from the host's control groups."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ID = "0123abcd" * 8
         f"memory/system.slice/docker-{ID}.scope/memory.usage_in_bytes",
     ],
 )
-def test_it_is_found_wherever_engines_put_it_and_gone_with_the_container(tmp_path: Path, place: str) -> None:
+def test_the_memory_count_is_found_at_every_known_path_and_ends_with_the_container(tmp_path: Path, place: str) -> None:
     count = MemoryCount(ID, tmp_path)
     assert count.read() is None
     file = tmp_path / place
@@ -32,7 +32,7 @@ def test_it_is_found_wherever_engines_put_it_and_gone_with_the_container(tmp_pat
     assert count.read() is None
 
 
-def test_another_containers_is_not_taken_for_it(tmp_path: Path) -> None:
+def test_the_memory_count_of_another_container_is_not_read(tmp_path: Path) -> None:
     file = tmp_path / "docker" / ("f" * 64) / "memory.current"
     file.parent.mkdir(parents=True)
     file.write_text("1\n")

@@ -1,6 +1,6 @@
-"""What every place where kernels run must do. One suite, over all of them.
+"""The contract of backends: one suite that runs over every backend.
 
-To put a backend under it, add one line to `BACKENDS`.
+To run it over a new backend, add one line to `BACKENDS`.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from sessions.backends.base import Backend, KernelHandle, Launch
 from sessions.backends.docker import DockerBackend, DockerSettings
 from sessions.backends.docker.profile import INSTANCE_LABEL
 from sessions.backends.process import ProcessBackend
-from sessions.errors import SessionClosed
-from sessions.kernel import Kernel
-from sessions.messages import Message
+from sessions.errors import ConnectionFailed, SessionClosed
+from sessions.kernels.kernel import Kernel
+from sessions.kernels.messages import Message
 from sessions.models import ExitReason, KernelExit
 from sessions.sandbox import NO_KERNEL
 from sessions.tasks import spawn
 from tests.attacks.bench import forget_network
-from tests.fakes import KERNELSPECS, FakeBackend
+from tests.fakes import KERNELSPECS, FakeBackend, Listener, connect
 
-#: of this run alone
+#: id of the installation that only this run uses
 INSTANCE = f"contract-{os.getpid()}"
 NETWORK = f"kernel-gateway-{INSTANCE}"
 WORKSPACE = f"ws-{os.getpid()}"
@@ -41,7 +41,7 @@ def docker_backend() -> DockerBackend:
     return DockerBackend(DockerSettings("runsc", "kernel-gateway/python:latest", NETWORK, INSTANCE))
 
 
-#: every backend, with its marks when it needs what only some machines have
+#: every backend; a mark names what only some machines have
 BACKENDS: list[Any] = [
     pytest.param(FakeBackend, id="fake"),
     pytest.param(ProcessBackend, id="process"),
@@ -50,11 +50,11 @@ BACKENDS: list[Any] = [
 
 LAUNCH = Launch(KERNELSPECS.find("python"), env={"GREETING": "hello"})
 MIB = 1024**2
-#: seconds within which the end of a kernel is noticed
+#: seconds until the end of a kernel is noticed
 NOTICED = 60.0
-#: what the gateway's process has in its environment, and a kernel never
+#: variable in the environment of the gateway's process that no kernel may have
 CANARY = "KERNEL_GATEWAY_TEST_CANARY"
-#: all that a kernel's environment may hold besides what was asked for
+#: variables that a kernel's environment may have besides the requested ones
 ALLOWED = {
     *("HOME", "LANG", "PATH", "TERM", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"),
     # set by the interpreter or by IPython for its own cells
@@ -65,7 +65,7 @@ ALLOWED = {
 
 @pytest.fixture(scope="module")
 def network() -> Iterator[str]:
-    """The kernels' network and workspaces, which a backend that ends leaves for the next one."""
+    """The kernels' network; it and the workspaces, which a closed backend leaves to the next one, are removed."""
     yield NETWORK
     with closing(docker.from_env()) as client:
         for volume in client.volumes.list(filters={"label": f"{INSTANCE_LABEL}={INSTANCE}"}):
@@ -75,7 +75,7 @@ def network() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def proven() -> dict[str, Any]:
-    """What the first backend on Docker has proven of the network that all of them use."""
+    """Results of the proof of the first Docker backend, for the network that all of them use."""
     return {}
 
 
@@ -102,7 +102,7 @@ async def kernel(backend: Backend) -> AsyncIterator[Kernel]:
 
 @pytest.fixture
 async def handle(backend: Backend) -> AsyncIterator[KernelHandle]:
-    """A kernel that need not have answered: tools run beside it."""
+    """A kernel that may not have answered yet: tools run beside it."""
     handle = await backend.start(replace(LAUNCH, workspace=WORKSPACE))
     yield handle
     await handle.kill()
@@ -112,12 +112,12 @@ async def execute(kernel: Kernel, code: str, begun: asyncio.Event | None = None)
     """Run a cell.
 
     Args:
-        kernel: which is to run it.
-        code: of the cell.
-        begun: set when the kernel says that it has begun it.
+        kernel: kernel that runs the cell.
+        code: code of the cell.
+        begun: set when the kernel reports that the cell has begun.
 
     Returns:
-        its reply's status, or its error's name; and what it has printed.
+        status of the reply or name of the error, and the printed text.
     """
     seen: list[Message] = []
     news = asyncio.Event()
@@ -128,7 +128,7 @@ async def execute(kernel: Kernel, code: str, begun: asyncio.Event | None = None)
         if begun is not None and message.type == "execute_input":
             begun.set()
 
-    kernel.connection.on_message = note
+    kernel.attach(Listener(note))
     content = {"code": code, "silent": False, "store_history": True, "allow_stdin": False}
     msg_id = kernel.connection.send("shell", "execute_request", content)
     async with asyncio.timeout(60):
@@ -147,7 +147,7 @@ def _outcome(seen: list[Message]) -> tuple[str, str] | None:
 
 
 async def tool(handle: KernelHandle, op: str, path: str, content: bytes | None = None, size: int = -1) -> bytes:
-    """All that the files tool answers."""
+    """Return the whole output of the files tool."""
 
     async def stdin() -> AsyncIterator[bytes]:
         yield content or b""
@@ -159,7 +159,7 @@ async def tool(handle: KernelHandle, op: str, path: str, content: bytes | None =
 
 
 async def answer(handle: KernelHandle, op: str, path: str, **more: Any) -> dict[str, Any]:
-    """The files tool's answer, when that is all there is."""
+    """Return the answer of the files tool, which must be its whole output."""
     parsed: dict[str, Any] = orjson.loads(await tool(handle, op, path, **more))
     return parsed
 
@@ -178,7 +178,7 @@ async def test_a_kernel_answers_and_keeps_its_variables(kernel: Kernel) -> None:
 @pytest.mark.gate
 async def test_an_interrupt_stops_the_cell_and_nothing_else(kernel: Kernel) -> None:
     await execute(kernel, "x = 1")
-    await kernel.handle.interrupt()  # of a kernel at rest: nothing happens
+    await kernel.handle.interrupt()  # no effect on an idle kernel
     assert await execute(kernel, "print(x)") == ("ok", "1\n")
     begun = asyncio.Event()
     cell = spawn(execute(kernel, "import time; time.sleep(60)", begun), "cell")
@@ -188,7 +188,7 @@ async def test_an_interrupt_stops_the_cell_and_nothing_else(kernel: Kernel) -> N
     assert await execute(kernel, "print(x)") == ("ok", "1\n")
 
 
-async def test_a_kernel_can_be_killed_once_and_for_all(kernel: Kernel) -> None:
+async def test_killing_a_kernel_is_final_and_idempotent(kernel: Kernel) -> None:
     waiting = spawn(kernel.handle.wait(), "waits")
     await asyncio.gather(kernel.handle.kill(), kernel.handle.kill())
     await kernel.handle.kill()
@@ -198,7 +198,7 @@ async def test_a_kernel_can_be_killed_once_and_for_all(kernel: Kernel) -> None:
 
 
 @pytest.mark.gate
-async def test_a_kernel_that_ends_by_itself_is_noticed(kernel: Kernel) -> None:
+async def test_a_kernel_that_ends_on_its_own_is_noticed(kernel: Kernel) -> None:
     kernel.connection.send("shell", "execute_request", {"code": "import os; os._exit(3)", "silent": False})
     async with asyncio.timeout(NOTICED):
         assert await kernel.handle.wait() == KernelExit(ExitReason.EXITED, 3)
@@ -206,7 +206,9 @@ async def test_a_kernel_that_ends_by_itself_is_noticed(kernel: Kernel) -> None:
     assert await kernel.handle.wait() == KernelExit(ExitReason.EXITED, 3)
 
 
-async def test_its_memory_is_told_as_long_as_it_runs_if_anybody_counts_it(backend: Backend, kernel: Kernel) -> None:
+async def test_a_kernels_memory_is_reported_while_it_runs_except_for_plain_processes(
+    backend: Backend, kernel: Kernel
+) -> None:
     before = kernel.handle.memory()
     assert (before is None) == (backend.name == "process")
     if backend.name == "docker":
@@ -234,7 +236,7 @@ async def test_two_kernels_have_nothing_in_common(backend: Backend, kernel: Kern
 
 
 @pytest.mark.gate
-async def test_nothing_is_left_when_all_is_over(backend: Backend) -> None:
+async def test_closing_a_backend_kills_all_its_kernels(backend: Backend) -> None:
     kernels = await asyncio.gather(*(Kernel.start(backend, LAUNCH) for _ in range(2)))
     await backend.close()
     assert {(await kernel.handle.wait()).reason for kernel in kernels} == {ExitReason.KILLED}
@@ -244,7 +246,7 @@ async def test_nothing_is_left_when_all_is_over(backend: Backend) -> None:
 
 
 @pytest.mark.gate
-async def test_a_kernel_sees_the_environment_it_was_given_and_nothing_of_ours(
+async def test_a_kernel_sees_its_own_environment_and_not_the_gateways(
     backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(CANARY, "secret")
@@ -258,7 +260,7 @@ async def test_a_kernel_sees_the_environment_it_was_given_and_nothing_of_ours(
     await kernel.kill(SessionClosed())
 
 
-async def test_no_secret_is_shown(handle: KernelHandle) -> None:
+async def test_representations_of_a_handle_contain_no_secret(handle: KernelHandle) -> None:
     info = handle.connection_info
     secrets = [secret.decode() for secret in (info.key, info.curve_secretkey, info.curve_publickey) if secret]
     assert len(secrets) == 3
@@ -267,20 +269,19 @@ async def test_no_secret_is_shown(handle: KernelHandle) -> None:
 
 
 @pytest.mark.gate
-async def test_a_kernel_speaks_only_encrypted(kernel: Kernel) -> None:
+async def test_a_kernel_sends_nothing_to_an_unencrypted_client(kernel: Kernel) -> None:
     plain = replace(kernel.handle.connection_info, curve_publickey=None)
-    eavesdropper = type(kernel.connection)(plain, max_message_bytes=10_000)
-    heard: list[Message] = []
-    eavesdropper.on_message = heard.append
+    heard = Listener()
+    eavesdropper = connect(plain, heard, most=10_000)
     assert await execute(kernel, "print('secret')") == ("ok", "secret\n")
     await asyncio.sleep(0.05)
-    assert heard == []
+    assert heard.messages == []
     eavesdropper.close()
 
 
-# -- a kernel that has waited ----------------------------------------------------------------------------------
+# -- a warm kernel ---------------------------------------------------------------------------------------------
 
-#: what a cell can see of where and with what it was started
+#: code that prints the place and environment of its kernel
 LOOK = """
 import json, os, subprocess, sys, tempfile, time
 from pathlib import Path
@@ -308,7 +309,7 @@ WISHES = [
 
 
 async def look(kernel: Kernel) -> dict[str, Any]:
-    """What a cell sees; the kernel's own places by one name."""
+    """Return what a cell sees, with fixed names for the kernel's own paths."""
     status, printed = await execute(kernel, LOOK)
     assert status == "ok"
     seen: dict[str, Any] = json.loads(
@@ -319,7 +320,7 @@ async def look(kernel: Kernel) -> dict[str, Any]:
 
 @pytest.mark.parametrize("backend", BACKENDS[1:], indirect=True)
 @pytest.mark.parametrize("wishes", WISHES)
-async def test_a_kernel_that_waited_is_as_one_that_was_started_for_its_session(
+async def test_a_leased_warm_kernel_equals_a_kernel_started_for_its_session(
     backend: Backend, wishes: dict[str, Any]
 ) -> None:
     plain = Launch(LAUNCH.kernelspec)
@@ -329,7 +330,7 @@ async def test_a_kernel_that_waited_is_as_one_that_was_started_for_its_session(
     started = await Kernel.start(backend, wanted)
     seen, expected = await look(waited), await look(started)
     assert seen == expected
-    # Both are as they ought to be, and not only the same.
+    # Both kernels are correct, and not only equal.
     assert seen["In"] == ["", LOOK.strip()]
     for name, value in wanted.env.items():
         assert (seen["env"][name], seen["child"][name]) == (value, value)
@@ -339,7 +340,7 @@ async def test_a_kernel_that_waited_is_as_one_that_was_started_for_its_session(
     await started.kill(SessionClosed())
 
 
-#: modules of a kernel that its interpreter has compiled, because nobody had before
+#: code that prints the loaded modules without a compiled file in the image
 UNCOMPILED = """
 import os, sys
 specs = {name: getattr(module, "__spec__", None) for name, module in list(sys.modules.items())}
@@ -349,7 +350,7 @@ print([name for name, path in cached.items() if not os.path.exists(path)], len(c
 
 
 @pytest.mark.parametrize("backend", BACKENDS[2:], indirect=True)
-async def test_a_kernel_that_can_write_nothing_has_nothing_to_compile(backend: Backend) -> None:
+async def test_all_modules_that_a_kernel_loads_in_a_container_are_compiled(backend: Backend) -> None:
     kernel = await Kernel.start(backend, LAUNCH)
     assert await execute(kernel, UNCOMPILED) == ("ok", "[] True\n")
     await kernel.kill(SessionClosed())
@@ -357,7 +358,7 @@ async def test_a_kernel_that_can_write_nothing_has_nothing_to_compile(backend: B
 
 @pytest.mark.parametrize("backend", BACKENDS[1:], indirect=True)
 @pytest.mark.parametrize("language", [spec.name for spec in KERNELSPECS.all])
-async def test_a_kernel_of_any_language_shows_that_it_is_well(backend: Backend, language: str) -> None:
+async def test_a_kernel_of_any_language_can_be_leased_until_it_is_killed(backend: Backend, language: str) -> None:
     launch = Launch(KERNELSPECS.find(language))
     kernel = await Kernel.start(backend, launch)
     assert await kernel.lease(launch)
@@ -388,7 +389,7 @@ async def test_cells_and_tools_see_the_same_files(kernel: Kernel) -> None:
     assert (await tool(kernel.handle, "read", "b")).endswith(b"from inside")
 
 
-async def test_whatever_a_cell_has_put_there_costs_at_most_an_error(kernel: Kernel) -> None:
+async def test_special_files_and_links_made_by_a_cell_cause_only_error_answers(kernel: Kernel) -> None:
     trap = "import os; os.mkfifo('fifo'); os.symlink('/etc/passwd', 'out'); os.symlink('/etc', 'etc'); os.mkdir('dir')"
     assert (await execute(kernel, trap))[0] == "ok"
     handle = kernel.handle
@@ -420,7 +421,7 @@ async def test_an_upload_that_breaks_off_leaves_the_old_file(handle: KernelHandl
     assert len((await answer(handle, "list", ""))["entries"]) == 1
 
 
-async def test_who_leaves_an_upload_ends_it_and_leaves_nothing_of_it(handle: KernelHandle) -> None:
+async def test_leaving_an_upload_ends_it_and_keeps_no_file(handle: KernelHandle) -> None:
     async def never() -> AsyncIterator[bytes]:
         await asyncio.Event().wait()
         yield b""
@@ -428,13 +429,13 @@ async def test_who_leaves_an_upload_ends_it_and_leaves_nothing_of_it(handle: Ker
     output = handle.run_tool("files", '{"op": "write", "path": "a", "size": 1}', never())
     async with asyncio.timeout(60):
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.3):  # for the tool to have begun
+            async with asyncio.timeout(0.3):  # time for the tool to begin
                 await anext(output)
         await output.aclose()
     assert await answer(handle, "list", "") == {"entries": []}
 
 
-async def test_who_leaves_a_download_ends_it(handle: KernelHandle) -> None:
+async def test_leaving_a_download_ends_it(handle: KernelHandle) -> None:
     await tool(handle, "write", "a", content=b"x" * 5_000_000)
     output = handle.run_tool("files", '{"op": "read", "path": "a"}')
     async with asyncio.timeout(60):
@@ -443,8 +444,8 @@ async def test_who_leaves_a_download_ends_it(handle: KernelHandle) -> None:
     assert (await answer(handle, "list", ""))["entries"][0]["size"] == 5_000_000
 
 
-async def test_who_leaves_a_file_operation_does_not_keep_a_kernel_from_ending(backend: Backend) -> None:
-    for pause in (0.0, 0.05, 0.2):  # while it begins, and while it is under way
+async def test_leaving_a_file_operation_does_not_keep_a_kernel_from_ending(backend: Backend) -> None:
+    for pause in (0.0, 0.05, 0.2):  # while the operation begins, and while it runs
         handle = await backend.start(replace(LAUNCH, workspace=WORKSPACE))
         await tool(handle, "write", "a", content=b"x" * 5_000_000)
         reading = [spawn(tool(handle, "read", "a"), "download") for _ in range(3)]
@@ -461,10 +462,29 @@ async def test_who_leaves_a_file_operation_does_not_keep_a_kernel_from_ending(ba
 
 
 @pytest.mark.gate
+async def test_a_download_that_nobody_reads_does_not_keep_a_kernel_from_ending(backend: Backend) -> None:
+    handle = await backend.start(replace(LAUNCH, workspace=WORKSPACE))
+    await tool(handle, "write", "a", content=b"x" * 20_000_000)
+    downloads = [handle.run_tool("files", orjson.dumps({"op": "read", "path": "a"}).decode()) for _ in range(3)]
+    for download in downloads:
+        assert await anext(download), "begun, and not read any more"
+    async with asyncio.timeout(NOTICED):
+        await handle.kill()
+    for download in downloads:
+        with pytest.raises(ConnectionFailed):
+            async for _ in download:
+                pass
+    await backend.delete_workspace(WORKSPACE)
+    handle = await backend.start(replace(LAUNCH, workspace=WORKSPACE))
+    assert await answer(handle, "list", "") == {"entries": []}, "the old files, and their memory, are freed"
+    await handle.kill()
+
+
+@pytest.mark.gate
 async def test_a_workspace_goes_from_kernel_to_kernel_until_it_is_deleted(backend: Backend) -> None:
     old = await backend.start(replace(LAUNCH, workspace=WORKSPACE))
     await tool(old, "write", "a", content=b"handed on")
-    new = await backend.start(replace(LAUNCH, workspace=WORKSPACE))  # before the old one goes, as a session does it
+    new = await backend.start(replace(LAUNCH, workspace=WORKSPACE))  # before the old kernel ends, as in a session
     await old.kill()
     assert (await tool(new, "read", "a")).endswith(b"handed on")
     await new.kill()
@@ -489,16 +509,16 @@ HOLD = Launch(NO_KERNEL, workspace=WORKSPACE, shared=True)
 
 
 @pytest.fixture
-async def holder(backend: Backend) -> AsyncIterator[KernelHandle]:
-    """A place for tools and files."""
-    holder = await backend.start(HOLD)
-    yield holder
-    await holder.kill()
+async def container(backend: Backend) -> AsyncIterator[KernelHandle]:
+    """A container without a kernel, for tools and files."""
+    container = await backend.start(HOLD)
+    yield container
+    await container.kill()
     await backend.delete_workspace(WORKSPACE)
 
 
 async def program(handle: KernelHandle, command: str, seconds: float = 30.0) -> dict[str, Any]:
-    """What comes of a shell command."""
+    """Return the result of a shell command."""
 
     async def open_end() -> AsyncIterator[bytes]:
         await asyncio.Event().wait()
@@ -511,36 +531,36 @@ async def program(handle: KernelHandle, command: str, seconds: float = 30.0) -> 
 
 
 def said(ended: dict[str, Any]) -> str:
-    """What a program has printed."""
+    """Return the text that a program printed."""
     return base64.b64decode(ended["stdout"]).decode()
 
 
-async def test_a_place_without_a_kernel_holds_files_and_runs_programs(holder: KernelHandle) -> None:
-    assert await answer(holder, "write", "dir/a", content=b"from outside") == {"size": 12}
-    ended = await program(holder, "cat dir/a; echo $A > b; exit 3")
+async def test_a_container_without_a_kernel_holds_files_and_runs_programs(container: KernelHandle) -> None:
+    assert await answer(container, "write", "dir/a", content=b"from outside") == {"size": 12}
+    ended = await program(container, "cat dir/a; echo $A > b; exit 3")
     assert (said(ended), ended["code"], ended["timed_out"]) == ("from outside", 3, False)
-    assert (await tool(holder, "read", "b")).endswith(b"1\n")
-    assert {entry["name"] for entry in (await answer(holder, "list", ""))["entries"]} == {"dir", "b"}
+    assert (await tool(container, "read", "b")).endswith(b"1\n")
+    assert {entry["name"] for entry in (await answer(container, "list", ""))["entries"]} == {"dir", "b"}
 
 
-async def test_a_place_without_a_kernel_stays_until_it_is_killed(holder: KernelHandle) -> None:
-    waiting = spawn(holder.wait(), "waits")
+async def test_a_container_without_a_kernel_stays_until_it_is_killed(container: KernelHandle) -> None:
+    waiting = spawn(container.wait(), "waits")
     await asyncio.sleep(0.3)
     assert not waiting.done()
     async with asyncio.timeout(NOTICED):
-        await holder.kill()
+        await container.kill()
     assert (await waiting).reason is ExitReason.KILLED
 
 
-async def test_who_leaves_a_program_ends_it(holder: KernelHandle) -> None:
-    running = spawn(program(holder, "trap '' TERM; while sleep 0.05; do echo x >> alive; done"), "client")
+async def test_leaving_a_program_ends_it(container: KernelHandle) -> None:
+    running = spawn(program(container, "trap '' TERM; while sleep 0.05; do echo x >> alive; done"), "client")
 
     async def size() -> int:
-        found = {entry["name"]: entry["size"] for entry in (await answer(holder, "list", ""))["entries"]}
+        found = {entry["name"]: entry["size"] for entry in (await answer(container, "list", ""))["entries"]}
         return int(found.get("alive", 0))
 
     async with asyncio.timeout(60):
-        while not await size():  # noqa: ASYNC110 - it is another process that grows it
+        while not await size():  # noqa: ASYNC110 - another process writes the file
             await asyncio.sleep(0.05)
     running.cancel()
     await asyncio.wait({running})
@@ -552,27 +572,29 @@ async def test_who_leaves_a_program_ends_it(holder: KernelHandle) -> None:
                 break
 
 
-async def test_a_program_whose_time_is_over_ends(holder: KernelHandle) -> None:
+async def test_a_program_ends_at_its_timeout(container: KernelHandle) -> None:
     async with asyncio.timeout(60):
-        ended = await program(holder, "echo before; sleep 1000", 0.5)
+        ended = await program(container, "echo before; sleep 1000", 0.5)
     assert (said(ended), ended["timed_out"]) == ("before\n", True)
 
 
-async def test_a_kernel_and_a_place_without_one_share_files_and_the_place_outlives_it(
-    backend: Backend, holder: KernelHandle
+async def test_a_container_without_a_kernel_shares_files_with_a_kernel_and_outlives_it(
+    backend: Backend, container: KernelHandle
 ) -> None:
     kernel = await Kernel.start(backend, replace(LAUNCH, workspace=WORKSPACE, shared=True))
-    await tool(holder, "write", "a", content=b"from outside")
+    await tool(container, "write", "a", content=b"from outside")
     code = "from pathlib import Path; Path('b').write_text('from inside'); print(Path('a').read_text())"
     assert await execute(kernel, code) == ("ok", "from outside\n")
     await kernel.kill(SessionClosed())
-    assert (await tool(holder, "read", "b")).endswith(b"from inside")
+    assert (await tool(container, "read", "b")).endswith(b"from inside")
 
 
-async def test_files_outlive_the_place_while_a_kernel_uses_them(backend: Backend, holder: KernelHandle) -> None:
+async def test_files_outlive_their_container_while_a_kernel_uses_them(
+    backend: Backend, container: KernelHandle
+) -> None:
     kernel = await Kernel.start(backend, replace(LAUNCH, workspace=WORKSPACE, shared=True))
-    await tool(holder, "write", "a", content=b"still")
-    await holder.kill()
+    await tool(container, "write", "a", content=b"still")
+    await container.kill()
     again = await backend.start(HOLD)
     assert (await tool(again, "read", "a")).endswith(b"still")
     await kernel.kill(SessionClosed())
@@ -584,7 +606,7 @@ async def test_files_outlive_the_place_while_a_kernel_uses_them(backend: Backend
 
 
 @pytest.mark.engine
-async def test_who_shares_a_workspace_has_tmp_in_common_and_nobody_else(network: str, nothing_left: None) -> None:
+async def test_only_containers_that_share_a_workspace_share_tmp(network: str, nothing_left: None) -> None:
     backend = docker_backend()
     await backend.prepare()
     stranger = replace(HOLD, workspace=f"{WORKSPACE}-stranger")

@@ -17,13 +17,13 @@ from sessions.backends.docker import DockerBackend, DockerSettings, examine, fir
 from sessions.backends.docker.handle import DockerHandle
 from sessions.backends.docker.profile import HOME, INSTANCE_LABEL, WORKSPACE, host_config, volume_names
 from sessions.errors import NotInitialized, SessionClosed
-from sessions.kernel import Kernel
+from sessions.kernels.kernel import Kernel
 from sessions.kernelspecs import KernelSpecs
 from sessions.models import Limits
 from sessions.sandbox import NO_KERNEL
 
 PYTHON = KernelSpecs(KERNEL_IMAGE / "kernelspecs").find("python")
-#: of these tests alone: they take its rules away
+#: network of these tests alone, because they remove its rules
 NETWORK = "kernel-gateway-proof"
 BRIDGE = network.bridge_name(NETWORK)
 CHAIN = firewall.chain_name(BRIDGE)
@@ -42,7 +42,7 @@ class TestProfile:
         config = host_config(settings_of(), self.LIMITS, "w", gvisor=True)
         assert config["mem_limit"] == config["memswap_limit"] == 300 * MIB
 
-    def test_nothing_is_writable_but_sized_memory(self) -> None:
+    def test_only_memory_of_limited_size_is_writable(self) -> None:
         config = host_config(settings_of(), self.LIMITS, "w", gvisor=True)
         assert config["read_only"] is True
         assert set(config["tmpfs"]) == {"/tmp", HOME}
@@ -66,7 +66,7 @@ class TestProfile:
         assert plain["pids_limit"] == 20
         assert "nproc" not in {limit["Name"] for limit in plain["ulimits"]}
 
-    def test_who_shares_a_workspace_shares_tmp_as_well_and_nothing_else_changes(self) -> None:
+    def test_sharing_a_workspace_also_shares_tmp_and_changes_nothing_else(self) -> None:
         settings = settings_of()
         alone = host_config(settings, self.LIMITS, "w", gvisor=True)
         shared = host_config(settings, self.LIMITS, "w", gvisor=True, shared=True)
@@ -84,7 +84,7 @@ class TestProfile:
             name: str(value) for name, value in alone.items() if name not in different
         }
 
-    def test_what_is_shared_is_this_installation_s(self) -> None:
+    def test_volumes_of_a_shared_workspace_have_the_labels_of_the_installation(self) -> None:
         settings = settings_of()
         config = host_config(settings, self.LIMITS, "w", gvisor=True, shared=True)
         assert [mount["VolumeOptions"]["Labels"] for mount in config["mounts"]] == [settings.labels] * 2
@@ -95,7 +95,7 @@ def api() -> Iterator[docker.APIClient]:
     client = docker.from_env()
     yield client.api
     remove_network(client.api)
-    take_down()
+    remove_rules()
     client.close()
 
 
@@ -105,12 +105,12 @@ def remove_network(api: docker.APIClient) -> None:
             return api.remove_network(NETWORK)
         except NotFound:
             return None
-        except APIError:  # the engine has not yet taken the last container off it
+        except APIError:  # the engine has not disconnected the last container yet
             time.sleep(0.1)
     raise AssertionError("the network stays in use")
 
 
-def take_down() -> None:
+def remove_rules() -> None:
     for program, rule in firewall.rules(BRIDGE):
         while subprocess.run([program, "-w", "-D", *rule], check=False, capture_output=True).returncode == 0:
             continue
@@ -134,7 +134,7 @@ class TestProof:
     @pytest.mark.gate
     async def test_the_gateways_own_network_and_rules_pass(self, backend: DockerBackend) -> None:
         await backend.prepare()
-        assert firewall.put_up(BRIDGE) is False, "all is there"
+        assert firewall.ensure_rules(BRIDGE) is False, "all rules are set"
 
     @pytest.mark.parametrize(
         "rule",
@@ -147,13 +147,13 @@ class TestProof:
         await backend.prepare()
         assert iptables("-C", *rule) == 0
 
-    async def test_gateways_that_put_up_one_bridge_at_once_do_not_close_it_to_themselves(
+    async def test_gateways_that_set_up_one_bridge_at_once_do_not_lock_themselves_out(
         self, api: docker.APIClient
     ) -> None:
         address = network.ensure_network(api, NETWORK)
         for _ in range(5):
-            take_down()
-            await asyncio.gather(*(asyncio.to_thread(firewall.put_up, BRIDGE) for _ in range(4)))
+            remove_rules()
+            await asyncio.gather(*(asyncio.to_thread(firewall.ensure_rules, BRIDGE) for _ in range(4)))
         assert await asyncio.to_thread(proof.prove, api, settings_of(), address) is True
 
     @pytest.mark.gate
@@ -165,7 +165,7 @@ class TestProof:
     @pytest.mark.gate
     def test_on_an_open_bridge_kernels_reach_one_another_and_the_proof_says_so(self, api: docker.APIClient) -> None:
         api.create_network(NETWORK, internal=True, options={"com.docker.network.bridge.name": BRIDGE})
-        firewall.put_up(BRIDGE)
+        firewall.ensure_rules(BRIDGE)
         assert iptables("-D", "DOCKER-USER", "-i", BRIDGE, "-j", "DROP") == 0  # the host is closed, the peer is open
         address = api.inspect_network(NETWORK)["IPAM"]["Config"][0]["Gateway"]
         with pytest.raises(NotInitialized, match="reaches another kernel"):
@@ -179,24 +179,24 @@ class TestProof:
     @pytest.mark.gate
     def test_a_runtime_that_is_no_gvisor_is_refused_under_another_name(self, api: docker.APIClient) -> None:
         address = network.ensure_network(api, NETWORK)
-        firewall.put_up(BRIDGE)
-        assert proof.prove(api, settings_of(runtime="runc"), address) is False, "asked for by name it is allowed"
+        firewall.ensure_rules(BRIDGE)
+        assert proof.prove(api, settings_of(runtime="runc"), address) is False, "runc is allowed by its name"
         with pytest.raises(NotInitialized, match="not gVisor"):
             proof.prove(api, settings_of(runtime="io.containerd.runc.v2"), address)
 
     @pytest.mark.usefixtures("api")
-    def test_the_doctor_finds_all_well_and_then_what_is_missing(self) -> None:
+    def test_the_doctor_finds_no_problem_and_reports_missing_requirements(self) -> None:
         assert [finding.problem for finding in examine(settings_of())] == [None] * 8
         sick = {finding.name: finding for finding in examine(settings_of(image="no/such:image", runtime="no-such"))}
         assert not sick["image"].ok
         assert not sick["runtime"].ok
-        assert sick["image"].mend
+        assert sick["image"].fix
 
 
 @pytest.mark.engine
 class TestContainers:
     @pytest.mark.gate
-    async def test_what_an_earlier_gateway_has_left_is_removed_and_foreign_ones_are_not(
+    async def test_containers_of_an_earlier_gateway_are_removed_and_foreign_ones_are_kept(
         self, api: docker.APIClient
     ) -> None:
         mine, foreign = settings_of(), settings_of()
@@ -209,14 +209,16 @@ class TestContainers:
         lost.connection.close()
         after = DockerBackend(mine)
         await after.prepare()
-        assert api.containers(filters={"id": lost.handle.id}), "it may be taken over"
+        assert api.containers(filters={"id": lost.handle.id}), "the kernel can still be taken over"
         assert await after.adopt({}) == {}
         assert not api.containers(all=True, filters={"id": lost.handle.id})
         assert api.containers(filters={"id": kept.handle.id})
         await asyncio.gather(left.close(), other.close(), after.close())
         await kept.kill(SessionClosed())
 
-    async def test_with_a_workspace_both_its_volumes_go(self, api: docker.APIClient, backend: DockerBackend) -> None:
+    async def test_deleting_a_workspace_deletes_both_its_volumes(
+        self, api: docker.APIClient, backend: DockerBackend
+    ) -> None:
         await backend.prepare()
         label = f"{INSTANCE_LABEL}={backend.settings.instance}"
 
@@ -261,7 +263,7 @@ class TestContainers:
         async with asyncio.timeout(60):
             await kernel.wait()
 
-    async def test_the_image_of_a_kernel_that_cannot_start_is_a_failed_start(self, backend: DockerBackend) -> None:
+    async def test_a_missing_kernel_program_is_a_failed_start(self, backend: DockerBackend) -> None:
         await backend.prepare()
         broken = replace(PYTHON, argv=("/no/such/kernel",))
         with pytest.raises(Exception, match="ended while it started"):

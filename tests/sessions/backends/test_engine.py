@@ -1,4 +1,4 @@
-"""Calls to an engine that hangs, fails and comes back; the engine is a pretence, the failures are real ones."""
+"""Calls to an engine that hangs, fails and recovers. The engine is a fake, the failures of its connections are real."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from sessions.errors import BackendUnavailable, SessionError
 from sessions.models import KernelExit
 from sessions.tasks import spawn
 from tests.fakes import PYTHON, until
-from tests.faults.pretence import TOOL_SAYS, Pretence, pretence
+from tests.faults.pretence import TOOL_SAYS, FakeEngine, pretence
 from tests.faults.proxy import Fault, Proxy, proxy
 from tests.tiers import some
 
-#: as little as a test can wait for
+#: seconds: the shortest useful timeout of a test
 BRIEF = 0.6
 CREATE = "POST /containers/create"
 LAUNCH = Launch(PYTHON)
@@ -43,14 +43,14 @@ FAULTS = [Fault.HANG, Fault.MUTE, Fault.CUT, Fault.REFUSE]
 
 
 @pytest.fixture
-def pretended() -> Iterator[Pretence]:
+def fake_engine() -> Iterator[FakeEngine]:
     with pretence() as server:
         yield server
 
 
 @pytest.fixture
-def faulty(pretended: Pretence, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    with proxy(pretended.path) as made:
+def faulty(fake_engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    with proxy(fake_engine.path) as made:
         monkeypatch.setenv("DOCKER_HOST", made.url)
         yield made
 
@@ -69,7 +69,7 @@ async def engine(faulty: Proxy, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
 
 
 async def end(engine: Engine, faulty: Proxy) -> None:
-    """Close a client and wait for its threads: none may look for the proxy's socket when that is gone."""
+    """Close a client and wait for its threads: none may connect to the proxy after its socket is gone."""
     await engine.close()
     faulty.heal()
     for pool in engine._threads.values():
@@ -87,7 +87,7 @@ def threads() -> int:
 # -- the breaker -----------------------------------------------------------------------------------------------
 
 
-def test_it_opens_after_failures_in_a_row_and_says_when_to_come_again() -> None:
+def test_the_breaker_opens_after_failures_in_a_row_and_gives_a_retry_time() -> None:
     breaker, opened = Breaker(), []
     breaker.on_open = lambda: opened.append(True)
     for _ in range(FAILURES - 1):
@@ -104,7 +104,7 @@ def test_it_opens_after_failures_in_a_row_and_says_when_to_come_again() -> None:
     assert refused.value.details["retry_after"] > 0
 
 
-def test_only_a_proof_closes_it() -> None:
+def test_only_a_proof_closes_the_breaker() -> None:
     breaker = Breaker()
     for _ in range(FAILURES):
         breaker.failed()
@@ -122,7 +122,7 @@ def test_only_a_proof_closes_it() -> None:
 
 @pytest.fixture
 async def backend(faulty: Proxy, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[DockerBackend]:
-    """One that has proven itself, with little patience."""
+    """A backend after its proof, with short timeouts."""
     monkeypatch.setattr(module, "RETRY", 0.02)
     monkeypatch.setattr(lost_module, "SOON", (0.0, 0.05, 0.05))
     backend = DockerBackend(DockerSettings("runsc", "image", "network", "test"))
@@ -140,11 +140,11 @@ async def test_a_container_is_made(backend: DockerBackend) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_an_engine_that_fails_is_asked_no_more_until_a_proof(
+async def test_a_failing_engine_gets_no_more_requests_until_a_proof(
     backend: DockerBackend, faulty: Proxy, fault: Fault
 ) -> None:
     doubts: list[bool] = []
-    backend.on_doubt = lambda: doubts.append(True)
+    backend.on_proof_needed = lambda: doubts.append(True)
     faulty.fail(fault, CREATE)
     for _ in range(FAILURES):
         with pytest.raises(BackendUnavailable):
@@ -154,13 +154,15 @@ async def test_an_engine_that_fails_is_asked_no_more_until_a_proof(
     for _ in range(3):
         with pytest.raises(BackendUnavailable):
             await backend._create(LAUNCH)
-    assert faulty.calls.count(CREATE) == asked, "nobody is let through"
+    assert faulty.calls.count(CREATE) == asked, "no request reaches the engine"
     assert doubts == [True]
     backend._breaker.close()
     assert await backend._create(LAUNCH) == "made"
 
 
-async def test_who_waits_for_a_thread_while_it_opens_is_not_let_through(backend: DockerBackend, faulty: Proxy) -> None:
+async def test_a_call_waiting_for_a_thread_is_refused_when_the_breaker_opens(
+    backend: DockerBackend, faulty: Proxy
+) -> None:
     faulty.fail(Fault.HANG, CREATE)
     creates = [backend._create(LAUNCH) for _ in range(4 * START.threads)]
     outcomes = await asyncio.gather(*creates, return_exceptions=True)
@@ -168,7 +170,7 @@ async def test_who_waits_for_a_thread_while_it_opens_is_not_let_through(backend:
     assert faulty.calls.count(CREATE) <= 2 * START.threads
 
 
-async def test_an_engine_that_refuses_is_there(backend: DockerBackend, faulty: Proxy) -> None:
+async def test_error_answers_of_the_engine_do_not_open_the_breaker(backend: DockerBackend, faulty: Proxy) -> None:
     faulty.fail(Fault.ERROR, CREATE)
     for _ in range(2 * FAILURES):
         with pytest.raises(BackendUnavailable):
@@ -187,7 +189,7 @@ async def test_a_container_that_may_have_been_made_is_removed(
     await until(lambda: any(re.fullmatch("DELETE /containers/kernel-gateway-[0-9a-f]{32}", it) for it in faulty.calls))
 
 
-async def test_one_that_nobody_waits_for_any_more_is_removed_too(backend: DockerBackend, faulty: Proxy) -> None:
+async def test_a_container_whose_creation_was_cancelled_is_removed(backend: DockerBackend, faulty: Proxy) -> None:
     rule = faulty.fail(Fault.MUTE, CREATE)
     creating = spawn(backend._create(LAUNCH), "create")
     await until(lambda: rule.struck)
@@ -199,13 +201,13 @@ WORKSPACE = "w0rk"
 
 
 async def leaves(creating: asyncio.Task[Any]) -> None:
-    """Whoever waits for a container gives up."""
+    """Cancel the caller that waits for a container."""
     creating.cancel()
     await asyncio.wait({creating})
 
 
 async def runs_out_of_time(creating: asyncio.Task[Any]) -> None:
-    """The engine takes longer than it may."""
+    """Let the engine exceed the timeout."""
     with pytest.raises(BackendUnavailable):
         await creating
 
@@ -215,41 +217,41 @@ def searches(backend: DockerBackend) -> int:
 
 
 @pytest.fixture
-def untiring(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is not found soon is looked for as often later."""
+def frequent_searches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the later searches as frequent as the first ones."""
     monkeypatch.setattr(lost_module, "LATER", 0.05)
 
 
 @pytest.fixture
 def looked(faulty: Proxy) -> Callable[[], int]:
-    """How often a container was looked for."""
+    """Function that returns the number of searches for a container."""
     return lambda: sum(call.startswith("DELETE /containers/kernel-gateway-") for call in faulty.calls)
 
 
-@pytest.mark.usefixtures("untiring")
+@pytest.mark.usefixtures("frequent_searches")
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("gives_up", [leaves, runs_out_of_time])
 async def test_a_container_that_is_made_late_is_removed_with_its_volumes(
     backend: DockerBackend,
-    pretended: Pretence,
+    fake_engine: FakeEngine,
     looked: Callable[[], int],
     gives_up: Callable[[asyncio.Task[Any]], Awaitable[None]],
     shared: bool,  # noqa: FBT001
 ) -> None:
-    pretended.may_make.clear()
+    fake_engine.may_make.clear()
     creating = spawn(backend._create(replace(LAUNCH, workspace=WORKSPACE, shared=shared)), "create")
-    await until(lambda: pretended.asked)
+    await until(lambda: fake_engine.asked)
     await gives_up(creating)
-    await backend.delete_workspace(WORKSPACE)  # its session ends, and there is nothing of it yet
+    await backend.delete_workspace(WORKSPACE)  # the session ends before its volumes exist
     await until(lambda: looked() > len(lost_module.SOON) + 2)
-    pretended.volume_failures = 2
-    pretended.may_make.set()
+    fake_engine.volume_failures = 2
+    fake_engine.may_make.set()
     await until(lambda: not searches(backend))
-    assert (pretended.made, pretended.volumes) == ({}, set())
+    assert (fake_engine.made, fake_engine.volumes) == ({}, set())
 
 
-async def test_a_container_of_which_nobody_hears_because_he_has_just_left_is_removed(
-    backend: DockerBackend, pretended: Pretence, monkeypatch: pytest.MonkeyPatch
+async def test_a_container_is_removed_when_the_caller_leaves_as_the_answer_arrives(
+    backend: DockerBackend, fake_engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     call = backend._engine.call
 
@@ -262,7 +264,7 @@ async def test_a_container_of_which_nobody_hears_because_he_has_just_left_is_rem
     with pytest.raises(asyncio.CancelledError):
         await backend._create(LAUNCH)
     await until(lambda: not searches(backend))
-    assert (pretended.made, pretended.volumes) == ({}, set())
+    assert (fake_engine.made, fake_engine.volumes) == ({}, set())
 
 
 @pytest.mark.parametrize("gives_up", [leaves, runs_out_of_time])
@@ -276,81 +278,81 @@ async def test_a_container_that_is_not_started_in_time_is_removed(
     await until(lambda: "DELETE /containers/made" in faulty.calls)
 
 
-@pytest.mark.usefixtures("untiring")
-async def test_volumes_of_a_container_that_was_made_under_no_given_name_are_removed_too(
-    backend: DockerBackend, pretended: Pretence
+@pytest.mark.usefixtures("frequent_searches")
+async def test_volumes_of_a_container_without_a_given_workspace_are_removed(
+    backend: DockerBackend, fake_engine: FakeEngine
 ) -> None:
-    pretended.may_make.clear()
+    fake_engine.may_make.clear()
     creating = spawn(backend._create(LAUNCH), "create")
-    await until(lambda: pretended.asked)
+    await until(lambda: fake_engine.asked)
     await leaves(creating)
-    pretended.may_make.set()
+    fake_engine.may_make.set()
     await until(lambda: not searches(backend))
-    assert (pretended.made, pretended.volumes) == ({}, set())
+    assert (fake_engine.made, fake_engine.volumes) == ({}, set())
 
 
-@pytest.mark.usefixtures("untiring")
+@pytest.mark.usefixtures("frequent_searches")
 async def test_a_volume_that_is_made_late_without_its_container_is_removed(
-    backend: DockerBackend, pretended: Pretence, looked: Callable[[], int]
+    backend: DockerBackend, fake_engine: FakeEngine, looked: Callable[[], int]
 ) -> None:
-    pretended.may_make.clear()
+    fake_engine.may_make.clear()
     creating = spawn(backend._create(replace(LAUNCH, workspace=WORKSPACE)), "create")
-    await until(lambda: pretended.asked)
+    await until(lambda: fake_engine.asked)
     await leaves(creating)
     await until(looked)
     (volume, _) = volume_names(WORKSPACE)
-    pretended.volumes.add(volume)
-    await until(lambda: not pretended.volumes)
-    pretended.may_make.set()
+    fake_engine.volumes.add(volume)
+    await until(lambda: not fake_engine.volumes)
+    fake_engine.may_make.set()
     await until(lambda: not searches(backend))
 
 
-@pytest.mark.usefixtures("untiring")
-async def test_a_volume_that_another_container_has_is_left_to_it(
-    backend: DockerBackend, pretended: Pretence, looked: Callable[[], int]
+@pytest.mark.usefixtures("frequent_searches")
+async def test_a_volume_that_another_container_uses_is_kept(
+    backend: DockerBackend, fake_engine: FakeEngine, looked: Callable[[], int]
 ) -> None:
     launch = replace(LAUNCH, workspace=WORKSPACE)
     await backend._create(launch)
-    (first,) = pretended.made
-    pretended.may_make.clear()
+    (first,) = fake_engine.made
+    fake_engine.may_make.clear()
     creating = spawn(backend._create(launch), "create")
-    await until(lambda: pretended.asked == 2)
+    await until(lambda: fake_engine.asked == 2)
     await leaves(creating)
     await until(looked)
-    pretended.may_make.set()
+    fake_engine.may_make.set()
     await until(lambda: not searches(backend))
-    assert list(pretended.made) == [first]
-    assert pretended.volumes == {volume_names(WORKSPACE)[0]}
+    assert list(fake_engine.made) == [first]
+    assert fake_engine.volumes == {volume_names(WORKSPACE)[0]}
 
 
-async def test_who_looks_for_what_never_comes_does_not_keep_the_gateway_from_ending(
-    backend: DockerBackend, pretended: Pretence
+async def test_a_search_without_a_result_does_not_keep_the_gateway_from_ending(
+    backend: DockerBackend, fake_engine: FakeEngine
 ) -> None:
-    pretended.may_make.clear()
+    fake_engine.may_make.clear()
     creating = spawn(backend._create(LAUNCH), "create")
-    await until(lambda: pretended.asked)
+    await until(lambda: fake_engine.asked)
     await leaves(creating)
     await until(lambda: backend._lost._later)
     (search,) = backend._lost._later
     await backend.close()
     await asyncio.wait({search})
     assert search.cancelled()
-    pretended.may_make.set()
+    fake_engine.may_make.set()
 
 
 async def test_a_probe_that_is_made_late_is_removed(
-    backend: DockerBackend, pretended: Pretence, faulty: Proxy, monkeypatch: pytest.MonkeyPatch
+    backend: DockerBackend, fake_engine: FakeEngine, faulty: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("require_runtime", "require_image", "network.ensure_network", "network.bridge_name"):
         monkeypatch.setattr(f"sessions.backends.docker.{name}", lambda *_: "")
-    monkeypatch.setattr("sessions.backends.docker.firewall.put_up", lambda _: False)
+    monkeypatch.setattr("sessions.backends.docker.firewall.ensure_rules", lambda _: False)
     backend._proven = True
-    pretended.running.add("probe")
+    fake_engine.running.add("probe")
     await backend._engine.call(backend._prepare_blocking)
     assert "DELETE /containers/probe" in faulty.calls
 
 
-async def test_calls_that_hang_hold_up_no_other_kind_and_no_thread(engine: Engine, faulty: Proxy) -> None:
+async def test_hanging_calls_delay_no_other_lane_and_keep_no_thread(engine: Engine, faulty: Proxy) -> None:
     hasty = brief(TOOL)
     engine._threads[hasty] = engine._threads[TOOL]
     faulty.fail(Fault.HANG, "GET /containers/stuck/json")
@@ -360,11 +362,11 @@ async def test_calls_that_hang_hold_up_no_other_kind_and_no_thread(engine: Engin
     assert await ask(engine)
     assert await ask(engine, END)
     assert all(isinstance(outcome, BackendUnavailable) for outcome in await hanging)
-    assert await ask(engine, TOOL), "its threads are free again"
+    assert await ask(engine, TOOL), "the threads of the lane are free again"
     assert threads() <= sum(lane.threads for lane in module.LANES)
 
 
-async def test_the_event_loop_never_waits(engine: Engine, faulty: Proxy) -> None:
+async def test_hanging_calls_do_not_block_the_event_loop(engine: Engine, faulty: Proxy) -> None:
     hasty = brief(TOOL)
     engine._threads[hasty] = engine._threads[TOOL]
     faulty.fail(Fault.HANG)
@@ -396,7 +398,7 @@ async def test_a_request_that_would_begin_too_late_is_not_sent(engine: Engine, f
 
 
 @pytest.mark.parametrize("fault", [Fault.HANG, Fault.MUTE, Fault.REFUSE, Fault.ERROR])
-async def test_what_must_be_done_is_done_when_the_engine_is_back(
+async def test_insisted_work_is_done_when_the_engine_is_back(
     engine: Engine, faulty: Proxy, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hasty = brief(END)
@@ -411,7 +413,7 @@ async def test_what_must_be_done_is_done_when_the_engine_is_back(
         await removal
 
 
-async def test_who_insists_does_not_keep_the_engine_from_being_closed(faulty: Proxy) -> None:
+async def test_insisted_work_does_not_keep_the_engine_from_being_closed(faulty: Proxy) -> None:
     engine = Engine()
     await ask(engine)
     faulty.fail(Fault.REFUSE)
@@ -426,8 +428,8 @@ async def test_who_insists_does_not_keep_the_engine_from_being_closed(faulty: Pr
 # -- the watch -------------------------------------------------------------------------------------------------
 
 
-class Ended:
-    """Stands for a container's handle."""
+class FakeHandle:
+    """A fake handle that records notifications."""
 
     def __init__(self, container: str) -> None:
         self.id = container
@@ -456,12 +458,12 @@ def changes() -> list[bool]:
 
 @pytest.fixture
 async def handle(
-    pretended: Pretence, faulty: Proxy, changes: list[bool], monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Ended]:
+    fake_engine: FakeEngine, faulty: Proxy, changes: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[FakeHandle]:
     monkeypatch.setattr(watch_module, "SILENCE", 1)
     monkeypatch.setattr(watch_module, "RECONNECT", 0.02)
-    handle = Ended("c1")
-    pretended.running.add("c1")
+    handle = FakeHandle("c1")
+    fake_engine.running.add("c1")
     watch = Watch("test", {"c1": handle}, lambda: changes.append(True))  # type: ignore[dict-item]
     await until(lambda: "GET /containers/json" in faulty.calls)
     yield handle
@@ -474,37 +476,37 @@ def listened(faulty: Proxy) -> int:
     return faulty.calls.count("GET /events")
 
 
-async def test_an_end_is_told(pretended: Pretence, handle: Ended) -> None:
-    pretended.tell({"id": "c1", "Action": "oom"})
-    pretended.tell({"id": "another", "Action": "die"})
-    pretended.tell({"id": "c1", "Action": "die"})
+async def test_the_end_of_a_container_is_reported(fake_engine: FakeEngine, handle: FakeHandle) -> None:
+    fake_engine.tell({"id": "c1", "Action": "oom"})
+    fake_engine.tell({"id": "another", "Action": "die"})
+    fake_engine.tell({"id": "c1", "Action": "die"})
     async with asyncio.timeout(60):
         await handle.out_of_memory.wait()
         await handle.gone.wait()
 
 
-async def test_a_pause_is_told_and_its_end(pretended: Pretence, handle: Ended) -> None:
+async def test_a_pause_and_its_end_are_reported(fake_engine: FakeEngine, handle: FakeHandle) -> None:
     for action in ("pause", "unpause"):
-        pretended.tell({"id": "c1", "Action": action})
+        fake_engine.tell({"id": "c1", "Action": action})
     await until(lambda: [told for told in handle.pauses if told == "paused"] and handle.pauses[-1] == "resumed")
     assert not handle.gone.is_set()
 
 
 @pytest.mark.parametrize("fault", [*FAULTS, Fault.ERROR])
-async def test_an_end_that_the_events_do_not_tell_is_found(
-    pretended: Pretence, faulty: Proxy, handle: Ended, fault: Fault
+async def test_the_end_of_a_container_without_an_event_is_found(
+    fake_engine: FakeEngine, faulty: Proxy, handle: FakeHandle, fault: Fault
 ) -> None:
     faulty.fail(fault, "GET /events")
     faulty.cut_all()
     await asyncio.sleep(0.1)
-    pretended.running.clear()
+    fake_engine.running.clear()
     async with asyncio.timeout(60):
         await handle.gone.wait()
 
 
 @pytest.mark.parametrize("fault", some(FAULTS, gate=2))
-async def test_what_runs_is_not_taken_for_ended_by_an_engine_that_fails(
-    faulty: Proxy, handle: Ended, fault: Fault, changes: list[bool]
+async def test_a_running_container_does_not_count_as_ended_while_the_engine_fails(
+    faulty: Proxy, handle: FakeHandle, fault: Fault, changes: list[bool]
 ) -> None:
     rule = faulty.fail(fault)
     faulty.cut_all()
@@ -512,15 +514,17 @@ async def test_what_runs_is_not_taken_for_ended_by_an_engine_that_fails(
     faulty.heal()
     before = listened(faulty)
     await until(lambda: listened(faulty) > before + 1, seconds=10)
-    await until(lambda: len(changes) == 2, seconds=10)  # that the events are lost, and that they are back
+    await until(lambda: len(changes) == 2, seconds=10)  # the stream was lost, and is open again
     assert not handle.gone.is_set()
 
 
-async def test_a_refusal_to_tell_is_not_taken_for_events(faulty: Proxy, handle: Ended, changes: list[bool]) -> None:
+async def test_a_refused_event_stream_does_not_count_as_open(
+    faulty: Proxy, handle: FakeHandle, changes: list[bool]
+) -> None:
     rule = faulty.fail(Fault.ERROR, "GET /events")
     faulty.cut_all()
     await until(lambda: rule.struck > 3, seconds=10)
-    assert len(changes) == 1, "they are lost, and not back"
+    assert len(changes) == 1, "the stream is lost, and not open again"
     assert not handle.gone.is_set()
 
 
@@ -532,7 +536,7 @@ async def test_no_connection_outlives_the_watch(
     watch = Watch("test", {}, lambda: None)
     await until(lambda: connections(faulty))
     if fault is not None:
-        rule = faulty.fail(fault, "GET /containers/json")  # which comes after the events were asked for
+        rule = faulty.fail(fault, "GET /containers/json")  # the request after that for the events
         faulty.cut_all()
         await until(lambda: rule.struck, seconds=10)
     watch.stop()
@@ -542,7 +546,7 @@ async def test_no_connection_outlives_the_watch(
 
 
 def connections(faulty: Proxy) -> int:
-    """How many connections of this process lead to the proxy."""
+    """Return the number of connections of this process to the proxy."""
     sockets = [thing for thing in gc.get_objects() if isinstance(thing, socket.socket) and thing.fileno() != -1]
     return sum(leads_to(faulty, thing) for thing in sockets)
 
@@ -550,12 +554,12 @@ def connections(faulty: Proxy) -> int:
 def leads_to(faulty: Proxy, connection: socket.socket) -> bool:
     try:
         return bool(connection.getpeername() == str(faulty.path))
-    except OSError:  # it leads nowhere
+    except OSError:  # not connected
         return False
 
 
-async def test_an_end_is_told_after_a_failure_that_nobody_has_foreseen(
-    pretended: Pretence, faulty: Proxy, handle: Ended, monkeypatch: pytest.MonkeyPatch
+async def test_the_end_of_a_container_is_reported_after_an_unexpected_failure(
+    fake_engine: FakeEngine, faulty: Proxy, handle: FakeHandle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with capture_logs() as logs, monkeypatch.context() as patch:
         patch.setattr(Watch, "_open", Mock(side_effect=AttributeError("the stream lost its connection")))
@@ -563,30 +567,32 @@ async def test_an_end_is_told_after_a_failure_that_nobody_has_foreseen(
         await until(lambda: any(entry.get("task") == "docker-events" for entry in logs))
     before = listened(faulty)
     await until(lambda: listened(faulty) > before)
-    pretended.running.clear()
-    pretended.tell({"id": "c1", "Action": "die"})
+    fake_engine.running.clear()
+    fake_engine.tell({"id": "c1", "Action": "die"})
     async with asyncio.timeout(60):
         await handle.gone.wait()
 
 
-async def test_silence_is_no_trouble(faulty: Proxy, handle: Ended, changes: list[bool]) -> None:
+async def test_a_silent_event_stream_does_not_count_as_lost(
+    faulty: Proxy, handle: FakeHandle, changes: list[bool]
+) -> None:
     before = listened(faulty)
     await until(lambda: listened(faulty) > before + 1, seconds=10)
     assert not changes
     assert not handle.gone.is_set()
 
 
-async def test_one_that_starts_while_others_are_counted_is_not_taken_for_ended(
-    pretended: Pretence, faulty: Proxy
+async def test_a_container_that_starts_during_a_listing_does_not_count_as_ended(
+    fake_engine: FakeEngine, faulty: Proxy
 ) -> None:
-    late = Ended("c2")
+    late = FakeHandle("c2")
     late.was_running = False
 
     def starts() -> None:
-        pretended.running.add("c2")  # in the next list
+        fake_engine.running.add("c2")  # only the next list contains it
         late.was_running = True
 
-    pretended.on_list = starts
+    fake_engine.on_list = starts
     watch = Watch("test", {"c2": late}, lambda: None)  # type: ignore[dict-item]
     await until(lambda: late.was_running)
     await asyncio.sleep(0.2)
@@ -619,7 +625,7 @@ async def test_a_container_that_stays_paused_is_ended(
 
 
 @pytest.mark.parametrize("fault", [None, Fault.ERROR])
-async def test_a_container_is_told_to_end_and_removed_whatever_comes_of_that(
+async def test_a_container_is_stopped_and_removed_even_when_the_stop_fails(
     engine: Engine, faulty: Proxy, fault: Fault | None
 ) -> None:
     if fault is not None:
@@ -629,12 +635,12 @@ async def test_a_container_is_told_to_end_and_removed_whatever_comes_of_that(
     assert faulty.calls[-2:] == ["POST /containers/c1/stop", "DELETE /containers/c1"]
 
 
-async def test_what_a_tool_says_at_once_is_not_lost(engine: Engine) -> None:
+async def test_early_output_of_a_tool_is_not_lost(engine: Engine) -> None:
     handle = DockerHandle(engine, "c1", None)  # type: ignore[arg-type]
     assert b"".join([piece async for piece in handle.run_tool("files", "{}")]) == TOOL_SAYS
 
 
-async def test_an_engine_that_hangs_keeps_nobody_waiting_for_an_end(
+async def test_a_kill_returns_while_the_engine_does_not_answer(
     engine: Engine, faulty: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sessions.backends.docker.handle.GIVE_UP", 0.1)
@@ -649,18 +655,18 @@ async def test_an_engine_that_hangs_keeps_nobody_waiting_for_an_end(
     await until(lambda: not engine._insisting)
 
 
-# -- what is left behind ---------------------------------------------------------------------------------------
+# -- deletions in the background -------------------------------------------------------------------------------
 
 VOLUME = "DELETE /volumes/.*"
 
 
 def removals(faulty: Proxy) -> int:
-    """How often the engine was asked to remove a volume."""
+    """Return how often the engine was asked to remove a volume."""
     return sum(call.startswith("DELETE /volumes/") for call in faulty.calls)
 
 
 @pytest.mark.parametrize("fault", [Fault.HANG, Fault.MUTE, Fault.REFUSE, Fault.ERROR])
-async def test_a_workspace_is_deleted_when_the_engine_is_back_and_nobody_is_kept_waiting(
+async def test_deleting_a_workspace_returns_soon_and_is_done_when_the_engine_is_back(
     backend: DockerBackend, faulty: Proxy, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(docker_module, "SOON", 0.01)
@@ -677,7 +683,7 @@ async def test_a_workspace_is_deleted_when_the_engine_is_back_and_nobody_is_kept
     assert removals(faulty) == rule.struck + len(volume_names("w"))
 
 
-async def test_what_fails_in_a_way_nobody_has_foreseen_is_done_in_the_end_too(engine: Engine) -> None:
+async def test_insisted_work_is_retried_after_unexpected_exceptions(engine: Engine) -> None:
     work = Mock(side_effect=[KeyError("Id"), TypeError(), "done"])
     with capture_logs() as logs:
         assert await engine.insist(work, name="removal") == "done"

@@ -1,4 +1,4 @@
-"""What the contract leaves to processes: what is started dies with its kernel, and keys stay out of sight."""
+"""The process backend beyond the contract: child processes end with their kernel, and keys are not visible."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from sessions.backends import process
 from sessions.backends.base import Launch
 from sessions.backends.process import ProcessBackend
 from sessions.errors import SessionClosed, StartFailed
-from sessions.kernel import Kernel
+from sessions.guest.processes import run_process
+from sessions.kernels.kernel import Kernel
 from sessions.kernelspecs import KernelSpec
 from sessions.models import ExitReason, KernelExit
-from sessions.processes import run_process
 from sessions.tasks import spawn
 from tests.fakes import KERNELSPECS, until
 from tests.sessions.backends.test_contract import execute
 
-#: the first of the ports that the system gives to connections
+#: the first of the ports that the system assigns to connections
 LOWEST_GIVEN = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
 LAUNCH = Launch(KERNELSPECS.find("python"))
 
@@ -46,7 +46,7 @@ async def kernel(backend: ProcessBackend) -> AsyncIterator[Kernel]:
 
 
 def runs(pid: int) -> bool:
-    """Whether a process exists, and is more than its own remains."""
+    """Return True if a process exists and is no zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
@@ -54,7 +54,7 @@ def runs(pid: int) -> bool:
 
 
 async def starts_a_child(kernel: Kernel) -> int:
-    """Let a cell start a process; its id."""
+    """Start a process in a cell, and return its id."""
     _, printed = await execute(kernel, "import subprocess; print(subprocess.Popen(['sleep', '1000']).pid)")
     assert runs(int(printed))
     return int(printed)
@@ -63,26 +63,26 @@ async def starts_a_child(kernel: Kernel) -> int:
 # -- the end ---------------------------------------------------------------------------------------------------
 
 
-async def test_what_a_cell_has_started_is_killed_with_its_kernel(kernel: Kernel) -> None:
+async def test_processes_of_a_cell_are_killed_with_its_kernel(kernel: Kernel) -> None:
     child = await starts_a_child(kernel)
     await kernel.kill(SessionClosed())
     await until(lambda: not runs(child))
 
 
-async def test_what_a_cell_has_started_goes_when_its_kernel_ends(kernel: Kernel) -> None:
+async def test_processes_of_a_cell_are_killed_when_its_kernel_ends(kernel: Kernel) -> None:
     child = await starts_a_child(kernel)
     kernel.connection.send("shell", "execute_request", {"code": "import os; os._exit(0)", "silent": False})
     assert await kernel.handle.wait() == KernelExit(ExitReason.EXITED, 0)
     await until(lambda: not runs(child))
 
 
-async def test_a_kernel_that_a_signal_ended_says_which(kernel: Kernel) -> None:
+async def test_the_exit_code_of_a_kernel_includes_the_signal_that_ended_it(kernel: Kernel) -> None:
     code = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
     kernel.connection.send("shell", "execute_request", {"code": code, "silent": False})
     assert await kernel.handle.wait() == KernelExit(ExitReason.EXITED, 128 + signal.SIGSEGV)
 
 
-async def test_an_interrupt_reaches_what_a_cell_waits_for(kernel: Kernel, tmp_path: Path) -> None:
+async def test_an_interrupt_reaches_the_process_that_a_cell_waits_for(kernel: Kernel, tmp_path: Path) -> None:
     begun = tmp_path / "begun"
     code = f"import subprocess; print(subprocess.run(['sh', '-c', 'touch {begun}; sleep 1000']).returncode)"
     cell = spawn(execute(kernel, code), "cell")
@@ -92,12 +92,12 @@ async def test_an_interrupt_reaches_what_a_cell_waits_for(kernel: Kernel, tmp_pa
         assert (await cell)[0] == "KeyboardInterrupt"
 
 
-async def test_an_interrupt_does_not_come_after_its_time(kernel: Kernel) -> None:
-    """Not even when the launcher, which passes on what others send it, has not had its turn."""
+async def test_an_interrupt_does_not_hit_a_later_cell(kernel: Kernel) -> None:
+    """Also when the launcher, which passes signals on to the kernel, is stopped meanwhile."""
     launcher = os.getsid(int((await execute(kernel, "import os, time; print(os.getpid())"))[1]))
     os.kill(launcher, signal.SIGSTOP)
     try:
-        await kernel.handle.interrupt()  # of a kernel at rest: nothing happens
+        await kernel.handle.interrupt()  # no effect on an idle kernel
         cell = spawn(execute(kernel, "time.sleep(0.3)"), "cell")
         await asyncio.sleep(0.1)
     finally:
@@ -105,7 +105,7 @@ async def test_an_interrupt_does_not_come_after_its_time(kernel: Kernel) -> None
     assert await cell == ("ok", "")
 
 
-async def test_a_process_whose_name_is_no_text_is_interrupted_and_ended_all_the_same(kernel: Kernel) -> None:
+async def test_a_kernel_whose_process_name_is_not_utf8_can_be_interrupted_and_killed(kernel: Kernel) -> None:
     name = "import ctypes, time; ctypes.CDLL(None).prctl(15, b'\\xff\\xfe')"
     assert await execute(kernel, name) == ("ok", "")
     begun = asyncio.Event()
@@ -128,7 +128,7 @@ async def test_nothing_is_left_on_disk(backend: ProcessBackend, kernel: Kernel) 
 
 @pytest.fixture
 def scratch() -> Iterator[str]:
-    """A directory for temporary files, with a short name."""
+    """A directory for temporary files, with a short path."""
     with tempfile.TemporaryDirectory() as directory:
         yield directory
 
@@ -153,7 +153,7 @@ import asyncio
 from sessions.backends import process
 from sessions.backends.base import Launch
 from sessions.backends.process import ProcessBackend
-from sessions.kernel import Kernel
+from sessions.kernels.kernel import Kernel
 from tests.fakes import KERNELSPECS
 from tests.sessions.backends.test_contract import execute
 
@@ -169,7 +169,7 @@ asyncio.run(main())
 # -- secrets ---------------------------------------------------------------------------------------------------
 
 
-async def test_keys_stand_in_one_file_that_only_this_user_may_read(backend: ProcessBackend, kernel: Kernel) -> None:
+async def test_keys_are_in_one_file_that_only_this_user_may_read(backend: ProcessBackend, kernel: Kernel) -> None:
     home = backend._root / kernel.handle.id
     key = kernel.handle.connection_info.key.decode()
     assert [path.name for path in home.iterdir() if path.is_file() and key in path.read_text()] == [".connection.json"]
@@ -178,7 +178,7 @@ async def test_keys_stand_in_one_file_that_only_this_user_may_read(backend: Proc
         assert place.stat().st_mode & 0o777 == 0o700
 
 
-async def test_keys_stand_in_no_process_s_arguments_or_environment(kernel: Kernel) -> None:
+async def test_keys_are_in_no_arguments_or_environment_of_a_process(kernel: Kernel) -> None:
     info = kernel.handle.connection_info
     _, pid = await execute(kernel, "import os; print(os.getpid())")
     processes = [Path(f"/proc/{pid.strip()}"), Path(f"/proc/{_parent(int(pid))}"), Path(f"/proc/{os.getpid()}")]
@@ -196,7 +196,7 @@ def _parent(pid: int) -> int:
 # -- trouble ---------------------------------------------------------------------------------------------------
 
 
-async def test_a_process_that_cannot_be_made_is_a_start_that_failed(
+async def test_a_process_that_cannot_be_created_is_a_failed_start(
     backend: ProcessBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def refuses(*_: object, **__: object) -> None:
@@ -208,7 +208,7 @@ async def test_a_process_that_cannot_be_made_is_a_start_that_failed(
     assert [path.name for path in backend._root.rglob("*")] == ["workspaces"]
 
 
-# -- kernels that know only TCP --------------------------------------------------------------------------------
+# -- kernels that support only TCP -----------------------------------------------------------------------------
 
 
 async def test_a_kernel_may_be_reached_by_tcp(backend: ProcessBackend) -> None:
@@ -216,7 +216,7 @@ async def test_a_kernel_may_be_reached_by_tcp(backend: ProcessBackend) -> None:
     kernel = await Kernel.start(backend, Launch(spec))
     info = kernel.handle.connection_info
     assert info.url("shell").startswith("tcp://127.0.0.1:")
-    # No connection of this machine takes one of them between the look for free ports and the kernel's bind.
+    # So no connection of this machine can use one of the ports before the kernel binds it.
     assert max(info.shell_port, info.hb_port) < LOWEST_GIVEN
     assert (await execute(kernel, "print(1)"))[1] == "1\n"
     await kernel.kill(SessionClosed())
@@ -233,8 +233,8 @@ async def test_without_free_ports_nothing_is_started(backend: ProcessBackend, mo
 
 
 async def test_programs_left_in_a_workspace_end_with_it_and_others_do_not(backend: ProcessBackend) -> None:
-    holder = KernelSpec("none", "no kernel", argv=())
-    places = [await backend.start(Launch(holder, workspace=name)) for name in ("ends", "stays")]
+    container = KernelSpec("none", "no kernel", argv=())
+    places = [await backend.start(Launch(container, workspace=name)) for name in ("ends", "stays")]
     command = "sleep 1000 >/dev/null 2>&1 & echo $!"
     pids = [int((await run_process(place, command, "", {}, 10)).stdout) for place in places]
     await asyncio.gather(*(place.kill() for place in places))

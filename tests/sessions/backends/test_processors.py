@@ -1,4 +1,4 @@
-"""Which processor a sandbox runs on; that the engine binds it is in test_docker.py."""
+"""Choice of the processor for a container; test_docker.py tests that the engine binds it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sessions.backends.docker.engine import connect
 from sessions.backends.docker.processors import Processors
 from sessions.backends.docker.profile import DockerSettings
 from sessions.models import Limits
-from tests.faults.pretence import Pretence, pretence
+from tests.faults.pretence import FakeEngine, pretence
 from tests.faults.proxy import proxy
 
 SETTINGS = DockerSettings("runsc", "image", "network", "test")
@@ -20,7 +20,7 @@ ONE = Limits(cpus=1.0)
 
 
 @pytest.fixture
-def pretended() -> Iterator[Pretence]:
+def fake_engine() -> Iterator[FakeEngine]:
     with pretence() as server:
         yield server
 
@@ -31,7 +31,7 @@ def of(count: int) -> Processors:
     return processors
 
 
-def test_each_has_as_many_kernels_as_the_others() -> None:
+def test_kernels_are_spread_evenly_over_the_processors() -> None:
     processors = of(3)
     bound: list[int | None] = []
     for _ in range(31):
@@ -44,37 +44,41 @@ def test_kernels_that_start_at_the_same_time_are_spread() -> None:
     assert {processors.choose(ONE, []) for _ in range(4)} == {0, 1, 2, 3}
 
 
-def test_the_place_of_one_that_has_ended_is_taken_next() -> None:
+def test_the_processor_of_an_ended_kernel_is_chosen_next() -> None:
     assert of(4).choose(ONE, [0, 0, 1, 2, 2, 3, 3]) == 1
 
 
-def test_a_kernel_of_an_earlier_machine_does_no_harm() -> None:
+def test_a_kernel_bound_to_an_unknown_processor_is_ignored() -> None:
     assert of(2).choose(ONE, [None, 7, 0]) == 1
 
 
-def test_who_may_use_several_is_bound_to_none() -> None:
+def test_a_kernel_that_may_use_several_processors_is_not_bound() -> None:
     assert of(4).choose(replace(ONE, cpus=1.5), []) is None
 
 
-def test_as_long_as_it_is_not_known_what_there_is_nobody_is_bound() -> None:
+def test_kernels_are_not_bound_before_the_processors_are_known() -> None:
     assert Processors().choose(ONE, []) is None
 
 
-def test_the_engine_is_asked(pretended: Pretence, monkeypatch: pytest.MonkeyPatch) -> None:
-    with proxy(pretended.path) as made:
+def test_the_number_of_processors_is_learned_from_the_engine(
+    fake_engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with proxy(fake_engine.path) as made:
         monkeypatch.setenv("DOCKER_HOST", made.url)
         api = connect()
         processors = Processors()
         processors.learn(api, SETTINGS)
         assert processors.count == 64
-        assert made.calls[-1].startswith("DELETE /containers/kernel-gateway-"), "what it was asked with is gone"
+        assert made.calls[-1].startswith("DELETE /containers/kernel-gateway-"), "the container of the test is removed"
         api.close()
 
 
-def test_an_engine_that_counts_otherwise_binds_nobody(pretended: Pretence, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_are_not_bound_when_the_engine_lacks_a_processor_number(
+    fake_engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     processors = of(64)
-    pretended.refusal = "Requested CPUs are not available - requested 0-63, available: 4-7"
-    monkeypatch.setenv("DOCKER_HOST", f"unix://{pretended.path}")
+    fake_engine.refusal = "Requested CPUs are not available - requested 0-63, available: 4-7"
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{fake_engine.path}")
     api = connect()
     processors.learn(api, SETTINGS)
     assert processors.count == 0

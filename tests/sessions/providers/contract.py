@@ -1,6 +1,6 @@
-"""What every provider must do: one suite.
+"""The contract suite for all providers.
 
-A module per provider per provider imports all of this, and says with a fixture `case` what it is about.
+One test module per provider imports everything from here, and describes its provider with a fixture `case`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pytest
 
 from sessions.errors import InvalidRequest, NotInitialized, SessionError
 from sessions.models import NAME
-from sessions.oneshot import Returned
+from sessions.programs.program import Returned
 from sessions.providers.base import Config, ExecutionResult, InstanceId, SandboxProvider
 from sessions.providers.schema import checked
 from tests.tiers import some
@@ -44,17 +44,17 @@ SLEEP = {
 
 @dataclass
 class Case:
-    """A provider under the suite."""
+    """A provider for the suite."""
 
     make: Callable[[], SandboxProvider]
     config: dict[str, Any]
-    #: how many are left of what it has made; None: nobody can tell
+    #: returns the number of instances that exist; None: they cannot be counted
     left: Callable[[], Awaitable[int]] | None = None
     languages: tuple[str, ...] = ("python", "javascript")
     artifacts: bool = False
-    #: configurations that are not valid, by what is said about them
+    #: invalid configurations by their error texts
     invalid: dict[str, Config] = field(default_factory=dict)
-    #: a configuration that leads to nobody
+    #: a configuration with an address where no service listens; None: the provider runs in this process
     nobody: Config | None = None
 
 
@@ -94,16 +94,16 @@ def value(result: ExecutionResult) -> Any:
 
 def languages(case: Case, wanted: str) -> str:
     if wanted not in case.languages:
-        pytest.skip(f"this provider is not asked to run {wanted} here")
+        pytest.skip(f"this provider does not run {wanted} here")
     return wanted
 
 
 both = pytest.mark.parametrize("language", some(["python", "javascript"], gate=1))
 
-# -- what it says of itself ------------------------------------------------------------------------------------
+# -- description and configuration -----------------------------------------------------------------------------
 
 
-async def test_it_says_what_it_is(case: Case, provider: SandboxProvider) -> None:
+async def test_a_provider_describes_itself(case: Case, provider: SandboxProvider) -> None:
     assert NAME.fullmatch(provider.id)
     assert provider.name
     assert provider.description
@@ -117,7 +117,7 @@ async def test_it_says_what_it_is(case: Case, provider: SandboxProvider) -> None
     assert await provider.health_check()
 
 
-async def test_what_is_wrong_with_a_configuration_is_said(case: Case) -> None:
+async def test_an_invalid_configuration_is_refused_with_its_problem(case: Case) -> None:
     provider = case.make()
     assert case.invalid
     for said, config in case.invalid.items():
@@ -129,7 +129,7 @@ async def test_what_is_wrong_with_a_configuration_is_said(case: Case) -> None:
     await provider.close()
 
 
-async def test_before_it_is_initialised_and_after_it_is_closed_nothing_runs(case: Case) -> None:
+async def test_nothing_runs_before_initialize_and_after_close(case: Case) -> None:
     provider = case.make()
     for _ in range(2):
         with pytest.raises(NotInitialized):
@@ -142,9 +142,9 @@ async def test_before_it_is_initialised_and_after_it_is_closed_nothing_runs(case
         await provider.close()
 
 
-async def test_nobody_is_not_healthy(case: Case) -> None:
+async def test_an_unreachable_service_is_not_healthy(case: Case) -> None:
     if case.nobody is None:
-        pytest.skip("it is in this process")
+        pytest.skip("the provider is in this process")
     provider = case.make()
     assert not await provider.initialize(case.config | dict(case.nobody))
     assert not await provider.health_check()
@@ -171,7 +171,7 @@ async def test_no_secret_is_shown(case: Case, provider: SandboxProvider) -> None
 # -- instances -------------------------------------------------------------------------------------------------
 
 
-async def test_an_instances_id_says_whose_it_is(provider: SandboxProvider) -> None:
+async def test_an_instance_id_names_its_tenant_and_session(provider: SandboxProvider) -> None:
     async with instance(provider, tenant="alice", session="demo") as one, instance(provider, tenant="alice") as other:
         assert one.startswith("alice:demo:")
         assert other.startswith("alice:")
@@ -195,7 +195,7 @@ async def test_destroying_is_idempotent_and_leaves_nothing(case: Case, provider:
 
 async def test_closing_ends_all_instances(case: Case) -> None:
     if case.left is None:
-        pytest.skip("its instances are only names")
+        pytest.skip("the instances of this provider cannot be counted")
     before = await case.left()
     provider = case.make()
     await provider.initialize(case.config)
@@ -243,7 +243,7 @@ async def test_null_is_a_result_and_without_arguments_main_is_called_with_none(p
 
 
 @both
-async def test_output_and_errors_are_two_things(case: Case, provider: SandboxProvider, language: str) -> None:
+async def test_stdout_and_stderr_are_kept_apart(case: Case, provider: SandboxProvider, language: str) -> None:
     result = await run(provider, PRINT[languages(case, language)], language, name="here")
     assert value(result) == "here"
     assert (result.stdout.rstrip("\n"), result.stderr.rstrip("\n")) == ("out of here", "err")
@@ -290,7 +290,7 @@ async def test_programs_at_the_same_time_do_not_mix(provider: SandboxProvider) -
 
 async def test_files_that_a_program_leaves_come_back(case: Case, provider: SandboxProvider) -> None:
     if not case.artifacts:
-        pytest.skip("it has none")
+        pytest.skip("this provider has no artifacts")
     code = """
 from pathlib import Path
 def main():

@@ -1,7 +1,7 @@
-"""A server that speaks as much of E2B's protocol as its code interpreter's SDK uses, with real kernels behind it.
+"""A server with real kernels and the parts of E2B's protocol that the SDK of its code interpreter uses.
 
-Source: what `e2b-code-interpreter` 2.11 was seen to send: `POST /v2/sandboxes`, `GET /v2/sandboxes`,
-`DELETE /sandboxes/{id}` with `X-API-Key`, and `POST /execute`, whose answer comes line by line.
+Source: the observed requests of `e2b-code-interpreter` 2.11: `POST /v2/sandboxes`, `GET /v2/sandboxes`,
+`DELETE /sandboxes/{id}` with `X-API-Key`, and `POST /execute`, whose answer arrives line by line.
 """
 
 from __future__ import annotations
@@ -99,13 +99,13 @@ async def _processed(command: list[str], code: str) -> AsyncIterator[Event]:
 
 @dataclass
 class Server:
-    """Where it listens, and what it has."""
+    """The server's URL and state."""
 
     url: str = ""
     boxes: dict[str, Box] = field(default_factory=dict)
-    #: the executions that go on
+    #: running executions
     works: set[asyncio.Task[Any]] = field(default_factory=set)
-    #: answered to the next request in place of anything else
+    #: HTTP status that replaces the answer to the next request
     refuse: int | None = None
 
 
@@ -174,7 +174,7 @@ class Handler(RequestHandler):
 
 @asynccontextmanager
 async def serving() -> AsyncIterator[Server]:
-    """One of its own, on loopback."""
+    """Serve on a new port on loopback."""
     server = Server()
     handlers = [(path, Handler, {"server": server}) for path in ("/v2/sandboxes", "/sandboxes/([^/]+)", "/execute")]
     listening = HTTPServer(Application(handlers))
@@ -186,7 +186,7 @@ async def serving() -> AsyncIterator[Server]:
     finally:
         listening.stop()
         await listening.close_all_connections()
-        if server.works:  # they have heard that nobody listens
+        if server.works:  # closing the connections has cancelled them
             await asyncio.wait(server.works, timeout=10)
         for box in server.boxes.values():
             await box.end()

@@ -1,4 +1,4 @@
-"""A provider that does as it is told, and remembers what was done with it."""
+"""A provider whose behaviour a test sets, and which records its calls."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Any, ClassVar
 from sessions.errors import SessionError
 from sessions.providers.base import Config, ExecutionResult, Field, InstanceId, SandboxInstance, Schema
 
-SECRET = "a-very-secret-api-key-0123456789"  # noqa: S105 - nobody's
+SECRET = "a-very-secret-api-key-0123456789"  # noqa: S105 - of no service
 
 
 @dataclass
-class Told:
-    """What all providers of one kind do."""
+class Behaviour:
+    """The behaviour of all providers of one kind, and the providers made."""
 
     ready: bool = True
     healthy: bool = True
-    #: raised by a method, by its name
+    #: errors that methods raise, by method name
     failing: dict[str, SessionError] = field(default_factory=dict)
-    #: what a program waits for before it ends
+    #: event that a program waits for before it ends
     go: asyncio.Event | None = None
     result: ExecutionResult | None = None
-    #: seconds that setting one up takes
+    #: seconds that `initialize` takes
     slow: float = 0.0
     made: list[FakeProvider] = field(default_factory=list)
 
@@ -33,14 +33,14 @@ class Told:
 
 
 class FakeProvider:
-    """One provider."""
+    """A fake provider."""
 
     id: ClassVar[str] = "fake"
     name: ClassVar[str] = "Fake"
     description: ClassVar[str] = "does as it is told"
     sandboxed: ClassVar[bool] = True
 
-    def __init__(self, told: Told) -> None:
+    def __init__(self, told: Behaviour) -> None:
         self.told = told
         self.config: dict[str, Any] | None = None
         self.instances: set[str] = set()
@@ -119,7 +119,7 @@ class FakeProvider:
 
 
 class Unsafe(FakeProvider):
-    """One that is no sandbox."""
+    """A fake provider that is no sandbox."""
 
     id: ClassVar[str] = "unsafe"
     sandboxed: ClassVar[bool] = False

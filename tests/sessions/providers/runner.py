@@ -1,4 +1,4 @@
-"""A runner for tests: programs as plain processes, and as much of RAGFlow's `/run` as its clients use in front."""
+"""A runner for tests with programs as plain processes, and a server with the used parts of RAGFlow's `/run`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tornado.netutil import bind_sockets
 from tornado.web import Application, RequestHandler
 
 from sessions.errors import ExecutionTimeout
-from sessions.oneshot import Artifact, Ending, Outcome, Program, Returned
+from sessions.programs.program import Artifact, Ending, Outcome, Program, Returned
 from sessions.providers.local import Local
 
 KEY = "key-of-alice-0123456789"
@@ -22,7 +22,7 @@ KEY = "key-of-alice-0123456789"
 
 @dataclass
 class LocalRunner:
-    """Runs programs, and keeps what it was asked for."""
+    """Runs programs, and records them with their tenants."""
 
     asked: list[tuple[str, Program]] = field(default_factory=list)
 
@@ -55,14 +55,14 @@ class LocalRunner:
 
 @dataclass
 class Server:
-    """Where it listens, and what it was asked for."""
+    """The server's URL, the requests that it got, and its behaviour."""
 
     runner: LocalRunner = field(default_factory=LocalRunner)
     url: str = ""
     bodies: list[dict[str, Any]] = field(default_factory=list)
-    #: answered in place of anything else: a status and a body
+    #: status and body that replace the normal answer
     answer: tuple[int, str] | None = None
-    #: the connection is cut in place of an answer
+    #: True: the server cuts the connection in place of an answer
     cut: bool = False
 
 
@@ -95,7 +95,7 @@ class Handler(RequestHandler):
 
 
 def answered(outcome: Outcome) -> dict[str, Any]:
-    """An outcome as RAGFlow's executor tells it."""
+    """Return the body with which RAGFlow's executor would report an outcome."""
     late, well = outcome.ending is Ending.TIMEOUT, outcome.ending is Ending.OK
     return {
         "status": "success" if well else "resource_limit_exceeded" if late else "program_error",
@@ -119,7 +119,7 @@ def answered(outcome: Outcome) -> dict[str, Any]:
 
 @asynccontextmanager
 async def serving() -> AsyncIterator[Server]:
-    """One of its own, on loopback."""
+    """Serve on a new port on loopback."""
     server = Server()
     listening = HTTPServer(Application([("/(?:run|healthz)", Handler, {"server": server})]))
     (socket,) = bind_sockets(0, "127.0.0.1")

@@ -71,7 +71,7 @@ async def test_a_template_that_is_not_there_makes_nothing(case: Case) -> None:
     await provider.close()
 
 
-async def test_a_sandbox_that_is_gone_is_told_of(gateway: Gateway, provider: AliyunCodeInterpreter) -> None:
+async def test_a_deleted_sandbox_is_reported_as_not_found(gateway: Gateway, provider: AliyunCodeInterpreter) -> None:
     made = await provider.create_instance()
     assert gateway.call("DELETE", f"/sandboxes/{made.metadata['sandbox_id']}").status_code == 200
     with pytest.raises(SandboxNotFound):
@@ -86,7 +86,7 @@ async def test_without_its_sdk_it_says_what_to_install(case: Case, monkeypatch: 
 
 
 async def test_loading_the_sdk_says_nothing() -> None:
-    """Standard output may be somebody's JSON, and the log is."""
+    """A program's standard output may be JSON, and the log always is."""
     code = "from sessions.providers.agentrun import sdk; print(sdk().__name__)"
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=pipe, stderr=pipe)
@@ -100,8 +100,8 @@ async def test_an_instance_is_one_sandbox(provider: AliyunCodeInterpreter) -> No
     assert (await run(provider, "def main(): return open('kept').read()")).exit_code == 1
 
 
-def test_items_alone_are_enough() -> None:
-    """As the service itself answers, without the fields that this gateway adds."""
+def test_a_reply_with_items_only_is_understood() -> None:
+    """The service itself answers without the fields that this gateway adds."""
     program = wrapped("", "python", {})
     answer = f'\n{program.marker}{{"exit_code": 0, "value": "NDI="}}'
     items = [{"type": "stdout", "text": "out\n" + answer}, {"type": "stderr", "text": "err"}]

@@ -61,7 +61,7 @@ async def test_a_wrong_key_makes_nothing(server: Server, case: Case) -> None:
 
 
 @pytest.mark.parametrize(("status", "error"), [(429, QuotaExceeded), (404, SandboxNotFound), (500, SessionError)])
-async def test_what_the_service_says_stays_with_it(
+async def test_error_texts_of_the_service_are_not_passed_on(
     server: Server, provider: E2B, status: int, error: type[SessionError]
 ) -> None:
     server.refuse = status
@@ -90,7 +90,7 @@ async def test_a_sandbox_that_is_gone_is_no_timeout(server: Server, provider: E2
     assert await provider.destroy_instance(made.instance_id)
 
 
-async def test_what_is_shown_is_an_artifact(provider: E2B) -> None:
+async def test_a_displayed_image_is_an_artifact(provider: E2B) -> None:
     code = """
 from IPython.display import Image, display
 def main(): display(Image(b"\\x89PNG\\r\\n\\x1a\\n", format="png", embed=True)); return 1
@@ -109,7 +109,7 @@ async def test_shell_scripts_have_no_main(provider: E2B) -> None:
         await run(provider, "true", "bash", name="you")
 
 
-async def test_a_program_that_ends_its_kernels_cell_is_a_failure(provider: E2B) -> None:
+async def test_a_program_that_raises_keyboard_interrupt_is_a_failure(provider: E2B) -> None:
     result = await run(provider, "def main(): raise KeyboardInterrupt('no more')")
     assert (result.exit_code, result.metadata["status"]) == (1, "error")
     assert "KeyboardInterrupt: no more" in result.stderr

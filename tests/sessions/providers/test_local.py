@@ -1,4 +1,4 @@
-"""Processes of this machine: the contract, and what is kept in and what is not."""
+"""Processes of this machine: the contract, the protections, and their limits."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ async def test_the_environment_is_made_anew(provider: Local, monkeypatch: pytest
     ids=["child", "group", "session", "double fork", "no environment"],
 )
 @pytest.mark.parametrize("late", some([False, True], gate=1))
-async def test_what_a_program_has_started_ends_with_it(provider: Local, start: str, *, late: bool) -> None:
+async def test_child_processes_end_with_their_program(provider: Local, start: str, *, late: bool) -> None:
     seconds = f"{os.getpid()}{int(time.monotonic() * 1000) % 10**6}"
     code = f"""
 import subprocess, time, pathlib
@@ -125,19 +125,19 @@ def main():
     if late:
         assert result.metadata["error_code"] == "SB005"
     else:
-        assert value(result) is True  # it was there
+        assert value(result) is True  # the child process was running
     assert alive(seconds) == []
 
 
-async def test_who_hides_is_not_found_and_not_waited_for(provider: Local) -> None:
+async def test_a_hidden_process_is_neither_found_nor_waited_for(provider: Local) -> None:
     seconds = f"{os.getpid()}{int(time.monotonic() * 1000) % 10**6}"
     code = f"import subprocess\ndef main(): subprocess.Popen(['sleep', '{seconds}'], env={{}}, start_new_session=True)"
     assert value(await run(provider, code)) is None
-    (hidden,) = alive(seconds)  # the limit that is told of
+    (hidden,) = alive(seconds)  # the documented limit of `children.kill`
     os.kill(hidden, 9)
 
 
-async def test_nothing_ends_that_belongs_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_kill_ends_only_processes_of_its_mark_or_session(monkeypatch: pytest.MonkeyPatch) -> None:
     somebody, nobody = uuid.uuid4().hex, uuid.uuid4().hex
     process = await asyncio.create_subprocess_exec("sleep", "60", env={MARK: somebody}, start_new_session=True)
     ended: list[int] = []
@@ -183,7 +183,7 @@ async def test_programs_of_an_instance_have_directories_of_their_own(provider: L
     assert not os.access(one[0], os.F_OK)
 
 
-async def test_no_link_leads_artifacts_out(provider: Local, tmp_path: Path) -> None:
+async def test_links_are_not_followed_for_artifacts(provider: Local, tmp_path: Path) -> None:
     (tmp_path / "secret.csv").write_text("secret")
     code = f"""
 import os, shutil
@@ -224,12 +224,12 @@ async def test_scripts_run_that_lie_in_an_allowed_directory(provider: Local, scr
         *("scripts/none.py", "scripts", "scripts/hello.rb", "scripts/hello.py\0"),
     ],
 )
-async def test_no_script_runs_that_does_not(provider: Local, scripts: Path, path: str) -> None:
+async def test_missing_unknown_and_not_allowed_scripts_are_refused(provider: Local, scripts: Path, path: str) -> None:
     with pytest.raises(InvalidRequest):
         await run(provider, f"{scripts}/{path}", "script", name="you")
 
 
-async def test_a_path_that_is_not_absolute_is_none(
+async def test_a_relative_script_path_is_refused(
     provider: Local, scripts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(scripts)
@@ -244,7 +244,7 @@ async def test_shell_scripts_have_no_main(provider: Local) -> None:
         await run(provider, "true", "shell", name="you")
 
 
-async def test_who_waits_no_more_leaves_nothing(provider: Local) -> None:
+async def test_a_cancelled_run_leaves_no_process(provider: Local) -> None:
     seconds = f"{os.getpid()}{int(time.monotonic() * 1000) % 10**6}"
     async with instance(provider, "shell") as made:
         waiting = asyncio.ensure_future(provider.execute_code(made, f"sleep {seconds}", "shell"))  # noqa: TID251

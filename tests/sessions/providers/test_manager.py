@@ -1,4 +1,4 @@
-"""Which provider runs what: the settings decide at once, and no run is lost on the way."""
+"""The settings decide at once which provider runs a program, and no run is lost during a change."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from sessions.errors import (
     SettingsUnreadable,
     StartFailed,
 )
-from sessions.oneshot import Artifact, Ending, Outcome, Program, Returned
-from sessions.providers import tenure
+from sessions.programs.program import Artifact, Ending, Outcome, Program, Returned
+from sessions.providers import active
 from sessions.providers.base import ExecutionResult
 from sessions.providers.manager import ProviderManager, Rules
 from sessions.providers.store import ProviderStore
 from tests.fakes import until
-from tests.sessions.providers.fakes import SECRET, FakeProvider, Told, Unsafe
+from tests.sessions.providers.fakes import SECRET, Behaviour, FakeProvider, Unsafe
 
 SCHEMA = FakeProvider.get_config_schema()
 
 
 class OwnRunner:
-    """Runs nothing, and tells who asked."""
+    """Runs nothing, and returns the tenant and the code as output."""
 
     def __init__(self) -> None:
         self.error: SessionError | None = None
@@ -47,10 +47,10 @@ class OwnRunner:
 
 
 class Providers:
-    """Three of them, and who chooses."""
+    """Three kinds of fake providers, and managers that choose among them."""
 
     def __init__(self, directory: Path) -> None:
-        self.told = {name: Told() for name in ("self_managed", "one", "other")}
+        self.told = {name: Behaviour() for name in ("self_managed", "one", "other")}
         self.store = ProviderStore(directory)
         self.own = OwnRunner()
         self.managers: list[ProviderManager] = []
@@ -69,7 +69,7 @@ class Providers:
 
 @pytest.fixture
 async def providers(tmp_path: Path) -> AsyncIterator[Providers]:
-    """Afterwards all that were made are closed, and nothing of them is left."""
+    """Check afterwards that all providers are closed and have no instances."""
     some = Providers(tmp_path)
     yield some
     for manager in some.managers:
@@ -99,7 +99,9 @@ async def test_a_program_has_an_instance_of_its_own_which_is_destroyed(providers
 
 
 @pytest.mark.parametrize("failing", ["execute_code", "destroy_instance"])
-async def test_an_instance_is_destroyed_also_when_that_or_the_program_fails(providers: Providers, failing: str) -> None:
+async def test_an_instance_is_destroyed_also_when_the_program_or_destroying_fails(
+    providers: Providers, failing: str
+) -> None:
     providers.use("one")
     providers.told["one"].failing[failing] = KernelDied()
     manager = providers.manager()
@@ -115,7 +117,7 @@ async def test_an_instance_is_destroyed_also_when_that_or_the_program_fails(prov
     assert not provider.instances
 
 
-async def test_and_when_nobody_waits_for_it_any_more(providers: Providers) -> None:
+async def test_an_instance_is_destroyed_when_its_run_is_cancelled(providers: Providers) -> None:
     providers.use("one")
     providers.told["one"].go = asyncio.Event()
     manager = providers.manager()
@@ -129,7 +131,7 @@ async def test_and_when_nobody_waits_for_it_any_more(providers: Providers) -> No
     assert not provider.instances
 
 
-# -- where -----------------------------------------------------------------------------------------------------
+# -- choice of the provider ------------------------------------------------------------------------------------
 
 
 async def test_without_any_choice_programs_run_here(providers: Providers) -> None:
@@ -140,12 +142,12 @@ async def test_without_any_choice_programs_run_here(providers: Providers) -> Non
     assert provider.calls == ["initialize"]
 
 
-async def test_with_an_endpoint_they_do_not(providers: Providers) -> None:
+async def test_with_an_endpoint_programs_run_elsewhere(providers: Providers) -> None:
     providers.use("self_managed", endpoint="http://elsewhere", answer="42")
     assert (await providers.manager().run("acme", Program("c"))).stdout == "42\n"
 
 
-async def test_what_a_provider_tells_becomes_an_outcome(providers: Providers) -> None:
+async def test_a_provider_result_becomes_an_outcome(providers: Providers) -> None:
     artifact = {
         "name": "a.csv",
         "mime_type": "text/csv",
@@ -175,7 +177,7 @@ async def test_what_a_provider_tells_becomes_an_outcome(providers: Providers) ->
     ],
     ids=str,
 )
-async def test_so_does_every_ending(
+async def test_every_ending_becomes_an_outcome(
     providers: Providers, told: dict[str, Any], exit_code: int, ending: Ending, code: str | None
 ) -> None:
     providers.use("one")
@@ -187,7 +189,7 @@ async def test_so_does_every_ending(
 
 async def test_a_provider_set_by_hand_is_used_until_the_settings_change(providers: Providers) -> None:
     providers.use("one", answer="1")
-    manager, told = providers.manager(), Told()
+    manager, told = providers.manager(), Behaviour()
     mine = told.make()
     await mine.initialize({"answer": "mine"})
     manager.set_provider("mine", mine)
@@ -201,7 +203,7 @@ async def test_a_provider_set_by_hand_is_used_until_the_settings_change(provider
 # -- changes ---------------------------------------------------------------------------------------------------
 
 
-async def test_a_change_counts_from_the_next_run_on_whoever_made_it(providers: Providers, tmp_path: Path) -> None:
+async def test_a_change_by_any_process_applies_from_the_next_run(providers: Providers, tmp_path: Path) -> None:
     manager = providers.manager()
     providers.use("one", answer="1")
     assert (await manager.execute_code("c")).stdout == "1\n"
@@ -215,7 +217,7 @@ async def test_a_change_counts_from_the_next_run_on_whoever_made_it(providers: P
     await until(lambda: [provider.closed for provider in providers.all()] == [True, True, False])
 
 
-async def test_what_does_not_concern_the_active_one_leaves_it_alone(providers: Providers) -> None:
+async def test_unrelated_changes_keep_the_active_provider(providers: Providers) -> None:
     manager = providers.manager()
     providers.use("one", answer="1")
     await manager.execute_code("c")
@@ -250,7 +252,7 @@ async def test_switching_under_load_loses_nothing_and_mixes_nothing(providers: P
         for _ in range(40):
             before = providers.store.get(providers.store.active() or "") or {}
             result = await manager.execute_code("c")
-            # What stood in the settings when the run began, or what came after it: never what was there before.
+            # The answer of the settings at the begin of the run or of later ones, never of earlier ones.
             assert int(result.metadata["answer"]) >= int(before["answer"])
             assert result.stdout == f"{result.metadata['answer']}\n"
             told.append(str(result.metadata["answer"]))
@@ -270,7 +272,7 @@ async def test_switching_under_load_loses_nothing_and_mixes_nothing(providers: P
     await until(lambda: [provider.closed for provider in providers.all()].count(False) == 1)
 
 
-async def test_many_at_once_set_a_provider_up_once(providers: Providers) -> None:
+async def test_concurrent_runs_set_up_a_provider_once(providers: Providers) -> None:
     providers.use("one", answer="1")
     providers.told["one"].slow = 0.02
     manager = providers.manager()
@@ -278,7 +280,7 @@ async def test_many_at_once_set_a_provider_up_once(providers: Providers) -> None
     assert len(providers.all()) == 1
 
 
-async def test_who_leaves_while_it_is_set_up_takes_nothing_from_the_others(providers: Providers) -> None:
+async def test_cancelling_a_run_during_setup_does_not_affect_the_others(providers: Providers) -> None:
     providers.use("one", answer="1")
     providers.told["one"].slow = 0.05
     manager = providers.manager()
@@ -291,10 +293,10 @@ async def test_who_leaves_while_it_is_set_up_takes_nothing_from_the_others(provi
     assert [provider.closed for provider in providers.all()] == [True, False]
 
 
-# -- what cannot be used ---------------------------------------------------------------------------------------
+# -- providers that cannot be used -----------------------------------------------------------------------------
 
 
-async def test_one_that_cannot_be_set_up_is_tried_again_after_a_while_or_a_change(
+async def test_a_failed_setup_is_retried_after_a_pause_or_a_change(
     providers: Providers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = providers.told["one"]
@@ -316,11 +318,11 @@ async def test_one_that_cannot_be_set_up_is_tried_again_after_a_while_or_a_chang
     with pytest.raises(ConnectionFailed):
         await manager.execute_code("c")
     now = asyncio.get_running_loop().time
-    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now() + tenure.PAUSE)
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now() + active.PAUSE)
     assert (await manager.execute_code("c")).stdout == "3\n"
 
 
-async def test_never_is_another_one_used_in_silence(providers: Providers, tmp_path: Path) -> None:
+async def test_no_other_provider_is_used_silently(providers: Providers, tmp_path: Path) -> None:
     manager = providers.manager()
     providers.use("other", answer="old")
     await manager.execute_code("c")
@@ -357,7 +359,7 @@ def no_instance(error: type[SessionError]) -> Callable[[Providers], None]:
 
 
 @pytest.mark.parametrize("trouble", [not_ready, not_healthy, *map(no_instance, UNAVAILABLE)])
-async def test_where_configured_another_takes_over_what_was_not_begun(
+async def test_a_configured_fallback_runs_a_program_that_was_not_begun(
     providers: Providers, trouble: Callable[[Providers], None]
 ) -> None:
     providers.store.put("other", {"answer": "2"}, SCHEMA)
@@ -369,12 +371,14 @@ async def test_where_configured_another_takes_over_what_was_not_begun(
     assert (result.stdout, result.metadata["fell_back_from"]) == ("2\n", "one")
     (entry,) = [entry for entry in logged if "takes over" in entry["event"]]
     assert (entry["provider"], entry["by"], entry["log_level"]) == ("one", "other", "warning")
-    providers.told["one"] = Told()
+    providers.told["one"] = Behaviour()
     assert manager.get_provider_name() == "one"
 
 
 @pytest.mark.parametrize("trouble", [not_ready, *map(no_instance, UNAVAILABLE)])
-async def test_where_not_configured_nothing_does(providers: Providers, trouble: Callable[[Providers], None]) -> None:
+async def test_without_a_fallback_no_other_provider_runs_the_program(
+    providers: Providers, trouble: Callable[[Providers], None]
+) -> None:
     providers.store.put("other", {"answer": "2"}, SCHEMA)
     providers.use("one", answer="1")
     trouble(providers)
@@ -393,7 +397,9 @@ async def test_a_refusal_is_no_reason_to_ask_somebody_else(providers: Providers,
 
 
 @pytest.mark.parametrize("error", UNAVAILABLE)
-async def test_what_may_have_begun_is_never_run_again(providers: Providers, error: type[SessionError]) -> None:
+async def test_a_program_that_may_have_begun_is_never_run_again(
+    providers: Providers, error: type[SessionError]
+) -> None:
     providers.use("one")
     providers.told["one"].failing["execute_code"] = error()
     with pytest.raises(error):
@@ -402,7 +408,7 @@ async def test_what_may_have_begun_is_never_run_again(providers: Providers, erro
 
 
 @pytest.mark.parametrize("error", UNAVAILABLE)
-async def test_our_own_kernels_are_fallen_back_from_too(providers: Providers, error: type[SessionError]) -> None:
+async def test_the_fallback_also_replaces_our_own_kernels(providers: Providers, error: type[SessionError]) -> None:
     providers.store.put("other", {"answer": "2"}, SCHEMA)
     providers.own.error = error()
     assert (await providers.manager(fallback="other").run("acme", Program("c"))).stdout == "2\n"
@@ -410,7 +416,7 @@ async def test_our_own_kernels_are_fallen_back_from_too(providers: Providers, er
         await providers.manager().run("acme", Program("c"))
 
 
-async def test_when_neither_can_the_second_one_says_why(providers: Providers) -> None:
+async def test_when_both_providers_fail_the_error_of_the_fallback_is_raised(providers: Providers) -> None:
     providers.use("one")
     not_ready(providers)
     providers.told["other"].failing["create_instance"] = StartFailed("the second one")
@@ -418,7 +424,7 @@ async def test_when_neither_can_the_second_one_says_why(providers: Providers) ->
         await providers.manager(fallback="other").execute_code("c")
 
 
-async def test_nobody_falls_back_to_himself(providers: Providers) -> None:
+async def test_a_provider_does_not_fall_back_to_itself(providers: Providers) -> None:
     providers.use("one")
     no_instance(StartFailed)(providers)
     with pytest.raises(StartFailed):
@@ -426,11 +432,11 @@ async def test_nobody_falls_back_to_himself(providers: Providers) -> None:
     assert providers.all()[0].calls.count("create_instance") == 1
 
 
-async def test_what_is_no_sandbox_is_not_there_where_others_can_reach_the_gateway(providers: Providers) -> None:
+async def test_a_provider_without_a_sandbox_is_not_available_in_production(providers: Providers) -> None:
     made: list[FakeProvider] = []
 
     def unsafe() -> FakeProvider:
-        made.append(Unsafe(Told()))
+        made.append(Unsafe(Behaviour()))
         return made[-1]
 
     makers = {"one": providers.told["one"].make, "unsafe": unsafe}
@@ -455,7 +461,7 @@ async def test_what_is_no_sandbox_is_not_there_where_others_can_reach_the_gatewa
         assert all(each.closed for each in made if each.calls)
 
 
-async def test_in_the_end_what_runs_is_waited_for(providers: Providers) -> None:
+async def test_close_waits_for_running_programs(providers: Providers) -> None:
     providers.use("one", answer="1")
     go = providers.told["one"].go = asyncio.Event()
     manager, loop = providers.manager(), asyncio.get_running_loop()

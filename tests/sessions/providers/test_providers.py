@@ -1,4 +1,4 @@
-"""The table of providers: complete, and each of them for itself."""
+"""The table of providers is complete, and the providers are independent of one another."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def test_each_is_made_by_its_own_id_and_is_under_the_contract(name: str) -> None
     assert "def case(" in suite
 
 
-def test_they_do_not_know_one_another() -> None:
-    assert arrows("sessions.providers.self_managed", "sessions.providers.executor")  # it would be seen
+def test_providers_do_not_import_one_another() -> None:
+    assert arrows("sessions.providers.self_managed", "sessions.providers.executor")  # `arrows` finds an import
     for name in PROVIDERS:
         assert not arrows(
             f"sessions.providers.{name}", *(f"sessions.providers.{other}" for other in PROVIDERS.keys() - {name})
         )
 
 
-def test_what_runs_in_other_interpreters_knows_nothing_of_ours() -> None:
+def test_program_runners_import_nothing_of_this_project() -> None:
     assert not arrows("sessions.providers.programs", "sessions", "kernel_gateway", "kernel_image")

@@ -1,4 +1,4 @@
-"""Configurations against their schemas, and their secrets."""
+"""Checks of configurations against their schemas, and masked secrets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SECRET = "sk-0123456789abcdef"  # noqa: S105 - of no service
 KEPT = checked(SCHEMA, {"key": SECRET})
 
 
-def test_what_is_left_out_has_its_default() -> None:
+def test_missing_fields_get_their_defaults() -> None:
     complete = {"url": "http://here", "key": SECRET, "token": "", "region": "us", "timeout": 30, "careful": True}
     assert complete == KEPT
     assert checked(SCHEMA, {"key": SECRET, "timeout": None}) == complete
@@ -58,7 +58,7 @@ def test_what_is_left_out_has_its_default() -> None:
         ({"key": SECRET, "url": []}, "url", "text"),
     ],
 )
-def test_what_does_not_fit_is_named(config: dict[str, object], field: str, problem: str) -> None:
+def test_an_invalid_field_is_named_with_its_problem(config: dict[str, object], field: str, problem: str) -> None:
     with pytest.raises(InvalidRequest, match=f"{field}: .*{problem}") as refused:
         checked(SCHEMA, config)
     (told,) = refused.value.details["fields"]
@@ -66,7 +66,7 @@ def test_what_does_not_fit_is_named(config: dict[str, object], field: str, probl
     assert problem in told["problem"]
 
 
-def test_all_that_does_not_fit_is_named_and_no_value() -> None:
+def test_all_invalid_fields_are_named_without_their_values() -> None:
     with pytest.raises(InvalidRequest) as refused:
         checked(SCHEMA, {"key": [SECRET], "timeout": 1, "region": SECRET})
     assert [told["field"] for told in refused.value.details["fields"]] == ["key", "region", "timeout"]
@@ -76,11 +76,11 @@ def test_all_that_does_not_fit_is_named_and_no_value() -> None:
 @pytest.mark.parametrize(
     ("secret", "shown"), [(SECRET, "••••cdef"), ("0123456789ab", "••••89ab"), ("0123456789a", "••••"), ("", "")]
 )
-def test_of_a_secret_the_end_is_shown_if_it_is_long(secret: str, shown: str) -> None:
+def test_only_the_end_of_a_long_secret_is_shown(secret: str, shown: str) -> None:
     assert masked(SCHEMA, {"key": secret, "timeout": 7}) == {"key": shown, "timeout": 7}
 
 
-def test_what_the_schema_does_not_know_is_not_shown() -> None:
+def test_fields_unknown_to_the_schema_are_not_shown() -> None:
     assert masked(SCHEMA, {"old_password": SECRET, "note": "n"}) == {"note": "n"}
 
 
@@ -96,13 +96,13 @@ def test_a_new_secret_replaces_the_old_one() -> None:
     assert merged(SCHEMA, KEPT | {"token": SECRET}, {"key": "another", "token": ""})["token"] == ""
 
 
-def test_what_was_shown_of_another_secret_is_none() -> None:
+def test_the_masked_form_of_another_secret_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="enter it anew"):
         checked(SCHEMA, merged(SCHEMA, KEPT, {"key": "••••wxyz"}))
 
 
 @pytest.mark.parametrize("sent", [{"url": "http://attacker"}, {"url": ""}])
-def test_a_secret_is_not_sent_to_a_new_destination_by_who_does_not_know_it(sent: dict[str, Any]) -> None:
+def test_a_masked_secret_is_refused_for_a_new_destination(sent: dict[str, Any]) -> None:
     shown = masked(SCHEMA, KEPT)
     assert merged(SCHEMA, KEPT, shown)["key"] == SECRET
     assert merged(SCHEMA, KEPT, {"key": shown["key"]})["key"] == SECRET

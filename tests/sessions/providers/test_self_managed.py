@@ -1,4 +1,4 @@
-"""Our own kernels as a provider: with a runner of this process, and with one behind RAGFlow's protocol."""
+"""Our own kernels as a provider, with a runner in this process and with a runner behind RAGFlow's protocol."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def remote(runner: LocalRunner, server: Server) -> AsyncIterator[SelfManag
     await provider.close()
 
 
-async def test_here_the_runner_is_told_all(runner: LocalRunner) -> None:
+async def test_the_own_runner_gets_the_whole_program(runner: LocalRunner) -> None:
     provider = SelfManaged(runner)
     await provider.initialize({"timeout": 20, "max_memory": "128m"})
     async with instance(provider, tenant="alice") as made:
@@ -87,7 +87,9 @@ async def test_here_the_runner_is_told_all(runner: LocalRunner) -> None:
     assert (program.timeout, program.memory) == (20, 128 * 2**20)
 
 
-async def test_there_it_asks_as_ragflow_does(remote: SelfManaged, server: Server, runner: LocalRunner) -> None:
+async def test_an_endpoint_gets_requests_like_those_of_ragflow(
+    remote: SelfManaged, server: Server, runner: LocalRunner
+) -> None:
     assert value(await run(remote, ECHO["javascript"], "javascript", value=[1])) == [1]
     (body,) = server.bodies
     assert set(body) == {"code_b64", "language", "arguments", "timeout"}
@@ -116,7 +118,7 @@ async def test_there_it_asks_as_ragflow_does(remote: SelfManaged, server: Server
         (200, {"status": "program_runner_error", "detail": "Too many requests, please try again later"}, QuotaExceeded),
     ],
 )  # fmt: skip
-async def test_what_was_not_run_is_an_error_and_not_sent_again(
+async def test_a_program_that_was_not_run_is_an_error_and_is_not_resent(
     remote: SelfManaged, server: Server, status: int, body: object, error: type[SessionError]
 ) -> None:
     server.answer = (status, body if isinstance(body, str) else json.dumps(body))
@@ -137,7 +139,7 @@ async def test_what_was_not_run_is_an_error_and_not_sent_again(
         ({"status": "program_runner_error", "exit_code": -999, "detail": "Code is unsafe"}, ("error", -999, ...)),
     ],
 )  # fmt: skip
-async def test_every_outcome_is_told(remote: SelfManaged, server: Server, body: object, expected: Any) -> None:
+async def test_every_outcome_is_reported(remote: SelfManaged, server: Server, body: object, expected: Any) -> None:
     server.answer = (200, json.dumps(body))
     result = await run(remote, ECHO["python"])
     told = result.metadata
@@ -153,7 +155,7 @@ async def test_a_value_is_exact(remote: SelfManaged, server: Server) -> None:
     assert value(await run(remote, ECHO["python"])) == 2**70 + 1
 
 
-async def test_what_may_have_arrived_is_not_sent_again(remote: SelfManaged, server: Server) -> None:
+async def test_a_request_that_may_have_arrived_is_not_resent(remote: SelfManaged, server: Server) -> None:
     server.cut = True
     with pytest.raises(ConnectionFailed, match="is not known"):
         await run(remote, ECHO["python"])
@@ -176,7 +178,7 @@ async def test_an_answer_that_does_not_come_is_a_timeout(
 async def test_a_connection_that_is_refused_is_tried_again(
     runner: LocalRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Until somebody listens there."""
+    """The port is bound, but no server listens on it."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         closed = f"http://127.0.0.1:{taken.getsockname()[1]}"
@@ -199,7 +201,7 @@ async def test_a_connection_that_is_refused_is_tried_again(
             await provider.close()
 
 
-async def test_somebody_may_come_to_listen_meanwhile(runner: LocalRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_retry_succeeds_once_a_server_listens(runner: LocalRunner, monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving() as server:
         provider = SelfManaged(runner)
         await provider.initialize({"endpoint": "http://127.0.0.1:1", "api_key": KEY, "max_retries": 3})

@@ -1,4 +1,4 @@
-"""What admins do with providers: no secret is shown, nothing that cannot be used is kept, a trial has an end."""
+"""Admins' operations: no secret is shown, no unusable configuration is saved, and every trial ends."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pytest
 from sessions.errors import ConnectionFailed, InvalidRequest, SettingsUnreadable, StartFailed
 from sessions.providers import settings as module
 from sessions.providers.base import ExecutionResult
-from sessions.providers.settings import Premises, ProviderSettings
+from sessions.providers.settings import Deployment, ProviderSettings
 from sessions.providers.store import ProviderStore
 from tests.fakes import until
-from tests.sessions.providers.fakes import SECRET, FakeProvider, Told, Unsafe
+from tests.sessions.providers.fakes import SECRET, Behaviour, FakeProvider, Unsafe
 
 MASKED = "••••6789"
 
@@ -23,7 +23,7 @@ class Desk:
     """Settings of three providers, one of which is no sandbox."""
 
     def __init__(self, directory: Path) -> None:
-        self.told = Told(result=ExecutionResult("TEST_PASSED\n", "", 0, 0.1))
+        self.told = Behaviour(result=ExecutionResult("TEST_PASSED\n", "", 0, 0.1))
         self.store = ProviderStore(directory)
         self.open = self.settings(production=False)
         self.production = self.settings(production=True)
@@ -37,9 +37,9 @@ class Desk:
             "self_managed": self.told.make,
             "fake": self.told.make,
             "other": self.told.make,
-            "unsafe": lambda: Unsafe(Told()),
+            "unsafe": lambda: Unsafe(Behaviour()),
         }
-        return ProviderSettings(self.store, makers, Premises(production, is_own))
+        return ProviderSettings(self.store, makers, Deployment(production, is_own))
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def fields(refusal: pytest.ExceptionInfo[InvalidRequest]) -> set[str]:
     return {problem["field"] for problem in refusal.value.details["fields"]}
 
 
-async def test_a_secret_is_kept_shown_masked_and_left_alone_when_that_comes_back(desk: Desk) -> None:
+async def test_a_secret_is_shown_masked_and_kept_when_the_mask_is_sent_back(desk: Desk) -> None:
     await desk.open.save("fake", {"api_key": SECRET, "answer": "1"}, activate=True)
     assert desk.open.shown("fake") == {"api_key": MASKED, "answer": "1"}
     await desk.open.save("fake", {"api_key": MASKED, "answer": "2"}, activate=False)
@@ -63,7 +63,7 @@ async def test_a_secret_is_kept_shown_masked_and_left_alone_when_that_comes_back
     assert desk.store.get("fake") == {"answer": "3"}
 
 
-async def test_what_is_shown_is_no_secret_for_anybody_else(desk: Desk) -> None:
+async def test_a_masked_secret_is_refused_for_another_endpoint_or_provider(desk: Desk) -> None:
     await desk.open.save("fake", {"api_key": SECRET}, activate=True)
     for sent in ({"api_key": MASKED, "endpoint": "http://thief"}, {"api_key": "••••0000"}):
         for attempt in (desk.open.save("fake", sent, activate=False), desk.open.test("fake", sent)):
@@ -80,7 +80,7 @@ async def test_what_is_shown_is_no_secret_for_anybody_else(desk: Desk) -> None:
     [({"strange": 1}, {"strange"}), ({"answer": 1, "api_key": True}, {"answer", "api_key"})],
     ids=["unknown", "of another type"],
 )
-async def test_what_does_not_fit_is_not_kept(desk: Desk, sent: dict[str, object], wrong: set[str]) -> None:
+async def test_an_invalid_configuration_is_not_saved(desk: Desk, sent: dict[str, object], wrong: set[str]) -> None:
     before = desk.store.version
     with pytest.raises(InvalidRequest) as refusal:
         await desk.open.save("fake", sent, activate=True)
@@ -88,7 +88,7 @@ async def test_what_does_not_fit_is_not_kept(desk: Desk, sent: dict[str, object]
     assert desk.store.version == before
 
 
-async def test_nor_is_what_the_provider_or_the_gateway_knows_better(desk: Desk) -> None:
+async def test_a_configuration_that_the_provider_or_gateway_refuses_is_not_saved(desk: Desk) -> None:
     with pytest.raises(InvalidRequest, match="that is no answer"):
         await desk.open.save("fake", {"answer": "impossible"}, activate=True)
     for attempt in (
@@ -102,7 +102,7 @@ async def test_nor_is_what_the_provider_or_the_gateway_knows_better(desk: Desk) 
         await desk.open.save(name, {"endpoint": url}, activate=True)
 
 
-async def test_only_one_that_there_is_and_that_is_configured_is_activated(desk: Desk) -> None:
+async def test_only_an_existing_configured_provider_is_activated(desk: Desk) -> None:
     for name in ("nobody", "fake"):
         with pytest.raises(InvalidRequest):
             desk.open.activate(name)
@@ -116,7 +116,7 @@ async def test_only_one_that_there_is_and_that_is_configured_is_activated(desk: 
             action("nobody")
 
 
-async def test_what_is_no_sandbox_is_not_used_where_others_can_reach_it(desk: Desk) -> None:
+async def test_a_provider_without_a_sandbox_is_not_activated_in_production(desk: Desk) -> None:
     with pytest.raises(InvalidRequest, match="no sandbox"):
         await desk.production.save("unsafe", {}, activate=True)
     await desk.production.save("unsafe", {}, activate=False)
@@ -127,7 +127,7 @@ async def test_what_is_no_sandbox_is_not_used_where_others_can_reach_it(desk: De
     assert desk.store.active() == "unsafe"
 
 
-async def test_what_cannot_be_read_is_mended_by_saving_it_anew(desk: Desk, tmp_path: Path) -> None:
+async def test_unreadable_settings_are_repaired_by_saving_them_again(desk: Desk, tmp_path: Path) -> None:
     await desk.open.save("fake", {"api_key": SECRET}, activate=True)
     (tmp_path / "secrets.key").write_text("00" * 32)
     with pytest.raises(SettingsUnreadable):
@@ -143,7 +143,7 @@ async def test_what_cannot_be_read_is_mended_by_saving_it_anew(desk: Desk, tmp_p
 
 
 def left(desk: Desk) -> list[FakeProvider]:
-    """Those that were set up and are not closed."""
+    """Return the providers that were set up and are not closed."""
     return [made for made in desk.told.made if made.calls and not made.closed]
 
 
@@ -183,7 +183,7 @@ async def test_a_trial_has_an_end(desk: Desk, monkeypatch: pytest.MonkeyPatch) -
     await until(lambda: left(desk) == [])
 
 
-async def test_a_trial_ends_with_whoever_asked_for_it(desk: Desk) -> None:
+async def test_a_trial_ends_when_its_caller_is_cancelled(desk: Desk) -> None:
     desk.told.go = asyncio.Event()
     asking = asyncio.get_running_loop().create_task(desk.open.test("fake", {}))
     await until(lambda: any("execute_code" in made.calls for made in desk.told.made))
@@ -193,7 +193,7 @@ async def test_a_trial_ends_with_whoever_asked_for_it(desk: Desk) -> None:
     await until(lambda: left(desk) == [])
 
 
-async def test_who_fails_its_trial_is_not_kept(desk: Desk) -> None:
+async def test_a_provider_that_fails_its_trial_is_not_saved(desk: Desk) -> None:
     desk.told.ready = False
     with pytest.raises(ConnectionFailed, match="failed its test"):
         await desk.open.save("fake", {}, activate=True, trial=True)

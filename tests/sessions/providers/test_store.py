@@ -1,4 +1,4 @@
-"""Providers' settings: kept over restarts, told to other processes at once, secrets never in the clear."""
+"""Providers' settings survive restarts, are visible to other processes at once, and never contain a plain secret."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sessions.errors import LedgerUnavailable, SettingsUnreadable
 from sessions.providers.base import Field
 from sessions.providers.store import ProviderStore
 
-SECRET = "a-very-secret-api-key-0123456789"  # noqa: S105 - nobody's
+SECRET = "a-very-secret-api-key-0123456789"  # noqa: S105 - of no service
 SCHEMA = {
     "api_key": Field("string", "Key", secret=True),
     "region": Field("string", "Region"),
@@ -31,7 +31,7 @@ Open = Callable[[], ProviderStore]
 
 @pytest.fixture
 def reopen(tmp_path: Path) -> Iterator[Open]:
-    """Opens the same settings again, as another process would."""
+    """Open the same settings again, like another process."""
     opened: list[ProviderStore] = []
 
     def one() -> ProviderStore:
@@ -49,7 +49,7 @@ def store(reopen: Open) -> ProviderStore:
 
 
 def contents(directory: Path) -> dict[str, bytes]:
-    """What lies in the state directory but for the key."""
+    """Return all files in the state directory except the key."""
     return {path.name: path.read_bytes() for path in directory.iterdir() if path.name != "secrets.key"}
 
 
@@ -63,7 +63,9 @@ def kept(directory: Path, name: str) -> Any:
         return orjson.loads(database.execute("SELECT value FROM settings WHERE name = ?", [name]).fetchone()[0])
 
 
-def test_what_is_kept_comes_back_also_from_another_process(store: ProviderStore, reopen: Open, tmp_path: Path) -> None:
+def test_stored_settings_are_read_back_also_by_another_process(
+    store: ProviderStore, reopen: Open, tmp_path: Path
+) -> None:
     assert (store.active(), store.get("e2b")) == (None, None)
     store.put("e2b", CONFIG, SCHEMA, activate=True)
     store.put("local", {}, SCHEMA)
@@ -79,13 +81,13 @@ def test_what_is_kept_comes_back_also_from_another_process(store: ProviderStore,
     assert store.active() == "local"
 
 
-def test_names_are_the_specifications(store: ProviderStore, tmp_path: Path) -> None:
+def test_setting_names_are_those_of_ragflow(store: ProviderStore, tmp_path: Path) -> None:
     store.put("e2b", CONFIG, SCHEMA, activate=True)
     assert kept(tmp_path, "sandbox.provider_type") == "e2b"
     assert kept(tmp_path, "sandbox.e2b") | {"api_key": None} == CONFIG | {"api_key": None}
 
 
-def test_a_secret_stands_nowhere_in_the_clear(store: ProviderStore, tmp_path: Path) -> None:
+def test_a_secret_is_never_stored_in_plain_text(store: ProviderStore, tmp_path: Path) -> None:
     store.put("e2b", CONFIG | {"region": "a-marker-that-is-no-secret"}, SCHEMA)
     lying = contents(tmp_path)
     assert "providers.db-wal" in lying
@@ -103,7 +105,7 @@ def test_the_same_secret_looks_different_each_time(store: ProviderStore, tmp_pat
     assert len(seen) == 3
 
 
-def test_files_are_only_their_users(store: ProviderStore, tmp_path: Path) -> None:
+def test_files_are_accessible_only_to_their_user(store: ProviderStore, tmp_path: Path) -> None:
     assert not (tmp_path / "secrets.key").exists()
     store.put("e2b", CONFIG, SCHEMA)
     modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
@@ -134,7 +136,7 @@ def test_the_key_stays_the_one_that_was_made_first(store: ProviderStore, reopen:
     assert store.get("other") == CONFIG
 
 
-# -- what is damaged -------------------------------------------------------------------------------------------
+# -- damaged files ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("content", ["", "zz", "00" * 31, "00" * 32, None, "é" * 64])
@@ -196,7 +198,7 @@ def test_a_damaged_value_is_a_clear_error_and_the_others_are_usable(
 
 
 @pytest.mark.parametrize("value", ["{", "[]", "1"])
-def test_so_is_a_damaged_choice(store: ProviderStore, tmp_path: Path, value: str) -> None:
+def test_a_damaged_active_provider_is_a_clear_error(store: ProviderStore, tmp_path: Path, value: str) -> None:
     store.activate("e2b")
     change(tmp_path, "UPDATE settings SET value = ? WHERE name = 'sandbox.provider_type'", value)
     with pytest.raises(SettingsUnreadable):
@@ -230,7 +232,7 @@ def test_every_flipped_bit_of_a_secret_is_seen(store: ProviderStore, tmp_path: P
 # -- changes ---------------------------------------------------------------------------------------------------
 
 
-def test_the_version_tells_every_change_whoever_made_it(store: ProviderStore, reopen: Open) -> None:
+def test_the_version_changes_with_every_write_of_any_process(store: ProviderStore, reopen: Open) -> None:
     other, seen = reopen(), [store.version]
 
     def changed() -> bool:
@@ -252,9 +254,7 @@ def test_the_version_tells_every_change_whoever_made_it(store: ProviderStore, re
     assert len(set(seen)) == 5
 
 
-def test_what_cannot_be_written_changes_nothing(
-    store: ProviderStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_write_changes_nothing(store: ProviderStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store.put("e2b", CONFIG, SCHEMA, activate=True)
     with closing(sqlite3.connect(tmp_path / "providers.db", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")

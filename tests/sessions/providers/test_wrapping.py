@@ -1,4 +1,4 @@
-"""Programs in their runners, run by real interpreters as those of a provider would."""
+"""Programs in their runners, run by real interpreters like those of a provider."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from sessions.oneshot import Returned
-from sessions.providers.wrapping import Answer, parsed, passed_on, wrapped
+from sessions.programs.program import Returned
+from sessions.providers.wrapping import Answer, parse_json, parsed, wrapped
 
 DENO = Path(sys.executable).with_name("deno")
 NODE = shutil.which("node")
@@ -41,7 +41,7 @@ ECHO = {
 
 
 async def run(code: str, language: str = "python", **arguments: Any) -> tuple[Answer, str]:
-    """The runner's answer, and stderr."""
+    """Run a program, and return the runner's answer and stderr."""
     program = wrapped(code, language, arguments)
     done = await asyncio.to_thread(
         subprocess.run,
@@ -154,22 +154,22 @@ async def test_nothing_a_program_writes_is_taken_for_its_answer() -> None:
     assert program.marker != wrapped("", "python", {}).marker
 
 
-async def test_what_comes_after_the_answer_is_output_too() -> None:
+async def test_output_after_the_answer_is_kept() -> None:
     answer, _ = await run("import atexit\ndef main(): atexit.register(print, 'late'); print('early')")
     assert answer == Answer("early\nlate\n", 0, Returned(None))
 
 
 @pytest.mark.parametrize("line", ["", "{}", "[]", "null", '{"exit_code": "0"}', '{"exit_code": 0, "value": "?"}', "{"])
-def test_half_an_answer_is_none(line: str) -> None:
+def test_an_incomplete_answer_is_not_parsed(line: str) -> None:
     assert parsed(line, "") is None
     assert parsed('{"exit_code": 0}', "") == Answer("", 0)
 
 
-async def test_what_cannot_be_passed_on_is_a_failure() -> None:
+async def test_a_return_value_that_is_too_deep_is_a_failure() -> None:
     answer, _ = await run("def main():\n    value = []\n    for _ in range(500): value = [value]\n    return value")
     assert (answer.exit_code, answer.returned) == (1, None)
     assert "Recursion" in answer.trouble
     with pytest.raises(ValueError, match="Recursion"):
-        passed_on(b"[" * 500 + b"]" * 500)
-    assert passed_on(b"[" * 100 + b"]" * 100)
-    assert passed_on(str(2**70 + 1).encode()) == 2**70 + 1
+        parse_json(b"[" * 500 + b"]" * 500)
+    assert parse_json(b"[" * 100 + b"]" * 100)
+    assert parse_json(str(2**70 + 1).encode()) == 2**70 + 1

@@ -1,0 +1,108 @@
+"""Calls to the engine about containers and volumes. All of them block: run them in the engine's threads."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import structlog
+from docker.errors import APIError, NotFound
+
+from sessions.backends.base import Launch
+from sessions.backends.docker.engine import Engine, take_over
+from sessions.backends.docker.profile import (
+    IMAGE_DIR,
+    PROCESSOR_LABEL,
+    PYTHON,
+    UID,
+    WORKSPACE,
+    DockerSettings,
+    host_config,
+)
+from sessions.errors import StartFailed
+
+log = structlog.get_logger()
+
+
+def create(
+    engine: Engine,
+    settings: DockerSettings,
+    launch: Launch,
+    *,
+    name: str,
+    workspace: str,
+    gvisor: bool,
+    processor: int | None,
+) -> str:
+    """Create a container for a kernel, without starting it.
+
+    Args:
+        engine: makes the container.
+        settings: of the backend.
+        launch: what runs in the container.
+        name: of the container.
+        workspace: id of its workspace.
+        gvisor: True if the runtime is gVisor.
+        processor: number of the only processor that it may use; None: all processors.
+
+    Returns:
+        id of the container.
+    """
+    api = engine.api
+    made_as = host_config(settings, launch.limits, workspace, gvisor=gvisor, processor=processor, shared=launch.shared)
+    container = api.create_container(
+        settings.image,
+        [PYTHON, "-I", "-S", f"{IMAGE_DIR}/launcher.py"],
+        name=name,
+        user=f"{UID}:{UID}",
+        hostname="sandbox",
+        working_dir=WORKSPACE,
+        stdin_open=True,
+        labels=settings.labels | ({} if processor is None else {PROCESSOR_LABEL: str(processor)}),
+        use_config_proxy=False,
+        host_config=api.create_host_config(**made_as),
+    )
+    return str(container["Id"])
+
+
+def start(engine: Engine, network: str, container: str, hello: bytes) -> str:
+    """Start a container, send the handshake to its stdin, and return its address in the network."""
+    api = engine.api
+    stdin, _ = take_over(api.attach_socket(container, params={"stdin": 1, "stream": 1}))
+    with stdin:
+        api.start(container)
+        stdin.sendall(hello)
+    address = str(api.inspect_container(container)["NetworkSettings"]["Networks"][network]["IPAddress"])
+    if not address:
+        raise StartFailed("the kernel ended while it started")
+    return address
+
+
+def running(engine: Engine, label: str) -> dict[str, int | None]:
+    """Return the running containers with a label, each with the processor that it is bound to."""
+    found = {}
+    for container in engine.api.containers(filters={"label": label}):
+        processor = (container.get("Labels") or {}).get(PROCESSOR_LABEL)
+        found[str(container["Id"])] = None if processor is None else int(processor)
+    return found
+
+
+def reap(engine: Engine, label: str, known: set[str]) -> None:
+    """Remove the containers and volumes with a label, except the known containers and their volumes."""
+    api, filters = engine.api, {"label": label}
+    found = api.containers(all=True, filters=filters)
+    for container in found:
+        if container["Id"] not in known:
+            log.info("container of an earlier gateway removed", container=container["Id"][:12])
+            api.remove_container(container["Id"], force=True)
+    in_use = {mount.get("Name") for container in found if container["Id"] in known for mount in container["Mounts"]}
+    for volume in api.volumes(filters=filters)["Volumes"] or []:
+        if volume["Name"] in in_use:
+            continue
+        with suppress(APIError):  # a container of another installation uses it
+            delete_volume(engine, volume["Name"])
+
+
+def delete_volume(engine: Engine, name: str) -> None:
+    """Delete a volume, if it exists."""
+    with suppress(NotFound):
+        engine.api.remove_volume(name, force=True)

@@ -1,0 +1,141 @@
+"""Kernels as plain processes of this machine: for development, without isolation.
+
+Each kernel has its own process group, working directory and environment, and sockets in a directory that only this
+user can enter. A kernel that supports only TCP uses loopback ports, where any user of the machine can listen.
+Memory, processor, disk and network are not limited.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import uuid
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+from kernel_image.processes import MARK, pids
+from sessions.backends.base import KERNEL_IMAGE, Launch, handshake, new_connection_info, no_op
+from sessions.backends.process.handle import ProcessHandle
+from sessions.connection_info import ConnectionInfo
+from sessions.errors import StartFailed
+from sessions.tasks import gather_all, spawn
+
+#: attempts to find free ports
+_PORT_ATTEMPTS = 20
+#: ports of kernels, below those that the system assigns to connections (from 32768 on) at any moment
+_PORTS = range(16384, 32768)
+#: consecutive ports of one kernel: one for each channel and the heartbeat
+_ROW = 5
+
+
+def _free_ports() -> int:
+    """Return the first of five consecutive free ports on loopback."""
+    for _ in range(_PORT_ATTEMPTS):
+        first = _PORTS.start + secrets.randbelow(len(_PORTS) - _ROW)
+        with ExitStack() as taken, suppress(OSError):
+            for place in range(_ROW):
+                taken.enter_context(socket.socket()).bind(("127.0.0.1", first + place))
+            return first
+    raise StartFailed("there are no free ports for the kernel")
+
+
+def _clear(workspace: Path) -> None:
+    # In a container, programs that a tool left running would end with the container.
+    mark = f"{MARK}={workspace.resolve()}".encode()
+    for pid in pids():
+        with suppress(OSError):  # ended meanwhile, or a process of another user
+            if mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                os.kill(pid, signal.SIGKILL)
+    shutil.rmtree(workspace, ignore_errors=True)
+
+
+class ProcessBackend:
+    """Starts kernels with the interpreter of the gateway."""
+
+    name = "process"
+    isolation = "none: kernels are plain processes of this machine (development only, no sandbox)"
+
+    def __init__(self) -> None:
+        # A short path, because a socket path may have at most 107 bytes.
+        self._root = Path(tempfile.mkdtemp(prefix="kernel-gateway-"))
+        self._kernels: set[ProcessHandle] = set()
+        self.on_proof_needed = no_op
+
+    async def prepare(self) -> None:
+        """Do nothing: processes have no requirements."""
+
+    async def adopt(self, _kernels: Mapping[str, ConnectionInfo]) -> dict[str, ProcessHandle]:
+        """Return no handles: these kernels end with their gateway, even when it is killed."""
+        return {}
+
+    async def start(self, launch: Launch) -> ProcessHandle:
+        """Start a kernel's process.
+
+        Raises:
+            StartFailed: when the process could not be created.
+        """
+        home = self._root / uuid.uuid4().hex[:16]
+        spec = launch.kernelspec
+        transport, ip, first_port = ("ipc", str(home / "k"), 1) if spec.ipc else ("tcp", "127.0.0.1", _free_ports())
+        home.mkdir(mode=0o700)
+        workspace = self._workspace(launch.workspace or uuid.uuid4().hex)
+        workspace.mkdir(mode=0o700, parents=True, exist_ok=True)
+        info = new_connection_info(
+            transport, ip, first_port=first_port, encryption=spec.encryption, signature=spec.signature
+        )
+        try:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-I",
+                str(KERNEL_IMAGE / "launcher.py"),
+                str(os.getpid()),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.DEVNULL,
+                start_new_session=True,
+                # As in the image: a kernel may be a separate program that is installed beside the interpreter.
+                env={"PATH": f"{Path(sys.executable).parent}:{os.defpath}"},
+            )
+        except OSError as error:
+            shutil.rmtree(home, ignore_errors=True)
+            raise StartFailed(f"the kernel's process could not be made: {error.strerror}") from error
+        handle = ProcessHandle(process, info, home, workspace)
+        self._kernels.add(handle)
+        spawn(self._forget(handle), "forget kernel")
+        hello = handshake(
+            launch, info, python=sys.executable, image=str(KERNEL_IMAGE), workspace=str(workspace), home=str(home)
+        )
+        if process.stdin is not None:
+            # No wait for the pipe, which has room for a handshake: a caller cancelled here would lose the kernel.
+            process.stdin.write(hello)
+            process.stdin.close()
+        return handle
+
+    async def _forget(self, handle: ProcessHandle) -> None:
+        await handle.wait()
+        self._kernels.discard(handle)
+
+    def _workspace(self, workspace: str) -> Path:
+        return self._root / "workspaces" / workspace
+
+    async def delete_workspace(self, workspace: str) -> None:
+        """Delete a session's directory, and end the programs that a tool left running in it."""
+        await asyncio.to_thread(_clear, self._workspace(workspace))
+
+    async def release(self) -> None:
+        """Call `close`: these kernels cannot outlive their gateway."""
+        await self.close()
+
+    async def close(self) -> None:
+        """End all kernels and delete all files."""
+        try:
+            await gather_all(*(handle.kill() for handle in list(self._kernels)))
+        finally:
+            await asyncio.to_thread(shutil.rmtree, self._root, ignore_errors=True)

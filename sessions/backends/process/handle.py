@@ -1,0 +1,138 @@
+"""The processes of one kernel."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import sys
+from collections.abc import AsyncGenerator, AsyncIterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from kernel_image.processes import pids, status
+from sessions.backends.base import KERNEL_IMAGE, no_op
+from sessions.connection_info import ConnectionInfo
+from sessions.errors import ConnectionFailed
+from sessions.models import ExitReason, KernelExit
+from sessions.tasks import spawn
+
+_PIECE = 256 * 1024
+#: indexes of fields in the status of a process
+_PARENT, _SESSION, _STARTED = 1, 3, 19
+#: seconds for a tool to end after the caller has left
+_TOOL_END = 1.0
+
+
+class ProcessHandle:
+    """The processes of one kernel."""
+
+    def __init__(self, process: asyncio.subprocess.Process, info: ConnectionInfo, home: Path, workspace: Path) -> None:
+        self.id = home.name
+        self.connection_info = info
+        self.on_out_of_memory = no_op
+        self._process = process
+        self._home = home
+        self._workspace = workspace
+        self._killed = False
+        self._tools: set[asyncio.subprocess.Process] = set()
+        self._gone = spawn(self._reap(), f"kernel process {self.id}")
+
+    async def _reap(self) -> KernelExit:
+        code = await self._process.wait()
+        self._kill_all()  # processes that the kernel started end with it
+        for tool in self._tools:
+            with suppress(ProcessLookupError):
+                tool.kill()
+        shutil.rmtree(self._home, ignore_errors=True)
+        return KernelExit(ExitReason.KILLED if self._killed else ExitReason.EXITED, code)
+
+    def _kill_all(self) -> None:
+        """Kill the process session that the launcher leads: the kernel has its own process group in it."""
+        for pid, _ in self._processes():
+            with suppress(ProcessLookupError, PermissionError):  # ended meanwhile, or its id has been reused
+                os.kill(pid, signal.SIGKILL)
+
+    def _processes(self) -> Iterator[tuple[int, list[str]]]:
+        for pid in pids():
+            with suppress(OSError):  # ended meanwhile
+                fields = status(pid)
+                if int(fields[_SESSION]) == self._process.pid:
+                    yield pid, fields
+
+    async def wait(self) -> KernelExit:
+        """Wait until the kernel is gone."""
+        return await asyncio.shield(self._gone)
+
+    async def interrupt(self) -> None:
+        """Send SIGINT to the kernel's process group. The launcher would pass it on, but without a confirmation."""
+        children = [
+            (int(fields[_STARTED]), pid)
+            for pid, fields in self._processes()
+            if int(fields[_PARENT]) == self._process.pid
+        ]
+        if children:  # the launcher's first child is the kernel; others are orphans of the kernel
+            with suppress(ProcessLookupError):  # ended meanwhile
+                os.killpg(min(children)[1], signal.SIGINT)
+
+    def memory(self) -> int | None:
+        """Return None: the memory of the kernel's processes is not measured."""
+        return None
+
+    async def kill(self) -> None:
+        """Kill the processes of the kernel."""
+        if not self._gone.done():
+            self._killed = True
+            self._kill_all()
+        await self.wait()
+
+    async def run_tool(
+        self, name: str, argument: str, stdin: AsyncIterable[bytes] | None = None
+    ) -> AsyncGenerator[bytes, None]:
+        """Run one of the image's tools in the workspace."""
+        try:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-I",
+                str(KERNEL_IMAGE / f"{name}.py"),
+                argument,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.DEVNULL,
+                cwd=self._workspace,
+                env={},
+            )
+        except OSError as error:  # the workspace is deleted, or the machine has no more processes
+            raise ConnectionFailed(f"the tool could not be started: {error.strerror}") from error
+        if process.stdin is None or process.stdout is None:
+            raise ConnectionFailed("the tool has no pipes")
+        self._tools.add(process)
+        feeder = spawn(_write_stdin(process.stdin, stdin), f"input of {name}")
+        try:
+            while piece := await process.stdout.read(_PIECE):
+                yield piece
+            await process.wait()
+            if process.returncode and process.returncode < 0:
+                raise ConnectionFailed("the kernel ended during a file operation")
+        finally:
+            self._tools.discard(process)
+            feeder.cancel()
+            process.stdin.close()
+            # At the end of its input the tool ends on its own and deletes an unfinished file.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_TOOL_END):
+                    await process.wait()
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.stdout.read()  # unread output would keep this end of the pipe open
+            await process.wait()
+
+
+async def _write_stdin(pipe: asyncio.StreamWriter, stdin: AsyncIterable[bytes] | None) -> None:
+    with suppress(BrokenPipeError, ConnectionResetError):  # the tool answered before it read all input
+        if stdin is not None:
+            async for piece in stdin:
+                pipe.write(piece)
+                await pipe.drain()
+        pipe.close()

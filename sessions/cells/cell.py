@@ -1,0 +1,249 @@
+"""One cell in flight: its deadline, its interrupts, and its one end.
+
+A cell has ended when *both* its shell reply and its `idle` have arrived. They race on two sockets, and a kernel may
+lose, forge or repeat either of them; a cell still ends exactly once. Executions of the API and cells of channel clients
+are both cells, and their classes extend this one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sessions.errors import ExecutionTimeout, KernelDied, SessionError
+from sessions.kernels.kernel import Kernel
+from sessions.kernels.messages import Message
+from sessions.models import Status
+from sessions.tasks import spawn
+from sessions.timeouts import Timeouts
+
+#: seconds that a timer may be late; beyond that the gateway itself was stopped
+STALL = 1.0
+#: seconds to read the messages that arrived while the gateway was stopped
+CATCH_UP = 0.5
+
+
+class Cell:
+    """One cell that is sent to a kernel."""
+
+    def __init__(self, kernel: Kernel, timeouts: Timeouts, *, exclusive: bool) -> None:
+        """Prepare a cell; `start` begins its deadline.
+
+        Args:
+            kernel: runs it.
+            timeouts: timeouts of its end.
+            exclusive: the kernel runs no other cell meanwhile, so a kernel that does not answer is broken.
+        """
+        self.kernel = kernel
+        #: how the cell ended; None until then
+        self.status: Status | None = None
+        self.error: SessionError | None = None
+        #: set when the kernel no longer runs the cell: it has replied, or the cell has ended
+        self.returned = asyncio.Event()
+        self.ended = asyncio.Event()
+        #: some of its output, or its reply, may be lost
+        self.incomplete = False
+        #: bytes that the kernel used at the cell's end; None: unknown
+        self.memory: int | None = None
+        self._timeouts = timeouts
+        self._exclusive = exclusive
+        self._loop = asyncio.get_running_loop()
+        #: times of the event loop
+        self._started_at = self._ended_at = self._loop.time()
+        self._reply: Mapping[str, Any] | None = None
+        self._idle = False
+        #: a message of the cell arrived on iopub
+        self._heard = False
+        #: a message on shell may be lost
+        self._shell_loss = False
+        #: the kernel is asked whether the reply still comes
+        self._asking = False
+        self._interrupted = False
+        #: why the gateway stopped it
+        self._stopped: SessionError | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+        self._doubt: asyncio.TimerHandle | None = None
+
+    @property
+    def duration(self) -> float:
+        """Seconds from its start to its end."""
+        return self._ended_at - self._started_at
+
+    # -- what the kernel sends ------------------------------------------------------------------------------
+
+    def published(self, message: Message) -> None:
+        """Take an iopub message of this cell."""
+        self._heard = True
+        if message.type != "status" or self.status is not None:
+            return
+        self._idle = message.content.get("execution_state") == "idle"
+        if self._idle and self._reply is None and self._doubt is None:
+            # ipykernel forgets the reply of a cell that is interrupted before its first line.
+            self._doubt = self._after(self._timeouts.idle, self._doubt_reply)
+        self._end_if_complete()
+
+    def replied(self, content: Mapping[str, Any]) -> None:
+        """Take the cell's shell reply; later ones are ignored."""
+        if self._reply is not None or self.status is not None:
+            return
+        self._reply = content
+        self.returned.set()
+        self._cancel_timers()
+        if not self._idle:
+            self._doubt = self._after(self._timeouts.idle, self._doubt_idle)
+        self._end_if_complete()
+
+    def shell_lost(self) -> None:
+        """Note that a message on shell was lost. It was the reply if the kernel answers the next request before it."""
+        self._shell_loss = True
+        self._doubt_reply()
+
+    def kernel_gone(self, cause: SessionError) -> None:
+        """End the cell with its kernel."""
+        self._end(self._stopped_status() or Status.DIED, self._stopped or cause)
+
+    def _end_if_complete(self) -> None:
+        if self._reply is not None and self._idle:
+            self._end(self._status_of_reply(), self._stopped)
+
+    # -- lost messages --------------------------------------------------------------------------------------
+
+    def _doubt_reply(self) -> None:
+        if self.status is None and self._reply is None and not self._asking:
+            self._asking = True
+            spawn(self._do_without_reply(), "wait for a reply")
+
+    async def _do_without_reply(self) -> None:
+        """End the cell without its reply when the kernel has answered a later request: shell keeps its order."""
+        await self.kernel.connection.ready()
+        if self.status is None and self._reply is None:
+            self._miss_reply()
+
+    def _miss_reply(self) -> None:
+        self.give_up(incomplete=self._shell_loss)
+
+    def _doubt_idle(self) -> None:
+        if self.status is not None:
+            return
+        if self._exclusive:
+            spawn(self._do_without_idle(), "wait for idle")
+        else:
+            # The kernel may run the next cell already, and would answer only after that.
+            self._doubt = self._after(self._timeouts.proof, self.give_up)
+
+    async def _do_without_idle(self) -> None:
+        """End the cell without its `idle`: it was lost, or is still behind a lot of output.
+
+        Silence proves nothing on a busy machine. An answer to a later request does: iopub keeps its order, so no
+        output of this cell can follow that.
+        """
+        try:
+            async with asyncio.timeout(self._timeouts.proof):
+                await self.kernel.connection.ready()
+        except TimeoutError:
+            if self.status is None and not self._heard:
+                # Not one message on iopub: the channel is broken, and later output would be lost without an error.
+                await self.kernel.kill(KernelDied("the kernel's output channel no longer works"))
+                return  # the kernel's end ends the cell, with its variables lost
+        self.give_up()
+
+    def give_up(self, *, incomplete: bool = True) -> None:
+        """End the cell without waiting for its last messages, if it has not ended."""
+        if self.status is None:
+            self.incomplete = incomplete
+            self._end(self._status_of_reply(), self._stopped)
+
+    # -- deadline and interrupts ----------------------------------------------------------------------------
+
+    def start(self, seconds: float) -> None:
+        """Begin the cell's time.
+
+        Args:
+            seconds: time after which the cell is stopped.
+        """
+        self._started_at = self._loop.time()
+        self._deadline = self._after(seconds, self._pass_deadline)
+
+    def _pass_deadline(self) -> None:
+        if not self.returned.is_set():
+            self._expire()
+
+    def _expire(self) -> None:
+        """Stop the cell at its deadline."""
+        raise NotImplementedError
+
+    def stop(self, error: SessionError, kill_cause: SessionError) -> None:
+        """Interrupt the cell, and kill its kernel if that does not help.
+
+        Args:
+            error: why the cell is stopped; becomes the cell's error.
+            kill_cause: why the kernel is killed in that case.
+        """
+        if self._stopped is None and not self.returned.is_set():
+            self._stopped = error
+            spawn(self._stop(kill_cause), "stop a cell")
+
+    async def _stop(self, kill_cause: SessionError) -> None:
+        if not await self.kernel.interrupts.until(self.returned, self._timeouts.interrupt_step):
+            await self.kernel.kill(kill_cause)
+
+    async def interrupt(self) -> None:
+        """Interrupt the cell and keep the variables; a cell that ignores interrupts runs on until its deadline."""
+        if self.returned.is_set():
+            return
+        self._interrupted = True
+        if not await self.kernel.interrupts.until(self.returned, self._timeouts.interrupt_step):
+            self._doubt_reply()  # the kernel may never have run it
+
+    def _after(self, seconds: float, check: Callable[[], None]) -> asyncio.TimerHandle:
+        due = self._loop.time() + seconds
+        return self._loop.call_at(due, self._on_time, due, check)
+
+    def _on_time(self, due: float, check: Callable[[], None]) -> None:
+        if self._loop.time() < due + STALL:
+            check()
+        elif self.status is None:  # the gateway was stopped: read first what arrived meanwhile
+            self._loop.call_later(CATCH_UP, self._unless_ended, check)
+
+    def _unless_ended(self, check: Callable[[], None]) -> None:
+        if self.status is None:
+            check()
+
+    def _cancel_timers(self) -> None:
+        for timer in (self._deadline, self._doubt):
+            if timer is not None:
+                timer.cancel()
+
+    # -- the end --------------------------------------------------------------------------------------------
+
+    def not_sent(self) -> None:
+        """Forget the deadline of a cell that could not be sent."""
+        self._cancel_timers()
+
+    def _stopped_status(self) -> Status | None:
+        if self._stopped is None:
+            return None
+        return Status.TIMEOUT if isinstance(self._stopped, ExecutionTimeout) else Status.INTERRUPTED
+
+    def _status_of_reply(self) -> Status:
+        replied = (self._reply or {}).get("status")
+        if stopped := self._stopped_status():
+            return stopped
+        if replied == "ok":
+            return Status.OK
+        return Status.INTERRUPTED if self._interrupted or replied in ("abort", "aborted") else Status.ERROR
+
+    def _end(self, status: Status, error: SessionError | None) -> None:
+        if self.status is not None:
+            return
+        self.status, self.error = status, error
+        self._ended_at = self._loop.time()
+        self.memory = self.kernel.handle.memory()
+        self._cancel_timers()
+        self.returned.set()
+        self.ended.set()
+        self._on_end()
+
+    def _on_end(self) -> None:
+        """Called once, when the cell has ended."""

@@ -1,0 +1,221 @@
+"""An execution: one cell of the API, with its events, its answers to `input()`, and its result."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+from sessions.cells.cell import Cell
+from sessions.cells.outputs import Event, weight
+from sessions.cells.transcript import Entry, Transcript
+from sessions.errors import ExecutionTimeout, KernelDied, SessionError
+from sessions.kernels.kernel import Kernel
+from sessions.kernels.messages import Message
+from sessions.models import ExecuteRequest, ExecutionResult, StateChange
+from sessions.notices import StateNotice
+from sessions.timeouts import Timeouts
+
+#: answer that makes ipykernel's `input()` raise EOFError
+END_OF_INPUT = "\x04"
+#: questions of one cell; each may be kept until its client reads it
+QUESTIONS_MAX = 1000
+#: characters of a question
+PROMPT_MAX = 10_000
+
+
+class Execution(Cell):
+    """One cell of the API; iterate over it for its events."""
+
+    #: always False: the client gets every event; see `idempotency.Attempt`, which may have a gap
+    gap = False
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        transcript: Transcript,
+        request: ExecuteRequest,
+        *,
+        notice: StateNotice,
+        timeouts: Timeouts,
+    ) -> None:
+        """Prepare a cell; `send` sends it.
+
+        Args:
+            kernel: runs it.
+            transcript: keeps its outputs.
+            request: cell to run.
+            notice: state of the variables that its result reports.
+            timeouts: timeouts of its end.
+        """
+        super().__init__(kernel, timeouts, exclusive=True)
+        self.request = request
+        #: the request's message id
+        self.id = ""
+        #: the number of the last event that the client got
+        self.number = 0
+        self._transcript = transcript
+        self._notice = notice
+        self._events: deque[Event] = deque()
+        self._wake = asyncio.Event()
+        self._stdin = deque(request.stdin or ())
+        self._question: dict[str, Any] | None = None
+        self._questions = 0
+        self._answer: Any = None
+        self._output_bytes = 0
+        self._entry: Entry
+
+    def send(self) -> None:
+        """Send the cell and begin its deadline.
+
+        Raises:
+            ConnectionFailed: when the kernel accepts no messages.
+        """
+        self.id = self.kernel.connection.send("shell", "execute_request", self._content())
+        self._entry = self._transcript.open(self.id, self.request.code)
+        self.start(self.request.timeout)
+
+    def _content(self) -> dict[str, Any]:
+        request = self.request
+        return {
+            "code": request.code,
+            "silent": False,
+            "store_history": request.store_history,
+            "user_expressions": {},
+            "allow_stdin": request.interactive or request.stdin is not None,
+            "stop_on_error": True,
+        }
+
+    # -- what the kernel sends ------------------------------------------------------------------------------
+
+    def handle(self, message: Message, event: Event | None) -> None:
+        """Take a message of this cell.
+
+        Args:
+            message: from the kernel.
+            event: event that the transcript made of the message, if any.
+        """
+        if self.status is not None:
+            return
+        match message.channel, message.type:
+            case "iopub", "status":
+                self.published(message)
+            case "iopub", _:
+                self._put_out(message, event)
+                self.published(message)
+            case "shell", "execute_reply":
+                self.replied(message.content)
+            case "stdin", "input_request":
+                self._ask(message)
+
+    def _put_out(self, message: Message, event: Event | None) -> None:
+        self._output_bytes += weight(message)
+        data, mime = message.content.get("data"), self.request.answer_mime
+        if mime is not None and message.type == "display_data" and isinstance(data, dict) and mime in data:
+            self._answer = data[mime]  # the last one counts, also beyond the limit of outputs
+        elif event is not None:
+            self._emit(event)
+
+    def _emit(self, event: Event) -> None:
+        self._events.append(event)
+        self._wake.set()
+
+    def kernel_gone(self, cause: SessionError) -> None:
+        """End the cell with its kernel, and its variables with it."""
+        if self.status is None:
+            self._notice = replace(self._notice, change=StateChange.LOST, reason=cause.message)
+            if self._stopped is not None:
+                self._stopped = self._timeout("it ignored the interrupt, so its kernel was ended")
+        super().kernel_gone(cause)
+
+    def _expire(self) -> None:
+        self.stop(self._timeout("it was interrupted"), KernelDied())
+
+    def _timeout(self, consequence: str) -> ExecutionTimeout:
+        timeout = self.request.timeout
+        return ExecutionTimeout(f"the code ran longer than {timeout:g} s; {consequence}", timeout=timeout)
+
+    def _on_end(self) -> None:
+        if not self.request.store_history:
+            self._transcript.forget(self.id)
+        self._wake.set()
+
+    # -- input() --------------------------------------------------------------------------------------------
+
+    def _ask(self, message: Message) -> None:
+        self._questions += 1
+        if self._questions > QUESTIONS_MAX:
+            return
+        # Not the whole header: a hostile kernel may put anything there.
+        self._question = {name: message.header[name] for name in ("msg_id", "msg_type")}
+        if self._stdin:
+            self.answer(self._stdin.popleft())
+        elif self.request.interactive:
+            prompt = str(message.content.get("prompt") or "")[:PROMPT_MAX]
+            password = message.content.get("password") is True
+            self._emit({"type": "input_request", "prompt": prompt, "password": password})
+        else:
+            self.answer(END_OF_INPUT)
+
+    @property
+    def asks(self) -> bool:
+        """Whether its `input()` waits for an answer."""
+        return self._question is not None and self.status is None
+
+    def answer(self, text: str) -> bool:
+        """Answer the cell's `input()`.
+
+        Returns:
+            True if the cell had asked.
+        """
+        if self._question is None or self.status is not None:
+            return False
+        self.kernel.connection.send("stdin", "input_reply", {"status": "ok", "value": text}, parent=self._question)
+        self._question = None
+        return True
+
+    # -- what the client gets -------------------------------------------------------------------------------
+
+    @property
+    def size(self) -> int:
+        """Bytes of outputs that are kept."""
+        return self._entry.area.size
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        """Yield the cell's events until its end."""
+        while True:
+            while self._events:
+                self.number += 1
+                yield self._events.popleft()
+            if self.status is not None:
+                return
+            self._wake.clear()
+            await self._wake.wait()
+
+    async def result(self) -> ExecutionResult:
+        """Wait for the end, and return the result."""
+        await self.ended.wait()
+        if self.status is None:
+            raise RuntimeError("an execution ended without a status")
+        return ExecutionResult(
+            status=self.status,
+            execution_count=self._entry.execution_count,
+            outputs=self._entry.area.outputs(),
+            duration=self.duration,
+            state=self._notice.change,
+            state_reason=self._notice.reason,
+            incarnation=self._notice.incarnation,
+            truncated=self._entry.area.truncated or self.incomplete,
+            error=self.error,
+            output_bytes=self._output_bytes,
+            memory=self.memory,
+            answer=self._answer,
+        )
+
+    async def leave(self) -> ExecutionResult:
+        """Interrupt the cell if it still runs, because no client wants it any more, and wait for its end."""
+        if self.status is None:
+            await self.interrupt()
+        return await self.result()

@@ -1,0 +1,215 @@
+"""Executions with an idempotency key: a retry gets the first run's result, and no code runs twice.
+
+A run with a key continues when its client leaves: the client sends the same key again, and gets the events after the
+last one that it has seen. Keys belong to one session. The oldest ended runs are forgotten, and the end of a session
+removes its keys. When a gateway is killed, the ledger keeps the keys, and the results are lost: a retry then gets the
+error that the outcome is unknown, and no code runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+
+import orjson
+
+from sessions.cells.execution import Execution
+from sessions.cells.outputs import Event
+from sessions.errors import InvalidRequest, OutcomeUnknown
+from sessions.models import ExecuteRequest, ExecutionResult
+from sessions.store.ledger import IdempotencyKeys
+from sessions.tasks import spawn
+
+#: runs, and bytes of outputs and events, that are kept per session for retries
+RUNS_MAX = 64
+BYTES_MAX = 16 * 1024**2
+
+Execute = Callable[[ExecuteRequest], AbstractAsyncContextManager[Execution]]
+
+
+class Run:
+    """A cell that runs to its end, with or without a client that waits for it."""
+
+    def __init__(self, request: ExecuteRequest, execute: Execute, events_max: int) -> None:
+        """Start the cell.
+
+        Args:
+            request: cell to run.
+            execute: runs it.
+            events_max: bytes of its last events that are kept after its end.
+        """
+        self.digest = _digest(request)
+        #: its events as JSON, which is a fraction of their size; replaced, not changed, at the end
+        self.events: list[bytes] = []
+        #: number of events before the first of `events`
+        self.dropped = 0
+        #: number of the event with the last question
+        self.question = 0
+        self.over = False
+        #: bytes of its outputs and of `events`
+        self.size = 0
+        self.execution: Execution | None = None
+        self._events_max = events_max
+        self._news = asyncio.Event()
+        self.task = spawn(self._run(request, execute), "execution with a key")
+
+    @property
+    def event_count(self) -> int:
+        """Number of events so far."""
+        return self.dropped + len(self.events)
+
+    async def news(self) -> None:
+        """Wait for the next event or the end."""
+        await self._news.wait()
+
+    def asks(self, number: int) -> bool:
+        """Return whether the question with this event number waits for its answer."""
+        return number == self.question and self.execution is not None and self.execution.asks
+
+    async def _run(self, request: ExecuteRequest, execute: Execute) -> ExecutionResult:
+        try:
+            async with execute(request) as self.execution:
+                async for event in self.execution:
+                    self.events.append(orjson.dumps(event))
+                    if event["type"] == "input_request":
+                        self.question = self.event_count
+                    self._wake()
+                result = await self.execution.result()
+                self._keep_last(self.execution.size)
+                return result
+        finally:
+            self.over = True
+            self._wake()
+
+    def _wake(self) -> None:
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+
+    def _keep_last(self, outputs: int) -> None:
+        """Keep only the last events of a cell with very many; attempts that read now keep the whole list."""
+        size = sum(map(len, self.events))
+        first = 0
+        while size > self._events_max:
+            size -= len(self.events[first])
+            first += 1
+        if first:
+            self.events = self.events[first:]
+            self.dropped = first
+        self.size = outputs + size
+
+
+class Attempt:
+    """One client's view of a run: all events, or those after the events that it has seen."""
+
+    def __init__(self, run: Run, seen: int, *, first: bool) -> None:
+        self._run = run
+        self._first = first
+        #: the next events for it are no longer kept, so it gets no events: the result has all outputs
+        self.gap = seen < run.dropped
+        #: number of the last event that the client got
+        self.number = run.event_count if self.gap else seen
+        self._events = run.events[:0] if self.gap else run.events
+        self._next = max(seen - run.dropped, 0)
+
+    async def result(self) -> ExecutionResult:
+        """Wait for the end, and return the result.
+
+        Raises:
+            SessionError: when the cell was never sent.
+        """
+        result = await asyncio.shield(self._run.task)
+        return result if self._first else replace(result, replayed=True)
+
+    def answer(self, text: str) -> bool:
+        """Answer the cell's `input()`; see `Execution.answer`."""
+        return self._run.execution is not None and self._run.execution.answer(text)
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        """Yield the cell's events until its end, without questions that were answered before."""
+        while True:
+            while self._next < len(self._events):
+                event = orjson.loads(self._events[self._next])
+                self._next += 1
+                self.number += 1
+                if event["type"] != "input_request" or self._run.asks(self.number):
+                    yield event
+            if self._run.over:
+                return
+            await self._run.news()
+
+
+class IdempotencyCache:
+    """The runs of one session by idempotency key."""
+
+    def __init__(self, events_max: int, asked: IdempotencyKeys) -> None:
+        """Begin with the keys of an earlier gateway.
+
+        Args:
+            events_max: bytes of events that are kept of a run.
+            asked: the session's keys in the ledger.
+        """
+        self._runs: dict[str, Run] = {}
+        self._events_max = events_max
+        self._stored_keys = asked
+        self._before = asked.all()
+
+    def attempt(self, key: str, request: ExecuteRequest, execute: Execute, seen: int | None) -> Attempt:
+        """Run a cell, or return to the run that has this key.
+
+        Args:
+            key: idempotency key of the request.
+            request: cell to run.
+            execute: runs it, if it has not run yet.
+            seen: number of the last event that the client has seen, from 1; None for the first request, and to get all
+                events again.
+
+        Raises:
+            InvalidRequest: when the key belongs to another request, or there is no such event.
+            OutcomeUnknown: when the run began before the gateway was restarted.
+            LedgerUnavailable: when the key cannot be recorded; no code was run.
+        """
+        run = self._runs.get(key)
+        digest = run.digest if run else self._before.get(key)
+        if digest is not None and digest != _digest(request):
+            raise InvalidRequest("this key was given to another request before", field="idempotency_key")
+        if first := run is None:
+            if digest is not None:
+                raise OutcomeUnknown
+            if seen is not None:
+                raise InvalidRequest("no run with this key is known any more", field="last_event_id")
+            self._stored_keys.add(key, _digest(request))
+            run = self._runs[key] = Run(request, execute, self._events_max)
+            run.task.add_done_callback(lambda _task: self._ended(key))
+        elif (seen or 0) > run.event_count:
+            raise InvalidRequest("this run has no event with this number yet", field="last_event_id")
+        return Attempt(run, seen or 0, first=first)
+
+    def close(self) -> None:
+        """Forget all runs, because the session was ended. Clients that wait for a run still get its result."""
+        self._runs.clear()
+
+    def _ended(self, key: str) -> None:
+        run = self._runs.get(key)
+        if run is None or run.task.cancelled():
+            return  # the session has ended; or the gateway ends, and the next one knows from the key that the run began
+        if run.task.exception() is not None:
+            self._forget(key)  # no code has run: the next attempt is the first
+        ended = [(name, run) for name, run in self._runs.items() if run.task.done()]
+        kept = sum(run.size for _, run in ended)
+        for number, (oldest, run) in enumerate(ended[:-1]):
+            if kept <= BYTES_MAX and len(ended) - number <= RUNS_MAX:
+                return
+            self._forget(oldest)
+            kept -= run.size
+
+    def _forget(self, key: str) -> None:
+        del self._runs[key]
+        self._stored_keys.forget(key)
+
+
+def _digest(request: ExecuteRequest) -> bytes:
+    """Return what distinguishes two requests; whether their client can answer `input()` does not count."""
+    return hashlib.sha256(repr(replace(request, interactive=False)).encode()).digest()

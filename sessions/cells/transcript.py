@@ -1,0 +1,137 @@
+"""The transcript of a session: its cells and their outputs. Pure: messages in, nbformat out.
+
+It records all iopub messages of the kernel, so it also contains the cells of channel clients. An execution has no
+outputs apart from its cell's here: each message is recorded once.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+from sessions.cells.notebook import NotebookCell
+from sessions.cells.outputs import Event, OutputArea, bundle, count_of, display_id_of, metadata_of
+from sessions.kernels.messages import Message
+
+#: bytes of outputs and code kept per session; beyond, the oldest cells are dropped
+MAX_BYTES = 32 * 1024**2
+MAX_CELLS = 2000
+#: bytes that a cell takes besides its text
+_CELL_BYTES = 1536
+
+
+@dataclass(slots=True)
+class Entry:
+    """One cell that was run."""
+
+    #: number among the session's cells, from 1
+    number: int
+    area: OutputArea
+    code: str = ""
+    started: bool = False
+    execution_count: int | None = None
+    displays: set[str] = field(default_factory=set)
+
+    @property
+    def size(self) -> int:
+        """Bytes that the cell takes."""
+        return len(self.code.encode()) + self.area.size + _CELL_BYTES
+
+
+class Transcript:
+    """The cells of one session, oldest first."""
+
+    def __init__(self, max_output_bytes: int, max_bytes: int = MAX_BYTES) -> None:
+        self._cells: OrderedDict[str, Entry] = OrderedDict()
+        self._max_output_bytes = max_output_bytes
+        self._max_bytes = max_bytes
+        self._size = 0
+        #: number of cells recorded so far, including dropped ones
+        self._number = 0
+        #: message ids of the cells that show a display, by display id
+        self._displays: dict[str, set[str]] = {}
+
+    def open(self, msg_id: str, code: str) -> Entry:
+        """Begin a cell for the execute request `msg_id`."""
+        self._number += 1
+        self._drop(msg_id)
+        cell = self._cells[msg_id] = Entry(self._number, OutputArea(self._max_output_bytes), code)
+        self._grow(cell.size)
+        return cell
+
+    def resume(self, msg_id: str, code: str) -> None:
+        """Begin a cell that started before the gateway did; a cell that is recorded already stays as it is."""
+        if msg_id not in self._cells:
+            self.open(msg_id, code).started = True
+
+    def forget(self, msg_id: str) -> None:
+        """Drop a cell, because its client did not want it stored."""
+        self._drop(msg_id)
+
+    def _drop(self, msg_id: str) -> None:
+        cell = self._cells.pop(msg_id, None)
+        if cell is None:
+            return
+        self._size -= cell.size
+        for display_id in cell.displays:
+            self._displays[display_id].discard(msg_id)
+            if not self._displays[display_id]:
+                del self._displays[display_id]
+
+    def record(self, message: Message) -> Event | None:
+        """Record one iopub message.
+
+        Returns:
+            the event for a streaming client of the cell that caused it; None when nothing changed.
+        """
+        cell = self._cells.get(message.parent_id)
+        if message.type == "execute_input":
+            return self._input(cell, message)
+        if message.type == "update_display_data":
+            return self._update(message)
+        if cell is None:
+            return None
+        before = cell.area.size
+        event = cell.area.add(message)
+        self._grow(cell.area.size - before)
+        if event and (display_id := display_id_of(message)):
+            cell.displays.add(display_id)
+            self._displays.setdefault(display_id, set()).add(message.parent_id)
+        return event
+
+    def _input(self, cell: Entry | None, message: Message) -> Event | None:
+        if cell is None:
+            code = message.content.get("code")
+            cell = self.open(message.parent_id, code if isinstance(code, str) else "")
+        if cell.started:
+            return None
+        cell.started = True
+        cell.execution_count = count_of(message)
+        return {"type": "started", "execution_count": cell.execution_count}
+
+    def _update(self, message: Message) -> Event | None:
+        """Change a display everywhere, also below earlier cells, as a notebook does."""
+        display_id = display_id_of(message)
+        if display_id is None:
+            return None
+        data, metadata = bundle(message), metadata_of(message)
+        areas = [self._cells[msg_id].area for msg_id in self._displays.get(display_id, ())]
+        before = sum(area.size for area in areas)
+        shown = [area.update(display_id, data, metadata, message.size) for area in areas]
+        self._grow(sum(area.size for area in areas) - before)
+        if not any(shown):
+            return None
+        return {"type": "update_display_data", "display_id": display_id, "data": data, "metadata": metadata}
+
+    def _grow(self, size: int) -> None:
+        """Count `size` more bytes, and drop the oldest cells when the total is too large."""
+        self._size += size
+        while len(self._cells) > MAX_CELLS or (self._size > self._max_bytes and len(self._cells) > 1):
+            self._drop(next(iter(self._cells)))
+
+    def snapshot(self) -> list[NotebookCell]:
+        """Return a copy of the cells in the order in which they were sent, for `notebook.notebook`."""
+        return [
+            NotebookCell(cell.number, cell.code, cell.execution_count, cell.area.snapshot())
+            for cell in self._cells.values()
+        ]

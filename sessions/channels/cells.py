@@ -1,0 +1,141 @@
+"""Cells of channel clients."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+import orjson
+
+from sessions.cells.cell import Cell
+from sessions.cells.outputs import weight
+from sessions.errors import InvalidRequest, SessionError
+from sessions.kernels.kernel import Kernel
+from sessions.kernels.messages import Message
+from sessions.models import ExecuteRequest, ExecutionResult, StateChange
+from sessions.timeouts import Timeouts
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """The code of an execute request, and the expressions that it evaluates afterwards."""
+
+    text: str
+    expressions: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, content: bytes) -> Self:
+        """Read the content of an execute request.
+
+        Raises:
+            InvalidRequest: when it is no valid JSON. A kernel may be less strict, and would run code that the gateway
+                has not seen.
+        """
+        with suppress(orjson.JSONDecodeError):
+            match orjson.loads(content):
+                case {"code": str(code), "user_expressions": dict(expressions)}:
+                    return cls(code, tuple(map(str, expressions.values())))
+                case {"code": str(code)}:
+                    return cls(code)
+        raise InvalidRequest("the content of an execute_request must be valid JSON, its code text", field="code")
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """An execute request of a channel client."""
+
+    #: message id and type
+    header: dict[str, str]
+    #: the request in the form of the audit
+    request: ExecuteRequest
+    #: the execution's id in the audit
+    execution_id: str
+    #: the kernel runs the code beside its main shell, which answers meanwhile
+    in_subshell: bool
+
+
+class CellOwner(Protocol):
+    """Gets the events of channel clients' cells."""
+
+    def expire(self, cell: ChannelCell) -> None:
+        """The cell has reached its deadline."""
+
+    def miss_reply(self, cell: ChannelCell) -> None:
+        """The kernel has not replied to the cell, and never will."""
+
+    def ended(self, cell: ChannelCell) -> None:
+        """The cell has ended."""
+
+
+class ChannelCell(Cell):
+    """A cell that a channel client has sent."""
+
+    def __init__(self, kernel: Kernel, timeouts: Timeouts, owner: CellOwner, submission: Submission) -> None:
+        """Prepare a cell; `start` begins its deadline.
+
+        Args:
+            kernel: runs it.
+            timeouts: timeouts of its end.
+            owner: gets the events of the cell.
+            submission: request of the client.
+        """
+        super().__init__(kernel, timeouts, exclusive=False)
+        self.header = submission.header
+        self.request = submission.request
+        self.execution_id = submission.execution_id
+        self._in_subshell = submission.in_subshell
+        self._owner = owner
+        self._output_bytes = 0
+        self._kernel_gone = False
+
+    @property
+    def id(self) -> str:
+        """The message id of the client's request."""
+        return self.header["msg_id"]
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the gateway stopped the cell."""
+        return self._stopped is not None
+
+    def put_out(self, message: Message) -> None:
+        """Take a message that the kernel has published for this cell."""
+        self._output_bytes += weight(message)
+        self.published(message)
+
+    def kernel_gone(self, cause: SessionError) -> None:
+        """End the cell with its kernel, and its variables with it."""
+        self._kernel_gone = True
+        super().kernel_gone(cause)
+
+    def result(self) -> ExecutionResult:
+        """Return the result for the audit, without outputs."""
+        if self.status is None:
+            raise RuntimeError("a cell that has not ended has no result")
+        return ExecutionResult(
+            status=self.status,
+            execution_count=None,
+            outputs=[],
+            duration=self.duration,
+            state=StateChange.LOST if self._kernel_gone else StateChange.PRESERVED,
+            state_reason=None,
+            incarnation=0,
+            truncated=self.incomplete,
+            error=self.error,
+            output_bytes=self._output_bytes,
+            memory=self.memory,
+        )
+
+    def _doubt_reply(self) -> None:
+        if not self._in_subshell:
+            super()._doubt_reply()
+
+    def _expire(self) -> None:
+        self._owner.expire(self)
+
+    def _miss_reply(self) -> None:
+        self._owner.miss_reply(self)
+
+    def _on_end(self) -> None:
+        self._owner.ended(self)

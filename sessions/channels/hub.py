@@ -1,0 +1,201 @@
+"""The channel clients of a session: clients that send their own messages to its kernel, as Jupyter's front ends do.
+
+Messages that the kernel publishes go to all of them; a reply or a question goes to the client whose request caused it.
+They share one connection to the kernel: the gateway signs a client's messages anew and forwards them unchanged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from sessions.channels.cells import Code
+from sessions.channels.pending import PendingRequests
+from sessions.channels.requests import PendingRequest, Rules
+from sessions.channels.subscription import Subscription, gateway_message
+from sessions.errors import ConnectionFailed, InvalidRequest, SessionError
+from sessions.kernels.kernel import Kernel
+from sessions.kernels.messages import Message
+
+#: clients per session that have left and may return; those that left first are forgotten
+HELD_MAX = 4
+#: seconds that the kernel's output waits for a client that reads nothing
+STALL = 2.0
+
+
+class ChannelHub:
+    """All channel clients of one session."""
+
+    def __init__(self, rules: Rules) -> None:
+        """Begin without clients.
+
+        Args:
+            rules: for the cells of these clients.
+        """
+        self._requests = PendingRequests(rules, self.dispatch)
+        self._kernel: Kernel | None = None
+        self._subscriptions: list[Subscription] = []
+        #: clients that the kernel's output waits for, each with a scheduled check
+        self._watched: set[Subscription] = set()
+
+    @property
+    def clients(self) -> int:
+        """Number of connected clients."""
+        return sum(subscription.attached for subscription in self._subscriptions)
+
+    @property
+    def running(self) -> bool:
+        """Whether a cell of these clients runs or waits."""
+        return self._requests.cell is not None
+
+    async def quiet(self) -> None:
+        """Wait until no cell of these clients runs or waits."""
+        await self._requests.quiet()
+
+    # -- clients --------------------------------------------------------------------------------------------
+
+    def subscribe(self, client: str) -> Subscription:
+        """Begin to deliver messages to a client. A returning client gets the messages that it has missed.
+
+        Args:
+            client: id with which the client may return; empty: it will not.
+        """
+        subscription = Subscription(client, self._resume_if_relieved)
+        for known in list(self._subscriptions):
+            if client and known.client == client:
+                subscription.inherit(known)
+                self._subscriptions.remove(known)
+                self._requests.hand_over(known, subscription)
+        self._subscriptions.append(subscription)
+        return subscription
+
+    def leave(self, subscription: Subscription) -> None:
+        """Note that a client has left, and keep its messages if it can return."""
+        if subscription not in self._subscriptions:
+            return  # a newer subscription has inherited its messages
+        subscription.attached = False
+        self._subscriptions.remove(subscription)
+        self._subscriptions.append(subscription)  # the order of leaving
+        away = [known for known in self._subscriptions if not known.attached and known.client]
+        for known in away[:-HELD_MAX] if subscription.client else [subscription]:
+            self._subscriptions.remove(known)
+            known.close()
+        self._resume_if_relieved()
+
+    def forward(
+        self,
+        subscription: Subscription,
+        channel: str,
+        header: dict[str, Any],
+        parts: Sequence[bytes],
+        buffers: Sequence[bytes],
+    ) -> None:
+        """Forward a client's message to the kernel.
+
+        Raises:
+            InvalidRequest: when a message with this id was sent before, code would run on another channel than shell,
+                or the code cannot be read.
+            PolicyViolation: when the code policy forbids the code.
+            QuotaExceeded: when too much waits for the kernel, or the tenant has too many executions under way.
+            ConnectionFailed: when there is no kernel, or the kernel accepts no messages.
+        """
+        if self._kernel is None:
+            raise ConnectionFailed
+        if channel == "stdin":
+            self._answer(subscription, parts, buffers)
+            return
+        size = sum(map(len, parts)) + sum(map(len, buffers))
+        in_subshell = header.get("subshell_id") is not None
+        request = PendingRequest(subscription, header["msg_id"], header["msg_type"], size, in_subshell)
+        if request.type == "execute_request":
+            if channel != "shell":  # Python's kernels would run it there, too, uncounted
+                raise InvalidRequest("code runs on the shell channel only", field="channel")
+            request.code = Code.of(parts[3])
+        self._requests.add(request)
+        try:
+            self._kernel.connection.forward(channel, parts, buffers)
+        except ConnectionFailed:
+            self._requests.not_sent(request)
+            raise
+
+    def _answer(self, subscription: Subscription, parts: Sequence[bytes], buffers: Sequence[bytes]) -> None:
+        """Forward an answer if the kernel has asked: any other would stay in the gateway's memory."""
+        asking = self._requests.asking(subscription)
+        if asking is not None and self._kernel is not None:
+            asking.open_inputs -= 1
+            self._kernel.connection.forward("stdin", parts, buffers)
+
+    def interrupt(self) -> bool:
+        """Interrupt the running cell of these clients.
+
+        Returns:
+            True if there is one.
+        """
+        return self._requests.interrupt()
+
+    # -- the kernel -----------------------------------------------------------------------------------------
+
+    def connect(self, kernel: Kernel) -> None:
+        """Send later messages to a kernel, in place of the previous one."""
+        self._kernel = kernel
+        self._requests.connect(kernel)
+
+    def disconnect(self, cause: SessionError) -> None:
+        """Note that the kernel is gone, and fail its cells."""
+        self._kernel = None
+        self._requests.disconnect(cause)
+
+    def dispatch(self, message: Message) -> None:
+        """Deliver a message of the kernel to the clients that it concerns."""
+        request = self._requests.find(message.parent_id)
+        if message.channel == "iopub":
+            self._requests.published(message)
+            self._publish(message)
+        elif request is not None and message.channel == "stdin":
+            request.open_inputs += 1
+            request.client.enqueue(message)
+        elif request is not None:
+            self._requests.replied(request, message)
+            request.client.enqueue(message)
+
+    def announce(self, state: str) -> None:
+        """Send all clients a state that the kernel itself cannot report."""
+        self._publish(gateway_message("iopub", "status", {"execution_state": state}))
+
+    def _publish(self, message: Message) -> None:
+        for subscription in self._subscriptions:
+            subscription.enqueue(message)
+            if subscription.pressing and self._kernel is not None:
+                self._kernel.connection.pause()
+                if subscription not in self._watched:
+                    self._watch(subscription)
+
+    def _watch(self, subscription: Subscription) -> None:
+        self._watched.add(subscription)
+        asyncio.get_running_loop().call_later(STALL, self._check_reader, subscription, subscription.taken)
+
+    def _check_reader(self, subscription: Subscription, taken: int) -> None:
+        """Stop waiting for a client that has read nothing for a while."""
+        self._watched.discard(subscription)
+        if subscription.pressing and subscription.taken == taken:
+            subscription.patient = False
+        elif subscription.pressing:
+            self._watch(subscription)
+        self._resume_if_relieved()
+
+    def _resume_if_relieved(self) -> None:
+        if self._kernel is not None and not any(known.pressing for known in self._subscriptions):
+            self._kernel.connection.resume()
+
+    def close(self, cause: SessionError) -> None:
+        """End with the session: report the dead kernel to all clients, and release them."""
+        self.disconnect(cause)
+        self.announce("dead")
+        self.release_clients()
+
+    def release_clients(self) -> None:
+        """Release all clients; the session continues."""
+        for subscription in self._subscriptions:
+            subscription.close()
+        self._subscriptions.clear()

@@ -1,0 +1,231 @@
+"""Requests of channel clients that the kernel has not answered yet.
+
+All of them wait in the gateway's memory, so their number and size are bounded. The cells among them count as
+executions: the session is in use while one runs or waits, each has a deadline, and each ends, also when the kernel
+sends nothing or garbage. A kernel runs its cells in order, so a cell's turn begins when the one before it has returned.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import ExitStack
+
+from sessions.channels.cells import ChannelCell, Code, Submission
+from sessions.channels.requests import PendingRequest, Rules
+from sessions.channels.subscription import Subscription, gateway_message, refusal
+from sessions.errors import ExecutionTimeout, InvalidRequest, KernelDied, QuotaExceeded, SessionError
+from sessions.kernels.kernel import Kernel
+from sessions.kernels.messages import Message
+from sessions.models import ExecuteRequest
+from sessions.tasks import spawn
+
+#: requests per session that the kernel has not answered, and bytes of them
+NUMBER_MAX = 1000
+BYTES_MAX = 64 * 1024**2
+#: ids of requests that are remembered per session
+SEEN_MAX = 4096
+
+
+class PendingRequests:
+    """The pending requests of one session."""
+
+    def __init__(self, rules: Rules, tell: Callable[[Message], None]) -> None:
+        """Begin empty.
+
+        Args:
+            rules: for the cells.
+            tell: called with the messages that the kernel should have sent and did not.
+        """
+        self._rules = rules
+        self._tell = tell
+        self._kernel: Kernel | None = None
+        self._admitted = ExitStack()
+        self._requests: dict[str, PendingRequest] = {}
+        #: cells that run or wait in the kernel, in order
+        self._cells: dict[str, ChannelCell] = {}
+        #: cells that have returned and not ended: their output may be on its way on another socket
+        self._returned: dict[str, ChannelCell] = {}
+        #: ids of the last requests that were sent to this kernel
+        self._seen: OrderedDict[str, None] = OrderedDict()
+        self._quiet = asyncio.Event()
+        self._quiet.set()
+
+    @property
+    def cell(self) -> ChannelCell | None:
+        """The cell whose turn it is."""
+        return next(iter(self._cells.values()), None)
+
+    async def quiet(self) -> None:
+        """Wait until no cell runs or waits."""
+        await self._quiet.wait()
+
+    def find(self, msg_id: str) -> PendingRequest | None:
+        """Return the pending request with this id."""
+        return self._requests.get(msg_id)
+
+    def asking(self, client: Subscription) -> PendingRequest | None:
+        """Return a request of this client whose code waits for an answer to `input()`."""
+        return next((known for known in self._requests.values() if known.client is client and known.open_inputs), None)
+
+    def hand_over(self, old: Subscription, new: Subscription) -> None:
+        """Send the answers to one client's requests to another."""
+        for request in self._requests.values():
+            if request.client is old:
+                request.client = new
+
+    # -- begin and end --------------------------------------------------------------------------------------
+
+    def add(self, request: PendingRequest) -> None:
+        """Admit a request.
+
+        Raises:
+            InvalidRequest: when a request with this id was sent to this kernel before.
+            QuotaExceeded: when too many requests are pending, or the tenant has too many executions.
+        """
+        if request.id in self._seen:  # the kernel drops a message with a known id, and never answers
+            raise InvalidRequest("a message with this id was sent before; each needs its own", field="msg_id")
+        size = sum(known.size for known in self._requests.values()) + request.size
+        if len(self._requests) >= NUMBER_MAX or size > BYTES_MAX:
+            raise QuotaExceeded("too many or too large requests wait for this kernel; wait for its answers")
+        if request.code is not None and self._kernel is not None:
+            request.cell = self._admit(request, request.code, self._kernel)
+        self._requests[request.id] = request
+        self._seen[request.id] = None
+        if len(self._seen) > SEEN_MAX:
+            self._seen.popitem(last=False)
+
+    def _admit(self, request: PendingRequest, code: Code, kernel: Kernel) -> ChannelCell:
+        self._rules.permit()
+        if not self._cells:
+            self._admitted.enter_context(self._rules.admit())
+        asked = ExecuteRequest(code.text, self._rules.deadline, expressions=code.expressions)
+        try:
+            execution_id = self._rules.begins(asked)
+        except SessionError:
+            if not self._cells:
+                self._admitted.close()
+            raise
+        submission = Submission(request.header, asked, execution_id, in_subshell=request.in_subshell)
+        cell = ChannelCell(kernel, self._rules.timeouts, self, submission)
+        self._quiet.clear()
+        self._cells[request.id] = cell
+        if self.cell is cell:
+            self._begin(cell)
+        return cell
+
+    def _begin(self, cell: ChannelCell) -> None:
+        cell.start(self._rules.deadline)
+        self._check(cell)
+
+    def _check(self, cell: ChannelCell | None) -> None:
+        """Stop a cell that is in the kernel already when the cells before it have used up the tenant's quota."""
+        if cell is not None:
+            try:
+                self._rules.permit()
+            except QuotaExceeded as refused:
+                self.stop(cell, refused)
+
+    def stop(self, cell: ChannelCell, error: SessionError) -> None:
+        """Stop a cell, and show its clients why."""
+        if cell.stopped:
+            return
+        text = f"\n[kernel-gateway {error.code}: {error.message}]\n"
+        self._tell(gateway_message("iopub", "stream", {"name": "stderr", "text": text}, cell.header))
+        cell.stop(error, error)
+
+    def expire(self, cell: ChannelCell) -> None:
+        """Stop a cell at its deadline."""
+        deadline = self._rules.deadline
+        self.stop(cell, ExecutionTimeout(f"the code ran longer than {deadline:g} s", timeout=deadline))
+
+    def miss_reply(self, cell: ChannelCell) -> None:
+        """Send the reply that the kernel has forgotten."""
+        self._tell(gateway_message("shell", "execute_reply", {"status": "aborted"}, cell.header))
+
+    def not_sent(self, request: PendingRequest) -> None:
+        """Forget a request that could not be sent."""
+        self._forget(request)
+        self._seen.pop(request.id, None)
+        if request.cell is not None:
+            request.cell.not_sent()
+            self._rules.ended(request.cell.execution_id, request.cell.request, None)
+
+    def _forget(self, request: PendingRequest) -> None:
+        del self._requests[request.id]
+        if request.cell is None:
+            return
+        was_its_turn = self.cell is request.cell
+        del self._cells[request.id]
+        if self.cell is None:
+            self._rest()
+        elif was_its_turn:
+            self._begin(self.cell)
+
+    def _rest(self) -> None:
+        self._admitted.close()
+        self._quiet.set()
+
+    def ended(self, cell: ChannelCell) -> None:
+        """Count a cell that has ended. Its outputs are in the transcript, and its client has them."""
+        self._returned.pop(cell.id, None)
+        self._rules.ended(cell.execution_id, cell.request, cell.result())
+        self._check(self.cell)
+
+    # -- the kernel -----------------------------------------------------------------------------------------
+
+    def connect(self, kernel: Kernel) -> None:
+        """Send later requests to a kernel, in place of the one there was."""
+        self.disconnect(KernelDied("the session was restarted while the cell ran"))
+        self._kernel = kernel
+        self._seen.clear()
+
+    def disconnect(self, cause: SessionError) -> None:
+        """End the cells with their kernel: clients wait for the end of a cell without a limit.
+
+        Other requests get no answer, as from a kernel that has not received them: clients ask again.
+        """
+        for cell in list(self._returned.values()):
+            cell.give_up()
+        self._kernel = None
+        pending = [request for request in self._requests.values() if request.cell is not None]
+        self._requests.clear()
+        self._cells.clear()
+        self._rest()
+        for request in pending:
+            *published, reply = refusal("shell", request.header, cause)
+            for message in published:
+                self._tell(message)
+            request.client.enqueue(reply)
+            if request.cell is not None:
+                request.cell.kernel_gone(cause)
+
+    def replied(self, request: PendingRequest, message: Message) -> None:
+        """Take the kernel's reply to a request."""
+        self._forget(request)
+        if request.cell is not None:
+            self._returned[request.id] = request.cell
+            request.cell.replied(message.content)
+
+    def published(self, message: Message) -> None:
+        """Take a message that the kernel has published."""
+        request = self._requests.get(message.parent_id)
+        cell = request.cell if request is not None else self._returned.get(message.parent_id)
+        if cell is not None:
+            cell.put_out(message)
+        if request is not None and message.content.get("execution_state") == "idle":
+            request.size = 0
+            if not request.has_reply:
+                self._forget(request)
+
+    def interrupt(self) -> bool:
+        """Interrupt the cell whose turn it is.
+
+        Returns:
+            True if there is one.
+        """
+        cell = self.cell
+        if cell is not None:
+            spawn(cell.interrupt(), "interrupt")
+        return cell is not None

@@ -1,0 +1,53 @@
+"""Where a kernel listens, and the secrets to talk to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+#: default signature scheme of messages: `hmac-` and the name of a hash
+SIGNATURE = "hmac-sha256"
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionInfo:
+    """Address and ports of one kernel, and the secrets to talk to it.
+
+    Source: the connection file of jupyter_client, with its CurveZMQ fields.
+    """
+
+    transport: str
+    ip: str
+    shell_port: int
+    iopub_port: int
+    stdin_port: int
+    control_port: int
+    hb_port: int
+    key: bytes = field(repr=False)
+    signature: str = SIGNATURE
+    curve_publickey: bytes | None = field(repr=False, default=None)
+    curve_secretkey: bytes | None = field(repr=False, default=None)
+
+    def endpoint(self, channel: str) -> tuple[str, int]:
+        """Return the address and port of one channel."""
+        return self.ip, getattr(self, f"{channel}_port")
+
+    def url(self, channel: str) -> str:
+        """Return the ZMQ endpoint of one channel."""
+        port = getattr(self, f"{channel}_port")
+        separator = "-" if self.transport == "ipc" else ":"
+        return f"{self.transport}://{self.ip}{separator}{port}"
+
+    def file(self) -> dict[str, Any]:
+        """Return the content of a Jupyter connection file, as the kernel reads it."""
+        content: dict[str, Any] = {
+            "transport": self.transport,
+            "ip": self.ip,
+            "key": self.key.decode(),
+            "signature_scheme": self.signature,
+            **{f"{name}_port": getattr(self, f"{name}_port") for name in ("shell", "iopub", "stdin", "control", "hb")},
+        }
+        if self.curve_publickey and self.curve_secretkey:
+            content["curve_publickey"] = self.curve_publickey.decode()
+            content["curve_secretkey"] = self.curve_secretkey.decode()
+        return content

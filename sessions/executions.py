@@ -1,0 +1,209 @@
+"""The executions of one session: each runs in turn, ends exactly once, and is audited."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+
+from sessions.activity import Activity
+from sessions.cells.execution import Execution
+from sessions.cells.idempotency import Attempt, IdempotencyCache
+from sessions.cells.orphan import OrphanCell
+from sessions.cells.transcript import Transcript
+from sessions.channels.hub import ChannelHub
+from sessions.errors import InvalidRequest, SessionError
+from sessions.kernels.kernel import Kernel
+from sessions.kernels.messages import Message
+from sessions.models import ExecuteRequest, StateChange
+from sessions.services import SessionServices
+from sessions.slot import KernelSlot
+from sessions.states import State
+from sessions.tasks import shielded, spawn
+
+#: a cell under way, as its client sees it
+Running = Execution | Attempt
+
+
+class Executions:
+    """Runs the cells of one session's API clients, one after the other."""
+
+    def __init__(self, slot: KernelSlot, activity: Activity, services: SessionServices) -> None:
+        """Begin without executions.
+
+        Args:
+            slot: the session's kernel.
+            activity: the session's activity.
+            services: services that sessions share.
+        """
+        output = slot.identity.spec.limits.output
+        self.transcript = Transcript(output)
+        #: cells that the session has run, of API and channel clients
+        self.count = 0
+        self._slot = slot
+        self._activity = activity
+        self._services = services
+        self._turn = asyncio.Lock()
+        self._running: dict[str, Execution] = {}
+        self._orphan: OrphanCell | None = None
+        self._idempotency = IdempotencyCache(output, services.ledger.idempotency_keys(slot.key))
+
+    @property
+    def orphaned(self) -> bool:
+        """Whether the kernel may still run a cell from before the gateway's restart."""
+        return self._orphan is not None
+
+    # -- what the kernel sends ------------------------------------------------------------------------------
+
+    def received(self, message: Message) -> None:
+        """Take a message of the kernel."""
+        if self._orphan is not None and message.channel == "iopub":
+            self._orphan.claim(message)
+        event = self.transcript.record(message) if message.channel == "iopub" else None
+        execution = self._running.get(message.parent_id)
+        if execution is not None:
+            execution.handle(message, event)
+
+    def shell_lost(self, kernel: Kernel) -> None:
+        """Note that a message which the kernel sent on shell may be lost."""
+        for execution in self._on(kernel):
+            execution.shell_lost()
+
+    def kernel_gone(self, kernel: Kernel, cause: SessionError) -> None:
+        """End the executions of a kernel that has ended."""
+        for execution in self._on(kernel):
+            execution.kernel_gone(cause)
+
+    def _on(self, kernel: Kernel) -> list[Execution]:
+        return [execution for execution in self._running.values() if execution.kernel is kernel]
+
+    # -- running --------------------------------------------------------------------------------------------
+
+    def begins(self, request: ExecuteRequest) -> str:
+        """Tell the audit that a cell of any client begins.
+
+        Returns:
+            the execution's id.
+
+        Raises:
+            SessionError: when the cell must not run.
+        """
+        execution_id = self._services.journal.begins(self._slot.key, self._slot.identity.kernelspec.name, request)
+        self.count += 1
+        return execution_id
+
+    @asynccontextmanager
+    async def run(self, request: ExecuteRequest, channels: ChannelHub, seen: int | None) -> AsyncIterator[Running]:
+        """Run a cell when its turn comes; see `Session.execute`."""
+        code = request.code  # with a `source`, the code is already more than the client wrote, and calls `main` itself
+        if request.source is None:
+            code = self._slot.identity.kernelspec.program(code, request.arguments)
+        program = replace(request, code=code, source=request.written)
+
+        def run(attempted: ExecuteRequest) -> AbstractAsyncContextManager[Execution]:
+            return self._run(attempted, channels)
+
+        if request.idempotency_key is not None:
+            self._activity.touch()
+            yield self._idempotency.attempt(request.idempotency_key, program, run, seen)
+            return
+        if seen is not None:
+            raise InvalidRequest("only a cell with an idempotency_key can be resumed", field="last_event_id")
+        async with run(program) as execution:
+            yield execution
+
+    @asynccontextmanager
+    async def _run(self, request: ExecuteRequest, channels: ChannelHub) -> AsyncIterator[Execution]:
+        async with AsyncExitStack() as held:
+            held.enter_context(self._activity.use())
+            await held.enter_async_context(self._services.quotas.execution(self._slot.key.tenant))
+            await held.enter_async_context(self._turn)
+            await channels.quiet()  # else this cell's deadline would include, and interrupt, the cells before it
+            execution, execution_id = self._begin(await self.settled_kernel(), request)
+            ending = spawn(self._finish(execution, execution_id, held.pop_all()), "end of execution")
+        try:
+            yield execution
+        finally:
+            if execution.status is None:
+                await shielded(spawn(execution.leave(), "leave execution"))
+            await shielded(ending)
+
+    async def settled_kernel(self) -> Kernel:
+        """Return the kernel when no interrupt of an earlier cell is on its way to it."""
+        while (kernel := await self._slot.ensure()).interrupts.under_way:
+            await kernel.interrupts.settle()
+        return kernel
+
+    def _begin(self, kernel: Kernel, request: ExecuteRequest) -> tuple[Execution, str]:
+        execution_id = self.begins(request)
+        execution = Execution(
+            kernel, self.transcript, request, notice=self._slot.notice, timeouts=self._services.timeouts
+        )
+        try:
+            execution.send()
+        except SessionError:
+            self._services.journal.ended(self._slot.key, execution_id, request, None)
+            raise
+        self._slot.announce(StateChange.PRESERVED, None)
+        self._running[execution.id] = execution
+        self._slot.move(State.BUSY)
+        return execution, execution_id
+
+    async def _finish(self, execution: Execution, execution_id: str, held: AsyncExitStack) -> None:
+        """Release the turn when the cell has ended: not earlier if its client leaves, not later if it reads slowly."""
+        async with held:
+            result = await execution.result()
+            del self._running[execution.id]
+            self._slot.become_idle()
+            if result.state is not StateChange.PRESERVED:
+                self._slot.reported(execution.kernel)
+            self._services.journal.ended(self._slot.key, execution_id, execution.request, result)
+
+    def interrupt(self) -> bool:
+        """Interrupt the running cell and keep the variables.
+
+        Returns:
+            True if one was running.
+        """
+        running: list[Execution | OrphanCell] = [*self._running.values()]
+        if self._orphan is not None:
+            running.append(self._orphan)
+        for cell in running:
+            spawn(cell.interrupt(), "interrupt")
+        return bool(running)
+
+    # -- beginning and end ----------------------------------------------------------------------------------
+
+    async def take_over(self, take: Callable[[], Awaitable[Kernel | None]]) -> None:
+        """Hold the turn until a kernel of an earlier gateway is taken over, and the cell that it may run has ended.
+
+        Args:
+            take: takes over and returns the kernel; None: there is none to continue with.
+        """
+        await self._turn.acquire()  # an execution that has it now fails, because there is no kernel yet
+        kernel = await take()
+        if kernel is None:
+            self._turn.release()
+            return
+        self._slot.move(State.BUSY)
+        self._orphan = OrphanCell(kernel, self.transcript, self._services.timeouts)
+        spawn(self._settle(self._orphan), f"settle {self._slot.key}")
+
+    async def _settle(self, orphan: OrphanCell) -> None:
+        """Wait for the end of the cell that the kernel may be running."""
+        try:
+            await orphan.end(self._slot.identity.spec.max_execute_timeout)
+        finally:
+            self._orphan = None
+            self._activity.touch()
+            self._slot.become_idle()
+            self._turn.release()
+
+    def close(self) -> None:
+        """Forget the idempotency keys: from now on they belong to the next session with this name."""
+        self._idempotency.close()
+
+    def free(self) -> None:
+        """Free the transcript. The session is in a reference cycle, and an idle gateway seldom collects garbage."""
+        self.transcript = Transcript(0)

@@ -1,0 +1,1 @@
+"""Tools, files and processes beside a kernel, in its sandbox."""

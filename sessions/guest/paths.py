@@ -1,0 +1,66 @@
+"""Rules for paths in a workspace. Pure."""
+
+from __future__ import annotations
+
+from kernel_image.files import TEMPORARY
+from sessions.errors import InvalidRequest
+
+#: bytes
+PATH_MAX = 1024
+#: paths of the workspace inside a sandbox
+HOMES = ("/home/user", "/workspace")
+
+
+def valid_path(path: str) -> str:
+    """Check a path in a workspace.
+
+    Returns:
+        path relative to the workspace; empty for the workspace itself.
+
+    Raises:
+        InvalidRequest: when the path leads out of the workspace or contains control characters.
+    """
+    if len(path.encode("utf-8", "surrogatepass")) > PATH_MAX:
+        raise InvalidRequest(f"path is longer than {PATH_MAX} bytes", field="path")
+    if any(not character.isprintable() for character in path):
+        raise InvalidRequest("path holds a character that cannot be printed", field="path")
+    parts = [part for part in path.split("/") if part not in {"", "."}]
+    if ".." in parts:
+        raise InvalidRequest("path leads out of the workspace", field="path")
+    return "/".join(parts)
+
+
+def sandbox_path(path: str) -> str:
+    """Check a path as processes in the sandbox write it: in their home directory, the workspace, or in `/tmp`.
+
+    Returns:
+        path relative to the workspace if it lies there, else the absolute path.
+
+    Raises:
+        InvalidRequest: when the path leads elsewhere.
+    """
+    inside = valid_path(path)
+    if not path.startswith("/"):
+        return inside
+    for home in HOMES:
+        if f"/{inside}/".startswith(f"{home}/"):
+            return inside[len(home) :]
+    if f"/{inside}/".startswith(f"{TEMPORARY}/"):
+        return f"/{inside}"
+    raise InvalidRequest(f"path is neither in {HOMES[0]} nor in {TEMPORARY}", field="path")
+
+
+def seen_path(path: str) -> str:
+    """Return the path that processes in the sandbox use for a result of `sandbox_path`."""
+    return path if path.startswith("/") else f"{HOMES[0]}/{path}".rstrip("/")
+
+
+def entry_path(path: str) -> str:
+    """Check a path that must name an entry, and return it like `sandbox_path`.
+
+    Raises:
+        InvalidRequest: when the path is not allowed, or names the workspace or `/tmp` itself.
+    """
+    if (path := sandbox_path(path)) in {"", TEMPORARY}:
+        raise InvalidRequest("path names no file", field="path")
+    return path

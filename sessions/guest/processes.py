@@ -1,0 +1,154 @@
+"""Processes beside kernels, in a sandbox of several sessions."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from sessions.errors import ConnectionFailed, FileNotFound, InvalidRequest, ProcessNotFound
+from sessions.guest.paths import sandbox_path
+from sessions.guest.tools import ToolRunner, ask
+from sessions.models import NOT_PASSED
+
+#: exit code of a command that was ended at its timeout. Source: timeout(1)
+TIMED_OUT = 124
+#: maximum bytes of a request with command and variables, as it is one argument. Source: execve(2), MAX_ARG_STRLEN
+REQUEST_MAX = 128 * 1024 - 1
+#: seconds that a valid answer must stay below
+SECONDS_MAX = 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessResult:
+    """How a command ended."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+    timed_out: bool
+    #: True: some output was left out
+    truncated: bool
+    #: seconds
+    duration: float
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A running process."""
+
+    pid: int
+    command: str
+    #: one letter. Source: proc_pid_stat(5)
+    state: str
+    #: seconds since 1970
+    started_at: float
+    #: seconds of processor time
+    cpu: float
+    #: bytes
+    memory: int
+    directory: str
+
+
+async def run_process(
+    host: ToolRunner, command: str, cwd: str, env: Mapping[str, str], seconds: float
+) -> ProcessResult:
+    """Run a shell command to its end. Cancelling the caller ends the command.
+
+    Args:
+        host: session or sandbox that runs the command.
+        command: command line for `/bin/sh`.
+        cwd: directory in which the command starts, as processes in the sandbox write it.
+        env: variables besides the sandbox's own.
+        seconds: timeout in seconds.
+
+    Raises:
+        FileNotFound: when the directory does not exist.
+        InvalidRequest: when the directory is not allowed, or the command is no text or too long.
+    """
+    if NOT_PASSED.search(command):
+        raise InvalidRequest("command contains a NUL or a lone surrogate", field="command")
+    request = {"op": "run", "command": command, "cwd": sandbox_path(cwd), "env": dict(env), "timeout": seconds}
+    if len(orjson.dumps(request)) > REQUEST_MAX:
+        raise InvalidRequest(f"command and env may have at most {REQUEST_MAX} bytes as JSON", field="command")
+    answer = await ask(host, "processes", request, _open_end())
+    match answer:
+        case {"error": "directory"}:
+            raise FileNotFound("there is no such directory to run in")
+        case {"error": _}:
+            raise InvalidRequest("the command cannot be run", field="command")
+        case {
+            "code": int() as code,
+            "stdout": str() as stdout,
+            "stderr": str() as stderr,
+            "timed_out": bool() as timed_out,
+            "truncated": bool() as truncated,
+            "seconds": int() | float() as took,
+        } if 0 <= took < SECONDS_MAX:
+            code = TIMED_OUT if timed_out else code
+            return ProcessResult(code, _text(stdout), _text(stderr), timed_out, truncated, float(took))
+    raise ConnectionFailed("the sandbox gave no valid answer")
+
+
+async def _open_end() -> AsyncIterator[bytes]:
+    """Yield nothing until the caller is cancelled: the tool ends its command when its input ends."""
+    await asyncio.Event().wait()
+    yield b""
+
+
+def _text(encoded: str) -> str:
+    try:
+        return base64.b64decode(encoded, validate=True).decode("utf-8", "replace")
+    except ValueError:
+        raise ConnectionFailed("the sandbox gave no valid answer") from None
+
+
+async def list_processes(host: ToolRunner) -> list[Process]:
+    """Return the processes beside the kernels, by process id."""
+    found = (await ask(host, "processes", {"op": "list"})).get("processes")
+    return [process for item in found if (process := _process(item))] if isinstance(found, list) else []
+
+
+def _process(item: Any) -> Process | None:
+    match item:
+        case {
+            "pid": int() as pid,
+            "command": str() as command,
+            "state": str() as state,
+            "started": int() | float() as started,
+            "cpu_seconds": int() | float() as cpu,
+            "memory": int() as memory,
+            "directory": str() as directory,
+        }:
+            return Process(pid, command, state, float(started), float(cpu), memory, directory)
+    return None
+
+
+async def find_process(host: ToolRunner, pid: int) -> Process:
+    """Return one process.
+
+    Raises:
+        ProcessNotFound: when no process has this id.
+    """
+    for process in await list_processes(host):
+        if process.pid == pid:
+            return process
+    raise ProcessNotFound(f"there is no process {pid}")
+
+
+async def kill_process(host: ToolRunner, pid: int) -> None:
+    """End a process with SIGTERM, and with SIGKILL if SIGTERM does not end it.
+
+    Raises:
+        InvalidRequest: when the process may not be ended.
+        ProcessNotFound: when no process has this id.
+    """
+    match await ask(host, "processes", {"op": "kill", "pid": pid}):
+        case {"error": "absent"}:
+            raise ProcessNotFound(f"there is no process {pid}")
+        case {"error": _}:
+            raise InvalidRequest("this process may not be ended", field="pid")

@@ -1,0 +1,91 @@
+"""Requests to the image's tools. They run beside user code, as its user, so their answers are not trusted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterable
+from contextlib import aclosing
+from typing import Any, Protocol
+
+import orjson
+
+from sessions.errors import ConnectionFailed, QuotaExceeded, SessionError
+from sessions.models import Limits
+
+#: maximum bytes of a tool's first line, which holds a listing or the output of a command
+ANSWER_MAX = 8 * 1024**2
+
+
+class ToolRunner(Protocol):
+    """Interface for running tools: a container, or an object that has one."""
+
+    def run_tool(
+        self, name: str, argument: str, stdin: AsyncIterable[bytes] | None = None
+    ) -> AsyncGenerator[bytes, None]:
+        """Run one of the image's tools; see `KernelHandle.run_tool`."""
+
+
+class ToolHost(ToolRunner, Protocol):
+    """Owner of files and processes: a session, or a sandbox of several sessions."""
+
+    @property
+    def limits(self) -> Limits:
+        """The limits of the session or sandbox."""
+
+    def charge_upload(self, size: int) -> None:
+        """Count bytes of a file that is uploaded, before they are written.
+
+        Raises:
+            QuotaExceeded: when the tenant's allowance is used up.
+        """
+
+
+async def ask(
+    host: ToolRunner, tool: str, request: dict[str, Any], stdin: AsyncIterable[bytes] | None = None
+) -> dict[str, Any]:
+    """Return a tool's answer.
+
+    Raises:
+        ConnectionFailed: when the tool gave no valid answer.
+    """
+    async with aclosing(host.run_tool(tool, orjson.dumps(request).decode(), stdin)) as output:
+        return (await first_line(output))[0]
+
+
+async def answers(host: ToolRunner, seconds: float) -> bool:
+    """Return whether a container answers in time; one that runs as many tools as it may is taken to answer."""
+    try:
+        async with asyncio.timeout(seconds):
+            await ask(host, "files", {"op": "stat", "path": ""})
+    except QuotaExceeded:
+        return True
+    except (TimeoutError, SessionError):
+        return False
+    return True
+
+
+async def first_line(output: AsyncGenerator[bytes, None]) -> tuple[dict[str, Any], bytes]:
+    """Return a tool's answer, and the bytes that have already arrived after it.
+
+    Raises:
+        ConnectionFailed: when the tool gave no valid answer.
+    """
+    seen = bytearray()
+    async for piece in output:
+        seen += piece
+        if b"\n" in piece:
+            line, _, rest = bytes(seen).partition(b"\n")
+            return _parsed(line), rest
+        if len(seen) > ANSWER_MAX:
+            break
+    raise ConnectionFailed("the sandbox gave no valid answer")
+
+
+def _parsed(line: bytes) -> dict[str, Any]:
+    try:
+        answer = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        answer = None
+    if not isinstance(answer, dict):
+        raise ConnectionFailed("the sandbox gave no valid answer")
+    return answer

@@ -1,0 +1,245 @@
+"""Files of a session: path rules and size limits.
+
+Only `kernel_image/files.py`, which runs beside the kernel as its user, accesses a session's files. It resolves paths in
+the sandbox, so a trick with links or names reaches at most the sandbox's own files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import orjson
+
+from kernel_image.files import FRAME
+from sessions.errors import ConnectionFailed, FileNotFound, InvalidRequest, NoSpace, QuotaExceeded
+from sessions.guest.paths import entry_path, sandbox_path
+from sessions.guest.tools import ToolHost, ask, first_line
+
+#: types of directory entries
+KINDS = frozenset({"file", "directory", "link", "special"})
+#: an entry of a directory: name, path, type (one of `KINDS`), size (bytes), modified (seconds since 1970), mode,
+#: permissions (as `ls` shows them), owner, group
+Entry = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFile:
+    """A file that is being read."""
+
+    size: int
+    content: AsyncIterator[bytes]
+
+
+async def list_files(host: ToolHost, path: str, depth: int = 1) -> list[Entry]:
+    """Return the entries of a directory, and those of its subdirectories down to `depth`.
+
+    Raises:
+        FileNotFound: when the directory does not exist.
+        InvalidRequest: when the path is not allowed.
+    """
+    answer = await _ask(host, {"op": "list", "path": sandbox_path(path), "depth": depth})
+    entries = answer.get("entries")
+    return [entry for entry in entries if _is_entry(entry)] if isinstance(entries, list) else []
+
+
+async def stat_file(host: ToolHost, path: str) -> Entry:
+    """Return the entry at a path, after all links are followed.
+
+    Raises:
+        FileNotFound: when the path does not exist.
+        InvalidRequest: when the path is not allowed.
+    """
+    return _entry_of(await _ask(host, {"op": "stat", "path": sandbox_path(path)}))
+
+
+def _entry_of(answer: dict[str, Any]) -> Entry:
+    entry = answer.get("entry")
+    if not isinstance(entry, dict) or not _is_entry(entry):
+        raise ConnectionFailed("the sandbox gave no valid answer")
+    return entry
+
+
+def _is_entry(value: object) -> bool:
+    match value:
+        case {
+            "name": str(),
+            "path": str(),
+            "type": str() as kind,
+            "size": int(),
+            "modified": int() | float(),
+            "mode": int(),
+            "permissions": str(),
+            "owner": str(),
+            "group": str(),
+        }:
+            return kind in KINDS
+    return False
+
+
+async def write_file(
+    host: ToolHost,
+    path: str,
+    size: int | None,
+    content: AsyncIterable[bytes],
+    *,
+    mode: int | None = None,
+    parents: bool = True,
+) -> int:
+    """Write a file, all or nothing.
+
+    Args:
+        host: session or sandbox of the file.
+        path: path of the file.
+        size: bytes of the content; None: not known beforehand.
+        content: pieces of the content.
+        mode: permissions of the file; None: for its user alone.
+        parents: True: make missing parent directories.
+
+    Returns:
+        size of the file in bytes.
+
+    Raises:
+        InvalidRequest: when the path is not allowed, or the content is shorter than `size`.
+        NoSpace: when the file does not fit.
+        QuotaExceeded: when the tenant's allowance of uploads is used up.
+    """
+    request: dict[str, Any] = {"op": "write", "path": entry_path(path), "parents": parents}
+    if mode is not None:
+        request["mode"] = mode
+    charged: _Charged | None = None
+    if size is None:
+        host.charge_upload(0)
+        content = charged = _Charged(host, content)
+    elif size > host.limits.disk:
+        raise NoSpace(f"the file is larger than the workspace ({host.limits.disk} bytes)", size=size)
+    else:
+        host.charge_upload(size)
+        request["size"] = size
+    try:
+        written = (await _ask(host, request, content)).get("size")
+    except InvalidRequest as error:
+        raise (charged and charged.refusal) or error from None
+    if type(written) is not int or written < 0:
+        raise ConnectionFailed("the sandbox gave no valid answer")
+    return written
+
+
+class _Charged:
+    """Content of unknown size in the tool's form. It has no end mark when its tenant may upload no more."""
+
+    def __init__(self, host: ToolHost, content: AsyncIterable[bytes]) -> None:
+        self._host = host
+        self._content = content
+        #: why the content has no end mark
+        self.refusal: QuotaExceeded | None = None
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for piece in self._content:
+            try:
+                self._host.charge_upload(len(piece))
+            except QuotaExceeded as refusal:
+                self.refusal = refusal
+                return
+            if piece:
+                yield FRAME.pack(len(piece)) + piece
+        yield FRAME.pack(0)
+
+
+async def make_directory(host: ToolHost, path: str, mode: int, *, parents: bool = True) -> Entry:
+    """Make a directory. An existing directory stays unchanged.
+
+    Raises:
+        FileNotFound: when the parent directory does not exist, and `parents` is False.
+        InvalidRequest: when the path is not allowed, or something other than a directory exists there.
+        NoSpace: when there is no room.
+    """
+    request = {"op": "mkdir", "path": sandbox_path(path), "mode": mode, "parents": parents}
+    return _entry_of(await _ask(host, request))
+
+
+async def move_file(host: ToolHost, source: str, target: str) -> Entry:
+    """Rename an entry, and replace a file at the target. Repeating a finished call changes nothing.
+
+    Raises:
+        FileNotFound: when the entry does not exist.
+        InvalidRequest: when a path is not allowed, or the target is a directory.
+        NoSpace: when there is no room at the target.
+    """
+    return _entry_of(await _ask(host, {"op": "move", "path": entry_path(source), "to": entry_path(target)}))
+
+
+async def delete_file(host: ToolHost, path: str) -> None:
+    """Delete a file, link or directory.
+
+    Raises:
+        FileNotFound: when the entry does not exist.
+        InvalidRequest: when the path is not allowed.
+    """
+    await _ask(host, {"op": "delete", "path": entry_path(path)})
+
+
+@asynccontextmanager
+async def read_file(host: ToolHost, path: str) -> AsyncIterator[OpenFile]:
+    """Open a regular file.
+
+    Raises:
+        FileNotFound: when the file does not exist.
+        InvalidRequest: when the path is not allowed, or names no regular file.
+    """
+    argument = orjson.dumps({"op": "read", "path": sandbox_path(path)}).decode()
+    async with aclosing(host.run_tool("files", argument)) as output:
+        answer, rest = await first_line(output)
+        size = _done(answer).get("size")
+        if type(size) is not int or size < 0:
+            raise ConnectionFailed("the sandbox gave no valid answer")
+        yield OpenFile(size, _exactly(size, rest, output))
+
+
+async def _exactly(size: int, first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Yield exactly the announced bytes, even if the sandbox sends more."""
+    piece = first[:size]
+    while True:
+        if piece:
+            yield piece
+        size -= len(piece)
+        if size <= 0:
+            return
+        try:
+            piece = (await anext(rest))[:size]
+        except StopAsyncIteration:
+            raise ConnectionFailed("the file ended early") from None
+
+
+async def _ask(host: ToolHost, request: dict[str, Any], stdin: AsyncIterable[bytes] | None = None) -> dict[str, Any]:
+    return _done(await ask(host, "files", request, stdin))
+
+
+def _done(answer: dict[str, Any]) -> dict[str, Any]:
+    if "error" in answer:
+        _refuse(str(answer["error"]))
+    return answer
+
+
+def _refuse(word: str) -> NoReturn:
+    match word:
+        case "absent":
+            raise FileNotFound
+        case "full":
+            raise NoSpace
+        case "outside" | "link":
+            raise InvalidRequest("path leads out of the workspace", field="path")
+        case "directory":
+            raise InvalidRequest("path names a directory", field="path")
+        case "exists":
+            raise InvalidRequest("something else is at this path already", field="path")
+        case "special":
+            raise InvalidRequest("path names neither a file nor a directory", field="path")
+        case "incomplete":
+            raise InvalidRequest("the content is shorter than announced", field="body")
+        case "denied":
+            raise InvalidRequest("the sandbox's user may not do this", field="path")
+        case _:
+            raise InvalidRequest("the path cannot be used", field="path")

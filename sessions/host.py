@@ -1,0 +1,96 @@
+"""The common part of sessions and sandboxes: a tenant, limits, activity, tools in a container, and one end."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterable
+from contextlib import aclosing
+
+from sessions.activity import Activity
+from sessions.backends.base import KernelHandle
+from sessions.models import Limits, SessionKey
+from sessions.services import SessionServices
+from sessions.tasks import spawn
+
+
+class Host(ABC):
+    """One tenant's session or sandbox; a `ToolHost`."""
+
+    def __init__(self, key: SessionKey, limits: Limits, created_at: float, services: SessionServices) -> None:
+        """Begin its age and its activity.
+
+        Args:
+            key: its tenant and name.
+            limits: for each of its containers.
+            created_at: when it was made, perhaps by an earlier gateway, in seconds since 1970.
+            services: services that sessions and sandboxes share.
+        """
+        self.key = key
+        self.limits = limits
+        self.created_at = created_at
+        self._services = services
+        self._activity = Activity(services.clock, max(0.0, services.ledger.clock() - created_at))
+        self._ending: asyncio.Task[None] | None = None
+
+    # -- activity -------------------------------------------------------------------------------------------
+
+    def touch(self) -> None:
+        """Note that a client has used it."""
+        self._activity.touch()
+
+    def charge_upload(self, size: int) -> None:
+        """Count bytes of a file that is sent to it; see `Quotas.charge_upload`."""
+        self._services.quotas.charge_upload(self.key.tenant, size)
+
+    def age(self) -> float:
+        """Return the seconds since it was made."""
+        return self._activity.age()
+
+    @abstractmethod
+    def idle_for(self) -> float:
+        """Return the seconds since a client last used it; 0 while one does."""
+
+    # -- tools ----------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    async def ensure_container(self) -> KernelHandle:
+        """Return the container that tools run in, started if there is none.
+
+        Raises:
+            SessionError: when it could not be started.
+        """
+
+    async def run_tool(
+        self, name: str, argument: str, stdin: AsyncIterable[bytes] | None = None
+    ) -> AsyncGenerator[bytes, None]:
+        """Run one of the image's tools; see `KernelHandle.run_tool`."""
+        with self._activity.use():
+            container = await self.ensure_container()
+            async with aclosing(container.run_tool(name, argument, stdin)) as output:
+                async for piece in output:
+                    yield piece
+
+    # -- the end --------------------------------------------------------------------------------------------
+
+    def close(self, reason: str = "it was ended") -> asyncio.Future[None]:
+        """End it and free everything it has. Idempotent; no client can use it when this returns.
+
+        Args:
+            reason: why, for clients that return later.
+
+        Returns:
+            a future that is done when everything is freed, for each caller; cancelling it does not stop that.
+        """
+        if self._ending is None:
+            self._refuse(reason)
+            self._ending = spawn(self._free(reason), f"end {self.key}")
+        return asyncio.shield(self._ending)
+
+    @abstractmethod
+    def _refuse(self, reason: str) -> None:
+        """Refuse clients from now on."""
+
+    @abstractmethod
+    async def _free(self, reason: str) -> None:
+        """Free everything it has."""

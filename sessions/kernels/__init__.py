@@ -1,0 +1,1 @@
+"""One kernel: its channels, its life, and the kernels that wait to be leased."""

@@ -1,0 +1,96 @@
+"""Bytes between the gateway and a kernel that libzmq holds in the gateway's memory.
+
+libzmq's limits count messages and bound each frame. A kernel with its own implementation of the protocol can send one
+message of endless small frames, or many large messages faster than the gateway reads them, and libzmq keeps all of
+them in memory. The host's TCP counts the bytes received; those minus the bytes of the messages read are in memory.
+
+The same in the other direction: messages of clients to a kernel that does not read are in memory until TCP
+acknowledges them.
+
+Source: `struct tcp_info` of Linux, `tcpi_bytes_acked` and `tcpi_bytes_received` (since 4.1).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from collections.abc import Sequence
+
+#: bytes on the wire per frame besides its content: ZMTP's head and CurveZMQ's box; too large a value does no harm
+FRAME_BYTES = 64
+#: bytes acknowledged by the peer, and bytes received from it
+_BYTES = struct.Struct("120xQQ")
+
+
+class Backlog:
+    """The backlog of one channel."""
+
+    def __init__(self, host: str, port: int) -> None:
+        """Count the bytes of one port of a kernel.
+
+        Args:
+            host: address of the kernel.
+            port: port of the channel.
+        """
+        self._peer = (host, port)
+        self._descriptor: int | None = None
+        self._taken = 0
+        self._sent = 0
+        #: bytes of those that the kernel has acknowledged
+        self._acknowledged = 0
+
+    def connected(self, descriptor: int) -> None:
+        """Start counting again for a new connection of libzmq, which has this descriptor."""
+        self._descriptor = descriptor
+        self._taken = 0
+        self._sent -= self._acknowledged  # the rest waits for the new connection
+        self._acknowledged = 0
+
+    def took(self, frames: Sequence[bytes]) -> None:
+        """Count a whole message that was read."""
+        self._taken += sum(map(len, frames)) + FRAME_BYTES * len(frames)
+
+    def sent(self, frames: Sequence[bytes]) -> None:
+        """Count a message that was sent."""
+        self._sent += sum(map(len, frames))
+
+    def size(self) -> int:
+        """Return the minimum of received bytes in the gateway's memory; 0 without a connection."""
+        return max(0, self._bytes()[1] - self._taken)
+
+    def full(self, limit: int) -> bool:
+        """Return whether more than `limit` bytes wait for a kernel that does not read; only TCP's count is trusted."""
+        if self._sent - self._acknowledged > limit:
+            self._acknowledged = max(self._acknowledged, self._bytes()[0])
+        return self._sent - self._acknowledged > limit
+
+    def _bytes(self) -> tuple[int, int]:
+        """Return the bytes acknowledged and received on the present connection."""
+        if self._descriptor is None:
+            return 0, 0
+        try:
+            # A copy for a moment: libzmq may close its descriptor at any time, and a copy that is kept would keep the
+            # connection open. The number may mean something else by now: no socket, or one with another peer.
+            with _copy_of(self._descriptor) as copy:
+                if copy.getpeername()[:2] != self._peer:
+                    return 0, 0
+                info = copy.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES.size)
+        except OSError:
+            return 0, 0  # the connection is gone
+        acknowledged, received = _BYTES.unpack(info) if len(info) == _BYTES.size else (0, 0)
+        return int(acknowledged), int(received)
+
+
+def _copy_of(descriptor: int) -> socket.socket:
+    """Return the gateway's own socket on the same connection.
+
+    Raises:
+        OSError: when there is no such descriptor, or it is no socket.
+    """
+    copy = os.dup(descriptor)
+    try:
+        return socket.socket(fileno=copy)
+    except OSError:
+        os.close(copy)  # a failed constructor leaves it open
+        raise

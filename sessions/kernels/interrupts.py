@@ -1,0 +1,79 @@
+"""The interrupts of one kernel: by message first, then by signal, and never one that hits a later cell."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any
+
+from sessions.backends.base import KernelHandle
+from sessions.errors import SessionError
+from sessions.kernels.connection import Connection
+from sessions.tasks import spawn
+
+#: seconds for the kernel to acknowledge an interrupt that was sent as a message
+ACKNOWLEDGE_TIMEOUT = 1.0
+
+
+class Interrupts:
+    """Interrupts the cells of one kernel."""
+
+    def __init__(self, connection: Connection, handle: KernelHandle) -> None:
+        self._connection = connection
+        self._handle = handle
+        #: interrupts that may not have arrived yet, one of each kind
+        self._sending: dict[str, asyncio.Task[None]] = {}
+
+    @property
+    def under_way(self) -> bool:
+        """Whether an interrupt may still arrive, and hit the cell that runs then."""
+        return bool(self._sending)
+
+    async def settle(self) -> None:
+        """Wait until an interrupt of an earlier cell can no longer hit the next one.
+
+        A cell that keeps the interpreter's lock also keeps the kernel from reading the message, which is read when the
+        cell has ended. The gateway gives up an interrupt that is not acknowledged even then.
+        """
+        if self._sending:
+            _, lost = await asyncio.wait(self._sending.values(), timeout=ACKNOWLEDGE_TIMEOUT)
+            for interrupt in lost:
+                interrupt.cancel()
+
+    async def until(self, done: asyncio.Event, step: float) -> bool:
+        """Interrupt a cell by message, then by signal.
+
+        Args:
+            done: set when the cell no longer runs.
+            step: seconds to wait for `done` after each of the two.
+
+        Returns:
+            True if `done` was set in time.
+        """
+        for interrupt in (self.by_message, self.by_signal):
+            await interrupt()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(step):
+                    await done.wait()
+                    return True
+        return False
+
+    async def by_message(self) -> None:
+        """Interrupt the running cell by a message: the cell gets KeyboardInterrupt."""
+        await asyncio.wait({self._send("message", self._request)}, timeout=ACKNOWLEDGE_TIMEOUT)
+
+    async def by_signal(self) -> None:
+        """Interrupt the running cell by SIGINT, which also reaches a cell that keeps the interpreter's lock."""
+        await asyncio.wait({self._send("signal", self._handle.interrupt)})
+
+    def _send(self, kind: str, send: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.Task[None]:
+        """Send an interrupt unless the last one has not arrived yet: a second would find no cell to interrupt."""
+        if kind not in self._sending:
+            self._sending[kind] = spawn(send(), f"interrupt by {kind}")
+            self._sending[kind].add_done_callback(lambda _: self._sending.pop(kind))
+        return self._sending[kind]
+
+    async def _request(self) -> None:
+        with suppress(SessionError):  # the kernel has ended
+            await self._connection.request("control", "interrupt_request", {})

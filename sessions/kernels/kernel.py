@@ -1,0 +1,229 @@
+"""A running kernel: its container or process, and its open connection, from the first answer to the end."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from contextlib import suppress
+from dataclasses import replace
+from typing import Protocol
+
+from sessions.backends.base import Backend, KernelHandle, Launch, no_op
+from sessions.errors import ConnectionFailed, KernelDied, OutOfMemory, SessionError, StartFailed
+from sessions.kernels.connection import Connection
+from sessions.kernels.interrupts import Interrupts
+from sessions.kernels.messages import Message
+from sessions.models import ExitReason, KernelExit
+from sessions.tasks import log_failure, shielded, spawn
+
+#: seconds from a kernel's start to its first answer, at most
+START_TIMEOUT = 60.0
+#: bytes that any kernel may send as one message: kernels send their streams in pieces of about this size
+MESSAGE_BYTES = 8 * 1024**2
+#: bytes of a message besides its output
+ENVELOPE_BYTES = 1024**2
+#: seconds for a kernel to answer on its control channel, which it does also while a cell runs
+PULSE_TIMEOUT = 2.0
+
+
+class KernelListener(Protocol):
+    """Gets the messages of a kernel."""
+
+    def received(self, message: Message) -> None:
+        """Take a message of the kernel."""
+
+    def missed(self, kernel: Kernel) -> None:
+        """A message that the kernel sent on shell may be lost."""
+
+
+class Kernel:
+    """One kernel, and the listener of its connection."""
+
+    def __init__(self, launch: Launch, handle: KernelHandle) -> None:
+        """Prepare the connection; `open` opens it.
+
+        Args:
+            launch: properties that the kernel was started with.
+            handle: its container or process.
+        """
+        self.launch = launch
+        self.handle = handle
+        # An output that no session would keep need not be buffered either.
+        bound = max(launch.limits.output + ENVELOPE_BYTES, MESSAGE_BYTES)
+        spec = launch.kernelspec
+        self.connection = Connection(
+            handle.connection_info, self, max_message_bytes=bound, flush=spec.flush, prelude=spec.prelude
+        )
+        self._listener: KernelListener | None = None
+        #: why the gateway ended the kernel, if it did
+        self._cause: SessionError | None = None
+        #: seconds that the start of its container or process took, and from then to its first answer
+        self.started_in = self.ready_in = 0.0
+        self.interrupts = Interrupts(self.connection, handle)
+        self._exit: asyncio.Task[KernelExit]
+
+    # -- beginning ------------------------------------------------------------------------------------------
+
+    @classmethod
+    async def start(cls, backend: Backend, launch: Launch) -> Kernel:
+        """Start a kernel and wait for its first answer.
+
+        Raises:
+            StartFailed: when the kernel ended or did not answer; nothing of it is left.
+            BackendUnavailable: when the engine does not answer.
+        """
+        named = replace(launch, workspace=launch.workspace or uuid.uuid4().hex)
+        try:
+            return await cls._start(backend, named)
+        except BaseException:
+            if named.workspace is not None and launch.workspace is None:
+                with log_failure("delete workspace"):  # the caller gets the reason why there is no kernel
+                    await shielded(spawn(backend.delete_workspace(named.workspace), "delete workspace"))
+            raise
+
+    @classmethod
+    async def _start(cls, backend: Backend, launch: Launch) -> Kernel:
+        clock = asyncio.get_running_loop().time
+        begun = clock()
+        handle = await backend.start(launch)
+        started = clock()
+        kernel = await cls.take_over(launch, handle)
+        try:
+            await kernel.first_answer()
+        except BaseException:
+            await shielded(spawn(kernel.kill(StartFailed()), "kill silent kernel"))
+            raise
+        kernel.started_in, kernel.ready_in = started - begun, clock() - started
+        return kernel
+
+    @classmethod
+    async def take_over(cls, launch: Launch, handle: KernelHandle) -> Kernel:
+        """Connect to a kernel that was started, perhaps by an earlier gateway. It may be busy and answer later.
+
+        Raises:
+            ConnectionFailed: when the gateway cannot open a connection; nothing of the kernel is left.
+        """
+        try:
+            kernel = cls(launch, handle)
+            kernel.connection.open()
+        except BaseException:
+            await shielded(spawn(handle.kill(), "kill unreachable kernel"))
+            raise
+        handle.on_out_of_memory = kernel.check_pulse
+        kernel._exit = spawn(kernel._watch_exit(), "kernel exit")
+        return kernel
+
+    async def first_answer(self) -> None:
+        """Wait until the kernel answers.
+
+        Raises:
+            StartFailed: when the kernel ended or did not answer in time.
+        """
+        ready = spawn(self.connection.ready(), "kernel ready")
+        try:
+            await asyncio.wait({ready, self._exit}, timeout=START_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
+            if self._exit.done():
+                raise StartFailed(f"the kernel ended while it started (exit code {self._exit.result().code})")
+            if not ready.done():
+                raise StartFailed(f"the kernel did not answer within {START_TIMEOUT:.0f} s")
+            ready.result()
+        finally:
+            ready.cancel()
+
+    async def lease(self, launch: Launch) -> bool:
+        """Give a warm kernel the environment and directory of a session, in one round trip on its control channel.
+
+        Args:
+            launch: the kernel's launch with the session's environment, directory and limit of output.
+
+        Returns:
+            True if the kernel answered. A kernel that did not answer is useless.
+        """
+        wanted = {"env": dict(launch.env), "cwd": launch.cwd} if launch.env or launch.cwd else {}
+        with suppress(TimeoutError, SessionError):
+            async with asyncio.timeout(PULSE_TIMEOUT):
+                kind = "lease" if wanted else "kernel_info"
+                reply = await self.connection.request("control", f"{kind}_request", wanted)
+                self.launch = replace(launch, workspace=self.launch.workspace)
+                return reply.type == f"{kind}_reply"
+        return False
+
+    def attach(self, listener: KernelListener) -> None:
+        """Hand all later messages to a listener, until the kernel has ended."""
+        self._listener = listener
+
+    # -- what the connection reports ------------------------------------------------------------------------
+
+    def on_message(self, message: Message) -> None:
+        """Hand a message to the listener."""
+        if self._listener is not None:
+            self._listener.received(message)
+
+    def on_shell_loss(self) -> None:
+        """Tell the listener that a message may be lost."""
+        if self._listener is not None:
+            self._listener.missed(self)
+
+    def on_broken(self) -> None:
+        """Kill the kernel."""
+        self._condemn(KernelDied("the kernel sent garbage to the gateway"))
+
+    def on_unreachable(self) -> None:
+        """Kill the kernel."""
+        self._condemn(
+            ConnectionFailed("the kernel could not be reached any more and was ended; its variables are lost")
+        )
+
+    def _condemn(self, cause: SessionError) -> None:
+        spawn(self.kill(cause), "kill broken kernel")
+
+    # -- the end --------------------------------------------------------------------------------------------
+
+    @property
+    def alive(self) -> bool:
+        """Whether the kernel has not ended."""
+        return not self._exit.done()
+
+    async def wait(self) -> SessionError:
+        """Wait for the kernel's end.
+
+        Returns:
+            why it ended.
+        """
+        ended = await asyncio.shield(self._exit)
+        if self._cause is not None:
+            return self._cause
+        if ended.reason is ExitReason.OOM:
+            return OutOfMemory()
+        return KernelDied(exit_code=ended.code)
+
+    async def kill(self, cause: SessionError) -> None:
+        """End the kernel and wait until its container or process is gone.
+
+        Args:
+            cause: the error of a cell in flight.
+        """
+        if self.alive and self._cause is None:
+            self._cause = cause
+        self.connection.expect_end()
+        await self.handle.kill()
+        await asyncio.shield(self._exit)
+
+    async def _watch_exit(self) -> KernelExit:
+        ended = await self.handle.wait()
+        self.handle.on_out_of_memory = no_op
+        self.connection.close()
+        # No reference cycle with the session: its outputs are freed with it, not at the next garbage collection.
+        self._listener = None
+        return ended
+
+    def check_pulse(self) -> None:
+        """Kill the kernel if it does not answer: memory ran out in its container, and it may hang instead of ending."""
+        spawn(self._check_pulse(), "pulse after memory ran out")
+
+    async def _check_pulse(self) -> None:
+        with suppress(TimeoutError, SessionError):
+            async with asyncio.timeout(PULSE_TIMEOUT):
+                await self.connection.request("control", "kernel_info_request", {})
+                return
+        await self.kill(OutOfMemory())

@@ -1,0 +1,223 @@
+"""The warm pool: kernels started ahead of need, each leased to one session and never taken back.
+
+Warm kernels have what nearly all sessions ask for: default limits, no workspace of an earlier kernel. A session's own
+environment and directory are given to the kernel when it is leased, in the one round trip that also shows that the
+kernel answers. Any other kernel is started on demand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NoReturn
+
+import structlog
+
+from sessions.backends.base import Backend, KernelHandle, Launch
+from sessions.errors import SessionClosed, SessionError
+from sessions.kernels.kernel import Kernel
+from sessions.kernels.starts import Starts
+from sessions.kernels.warm import PoolObserver, PoolSettings, WarmKernels
+from sessions.kernelspecs import KernelSpec
+from sessions.tasks import forever, log_failure, spawn
+
+log = structlog.get_logger()
+
+
+class Pool:
+    """Warm kernels of each language in use."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        starts: Starts,
+        settings: PoolSettings,
+        clock: Callable[[], float],
+        observer: PoolObserver,
+    ) -> None:
+        """Begin empty.
+
+        Args:
+            backend: where kernels run.
+            starts: starts kernels in turn.
+            settings: number and limits of warm kernels.
+            clock: returns the time in seconds.
+            observer: gets the pool's events.
+        """
+        self._backend = backend
+        self._starts = starts
+        self._settings = settings
+        self._clock = clock
+        self._observer = observer
+        self._warm: dict[str, WarmKernels] = {}
+        self._refilling: dict[str, asyncio.Task[None]] = {}
+        self._discarding: set[asyncio.Task[None]] = set()
+        #: workspaces that must be deleted
+        self._unwanted: set[str] = set()
+        self._closed = False
+
+    def depth(self) -> int:
+        """Return the number of warm kernels."""
+        return sum(map(len, self._warm.values()))
+
+    # -- keeping kernels warm -------------------------------------------------------------------------------
+
+    def keep_warm(self, kernelspec: KernelSpec) -> None:
+        """Start the warm kernels that a language lacks, in the background."""
+        refilling = self._refilling.get(kernelspec.name)
+        if not self._closed and (refilling is None or refilling.done()):
+            self._refilling[kernelspec.name] = spawn(self._refill(self._warm_of(kernelspec)), f"warm {kernelspec.name}")
+
+    def _warm_of(self, kernelspec: KernelSpec) -> WarmKernels:
+        if kernelspec.name not in self._warm:
+            self._warm[kernelspec.name] = WarmKernels(
+                kernelspec, self._settings.size, self._settings.most, self._clock()
+            )
+        return self._warm[kernelspec.name]
+
+    async def _refill(self, warm: WarmKernels) -> None:
+        name = warm.kernelspec.name
+        await asyncio.sleep(self._settings.refill_delay)
+        while warm.lacking:
+            begun = self._clock()
+            try:
+                kernel = await self._starts.start_kernel(Launch(warm.kernelspec, self._settings.limits), ahead=True)
+            except SessionError as error:
+                log.warning("no warm kernel", language=name, code=error.code, reason=error.message)
+                warm.pause(self._clock())
+                return  # the next `acquire` tries again, and so does `tend` after the pause
+            self._observer.refilled(name, self._clock() - begun)
+            warm.put(kernel)
+            spawn(self._watch_exit(warm, kernel), f"watch a warm {name} kernel")
+            self._report_depth(warm)
+
+    async def _watch_exit(self, warm: WarmKernels, kernel: Kernel) -> None:
+        """Replace a warm kernel that ends: the first at once, the next ones only after a pause."""
+        cause = await kernel.wait()
+        if not warm.drop(kernel):
+            return
+        self._evict(warm, kernel, cause.message)
+        now = self._clock()
+        if now >= warm.paused_until:
+            self.keep_warm(warm.kernelspec)
+        warm.pause(now)
+
+    def tend(self) -> None:
+        """End kernels that were not needed for long, and retry failed starts; called from time to time."""
+        for warm in self._warm.values():
+            for kernel in warm.shrink(self._clock()):
+                self._discard(kernel)
+            self._report_depth(warm)
+            if warm.lacking and self._clock() >= warm.paused_until:
+                self.keep_warm(warm.kernelspec)
+
+    async def run(self, interval: float) -> NoReturn:
+        """Tend the pool every `interval` seconds until cancelled, and retry failed deletions of workspaces."""
+
+        async def look() -> None:
+            await asyncio.sleep(interval)
+            self.tend()
+            await self._delete_unwanted()
+
+        await forever(look, pause=interval)
+
+    def _report_depth(self, warm: WarmKernels) -> None:
+        self._observer.depth_changed(warm.kernelspec.name, len(warm), warm.target)
+
+    # -- leasing kernels ------------------------------------------------------------------------------------
+
+    async def acquire(self, launch: Launch) -> Kernel:
+        """Return a kernel for one session: a warm one that fits, or a new one.
+
+        Raises:
+            NotInitialized: when the sandbox is not ready.
+            StartFailed: when the kernel ended or did not answer, or had no turn in time.
+            BackendUnavailable: when the engine does not answer.
+        """
+        self._starts.require()
+        if not self._fits(launch):
+            return await self._starts.start_kernel(launch)
+        warm = self._warm_of(launch.kernelspec)
+        while (kernel := warm.take()) is not None:
+            self._report_depth(warm)
+            self.keep_warm(launch.kernelspec)
+            if await self._hand_out(kernel, launch):
+                self._observer.leased(launch.kernelspec.name, warm=True)
+                return kernel
+            self._evict(warm, kernel, "it did not answer when it was leased")
+        warm.missed()
+        self._observer.leased(launch.kernelspec.name, warm=False)
+        try:
+            return await self._starts.start_kernel(launch)
+        finally:
+            self.keep_warm(launch.kernelspec)
+
+    def _fits(self, launch: Launch) -> bool:
+        """Return whether a warm kernel fits: it differs from this launch only in what a lease can set."""
+        # How much output the gateway keeps makes no difference to the kernel.
+        limits = replace(launch.limits, output=self._settings.limits.output)
+        return (
+            replace(launch, env={}, cwd="", limits=limits) == Launch(launch.kernelspec, self._settings.limits)
+            and launch.limits.output <= self._settings.limits.output
+            and launch.kernelspec.takes(launch.env, launch.cwd)
+        )
+
+    async def _hand_out(self, kernel: Kernel, launch: Launch) -> bool:
+        try:
+            return await kernel.lease(launch)
+        except BaseException:
+            self._discard(kernel)  # it may have one session's environment, so no other session can have it
+            raise
+
+    async def start_container(self, launch: Launch) -> KernelHandle:
+        """Start a container for tools and files, without a kernel.
+
+        Raises:
+            NotInitialized: when the sandbox is not ready.
+            StartFailed: when the container could not be started, or had no turn in time.
+            BackendUnavailable: when the engine does not answer.
+        """
+        return await self._starts.start_container(launch)
+
+    # -- ending kernels -------------------------------------------------------------------------------------
+
+    def _evict(self, warm: WarmKernels, kernel: Kernel, reason: str) -> None:
+        log.warning("a warm kernel is lost", language=warm.kernelspec.name, kernel=kernel.handle.id[:12], reason=reason)
+        self._observer.evicted(warm.kernelspec.name)
+        self._report_depth(warm)
+        self._discard(kernel)
+
+    def _discard(self, kernel: Kernel) -> None:
+        task = spawn(self._end(kernel), "end a kernel that waited")
+        self._discarding.add(task)
+        task.add_done_callback(self._discarding.discard)
+
+    async def _end(self, kernel: Kernel) -> None:
+        await kernel.kill(SessionClosed())
+        if kernel.launch.workspace is not None:
+            await self.delete_workspace(kernel.launch.workspace)
+
+    async def delete_workspace(self, workspace: str) -> None:
+        """Delete the files of a session's kernels; see `KernelSource`."""
+        self._unwanted.add(workspace)
+        with log_failure(f"removal of workspace {workspace}"):
+            await self._backend.delete_workspace(workspace)
+            self._unwanted.discard(workspace)
+
+    async def _delete_unwanted(self) -> None:
+        for workspace in list(self._unwanted):
+            await self.delete_workspace(workspace)
+
+    async def close(self) -> None:
+        """End all warm kernels and start no more. Workspaces that cannot be deleted are left to the next start."""
+        self._closed = True
+        refilling = list(self._refilling.values())
+        for task in refilling:
+            task.cancel()  # a kernel that is being started is ended by the cancellation
+        await asyncio.gather(*refilling, return_exceptions=True)
+        for warm in self._warm.values():
+            for kernel in warm.clear():
+                self._discard(kernel)
+        await asyncio.gather(*self._discarding, return_exceptions=True)
+        await self._delete_unwanted()

@@ -1,0 +1,99 @@
+"""Whether kernels can be started: the backend's own proof, repeated from time to time.
+
+While the proof fails, no kernel is started, and each request that needs one gets the reason. Running kernels continue.
+When the proof holds again (the operator has repaired the sandbox, the engine is back), kernels are started again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import NoReturn
+
+import structlog
+
+from sessions.backends.base import Backend
+from sessions.errors import BackendUnavailable, NotInitialized, SessionError, ShuttingDown
+from sessions.tasks import forever, log_failure
+
+log = structlog.get_logger()
+
+#: seconds between proofs while they hold, while something is missing, and while the engine does not answer
+RECHECK = 60.0
+RETRY = 10.0
+RETRY_ENGINE = 2.0
+
+
+class Readiness:
+    """The outcome of the last proof."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._closed = False
+        #: called once, between the first proof that holds and the first kernel
+        self.first: Callable[[], Awaitable[None]] | None = None
+        self._doubt = asyncio.Event()
+        backend.on_proof_needed = self._doubt.set
+        #: why no kernel can be started; None when one can
+        self.trouble: SessionError | None = NotInitialized("the gateway is still preparing its sandbox")
+
+    def require(self) -> None:
+        """Raise an error unless kernels can be started.
+
+        Raises:
+            NotInitialized: when something is missing or does not hold.
+            BackendUnavailable: when the engine does not answer.
+        """
+        if self.trouble is not None:  # a new instance: the stored one would collect tracebacks
+            raise type(self.trouble)(self.trouble.message, **self.trouble.details)
+
+    def close(self) -> None:
+        """Refuse all later starts."""
+        self._closed = True
+        self.trouble = ShuttingDown()
+
+    async def check(self) -> bool:
+        """Let the backend prove its sandbox now. An unexpected error counts as a proof that does not hold.
+
+        Returns:
+            True if the proof holds.
+        """
+        found: SessionError | None = NotInitialized("the proof of the sandbox failed unexpectedly; the log says why")
+        with log_failure("proof of the sandbox"):
+            found = await self._prove()
+        if self._closed:
+            return False
+        before, self.trouble = self.trouble, found
+        if found is None and before is not None:
+            log.info("ready", isolation=self._backend.isolation)
+        if found is not None and (before is None or before.message != found.message):
+            log.warning("not ready", code=found.code, reason=found.message, resolution=found.resolution)
+        return found is None
+
+    async def _prove(self) -> SessionError | None:
+        """Return what is missing or does not hold; None: nothing."""
+        try:
+            await self._backend.prepare()
+            if self.first is not None:
+                await self.first()
+                self.first = None
+        except SessionError as error:
+            return error
+        return None
+
+    async def run(self) -> NoReturn:
+        """Repeat the proof until cancelled; at once when the backend asks for it."""
+        await forever(self._check_in_time)
+
+    async def _check_in_time(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._pause()):
+                await self._doubt.wait()
+        self._doubt.clear()
+        await self.check()
+
+    def _pause(self) -> float:
+        if self.trouble is None:
+            return RECHECK
+        return RETRY_ENGINE if isinstance(self.trouble, BackendUnavailable) else RETRY

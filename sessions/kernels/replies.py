@@ -1,0 +1,82 @@
+"""Matches the messages of a kernel with the requests of the gateway itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sessions.errors import ConnectionFailed
+from sessions.kernels.messages import Message
+
+
+class Probe:
+    """The requests of one question whether the kernel is ready, and the answers to them."""
+
+    def __init__(self) -> None:
+        #: message ids of the requests
+        self.sent: set[str] = set()
+        #: the kernel has answered; and its iopub reaches the gateway, too
+        self.replied, self.passed = asyncio.Event(), asyncio.Event()
+        self._replied: set[str] = set()
+        self._idle: set[str] = set()
+
+    def observe(self, message: Message) -> None:
+        """Check whether a message answers one of the requests."""
+        if message.parent_id not in self.sent:
+            return
+        if message.channel == "shell":
+            self._replied.add(message.parent_id)
+            self.replied.set()
+        elif message.channel == "iopub" and message.content.get("execution_state") == "idle":
+            self._idle.add(message.parent_id)
+        if self._replied & self._idle:
+            self.passed.set()
+
+
+class Replies:
+    """The requests of one connection that wait for an answer."""
+
+    def __init__(self) -> None:
+        self._futures: dict[str, asyncio.Future[Message]] = {}
+        self._probes: set[Probe] = set()
+
+    def observe(self, message: Message) -> None:
+        """Hand a message to the request that it answers."""
+        reply = self._futures.pop(message.parent_id, None) if message.channel in {"shell", "control"} else None
+        if reply is not None and not reply.done():
+            reply.set_result(message)
+        for probe in self._probes:
+            probe.observe(message)
+
+    async def reply_to(self, msg_id: str) -> Message:
+        """Wait for the reply to a request, without a time limit.
+
+        Raises:
+            ConnectionFailed: when the connection was closed meanwhile.
+        """
+        future: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        self._futures[msg_id] = future
+        try:
+            return await future
+        finally:
+            self._futures.pop(msg_id, None)
+
+    @contextmanager
+    def probe(self) -> Iterator[Probe]:
+        """Make a probe that observes every message until the context is left."""
+        probe = Probe()
+        self._probes.add(probe)
+        try:
+            yield probe
+        finally:
+            self._probes.discard(probe)
+
+    def fail(self) -> None:
+        """Fail all requests with ConnectionFailed, and wake the owners of probes, which check the connection."""
+        for future in self._futures.values():
+            if not future.done():
+                future.set_exception(ConnectionFailed())
+        for probe in self._probes:
+            probe.replied.set()
+            probe.passed.set()

@@ -1,0 +1,67 @@
+"""Makes the ZMQ sockets to a kernel."""
+
+from __future__ import annotations
+
+import functools
+
+import zmq
+
+from sessions.connection_info import ConnectionInfo
+
+CHANNELS = ("shell", "control", "stdin", "iopub")
+#: messages that libzmq may hold for the gateway; beyond, TCP holds up the kernel, whose iopub waits (XPUB_NODROP)
+RECEIVE_QUEUE = 8
+#: seconds of silence before the system asks the kernel's host for a sign of life, seconds between two such questions,
+#: and how many may stay unanswered. The system asks, not the gateway: a stopped gateway does not end kernels.
+KEEPALIVE = {zmq.TCP_KEEPALIVE: 1, zmq.TCP_KEEPALIVE_IDLE: 4, zmq.TCP_KEEPALIVE_INTVL: 2, zmq.TCP_KEEPALIVE_CNT: 4}
+#: milliseconds that one attempt to connect may take
+CONNECT_TIMEOUT = 3000
+#: milliseconds between two attempts to connect
+RECONNECT = 25
+
+
+@functools.cache
+def context() -> zmq.Context[zmq.Socket[bytes]]:
+    """Return libzmq's context, with the maximum number of sockets: a kernel needs twelve, and the default is 1,023."""
+    shared = zmq.Context()
+    shared.set(zmq.MAX_SOCKETS, shared.get(zmq.SOCKET_LIMIT))
+    return shared
+
+
+class Sockets:
+    """Makes the sockets to one kernel."""
+
+    def __init__(self, info: ConnectionInfo, max_message_bytes: int) -> None:
+        """Make the gateway's keys for this kernel.
+
+        Args:
+            info: where the kernel listens or will listen.
+            max_message_bytes: a larger frame is refused and costs the kernel the connection.
+        """
+        self._info = info
+        self._max_message_bytes = max_message_bytes
+        self._keys = zmq.curve_keypair() if info.curve_publickey else None
+
+    def make(self, channel: str) -> zmq.Socket[bytes]:
+        """Make the socket of a channel, not connected yet.
+
+        Raises:
+            zmq.ZMQError: when there are no sockets left.
+        """
+        socket: zmq.Socket[bytes] = context().socket(zmq.SUB if channel == "iopub" else zmq.DEALER)
+        socket.linger = 0
+        socket.maxmsgsize = self._max_message_bytes
+        socket.rcvhwm = RECEIVE_QUEUE
+        # The gateway connects before the kernel binds: growing pauses between attempts would add a sixth to its start.
+        socket.reconnect_ivl, socket.reconnect_ivl_max = RECONNECT, 0
+        socket.connect_timeout = CONNECT_TIMEOUT
+        if channel == "iopub":
+            socket.subscribe(b"")
+            for option, value in KEEPALIVE.items():  # only here: sending data would keep the system from asking
+                socket.setsockopt(option, value)
+        else:
+            socket.identity = b"gateway"  # the kernel sends its questions on stdin to the identity that asked on shell
+        if self._info.curve_publickey and self._keys:
+            socket.curve_serverkey = self._info.curve_publickey
+            socket.curve_publickey, socket.curve_secretkey = self._keys
+        return socket

@@ -1,0 +1,248 @@
+"""The ZMQ sockets of one kernel: opens, reads in batches, renews and pauses them. This module knows no messages.
+
+The kernel is hostile: libzmq refuses a frame that is too large, the watchdog finds a message without end, and a
+kernel that floods one socket takes turns with the rest of the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+import structlog
+import zmq
+from zmq.utils.monitor import parse_monitor_message
+
+from sessions.connection_info import ConnectionInfo
+from sessions.errors import ConnectionFailed
+from sessions.kernels.backlog import Backlog
+from sessions.kernels.sockets import CHANNELS, Sockets
+from sessions.kernels.watchdog import Watchdog
+
+log = structlog.get_logger()
+
+#: messages, and bytes of them, that one turn of the event loop reads from one socket
+BATCH_MESSAGES = 64
+BATCH_BYTES = 1024**2
+#: bytes per channel that may wait for a kernel that does not read
+UNSENT_MAX = 64 * 1024**2
+#: seconds between the end of a channel's connection and its renewal
+RENEWAL_DELAY = 0.1
+#: connections that a channel may lose in a row without a valid message between them; then the kernel is broken
+DROPS_MAX = 50
+
+
+class TransportListener(Protocol):
+    """Gets the events of one kernel's sockets."""
+
+    def on_frames(self, channel: str, frames: list[bytes]) -> None:
+        """Take one whole message of a channel."""
+
+    def on_renewed(self, channel: str) -> None:
+        """A channel lost its connection and connects again; messages on their way are lost."""
+
+    def on_broken(self) -> None:
+        """The kernel sends a message without end, or drops its connections again and again."""
+
+    def on_unreachable(self) -> None:
+        """The kernel was connected, and can no longer be reached."""
+
+
+class Transport:
+    """The sockets of one kernel, one per channel."""
+
+    def __init__(self, info: ConnectionInfo, listener: TransportListener, max_message_bytes: int) -> None:
+        """Prepare the sockets; `open` opens them.
+
+        Args:
+            info: where the kernel listens or will listen.
+            listener: gets the events of the sockets.
+            max_message_bytes: a larger frame is refused and costs the kernel the connection, which is then renewed.
+        """
+        self.closed = False
+        #: the gateway ends the kernel: lost connections are expected, and not renewed
+        self.ending = False
+        #: set while the handshakes of all channels are done: earlier messages of the kernel on stdin are lost
+        self.connected = asyncio.Event()
+        self._info = info
+        self._listener = listener
+        self._loop = asyncio.get_running_loop()
+        #: connections that each channel has lost since its last valid message
+        self._drops = dict.fromkeys(CHANNELS, 0)
+        #: channels without a handshake
+        self._strangers = set(CHANNELS)
+        self._paused = False
+        self._maker = Sockets(info, max_message_bytes)
+        self._backlogs = {channel: Backlog(*info.endpoint(channel)) for channel in CHANNELS if info.transport == "tcp"}
+        self._watchdog = Watchdog(
+            self._backlogs,
+            2 * max_message_bytes,
+            drains=self._has_messages,
+            on_broken=listener.on_broken,
+            on_away=listener.on_unreachable,
+        )
+        self._sockets: dict[str, zmq.Socket[bytes]] = {}
+        self._monitors: dict[str, zmq.Socket[bytes]] = {}
+        #: channels with a scheduled drain
+        self._draining: set[str] = set()
+
+    # -- opening and renewing -------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Open the sockets; they connect as soon as the kernel binds.
+
+        Raises:
+            ConnectionFailed: when there are no sockets left.
+        """
+        try:
+            for channel in CHANNELS:
+                self._open(channel)
+        except zmq.ZMQError as error:
+            self.close()
+            raise ConnectionFailed(f"the gateway could not open a connection: {error.strerror}") from error
+        self._watchdog.start()
+
+    def _open(self, channel: str) -> None:
+        socket = self._sockets[channel] = self._maker.make(channel)
+        self._monitor(channel)
+        socket.connect(self._info.url(channel))
+        self._loop.add_reader(socket.FD, self._on_readable, channel)
+        # A pipe signals only after it was found empty: messages that arrive before that would stay unread.
+        self._drain_soon(channel)
+
+    def _monitor(self, channel: str) -> None:
+        """Get the events of a channel's connection, from before the first one exists."""
+        monitor = self._monitors[channel] = self._sockets[channel].get_monitor_socket(
+            zmq.EVENT_CONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+        )
+        self._loop.add_reader(monitor.FD, self._on_event, channel, monitor)
+        self._loop.call_soon(self._on_event, channel, monitor)  # as in `_open`
+
+    def _on_event(self, channel: str, monitor: zmq.Socket[bytes]) -> None:
+        dropped = False
+        while not self.closed and monitor.poll(0):
+            event = parse_monitor_message(monitor.recv_multipart(zmq.NOBLOCK))
+            match event["event"]:
+                case zmq.EVENT_DISCONNECTED:
+                    dropped = True
+                    self._watchdog.lost(channel)
+                    self._strangers.add(channel)
+                    self.connected.clear()
+                case zmq.EVENT_CONNECTED:
+                    self._watchdog.back(channel)
+                    if channel in self._backlogs:
+                        self._backlogs[channel].connected(event["value"])
+                case zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                    self._strangers.discard(channel)
+                    if not self._strangers:
+                        self.connected.set()
+        if dropped:
+            # Not at once: libzmq reports the end before it hands over the last messages.
+            self._loop.call_later(RENEWAL_DELAY, self._renew, channel)
+
+    def _renew(self, channel: str) -> None:
+        """Connect a dropped channel again: libzmq itself would not, after a frame that was too large."""
+        if self.closed or self.ending:
+            return
+        self._drops[channel] += 1
+        if self._drops[channel] == DROPS_MAX:
+            self._listener.on_broken()
+        if self._drops[channel] >= DROPS_MAX:
+            return
+        log.warning("kernel channel dropped, connecting again", channel=channel)
+        socket, url = self._sockets[channel], self._info.url(channel)
+        socket.disconnect(url)
+        socket.connect(url)
+        self._drain_soon(channel)  # a new pipe, as in `_open`
+        self._listener.on_renewed(channel)
+
+    def confirm(self, channel: str) -> None:
+        """Note a valid message of a channel: the connections that it lost before are no longer counted."""
+        self._drops[channel] = 0
+
+    # -- reading --------------------------------------------------------------------------------------------
+
+    def pause(self) -> None:
+        """Stop reading the kernel's output: the kernel waits, and no output is lost."""
+        self._paused = True
+
+    def resume(self) -> None:
+        """Read the kernel's output again."""
+        if self._paused:
+            self._paused = False
+            self._drain_soon("iopub")
+
+    def _has_messages(self, channel: str) -> bool:
+        """Return whether a channel has whole messages. They are read then, because the question swallows their edge."""
+        if not self._sockets[channel].poll(0):
+            return False
+        self._drain_soon(channel)
+        return True
+
+    def _on_readable(self, channel: str) -> None:
+        # At once: for every small message, another turn of the event loop would poll all descriptors.
+        if channel not in self._draining:
+            self._drain(channel)
+
+    def _drain_soon(self, channel: str) -> None:
+        # One scheduled drain at most: a drain that finds more than a batch reschedules itself, and several of them
+        # would starve other work.
+        if channel not in self._draining:
+            self._draining.add(channel)
+            self._loop.call_soon(self._drain, channel)
+
+    def _drain(self, channel: str) -> None:
+        self._draining.discard(channel)
+        if channel == "iopub" and self._paused:
+            return
+        # The descriptor signals edges, not levels: read until the socket is empty, or reschedule.
+        size = 0
+        for _ in range(BATCH_MESSAGES):
+            if self.closed or size > BATCH_BYTES or (channel == "iopub" and self._paused):
+                break
+            try:
+                frames = self._sockets[channel].recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            size += sum(map(len, frames))
+            if channel in self._backlogs:
+                self._backlogs[channel].took(frames)
+            self._listener.on_frames(channel, frames)
+        if not self.closed:
+            self._drain_soon(channel)
+
+    # -- sending and closing --------------------------------------------------------------------------------
+
+    def send(self, channel: str, frames: list[bytes]) -> None:
+        """Send one message.
+
+        Raises:
+            ConnectionFailed: when too many bytes wait because the kernel does not read.
+        """
+        backlog = self._backlogs.get(channel)
+        if backlog is not None and backlog.full(UNSENT_MAX):
+            raise ConnectionFailed("the kernel takes no more messages")
+        try:
+            self._sockets[channel].send_multipart(frames, zmq.NOBLOCK)
+        except zmq.Again:
+            raise ConnectionFailed("the kernel takes no more messages") from None
+        if backlog is not None:
+            backlog.sent(frames)
+        # Sending can swallow the edge of a message that arrived meanwhile.
+        self._drain_soon(channel)
+
+    def close(self) -> None:
+        """Close the sockets; idempotent."""
+        if self.closed:
+            return
+        self.closed = True
+        self.connected.set()
+        self._watchdog.close()
+        for monitor in self._monitors.values():
+            self._loop.remove_reader(monitor.FD)
+        for socket in self._sockets.values():
+            self._loop.remove_reader(socket.FD)
+            socket.disable_monitor()  # first, or libzmq's thread waits forever to report the end to a closed monitor
+            socket.close()
+        for monitor in self._monitors.values():
+            monitor.close()

@@ -1,0 +1,132 @@
+"""The warm kernels of one language, and their wanted number.
+
+That number begins at `size`. It grows by one when a session finds no warm kernel, and shrinks by the kernels that were
+not needed for a while. This module starts and ends no kernels.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Protocol
+
+from sessions.kernels.kernel import Kernel
+from sessions.kernelspecs import KernelSpec
+from sessions.models import Limits
+
+#: seconds of the period in which unneeded kernels are counted
+QUIET = 300.0
+#: seconds before the pool retries a failed start on its own, and between two starts that replace dead kernels
+PAUSE = 30.0
+
+
+class PoolObserver(Protocol):
+    """Gets the events of the pool."""
+
+    def depth_changed(self, language: str, kernels: int, target: int) -> None:
+        """Take the number of warm kernels, and their wanted number."""
+
+    def leased(self, language: str, *, warm: bool) -> None:
+        """A session that a warm kernel would fit got a warm one, or found none."""
+
+    def evicted(self, language: str) -> None:
+        """A warm kernel has ended, or did not answer when it was leased."""
+
+    def refilled(self, language: str, seconds: float) -> None:
+        """A new warm kernel is ready, `seconds` after the pool asked for it; the wait for its turn counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSettings:
+    """The warm kernels that the pool keeps for each language in use."""
+
+    limits: Limits
+    #: number of kernels; 0: none
+    size: int
+    #: maximum number of kernels, when sessions arrive faster than kernels start
+    most: int
+    #: seconds between a lease and the start of the next kernel: a start uses all processors of a small machine, and
+    #: the client that was just served needs them for its first cell
+    refill_delay: float = 0.25
+
+
+class WarmKernels:
+    """Warm kernels, oldest first."""
+
+    def __init__(self, kernelspec: KernelSpec, size: int, most: int, now: float) -> None:
+        """Begin empty.
+
+        Args:
+            kernelspec: kernelspec of all these kernels.
+            size: minimum of the wanted number; 0: never any.
+            most: maximum of the wanted number, if larger than `size`.
+            now: time in seconds, as in all methods.
+        """
+        self.kernelspec = kernelspec
+        #: wanted number of kernels
+        self.target = size
+        #: time before which the pool starts no kernel on its own
+        self.paused_until = now
+        self._size = size
+        self._most = max(size, most) if size else 0
+        self._warm: deque[Kernel] = deque()
+        #: start of the period, and the fewest kernels that remained after a lease in it
+        self._since = now
+        self._spare = size
+
+    def __len__(self) -> int:
+        return len(self._warm)
+
+    @property
+    def lacking(self) -> bool:
+        """Whether one more kernel is wanted."""
+        return len(self._warm) < self.target
+
+    def put(self, kernel: Kernel) -> None:
+        """Add a kernel."""
+        self._warm.append(kernel)
+
+    def take(self) -> Kernel | None:
+        """Remove and return the oldest kernel; None when there is none."""
+        if not self._warm:
+            return None
+        kernel = self._warm.popleft()
+        self._spare = min(self._spare, len(self._warm))
+        return kernel
+
+    def drop(self, kernel: Kernel) -> bool:
+        """Remove a kernel that has ended.
+
+        Returns:
+            True if the kernel was still here.
+        """
+        if kernel not in self._warm:
+            return False
+        self._warm.remove(kernel)
+        return True
+
+    def missed(self) -> None:
+        """Note that a session found no warm kernel."""
+        self.target = min(self.target + 1, self._most)
+        self._spare = 0
+
+    def pause(self, now: float) -> None:
+        """Let the pool start no kernel on its own for a while."""
+        self.paused_until = now + PAUSE
+
+    def shrink(self, now: float) -> list[Kernel]:
+        """Remove the kernels that were not needed in the last period.
+
+        Returns:
+            the removed kernels, which the caller ends.
+        """
+        if now - self._since >= QUIET:
+            self.target = max(self._size, self.target - self._spare)
+            self._since, self._spare = now, self.target
+        return [self._warm.pop() for _ in range(len(self._warm) - self.target)]
+
+    def clear(self) -> list[Kernel]:
+        """Remove and return all kernels."""
+        kernels = list(self._warm)
+        self._warm.clear()
+        return kernels

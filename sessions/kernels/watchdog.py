@@ -1,0 +1,104 @@
+"""Checks from time to time whether a kernel can be reached, and how many bytes it has sent without a whole message."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+import structlog
+
+from sessions.kernels.backlog import Backlog
+from sessions.tasks import log_failure
+
+log = structlog.get_logger()
+
+#: seconds between two checks; the second value when a kernel has sent many bytes without a whole message
+INTERVAL = 0.25
+INTERVAL_FILLING = 0.025
+#: bytes that count as many
+FILLING = 1024**2
+#: seconds that a kernel's connection may be gone before the kernel is given up
+AWAY_MAX = 8.0
+
+
+class Watchdog:
+    """Watches one connection."""
+
+    def __init__(
+        self,
+        backlogs: Mapping[str, Backlog],
+        most: int,
+        *,
+        drains: Callable[[str], bool],
+        on_broken: Callable[[], None],
+        on_away: Callable[[], None],
+    ) -> None:
+        """Set the bounds; `start` begins the checks.
+
+        Args:
+            backlogs: bytes received per channel.
+            most: bytes that a kernel may send without a whole message.
+            drains: returns whether a channel has whole messages, and has them read.
+            on_broken: called when there are more bytes than `most`; the last check.
+            on_away: called when the kernel could not be reached for `AWAY_MAX` seconds; the last check.
+        """
+        self._backlogs = backlogs
+        self._most = most
+        self._drains = drains
+        self._on_broken = on_broken
+        self._on_away = on_away
+        #: channels without a connection, and the seconds of checks that found none
+        self._away: dict[str, float] = {}
+        self._next: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Begin the checks."""
+        self._check_in(INTERVAL)
+
+    def _check_in(self, seconds: float) -> None:
+        self._next = asyncio.get_running_loop().call_later(seconds, self._check, seconds)
+
+    def lost(self, channel: str) -> None:
+        """Note that a channel's connection has ended."""
+        self._away[channel] = 0.0
+
+    def back(self, channel: str) -> None:
+        """Note that a channel is connected again."""
+        self._away.pop(channel, None)
+
+    def close(self) -> None:
+        """Stop the checks."""
+        if self._next is not None:
+            self._next.cancel()
+
+    def _check(self, waited: float) -> None:
+        pause: float | None = INTERVAL
+        with log_failure("watchdog of a kernel"):
+            pause = self._checked(waited)
+        if pause is not None:
+            self._check_in(pause)
+
+    def _checked(self, waited: float) -> float | None:
+        """Check once.
+
+        Returns:
+            seconds to the next check; None: this was the last one.
+        """
+        # The planned pause counts, not the clock: a gateway that was stopped meanwhile has not checked.
+        self._away = {channel: away + waited for channel, away in self._away.items()}
+        if max(self._away.values(), default=0.0) > AWAY_MAX:
+            log.warning("a kernel cannot be reached any more", channels=sorted(self._away))
+            self._on_away()
+            return None
+        interval = INTERVAL
+        for channel, backlog in self._backlogs.items():
+            if self._drains(channel):
+                continue
+            size = backlog.size()
+            if size > self._most:
+                log.warning("a kernel sends a message without end", channel=channel, bytes=size)
+                self._on_broken()
+                return None
+            if size > FILLING:
+                interval = INTERVAL_FILLING
+        return interval

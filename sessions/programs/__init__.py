@@ -1,0 +1,1 @@
+"""Whole programs: each runs to its end in a fresh kernel that is thrown away."""

@@ -1,0 +1,91 @@
+"""A program, which runs to its end in a fresh kernel that is then thrown away, and its outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol
+
+from sessions.errors import SessionError
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Code that defines `main`, and the arguments of `main`.
+
+    The call is `main(**arguments)` in Python and `main(arguments)` in JavaScript.
+    """
+
+    code: str
+    language: str = "python"
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    #: seconds that the program may run; None: the gateway's `execute_timeout`
+    timeout: float | None = None
+    #: bytes of memory; None, or more than the gateway's limit: the gateway's limit
+    memory: int | None = None
+
+
+class Ending(StrEnum):
+    """How a program ended."""
+
+    #: the program ran to its end, with or without reaching `main`
+    OK = "ok"
+    #: the program raised an error, exited with a code other than 0, or could not be parsed
+    ERROR = "error"
+    #: the program ran longer than its timeout
+    TIMEOUT = "timeout"
+    #: the program used more memory than its limit
+    OUT_OF_MEMORY = "out_of_memory"
+    #: the program's kernel ended for another reason
+    DIED = "died"
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """The return value of `main`: any JSON value, null included."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A file that a program left in `artifacts/`."""
+
+    name: str
+    mime_type: str
+    content: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The outcome of a program."""
+
+    ending: Ending
+    stdout: str
+    #: includes the traceback, if there is one, as the language itself writes it
+    stderr: str
+    #: exit code of the program: 0 if it succeeded, 1 if it raised an error, else the code it exited with
+    exit_code: int
+    #: None: `main` was not reached, or did not return
+    returned: Returned | None = None
+    artifacts: tuple[Artifact, ...] = ()
+    #: run time in seconds
+    duration: float = 0.0
+    #: True: output or artifacts were left out because there was too much
+    truncated: bool = False
+    #: why the language could not parse the code, so that the program did not begin
+    unread: str | None = None
+    #: why the gateway ended the program; None: the program ended on its own
+    error: SessionError | None = None
+
+
+class Runner(Protocol):
+    """Interface for running programs."""
+
+    async def run(self, tenant: str, program: Program) -> Outcome:
+        """Run a program to its end.
+
+        Raises:
+            SessionError: when the program was not begun: it is not valid or not allowed, or there is no room for it.
+        """

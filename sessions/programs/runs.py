@@ -1,0 +1,103 @@
+"""Runs programs: each in a fresh kernel, a warm one if the pool has one, which is thrown away after the program.
+
+A program is a cell of a session like any other, so admission, quotas, audit and deadline are those of a session. The
+session has a random name, and no client uses it again. The language's own folder defines how the cell runs the program
+(`kernel_image/kernelspecs/python/programs.py`, `javascript/run.js`).
+"""
+
+from __future__ import annotations
+
+import secrets
+from contextlib import suppress
+from dataclasses import replace
+
+from sessions.errors import InvalidRequest, KernelDied, SessionError, SessionNotFound
+from sessions.kernelspecs import RUN_MIME, KernelSpecs
+from sessions.models import ExecuteRequest, SessionKey, SessionSpec
+from sessions.programs.artifacts import collect
+from sessions.programs.outcomes import outcome_of
+from sessions.programs.program import Ending, Outcome, Program
+from sessions.registry import Registry
+from sessions.session import Session
+
+
+class ProgramRunner:
+    """Runs programs in kernels of a registry's sessions; a `Runner`."""
+
+    def __init__(self, registry: Registry, specs: KernelSpecs, timeout: float) -> None:
+        """Make a runner.
+
+        Args:
+            registry: registry of the programs' sessions.
+            specs: table of the languages.
+            timeout: seconds that a program without its own timeout may run.
+        """
+        self._registry = registry
+        self._specs = specs
+        self._timeout = timeout
+
+    async def run(self, tenant: str, program: Program) -> Outcome:
+        """Run a program to its end. Cancelling the caller ends the program.
+
+        A program with its own memory limit starts cold: limits are fixed when a kernel's container is made.
+
+        Raises:
+            InvalidRequest: when the language, a limit, the code or the arguments are not valid.
+            QuotaExceeded: when the tenant has the maximum of sessions or executions, or its allowance is used up.
+            SessionError: when the program was not begun, as of `Registry.create` and `Session.execute`.
+        """
+        request, spec = self._request(program), self._spec(program)
+        key = SessionKey(tenant, f"run-{secrets.token_hex(8)}")
+        try:
+            session = await self._registry.create(key, spec)
+            return await self._outcome(session, request)
+        finally:
+            # The answer does not wait for the end of the session. The culler may have ended the session already.
+            with suppress(SessionNotFound):
+                self._registry.end(key, "the program has ended")
+
+    def _request(self, program: Program) -> ExecuteRequest:
+        defaults = self._registry.defaults
+        timeout = self._timeout if program.timeout is None else program.timeout
+        if not 0 < timeout <= defaults.max_execute_timeout:
+            most = f"{defaults.max_execute_timeout:g} s"
+            raise InvalidRequest(f"timeout must be above 0 and at most {most}", field="timeout")
+        language = self._specs.find(program.language)
+        return ExecuteRequest(
+            code=language.whole(program.code, program.arguments, defaults.limits.output),
+            timeout=timeout,
+            store_history=False,
+            stdin=(),
+            arguments=program.arguments,
+            source=program.code,
+            answer_mime=RUN_MIME,
+        )
+
+    def _spec(self, program: Program) -> SessionSpec:
+        defaults = self._registry.defaults
+        limits = (
+            defaults.limits
+            if program.memory is None
+            else defaults.limits.narrowed({"memory": min(program.memory, defaults.limits.memory)})
+        )
+        return replace(defaults, language=program.language, limits=limits, throwaway=True)
+
+    async def _outcome(self, session: Session, request: ExecuteRequest) -> Outcome:
+        async with session.execute(request) as execution:
+            try:
+                result = await execution.result()
+            except BaseException:
+                # The caller is gone: an interrupt before the end of the session would only cost time.
+                with suppress(SessionNotFound):
+                    self._registry.end(session.key, "the program was cancelled")
+                raise
+        outcome, left_something = outcome_of(result)
+        if outcome.ending is not Ending.OK or not left_something:
+            return outcome
+        try:
+            if not session.alive:
+                raise KernelDied("the kernel ended before the program's artifacts were read")
+            artifacts, complete = await collect(session)
+        except SessionError as error:
+            return replace(outcome, ending=Ending.DIED, exit_code=1, returned=None, error=error)
+        return replace(outcome, artifacts=artifacts, truncated=outcome.truncated or not complete)

@@ -1,0 +1,72 @@
+"""The services that all sessions and sandboxes share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from sessions.backends.base import KernelHandle, Launch
+from sessions.kernels.kernel import Kernel
+from sessions.models import ExecuteRequest, ExecutionResult, SessionKey
+from sessions.store.ledger import Ledger
+from sessions.tenants.quotas import Quotas
+from sessions.timeouts import Timeouts
+
+
+class KernelSource(Protocol):
+    """Source of a session's kernels."""
+
+    async def acquire(self, launch: Launch) -> Kernel:
+        """Return a kernel that has answered, for one session only.
+
+        Args:
+            launch: properties of the kernel; without a workspace, the kernel has a new one.
+
+        Raises:
+            SessionError: when no kernel could be started.
+        """
+
+    async def start_container(self, launch: Launch) -> KernelHandle:
+        """Start a container for tools and files, without a kernel.
+
+        Args:
+            launch: properties of the container, with a workspace.
+
+        Raises:
+            SessionError: when the container could not be started.
+        """
+
+    async def delete_workspace(self, workspace: str) -> None:
+        """Delete the files of a session's kernels. A failure is logged and retried later; the caller gets no error."""
+
+
+class CellJournal(Protocol):
+    """Gets every execution of every dialect."""
+
+    def begins(self, key: SessionKey, language: str, request: ExecuteRequest) -> str:
+        """Record that a cell is about to run.
+
+        Returns:
+            the execution's id.
+
+        Raises:
+            AuditUnavailable: when the audit cannot record the cell, so it must not run.
+            PolicyViolation: when the code policy forbids the cell.
+        """
+
+    def ended(self, key: SessionKey, execution: str, request: ExecuteRequest, result: ExecutionResult | None) -> None:
+        """Record the end of an execution. `result` is None when the code was never sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionServices:
+    """Services that all sessions and sandboxes share."""
+
+    kernels: KernelSource
+    quotas: Quotas
+    clock: Callable[[], float]
+    journal: CellJournal
+    #: database of the sessions that the next gateway takes over
+    ledger: Ledger
+    timeouts: Timeouts

@@ -1,0 +1,248 @@
+"""A session's kernel, its start, its replacement and its end; and the notice that the next execution reports."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import replace
+from typing import Protocol
+
+from sessions.backends.base import KernelHandle, Launch
+from sessions.errors import KernelDied, LedgerUnavailable, SessionClosed, SessionError
+from sessions.identity import Identity
+from sessions.kernels.kernel import Kernel, KernelListener
+from sessions.models import StateChange
+from sessions.notices import StateNotice
+from sessions.services import SessionServices
+from sessions.states import MOVES, State
+from sessions.store.session_records import ContainerRecord, SessionRecord
+from sessions.tasks import log_failure, spawn
+
+
+class SlotListener(KernelListener, Protocol):
+    """Gets the messages of a session's kernels, and their beginnings and ends."""
+
+    def connected(self, kernel: Kernel) -> None:
+        """The session has a new kernel, in place of the previous one."""
+
+    def disconnected(self, cause: SessionError) -> None:
+        """The session has no kernel any more."""
+
+    def ended(self, kernel: Kernel, cause: SessionError) -> None:
+        """A kernel has ended, the present or a previous one."""
+
+
+class KernelSlot:
+    """Holds the kernel of a session, and replaces it."""
+
+    def __init__(self, identity: Identity, services: SessionServices, record: SessionRecord | None) -> None:
+        """Begin without a kernel.
+
+        Args:
+            identity: identity of the session.
+            services: services that sessions share.
+            record: of the session that an earlier gateway has left; `take_over` gets its kernel.
+        """
+        self.identity = identity
+        self.key = identity.key
+        self.state = State.STARTING
+        #: notice about the variables that the next execution reports
+        self.notice = record.notice if record else StateNotice(incarnation=0)
+        #: the kernel that an earlier gateway has left; None: there was none, or it was taken over
+        self.left_container = record.container if record else None
+        self.kernel: Kernel | None = None
+        self.listener: SlotListener
+        self._services = services
+        spec = identity.spec
+        workspace = self.left_container.workspace if self.left_container else spec.workspace
+        self._launch = Launch(
+            identity.kernelspec, spec.limits, spec.env, workspace, spec.cwd, shared=identity.in_sandbox
+        )
+        self._exit_watch: asyncio.Task[None] | None = None
+        self._starting: asyncio.Task[None] | None = None
+
+    # -- state ----------------------------------------------------------------------------------------------
+
+    def move(self, state: State) -> None:
+        """Change to a state that may follow the present one.
+
+        Raises:
+            RuntimeError: when it may not follow, which is a defect.
+        """
+        if state not in MOVES[self.state]:
+            raise RuntimeError(f"session {self.key} cannot go from {self.state} to {state}")
+        self.state = state
+
+    def announce(self, change: StateChange, reason: str | None) -> None:
+        """Set what the next execution reports about the variables."""
+        self.notice = replace(self.notice, change=change, reason=reason)
+
+    def become_idle(self) -> None:
+        """Become idle after a cell, unless the kernel or the session has ended with it."""
+        if self.state is State.BUSY:
+            self.move(State.IDLE)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the session was ended."""
+        return self.state is State.CLOSED
+
+    @property
+    def alive(self) -> bool:
+        """Whether there is a running kernel."""
+        return self.kernel is not None and self.kernel.alive
+
+    # -- a kernel -------------------------------------------------------------------------------------------
+
+    async def ensure(self) -> Kernel:
+        """Return the kernel, started if there is none. Concurrent callers get the same one.
+
+        Raises:
+            SessionClosed: when the session was ended.
+            SessionError: when no kernel could be started.
+        """
+        # Check again after each wait: the session or its kernel may end before this caller's turn in the event loop.
+        while not self.closed:
+            if self.kernel is None:
+                if self._starting is None and self.state is not State.STARTING:
+                    self.move(State.STARTING)
+                await self.replace()
+            elif self.kernel.alive:
+                return self.kernel
+            elif self._exit_watch is not None:  # the kernel has just ended: first let `_watch_exit` handle that
+                await asyncio.shield(self._exit_watch)
+        raise SessionClosed
+
+    async def replace(self, change: StateChange | None = None, reason: str | None = None) -> None:
+        """Replace the kernel: wait for the one that is being started, or start one.
+
+        Args:
+            change: change of the variables that the next execution reports; None: the present notice stays.
+            reason: reason in that notice.
+
+        Raises:
+            SessionClosed: when the session was ended.
+            SessionError: when no kernel could be started; the present one stays.
+        """
+        if self._starting is None:
+            self._starting = spawn(self._start(change, reason), f"start {self.key}")
+        # The start continues for the other callers when one of them leaves.
+        await asyncio.shield(self._starting)
+        if self.closed:
+            raise SessionClosed
+
+    async def _start(self, change: StateChange | None, reason: str | None) -> None:
+        try:
+            await self._acquire(change, reason)
+        except BaseException:
+            if self.state is State.STARTING:
+                self.move(State.DEAD)
+            raise
+        finally:
+            self._starting = None
+
+    async def _acquire(self, change: StateChange | None, reason: str | None) -> None:
+        kernel = await self._services.kernels.acquire(self._launch)
+        self._launch = kernel.launch  # its workspace is the session's, even if the session has ended meanwhile
+        if self.closed:
+            await kernel.kill(SessionClosed())
+            raise SessionClosed
+        notice = replace(self.notice, incarnation=self.notice.incarnation + 1)
+        if change is not None:
+            notice = replace(notice, change=change, reason=reason)
+        try:
+            self._record(kernel, notice)
+        except LedgerUnavailable:
+            await kernel.kill(SessionClosed())
+            raise
+        old = self.kernel
+        self.notice = notice
+        self._install(kernel)
+        if old is not None:
+            await old.kill(KernelDied("the session was restarted while the cell ran"))
+
+    def _install(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.listener.connected(kernel)
+        kernel.attach(self.listener)
+        self._exit_watch = spawn(self._watch_exit(kernel), f"watch kernel of {self.key}")
+        if self.state is State.DEAD:  # the kernel that this one replaces ended while it started
+            self.move(State.STARTING)
+        if self.state is State.STARTING:
+            self.move(State.IDLE)
+
+    async def _watch_exit(self, kernel: Kernel) -> None:
+        cause = await kernel.wait()
+        if kernel is self.kernel and not self.closed:
+            self.kernel = None
+            self.move(State.DEAD)
+            self.announce(StateChange.LOST, cause.message)
+            self.listener.disconnected(cause)
+        self.listener.ended(kernel, cause)
+
+    # -- across restarts of the gateway ---------------------------------------------------------------------
+
+    async def take_over(self, handle: KernelHandle | None, note: str) -> Kernel | None:
+        """Continue with the kernel that an earlier gateway has left.
+
+        Args:
+            handle: handle of the kernel; None: the kernel is gone.
+            note: reason that the next execution reports, unless variables were lost.
+
+        Returns:
+            the kernel; None: there is none to continue with.
+        """
+        self.left_container = None
+        kernel: Kernel | None = None
+        lost = "the kernel could not be taken over when the gateway was restarted"
+        with log_failure(f"taking over the kernel of {self.key}"):
+            try:
+                if handle is None:
+                    raise KernelDied("the kernel ended while the gateway was away")
+                kernel = await Kernel.take_over(self._launch, handle)
+            except SessionError as error:
+                lost = error.message
+        if kernel is None:
+            if self.closed:
+                await self._delete_files()
+            else:
+                self.move(State.DEAD)
+                self.announce(StateChange.LOST, lost)
+            return None
+        if self.closed:
+            await kernel.kill(SessionClosed())
+            await self._delete_files()
+            return None
+        self._install(kernel)
+        if self.notice.change is StateChange.PRESERVED:
+            self.announce(StateChange.PRESERVED, note)
+        return kernel
+
+    def reported(self, kernel: Kernel) -> None:
+        """Record that an execution of this kernel has reported the notice: the next gateway must not repeat it."""
+        if kernel is self.kernel and not self.closed:
+            with suppress(LedgerUnavailable):  # then it is reported twice
+                self._record(kernel, self.notice)
+
+    def _record(self, kernel: Kernel, notice: StateNotice) -> None:
+        if self.identity.spec.throwaway:
+            return  # the next gateway reaps a container without a record
+        container = ContainerRecord(kernel.handle.id, kernel.handle.connection_info, str(kernel.launch.workspace))
+        identity = self.identity
+        self._services.ledger.keep(SessionRecord(identity.key, identity.spec, identity.created_at, container, notice))
+
+    # -- the end --------------------------------------------------------------------------------------------
+
+    async def free(self, cause: SessionError) -> None:
+        """End the kernel, also one that is being started, and delete its files unless they belong to a sandbox."""
+        if self.kernel is not None:
+            await self.kernel.kill(cause)
+        if self._starting is not None:
+            await asyncio.wait({self._starting})
+        if self.left_container is None:  # else `take_over` deletes them
+            await self._delete_files()
+
+    async def _delete_files(self) -> None:
+        """Delete the kernel's files unless they belong to a sandbox."""
+        if self._launch.workspace is not None and not self.identity.in_sandbox:
+            await self._services.kernels.delete_workspace(self._launch.workspace)

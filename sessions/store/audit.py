@@ -1,0 +1,243 @@
+"""The audit: which tenant ran what, when, and the outcome. Written before and after each cell; no code, no outputs.
+
+SQLite in WAL mode without a sync per record: nothing is lost when the gateway is killed. The last moments may be lost
+when the machine loses power. `records.py` defines the records and their chain.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import sqlite3
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
+
+import orjson
+import structlog
+
+from sessions.errors import AuditUnavailable
+from sessions.models import SessionKey
+from sessions.store.audit_search import EVERYTHING, Account, Search, ended_since, latest
+from sessions.store.records import (
+    FIRST,
+    UNKNOWN,
+    Begin,
+    Content,
+    Cut,
+    End,
+    Record,
+    chain,
+    decode_record,
+    digest_of,
+    encode_record,
+)
+from sessions.tasks import forever
+
+log = structlog.get_logger()
+
+#: end records that may wait until the database can be written again
+WAITING_MAX = 10_000
+#: seconds to wait while another process holds the database
+LOCKED_MAX = 0.2
+#: records that one removal of old records reads at most
+CUT_MAX = 1000
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS audit (
+    seq INTEGER PRIMARY KEY, execution TEXT NOT NULL, event TEXT NOT NULL, record BLOB NOT NULL, digest TEXT NOT NULL
+) STRICT;
+CREATE UNIQUE INDEX IF NOT EXISTS audit_once ON audit (execution, event);
+CREATE INDEX IF NOT EXISTS audit_tenant ON audit (json_extract(CAST(record AS TEXT), '$.tenant'), seq)
+    WHERE event = 'begin';
+CREATE INDEX IF NOT EXISTS audit_cut ON audit (seq) WHERE event = 'cut';
+"""
+_OPEN = """
+SELECT execution, record FROM audit WHERE event = 'begin' AND execution NOT IN
+    (SELECT execution FROM audit WHERE event = 'end') ORDER BY seq
+"""
+
+
+class Audit:
+    """The audit records of one gateway."""
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
+        """Open the database, and record an end for executions that an earlier gateway has left open.
+
+        Args:
+            path: path of the database; made if absent.
+            clock: function that returns seconds since 1970.
+        """
+        self._path = path
+        self._clock = clock
+        # Only this process writes the database. If another one does, the event loop must not block on it.
+        self._database = sqlite3.connect(path, isolation_level=None, timeout=LOCKED_MAX)
+        path.chmod(0o600)
+        self._database.execute("PRAGMA journal_mode=WAL")
+        self._database.execute("PRAGMA synchronous=NORMAL")
+        self._database.executescript(_SCHEMA)
+        last = self._database.execute("SELECT digest FROM audit ORDER BY seq DESC LIMIT 1").fetchone()
+        self._last: str = last[0] if last else FIRST
+        self._waiting: deque[tuple[str, End]] = deque(maxlen=WAITING_MAX)
+        self._failing = False
+        #: sessions that ran a cell when an earlier gateway ended
+        self.interrupted: set[SessionKey] = set()
+        for execution, record in self._database.execute(_OPEN).fetchall():
+            begin = decode_record(Begin, record)[1]
+            self.interrupted.add(SessionKey(begin.tenant, begin.session))
+            self.end(execution, End(outcome=UNKNOWN))
+
+    # -- write ----------------------------------------------------------------------------------------------
+
+    def begin(self, key: SessionKey, language: str, code: str) -> str:
+        """Write the record of a cell that is about to run.
+
+        Returns:
+            id of the execution.
+
+        Raises:
+            AuditUnavailable: when the record cannot be written; the cell must not run.
+        """
+        execution = uuid.uuid4().hex
+        digest = hashlib.sha256(code.encode("utf-8", "surrogatepass")).hexdigest()
+        begin = Begin(tenant=key.tenant, session=key.name, language=language, code_sha256=digest)
+        try:
+            self._write_waiting()
+            self._append(execution, begin)
+        except sqlite3.Error as error:
+            self._failed(error)
+            raise AuditUnavailable from error
+        return execution
+
+    def end(self, execution: str, end: End) -> None:
+        """Write how an execution ended. If that fails, keep the record until it can be written."""
+        self._waiting.append((execution, end))
+        try:
+            self._write_waiting()
+        except sqlite3.Error as error:
+            self._failed(error)
+
+    def _write_waiting(self) -> None:
+        while self._waiting:
+            self._append(*self._waiting[0])
+            self._waiting.popleft()
+
+    def _failed(self, error: sqlite3.Error) -> None:
+        if not self._failing:  # log once: a full disk has no room for log lines either
+            log.error("the audit cannot be written; nothing is run until it can", error=str(error))
+        self._failing = True
+
+    def _append(self, execution: str, what: Content) -> None:
+        event, record = encode_record(self._clock(), execution, what)
+        digest = digest_of(self._last, record)
+        self._database.execute(
+            "INSERT INTO audit (execution, event, record, digest) VALUES (?, ?, ?, ?)",
+            [execution, event, record, digest],
+        )
+        self._last = digest
+        if self._failing:
+            log.info("the audit is written again")
+        self._failing = False
+
+    # -- remove ---------------------------------------------------------------------------------------------
+
+    def cut(self, age: float) -> bool:
+        """Remove the oldest records of executions that have ended, a limited number per call.
+
+        Args:
+            age: seconds after which a record is old.
+
+        Returns:
+            True if there may be more old records.
+
+        Raises:
+            AuditUnavailable: when the database cannot be written.
+        """
+        last, chained = self._oldest(self._clock() - age), self._last
+        if last is None:
+            return False
+        try:
+            with self._transaction():
+                self._append(uuid.uuid4().hex, last)
+                self._database.execute("DELETE FROM audit WHERE seq <= ?", [last.through])
+        except sqlite3.Error as error:
+            self._last = chained
+            raise AuditUnavailable from error
+        return True
+
+    async def keep_short(self, age: float, interval: float) -> NoReturn:
+        """Remove old records at intervals, a limited number at a time: other tasks write records too.
+
+        Args:
+            age: seconds after which a record is old.
+            interval: seconds between two checks.
+        """
+
+        async def cut_some() -> None:
+            try:
+                more = self.cut(age)
+            except AuditUnavailable as error:
+                log.warning("old records of the audit cannot be removed", error=str(error.__cause__))
+                more = False
+            await asyncio.sleep(0 if more else interval)
+
+        await forever(cut_some, pause=interval)
+
+    def _oldest(self, before: float) -> Cut | None:
+        """Return the last record that can be removed now, or None."""
+        found = None
+        rows = self._database.execute("SELECT * FROM audit ORDER BY seq LIMIT ?", [CUT_MAX])
+        for seq, execution, event, record, digest in rows.fetchall():
+            if orjson.loads(record)["at"] >= before or (event == "begin" and not self._ended(execution, before)):
+                break
+            if event != "cut":  # otherwise each cut would only replace the one before it
+                found = Cut(through=seq, digest=digest)
+        return found
+
+    def _ended(self, execution: str, before: float) -> bool:
+        row = self._database.execute(
+            "SELECT record FROM audit WHERE event = 'end' AND execution = ?", [execution]
+        ).fetchone()
+        return row is not None and orjson.loads(row[0])["at"] < before
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._database.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._database.execute("COMMIT")
+        except sqlite3.Error:
+            if self._database.in_transaction:
+                self._database.execute("ROLLBACK")
+            raise
+
+    # -- read -----------------------------------------------------------------------------------------------
+
+    def records(self) -> Iterator[Record]:
+        """Return all records, oldest first; see `records.read`."""
+        return chain(self._database)
+
+    def latest(self, most: int, search: Search = EVERYTHING) -> list[Account]:
+        """Return executions, newest first. Call it in a thread: it may have to read all records.
+
+        Args:
+            most: maximum number of executions.
+            search: filter for executions.
+        """
+        return latest(self._path, most, search)
+
+    def ended_since(self, time: float) -> list[tuple[float, Begin, End]]:
+        """Return end time, begin and end of executions that ended at `time` (seconds since 1970) or later, in order."""
+        return ended_since(self._database, time)
+
+    def close(self) -> None:
+        """Write waiting end records, if that is possible now, and close the database."""
+        try:
+            self._write_waiting()
+        except sqlite3.Error as error:
+            self._failed(error)
+        self._database.close()

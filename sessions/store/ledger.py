@@ -1,0 +1,219 @@
+"""The ledger: what a gateway must know to take over sessions and sandboxes after an earlier one was killed.
+
+Kernels run in containers and outlive the gateway. Their addresses and keys are recorded only here, in a database that
+no other user can read, never in a container's labels. A container without a record here belongs to no session.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import structlog
+from pydantic import TypeAdapter, ValidationError
+
+from sessions.errors import LedgerUnavailable
+from sessions.models import SessionKey
+from sessions.store.session_records import SandboxRecord, SessionRecord
+
+log = structlog.get_logger()
+
+#: number of remembered ended sessions, so that a returning client learns that its variables are gone
+REMEMBERED = 10_000
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS kept (
+    kind TEXT NOT NULL, tenant TEXT NOT NULL, name TEXT NOT NULL, record BLOB NOT NULL,
+    PRIMARY KEY (kind, tenant, name)
+) STRICT;
+CREATE TABLE IF NOT EXISTS ended (
+    at INTEGER PRIMARY KEY, tenant TEXT NOT NULL, name TEXT NOT NULL, reason TEXT NOT NULL, UNIQUE (tenant, name)
+) STRICT;
+CREATE TABLE IF NOT EXISTS asked (
+    tenant TEXT NOT NULL, name TEXT NOT NULL, key TEXT NOT NULL, digest BLOB NOT NULL,
+    PRIMARY KEY (tenant, name, key)
+) STRICT;
+"""
+
+
+R = TypeVar("R", SessionRecord, SandboxRecord)
+
+
+class _RecordTable(Generic[R]):
+    """The records of one kind."""
+
+    def __init__(self, database: sqlite3.Connection, kind: type[R]) -> None:
+        self._database = database
+        self._kind = kind.__name__
+        self._records: TypeAdapter[R] = TypeAdapter(kind)
+
+    def all(self) -> Iterator[R]:
+        rows = "SELECT tenant, name, record FROM kept WHERE kind = ? ORDER BY rowid"
+        for tenant, name, record in self._database.execute(rows, [self._kind]):
+            try:
+                yield self._records.validate_json(record)
+            except ValidationError:  # written by another version
+                log.error("a record cannot be read", kind=self._kind, tenant=tenant, name=name)  # noqa: TRY400 - it may hold secrets
+
+    def put(self, record: R) -> None:
+        self._database.execute(
+            "INSERT INTO kept VALUES (?, ?, ?, ?) "
+            "ON CONFLICT (kind, tenant, name) DO UPDATE SET record = excluded.record",
+            [self._kind, *_pair(record.key), self._records.dump_json(record)],
+        )
+
+    def delete(self, key: SessionKey) -> None:
+        self._database.execute("DELETE FROM kept WHERE kind = ? AND tenant = ? AND name = ?", [self._kind, *_pair(key)])
+
+
+class IdempotencyKeys:
+    """The idempotency keys of one session's executions, each with the digest of its request."""
+
+    def __init__(self, database: sqlite3.Connection, session: SessionKey) -> None:
+        self._database = database
+        self._session = _pair(session)
+
+    def all(self) -> dict[str, bytes]:
+        """Return the digests of all executions that were begun, by idempotency key."""
+        rows = self._database.execute("SELECT key, digest FROM asked WHERE tenant = ? AND name = ?", self._session)
+        return dict(rows.fetchall())
+
+    def add(self, key: str, digest: bytes) -> None:
+        """Record an execution that is about to begin.
+
+        Raises:
+            LedgerUnavailable: when the record cannot be written; the execution must not begin.
+        """
+        try:
+            self._database.execute("INSERT OR REPLACE INTO asked VALUES (?, ?, ?, ?)", [*self._session, key, digest])
+        except sqlite3.Error as error:
+            log.exception("the ledger cannot be written")
+            raise LedgerUnavailable from error
+
+    def forget(self, key: str) -> None:
+        """Remove an execution that is no longer remembered, or has not begun."""
+        try:
+            self._database.execute("DELETE FROM asked WHERE tenant = ? AND name = ? AND key = ?", [*self._session, key])
+        except sqlite3.Error:
+            log.exception("the ledger cannot be written")
+
+
+class Ledger:
+    """The session and sandbox records of one gateway."""
+
+    def __init__(self, path: Path | None = None, clock: Callable[[], float] = time.time) -> None:
+        """Open the database.
+
+        Args:
+            path: path of the database, made if absent; None: in memory, so that no later gateway finds the records.
+            clock: function that returns seconds since 1970.
+        """
+        self.clock = clock
+        self._database = _open(path)
+        self._sessions = _RecordTable(self._database, SessionRecord)
+        self._sandboxes = _RecordTable(self._database, SandboxRecord)
+
+    def sessions(self) -> list[SessionRecord]:
+        """Return all sessions, oldest first."""
+        return list(self._sessions.all())
+
+    def sandboxes(self) -> list[SandboxRecord]:
+        """Return all sandboxes, oldest first."""
+        return list(self._sandboxes.all())
+
+    def keep(self, record: SessionRecord | SandboxRecord) -> None:
+        """Write the present state of a session or sandbox.
+
+        Raises:
+            LedgerUnavailable: when the record cannot be written.
+        """
+        try:
+            if isinstance(record, SessionRecord):
+                self._sessions.put(record)
+                self._database.execute("DELETE FROM ended WHERE tenant = ? AND name = ?", _pair(record.key))
+            else:
+                self._sandboxes.put(record)
+        except sqlite3.Error as error:
+            log.exception("the ledger cannot be written")
+            raise LedgerUnavailable from error
+
+    def end(self, key: SessionKey, reason: str) -> None:
+        """Record the end of a session. Sessions must end on a full disk too: an unwritten end is noticed later.
+
+        Args:
+            key: key of the session.
+            reason: reason that a returning client gets.
+        """
+        try:
+            self._database.execute("BEGIN")
+            self._sessions.delete(key)
+            self._database.execute("DELETE FROM asked WHERE tenant = ? AND name = ?", _pair(key))
+            self._database.execute(
+                "INSERT OR REPLACE INTO ended (tenant, name, reason) VALUES (?, ?, ?)", [*_pair(key), reason]
+            )
+            self._database.execute("DELETE FROM ended WHERE at <= (SELECT max(at) FROM ended) - ?", [REMEMBERED])
+            self._database.execute("COMMIT")
+        except sqlite3.Error:
+            if self._database.in_transaction:
+                self._database.execute("ROLLBACK")
+            log.exception("the ledger cannot be written")
+
+    def end_sandbox(self, key: SessionKey) -> None:
+        """Record the end of a sandbox, like `end`."""
+        try:
+            self._sandboxes.delete(key)
+        except sqlite3.Error:
+            log.exception("the ledger cannot be written")
+
+    def idempotency_keys(self, key: SessionKey) -> IdempotencyKeys:
+        """Return the idempotency keys of a session, whose executions clients may ask for again."""
+        return IdempotencyKeys(self._database, key)
+
+    def why_ended(self, key: SessionKey) -> str | None:
+        """Return why the last session with this key ended; None: there was none, or it is no longer remembered."""
+        row = self._database.execute("SELECT reason FROM ended WHERE tenant = ? AND name = ?", _pair(key)).fetchone()
+        return row[0] if row else None
+
+    def close(self) -> None:
+        """Close the database."""
+        self._database.close()
+
+
+def _open(path: Path | None) -> sqlite3.Connection:
+    """Open the database. A damaged one is renamed; the containers recorded in it then belong to no session."""
+    if path is None:
+        return _prepared(sqlite3.connect(":memory:", isolation_level=None))
+    path.touch(mode=0o600)  # SQLite makes its other files with the same mode
+    try:
+        return _prepared(sqlite3.connect(path, isolation_level=None))
+    except sqlite3.OperationalError:
+        raise  # not damaged: the disk is full or fails
+    except sqlite3.DatabaseError as error:
+        aside = path.with_name(f"{path.name}.damaged-{time.time_ns()}")
+        log.error("the ledger is damaged: its sessions are lost", path=str(aside), error=str(error))  # noqa: TRY400
+        for suffix in ("", "-wal", "-shm"):  # or the new database would read the log of the damaged one
+            with suppress(FileNotFoundError):
+                path.with_name(f"{path.name}{suffix}").rename(f"{aside}{suffix}")
+        return _open(path)
+
+
+def _prepared(database: sqlite3.Connection) -> sqlite3.Connection:
+    # The database is small and rarely written, so it needs no thread.
+    try:
+        database.execute("PRAGMA journal_mode=WAL")
+        database.execute("PRAGMA synchronous=NORMAL")
+        database.executescript(_SCHEMA)
+        if (found := database.execute("PRAGMA quick_check").fetchone()[0]) != "ok":
+            raise sqlite3.DatabaseError(found)
+    except sqlite3.Error:
+        database.close()
+        raise
+    return database
+
+
+def _pair(key: SessionKey) -> list[str]:
+    return [key.tenant, key.name]

@@ -1,0 +1,162 @@
+"""The records of the audit and their chain. `audit.py` writes them.
+
+Each record carries the digest of itself and of the record before it, so a changed or removed record is detected. An
+operator who keeps the last digest elsewhere also detects that the end was cut off. When old records are removed, a
+`Cut` record in the chain itself says where the chain now begins.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import orjson
+
+from sessions.models import ExecutionResult
+
+#: digest that precedes the first record
+FIRST = "0" * 64
+#: outcome of an execution whose end the gateway missed, because the gateway itself was ended
+UNKNOWN = "unknown"
+#: outcome of an execution that never ran
+UNSENT = "unsent"
+#: outcome of an execution that was not allowed to run
+REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begin:
+    """An execution is about to run."""
+
+    tenant: str
+    session: str
+    language: str
+    code_sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """An execution has ended."""
+
+    #: a status of `sessions.models`, `UNKNOWN`, `UNSENT` or `REFUSED`
+    outcome: str
+    duration_ms: float | None = None
+    #: SB code of the error
+    error: str | None = None
+    #: bytes of output, including parts that were left out
+    output_bytes: int | None = None
+    #: bytes of memory that its kernel used at its end
+    memory: int | None = None
+
+    @classmethod
+    def of(cls, result: ExecutionResult | None) -> End:
+        """Return the end of an execution. `result` is None when it was never sent to its kernel."""
+        if result is None:
+            return cls(outcome=UNSENT)
+        return cls(
+            outcome=result.status.value,
+            duration_ms=round(result.duration * 1000, 3),
+            error=result.error.code if result.error else None,
+            output_bytes=result.output_bytes,
+            memory=result.memory,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """All records up to number `through` were removed as old. The chain begins from the digest of that record."""
+
+    through: int
+    digest: str
+
+
+Content = Begin | End | Cut
+KINDS: dict[str, type[Content]] = {"begin": Begin, "end": End, "cut": Cut}
+W = TypeVar("W", bound=Content)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One line of the audit."""
+
+    seq: int
+    #: seconds since 1970
+    at: float
+    execution: str
+    what: Content
+    digest: str
+
+
+def encode_record(at: float, execution: str, what: Content) -> tuple[str, bytes]:
+    """Encode a record for storage.
+
+    Returns:
+        kind of the record, and its bytes.
+    """
+    event = next(event for event, kind in KINDS.items() if isinstance(what, kind))
+    return event, orjson.dumps({"at": at, "event": event, "execution": execution, **asdict(what)})
+
+
+def decode_record(kind: type[W], record: bytes) -> tuple[float, W]:
+    """Return when a record was written, in seconds since 1970, and its content."""
+    values = orjson.loads(record)
+    return values["at"], kind(**{name: values[name] for name in values.keys() - {"at", "event", "execution"}})
+
+
+def digest_of(last: str, record: bytes) -> str:
+    """Return the digest of a record that follows one with the digest `last`."""
+    return hashlib.sha256(last.encode() + record).hexdigest()
+
+
+def read(path: Path) -> Iterator[Record]:
+    """Yield all records of an audit that a gateway may be writing, oldest first.
+
+    Raises:
+        OSError: when there is no audit.
+        ValueError: when a record was changed, or is missing before the last; the message says which.
+    """
+    if not path.exists():
+        raise FileNotFoundError(f"there is no audit at {path}")
+    with closing(read_only(path)) as database:
+        yield from chain(database)
+
+
+def read_only(path: Path) -> sqlite3.Connection:
+    """Open a separate read-only connection to records that a gateway may be writing."""
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+
+
+def chain(database: sqlite3.Connection) -> Iterator[Record]:
+    """Yield all records, oldest first; see `read`."""
+    last, expected = _beginning(database)
+    for seq, execution, event, record, digest in database.execute(
+        "SELECT seq, execution, event, record, digest FROM audit ORDER BY seq"
+    ):
+        if seq != expected or digest != digest_of(last, record) or not _names(record, event, execution):
+            raise ValueError(f"record {expected} of the audit was changed or removed")
+        at, what = decode_record(KINDS[event], record)
+        yield Record(seq, at, execution, what, digest)
+        last, expected = digest, seq + 1
+
+
+def _beginning(database: sqlite3.Connection) -> tuple[str, int]:
+    """Return the digest before the first record, and that record's number, as the last `Cut` says.
+
+    The cut record is trusted for now: it is in the chain itself, so it is checked as well.
+    """
+    row = database.execute("SELECT record FROM audit WHERE event = 'cut' ORDER BY seq DESC LIMIT 1").fetchone()
+    if row is not None and orjson.loads(row[0]).get("event", "cut") == "cut":
+        cut = decode_record(Cut, row[0])[1]
+        return cut.digest, cut.through + 1
+    return FIRST, 1
+
+
+def _names(record: bytes, event: str, execution: str) -> bool:
+    """Return whether the columns that queries use are those of the record, which alone is in the digest."""
+    values = orjson.loads(record)
+    return (values["event"], values["execution"]) == (event, execution)

@@ -1,0 +1,47 @@
+"""What the ledger keeps of sessions and sandboxes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sessions.connection_info import ConnectionInfo
+from sessions.models import SandboxSpec, SessionKey, SessionSpec
+from sessions.notices import StateNotice
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerRecord:
+    """A container, with or without a kernel."""
+
+    id: str
+    info: ConnectionInfo
+    workspace: str
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRecord:
+    """One session."""
+
+    key: SessionKey
+    spec: SessionSpec
+    #: seconds since 1970
+    created_at: float
+    #: container of its kernel
+    container: ContainerRecord
+    #: what the next execution reports about the variables
+    notice: StateNotice = field(default_factory=StateNotice)
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxRecord:
+    """One sandbox."""
+
+    key: SessionKey
+    spec: SandboxSpec
+    workspace: str
+    #: seconds since 1970
+    created_at: float
+    #: the sandbox's own container; None: no container at the moment
+    container: ContainerRecord | None = None
+    #: why files that a client may count on are lost; None: no files are lost
+    loss: str | None = None

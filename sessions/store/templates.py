@@ -1,0 +1,150 @@
+"""Templates: settings for a tenant's sandboxes. They outlive the gateway."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from sessions.errors import InvalidRequest, QuotaExceeded, SessionExists, TemplateNotFound
+from sessions.models import valid_name
+
+#: maximum templates of one tenant
+PER_TENANT = 200
+#: maximum bytes of one template
+SIZE_MAX = 64 * 1024
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS templates (
+    tenant TEXT NOT NULL, name TEXT NOT NULL, id TEXT NOT NULL, content BLOB NOT NULL,
+    created REAL NOT NULL, updated REAL NOT NULL, PRIMARY KEY (tenant, name)
+) STRICT
+"""
+
+_SELECT = "SELECT name, id, content, created, updated FROM templates WHERE tenant = ?"
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """Settings that a tenant has stored for its sandboxes."""
+
+    name: str
+    id: str
+    #: JSON in the form of its dialect
+    content: Mapping[str, Any]
+    #: seconds since 1970
+    created_at: float
+    updated_at: float
+
+
+class Templates:
+    """The templates of all tenants."""
+
+    def __init__(self, path: Path, default: str) -> None:
+        """Open the database.
+
+        Args:
+            path: path of the database; made if absent.
+            default: name of the template that every tenant has, and that cannot be changed.
+        """
+        # Templates are few, small and rarely written, so they need no thread.
+        self._database = sqlite3.connect(path, isolation_level=None)
+        path.chmod(0o600)
+        self._database.execute("PRAGMA journal_mode=WAL")
+        self._database.execute(_SCHEMA)
+        default_id = str(uuid.uuid5(uuid.NAMESPACE_OID, default))
+        self._default = Template(default, default_id, {}, time.time(), time.time())
+
+    def of(self, tenant: str) -> list[Template]:
+        """Return a tenant's templates: the default one, then the others, oldest first."""
+        rows = self._database.execute(f"{_SELECT} ORDER BY created, name", [tenant])
+        return [self._default, *(_template(row) for row in rows)]
+
+    def get(self, tenant: str, name: str) -> Template:
+        """Return one template.
+
+        Raises:
+            TemplateNotFound: when the tenant has no template of this name.
+        """
+        if name == self._default.name:
+            return self._default
+        row = self._database.execute(f"{_SELECT} AND name = ?", [tenant, name]).fetchone()
+        if row is not None:
+            return _template(row)
+        raise TemplateNotFound(f"there is no template {name[:64]!r}", template=name[:64])
+
+    def create(self, tenant: str, name: str, content: Mapping[str, Any]) -> Template:
+        """Store a new template.
+
+        Raises:
+            InvalidRequest: when the name is not allowed, or the content is too large.
+            SessionExists: when a template of this name exists.
+            QuotaExceeded: when the tenant has the maximum number of templates.
+        """
+        valid_name("template", name)
+        present = self.of(tenant)
+        if any(template.name == name for template in present):
+            raise SessionExists(f"a template {name!r} exists already", template=name)
+        if len(present) > PER_TENANT:
+            raise QuotaExceeded(f"at most {PER_TENANT} templates", limit="templates", max=PER_TENANT)
+        now = time.time()
+        template = Template(name, str(uuid.uuid4()), content, now, now)
+        self._database.execute(
+            "INSERT INTO templates VALUES (?, ?, ?, ?, ?, ?)", [tenant, name, template.id, _encoded(content), now, now]
+        )
+        return template
+
+    def update(self, tenant: str, name: str, content: Mapping[str, Any]) -> Template:
+        """Replace a template's content.
+
+        Raises:
+            InvalidRequest: when it is the default template, or the content is too large.
+            TemplateNotFound: when the tenant has no template of this name.
+        """
+        template = replace(self._own(tenant, name), content=content, updated_at=time.time())
+        self._database.execute(
+            "UPDATE templates SET content = ?, updated = ? WHERE tenant = ? AND name = ?",
+            [_encoded(content), template.updated_at, tenant, name],
+        )
+        return template
+
+    def delete(self, tenant: str, name: str) -> Template:
+        """Delete a template. Sandboxes made from it continue.
+
+        Returns:
+            the deleted template.
+
+        Raises:
+            InvalidRequest: when it is the default template.
+            TemplateNotFound: when the tenant has no template of this name.
+        """
+        template = self._own(tenant, name)
+        self._database.execute("DELETE FROM templates WHERE tenant = ? AND name = ?", [tenant, name])
+        return template
+
+    def _own(self, tenant: str, name: str) -> Template:
+        if (template := self.get(tenant, name)) is self._default:
+            raise InvalidRequest(f"template {name!r} cannot be changed; create your own", field="template")
+        return template
+
+    def close(self) -> None:
+        """Close the database."""
+        self._database.close()
+
+
+def _template(row: tuple[str, str, bytes, float, float]) -> Template:
+    name, template_id, content, created, updated = row
+    return Template(name, template_id, orjson.loads(content), created, updated)
+
+
+def _encoded(content: Mapping[str, Any]) -> bytes:
+    encoded = orjson.dumps(dict(content))
+    if len(encoded) > SIZE_MAX:
+        raise InvalidRequest(f"a template may have at most {SIZE_MAX} bytes", field="body")
+    return encoded

@@ -1,0 +1,1 @@
+"""Limits and use of each tenant."""

@@ -1,0 +1,115 @@
+"""Which execution may run now, and which waits. Pure: no event loop, no clock.
+
+Executions of a tenant at its limit wait in that tenant's own queue, and so do all executions while the gateway is full.
+An execution that ends makes room for the next queue in turn, not for the longest, so a flood of one tenant delays only
+that tenant.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """A place in a tenant's queue."""
+
+    tenant: str
+    #: called when the ticket is admitted
+    wake: Callable[[], None]
+    admitted: bool = False
+
+
+class Admission:
+    """The running executions, and the queues of the waiting ones."""
+
+    def __init__(self, per_tenant: int, in_all: int) -> None:
+        """Start without executions.
+
+        Args:
+            per_tenant: maximum executions of one tenant at a time.
+            in_all: maximum executions of all tenants at a time.
+        """
+        self._per_tenant = per_tenant
+        self._in_all = in_all
+        self._running: Counter[str] = Counter()
+        #: queues by tenant, in the order of their turns
+        self._queues: OrderedDict[str, deque[Ticket]] = OrderedDict()
+        #: number of running executions
+        self.running = 0
+
+    @property
+    def waiting(self) -> int:
+        """Number of waiting executions of all tenants."""
+        return sum(map(len, self._queues.values()))
+
+    def queued(self, tenant: str) -> int:
+        """Return the number of waiting executions of a tenant."""
+        return len(self._queues.get(tenant, ()))
+
+    def under_way(self, tenant: str) -> int:
+        """Return the number of running executions of a tenant."""
+        return self._running[tenant]
+
+    def full(self, tenant: str) -> bool:
+        """Return True if the tenant has reached its own limit."""
+        return self._running[tenant] >= self._per_tenant
+
+    def enter(self, tenant: str) -> bool:
+        """Begin an execution at once, if possible. It overtakes none: waiting executions could not have begun either.
+
+        Returns:
+            True if the execution has begun; then `leave` must follow.
+        """
+        if self.running >= self._in_all or self.full(tenant):
+            return False
+        self._begin(tenant)
+        return True
+
+    def wait(self, tenant: str, wake: Callable[[], None]) -> Ticket:
+        """Add an execution to the end of its tenant's queue.
+
+        Args:
+            tenant: tenant of the execution.
+            wake: callback for the admission; then `leave` must follow.
+        """
+        ticket = Ticket(tenant, wake)
+        self._queues.setdefault(tenant, deque()).append(ticket)
+        return ticket
+
+    def withdraw(self, ticket: Ticket) -> None:
+        """Give up a ticket, admitted or not."""
+        if ticket.admitted:
+            self.leave(ticket.tenant)
+            return
+        queue = self._queues[ticket.tenant]
+        queue.remove(ticket)
+        if not queue:
+            del self._queues[ticket.tenant]
+
+    def leave(self, tenant: str) -> None:
+        """Record the end of an execution, and admit the waiting ones that can begin now."""
+        self.running -= 1
+        self._running[tenant] -= 1
+        if not self._running[tenant]:
+            del self._running[tenant]
+        while self.running < self._in_all and (following := self._next()) is not None:
+            following.admitted = True
+            self._begin(following.tenant)
+            following.wake()
+
+    def _begin(self, tenant: str) -> None:
+        self.running += 1
+        self._running[tenant] += 1
+
+    def _next(self) -> Ticket | None:
+        tenant = next((tenant for tenant in self._queues if not self.full(tenant)), None)
+        if tenant is None:
+            return None
+        queue = self._queues.pop(tenant)
+        ticket = queue.popleft()
+        if queue:
+            self._queues[tenant] = queue  # behind all other tenants
+        return ticket

@@ -1,0 +1,47 @@
+"""Downloads: how long the gateway waits for a client that does not read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+
+from kernel_gateway import transfers
+from kernel_gateway.transfers import send_file
+from sessions.guest.workspace import OpenFile
+
+
+class StuckClient:
+    """A request whose client takes some pieces of the answer, and reads no more."""
+
+    def __init__(self, reads: int) -> None:
+        self.reads = reads
+        self.http = SimpleNamespace(close=Mock())
+        self.set_header = Mock()
+        self.write = Mock()
+
+    async def flush(self) -> None:
+        if self.reads == 0:
+            await asyncio.Event().wait()
+        self.reads -= 1
+
+
+@pytest.mark.parametrize(("reads", "closes"), [(2, True), (3, False)])
+async def test_a_download_ends_when_its_client_reads_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+    reads: int,
+    closes: bool,  # noqa: FBT001
+) -> None:
+    monkeypatch.setattr(transfers, "STALL", 0.05)
+    client: Any = StuckClient(reads)
+
+    async def content() -> AsyncIterator[bytes]:
+        for _ in range(3):
+            yield b"piece"
+
+    await send_file(client, OpenFile(15, content()), "dir/name")
+    assert client.http.close.called is closes

@@ -1,0 +1,281 @@
+"""The transcript of conversations with a kernel, read back as a notebook."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+import nbformat
+import orjson
+import pytest
+
+from sessions.cells import transcript
+from sessions.cells.notebook import notebook
+from sessions.cells.outputs import Event
+from sessions.cells.transcript import Transcript
+from tests.fakes import (
+    PYTHON,
+    Saying,
+    busy,
+    clear,
+    display,
+    error,
+    idle,
+    result,
+    started,
+    stream,
+    update,
+)
+
+
+class Kernel:
+    """A kernel whose session is recorded."""
+
+    def __init__(self, max_output_bytes: int = 100_000, max_bytes: int = transcript.MAX_BYTES) -> None:
+        self.transcript = Transcript(max_output_bytes, max_bytes)
+        self._ids = (f"cell-{number}" for number in count(1))
+
+    def is_sent(self, code: str) -> str:
+        """Send a cell as a client.
+
+        Returns:
+            the cell's id.
+        """
+        cell = next(self._ids)
+        self.transcript.open(cell, code)
+        return cell
+
+    def says(self, *sayings: Saying, to: str) -> list[Event | None]:
+        return [self.transcript.record(saying.to(to)) for saying in sayings]
+
+    @property
+    def notebook(self) -> dict[str, Any]:
+        """The notebook, which must be valid at any time."""
+        book = notebook(self.transcript.snapshot(), PYTHON)
+        nbformat.validate(book)
+        orjson.dumps(book)
+        return book
+
+    @property
+    def cells(self) -> list[tuple[str, int | None, list[str]]]:
+        """Code, number and texts of each cell."""
+        return [
+            (cell["source"], cell["execution_count"], [_text(output) for output in cell["outputs"]])
+            for cell in self.notebook["cells"]
+        ]
+
+
+def _text(output: dict[str, Any]) -> str:
+    match output["output_type"]:
+        case "stream":
+            return str(output["text"])
+        case "error":
+            return str(output["ename"])
+        case _:
+            return str(output["data"]["text/plain"])
+
+
+@pytest.fixture
+def kernel() -> Kernel:
+    return Kernel()
+
+
+def test_a_conversation_becomes_a_notebook(kernel: Kernel) -> None:
+    one = kernel.is_sent("print('hi')")
+    kernel.says(busy(), started("print('hi')", 1), stream("hi\n"), idle(), to=one)
+    two = kernel.is_sent("1 + 1")
+    kernel.says(busy(), started("1 + 1", 2), result("2", 2), idle(), to=two)
+    three = kernel.is_sent("1 / 0")
+    kernel.says(busy(), started("1 / 0", 3), stream("…", "stderr"), error("ZeroDivisionError"), idle(), to=three)
+    assert kernel.cells == [
+        ("print('hi')", 1, ["hi\n"]),
+        ("1 + 1", 2, ["2"]),
+        ("1 / 0", 3, ["…", "ZeroDivisionError"]),
+    ]
+
+
+def test_the_notebook_names_its_kernelspec(kernel: Kernel) -> None:
+    kernel.is_sent("x")
+    assert kernel.notebook["metadata"]["kernelspec"] == {
+        "name": "python3",
+        "display_name": "Python 3",
+        "language": "python",
+    }
+    assert (kernel.notebook["nbformat"], kernel.notebook["nbformat_minor"]) == (4, 5)
+
+
+def test_a_session_without_cells_has_an_empty_notebook(kernel: Kernel) -> None:
+    assert kernel.cells == []
+
+
+def test_the_start_of_a_cell_is_reported_once(kernel: Kernel) -> None:
+    cell = kernel.is_sent("x")
+    events = kernel.says(started("x", 4), started("x", 5), to=cell)
+    assert events == [{"type": "started", "execution_count": 4}, None]
+    assert kernel.cells == [("x", 4, [])]
+
+
+@pytest.mark.parametrize("number", [None, "1", -1, 1.5, [], True])
+def test_an_unusable_execution_count_is_recorded_as_none(kernel: Kernel, number: object) -> None:
+    cell = kernel.is_sent("x")
+    assert kernel.says(started("x", number), to=cell) == [{"type": "started", "execution_count": None}]
+    assert kernel.cells == [("x", None, [])]
+
+
+# -- cells of other clients ------------------------------------------------------------------------------------
+
+
+def test_a_cell_of_a_channel_client_is_recorded_too(kernel: Kernel) -> None:
+    kernel.says(busy(), started("y = 1", 9), stream("raw"), to="another-client")
+    assert kernel.cells == [("y = 1", 9, ["raw"])]
+
+
+def test_a_kernel_cannot_change_the_code_of_a_cell(kernel: Kernel) -> None:
+    cell = kernel.is_sent("honest")
+    kernel.says(started("forged"), to=cell)
+    assert kernel.cells[0][0] == "honest"
+
+
+@pytest.mark.parametrize("code", [None, 1, ["x"], {}, ""])
+def test_a_cell_without_code_is_left_out(kernel: Kernel, code: object) -> None:
+    kernel.says(Saying("execute_input", {"code": code}), stream("x"), to="another-client")
+    assert kernel.cells == []
+
+
+def test_outputs_of_unknown_cells_are_left_out(kernel: Kernel) -> None:
+    kernel.is_sent("x")
+    assert kernel.says(stream("?"), display("?"), error(), clear(wait=False), to="nobody") == [None] * 4
+    assert kernel.says(stream("?"), to="") == [None]
+    assert kernel.cells == [("x", None, [])]
+
+
+def test_late_output_belongs_to_the_cell_that_caused_it(kernel: Kernel) -> None:
+    one, two = kernel.is_sent("1"), kernel.is_sent("2")
+    kernel.says(stream("a"), idle(), to=one)
+    kernel.says(stream("b"), to=two)
+    kernel.says(stream("late"), to=one)
+    assert kernel.cells == [("1", None, ["alate"]), ("2", None, ["b"])]
+
+
+def test_a_forgotten_cell_and_its_late_output_are_left_out(kernel: Kernel) -> None:
+    one, two = kernel.is_sent("secret"), kernel.is_sent("shown")
+    kernel.says(stream("x"), to=one)
+    kernel.transcript.forget(one)
+    kernel.transcript.forget("never there")
+    assert kernel.says(stream("late"), to=one) == [None]
+    kernel.says(stream("y"), to=two)
+    assert kernel.cells == [("shown", None, ["y"])]
+
+
+# -- displays that change --------------------------------------------------------------------------------------
+
+
+def test_a_display_of_an_earlier_cell_is_updated_in_that_cell(kernel: Kernel) -> None:
+    one, two = kernel.is_sent("1"), kernel.is_sent("2")
+    kernel.says(display("0 %", "bar"), to=one)
+    kernel.says(stream("text"), to=two)
+    assert kernel.says(update("100 %", "bar"), to=two) == [
+        {"type": "update_display_data", "display_id": "bar", "data": {"text/plain": "100 %"}, "metadata": {}}
+    ]
+    assert kernel.cells == [("1", None, ["100 %"]), ("2", None, ["text"])]
+
+
+def test_a_display_in_two_cells_is_updated_in_both(kernel: Kernel) -> None:
+    one, two = kernel.is_sent("1"), kernel.is_sent("2")
+    kernel.says(display("a", "x"), to=one)
+    kernel.says(display("b", "x"), display("c", "y"), to=two)
+    kernel.says(update("new", "x"), to=two)
+    assert kernel.cells == [("1", None, ["new"]), ("2", None, ["new", "c"])]
+
+
+def test_an_update_of_an_unknown_display_changes_nothing(kernel: Kernel) -> None:
+    one = kernel.is_sent("1")
+    kernel.says(display("a", "x"), to=one)
+    assert kernel.says(update("b", "y"), Saying("update_display_data", {}), to=one) == [None, None]
+    assert kernel.cells == [("1", None, ["a"])]
+
+
+def test_a_display_of_a_forgotten_cell_cannot_be_updated(kernel: Kernel) -> None:
+    one, two = kernel.is_sent("1"), kernel.is_sent("2")
+    kernel.says(display("a", "x"), to=one)
+    kernel.transcript.forget(one)
+    assert kernel.says(update("b", "x"), to=two) == [None]
+
+
+def test_a_cleared_display_cannot_be_updated(kernel: Kernel) -> None:
+    one = kernel.is_sent("1")
+    kernel.says(display("a", "x"), clear(wait=False), to=one)
+    assert kernel.says(update("b", "x"), to=one) == [None]
+    assert kernel.cells == [("1", None, [])]
+
+
+def test_ids_of_displays_that_were_not_kept_are_not_kept_either() -> None:
+    kernel = Kernel(max_output_bytes=500)
+    one = kernel.is_sent("1")
+    kernel.says(*[display("a", f"id-{number}") for number in range(100)], to=one)
+    assert len(kernel.transcript._cells[one].displays) == len(kernel.cells[0][2]) < 5
+
+
+# -- bounds ----------------------------------------------------------------------------------------------------
+
+
+def test_a_cell_s_outputs_are_bounded() -> None:
+    kernel = Kernel(max_output_bytes=10)
+    one = kernel.is_sent("1")
+    assert kernel.says(stream("12345"), stream("678901"), to=one)[1] is None
+    two = kernel.is_sent("2")
+    kernel.says(stream("next"), to=two)
+    assert kernel.cells == [("1", None, ["12345"]), ("2", None, ["next"])]
+
+
+def test_the_oldest_cells_are_dropped_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transcript, "MAX_CELLS", 3)
+    kernel = Kernel()
+    for number in range(5):
+        kernel.is_sent(f"cell {number}")
+    assert [code for code, _, _ in kernel.cells] == ["cell 2", "cell 3", "cell 4"]
+
+
+def test_the_oldest_cells_are_dropped_when_all_are_too_large() -> None:
+    kernel = Kernel(max_bytes=50_000)
+    for number in range(5):
+        cell = kernel.is_sent(f"cell {number}")
+        kernel.says(stream("x" * 20_000), to=cell)
+    assert [code for code, _, _ in kernel.cells] == ["cell 3", "cell 4"]
+
+
+def test_code_counts_in_bytes() -> None:
+    kernel = Kernel(max_bytes=5000)
+    kernel.is_sent("ü" * 2000)
+    kernel.is_sent("last")
+    assert [code for code, _, _ in kernel.cells] == ["last"]
+
+
+def test_the_last_cell_is_kept_even_if_it_is_too_large() -> None:
+    kernel = Kernel(max_bytes=100)
+    cell = kernel.is_sent("large")
+    kernel.says(stream("x" * 1000), to=cell)
+    assert [code for code, _, _ in kernel.cells] == ["large"]
+
+
+def test_cleared_and_forgotten_outputs_make_room() -> None:
+    kernel = Kernel(max_bytes=50_000)
+    one, two = kernel.is_sent("1"), kernel.is_sent("2")
+    for cell in (one, two):
+        kernel.says(stream("x" * 15_000), to=cell)
+    kernel.says(clear(wait=False), to=one)
+    kernel.transcript.forget(two)
+    three = kernel.is_sent("3")
+    kernel.says(stream("x" * 30_000), to=three)
+    assert [code for code, _, _ in kernel.cells] == ["1", "3"]
+
+
+def test_sizes_add_up() -> None:
+    kernel = Kernel()
+    for _ in range(3):
+        cell = kernel.is_sent("code")
+        kernel.says(stream("x"), display("a", "id"), update("longer than before", "id"), clear(wait=True), to=cell)
+        kernel.says(display("b", "id"), to=cell)
+    assert kernel.transcript._size == sum(cell.size for cell in kernel.transcript._cells.values())
+    kernel.transcript.forget("cell-2")
+    assert kernel.transcript._size == sum(cell.size for cell in kernel.transcript._cells.values())

@@ -1,0 +1,378 @@
+"""The audit: one record before and one after each execution, and every change of a record is detected."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import orjson
+import pytest
+import structlog
+from structlog.testing import capture_logs
+
+from sessions.errors import AuditUnavailable
+from sessions.models import SessionKey
+from sessions.store import audit as module
+from sessions.store import audit_search
+from sessions.store.audit import LOCKED_MAX, Audit
+from sessions.store.audit_search import Search
+from sessions.store.records import FIRST, UNKNOWN, UNSENT, Begin, End, read
+from sessions.tasks import spawn
+from tests.fakes import Clock, World, run, until
+from tests.figures import hold
+
+KEY = SessionKey("acme", "s1")
+DAY = 86400.0
+CODE = "print('a secret')"
+OK = End(outcome="ok", duration_ms=1.5)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "audit.db"
+
+
+@pytest.fixture
+def audit(path: Path) -> Iterator[Audit]:
+    opened = Audit(path, lambda: 1000.5)
+    yield opened
+    opened.close()
+
+
+def change(path: Path, statement: str, *values: object) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as database:
+        assert database.execute(statement, values).rowcount > 0
+
+
+def test_a_cell_has_a_begin_and_an_end(audit: Audit) -> None:
+    execution = audit.begin(KEY, "python", CODE)
+    audit.end(execution, OK)
+    begin, end = audit.records()
+    digest = hashlib.sha256(CODE.encode()).hexdigest()
+    assert begin.what == Begin(tenant="acme", session="s1", language="python", code_sha256=digest)
+    assert end.what == OK
+    assert begin.execution == end.execution == execution
+    assert (begin.seq, end.seq, begin.at) == (1, 2, 1000.5)
+    assert len({FIRST, begin.digest, end.digest}) == 3
+
+
+def test_the_audit_holds_no_code_and_only_its_user_can_read_it(audit: Audit, path: Path) -> None:
+    audit.begin(KEY, "python", CODE)
+    for file in path.parent.iterdir():
+        assert b"secret" not in file.read_bytes()
+        assert file.stat().st_mode & 0o077 == 0
+
+
+def test_an_execution_that_a_gateway_left_open_ends_once(path: Path) -> None:
+    with closing(Audit(path)) as before:
+        ended, left = before.begin(KEY, "python", "1"), before.begin(KEY, "python", "2")
+        before.end(ended, OK)
+    for _ in range(2):
+        with closing(Audit(path)) as after:
+            ends = {record.execution: record.what for record in after.records() if isinstance(record.what, End)}
+            assert ends == {ended: OK, left: End(outcome=UNKNOWN)}
+            assert sum(1 for _ in after.records()) == 4
+
+
+def test_the_chain_continues_over_restarts(path: Path) -> None:
+    for _ in range(3):
+        with closing(Audit(path)) as audit:
+            audit.end(audit.begin(KEY, "python", "1"), OK)
+    with closing(Audit(path)) as audit:
+        assert [record.seq for record in audit.records()] == list(range(1, 7))
+
+
+@pytest.mark.parametrize(
+    ("statement", "record"),
+    [
+        ("UPDATE audit SET record = CAST(replace(record, 'acme', 'evil') AS BLOB) WHERE seq = 3", 3),
+        ("UPDATE audit SET digest = (SELECT digest FROM audit WHERE seq = 1) WHERE seq = 4", 4),
+        ("DELETE FROM audit WHERE seq = 2", 2),
+        ("DELETE FROM audit WHERE seq = 1", 1),
+        ("UPDATE audit SET seq = 10 WHERE seq = 6", 6),
+        ("UPDATE audit SET execution = 'another' WHERE seq = 2", 2),
+        ("UPDATE audit SET event = 'cut', execution = 'another' WHERE seq = 2", 2),
+    ],
+)
+def test_a_changed_or_removed_record_is_detected(audit: Audit, path: Path, statement: str, record: int) -> None:
+    for _ in range(3):
+        audit.end(audit.begin(KEY, "python", "1"), OK)
+    assert sum(1 for _ in audit.records()) == 6
+    change(path, statement)
+    with pytest.raises(ValueError, match=f"record {record} of the audit"):
+        list(audit.records())
+
+
+# -- full disk and locked database -----------------------------------------------------------------------------
+
+
+def fill(audit: Audit) -> None:
+    """Leave no room for one more record."""
+    pages = audit._database.execute("PRAGMA page_count").fetchone()[0]
+    audit._database.execute(f"PRAGMA max_page_count = {pages}")
+    with suppress(AuditUnavailable):
+        for _ in range(1000):
+            audit.begin(KEY, "python", "fills the last page")
+        pytest.fail("there was room without end")
+
+
+def make_room(audit: Audit) -> None:
+    audit._database.execute(f"PRAGMA max_page_count = {2**30}")
+
+
+def test_a_full_disk_refuses_executions_and_delays_end_records(audit: Audit) -> None:
+    executions = [audit.begin(KEY, "python", "1") for _ in range(3)]
+    fill(audit)
+    before = sum(1 for _ in audit.records())
+    for execution in executions:
+        audit.end(execution, OK)
+    with pytest.raises(AuditUnavailable):
+        audit.begin(KEY, "python", "2")
+    assert sum(1 for _ in audit.records()) == before
+    make_room(audit)
+    again = audit.begin(KEY, "python", "3")
+    found = [(record.execution, type(record.what)) for record in audit.records()][before:]
+    assert found == [*((execution, End) for execution in executions), (again, Begin)]
+
+
+def test_ends_that_wait_are_written_when_the_gateway_stops(path: Path) -> None:
+    audit = Audit(path)
+    execution = audit.begin(KEY, "python", "1")
+    fill(audit)
+    open_ones = sum(account.end is None for account in audit.latest(2000))
+    audit.end(execution, OK)
+    assert sum(account.end is None for account in audit.latest(2000)) == open_ones
+    make_room(audit)
+    audit.close()
+    assert [record.what for record in read(path)][-1] == OK
+
+
+def test_a_full_disk_and_its_end_are_logged_once(audit: Audit) -> None:
+    with structlog.testing.capture_logs() as logs:
+        fill(audit)
+        for _ in range(10):
+            with pytest.raises(AuditUnavailable):
+                audit.begin(KEY, "python", "1")
+        make_room(audit)
+        for _ in range(10):
+            audit.begin(KEY, "python", "1")
+    assert [entry["log_level"] for entry in logs] == ["error", "info"]
+    assert sum(1 for _ in audit.records()) > 10
+
+
+@pytest.mark.full
+def test_a_locked_database_does_not_block_the_event_loop(audit: Audit, path: Path) -> None:
+    audit.end(audit.begin(KEY, "python", "1"), OK)
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        began = time.monotonic()
+        with pytest.raises(AuditUnavailable):
+            audit.begin(KEY, "python", "1")
+        hold("a locked audit's refusal", time.monotonic() - began, LOCKED_MAX)
+        with pytest.raises(AuditUnavailable):
+            audit.cut(-1)
+        other.execute("ROLLBACK")
+    assert audit.cut(-1)
+    audit.begin(KEY, "python", "1")
+    assert len(shape(path)) == 2
+
+
+# -- old records -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def aging(path: Path, clock: Clock) -> Iterator[Audit]:
+    """An audit with three executions, each a day after the one before; the second has no end."""
+    audit = Audit(path, clock)
+    for number in range(3):
+        execution = audit.begin(KEY, "python", str(number))
+        if number != 1:
+            audit.end(execution, OK)
+        clock.passes(DAY)
+    yield audit
+    audit.close()
+
+
+def shape(path: Path) -> list[tuple[int, str]]:
+    """Return the records, which must form one chain."""
+    return [(record.seq, type(record.what).__name__) for record in read(path)]
+
+
+def test_old_records_are_removed_and_the_chain_continues(aging: Audit, path: Path) -> None:
+    assert not aging.cut(3.5 * DAY)
+    assert aging.cut(2.5 * DAY)
+    rest = [(3, "Begin"), (4, "Begin"), (5, "End"), (6, "Cut")]
+    assert shape(path) == rest
+    assert not aging.cut(2.5 * DAY)
+    assert not aging.cut(0)  # the next execution has not ended
+    (running,) = (account.execution for account in aging.latest(10) if account.end is None)
+    aging.end(running, OK)
+    assert shape(path) == [*rest, (7, "End")]
+    assert not aging.cut(0.5 * DAY)  # its end is not old
+
+
+def test_an_old_cut_record_is_removed_by_the_next_cut(aging: Audit, path: Path, clock: Clock) -> None:
+    aging.cut(2.5 * DAY)
+    (running,) = (account.execution for account in aging.latest(10) if account.end is None)
+    aging.end(running, OK)
+    clock.passes(DAY)
+    assert aging.cut(0.5 * DAY)
+    assert shape(path) == [(8, "Cut")]
+    aging.end(aging.begin(KEY, "python", "1"), OK)
+    assert shape(path) == [(8, "Cut"), (9, "Begin"), (10, "End")]
+
+
+def test_one_cut_removes_a_limited_number_of_records(audit: Audit, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CUT_MAX", 4)
+    for _ in range(5):
+        audit.end(audit.begin(KEY, "python", "1"), OK)
+    assert audit.cut(-1)
+    assert shape(path)[0] == (5, "Begin")
+    assert audit.cut(-1)
+    assert shape(path)[0] == (9, "Begin")
+    assert audit.cut(-1)
+    assert not audit.cut(-1)
+    assert {kind for _, kind in shape(path)} == {"Cut"}
+
+
+@pytest.mark.parametrize(
+    ("statement", "record"),
+    [
+        ("DELETE FROM audit WHERE seq = 3", 3),
+        ("DELETE FROM audit WHERE seq <= 4", 3),
+        ("UPDATE audit SET record = CAST(replace(record, '\"through\":2', '\"through\":3') AS BLOB) WHERE seq = 6", 4),
+        ("DELETE FROM audit WHERE event = 'cut'", 1),
+    ],
+)
+def test_removing_more_than_the_cut_says_is_detected(aging: Audit, path: Path, statement: str, record: int) -> None:
+    aging.cut(2.5 * DAY)
+    assert shape(path)
+    change(path, statement)
+    with pytest.raises(ValueError, match=f"record {record} of the audit"):
+        shape(path)
+
+
+def test_a_forged_cut_record_is_detected(aging: Audit, path: Path) -> None:
+    aging.cut(2.5 * DAY)
+    *_, last = read(path)
+    digest = next(record.digest for record in read(path) if record.seq == 4)
+    forged = orjson.dumps({"at": 0, "through": 4, "digest": digest})
+    change(path, "UPDATE audit SET record = ? WHERE seq = 6", forged)
+    change(path, "DELETE FROM audit WHERE seq <= 4")
+    with pytest.raises(ValueError, match="record 6 of the audit"):
+        list(read(path))
+    assert last.seq == 6
+
+
+async def test_old_records_are_removed_in_the_background(aging: Audit, path: Path) -> None:
+    keeping = spawn(aging.keep_short(2.5 * DAY, interval=60), "retention")
+    await until(lambda: shape(path)[0] == (3, "Begin"))
+    keeping.cancel()
+    await asyncio.wait({keeping})
+
+
+async def test_removing_old_records_continues_after_a_failure(
+    aging: Audit, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with capture_logs() as logs, monkeypatch.context() as patch:
+        patch.setattr(aging, "_oldest", Mock(side_effect=sqlite3.OperationalError("disk I/O error")))
+        keeping = spawn(aging.keep_short(2.5 * DAY, interval=0.001), "retention")
+        await until(lambda: logs)
+    assert logs[0]["task"] == "retention"
+    await until(lambda: shape(path)[0] == (3, "Begin"))
+    keeping.cancel()
+    await asyncio.wait({keeping})
+
+
+# -- queries ---------------------------------------------------------------------------------------------------
+
+
+def test_executions_are_listed_newest_first_in_pages(audit: Audit) -> None:
+    executions = [audit.begin(SessionKey(tenant, "s1"), "python", "1") for tenant in ("acme", "umbrella") * 3]
+    for execution in executions[:-1]:
+        audit.end(execution, OK)
+    assert [account.execution for account in audit.latest(10)] == executions[::-1]
+    newest, *_, oldest = audit.latest(10)
+    assert (newest.end, newest.ended_at) == (None, None)
+    assert (oldest.seq, oldest.end, oldest.began_at, oldest.ended_at) == (1, OK, 1000.5, 1000.5)
+    mine = audit.latest(2, Search(tenant="acme"))
+    assert [account.execution for account in mine] == [executions[4], executions[2]]
+    assert [account.execution for account in audit.latest(2, Search(tenant="acme", before=mine[-1].seq))] == [
+        executions[0]
+    ]
+    assert audit.latest(10, Search(tenant="nobody")) == []
+
+
+def test_executions_are_searched_for(audit: Audit) -> None:
+    first, second, running = [audit.begin(SessionKey("acme", name), "python", "1") for name in ("a", "b", "b")]
+    audit.end(first, OK)
+    audit.end(second, End(outcome="error"))
+
+    def found(**search: Any) -> list[str]:
+        return [account.execution for account in audit.latest(10, Search(**search))]
+
+    assert found() == [running, second, first]
+    assert found(session="b") == [running, second]
+    assert found(session="b", outcome="error") == [second]
+    assert found(outcome="ok") == [first]
+    began = audit.latest(1)[0].began_at
+    assert found(since=began) == [running, second, first]
+    assert found(since=began + 0.001) == []
+
+
+def test_a_tenants_executions_are_found_without_reading_all(audit: Audit) -> None:
+    plan = audit._database.execute(
+        f"EXPLAIN QUERY PLAN {audit_search._EXECUTIONS}{audit_search._MORE['tenant']}{audit_search._NEWEST}",
+        {"tenant": "acme", "before": 1, "most": 1},
+    )
+    assert "audit_tenant" in str(plan.fetchall())
+
+
+def test_recently_ended_executions_are_listed_in_order(aging: Audit, clock: Clock) -> None:
+    ended = aging.ended_since(clock.now - 3.5 * DAY)
+    assert [(round((clock.now - at) / DAY), begin.tenant, end) for at, begin, end in ended] == [
+        (3, "acme", OK),
+        (1, "acme", OK),
+    ]
+    assert len(aging.ended_since(clock.now - 1.5 * DAY)) == 1
+    assert aging.ended_since(clock.now) == []
+
+
+def test_older_records_without_byte_counts_are_read(audit: Audit, path: Path) -> None:
+    execution = audit.begin(KEY, "python", "1")
+    old = orjson.dumps({"at": 1.0, "event": "end", "execution": execution, "outcome": "ok", "duration_ms": 1.5})
+    digest = hashlib.sha256(audit._last.encode() + old).hexdigest()
+    audit._database.execute(
+        "INSERT INTO audit (execution, event, record, digest) VALUES (?, 'end', ?, ?)", [execution, old, digest]
+    )
+    assert [record.what for record in read(path)][-1] == OK
+    assert audit.latest(1)[0].end == OK
+
+
+# -- executions of sessions ------------------------------------------------------------------------------------
+
+
+async def test_a_session_runs_nothing_without_an_audit_record(world: World) -> None:
+    session = await world.session()
+    world.refuses = AuditUnavailable()
+    with pytest.raises(AuditUnavailable):
+        await run(session, "1")
+    assert world.backend.kernel.executed == []
+    world.refuses = None
+    assert (await run(session, "1")).state == "preserved"
+
+
+def test_an_execution_that_was_never_sent_has_an_end() -> None:
+    assert End.of(None) == End(outcome=UNSENT)

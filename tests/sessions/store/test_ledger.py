@@ -1,0 +1,162 @@
+"""The ledger: what a gateway knows of the sessions of earlier gateways."""
+
+from __future__ import annotations
+
+import sqlite3
+import stat
+from pathlib import Path
+
+import pytest
+
+from sessions.backends.base import new_connection_info
+from sessions.errors import LedgerUnavailable
+from sessions.models import Limits, SandboxSpec, SessionKey, SessionSpec, StateChange
+from sessions.notices import StateNotice
+from sessions.store import ledger as module
+from sessions.store.ledger import Ledger
+from sessions.store.session_records import ContainerRecord, SandboxRecord, SessionRecord
+
+KEY = SessionKey("acme", "s1")
+INFO = new_connection_info("tcp", "10.0.0.2", first_port=50001, encryption=True)
+CONTAINER = ContainerRecord("c0ffee", INFO, "w1")
+SESSION = SessionRecord(
+    KEY,
+    SessionSpec("python", Limits(cpus=0.5), {"TOKEN": "é\n"}, 12.5, 60.0, "/tmp/x", "w1"),
+    1_700_000_000.5,
+    CONTAINER,
+    StateNotice(StateChange.RESTARTED, "a restart was asked for", 3),
+)
+SANDBOX = SandboxRecord(KEY, SandboxSpec("t", Limits(), {"A": "b"}, 1.0, 2.0, 3.0, "id"), "w1", 5.0, CONTAINER, "gone")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "ledger.db"
+
+
+def reopened(path: Path) -> Ledger:
+    return Ledger(path)
+
+
+def test_records_are_unchanged_after_a_restart(path: Path) -> None:
+    first = Ledger(path)
+    first.keep(SESSION)
+    first.keep(SANDBOX)
+    # Not closed: a gateway that is killed closes nothing.
+    second = reopened(path)
+    assert (second.sessions(), second.sandboxes()) == ([SESSION], [SANDBOX])
+    first.close()
+    second.close()
+
+
+def test_only_its_user_can_read_the_ledger(path: Path) -> None:
+    ledger = Ledger(path)
+    ledger.keep(SESSION)
+    for file in path.parent.iterdir():  # including the files that SQLite makes beside it
+        assert stat.S_IMODE(file.stat().st_mode) & 0o077 == 0, file
+    ledger.close()
+
+
+def test_a_later_record_replaces_an_earlier_one(path: Path) -> None:
+    ledger = Ledger(path)
+    ledger.keep(SESSION)
+    later = SessionRecord(KEY, SessionSpec(), 1.0, CONTAINER, StateNotice(incarnation=4))
+    ledger.keep(later)
+    assert ledger.sessions() == [later]
+    ledger.close()
+
+
+def test_an_end_is_remembered_until_a_new_session_has_the_same_name(path: Path) -> None:
+    ledger = Ledger(path)
+    assert ledger.why_ended(KEY) is None
+    ledger.keep(SESSION)
+    ledger.end(KEY, "it was idle")
+    assert (ledger.sessions(), ledger.why_ended(KEY)) == ([], "it was idle")
+    assert ledger.why_ended(SessionKey("other", KEY.name)) is None
+    ledger.close()
+    again = reopened(path)
+    assert again.why_ended(KEY) == "it was idle"
+    again.keep(SESSION)
+    assert again.why_ended(KEY) is None
+    again.close()
+
+
+def test_only_the_last_ends_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "REMEMBERED", 3)
+    ledger = Ledger()
+    keys = [SessionKey("acme", f"s{number}") for number in range(5)]
+    for key in keys:
+        ledger.end(key, key.name)
+    ledger.end(keys[2], "again")  # this is the last end now
+    assert [ledger.why_ended(key) for key in keys] == [None, None, "again", "s3", "s4"]
+    ledger.close()
+
+
+def test_idempotency_keys_are_kept_until_their_session_ends(path: Path) -> None:
+    first = Ledger(path)
+    first.keep(SESSION)
+    for key in ("a", "b"):
+        first.idempotency_keys(KEY).add(key, key.encode())
+    first.idempotency_keys(SessionKey("acme", "other")).add("a", b"x")
+    first.idempotency_keys(KEY).forget("b")
+    second = reopened(path)
+    assert second.idempotency_keys(KEY).all() == {"a": b"a"}
+    second.end(KEY, "")
+    assert second.idempotency_keys(KEY).all() == {}
+    assert second.idempotency_keys(SessionKey("acme", "other")).all() == {"a": b"x"}
+    first.close()
+    second.close()
+
+
+def full(ledger: Ledger) -> None:
+    """Let the database grow no more, as on a full disk."""
+    pages = ledger._database.execute("PRAGMA page_count").fetchone()[0]
+    ledger._database.execute(f"PRAGMA max_page_count = {pages}")
+
+
+def test_a_full_disk_refuses_new_sessions_and_allows_ends(path: Path) -> None:
+    ledger = Ledger(path)
+    full(ledger)
+
+    def fill() -> None:
+        for number in range(1000):
+            ledger.keep(SessionRecord(SessionKey("acme", f"s{number}"), SessionSpec(), 1.0, CONTAINER))
+
+    with pytest.raises(LedgerUnavailable):
+        fill()
+    kept = ledger.sessions()
+    assert 0 < len(kept) < 1000
+    ledger.end(kept[0].key, "x")  # an existing session can still be ended
+    assert kept[0] not in ledger.sessions()
+    ledger.close()
+
+
+def test_an_end_that_cannot_be_written_raises_nothing(path: Path) -> None:
+    ledger = Ledger(path)
+    ledger.keep(SESSION)
+    ledger._database.execute("PRAGMA query_only = 1")
+    ledger.end(KEY, "x")
+    ledger.end_sandbox(KEY)
+    assert ledger.sessions() == [SESSION]
+    ledger._database.execute("PRAGMA query_only = 0")
+    ledger.end(KEY, "x")
+    assert ledger.sessions() == []
+    ledger.close()
+
+
+def test_a_damaged_ledger_is_renamed_and_the_gateway_starts(path: Path) -> None:
+    path.write_bytes(b"SQLite format 3\0" + b"garbage" * 1000)
+    ledger = Ledger(path)
+    assert ledger.sessions() == []
+    ledger.keep(SESSION)
+    assert [file.name for file in path.parent.glob("*.damaged-*")] != []
+    ledger.close()
+
+
+def test_a_record_of_another_version_is_left_out(path: Path) -> None:
+    ledger = Ledger(path)
+    ledger.keep(SESSION)
+    with sqlite3.connect(path) as database:
+        database.execute("INSERT INTO kept VALUES ('SessionRecord', 'acme', 's2', x'7b7d')")
+    assert ledger.sessions() == [SESSION]
+    ledger.close()

@@ -1,6 +1,7 @@
 # Two commands are enough: `make serve` and `make test`. Both install the tools that they need.
 .DEFAULT_GOAL := help
-.PHONY: help setup engine browser promtool sdks image tools serve lint test test-all bench readme clean machine compose-images
+.PHONY: help setup engine browser promtool sdks image tools serve lint test test-all mutate audit bench readme clean \
+  machine compose-images
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -35,9 +36,14 @@ promtool: ## give a Debian machine the tool that tests the alerts (as root); not
 image: ## build the kernels' image, if its sources have changed
 	kernel_image/build.sh
 
-serve: setup ## run the gateway with the strongest isolation that is there
-	@if $(HAVE_DOCKER); then kernel_image/build.sh; else echo '==> no Docker engine answers: kernels will not be sandboxed'; fi
-	$(BIN)/kernel-gateway serve $(FLAGS)
+serve: setup ## run the gateway; sets up an engine with gVisor where there is none (Debian, root; not with ISOLATION=process)
+	@if [ '$(ISOLATION)' = process ]; then :; \
+	elif $(HAVE_DOCKER); then kernel_image/build.sh; \
+	elif [ "$$(id -u)" = 0 ] && [ -f /etc/debian_version ]; then \
+	  echo '==> no Docker engine answers: setting one up with gVisor, in about two minutes (ISOLATION=process leaves it)'; \
+	  tests/engine/setup.sh && kernel_image/build.sh; \
+	else echo '==> no Docker engine answers: kernels will not be sandboxed'; fi
+	$(BIN)/kernel-gateway serve $(if $(ISOLATION),--isolation $(ISOLATION)) $(FLAGS)
 
 lint: setup ## ruff, mypy, shell scripts
 	$(BIN)/ruff check
@@ -64,11 +70,11 @@ machine: # one after the other, because apt allows one run at a time; the image 
 compose-images: setup machine
 	@$(BIN)/python -m tests.compose
 
-# Tests that share a gateway stay with one worker (tests/tiers.py). The ignored files load agents' libraries for seconds
+# Tests that share a gateway stay with one worker (tests/tiers.py). The ignored files load large libraries for seconds
 # in each worker, and have no test in the gate.
 # Three workers keep two processors busy; a fourth does not make the run faster.
 GATE = $(BIN)/pytest --numprocesses=3 --dist=loadfile --no-loadscope-reorder \
-  --ignore=tests/clients/test_autogen.py --ignore=tests/clients/test_smolagents.py
+  --ignore=tests/clients/test_autogen.py --ignore=tests/clients/test_smolagents.py --ignore-glob='tests/fuzz/*'
 NO_TESTS := 5
 
 test: tools ## the gate, in about ten minutes: real engine, real gVisor, real browser, real clients (Debian, root)
@@ -78,6 +84,12 @@ test: tools ## the gate, in about ten minutes: real engine, real gVisor, real br
 
 test-all: test ## every test, in about an hour: also attacks, faults, measurements, all clients; FLAGS=tests/attacks for a part
 	$(BIN)/pytest -m "not gate or full or measured" $(FLAGS)
+
+mutate: setup engine image ## take the wall's lines away one by one: a test must find each loss; WORDS=cap_drop for some
+	$(BIN)/python -m tests.mutate $(WORDS)
+
+audit: setup .venv-audit/.setup ## look up all installed packages in the list of known vulnerabilities; needs the internet
+	.venv-audit/bin/python tests/audit.py $(BIN)/python
 
 bench: setup engine image ## what an execution costs, beside a raw client and beside jupyter_kernel_gateway
 	$(BIN)/python tests/benchmarks/execute.py --write $(FLAGS)

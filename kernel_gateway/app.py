@@ -15,7 +15,6 @@ from typing import IO, NoReturn, Self
 
 import structlog
 from tornado.httpserver import HTTPServer
-from tornado.netutil import bind_sockets
 from tornado.web import Application, RequestHandler
 
 from kernel_gateway import auth, logs
@@ -23,13 +22,17 @@ from kernel_gateway.config import Settings
 from kernel_gateway.dialects import DIALECTS
 from kernel_gateway.dialects.agentrun.models import DEFAULT_TEMPLATE
 from kernel_gateway.handlers import MAX_BODY, BaseHandler, Gateway, NotFoundHandler
-from kernel_gateway.hosts import PlainHosts
 from kernel_gateway.itself import leads_here
 from kernel_gateway.journal import Journal
 from kernel_gateway.keystore import KeyStore
 from kernel_gateway.looplag import LoopLag
 from kernel_gateway.metrics import Metrics
 from kernel_gateway.origins import Origins
+from kernel_gateway.wire import descriptors
+from kernel_gateway.wire.incoming import Incoming
+from kernel_gateway.wire.listener import Listener
+from kernel_gateway.wire.open_sockets import OpenSockets
+from kernel_gateway.wire.server import serve
 from sessions import providers
 from sessions.backends.base import KERNEL_IMAGE, Backend, Finding
 from sessions.backends.process import ProcessBackend
@@ -49,9 +52,11 @@ from sessions.registry import Registry
 from sessions.sandboxes import Sandboxes
 from sessions.services import SessionServices
 from sessions.store.audit import Audit
+from sessions.store.checkpoints import Checkpointer
 from sessions.store.ledger import Ledger
 from sessions.store.templates import Templates
 from sessions.tasks import log_failure, spawn
+from sessions.tenants.memory import PromisedMemory
 from sessions.tenants.quotas import Quotas
 from sessions.timeouts import Timeouts
 
@@ -87,7 +92,8 @@ def make_backend(settings: Settings, instance: str) -> Backend:
 
 
 def examine(settings: Settings) -> Iterator[Finding]:
-    """Check what the settings' isolation needs. Containers of this check have the instance label `doctor`."""
+    """Check what the settings need. Containers of this check have the instance label `doctor`."""
+    yield descriptors.examine(settings.max_connections)
     if settings.isolation == "process":
         yield Finding("isolation", None, detail=ProcessBackend.isolation)
         return
@@ -110,10 +116,14 @@ class Service:
         self.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock = _locked(self.state_dir)
         self.metrics = Metrics()
+        self.metrics.lines_left_out.set_function(lambda: logs.limit.left_out)
         self.specs = KernelSpecs(KERNEL_IMAGE / "kernelspecs")
         self.backend = make_backend(settings, _instance(self.state_dir))
         self.readiness = Readiness(self.backend)
-        starts = Starts(self.backend, self.readiness, STARTS_AT_ONCE, self.metrics.pool.started)
+        memory = PromisedMemory(settings.total_memory)
+        starts = Starts(self.backend, self.readiness, STARTS_AT_ONCE, self.metrics.pool.started, memory)
+        self.metrics.pool.promised.set_function(lambda: memory.promised)
+        self.metrics.pool.leftovers.set_function(lambda: self.backend.leftovers)
         self.metrics.pool.waiting.set_function(lambda: starts.waiting)
         stock = PoolSettings(settings.limits, settings.pool_size, settings.pool_max)
         self.pool = Pool(self.backend, starts, stock, time.monotonic, self.metrics.pool)
@@ -138,10 +148,11 @@ class Service:
         self.registry = Registry(self.specs, defaults, services)
         self.runner = ProgramRunner(self.registry, self.specs, settings.execute_timeout)
         self.sandboxes = Sandboxes(self.registry, services)
-        self.readiness.first = Recovery(self.backend, self.registry, self.sandboxes, self.audit.interrupted)
+        self.readiness.first = Recovery(self.backend, starts, self.registry, self.sandboxes, self.audit.interrupted)
         self.templates = Templates(self.state_dir / "templates.db", DEFAULT_TEMPLATE)
         self.keystore = KeyStore(self.state_dir)
         self.provider_store = ProviderStore(self.state_dir, settings.secrets_key_file)
+        self.checkpointer = Checkpointer(self.state_dir)
         makers = providers.makers(self.runner)
         rules = Rules(
             fallback=settings.fallback_provider, production=not settings.loopback, timeout=settings.execute_timeout
@@ -153,6 +164,7 @@ class Service:
         self.local_key: tuple[str, Path] | None = None
         self.port = settings.port
         self._server: HTTPServer | None = None
+        self._listener: Listener | None = None
         #: file of the certificate that clients see; None without TLS
         self.certificate: Path | None = None
         self._background: list[asyncio.Task[NoReturn]] = []
@@ -192,6 +204,8 @@ class Service:
             self.quotas.under_way,
             self._hosts(),
             Origins(self.settings.allowed_origins),
+            OpenSockets(self.settings, self.metrics.connections),
+            Incoming(self.settings.max_incoming_bytes_per_tenant),
             self.quotas,
             self.providers,
             self.provider_settings,
@@ -213,7 +227,7 @@ class Service:
     def _tls(self) -> ssl.SSLContext | None:
         if not (self.settings.tls or self.settings.tls_certificate):
             return None
-        from kernel_gateway import tls  # noqa: PLC0415 - certificates take a twentieth of a start
+        from kernel_gateway.wire import tls  # noqa: PLC0415 - certificates take a twentieth of a start
 
         self.certificate = self.settings.tls_certificate
         if self.certificate is None:
@@ -231,6 +245,7 @@ class Service:
         Raises:
             OSError: when the gateway cannot listen on the address, or cannot use the certificate.
         """
+        self.checkpointer.start()
         gateway = self._gateway()
         application = Application(
             [
@@ -245,29 +260,29 @@ class Service:
             websocket_ping_interval=self.settings.ping_interval,
             websocket_ping_timeout=self.settings.ping_interval,
         )
-        self._server = HTTPServer(
-            PlainHosts(application),
-            ssl_options=self._tls(),
-            max_body_size=MAX_BODY,
-            idle_connection_timeout=120,
-            body_timeout=300,
-            max_header_size=32768,
+        self._server, self._listener = serve(
+            application, self.settings, self._tls(), self.metrics.connections, max_body=MAX_BODY
         )
-        sockets = bind_sockets(self.settings.port, self.settings.host)
-        self.port = sockets[0].getsockname()[1]
-        self._server.add_sockets(sockets)
+        self.port = self._listener.port
         await self.readiness.check()
         self._background = [
             spawn(self.readiness.run(), "readiness"),
+            spawn(logs.limit.run(), "log"),
             spawn(LoopLag(self.metrics.loop_was_late).run(), "loop lag"),
             spawn(self.pool.run(CULL_INTERVAL), "pool"),
-            spawn(Culler(self.registry, self.sandboxes, self.settings.max_lifetime).run(CULL_INTERVAL), "culler"),
+            spawn(self._culler.run(CULL_INTERVAL), "culler"),
         ]
         if self.settings.audit_retention:
             age = self.settings.audit_retention * DAY
             self._background.append(spawn(self.audit.keep_short(age, CUT_INTERVAL), "audit retention"))
         self.pool.keep_warm(self.specs.find(self.registry.defaults.language))
         return self
+
+    @property
+    def _culler(self) -> Culler:
+        longest = 0.0 if self.settings.cull_connected else self.settings.max_idle_timeout
+        lifetime = self.settings.max_lifetime
+        return Culler(self.registry, self.sandboxes, max_lifetime=lifetime, connected_timeout=longest)
 
     async def drain(self) -> None:
         """Refuse new cells and wait for the running ones; interrupt them when that takes too long.
@@ -295,8 +310,8 @@ class Service:
         """Yield the steps of the gateway's end in order."""
         yield self.readiness.close
         yield from (task.cancel for task in self._background)
-        if self._server is not None:
-            yield self._server.stop
+        if self._listener is not None:
+            yield self._listener.stop
         if self.settings.keep_sessions:
             yield from (session.leave for session in self.registry.all())
         else:
@@ -307,6 +322,7 @@ class Service:
         yield self.providers.close
         yield self.pool.close
         yield self.backend.release if self.settings.keep_sessions else self.backend.close
+        yield self.checkpointer.close
         for database in (self.templates, self.keystore, self.provider_store, self.audit, self.ledger):
             yield database.close
         yield self._lock.close

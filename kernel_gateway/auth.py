@@ -6,7 +6,11 @@ import base64
 import hashlib
 import hmac
 import ipaddress
+import os
+import re
 import secrets
+import stat
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,10 +19,13 @@ from tornado.httputil import HTTPServerRequest
 
 from kernel_gateway.errors import Unauthorized
 from kernel_gateway.keystore import KeyStore, Role
+from kernel_gateway.nonces import Nonces
 from kernel_gateway.signatures import Signature
 
 #: the tenant of a gateway without configured keys
 LOCAL_TENANT = "local"
+_LOCAL_KEY_BYTES = 32
+_LOCAL_KEY = re.compile(r"[\w-]{43}")
 #: the tenant of the setting `admin_key`
 ADMIN_TENANT = "admin"
 
@@ -64,6 +71,7 @@ class Keys:
             self._callers.append((_digest(admin_key), Caller(ADMIN_TENANT, Role.ADMIN)))
         self._access_keys = dict(access_keys or {})
         self._tokens: dict[Caller, str] = {}
+        self._nonces = Nonces(time.time)
 
     def caller(self, request: HTTPServerRequest, *, in_query: bool = False, as_password: bool = False) -> Caller:
         """Return the caller of a request.
@@ -105,7 +113,8 @@ class Keys:
         A session token or access token is a key too: a client that sends one may sign with any access key.
 
         Raises:
-            Unauthorized: when neither the key nor the signature is valid.
+            Unauthorized: when neither the key nor the signature is valid, or its nonce was used before.
+            QuotaExceeded: when the access key has signed too many requests.
         """
         for name in ("X-Acs-Security-Token", "Agentrun-Access-Token"):
             if (key := request.headers.get(name)) and (owner := self._find(key)):
@@ -117,6 +126,8 @@ class Keys:
         tenant, secret = self._access_keys.get(signature.access_key, (None, secrets.token_hex()))
         if not signature.is_of(request, secret) or tenant is None:
             raise Unauthorized("the signature is not right; check the access key, its secret and the clock")
+        if signature.nonce is not None and not self._nonces.use(signature.access_key, signature.nonce, signature.until):
+            raise Unauthorized("the nonce was used before")
         return Caller(tenant)
 
     def token(self, caller: Caller) -> str:
@@ -195,14 +206,27 @@ def _in_query(request: HTTPServerRequest) -> str | None:
 
 
 def make_local_key(state_dir: Path) -> tuple[str, Path]:
-    """Make a key for this start of a gateway without keys, and write it to a file that only its user can read.
+    """Return the key of a gateway without keys. It is in a file that only its user can read, and made if absent.
+
+    Whoever removes the file gets another key with the next start.
 
     Returns:
         the key, and the path of the file.
     """
-    key = secrets.token_urlsafe(32)
     path = state_dir / "key"
+    if _is_private(path) and _LOCAL_KEY.fullmatch(key := path.read_text().strip()):
+        return key, path
+    key = secrets.token_urlsafe(_LOCAL_KEY_BYTES)
     path.unlink(missing_ok=True)
     path.touch(mode=0o600, exist_ok=False)
     path.write_text(key + "\n")
     return key, path
+
+
+def _is_private(path: Path) -> bool:
+    """Return whether a file exists that only its user could read and write."""
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return False
+    return stat.S_ISREG(found.st_mode) and not found.st_mode & 0o077 and found.st_uid == os.getuid()

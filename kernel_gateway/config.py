@@ -7,6 +7,7 @@ serve` and the row of the README's table come from that field (a test compares t
 from __future__ import annotations
 
 import ipaddress
+import os
 import re
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -15,7 +16,8 @@ from pydantic import BeforeValidator, Field, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from sessions.errors import InvalidRequest
-from sessions.models import Limits, valid_name
+from sessions.models import CPUS_MIN, MEMORY_MIN, PROCESSES_MIN, Limits
+from sessions.names import valid_name
 from sessions.tenants.quotas import TenantLimits
 from sessions.tenants.usage import Allowance
 
@@ -82,6 +84,8 @@ def _origins(value: object) -> object:
 
 
 _KEY_MIN = 8
+#: memory that kernels may be promised, as a multiple of the machine's memory
+OVERCOMMIT = 2
 Bytes = Annotated[int, BeforeValidator(_bytes), Field(gt=0)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(gt=0)]
@@ -135,6 +139,10 @@ class Settings(BaseSettings):
     )
     idle_timeout: Seconds = Field(300, description="seconds without activity after which a session is ended")
     max_idle_timeout: Seconds = Field(3600, description="the longest idle timeout that a client may ask for")
+    cull_connected: bool = Field(
+        False,  # noqa: FBT003
+        description="end idle sessions with connected Jupyter clients, too; otherwise only after max_idle_timeout",
+    )
     max_lifetime: float = Field(
         0, ge=0, allow_inf_nan=False, description="seconds after which any session is ended; 0: no limit"
     )
@@ -150,6 +158,20 @@ class Settings(BaseSettings):
     )
     pool_size: int = Field(1, ge=0, description="kernels kept warm per language in use; 0: none")
     pool_max: int = Field(4, ge=0, description="most warm kernels per language, while sessions outpace kernel starts")
+    max_connections: Count = Field(
+        2000, description="connections at a time, WebSockets included; at most half of the files that it may open"
+    )
+    max_connections_per_address: Count = Field(
+        500, description="connections of one address at a time; behind a proxy, as many as max_connections"
+    )
+    max_sockets: Count = Field(500, description="WebSockets at a time")
+    max_sockets_per_tenant: Count = Field(100, description="WebSockets a tenant may have at a time")
+    max_sockets_per_session: Count = Field(16, description="WebSockets a session may have at a time")
+    max_incoming_bytes_per_tenant: Bytes = Field(
+        128 * _MIB,
+        description="bytes of a tenant's requests and WebSocket messages that arrive or wait, together, files aside",
+    )
+    message_timeout: Seconds = Field(120, description="seconds for a WebSocket message to arrive once it has begun")
     max_sessions_per_tenant: Count = Field(50, description="sessions a tenant may have at a time")
     max_concurrent_per_tenant: Count = Field(10, description="executions a tenant may have at a time")
     max_concurrent: Count = Field(100, description="executions of all tenants at a time, shared evenly")
@@ -167,9 +189,13 @@ class Settings(BaseSettings):
     code_policy: Literal["none", "ragflow-strict", "weknora"] = Field(
         "none", description="rules that refuse code by its text, before it runs: a hint, no boundary"
     )
-    memory: Bytes = Field(512 * _MIB, description="memory per kernel, for example 512m")
-    cpus: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(1.0, description="processors per kernel")
-    processes: Count = Field(64, description="processes and threads per kernel")
+    memory: Bytes = Field(512 * _MIB, ge=MEMORY_MIN, description="memory per kernel, at least 128m")
+    max_total_memory: SomeBytes | None = Field(
+        None,
+        description="memory of all kernels together, by their limits; 0: no limit; none: twice this machine's memory",
+    )
+    cpus: float = Field(1.0, ge=CPUS_MIN, allow_inf_nan=False, description="processors per kernel, at least 0.1")
+    processes: int = Field(64, ge=PROCESSES_MIN, description="processes and threads per kernel, at least 16")
     disk: Bytes = Field(256 * _MIB, description="workspace per session, for example 256m")
     execute_timeout: Seconds = Field(30, description="seconds a cell may run when it names no timeout")
     max_execute_timeout: Seconds = Field(600, description="the longest timeout of a cell, in seconds")
@@ -198,6 +224,16 @@ class Settings(BaseSettings):
             raise ValueError("execute_timeout is above max_execute_timeout")
         return self
 
+    def valid_idle_timeout(self, seconds: float | None) -> float:
+        """Return the idle timeout of a session whose client asks for `seconds`; None: the default.
+
+        Raises:
+            InvalidRequest: when it is longer than a client may ask for.
+        """
+        if seconds is not None and seconds > self.max_idle_timeout:
+            raise InvalidRequest(f"idle_timeout must be at most {self.max_idle_timeout:g} s", field="idle_timeout")
+        return seconds or self.idle_timeout
+
     @property
     def loopback(self) -> bool:
         """True if only this machine can reach the gateway."""
@@ -218,6 +254,16 @@ class Settings(BaseSettings):
                 self.quota_window, self.max_execution_seconds, self.max_total_output_bytes, self.max_upload_bytes
             ),
         )
+
+    @property
+    def total_memory(self) -> int:
+        """The memory in bytes that all kernels together may be promised; 0: no limit.
+
+        Kernels rarely use what they are promised: an idle one with the usual libraries uses a third.
+        """
+        if self.max_total_memory is not None:
+            return self.max_total_memory
+        return OVERCOMMIT * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
     @property
     def limits(self) -> Limits:

@@ -75,3 +75,12 @@ class KeyNotFound(SessionError):
     """
 
     code = "SB029"
+
+
+class TooManyConnections(SessionError):
+    """The gateway has as many connections as it may have, or your address has.
+
+    Close connections that you do not need, or try again later; the operator's setting is `max_connections_per_address`.
+    """
+
+    code = "SB036"

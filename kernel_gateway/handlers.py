@@ -28,14 +28,18 @@ from kernel_gateway.errors import (
     MethodNotAllowed,
     NoSuchRoute,
     TooLarge,
+    TooManyConnections,
     Unauthorized,
     UnknownHost,
 )
 from kernel_gateway.keystore import KeyStore
 from kernel_gateway.metrics import Metrics
 from kernel_gateway.origins import Origins
+from kernel_gateway.wire.connections import connection_of
+from kernel_gateway.wire.incoming import Incoming, Share
+from kernel_gateway.wire.open_sockets import OpenSockets
 from sessions import errors
-from sessions.errors import InvalidRequest, SessionError
+from sessions.errors import InvalidRequest, QuotaExceeded, SessionError
 from sessions.kernelspecs import KernelSpecs
 from sessions.programs.program import Runner
 from sessions.providers.manager import ProviderManager
@@ -51,6 +55,8 @@ log = structlog.get_logger()
 
 #: bytes of a request's body, files aside
 MAX_BODY = 4 * 1024**2
+#: the time that a body may take to arrive, in all: seconds for any, and bytes for each further second
+BODY_SECONDS, BODY_RATE = 60.0, 64 * 1024
 
 #: bytes of an answer above which its headers are sent first
 LARGE = 1024**2
@@ -91,6 +97,7 @@ STATUS: dict[type[SessionError], HTTPStatus] = {
     InternalError: HTTPStatus.INTERNAL_SERVER_ERROR,
     Forbidden: HTTPStatus.FORBIDDEN,
     KeyNotFound: HTTPStatus.NOT_FOUND,
+    TooManyConnections: HTTPStatus.SERVICE_UNAVAILABLE,
 }
 
 #: form of a client's own request id; the gateway logs it and returns it
@@ -124,6 +131,8 @@ class Gateway:
     executions: Callable[[], int]
     hosts: frozenset[str]
     origins: Origins
+    sockets: OpenSockets
+    incoming: Incoming
     quotas: Quotas
     #: runs one-shot programs with the provider that the settings name
     providers: ProviderManager
@@ -184,7 +193,13 @@ class BaseHandler(RequestHandler):
         if not self.public and not self.gateway.origins.is_preflight(self.request):
             self.caller = self.authenticate()
             self.tenant = self.caller.tenant
+            connection_of(self.http.stream).works()
+        self.limit_body_time(MAX_BODY if self.announced_length is None else self.announced_length)
         return None
+
+    def limit_body_time(self, size: int) -> None:
+        """Limit the time that a body of at most `size` bytes may take; then the connection ends."""
+        self.http.set_body_timeout(BODY_SECONDS + size / BODY_RATE)
 
     def authenticate(self) -> Caller:
         """Return the caller of the request.
@@ -261,6 +276,8 @@ class JsonHandler(BaseHandler):
     """A handler whose bodies are JSON."""
 
     _work: asyncio.Task[None] | None = None
+    #: the body's part of what the gateway keeps for the tenant
+    _share: Share | None = None
 
     def prepare(self) -> Awaitable[None] | None:
         """Refuse a body that is announced as too large; the server ends a body that grows too large."""
@@ -268,7 +285,22 @@ class JsonHandler(BaseHandler):
         prepared = super().prepare()
         if (self.announced_length or 0) > MAX_BODY:
             raise TooLarge
+        if hasattr(self, "caller"):
+            self._reserve(MAX_BODY if "Transfer-Encoding" in self.request.headers else self.announced_length or 0)
         return prepared
+
+    def _reserve(self, size: int) -> None:
+        """Count the body before it arrives: a request can be refused with an answer only then."""
+        self._share = self.gateway.incoming.share(self.tenant)
+        if not self._share.take(size):
+            most = self.gateway.incoming.most
+            raise QuotaExceeded(f"requests and messages of the tenant are above {most} bytes together", max=most)
+
+    def on_finish(self) -> None:
+        """Give back what the body has taken."""
+        super().on_finish()
+        if self._share is not None:
+            self._share.close()
 
     def data_received(self, chunk: bytes) -> Awaitable[None] | None:
         """Collect the body."""
@@ -288,6 +320,8 @@ class JsonHandler(BaseHandler):
     def on_connection_close(self) -> None:
         """Cancel the work: the client has left."""
         super().on_connection_close()
+        if self._share is not None:
+            self._share.close()
         if self._work is not None:
             self._work.cancel()
 

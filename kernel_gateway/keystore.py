@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-import sqlite3
 import time
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from sessions.models import valid_name
+from sessions.names import valid_name
+from sessions.store.database import open_database, saving
 
 #: prefix of every key, so that a leaked key is recognised as one
 PREFIX = "kg-"
@@ -55,11 +55,7 @@ class KeyStore:
             state_dir: directory of the gateway; made if absent.
         """
         state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path = state_dir / "keys.db"
-        self._database = sqlite3.connect(path, isolation_level=None, timeout=5)
-        path.chmod(0o600)
-        self._database.execute("PRAGMA journal_mode=WAL")
-        self._database.execute(_SCHEMA)
+        self._database = open_database(state_dir / "keys.db", _SCHEMA)
 
     def add(self, tenant: str, role: Role = Role.USER) -> tuple[Key, str]:
         """Make a key.
@@ -69,12 +65,13 @@ class KeyStore:
 
         Raises:
             InvalidRequest: when the tenant's name is not allowed.
+            LedgerUnavailable: when the key cannot be saved.
         """
         secret = PREFIX + secrets.token_urlsafe(32)
         key = Key(secrets.token_hex(4), valid_name("tenant", tenant), role, time.time())
-        self._database.execute(
-            "INSERT INTO keys VALUES (?, ?, ?, ?, ?)", [key.id, digest_of(secret), key.tenant, key.role, key.created_at]
-        )
+        values = [key.id, digest_of(secret), key.tenant, key.role, key.created_at]
+        with saving("the key"):
+            self._database.execute("INSERT INTO keys VALUES (?, ?, ?, ?, ?)", values)
         return key, secret
 
     def find(self, secret: str) -> Key | None:
@@ -97,12 +94,17 @@ class KeyStore:
         return [_key(row) for row in rows]
 
     def revoke(self, key_id: str) -> bool:
-        """Revoke a key.
+        """Revoke a key, also on a full disk.
 
         Returns:
             True if there was a key with this id.
+
+        Raises:
+            LedgerUnavailable: when the revocation cannot be saved.
         """
-        return self._database.execute("DELETE FROM keys WHERE id = ?", [key_id]).rowcount > 0
+        with saving("the revocation"):
+            deleted = self._database.free(lambda: self._database.execute("DELETE FROM keys WHERE id = ?", [key_id]))
+        return deleted.rowcount > 0
 
     def close(self) -> None:
         """Close the database."""

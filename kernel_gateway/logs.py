@@ -5,16 +5,21 @@ from __future__ import annotations
 import hashlib
 import logging
 import sys
+import time
 from contextlib import suppress
 from typing import TextIO, cast
 
 import structlog
 
 from kernel_gateway.handlers import BaseHandler
+from kernel_gateway.log_limits import LineLimit
 from sessions.errors import PolicyViolation
 from sessions.models import ExecuteRequest, ExecutionResult, SessionKey
 
 log = structlog.get_logger()
+
+#: which lines are written
+limit = LineLimit(time.monotonic)
 
 #: paths that monitoring requests every few seconds; their lines would hide the others
 PROBES = {"/healthz", "/readyz", "/metrics"}
@@ -52,12 +57,13 @@ def set_up() -> None:
         else [_tracebacks, structlog.processors.JSONRenderer()]
     )
     structlog.configure(
-        processors=[*shared, *renderers],
+        processors=[*shared[:2], limit, *shared[2:], *renderers],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=structlog.PrintLoggerFactory(cast("TextIO", StandardError())),
         cache_logger_on_first_use=True,
     )
     handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(limit)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
 from kernel_gateway.pool_metrics import PoolMetrics
+from kernel_gateway.wire.connection_metrics import ConnectionMetrics
 from sessions.errors import SessionError
 from sessions.models import ExecutionResult
 from sessions.states import State
@@ -67,7 +68,11 @@ class Metrics:
         self._trouble = Gauge(
             "kernel_gateway_trouble", "1 for the error that blocks kernel starts, by code", ["code"], registry=registry
         )
+        self.lines_left_out = Gauge(
+            "kernel_gateway_log_lines_left_out", "Lines left out of the log since the start", registry=registry
+        )
         self.pool = PoolMetrics(registry)
+        self.connections = ConnectionMetrics(registry)
 
     # -- events -----------------------------------------------------------------------------------------------
 

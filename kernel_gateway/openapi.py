@@ -31,11 +31,23 @@ class Operation:
     #: headers of the request, with their descriptions
     headers: dict[str, str] = field(default_factory=dict)
     public: bool = False
+    #: models that `media` or `websocket` refer to
+    models: tuple[type[BaseModel], ...] = ()
+    #: messages of a WebSocket: `send` and `receive` of the client
+    websocket: dict[str, Any] = field(default_factory=dict)
+
+
+def ref(*models: type[BaseModel]) -> dict[str, Any]:
+    """Return the schema of a value that one of the models describes."""
+    refs = [{"$ref": REF.format(model=model.__name__)} for model in models]
+    return refs[0] if len(refs) == 1 else {"oneOf": refs}
 
 
 def document(title: str, version: str, operations: list[Operation], failure: type[BaseModel]) -> dict[str, Any]:
     """Return the whole description."""
-    models = {model for operation in operations for model in (operation.answer, operation.body) if model} | {failure}
+    models = {failure}
+    for operation in operations:
+        models |= {*filter(None, (operation.answer, operation.body)), *operation.models}
     ordered = sorted(models, key=lambda model: model.__name__)
     _, schemas = models_json_schema([(model, "validation") for model in ordered], ref_template=REF)
     paths: dict[str, dict[str, Any]] = {}
@@ -79,6 +91,8 @@ def _described(operation: Operation, failure: type[BaseModel]) -> dict[str, Any]
             "default": {"description": "The request failed", "content": _json(failure)},
         },
     }
+    if operation.websocket:
+        described["x-websocket"] = operation.websocket
     if operation.public:
         described["security"] = []
     if operation.body or operation.method == "PUT":
@@ -87,7 +101,7 @@ def _described(operation: Operation, failure: type[BaseModel]) -> dict[str, Any]
 
 
 def _json(model: type[BaseModel]) -> dict[str, Any]:
-    return {"application/json": {"schema": {"$ref": REF.format(model=model.__name__)}}}
+    return {"application/json": {"schema": ref(model)}}
 
 
 def _identifier(operation: Operation) -> str:

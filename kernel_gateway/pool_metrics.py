@@ -30,6 +30,12 @@ class PoolMetrics:
         self._container = _seconds("container_start", "that the backend takes to start a container", registry)
         self._ready = _seconds("kernel_ready", "from a container's start to its kernel's first answer", registry)
         self.waiting = Gauge("kernel_gateway_starts_waiting", "Starts that wait for their turn", registry=registry)
+        self.promised = Gauge(
+            "kernel_gateway_promised_memory_bytes", "Sum of the memory limits of all kernels", registry=registry
+        )
+        self.leftovers = Gauge(
+            "kernel_gateway_leftovers", "Containers and volumes that could not be removed yet", registry=registry
+        )
 
     def depth_changed(self, language: str, kernels: int, target: int) -> None:
         """Set the number of warm kernels, and how many there should be."""

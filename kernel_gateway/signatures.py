@@ -1,8 +1,8 @@
 """Verify requests signed with an access key: both algorithms of Alibaba Cloud's clients. This module stores no keys.
 
 Sources: the signers in `agentrun-sdk` (AGENTRUN4-HMAC-SHA256, of the data plane) and in `alibabacloud-tea-openapi`
-(ACS3-HMAC-SHA256, of the control plane), read in their Python packages. The first does not cover the body, the second
-does, by its digest in `x-acs-content-sha256`.
+(ACS3-HMAC-SHA256, of the control plane), read in their Python packages. The first does not cover the body, and has no
+nonce. The second covers the body by its digest in `x-acs-content-sha256`, and a nonce that is good once.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from urllib.parse import quote, unquote_plus
 
@@ -19,6 +19,7 @@ from tornado.httputil import HTTPServerRequest
 #: seconds that a request's date may differ from the gateway's clock
 SKEW = 900
 BODY_DIGEST = "X-Acs-Content-Sha256"
+NONCE = "X-Acs-Signature-Nonce"
 UNSIGNED = "UNSIGNED-PAYLOAD"
 
 _AGENTRUN4 = "AGENTRUN4-HMAC-SHA256"
@@ -26,6 +27,7 @@ _ACS3 = "ACS3-HMAC-SHA256"
 _HEADER = re.compile(r"(\S+) Credential=([^,]*),\s*SignedHeaders=([^,]+),\s*Signature=([0-9a-f]{64})")
 #: headers that must be signed; otherwise a signature could be used for another host, or forever
 _ALWAYS = {"host", "x-acs-date"}
+_ACS3_ALWAYS = {BODY_DIGEST.lower(), NONCE.lower()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,10 @@ class Signature:
     scope: tuple[str, ...]
     signed: tuple[str, ...]
     value: str
+    #: time until which the request is accepted, in seconds since 1970
+    until: float = 0.0
+    #: None: the algorithm has none
+    nonce: str | None = None
 
     @classmethod
     def of(cls, request: HTTPServerRequest) -> Signature | None:
@@ -48,20 +54,24 @@ class Signature:
             if found and found[1] == algorithm:
                 access_key, *scope = found[2].split("/")
                 signature = cls(algorithm, access_key, tuple(scope), tuple(found[3].split(";")), found[4])
-                return signature if signature._is_complete_and_current(request) else None
+                return signature._current(request) if signature._is_complete(request) else None
         return None
 
-    def _is_complete_and_current(self, request: HTTPServerRequest) -> bool:
-        """Return True if the signature covers the required headers and its date is neither too old nor too new."""
-        if not set(self.signed) >= _ALWAYS or not all(name in request.headers for name in self.signed):
-            return False
-        if self.algorithm == _ACS3 and BODY_DIGEST.lower() not in self.signed:
-            return False
+    def _is_complete(self, request: HTTPServerRequest) -> bool:
+        """Return True if the signature covers the required headers."""
+        required = _ALWAYS | _ACS3_ALWAYS if self.algorithm == _ACS3 else _ALWAYS
+        return set(self.signed) >= required and all(name in request.headers for name in self.signed)
+
+    def _current(self, request: HTTPServerRequest) -> Signature | None:
+        """Return the signature with its end and its nonce, or None when its date is too old or too new."""
         try:
             date = datetime.strptime(request.headers["X-Acs-Date"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
         except ValueError:
-            return False
-        return abs((datetime.now(UTC) - date).total_seconds()) <= SKEW
+            return None
+        if abs((datetime.now(UTC) - date).total_seconds()) > SKEW:
+            return None
+        nonce = request.headers[NONCE] if self.algorithm == _ACS3 else None
+        return replace(self, until=date.timestamp() + SKEW, nonce=nonce)
 
     def is_of(self, request: HTTPServerRequest, secret: str) -> bool:
         """Return True if the signature was made with this secret. The comparison takes constant time."""

@@ -7,35 +7,34 @@ library only. Links, pipes, devices and directories that user code makes or chan
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import grp
 import json
 import os
 import pwd
-import shutil
 import signal
 import stat
 import struct
 import sys
-import tempfile
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-PIECE = 256 * 1024
+if __name__ == "__main__":  # in isolated mode Python looks for no modules beside a program
+    sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+from kernel_image.copying import PIECE, carry, create, open_regular, remove, unused_name
+from kernel_image.protocol import FRAME_FORMAT, TRUNCATED
+from kernel_image.walk import Place, Refused, find, open_below, open_directory
+
 #: entries of a listing; further entries are left out
 LIST_MAX = 10_000
 #: bytes of a listing; the gateway accepts slightly more
 LIST_BYTES = 6 * 1024**2
-#: the second directory for files, besides the workspace
-TEMPORARY = "/tmp"  # noqa: S108
 #: length prefix of a piece of content whose size is not known beforehand; an empty piece ends the content
-FRAME = struct.Struct(">I")
+FRAME = struct.Struct(FRAME_FORMAT)
 #: seconds without progress after which the reader counts as gone
 READER_GONE = 600
-
-
-class Refused(Exception):
-    """The operation was refused; the first argument is an error word that the gateway knows."""
 
 
 def main(argument: str, stdin: BinaryIO, stdout: BinaryIO) -> None:
@@ -73,33 +72,23 @@ def _say(stdout: BinaryIO, value: dict[str, Any]) -> None:
     stdout.flush()
 
 
-def _inside(path: str) -> str:
-    """Return the real path of `path`, which must lie in the workspace or `/tmp` after all links are followed."""
-    root = os.path.realpath(TEMPORARY if path.startswith("/") else ".")
-    real = os.path.realpath(os.path.join(root, path))
-    if real != root and not real.startswith(root + os.sep):
+def _find_entry(path: str) -> Place:
+    """Find the entry `path` itself; a link at its end is not followed. Workspace and `/tmp` are no such entries."""
+    place = find(path, follow=False)
+    if place.name == ".":
         raise Refused("outside")
-    return real
+    return place
 
 
-def _entry_path(path: str) -> str:
-    """Return the real path of the entry `path` itself; a link at its end is not followed."""
-    path = os.path.normpath(path)
-    name = os.path.basename(path)
-    if name in {"", ".", ".."} or path == TEMPORARY:
-        raise Refused("outside")
-    directory = os.path.dirname(path)
-    return os.path.join(_inside(directory), name)
-
-
-def _entry(place: str, path: str) -> dict[str, Any]:
+def _entry(directory: int, name: str, path: str) -> dict[str, Any]:
     """Describe an entry; a link is not followed.
 
     Args:
-        place: real path of the entry.
+        directory: descriptor of its directory.
+        name: its name there.
         path: path of the entry in the answer.
     """
-    info = os.lstat(place)
+    info = os.stat(name, dir_fd=directory, follow_symlinks=False)
     kinds = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "link"}
     return {
         "name": _text(os.path.basename(path)),
@@ -126,55 +115,46 @@ def _name(find: Any, number: int) -> str:
 
 
 def _list(request: dict[str, Any], _stdin: BinaryIO, stdout: BinaryIO) -> None:
-    entries, size = [], 0
-    for entry in _entries(_inside(request["path"]), request["path"].rstrip("/"), request.get("depth", 1)):
-        size += len(json.dumps(entry)) + 2
-        if size > LIST_BYTES:
-            break
-        entries.append(entry)
-    _say(stdout, {"entries": entries})
+    entries: list[dict[str, Any]] = []
+    size, truncated = 0, False
+    with find(request["path"]) as place:
+        for entry in _entries(place, request["path"].rstrip("/"), request.get("depth", 1)):
+            size += len(json.dumps(entry)) + 2
+            truncated = size > LIST_BYTES or len(entries) == LIST_MAX
+            if truncated:
+                break
+            entries.append(entry)
+    _say(stdout, {"entries": entries, TRUNCATED: truncated})
 
 
-def _entries(directory: str, path: str, depth: int) -> Iterator[dict[str, Any]]:
+def _entries(place: Place, path: str, depth: int) -> Iterator[dict[str, Any]]:
     """Yield a directory's entries by name, then those of its subdirectories, down to `depth`; no link is followed."""
-    waiting = [(directory, path, depth)]
-    left = LIST_MAX
-    for place, called, levels in waiting:
-        if not left:
-            return
+    waiting = [[place.name]]  # names on the way to each directory
+    for way in waiting:
         try:
-            names = sorted(os.listdir(place))[:left]
+            directory = open_below(place.directory, way)
         except OSError:
-            if place == directory:
+            if way == [place.name]:
                 raise
             continue  # removed or made unreadable since it was listed
-        for name in names:
-            try:
-                entry = _entry(os.path.join(place, name), os.path.join(called, name))
-            except FileNotFoundError:
-                continue  # removed since it was listed
-            left -= 1
-            yield entry
-            if entry["type"] == "directory" and levels > 1:
-                waiting.append((os.path.join(place, name), os.path.join(called, name), levels - 1))
+        try:
+            for name in sorted(os.listdir(directory)):
+                with contextlib.suppress(FileNotFoundError):  # removed since it was listed
+                    entry = _entry(directory, name, os.path.join(path, *way[1:], name))
+                    if entry["type"] == "directory" and len(way) < depth:
+                        waiting.append([*way, name])
+                    yield entry
+        finally:
+            os.close(directory)
 
 
 def _stat(request: dict[str, Any], _stdin: BinaryIO, stdout: BinaryIO) -> None:
-    _say(stdout, {"entry": _entry(_inside(request["path"]), request["path"].rstrip("/"))})
-
-
-def _open_regular(path: str) -> BinaryIO:
-    # Not blocking: opening a pipe without a writer would wait for ever.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-    kind = os.fstat(descriptor).st_mode
-    if stat.S_ISREG(kind):
-        return os.fdopen(descriptor, "rb")
-    os.close(descriptor)
-    raise Refused("directory" if stat.S_ISDIR(kind) else "special")
+    with find(request["path"]) as place:
+        _say(stdout, {"entry": _entry(place.directory, place.name, request["path"].rstrip("/"))})
 
 
 def _read(request: dict[str, Any], _stdin: BinaryIO, stdout: BinaryIO) -> None:
-    with _open_regular(_inside(request["path"])) as file:
+    with find(request["path"]) as place, os.fdopen(open_regular(place.directory, place.name), "rb") as file:
         size = os.fstat(file.fileno()).st_size
         _say(stdout, {"size": size})
         while size > 0 and (piece := file.read(min(PIECE, size))):
@@ -185,27 +165,34 @@ def _read(request: dict[str, Any], _stdin: BinaryIO, stdout: BinaryIO) -> None:
 
 
 def _write(request: dict[str, Any], stdin: BinaryIO, stdout: BinaryIO) -> None:
-    target = _inside(request["path"])
-    if os.path.isdir(target):
-        raise Refused("directory")
-    folder = os.path.dirname(target)
-    if request.get("parents", True):
-        os.makedirs(folder, exist_ok=True)
-    # Written beside the target and renamed: a reader sees the old file or the new one, never half of it.
-    with tempfile.NamedTemporaryFile(dir=folder, prefix=".upload-", delete=False) as file:
-        try:
-            size = 0
-            for piece in _pieces(request.get("size"), stdin):
-                file.write(piece)
-                size += len(piece)
-            file.flush()
-            if "mode" in request:
-                os.fchmod(file.fileno(), request["mode"])
-            os.replace(file.name, target)
-        except BaseException:
-            os.unlink(file.name)
-            raise
+    with find(request["path"]) as place:
+        if place.is_directory:
+            raise Refused("directory")
+        if request.get("parents", True):
+            place.make_directory()
+        size = _replace(place, _pieces(request.get("size"), stdin), request.get("mode"))
     _say(stdout, {"size": size})
+
+
+def _replace(place: Place, content: Iterator[bytes], mode: int | None) -> int:
+    """Write a file beside its place and rename it: a reader sees the old file or the new one, never half of it.
+
+    Returns:
+        size of the file.
+    """
+    name, directory = unused_name("upload"), place.directory
+    with os.fdopen(create(directory, name), "wb") as file:
+        try:
+            for piece in content:
+                file.write(piece)
+            file.flush()
+            if mode is not None:
+                os.fchmod(file.fileno(), mode)
+            os.rename(name, place.name, src_dir_fd=directory, dst_dir_fd=directory)
+        except BaseException:
+            os.unlink(name, dir_fd=directory)
+            raise
+        return file.tell()
 
 
 def _pieces(size: int | None, stdin: BinaryIO) -> Iterator[bytes]:
@@ -232,65 +219,47 @@ def _exactly(size: int, stdin: BinaryIO) -> bytes:
 
 
 def _delete(request: dict[str, Any], _stdin: BinaryIO, stdout: BinaryIO) -> None:
-    _remove(_entry_path(request["path"]))
+    with _find_entry(request["path"]) as place:
+        remove(place.directory, place.name)
     _say(stdout, {})
 
 
-def _remove(entry: str) -> None:
-    # Delete the entry itself, not the target of a link.
-    if _is_directory(entry):
-        shutil.rmtree(entry)
-    else:
-        os.unlink(entry)
-
-
-def _is_directory(entry: str) -> bool:
-    return stat.S_ISDIR(os.lstat(entry).st_mode)
-
-
 def _mkdir(request: dict[str, Any], _stdin: BinaryIO, stdout: BinaryIO) -> None:
-    target = _inside(request["path"])
-    if not os.path.isdir(target):
-        (os.makedirs if request["parents"] else os.mkdir)(target)
-        os.chmod(target, request["mode"])
-    _say(stdout, {"entry": _entry(target, request["path"].rstrip("/"))})
+    with find(request["path"]) as place:
+        if request["parents"]:
+            place.make_directory()
+        if not place.is_directory:
+            os.mkdir(place.name, 0o700, dir_fd=place.directory)
+            made = open_directory(place.directory, place.name)
+            os.fchmod(made, request["mode"])  # whatever the umask is
+            os.close(made)
+        _say(stdout, {"entry": _entry(place.directory, place.name, request["path"].rstrip("/"))})
 
 
 def _move(request: dict[str, Any], _stdin: BinaryIO, stdout: BinaryIO) -> None:
-    source, target = _entry_path(request["path"]), _entry_path(request["to"])
-    # A target without a source means that an earlier call has moved it: success.
-    if os.path.lexists(source) or not os.path.lexists(target):
-        if os.path.isdir(target) or (os.path.lexists(target) and _is_directory(source)):
-            raise Refused("exists")
-        try:
-            os.rename(source, target)
-        except OSError as error:
-            if error.errno != errno.EXDEV:
-                raise
-            _move_across_filesystems(source, target)
-    _say(stdout, {"entry": _entry(target, request["to"])})
+    with _find_entry(request["path"]) as source, _find_entry(request["to"]) as target:
+        # A target without a source means that an earlier call has moved it: success.
+        if source.info is not None or target.info is None:
+            if _leads_to_directory(target) or (target.info is not None and source.is_directory):
+                raise Refused("exists")
+            _rename(source, target)
+        _say(stdout, {"entry": _entry(target.directory, target.name, request["to"])})
 
 
-def _move_across_filesystems(source: str, target: str) -> None:
-    """Move an entry between workspace and `/tmp`, all or nothing: an old target stays until the copy is complete."""
-    with tempfile.TemporaryDirectory(dir=os.path.dirname(target), prefix=".move-") as folder:
-        copy = os.path.join(folder, "copy")
-        if _is_directory(source):
-            shutil.copytree(source, copy, symlinks=True, copy_function=_copy)
-        else:
-            _copy(source, copy)
-        os.rename(copy, target)
-    _remove(source)
-
-
-def _copy(source: str, target: str) -> None:
-    # Raise no OSError: `copytree` would continue after it and report an error that the gateway does not know.
+def _rename(source: Place, target: Place) -> None:
     try:
-        shutil.copy2(source, target, follow_symlinks=False)
-    except shutil.SpecialFileError:
-        raise Refused("special") from None
+        os.rename(source.name, target.name, src_dir_fd=source.directory, dst_dir_fd=target.directory)
     except OSError as error:
-        raise Refused(_WORDS.get(error.errno or 0, "failed")) from None
+        if error.errno != errno.EXDEV:
+            raise
+        carry(source, target)
+
+
+def _leads_to_directory(place: Place) -> bool:
+    try:
+        return stat.S_ISDIR(os.stat(place.name, dir_fd=place.directory).st_mode)
+    except OSError:
+        return False
 
 
 _OPERATIONS = {

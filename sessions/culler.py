@@ -33,7 +33,9 @@ class Culler:
         self,
         registry: Registry,
         sandboxes: Sandboxes,
+        *,
         max_lifetime: float = 0.0,
+        connected_timeout: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Set the rules.
@@ -42,23 +44,29 @@ class Culler:
             registry: contains the sessions; each has its own idle timeout.
             sandboxes: all sandboxes; each has its own idle timeout and lifetime, and its sessions end with it.
             max_lifetime: seconds after which even busy sessions and sandboxes are ended; 0: no limit.
+            connected_timeout: seconds without activity after which a session with connected channel clients is ended,
+                if this is more than its own idle timeout.
             clock: returns seconds, which also pass while the gateway is stopped.
         """
         self._registry = registry
         self._sandboxes = sandboxes
         self._max_lifetime = max_lifetime
+        self._connected_timeout = connected_timeout
         self._clock = clock
 
     def verdict(self, session: Session) -> str | None:
         """Return why a session must end now, or None."""
-        if session.identity.in_sandbox:
+        if session.spec.in_sandbox:
             return None  # it is culled with its sandbox
         if session.left_container is not None:
             return None  # no client can use it yet
         if 0 < self._max_lifetime <= session.age():
             return f"the session reached its maximum lifetime of {self._max_lifetime:g} s"
-        if session.idle_for() >= session.spec.idle_timeout:
-            return f"the session was idle for {session.spec.idle_timeout:g} s"
+        timeout = session.spec.idle_timeout
+        if session.channels.clients:
+            timeout = max(timeout, self._connected_timeout)
+        if session.idle_for() >= timeout:
+            return f"the session was idle for {timeout:g} s"
         return None
 
     def verdict_on(self, sandbox: Sandbox) -> str | None:

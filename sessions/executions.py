@@ -12,8 +12,7 @@ from sessions.cells.execution import Execution
 from sessions.cells.idempotency import Attempt, IdempotencyCache
 from sessions.cells.orphan import OrphanCell
 from sessions.cells.transcript import Transcript
-from sessions.channels.hub import ChannelHub
-from sessions.errors import InvalidRequest, SessionError
+from sessions.errors import InvalidRequest, SessionError, SessionNotFound
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.messages import Message
 from sessions.models import ExecuteRequest, StateChange
@@ -24,6 +23,7 @@ from sessions.tasks import shielded, spawn
 
 #: a cell under way, as its client sees it
 Running = Execution | Attempt
+Quiet = Callable[[], Awaitable[None]]
 
 
 class Executions:
@@ -80,8 +80,8 @@ class Executions:
 
     # -- running --------------------------------------------------------------------------------------------
 
-    def begins(self, request: ExecuteRequest) -> str:
-        """Tell the audit that a cell of any client begins.
+    def begin_other(self, request: ExecuteRequest) -> str:
+        """Tell the audit that a channel client's cell begins, after which the session is no longer new.
 
         Returns:
             the execution's id.
@@ -89,20 +89,37 @@ class Executions:
         Raises:
             SessionError: when the cell must not run.
         """
+        execution_id = self._audit_begin(request)
+        if self._slot.notice.change is StateChange.NEW:
+            self._begin_first()
+        return execution_id
+
+    def _begin_first(self) -> None:
+        """Record that a cell has run, before it has: the gateway may be killed while it does."""
+        self._slot.announce(StateChange.PRESERVED, None)
+        self._slot.reported()
+
+    def _audit_begin(self, request: ExecuteRequest) -> str:
         execution_id = self._services.journal.begins(self._slot.key, self._slot.identity.kernelspec.name, request)
         self.count += 1
         return execution_id
 
     @asynccontextmanager
-    async def run(self, request: ExecuteRequest, channels: ChannelHub, seen: int | None) -> AsyncIterator[Running]:
-        """Run a cell when its turn comes; see `Session.execute`."""
+    async def run(self, request: ExecuteRequest, quiet: Quiet, seen: int | None) -> AsyncIterator[Running]:
+        """Run a cell when its turn comes; see `Session.execute`.
+
+        Args:
+            request: cell to run.
+            quiet: returns when no cell of a channel client runs.
+            seen: the number of the last event that a returning client has seen.
+        """
         code = request.code  # with a `source`, the code is already more than the client wrote, and calls `main` itself
         if request.source is None:
             code = self._slot.identity.kernelspec.program(code, request.arguments)
         program = replace(request, code=code, source=request.written)
 
         def run(attempted: ExecuteRequest) -> AbstractAsyncContextManager[Execution]:
-            return self._run(attempted, channels)
+            return self._run(attempted, quiet)
 
         if request.idempotency_key is not None:
             self._activity.touch()
@@ -114,12 +131,12 @@ class Executions:
             yield execution
 
     @asynccontextmanager
-    async def _run(self, request: ExecuteRequest, channels: ChannelHub) -> AsyncIterator[Execution]:
+    async def _run(self, request: ExecuteRequest, quiet: Quiet) -> AsyncIterator[Execution]:
         async with AsyncExitStack() as held:
             held.enter_context(self._activity.use())
             await held.enter_async_context(self._services.quotas.execution(self._slot.key.tenant))
             await held.enter_async_context(self._turn)
-            await channels.quiet()  # else this cell's deadline would include, and interrupt, the cells before it
+            await quiet()  # else this cell's deadline would include, and interrupt, the cells before it
             execution, execution_id = self._begin(await self.settled_kernel(), request)
             ending = spawn(self._finish(execution, execution_id, held.pop_all()), "end of execution")
         try:
@@ -136,15 +153,19 @@ class Executions:
         return kernel
 
     def _begin(self, kernel: Kernel, request: ExecuteRequest) -> tuple[Execution, str]:
-        execution_id = self.begins(request)
-        execution = Execution(
-            kernel, self.transcript, request, notice=self._slot.notice, timeouts=self._services.timeouts
-        )
+        notice = self._slot.notice
+        # At the first kernel, what is lost are the variables of an earlier session of this name.
+        if request.if_session is not None and notice.loss is not None and notice.incarnation > 1:
+            raise SessionNotFound(f"the session's variables are gone: {notice.loss}", session=self._slot.key.name)
+        execution_id = self._audit_begin(request)
+        execution = Execution(kernel, self.transcript, request, notice=notice, timeouts=self._services.timeouts)
         try:
             execution.send()
         except SessionError:
             self._services.journal.ended(self._slot.key, execution_id, request, None)
             raise
+        if notice.change is StateChange.NEW:
+            self._begin_first()
         self._slot.announce(StateChange.PRESERVED, None)
         self._running[execution.id] = execution
         self._slot.move(State.BUSY)
@@ -156,8 +177,8 @@ class Executions:
             result = await execution.result()
             del self._running[execution.id]
             self._slot.become_idle()
-            if result.state is not StateChange.PRESERVED:
-                self._slot.reported(execution.kernel)
+            if result.state in {StateChange.RESTARTED, StateChange.LOST} and execution.kernel is self._slot.kernel:
+                self._slot.reported()
             self._services.journal.ended(self._slot.key, execution_id, execution.request, result)
 
     def interrupt(self) -> bool:
@@ -181,24 +202,24 @@ class Executions:
         Args:
             take: takes over and returns the kernel; None: there is none to continue with.
         """
-        await self._turn.acquire()  # an execution that has it now fails, because there is no kernel yet
-        kernel = await take()
-        if kernel is None:
-            self._turn.release()
-            return
-        self._slot.move(State.BUSY)
-        self._orphan = OrphanCell(kernel, self.transcript, self._services.timeouts)
-        spawn(self._settle(self._orphan), f"settle {self._slot.key}")
+        async with AsyncExitStack() as turn:
+            await turn.enter_async_context(self._turn)  # an execution that has it fails: there is no kernel yet
+            kernel = await take()
+            if kernel is None:
+                return
+            self._slot.move(State.BUSY)
+            self._orphan = OrphanCell(kernel, self.transcript, self._services.timeouts)
+            spawn(self._settle(self._orphan, turn.pop_all()), f"settle {self._slot.key}")
 
-    async def _settle(self, orphan: OrphanCell) -> None:
+    async def _settle(self, orphan: OrphanCell, turn: AsyncExitStack) -> None:
         """Wait for the end of the cell that the kernel may be running."""
-        try:
-            await orphan.end(self._slot.identity.spec.max_execute_timeout)
-        finally:
-            self._orphan = None
-            self._activity.touch()
-            self._slot.become_idle()
-            self._turn.release()
+        async with turn:
+            try:
+                await orphan.end(self._slot.identity.spec.max_execute_timeout)
+            finally:
+                self._orphan = None
+                self._activity.touch()
+                self._slot.become_idle()
 
     def close(self) -> None:
         """Forget the idempotency keys: from now on they belong to the next session with this name."""

@@ -51,7 +51,21 @@ class Host(ABC):
     def idle_for(self) -> float:
         """Return the seconds since a client last used it; 0 while one does."""
 
-    # -- tools ----------------------------------------------------------------------------------------------
+    @property
+    def closed(self) -> bool:
+        """Whether it was ended."""
+        return self._ending is not None
+
+    # -- its container --------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Start its container if there is none. A client that waits for it uses the host.
+
+        Raises:
+            SessionError: when it could not be started.
+        """
+        with self._activity.use():
+            await self.ensure_container()
 
     @abstractmethod
     async def ensure_container(self) -> KernelHandle:
@@ -83,8 +97,8 @@ class Host(ABC):
             a future that is done when everything is freed, for each caller; cancelling it does not stop that.
         """
         if self._ending is None:
-            self._refuse(reason)
             self._ending = spawn(self._free(reason), f"end {self.key}")
+            self._refuse(reason)
         return asyncio.shield(self._ending)
 
     @abstractmethod

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import uuid
+from dataclasses import dataclass, field
 
 from sessions.kernelspecs import KernelSpec
 from sessions.models import SessionKey, SessionSpec
@@ -18,8 +19,5 @@ class Identity:
     kernelspec: KernelSpec
     #: seconds since 1970
     created_at: float
-
-    @property
-    def in_sandbox(self) -> bool:
-        """Whether the session shares the workspace of a sandbox, and ends with it."""
-        return self.spec.workspace is not None
+    #: differs from the ids of all other sessions, also of earlier and later ones with the same key
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)

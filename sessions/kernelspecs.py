@@ -33,9 +33,6 @@ from typing import Any
 from sessions.connection_info import SIGNATURE
 from sessions.errors import InvalidRequest
 
-#: MIME type of the display with which a whole program reports its outcome
-RUN_MIME = "application/vnd.kernel-gateway.run+json"
-
 
 @dataclass(frozen=True, slots=True)
 class KernelSpec:

@@ -11,8 +11,13 @@ from sessions.models import StateChange
 class StateNotice:
     """The state of the variables when a client's cell begins."""
 
-    change: StateChange = StateChange.PRESERVED
+    change: StateChange = StateChange.NEW
     #: why the variables are not preserved
     reason: str | None = None
     #: number of kernels that the session has had
     incarnation: int = 1
+
+    @property
+    def loss(self) -> str | None:
+        """Why the variables are lost; None: they are not."""
+        return self.reason if self.change is StateChange.LOST else None

@@ -11,6 +11,7 @@ from collections.abc import Collection
 import structlog
 
 from sessions.backends.base import Backend
+from sessions.kernels.starts import Starts
 from sessions.models import SessionKey
 from sessions.registry import Registry
 from sessions.sandboxes import Sandboxes
@@ -30,17 +31,24 @@ class Recovery:
     """Takes over everything once, when kernels can be reached."""
 
     def __init__(
-        self, backend: Backend, registry: Registry, sandboxes: Sandboxes, interrupted: Collection[SessionKey] = ()
+        self,
+        backend: Backend,
+        starts: Starts,
+        registry: Registry,
+        sandboxes: Sandboxes,
+        interrupted: Collection[SessionKey] = (),
     ) -> None:
         """Add the earlier gateway's sessions and sandboxes to the registries.
 
         Args:
             backend: where kernels run.
+            starts: counts the kernels that are taken over.
             registry: registry of sessions, still empty.
             sandboxes: registry of sandboxes, still empty.
             interrupted: sessions that ran a cell when the earlier gateway ended.
         """
         self._backend = backend
+        self._starts = starts
         self._registry = registry
         self._sandboxes = sandboxes
         self._interrupted = set(interrupted)
@@ -58,10 +66,15 @@ class Recovery:
         places = [container for _, container in [*sessions, *sandboxes] if container]
         handles = await self._backend.adopt({container.id: container.info for container in places})
         for session, container in sessions:
+            if handle := handles.get(container.id):
+                place = container.workspace if session.spec.workspace is None else None
+                self._starts.count(handle, session.limits, place)
             note = NOTE_CUT if session.key in self._interrupted else NOTE
             with log_failure(f"taking over session {session.key}"):  # else all would be taken over a second time
                 await session.take_over(handles.get(container.id), note)
         for sandbox, held in sandboxes:  # after their sessions, which may have held the files
+            if held and (handle := handles.get(held.id)):
+                self._starts.count(handle, sandbox.limits, None)
             with log_failure(f"taking over sandbox {sandbox.key}"):
                 await sandbox.take_over(handles.get(held.id) if held else None)
         if places:

@@ -6,8 +6,6 @@ commands run there. Each session is a kernel in another container on the same wo
 
 from __future__ import annotations
 
-import asyncio
-import time
 import uuid
 from contextlib import suppress
 from functools import partial
@@ -27,7 +25,7 @@ from sessions.registry import Registry
 from sessions.services import SessionServices
 from sessions.session import Session
 from sessions.store.session_records import ContainerRecord, SandboxRecord
-from sessions.tasks import spawn
+from sessions.tasks import Shared, spawn
 
 log = structlog.get_logger()
 #: kernelspec of a sandbox's own container
@@ -70,7 +68,7 @@ class Sandbox(Host):
         self.left_container = record.container if record else None
         self._registry = registry
         self._container: KernelHandle | None = None
-        self._starting: asyncio.Task[KernelHandle] | None = None
+        self._start: Shared[KernelHandle] = Shared(f"start sandbox {key}")
 
     def idle_for(self) -> float:
         """Return the seconds since a client last used it or one of its sessions; 0 while one does."""
@@ -85,43 +83,37 @@ class Sandbox(Host):
             SessionClosed: when the sandbox was ended.
             SessionError: when the container could not be started.
         """
-        if self.ended_at is not None:
+        if self.closed:
             raise SessionClosed("the sandbox was ended")
         if self.left_container is not None:
             raise NotInitialized("the gateway was restarted and has not taken its sandboxes over yet")
         if self._container is not None:
             return self._container
-        if self._starting is None:
-            self._starting = spawn(self._start(), f"start sandbox {self.key}")
-        # The start continues for the other callers when one of them leaves.
-        container = await asyncio.shield(self._starting)
-        if self.ended_at is not None:  # between the end of the start and this caller's turn in the event loop
+        container = await self._start.run(self._start_container)
+        if self.closed:  # between the end of the start and this caller's turn in the event loop
             raise SessionClosed("the sandbox was ended")
         return container
 
-    async def _start(self) -> KernelHandle:
+    async def _start_container(self) -> KernelHandle:
+        launch = Launch(NO_KERNEL, self.limits, self.spec.env, self.workspace, shared=True, tenant=self.key.tenant)
+        container = await self._services.kernels.start_container(launch)
+        if self.closed:
+            await container.kill()
+            raise SessionClosed("the sandbox was ended")
         try:
-            launch = Launch(NO_KERNEL, self.limits, self.spec.env, self.workspace, shared=True)
-            container = await self._services.kernels.start_container(launch)
-            if self.ended_at is not None:
-                await container.kill()
-                raise SessionClosed("the sandbox was ended")
-            try:
-                self._write_down(container)
-            except LedgerUnavailable:
-                await container.kill()
-                raise
-            self._attach(container)
-            return container
-        finally:
-            self._starting = None
+            self._record(container)
+        except LedgerUnavailable:
+            await container.kill()
+            raise
+        self._attach(container)
+        return container
 
     def _attach(self, container: KernelHandle) -> None:
         self._container = container
-        container.on_out_of_memory = lambda: self._suspect(container)
+        container.attach(self, self.key.tenant)
         spawn(self._watch_exit(container, self._services.clock()), f"watch sandbox {self.key}")
 
-    def _write_down(self, container: KernelHandle | None) -> None:
+    def _record(self, container: KernelHandle | None) -> None:
         """Record the sandbox in the ledger, for the next gateway.
 
         Raises:
@@ -136,7 +128,7 @@ class Sandbox(Host):
         The sessions must have been taken over before: the container of a running session has held the workspace.
         """
         self.left_container = None
-        if self.ended_at is not None:
+        if self.closed:
             if container is not None:
                 await container.kill()
             await self._services.kernels.delete_workspace(self.workspace)
@@ -156,14 +148,14 @@ class Sandbox(Host):
         self.loss = f"the sandbox's files were lost: {why}"
         log.warning("files of a sandbox lost", tenant=self.key.tenant, sandbox=self.key.name, reason=why)
         with suppress(LedgerUnavailable):  # the ledger has logged it
-            self._write_down(None)
+            self._record(None)
         return True
 
-    def _suspect(self, container: KernelHandle) -> None:
+    def on_out_of_memory(self, container: KernelHandle) -> None:
+        """Kill a container that does not answer: it may hang instead of ending."""
         spawn(self._check_pulse(container), "pulse after memory ran out")
 
     async def _check_pulse(self, container: KernelHandle) -> None:
-        """Kill a container that does not answer: its memory ran out, and it may hang instead of ending."""
         # Not through the sandbox, which would count this as use by a client.
         if not await answers(container, PULSE_TIMEOUT):
             await container.kill()
@@ -171,7 +163,7 @@ class Sandbox(Host):
     async def _watch_exit(self, container: KernelHandle, began: float) -> None:
         ended = await container.wait()
         self._container = None
-        if self.ended_at is not None or self._lost(f"its container ended ({ended.reason.value})"):
+        if self.closed or self._lost(f"its container ended ({ended.reason.value})"):
             return
         if self._services.clock() - began >= LASTING:
             await self.ensure_container()  # only a session holds the workspace now, and it may end at any time
@@ -225,7 +217,7 @@ class Sandbox(Host):
             return await self._registry.get_or_create(SessionKey(self.key.tenant, str(name)), spec)
 
     def _session_spec(self, language: str, cwd: str) -> SessionSpec:
-        if self.ended_at is not None:
+        if self.closed:
             raise SessionClosed("the sandbox was ended")
         of = self.spec
         return SessionSpec(
@@ -235,15 +227,15 @@ class Sandbox(Host):
     # -- its end --------------------------------------------------------------------------------------------
 
     def _refuse(self, reason: str) -> None:
-        self.ended_at, self.end_reason = time.time(), reason
+        # The machine's clock may have been set back.
+        self.ended_at, self.end_reason = max(self.created_at, self._services.ledger.clock()), reason
 
     async def _free(self, reason: str) -> None:
         for session in self.sessions():
             self._registry.end(session.key, reason)
         # Also sessions that were ended before: one whose kernel is being started would make the workspace again.
         await self._registry.freed(self.workspace)
-        if self._starting is not None:
-            await asyncio.wait({self._starting})
+        await self._start.wait()
         if self._container is not None:
             await self._container.kill()
         if self.left_container is None:  # else `take_over` deletes it

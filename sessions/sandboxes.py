@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+from collections import Counter
 
-from sessions.errors import SandboxNotFound, SessionExists, ShuttingDown
+from sessions.errors import SandboxNotFound, SessionExists
+from sessions.hosts import Hosts
 from sessions.models import SandboxSpec, SessionKey
 from sessions.registry import Registry
 from sessions.sandbox import Sandbox
 from sessions.services import SessionServices
-from sessions.tasks import gather_all, spawn
 
-#: number of ended sandboxes that are remembered, to report when and why they ended
+#: number of ended sandboxes that are remembered, over all tenants, to report when and why they ended
 REMEMBERED = 1000
 
 
-class Sandboxes:
+class Sandboxes(Hosts[Sandbox]):
     """All sandboxes of all tenants."""
 
     def __init__(self, registry: Registry, services: SessionServices) -> None:
@@ -26,25 +26,18 @@ class Sandboxes:
             registry: contains their sessions.
             services: services that sessions and sandboxes share.
         """
+        super().__init__(services)
         self._registry = registry
-        self._services = services
-        self._sandboxes: dict[SessionKey, Sandbox] = {}
-        self._ended: OrderedDict[SessionKey, Sandbox] = OrderedDict()
-        self._closing = False
+        self._ended: dict[SessionKey, Sandbox] = {}
 
     def restore(self) -> None:
         """Add the sandboxes that an earlier gateway has left; their containers are taken over later."""
         for record in self._services.ledger.sandboxes():
-            self._sandboxes[record.key] = Sandbox(record.key, record.spec, self._registry, self._services, record)
-
-    def all(self) -> list[Sandbox]:
-        """Return all sandboxes that have not ended, oldest first."""
-        return list(self._sandboxes.values())
+            self._present[record.key] = Sandbox(record.key, record.spec, self._registry, self._services, record)
 
     def of(self, tenant: str) -> list[Sandbox]:
         """Return the sandboxes of one tenant, those that have ended first."""
-        every = [*self._ended.values(), *self._sandboxes.values()]
-        return [sandbox for sandbox in every if sandbox.key.tenant == tenant]
+        return [*(ended for key, ended in self._ended.items() if key.tenant == tenant), *super().of(tenant)]
 
     def find(self, key: SessionKey) -> Sandbox:
         """Return a sandbox, also one that has ended and is remembered.
@@ -52,7 +45,7 @@ class Sandboxes:
         Raises:
             SandboxNotFound: when there is none with this key. A sandbox of another tenant gives the same error.
         """
-        sandbox = self._sandboxes.get(key) or self._ended.get(key)
+        sandbox = self._present.get(key) or self._ended.get(key)
         if sandbox is None:
             raise SandboxNotFound(f"there is no sandbox {key.name!r}", sandbox=key.name)
         return sandbox
@@ -64,7 +57,7 @@ class Sandboxes:
             SandboxNotFound: when there is none, or it has ended; the message says why it ended.
         """
         sandbox = self.find(key)
-        if sandbox.ended_at is not None:
+        if sandbox.closed:
             raise SandboxNotFound(f"the sandbox has ended: {sandbox.end_reason}", sandbox=key.name)
         sandbox.touch()
         return sandbox
@@ -77,26 +70,13 @@ class Sandboxes:
             QuotaExceeded: when the tenant has as many as it may have.
             SessionError: when its container could not be started; the sandbox is not kept.
         """
-        if self._closing:
-            raise ShuttingDown
-        if key in self._sandboxes:
+        if key in self._present:
             raise SessionExists(f"a sandbox {key.name!r} exists already", sandbox=key.name)
-        self._services.quotas.admit_session(sum(other.tenant == key.tenant for other in self._sandboxes))
-        sandbox = self._sandboxes[key] = Sandbox(key, spec, self._registry, self._services)
+        self._admit(key.tenant)
+        sandbox = Sandbox(key, spec, self._registry, self._services)
         self._ended.pop(key, None)
-        starting = spawn(self._first_start(sandbox), f"first start of sandbox {key}")
-        await asyncio.shield(starting)
+        await self._start(sandbox)
         return sandbox
-
-    async def _first_start(self, sandbox: Sandbox) -> None:
-        """Start a sandbox's container. If that fails, the sandbox is not kept, even when its client has left."""
-        try:
-            await sandbox.ensure_container()
-        except BaseException:
-            if self._sandboxes.get(sandbox.key) is sandbox:
-                del self._sandboxes[sandbox.key]
-            await sandbox.close("it could not be started")
-            raise
 
     def end(self, key: SessionKey, reason: str = "it was stopped") -> asyncio.Future[None]:
         """End a sandbox and free everything it has. It can no longer be used when this returns.
@@ -112,12 +92,16 @@ class Sandboxes:
             SandboxNotFound: when there is none.
         """
         sandbox = self.find(key)
-        if self._sandboxes.pop(key, None) is not None:
-            self._services.ledger.end_sandbox(key)
-            self._ended[key] = sandbox
-            if len(self._ended) > REMEMBERED:
-                self._ended.popitem(last=False)
-        return sandbox.close(reason)
+        if key not in self._present:
+            return sandbox.close()
+        self._ended[key] = sandbox
+        if len(self._ended) > REMEMBERED:  # the tenant with the most gives up its oldest, as in `store/ended.py`
+            tenant = Counter(ended.tenant for ended in self._ended).most_common(1)[0][0]
+            del self._ended[next(ended for ended in self._ended if ended.tenant == tenant)]
+        return asyncio.shield(self._remove(sandbox, reason))
+
+    def _record_end(self, host: Sandbox, reason: str) -> None:  # noqa: ARG002 - `_ended` remembers the reason
+        self._services.ledger.end_sandbox(host.key)
 
     async def forget(self, key: SessionKey) -> Sandbox:
         """End a sandbox and forget it.
@@ -132,14 +116,3 @@ class Sandboxes:
         await self.end(key, "it was deleted")
         self._ended.pop(key, None)
         return sandbox
-
-    async def close(self) -> None:
-        """End all sandboxes, and make no more.
-
-        Raises:
-            ExceptionGroup: when not everything they had could be freed.
-        """
-        self._closing = True
-        # Also those that were ended a moment ago: what they have must be freed while there is a backend.
-        every = [*self._ended, *self._sandboxes]
-        await gather_all(*(self.end(key, "the gateway was stopped") for key in every))

@@ -11,7 +11,7 @@ from sessions.backends.base import KernelHandle
 from sessions.cells.transcript import Transcript
 from sessions.channels.hub import ChannelHub
 from sessions.channels.requests import Rules
-from sessions.errors import SessionClosed, SessionError
+from sessions.errors import SessionClosed, SessionError, SessionNotFound
 from sessions.executions import Executions, Running
 from sessions.host import Host
 from sessions.identity import Identity
@@ -38,24 +38,27 @@ class Session(Host):
         """
         spec = identity.spec
         super().__init__(identity.key, spec.limits, identity.created_at, services)
-        self.identity = identity
+        self.id = identity.id
         self.spec = spec
         self.kernelspec = identity.kernelspec
         self._slot = KernelSlot(identity, services, record)
         self._slot.listener = self
         self._executions = Executions(self._slot, self._activity, services)
         self._restarting = asyncio.Lock()
+        #: set when its clients must leave: the session was ended, or left to another gateway
+        self.over = asyncio.Event()
         #: the session's channel clients
         self.channels = ChannelHub(
             Rules(
                 admit=lambda: services.quotas.execution_now(self.key.tenant),
                 permit=lambda: services.quotas.permit(self.key.tenant),
-                begins=self._executions.begins,
+                begins=self._executions.begin_other,
                 ended=partial(services.journal.ended, self.key),
                 timeouts=services.timeouts,
                 deadline=spec.max_execute_timeout,
             )
         )
+        self.channels.loss = self._slot.notice.loss
 
     # -- state ----------------------------------------------------------------------------------------------
 
@@ -74,11 +77,6 @@ class Session(Host):
     def alive(self) -> bool:
         """Whether it has a running kernel."""
         return self._slot.alive
-
-    @property
-    def closed(self) -> bool:
-        """Whether it was ended."""
-        return self._slot.closed
 
     @property
     def left_container(self) -> ContainerRecord | None:
@@ -151,6 +149,10 @@ class Session(Host):
         """End the executions of a kernel that has ended."""
         self._executions.kernel_gone(kernel, cause)
 
+    def lost(self, reason: str) -> None:
+        """Have the next cell of a channel client report that earlier variables are gone."""
+        self.channels.loss = reason
+
     async def _revive(self) -> None:
         """Start the next kernel for the connected channel clients, and tell them: they do not ask for one."""
         self.channels.announce("restarting")
@@ -183,11 +185,14 @@ class Session(Host):
                 run to return to.
             QuotaExceeded: when the tenant has too many executions, or has used up its quota.
             SessionClosed: when the session was ended.
+            SessionNotFound: when the variables that the cell needs (`if_session`) are gone.
             SessionError: when no kernel could be started.
         """
         if self.closed:
             raise SessionClosed
-        async with self._executions.run(request, self.channels, seen) as running:
+        if request.if_session not in (None, self.id):
+            raise SessionNotFound(f"session {self.key.name!r} is another one now", session=self.key.name, id=self.id)
+        async with self._executions.run(request, self.channels.quiet, seen) as running:
             yield running
 
     async def interrupt(self) -> bool:
@@ -221,11 +226,13 @@ class Session(Host):
                 else:
                     await self._slot.ensure()
                     self.announce(*notice)
+                self.channels.loss = None
 
     # -- the end --------------------------------------------------------------------------------------------
 
     def _refuse(self, reason: str) -> None:
         self._slot.move(State.CLOSED)
+        self.over.set()
         self.channels.close(SessionClosed(reason))
         self._executions.close()
 
@@ -237,6 +244,7 @@ class Session(Host):
 
     def leave(self) -> None:
         """Release clients and kernel: another gateway continues with the session."""
+        self.over.set()
         self.channels.release_clients()
         if self._slot.kernel is not None:
             self._slot.kernel.connection.close()

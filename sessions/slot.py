@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 from sessions.backends.base import KernelHandle, Launch
@@ -16,7 +17,7 @@ from sessions.notices import StateNotice
 from sessions.services import SessionServices
 from sessions.states import MOVES, State
 from sessions.store.session_records import ContainerRecord, SessionRecord
-from sessions.tasks import log_failure, spawn
+from sessions.tasks import Shared, log_failure, spawn
 
 
 class SlotListener(KernelListener, Protocol):
@@ -30,6 +31,9 @@ class SlotListener(KernelListener, Protocol):
 
     def ended(self, kernel: Kernel, cause: SessionError) -> None:
         """A kernel has ended, the present or a previous one."""
+
+    def lost(self, reason: str) -> None:
+        """The variables of all earlier cells are gone."""
 
 
 class KernelSlot:
@@ -55,11 +59,10 @@ class KernelSlot:
         self._services = services
         spec = identity.spec
         workspace = self.left_container.workspace if self.left_container else spec.workspace
-        self._launch = Launch(
-            identity.kernelspec, spec.limits, spec.env, workspace, spec.cwd, shared=identity.in_sandbox
-        )
+        files = workspace, spec.cwd, spec.in_sandbox
+        self._launch = Launch(identity.kernelspec, spec.limits, spec.env, *files, self.key.tenant)
         self._exit_watch: asyncio.Task[None] | None = None
-        self._starting: asyncio.Task[None] | None = None
+        self._start: Shared[None] = Shared(f"start {identity.key}")
 
     # -- state ----------------------------------------------------------------------------------------------
 
@@ -76,6 +79,8 @@ class KernelSlot:
     def announce(self, change: StateChange, reason: str | None) -> None:
         """Set what the next execution reports about the variables."""
         self.notice = replace(self.notice, change=change, reason=reason)
+        if self.notice.loss is not None:
+            self.listener.lost(self.notice.loss)
 
     def become_idle(self) -> None:
         """Become idle after a cell, unless the kernel or the session has ended with it."""
@@ -104,7 +109,7 @@ class KernelSlot:
         # Check again after each wait: the session or its kernel may end before this caller's turn in the event loop.
         while not self.closed:
             if self.kernel is None:
-                if self._starting is None and self.state is not State.STARTING:
+                if self.state is State.DEAD:
                     self.move(State.STARTING)
                 await self.replace()
             elif self.kernel.alive:
@@ -124,22 +129,17 @@ class KernelSlot:
             SessionClosed: when the session was ended.
             SessionError: when no kernel could be started; the present one stays.
         """
-        if self._starting is None:
-            self._starting = spawn(self._start(change, reason), f"start {self.key}")
-        # The start continues for the other callers when one of them leaves.
-        await asyncio.shield(self._starting)
+        await self._start.run(partial(self._start_kernel, change, reason))
         if self.closed:
             raise SessionClosed
 
-    async def _start(self, change: StateChange | None, reason: str | None) -> None:
+    async def _start_kernel(self, change: StateChange | None, reason: str | None) -> None:
         try:
             await self._acquire(change, reason)
         except BaseException:
             if self.state is State.STARTING:
                 self.move(State.DEAD)
             raise
-        finally:
-            self._starting = None
 
     async def _acquire(self, change: StateChange | None, reason: str | None) -> None:
         kernel = await self._services.kernels.acquire(self._launch)
@@ -175,10 +175,14 @@ class KernelSlot:
         cause = await kernel.wait()
         if kernel is self.kernel and not self.closed:
             self.kernel = None
-            self.move(State.DEAD)
-            self.announce(StateChange.LOST, cause.message)
+            self._lost(cause.message)
             self.listener.disconnected(cause)
         self.listener.ended(kernel, cause)
+
+    def _lost(self, reason: str) -> None:
+        if self.state is not State.DEAD:  # a client that came before the takeover has tried to start a kernel
+            self.move(State.DEAD)
+        self.announce(StateChange.LOST, reason)
 
     # -- across restarts of the gateway ---------------------------------------------------------------------
 
@@ -206,8 +210,7 @@ class KernelSlot:
             if self.closed:
                 await self._delete_files()
             else:
-                self.move(State.DEAD)
-                self.announce(StateChange.LOST, lost)
+                self._lost(lost)
             return None
         if self.closed:
             await kernel.kill(SessionClosed())
@@ -218,18 +221,18 @@ class KernelSlot:
             self.announce(StateChange.PRESERVED, note)
         return kernel
 
-    def reported(self, kernel: Kernel) -> None:
-        """Record that an execution of this kernel has reported the notice: the next gateway must not repeat it."""
-        if kernel is self.kernel and not self.closed:
+    def reported(self) -> None:
+        """Record that a cell of the present kernel has reported the notice: the next gateway must not repeat it."""
+        if self.kernel is not None and not self.closed:
             with suppress(LedgerUnavailable):  # then it is reported twice
-                self._record(kernel, self.notice)
+                self._record(self.kernel, self.notice)
 
     def _record(self, kernel: Kernel, notice: StateNotice) -> None:
         if self.identity.spec.throwaway:
             return  # the next gateway reaps a container without a record
         container = ContainerRecord(kernel.handle.id, kernel.handle.connection_info, str(kernel.launch.workspace))
-        identity = self.identity
-        self._services.ledger.keep(SessionRecord(identity.key, identity.spec, identity.created_at, container, notice))
+        of = self.identity
+        self._services.ledger.keep(SessionRecord(of.key, of.spec, of.created_at, of.id, container, notice))
 
     # -- the end --------------------------------------------------------------------------------------------
 
@@ -237,12 +240,11 @@ class KernelSlot:
         """End the kernel, also one that is being started, and delete its files unless they belong to a sandbox."""
         if self.kernel is not None:
             await self.kernel.kill(cause)
-        if self._starting is not None:
-            await asyncio.wait({self._starting})
+        await self._start.wait()
         if self.left_container is None:  # else `take_over` deletes them
             await self._delete_files()
 
     async def _delete_files(self) -> None:
         """Delete the kernel's files unless they belong to a sandbox."""
-        if self._launch.workspace is not None and not self.identity.in_sandbox:
+        if self._launch.workspace is not None and not self.identity.spec.in_sandbox:
             await self._services.kernels.delete_workspace(self._launch.workspace)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 import structlog
 
@@ -79,6 +79,37 @@ async def shielded(task: asyncio.Task[T]) -> T:
     if cancelled is not None:
         raise cancelled
     return task.result()
+
+
+class Shared(Generic[T]):
+    """Work that concurrent callers share: it runs once for all of them, and goes on when one of them leaves."""
+
+    def __init__(self, name: str) -> None:
+        """Begin without work.
+
+        Args:
+            name: name of the task, for the log.
+        """
+        self._name = name
+        #: the work under way; None: there is none
+        self.task: asyncio.Task[T] | None = None
+
+    async def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Return the result of the work under way; if there is none, begin it."""
+        if self.task is None:
+            self.task = spawn(self._run(work), self._name)
+        return await asyncio.shield(self.task)
+
+    async def wait(self) -> None:
+        """Wait until no work is under way, whatever its outcome."""
+        if self.task is not None:
+            await asyncio.wait({self.task})
+
+    async def _run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        try:
+            return await work()
+        finally:
+            self.task = None
 
 
 def _finished(task: asyncio.Task[Any]) -> None:

@@ -29,7 +29,8 @@ from typing import Any
 import zmq
 from jupyter_client.session import Session as Codec
 
-from sessions.backends.base import KERNEL_IMAGE, Launch, kernel_env, new_connection_info, no_op
+from kernel_image.protocol import LEASE_REQUEST
+from sessions.backends.base import KERNEL_IMAGE, HandleListener, Launch, kernel_env, new_connection_info, no_op
 from sessions.connection_info import ConnectionInfo
 from sessions.errors import ConnectionFailed, SessionError
 from sessions.kernels.connection import Connection
@@ -47,6 +48,8 @@ from sessions.services import SessionServices
 from sessions.session import Session
 from sessions.store.ledger import Ledger
 from sessions.tasks import spawn
+from sessions.tenants.admission import NOBODY
+from sessions.tenants.memory import PromisedMemory
 from sessions.tenants.quotas import CONCURRENT, Quotas, TenantLimits
 from sessions.timeouts import Timeouts
 
@@ -241,7 +244,8 @@ class FakeKernel:
     ) -> None:
         self.id = uuid.uuid4().hex
         self.connection_info = info
-        self.on_out_of_memory: Callable[[], None] = no_op
+        self.listener: HandleListener | None = None
+        self.tenant = NOBODY
         self.behaviour = behaviour
         self.failures = Failures() if failures is None else failures
         self.launch = launch
@@ -335,7 +339,7 @@ class FakeKernel:
     def _answer_on_control(self, message: Json, identity: bytes) -> None:
         if not self.behaviour.answers:
             return
-        if message["msg_type"] == "lease_request":
+        if message["msg_type"] == LEASE_REQUEST:
             self.namespace["env"] |= message["content"]["env"]
             self.cwd = message["content"]["cwd"]
         kind = message["msg_type"].replace("request", "reply")
@@ -401,6 +405,16 @@ class FakeKernel:
     @property
     def alive(self) -> bool:
         return not self._exit.done()
+
+    def attach(self, listener: HandleListener, tenant: str) -> None:
+        self.failures.strike("attach")
+        self.listener, self.tenant = listener, tenant
+
+    def runs_out_of_memory(self) -> None:
+        """Report that memory ran out, and go on."""
+        if self.listener is None:
+            raise RuntimeError("nobody uses this kernel")
+        self.listener.on_out_of_memory(self)
 
     async def wait(self) -> KernelExit:
         self.failures.strike("wait")
@@ -561,6 +575,10 @@ class FakeBackend:
         """All workspaces."""
         return sorted(path.name for path in (self._root / "workspaces").glob("*"))
 
+    @property
+    def leftovers(self) -> int:
+        return 0
+
     async def prepare(self) -> None:
         self.failures.strike("prepare")
         if self.unprepared is not None:
@@ -678,6 +696,7 @@ class World:
         pool_size: int = 0,
         pool_max: int = 0,
         starts: int = 8,
+        memory: int = 0,
         quotas: TenantLimits | None = None,
         concurrent: int = CONCURRENT,
         defaults: SessionSpec | None = None,
@@ -690,7 +709,8 @@ class World:
         self.clock = Clock()
         self.readiness = Readiness(backend)
         self.seen = Seen()
-        self.starts = Starts(backend, self.readiness, starts, self.seen.started)
+        self.memory = PromisedMemory(memory)
+        self.starts = Starts(backend, self.readiness, starts, self.seen.started, self.memory)
         self.pool = Pool(
             backend,
             self.starts,
@@ -710,7 +730,7 @@ class World:
         self.registry = Registry(PLAIN, defaults, services)
         self.sandboxes = Sandboxes(self.registry, services)
         self.services = services
-        self.recovery = Recovery(backend, self.registry, self.sandboxes, interrupted)
+        self.recovery = Recovery(backend, self.starts, self.registry, self.sandboxes, interrupted)
         self.readiness.first = self.recovery
 
     def begins(self, _key: SessionKey, _language: str, request: ExecuteRequest) -> str:

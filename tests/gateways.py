@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -137,7 +137,12 @@ def text_of(reply: dict[str, Any]) -> str:
 
 @contextlib.contextmanager
 def gateway(
-    isolation: str, *flags: str, must_be_ready: bool = True, log: str = "", **settings: str
+    isolation: str,
+    *flags: str,
+    must_be_ready: bool = True,
+    log: str = "",
+    under: Sequence[str] = (),
+    **settings: str,
 ) -> Iterator[Gateway]:
     """A separate gateway, ended afterwards with its containers, unless it keeps them or has ended already.
 
@@ -145,6 +150,7 @@ def gateway(
         isolation: isolation of its kernels.
         *flags: further flags of `serve`.
         must_be_ready: True to fail unless the gateway can start kernels.
+        under: command that starts the gateway's command, with its arguments.
         log: file of its log; empty: a file in its state directory.
         **settings: further settings, by environment variable; without `state_dir` it gets a temporary one.
     """
@@ -154,7 +160,7 @@ def gateway(
         log_file = Path(log) if log else state_dir / "log"
         with log_file.open("ab") as errors:
             process = subprocess.Popen(
-                [sys.executable, "-m", "kernel_gateway", "serve", *flags],
+                [*under, sys.executable, "-m", "kernel_gateway", "serve", *flags],
                 env=os.environ  # noqa: TID251 - a child gets this environment, and settings on top
                 | {
                     "KERNEL_GATEWAY_PORT": "0",

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from kernel_gateway.cli.settings import shown
 from kernel_gateway.config import Settings
+from kernel_gateway.handlers import STATUS
 from sessions.states import MOVES
 
 ROOT = Path(__file__).parents[1]
@@ -27,7 +28,20 @@ def states() -> str:
     return "\n".join(["```mermaid", "stateDiagram-v2", "    [*] --> starting", *moves, "```"])
 
 
-PARTS = {"README.md": ("settings", settings), "sessions/README.md": ("states", states)}
+def errors() -> str:
+    """Return the table of all errors."""
+    lines = ["| code | HTTP | what happened | what to do |", "| --- | --- | --- | --- |"]
+    for kind in sorted(STATUS, key=lambda kind: kind.code):
+        error = kind()
+        lines.append(f"| {error.code} | {STATUS[kind].value} | {error.message} | {error.resolution} |")
+    return "\n".join(lines)
+
+
+PARTS = {
+    "README.md": ("settings", settings),
+    "sessions/README.md": ("states", states),
+    "kernel_gateway/README.md": ("errors", errors),
+}
 
 
 def filled(path: str) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from kernel_gateway.config import Client
 from kernel_gateway.keystore import KeyStore, Role
-from sessions.errors import InvalidRequest
+from sessions.errors import InvalidRequest, LedgerUnavailable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,12 +31,20 @@ def main(arguments: argparse.Namespace) -> int:
     """Run one action.
 
     Returns:
-        0 when the action succeeded; 1 when there is no such key; 2 when the tenant's name is not allowed.
+        0 when the action succeeded; 1 when there is no such key, or the database cannot be used; 2 when the tenant's
+        name is not allowed.
     """
     client = Client(**({} if arguments.state_dir is None else {"state_dir": arguments.state_dir}))
-    store = KeyStore(client.state_dir.expanduser())
+    try:
+        store = KeyStore(client.state_dir.expanduser())
+    except OSError as error:
+        print(f"kernel-gateway: {error}", file=sys.stderr)
+        return 1
     try:
         return _ACTIONS[arguments.action](store, arguments)
+    except LedgerUnavailable as error:
+        print(f"kernel-gateway: {error.message}", file=sys.stderr)
+        return 1
     finally:
         store.close()
 

@@ -5,16 +5,23 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import sys
+import threading
+from getpass import getpass
+from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import quote
 
 import orjson
 from tornado.httpclient import AsyncHTTPClient, HTTPError, HTTPRequest
+from tornado.websocket import WebSocketError, websocket_connect
 
 from kernel_gateway.config import Client
 
+#: bytes of one event; a single output may be as large as all output of a cell
+MESSAGE_MAX = 1024**3
 #: exit code of the command by the cell's status
 EXIT = {"ok": 0, "error": 1, "timeout": 3, "interrupted": 4, "died": 5}
 
@@ -51,10 +58,13 @@ def main(arguments: argparse.Namespace) -> int:
         print(f"kernel-gateway: {arguments.file}: {error}", file=sys.stderr)
         return 2
     try:
-        result = asyncio.run(_execute(client, arguments.session, body, show=not arguments.json))
+        result = asyncio.run((_reply if arguments.json else _show)(client, arguments.session, body))
     except Refused as refusal:
         print(f"kernel-gateway: {refusal}", file=sys.stderr)
         return 2
+    except BrokenPipeError:  # whoever reads the outputs has seen enough, as in `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter's end would fail, too
+        return EXIT["interrupted"]
     except (HTTPError, OSError) as error:
         print(f"kernel-gateway: no gateway at {client.url}: {error}", file=sys.stderr)
         return 2
@@ -73,61 +83,96 @@ def _code(arguments: argparse.Namespace) -> str:
     return str(arguments.file.read_text())
 
 
-async def _execute(client: Client, session: str, body: dict[str, Any], *, show: bool) -> dict[str, Any]:
-    """Execute a cell; stream the outputs when they are shown.
+async def _reply(client: Client, session: str, body: dict[str, Any]) -> dict[str, Any]:
+    """Execute a cell and return the reply.
+
+    Raises:
+        Refused: when the gateway did not run the cell.
+        HTTPError: when the server is no gateway.
+    """
+    request = HTTPRequest(
+        f"{_address(client, session)}/execute",
+        method="POST",
+        headers=_headers(client) | {"Content-Type": "application/json"},
+        body=orjson.dumps(body),
+        request_timeout=0,
+    )
+    try:
+        response = await AsyncHTTPClient(force_instance=True).fetch(request)
+    except HTTPError as error:
+        raise _refusal(error) from None
+    reply = _event(response.body)
+    if "status" not in reply:
+        raise HTTPError(response.code, "the answer is not a gateway's")
+    return reply
+
+
+async def _show(client: Client, session: str, body: dict[str, Any]) -> dict[str, Any]:
+    """Execute a cell, print its outputs as they arrive, and pass on the answers to its `input()`.
 
     Returns:
-        the reply, or the last event of the stream.
+        the last event.
 
     Raises:
         Refused: when the gateway did not run the cell.
         HTTPError: when the server is no gateway, or ended in the middle of the answer.
+        OSError: when nobody reads the outputs any more.
     """
-    last: dict[str, Any] = {}
-    rest = b""
-    accepted = understood = False
-
-    def headed(line: str) -> None:
-        nonlocal accepted
-        accepted = accepted or line.startswith("HTTP/1.1 200 ")
-
-    def received(chunk: bytes) -> None:
-        nonlocal last, rest, understood
-        rest += chunk
-        if not accepted:
-            return  # a failure's body is no stream of lines
-        *lines, rest = rest.split(b"\n")
-        for line in lines:
-            last = _event(line)
-            understood = last.get("type") == "result"
-            if last.get("type") == "output" and "output" in last:
-                _print_output(last["output"])
-
-    request = HTTPRequest(
-        f"{client.url}/v1/sessions/{quote(session, safe='')}/execute",
-        method="POST",
-        headers={
-            "Authorization": f"Bearer {client.credential()}",
-            "Content-Type": "application/json",
-            "Accept": "application/x-ndjson" if show else "application/json",
-        },
-        body=orjson.dumps(body),
-        request_timeout=0,
-        header_callback=headed,
-        streaming_callback=received if show else None,
-    )
-    response = await AsyncHTTPClient(force_instance=True).fetch(request, raise_error=False)
-    if not accepted:
-        raise _refusal(response.code, response.reason, rest or response.body)
-    if not show:
-        last = _event(response.body)
-        understood = "status" in last
-    if not understood:
-        raise HTTPError(response.code, "the answer is not a gateway's, or is incomplete")
-    return last
+    address = _address(client, session).replace("http", "ws", 1)
+    request = HTTPRequest(f"{address}/stream", headers=_headers(client), request_timeout=0)
+    try:
+        socket = await websocket_connect(request, max_message_size=MESSAGE_MAX)
+    except HTTPError as error:
+        raise _refusal(error) from None
+    except WebSocketError as error:
+        raise HTTPError(HTTPStatus.OK, str(error)) from None
+    try:
+        await socket.write_message(orjson.dumps(body))
+        while (message := await socket.read_message()) is not None:
+            event = _event(message)
+            match event.get("type"):
+                case "output":
+                    _print_output(event["output"])
+                case "input_request":
+                    await socket.write_message(orjson.dumps({"input": await _answer(event)}))
+                case "error":
+                    raise Refused(_reason(event["error"]))
+                case "result":
+                    return event
+    finally:
+        socket.close()
+        while await socket.read_message() is not None:
+            pass  # until the gateway has closed it, too
+    raise HTTPError(599, "the connection was closed before the cell's end")
 
 
-def _event(line: bytes) -> dict[str, Any]:
+async def _answer(question: dict[str, Any]) -> str | None:
+    """Ask the user; None: the end of the input.
+
+    A thread waits for the answer, and the command may end meanwhile.
+    """
+    loop, answer = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
+
+    def ask() -> None:
+        try:
+            text = (getpass if question["password"] else input)(question["prompt"])
+        except EOFError:
+            text = None
+        loop.call_soon_threadsafe(answer.set_result, text)
+
+    threading.Thread(target=ask, daemon=True).start()
+    return cast("str | None", await answer)
+
+
+def _address(client: Client, session: str) -> str:
+    return f"{client.url}/v1/sessions/{quote(session, safe='')}"
+
+
+def _headers(client: Client) -> dict[str, str]:
+    return {"Authorization": f"Bearer {client.credential()}"}
+
+
+def _event(line: str | bytes) -> dict[str, Any]:
     """Parse one JSON object; a server that is no gateway may send anything."""
     try:
         event = orjson.loads(line)
@@ -151,7 +196,7 @@ def _print_end(result: dict[str, Any]) -> None:
     notes = []
     if result["error"]:
         notes.append(f"{result['error']['code']}: {result['error']['message']}")
-    if result["state"] != "preserved":
+    if result["state"] in {"restarted", "lost"}:
         notes.append(f"state {result['state']}: {result['state_reason']}")
     if result["truncated"]:
         notes.append("some output was left out")
@@ -159,10 +204,13 @@ def _print_end(result: dict[str, Any]) -> None:
         print(f"kernel-gateway: {note}", file=sys.stderr)
 
 
-def _refusal(code: int, reason: str, body: bytes) -> Exception:
-    """Return the gateway's reason as `Refused`, or an HTTPError when the server is no gateway."""
+def _refusal(error: HTTPError) -> Exception:
+    """Return the gateway's reason as `Refused`, or the error itself when the server is no gateway."""
     try:
-        failure = orjson.loads(body)["error"]
-        return Refused(f"{failure['code']}: {failure['message']} - {failure['resolution']}")
+        return Refused(_reason(orjson.loads(error.response.body if error.response else b"")["error"]))
     except (orjson.JSONDecodeError, KeyError, TypeError):
-        return HTTPError(code, reason)
+        return error
+
+
+def _reason(failure: dict[str, Any]) -> str:
+    return f"{failure['code']}: {failure['message']} - {failure['resolution']}"

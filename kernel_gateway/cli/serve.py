@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
-import resource
 import signal
 import sys
 
 from kernel_gateway import logs
 from kernel_gateway.app import AlreadyRunning, Service
 from kernel_gateway.cli.settings import add_settings, settings_from
+from kernel_gateway.wire import descriptors
 from sessions.tasks import spawn
 
 add_arguments = add_settings
@@ -24,7 +24,7 @@ def main(arguments: argparse.Namespace) -> int:
         0 after an orderly end, 1 when the gateway cannot start.
     """
     logs.set_up()
-    _raise_descriptor_limit()
+    descriptors.raise_limit()
     try:
         service = Service(settings_from(arguments))
         asyncio.run(_serve(service))
@@ -32,12 +32,6 @@ def main(arguments: argparse.Namespace) -> int:
         print(f"kernel-gateway: {error}", file=sys.stderr)
         return 1
     return 0
-
-
-def _raise_descriptor_limit() -> None:
-    """Raise the limit of file descriptors to its maximum: a session uses about twenty, and a usual default is 1,024."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 async def _serve(service: Service) -> None:

@@ -19,6 +19,7 @@ import kernel_image
 from sessions.connection_info import SIGNATURE, ConnectionInfo
 from sessions.kernelspecs import KernelSpec
 from sessions.models import KernelExit, Limits
+from sessions.tenants.admission import NOBODY
 
 #: folder of the programs that run beside user code; a container has them in another folder
 KERNEL_IMAGE = Path(kernel_image.__file__).parent
@@ -37,6 +38,8 @@ class Launch:
     cwd: str = ""
     #: True if other containers use the workspace too and share its `/tmp`
     shared: bool = False
+    #: tenant that the kernel is for; NOBODY: it is started ahead of need
+    tenant: str = NOBODY
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +64,26 @@ def no_op() -> None:
     """Do nothing: the default callback."""
 
 
+class HandleListener(Protocol):
+    """Uses a kernel's container or process."""
+
+    def on_out_of_memory(self, handle: KernelHandle) -> None:
+        """Take that the kernel or a process that it started ran out of memory; both may survive."""
+
+
 class KernelHandle(Protocol):
     """One started kernel."""
 
     id: str
     connection_info: ConnectionInfo
-    #: called when the kernel or a process that it started ran out of memory; both may survive
-    on_out_of_memory: Callable[[], None]
+
+    def attach(self, listener: HandleListener, tenant: str) -> None:
+        """Hand it to its present user, until it is gone.
+
+        Args:
+            listener: gets what happens to it.
+            tenant: tenant that it works for; NOBODY: none yet.
+        """
 
     async def wait(self) -> KernelExit:
         """Wait until the kernel and all its resources are gone. The workspace stays."""
@@ -111,6 +127,10 @@ class Backend(Protocol):
     isolation: str
     #: called when the proof of `prepare` may have become invalid, or may be possible again
     on_proof_needed: Callable[[], None]
+
+    @property
+    def leftovers(self) -> int:
+        """Number of containers and volumes whose removal has failed and is retried."""
 
     async def prepare(self) -> None:
         """Set up what kernels need, and prove the isolation. Repeated from time to time.

@@ -8,10 +8,11 @@ are both cells, and their classes extend this one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
-from sessions.errors import ExecutionTimeout, KernelDied, SessionError
+from sessions.errors import ConnectionFailed, ExecutionTimeout, KernelDied, SessionError
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.messages import Message
 from sessions.models import Status
@@ -20,7 +21,7 @@ from sessions.timeouts import Timeouts
 
 #: seconds that a timer may be late; beyond that the gateway itself was stopped
 STALL = 1.0
-#: seconds to read the messages that arrived while the gateway was stopped
+#: seconds to read the messages that arrived while the gateway was stopped, and to hear of a kernel's end
 CATCH_UP = 0.5
 
 
@@ -53,12 +54,9 @@ class Cell:
         self._started_at = self._ended_at = self._loop.time()
         self._reply: Mapping[str, Any] | None = None
         self._idle = False
-        #: a message of the cell arrived on iopub
-        self._heard = False
-        #: a message on shell may be lost
-        self._shell_loss = False
-        #: the kernel is asked whether the reply still comes
-        self._asking = False
+        self._heard = False  # a message of the cell arrived on iopub
+        self._shell_loss = False  # a message on shell may be lost
+        self._asking = False  # the kernel is asked whether the reply still comes
         self._interrupted = False
         #: why the gateway stopped it
         self._stopped: SessionError | None = None
@@ -89,7 +87,7 @@ class Cell:
             return
         self._reply = content
         self.returned.set()
-        self._cancel_timers()
+        self.cancel_timers()
         if not self._idle:
             self._doubt = self._after(self._timeouts.idle, self._doubt_idle)
         self._end_if_complete()
@@ -112,7 +110,7 @@ class Cell:
     def _doubt_reply(self) -> None:
         if self.status is None and self._reply is None and not self._asking:
             self._asking = True
-            spawn(self._do_without_reply(), "wait for a reply")
+            spawn(self._unless_closed(self._do_without_reply()), "wait for a reply")
 
     async def _do_without_reply(self) -> None:
         """End the cell without its reply when the kernel has answered a later request: shell keeps its order."""
@@ -127,7 +125,7 @@ class Cell:
         if self.status is not None:
             return
         if self._exclusive:
-            spawn(self._do_without_idle(), "wait for idle")
+            spawn(self._unless_closed(self._do_without_idle()), "wait for idle")
         else:
             # The kernel may run the next cell already, and would answer only after that.
             self._doubt = self._after(self._timeouts.proof, self.give_up)
@@ -135,8 +133,7 @@ class Cell:
     async def _do_without_idle(self) -> None:
         """End the cell without its `idle`: it was lost, or is still behind a lot of output.
 
-        Silence proves nothing on a busy machine. An answer to a later request does: iopub keeps its order, so no
-        output of this cell can follow that.
+        Silence proves nothing on a busy machine. After an answer to a later request no output of this cell can follow.
         """
         try:
             async with asyncio.timeout(self._timeouts.proof):
@@ -145,8 +142,15 @@ class Cell:
             if self.status is None and not self._heard:
                 # Not one message on iopub: the channel is broken, and later output would be lost without an error.
                 await self.kernel.kill(KernelDied("the kernel's output channel no longer works"))
-                return  # the kernel's end ends the cell, with its variables lost
+                return  # its end ends the cell
         self.give_up()
+
+    async def _unless_closed(self, work: Awaitable[None]) -> None:
+        try:
+            await work
+        except ConnectionFailed as closed:
+            # The kernel's end, which closes the connection, normally ends the cell by now, and knows the cause.
+            self._loop.call_later(CATCH_UP, self._unless_ended, partial(self.kernel_gone, closed))
 
     def give_up(self, *, incomplete: bool = True) -> None:
         """End the cell without waiting for its last messages, if it has not ended."""
@@ -203,23 +207,20 @@ class Cell:
     def _on_time(self, due: float, check: Callable[[], None]) -> None:
         if self._loop.time() < due + STALL:
             check()
-        elif self.status is None:  # the gateway was stopped: read first what arrived meanwhile
+        else:  # the gateway was stopped: read first what arrived meanwhile
             self._loop.call_later(CATCH_UP, self._unless_ended, check)
 
     def _unless_ended(self, check: Callable[[], None]) -> None:
         if self.status is None:
             check()
 
-    def _cancel_timers(self) -> None:
+    def cancel_timers(self) -> None:
+        """Let no deadline pass any more: the cell was not sent, or the kernel no longer runs it."""
         for timer in (self._deadline, self._doubt):
             if timer is not None:
                 timer.cancel()
 
     # -- the end --------------------------------------------------------------------------------------------
-
-    def not_sent(self) -> None:
-        """Forget the deadline of a cell that could not be sent."""
-        self._cancel_timers()
 
     def _stopped_status(self) -> Status | None:
         if self._stopped is None:
@@ -240,7 +241,7 @@ class Cell:
         self.status, self.error = status, error
         self._ended_at = self._loop.time()
         self.memory = self.kernel.handle.memory()
-        self._cancel_timers()
+        self.cancel_timers()
         self.returned.set()
         self.ended.set()
         self._on_end()

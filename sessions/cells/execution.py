@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from sessions.cells.cell import Cell
 from sessions.cells.outputs import Event, weight
 from sessions.cells.transcript import Entry, Transcript
-from sessions.errors import ExecutionTimeout, KernelDied, SessionError
+from sessions.errors import ExecutionTimeout, KernelDied, QuotaExceeded, SessionError
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.messages import Message
 from sessions.models import ExecuteRequest, ExecutionResult, StateChange
@@ -20,9 +20,10 @@ from sessions.timeouts import Timeouts
 
 #: answer that makes ipykernel's `input()` raise EOFError
 END_OF_INPUT = "\x04"
-#: questions of one cell; each may be kept until its client reads it
+#: questions of one cell to its client, and characters of them all: they may be kept until the cell's end
 QUESTIONS_MAX = 1000
-#: characters of a question
+PROMPTS_MAX = 1_000_000
+#: characters of one question; the rest is cut off
 PROMPT_MAX = 10_000
 
 
@@ -63,6 +64,7 @@ class Execution(Cell):
         self._stdin = deque(request.stdin or ())
         self._question: dict[str, Any] | None = None
         self._questions = 0
+        self._prompts = 0
         self._answer: Any = None
         self._output_bytes = 0
         self._entry: Entry
@@ -126,7 +128,7 @@ class Execution(Cell):
         """End the cell with its kernel, and its variables with it."""
         if self.status is None:
             self._notice = replace(self._notice, change=StateChange.LOST, reason=cause.message)
-            if self._stopped is not None:
+            if isinstance(self._stopped, ExecutionTimeout):
                 self._stopped = self._timeout("it ignored the interrupt, so its kernel was ended")
         super().kernel_gone(cause)
 
@@ -145,19 +147,26 @@ class Execution(Cell):
     # -- input() --------------------------------------------------------------------------------------------
 
     def _ask(self, message: Message) -> None:
-        self._questions += 1
-        if self._questions > QUESTIONS_MAX:
-            return
         # Not the whole header: a hostile kernel may put anything there.
         self._question = {name: message.header[name] for name in ("msg_id", "msg_type")}
         if self._stdin:
             self.answer(self._stdin.popleft())
         elif self.request.interactive:
-            prompt = str(message.content.get("prompt") or "")[:PROMPT_MAX]
-            password = message.content.get("password") is True
-            self._emit({"type": "input_request", "prompt": prompt, "password": password})
+            self._ask_client(message.content)
         else:
             self.answer(END_OF_INPUT)
+
+    def _ask_client(self, content: Mapping[str, Any]) -> None:
+        asked = content.get("prompt")
+        prompt = asked[:PROMPT_MAX] if isinstance(asked, str) else ""
+        self._questions += 1
+        self._prompts += len(prompt)
+        if self._questions <= QUESTIONS_MAX and self._prompts <= PROMPTS_MAX:
+            self._emit({"type": "input_request", "prompt": prompt, "password": content.get("password") is True})
+            return
+        self._question = None
+        message = f"the cell asked more than {QUESTIONS_MAX} questions, or more than {PROMPTS_MAX} characters of them"
+        self.stop(QuotaExceeded(message, max=QUESTIONS_MAX), KernelDied())
 
     @property
     def asks(self) -> bool:

@@ -34,6 +34,8 @@ class ChannelHub:
             rules: for the cells of these clients.
         """
         self._requests = PendingRequests(rules, self.dispatch)
+        #: why the variables of earlier cells are gone; None: they are not, or a cell of these clients has reported it
+        self.loss: str | None = None
         self._kernel: Kernel | None = None
         self._subscriptions: list[Subscription] = []
         #: clients that the kernel's output waits for, each with a scheduled check
@@ -118,6 +120,14 @@ class ChannelHub:
         except ConnectionFailed:
             self._requests.not_sent(request)
             raise
+        if request.code is not None and self.loss is not None:
+            self._report_loss(request, self.loss)
+
+    def _report_loss(self, request: PendingRequest, reason: str) -> None:
+        """Show beside a cell's output why earlier variables are gone: front ends show nothing else of it."""
+        self.loss = None
+        text = f"kernel-gateway: the variables of earlier cells are gone: {reason}\n"
+        self._publish(gateway_message("iopub", "stream", {"name": "stderr", "text": text}, request.header))
 
     def _answer(self, subscription: Subscription, parts: Sequence[bytes], buffers: Sequence[bytes]) -> None:
         """Forward an answer if the kernel has asked: any other would stay in the gateway's memory."""
@@ -142,8 +152,10 @@ class ChannelHub:
         self._requests.connect(kernel)
 
     def disconnect(self, cause: SessionError) -> None:
-        """Note that the kernel is gone, and fail its cells."""
+        """Note that the kernel is gone, and fail its cells, whose error reports the loss of the variables."""
         self._kernel = None
+        if self.running:
+            self.loss = None
         self._requests.disconnect(cause)
 
     def dispatch(self, message: Message) -> None:

@@ -149,7 +149,7 @@ class PendingRequests:
         self._forget(request)
         self._seen.pop(request.id, None)
         if request.cell is not None:
-            request.cell.not_sent()
+            request.cell.cancel_timers()
             self._rules.ended(request.cell.execution_id, request.cell.request, None)
 
     def _forget(self, request: PendingRequest) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernel_image.files import TEMPORARY
+from kernel_image.protocol import TEMPORARY
 from sessions.errors import InvalidRequest
 
 #: bytes

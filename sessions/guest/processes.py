@@ -10,10 +10,11 @@ from typing import Any
 
 import orjson
 
+from kernel_image.protocol import PROCESSES_TOOL, TRUNCATED
 from sessions.errors import ConnectionFailed, FileNotFound, InvalidRequest, ProcessNotFound
 from sessions.guest.paths import sandbox_path
 from sessions.guest.tools import ToolRunner, ask
-from sessions.models import NOT_PASSED
+from sessions.names import NOT_PASSED
 
 #: exit code of a command that was ended at its timeout. Source: timeout(1)
 TIMED_OUT = 124
@@ -35,6 +36,15 @@ class ProcessResult:
     truncated: bool
     #: seconds
     duration: float
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessList:
+    """The processes beside the kernels, by process id."""
+
+    processes: list[Process]
+    #: True: further ones were left out
+    truncated: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +85,7 @@ async def run_process(
     request = {"op": "run", "command": command, "cwd": sandbox_path(cwd), "env": dict(env), "timeout": seconds}
     if len(orjson.dumps(request)) > REQUEST_MAX:
         raise InvalidRequest(f"command and env may have at most {REQUEST_MAX} bytes as JSON", field="command")
-    answer = await ask(host, "processes", request, _open_end())
+    answer = await ask(host, PROCESSES_TOOL, request, _open_end())
     match answer:
         case {"error": "directory"}:
             raise FileNotFound("there is no such directory to run in")
@@ -107,10 +117,12 @@ def _text(encoded: str) -> str:
         raise ConnectionFailed("the sandbox gave no valid answer") from None
 
 
-async def list_processes(host: ToolRunner) -> list[Process]:
-    """Return the processes beside the kernels, by process id."""
-    found = (await ask(host, "processes", {"op": "list"})).get("processes")
-    return [process for item in found if (process := _process(item))] if isinstance(found, list) else []
+async def list_processes(host: ToolRunner) -> ProcessList:
+    """Return the processes beside the kernels."""
+    answer = await ask(host, PROCESSES_TOOL, {"op": "list"})
+    found = answer.get("processes")
+    processes = [process for item in found if (process := _process(item))] if isinstance(found, list) else []
+    return ProcessList(processes, answer.get(TRUNCATED) is True)
 
 
 def _process(item: Any) -> Process | None:
@@ -134,21 +146,27 @@ async def find_process(host: ToolRunner, pid: int) -> Process:
     Raises:
         ProcessNotFound: when no process has this id.
     """
-    for process in await list_processes(host):
+    for process in (await list_processes(host)).processes:
         if process.pid == pid:
             return process
     raise ProcessNotFound(f"there is no process {pid}")
 
 
-async def kill_process(host: ToolRunner, pid: int) -> None:
+async def kill_process(host: ToolRunner, pid: int) -> bool:
     """End a process with SIGTERM, and with SIGKILL if SIGTERM does not end it.
+
+    Returns:
+        True if it has ended; False if it was still there seconds after SIGKILL.
 
     Raises:
         InvalidRequest: when the process may not be ended.
         ProcessNotFound: when no process has this id.
     """
-    match await ask(host, "processes", {"op": "kill", "pid": pid}):
+    match await ask(host, PROCESSES_TOOL, {"op": "kill", "pid": pid}):
         case {"error": "absent"}:
             raise ProcessNotFound(f"there is no process {pid}")
         case {"error": _}:
             raise InvalidRequest("this process may not be ended", field="pid")
+        case {"ended": bool(ended)}:
+            return ended
+    raise ConnectionFailed("the sandbox gave no valid answer")

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import orjson
 
+from kernel_image.protocol import FILES_TOOL
 from sessions.errors import ConnectionFailed, QuotaExceeded, SessionError
 from sessions.models import Limits
 
@@ -56,7 +57,7 @@ async def answers(host: ToolRunner, seconds: float) -> bool:
     """Return whether a container answers in time; one that runs as many tools as it may is taken to answer."""
     try:
         async with asyncio.timeout(seconds):
-            await ask(host, "files", {"op": "stat", "path": ""})
+            await ask(host, FILES_TOOL, {"op": "stat", "path": ""})
     except QuotaExceeded:
         return True
     except (TimeoutError, SessionError):

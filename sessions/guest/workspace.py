@@ -6,18 +6,21 @@ the sandbox, so a trick with links or names reaches at most the sandbox's own fi
 
 from __future__ import annotations
 
+import struct
 from collections.abc import AsyncIterable, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 import orjson
 
-from kernel_image.files import FRAME
-from sessions.errors import ConnectionFailed, FileNotFound, InvalidRequest, NoSpace, QuotaExceeded
+from kernel_image.protocol import FILES_TOOL, FRAME_FORMAT, TRUNCATED
+from sessions.errors import ConnectionFailed, InvalidRequest, NoSpace, QuotaExceeded
 from sessions.guest.paths import entry_path, sandbox_path
+from sessions.guest.refusals import refuse
 from sessions.guest.tools import ToolHost, ask, first_line
 
+_FRAME = struct.Struct(FRAME_FORMAT)
 #: types of directory entries
 KINDS = frozenset({"file", "directory", "link", "special"})
 #: an entry of a directory: name, path, type (one of `KINDS`), size (bytes), modified (seconds since 1970), mode,
@@ -33,7 +36,16 @@ class OpenFile:
     content: AsyncIterator[bytes]
 
 
-async def list_files(host: ToolHost, path: str, depth: int = 1) -> list[Entry]:
+@dataclass(frozen=True, slots=True)
+class FileList:
+    """The entries of a directory."""
+
+    entries: list[Entry]
+    #: True: further ones were left out
+    truncated: bool
+
+
+async def list_files(host: ToolHost, path: str, depth: int = 1) -> FileList:
     """Return the entries of a directory, and those of its subdirectories down to `depth`.
 
     Raises:
@@ -42,7 +54,8 @@ async def list_files(host: ToolHost, path: str, depth: int = 1) -> list[Entry]:
     """
     answer = await _ask(host, {"op": "list", "path": sandbox_path(path), "depth": depth})
     entries = answer.get("entries")
-    return [entry for entry in entries if _is_entry(entry)] if isinstance(entries, list) else []
+    entries = [entry for entry in entries if _is_entry(entry)] if isinstance(entries, list) else []
+    return FileList(entries, answer.get(TRUNCATED) is True)
 
 
 async def stat_file(host: ToolHost, path: str) -> Entry:
@@ -144,8 +157,8 @@ class _Charged:
                 self.refusal = refusal
                 return
             if piece:
-                yield FRAME.pack(len(piece)) + piece
-        yield FRAME.pack(0)
+                yield _FRAME.pack(len(piece)) + piece
+        yield _FRAME.pack(0)
 
 
 async def make_directory(host: ToolHost, path: str, mode: int, *, parents: bool = True) -> Entry:
@@ -190,7 +203,7 @@ async def read_file(host: ToolHost, path: str) -> AsyncIterator[OpenFile]:
         InvalidRequest: when the path is not allowed, or names no regular file.
     """
     argument = orjson.dumps({"op": "read", "path": sandbox_path(path)}).decode()
-    async with aclosing(host.run_tool("files", argument)) as output:
+    async with aclosing(host.run_tool(FILES_TOOL, argument)) as output:
         answer, rest = await first_line(output)
         size = _done(answer).get("size")
         if type(size) is not int or size < 0:
@@ -214,32 +227,10 @@ async def _exactly(size: int, first: bytes, rest: AsyncIterator[bytes]) -> Async
 
 
 async def _ask(host: ToolHost, request: dict[str, Any], stdin: AsyncIterable[bytes] | None = None) -> dict[str, Any]:
-    return _done(await ask(host, "files", request, stdin))
+    return _done(await ask(host, FILES_TOOL, request, stdin))
 
 
 def _done(answer: dict[str, Any]) -> dict[str, Any]:
     if "error" in answer:
-        _refuse(str(answer["error"]))
+        refuse(str(answer["error"]))
     return answer
-
-
-def _refuse(word: str) -> NoReturn:
-    match word:
-        case "absent":
-            raise FileNotFound
-        case "full":
-            raise NoSpace
-        case "outside" | "link":
-            raise InvalidRequest("path leads out of the workspace", field="path")
-        case "directory":
-            raise InvalidRequest("path names a directory", field="path")
-        case "exists":
-            raise InvalidRequest("something else is at this path already", field="path")
-        case "special":
-            raise InvalidRequest("path names neither a file nor a directory", field="path")
-        case "incomplete":
-            raise InvalidRequest("the content is shorter than announced", field="body")
-        case "denied":
-            raise InvalidRequest("the sandbox's user may not do this", field="path")
-        case _:
-            raise InvalidRequest("the path cannot be used", field="path")

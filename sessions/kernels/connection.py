@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import orjson
 import structlog
 
+from kernel_image.protocol import SETTLED
 from sessions.connection_info import ConnectionInfo
 from sessions.errors import ConnectionFailed
 from sessions.kernels.idle_barrier import IdleBarrier, Line
@@ -24,8 +25,6 @@ from sessions.kernels.transport import Transport
 
 log = structlog.get_logger()
 
-#: type of the messages that a kernel's prelude publishes for itself
-SETTLED = "settled"
 #: malformed messages after which a kernel is broken
 MALFORMED_MAX = 1000
 #: seconds between kernel_info requests while the kernel starts (it answers the first when it has started), and after

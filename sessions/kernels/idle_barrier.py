@@ -15,10 +15,9 @@ from dataclasses import dataclass, replace
 
 import orjson
 
+from kernel_image.protocol import FLUSHED
 from sessions.kernels.messages import Message
 
-#: type of the message that the kernelspec's `flush` code publishes
-FLUSHED = "flushed"
 #: seconds until the kernel is asked again: the answer may have been lost with a connection
 RETRY = 1.0
 #: messages that may be held back, and their bytes; beyond, messages are delivered without waiting for `flushed`

@@ -8,7 +8,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
 
-from sessions.backends.base import Backend, KernelHandle, Launch, no_op
+from kernel_image.protocol import LEASE_REQUEST
+from sessions.backends.base import Backend, KernelHandle, Launch
 from sessions.errors import ConnectionFailed, KernelDied, OutOfMemory, SessionError, StartFailed
 from sessions.kernels.connection import Connection
 from sessions.kernels.interrupts import Interrupts
@@ -109,7 +110,7 @@ class Kernel:
         except BaseException:
             await shielded(spawn(handle.kill(), "kill unreachable kernel"))
             raise
-        handle.on_out_of_memory = kernel.check_pulse
+        handle.attach(kernel, launch.tenant)
         kernel._exit = spawn(kernel._watch_exit(), "kernel exit")
         return kernel
 
@@ -142,17 +143,18 @@ class Kernel:
         wanted = {"env": dict(launch.env), "cwd": launch.cwd} if launch.env or launch.cwd else {}
         with suppress(TimeoutError, SessionError):
             async with asyncio.timeout(PULSE_TIMEOUT):
-                kind = "lease" if wanted else "kernel_info"
-                reply = await self.connection.request("control", f"{kind}_request", wanted)
+                kind = LEASE_REQUEST if wanted else "kernel_info_request"
+                reply = await self.connection.request("control", kind, wanted)
                 self.launch = replace(launch, workspace=self.launch.workspace)
-                return reply.type == f"{kind}_reply"
+                self.handle.attach(self, launch.tenant)
+                return reply.type == kind.replace("_request", "_reply")
         return False
 
     def attach(self, listener: KernelListener) -> None:
         """Hand all later messages to a listener, until the kernel has ended."""
         self._listener = listener
 
-    # -- what the connection reports ------------------------------------------------------------------------
+    # -- what connection and container report ------------------------------------------------------------------------
 
     def on_message(self, message: Message) -> None:
         """Hand a message to the listener."""
@@ -173,6 +175,10 @@ class Kernel:
         self._condemn(
             ConnectionFailed("the kernel could not be reached any more and was ended; its variables are lost")
         )
+
+    def on_out_of_memory(self, _handle: KernelHandle) -> None:
+        """Kill the kernel if it does not answer: it may hang instead of ending."""
+        spawn(self._check_pulse(), "pulse after memory ran out")
 
     def _condemn(self, cause: SessionError) -> None:
         spawn(self.kill(cause), "kill broken kernel")
@@ -211,15 +217,10 @@ class Kernel:
 
     async def _watch_exit(self) -> KernelExit:
         ended = await self.handle.wait()
-        self.handle.on_out_of_memory = no_op
         self.connection.close()
         # No reference cycle with the session: its outputs are freed with it, not at the next garbage collection.
         self._listener = None
         return ended
-
-    def check_pulse(self) -> None:
-        """Kill the kernel if it does not answer: memory ran out in its container, and it may hang instead of ending."""
-        spawn(self._check_pulse(), "pulse after memory ran out")
 
     async def _check_pulse(self) -> None:
         with suppress(TimeoutError, SessionError):

@@ -8,21 +8,24 @@ kernel answers. Any other kernel is started on demand.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import NoReturn
+from functools import partial
+from typing import NoReturn, TypeVar
 
 import structlog
 
 from sessions.backends.base import Backend, KernelHandle, Launch
-from sessions.errors import SessionClosed, SessionError
+from sessions.errors import QuotaExceeded, SessionClosed, SessionError
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.starts import Starts
 from sessions.kernels.warm import PoolObserver, PoolSettings, WarmKernels
 from sessions.kernelspecs import KernelSpec
 from sessions.tasks import forever, log_failure, spawn
+from sessions.tenants.admission import NOBODY
 
 log = structlog.get_logger()
+T = TypeVar("T")
 
 
 class Pool:
@@ -82,7 +85,7 @@ class Pool:
         while warm.lacking:
             begun = self._clock()
             try:
-                kernel = await self._starts.start_kernel(Launch(warm.kernelspec, self._settings.limits), ahead=True)
+                kernel = await self._starts.start_kernel(Launch(warm.kernelspec, self._settings.limits))
             except SessionError as error:
                 log.warning("no warm kernel", language=name, code=error.code, reason=error.message)
                 warm.pause(self._clock())
@@ -137,7 +140,7 @@ class Pool:
         """
         self._starts.require()
         if not self._fits(launch):
-            return await self._starts.start_kernel(launch)
+            return await self._with_room(partial(self._starts.start_kernel, launch))
         warm = self._warm_of(launch.kernelspec)
         while (kernel := warm.take()) is not None:
             self._report_depth(warm)
@@ -149,16 +152,36 @@ class Pool:
         warm.missed()
         self._observer.leased(launch.kernelspec.name, warm=False)
         try:
-            return await self._starts.start_kernel(launch)
+            return await self._with_room(partial(self._starts.start_kernel, launch))
         finally:
             self.keep_warm(launch.kernelspec)
+
+    async def _with_room(self, start: Callable[[], Awaitable[T]]) -> T:
+        """Start for a session; while there is no memory for it, end warm kernels.
+
+        Raises:
+            QuotaExceeded: when there is no warm kernel left to end.
+            SessionError: when the start fails for another reason.
+        """
+        while True:
+            try:
+                return await start()
+            except QuotaExceeded:
+                warm = max(self._warm.values(), key=len, default=None)
+                kernel = warm.give_up() if warm is not None else None
+                if warm is None or kernel is None:
+                    raise
+                warm.pause(self._clock())  # else the pool would take the room again
+                self._report_depth(warm)
+                await self._end(kernel)
 
     def _fits(self, launch: Launch) -> bool:
         """Return whether a warm kernel fits: it differs from this launch only in what a lease can set."""
         # How much output the gateway keeps makes no difference to the kernel.
         limits = replace(launch.limits, output=self._settings.limits.output)
         return (
-            replace(launch, env={}, cwd="", limits=limits) == Launch(launch.kernelspec, self._settings.limits)
+            replace(launch, tenant=NOBODY, env={}, cwd="", limits=limits)
+            == Launch(launch.kernelspec, self._settings.limits)
             and launch.limits.output <= self._settings.limits.output
             and launch.kernelspec.takes(launch.env, launch.cwd)
         )
@@ -178,7 +201,7 @@ class Pool:
             StartFailed: when the container could not be started, or had no turn in time.
             BackendUnavailable: when the engine does not answer.
         """
-        return await self._starts.start_container(launch)
+        return await self._with_room(partial(self._starts.start_container, launch))
 
     # -- ending kernels -------------------------------------------------------------------------------------
 

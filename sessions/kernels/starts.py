@@ -1,20 +1,26 @@
-"""Starts kernels, a limited number at a time in the whole gateway.
+"""Starts kernels, a limited number at a time in the whole gateway and of each tenant.
 
 A start uses a processor for a second or more. A hundred starts at once would all be late, and so would the cells that
-run meanwhile. In turn, each kernel is ready as soon as it can be, and the first one at once.
+run meanwhile. In turn, each kernel is ready as soon as it can be, and the first one at once. Tenants take turns, and
+none may have all of them: starts of its own that take long do not delay others. Warm kernels start last.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 from sessions.backends.base import Backend, KernelHandle, Launch
 from sessions.errors import StartFailed
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.readiness import Readiness
+from sessions.models import Limits
+from sessions.tasks import spawn
+from sessions.tenants.admission import NOBODY, Admission
+from sessions.tenants.memory import PromisedMemory
+from sessions.tenants.turns import take_turn
 
 #: seconds that a caller waits for the turn to start its kernel
 WAIT_MAX = 120.0
@@ -24,26 +30,33 @@ class Starts:
     """Starts kernels and containers, each when its turn has come and the sandbox is ready."""
 
     def __init__(
-        self, backend: Backend, readiness: Readiness, at_once: int, on_started: Callable[[float, float | None], None]
+        self,
+        backend: Backend,
+        readiness: Readiness,
+        at_once: int,
+        on_started: Callable[[float, float | None], None],
+        memory: PromisedMemory | None = None,
     ) -> None:
-        """Begin with all turns free.
+        """Begin without starts.
 
         Args:
             backend: where kernels run.
             readiness: whether they can be started there.
-            at_once: number of starts at a time.
+            at_once: number of starts at a time; one tenant may have all but one of them.
             on_started: called with the seconds that the start of a container took, and those from then to the kernel's
                 first answer; None: the container has no kernel.
+            memory: counts the memory of all kernels; None: without a limit.
         """
         self._backend = backend
         self._readiness = readiness
-        self._turns = Turns(at_once)
+        self._admission = Admission(max(1, at_once - 1), at_once)
         self._on_started = on_started
+        self._memory = memory or PromisedMemory()
 
     @property
     def waiting(self) -> int:
         """Number of starts that wait for their turn, without those of warm kernels."""
-        return self._turns.waiting
+        return self._admission.waiting - self._admission.queued(NOBODY)
 
     def require(self) -> None:
         """Raise an error unless kernels can be started.
@@ -54,22 +67,21 @@ class Starts:
         """
         self._readiness.require()
 
-    async def start_kernel(self, launch: Launch, *, ahead: bool = False) -> Kernel:
+    async def start_kernel(self, launch: Launch) -> Kernel:
         """Start a kernel and wait for its first answer.
-
-        Args:
-            launch: properties of the kernel.
-            ahead: True for a warm kernel, which no session waits for.
 
         Raises:
             NotInitialized: when the sandbox is not ready.
             StartFailed: when the kernel ended or did not answer, or had no turn in time.
             BackendUnavailable: when the engine does not answer.
+            QuotaExceeded: when all kernels together would be promised too much memory.
         """
         self._readiness.require()
-        async with self._turns.turn(ahead=ahead):
-            self._readiness.require()  # it may have changed meanwhile: then all waiting callers get the error at once
-            kernel = await Kernel.start(self._backend, launch)
+        with self._promise(launch):
+            async with self._turn(launch.tenant):
+                self._readiness.require()  # it may have changed: then all waiting callers get the error at once
+                kernel = await Kernel.start(self._backend, launch)
+            self.count(kernel.handle, launch.limits, _place(kernel.launch))
         self._on_started(kernel.started_in, kernel.ready_in)
         return kernel
 
@@ -80,71 +92,66 @@ class Starts:
             SessionError: as in `start_kernel`.
         """
         self._readiness.require()
-        async with self._turns.turn():
-            self._readiness.require()
-            begun = asyncio.get_running_loop().time()
-            handle = await self._backend.start(launch)
-            self._on_started(asyncio.get_running_loop().time() - begun, None)
+        with self._promise(launch):
+            async with self._turn(launch.tenant):
+                self._readiness.require()
+                begun = asyncio.get_running_loop().time()
+                handle = await self._backend.start(launch)
+                self._on_started(asyncio.get_running_loop().time() - begun, None)
+            self.count(handle, launch.limits, _place(launch))
         return handle
 
+    @contextmanager
+    def _promise(self, launch: Launch) -> Iterator[None]:
+        """Count the memory of a kernel while it starts.
 
-class Turns:
-    """Gives turns to starts in order; starts of warm kernels get theirs after all those that a session waits for."""
+        Raises:
+            QuotaExceeded: when all kernels together would be promised too much memory.
+        """
+        place = _place(launch) or uuid.uuid4().hex
+        self._memory.promise(place, launch.limits.memory)
+        try:
+            yield
+        finally:
+            self._memory.release(place)
 
-    def __init__(self, at_once: int) -> None:
-        """Begin with all turns free.
+    def count(self, handle: KernelHandle, limits: Limits, place: str | None) -> None:
+        """Count the memory of a kernel or container that was started, perhaps by an earlier gateway, until it is gone.
 
         Args:
-            at_once: number of starts at a time.
+            handle: the kernel or container.
+            limits: its limits.
+            place: its workspace, if no others but those that replace it use that.
         """
-        self._free = at_once
-        self._wanted: deque[asyncio.Future[None]] = deque()
-        self._ahead: deque[asyncio.Future[None]] = deque()
+        place = place or handle.id
+        self._memory.hold(place, limits.memory)
+        spawn(self._release(handle, place), "memory of a kernel")
 
-    @property
-    def waiting(self) -> int:
-        """Number of starts that wait for their turn, without those of warm kernels."""
-        return len(self._wanted)
+    async def _release(self, handle: KernelHandle, place: str) -> None:
+        try:
+            await handle.wait()
+        finally:
+            self._memory.release(place)
 
     @asynccontextmanager
-    async def turn(self, *, ahead: bool = False) -> AsyncIterator[None]:
+    async def _turn(self, tenant: str) -> AsyncIterator[None]:
         """Wait for a turn, and keep it until the context is left.
-
-        Args:
-            ahead: True for a warm kernel, which no session waits for.
 
         Raises:
             StartFailed: when too many starts were ahead of this one.
         """
-        if self._free:  # then no start waits
-            self._free -= 1
-        else:
-            await self._queue(self._ahead if ahead else self._wanted, None if ahead else WAIT_MAX)
+        try:
+            await take_turn(self._admission, tenant, None if tenant == NOBODY else WAIT_MAX)
+        except TimeoutError:
+            raise StartFailed(
+                f"too many kernels are being started: this one had no turn within {WAIT_MAX:.0f} s"
+            ) from None
         try:
             yield
         finally:
-            self._pass_on()
+            self._admission.leave(tenant)
 
-    async def _queue(self, queue: deque[asyncio.Future[None]], seconds: float | None) -> None:
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        queue.append(turn)
-        try:
-            async with asyncio.timeout(seconds):
-                await turn
-        except BaseException as error:
-            if turn.done() and not turn.cancelled():
-                self._pass_on()  # the turn was given in the moment in which the wait ended
-            else:
-                queue.remove(turn)
-            if isinstance(error, TimeoutError):
-                raise StartFailed(
-                    f"too many kernels are being started: this one had no turn within {seconds:.0f} s"
-                ) from error
-            raise
 
-    def _pass_on(self) -> None:
-        for queue in (self._wanted, self._ahead):
-            if queue:
-                queue.popleft().set_result(None)
-                return
-        self._free += 1
+def _place(launch: Launch) -> str | None:
+    """Return what a kernel shares with the one that it replaces; None: there is nothing yet, or others share it too."""
+    return None if launch.shared else launch.workspace

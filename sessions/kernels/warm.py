@@ -94,6 +94,10 @@ class WarmKernels:
         self._spare = min(self._spare, len(self._warm))
         return kernel
 
+    def give_up(self) -> Kernel | None:
+        """Remove and return the newest kernel, because a session needs its memory; None when there is none."""
+        return self._warm.pop() if self._warm else None
+
     def drop(self, kernel: Kernel) -> bool:
         """Remove a kernel that has ended.
 

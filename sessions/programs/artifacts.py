@@ -55,14 +55,15 @@ async def collect(host: ToolHost) -> tuple[tuple[Artifact, ...], bool]:
         SessionError: when the artifacts cannot be read.
     """
     try:
-        entries, complete = chosen(await list_files(host, FOLDER))
+        listing = await list_files(host, FOLDER)
     except (FileNotFound, InvalidRequest):  # the program has removed or replaced the folder
         return (), True
+    entries, complete = chosen(listing.entries)
     artifacts = []
     for entry in entries:
         with suppress(FileNotFound, InvalidRequest):  # removed since the listing, or its name is no valid path
             artifacts.append(await _read(host, entry["name"]))
-    return tuple(artifact for artifact in artifacts if artifact.content), complete
+    return tuple(artifact for artifact in artifacts if artifact.content), complete and not listing.truncated
 
 
 async def _read(host: ToolHost, name: str) -> Artifact:

@@ -11,9 +11,10 @@ import secrets
 from contextlib import suppress
 from dataclasses import replace
 
+from kernel_image.protocol import RUN_MIME
 from sessions.errors import InvalidRequest, KernelDied, SessionError, SessionNotFound
-from sessions.kernelspecs import RUN_MIME, KernelSpecs
-from sessions.models import ExecuteRequest, SessionKey, SessionSpec
+from sessions.kernelspecs import KernelSpecs
+from sessions.models import MEMORY_MIN, ExecuteRequest, SessionKey, SessionSpec
 from sessions.programs.artifacts import collect
 from sessions.programs.outcomes import outcome_of
 from sessions.programs.program import Ending, Outcome, Program
@@ -78,7 +79,7 @@ class ProgramRunner:
         limits = (
             defaults.limits
             if program.memory is None
-            else defaults.limits.narrowed({"memory": min(program.memory, defaults.limits.memory)})
+            else defaults.limits.narrowed({"memory": min(max(program.memory, MEMORY_MIN), defaults.limits.memory)})
         )
         return replace(defaults, language=program.language, limits=limits, throwaway=True)
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernel_image.processes import pids, status
+from kernel_image.procfs import pids, status
 from sessions.errors import StartFailed
 from sessions.tasks import shielded, spawn
 

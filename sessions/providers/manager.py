@@ -175,24 +175,24 @@ class ProviderManager:
         except NotBegun as failure:
             raise failure.reason from None
 
-    async def _at(self, post: ProviderSlot, what: Callable[[ActiveProvider], Awaitable[T]], *, healthy: bool) -> T:
-        """Call `what` with the provider of a post.
+    async def _at(self, slot: ProviderSlot, what: Callable[[ActiveProvider], Awaitable[T]], *, healthy: bool) -> T:
+        """Call `what` with the provider of a slot.
 
         Args:
-            post: holder of the provider.
+            slot: holder of the provider.
             what: function to call.
             healthy: True: check the provider's health first, because many find out only with the program that their
                 service cannot be reached.
         """
         with raising_not_begun():
-            active = await post.take()
+            active = await slot.take()
         try:
             if healthy and not await active.provider.health_check():
                 reason = BackendUnavailable(f"the provider {active.name} does not answer", provider=active.name)
                 raise NotBegun(reason)
             return await what(active)
         finally:
-            post.release(active)
+            slot.release(active)
 
     # -- how ------------------------------------------------------------------------------------------------
 

@@ -14,12 +14,10 @@ from typing import Any
 
 import orjson
 
-from sessions.errors import LedgerUnavailable, SettingsUnreadable
+from sessions.errors import SettingsUnreadable
 from sessions.providers.base import Config, Schema
 from sessions.providers.sealing import Seal
-
-#: seconds to wait while another process writes
-LOCKED_MAX = 1.0
+from sessions.store.database import open_database, saving
 
 _PREFIX = "sandbox."
 _ACTIVE = "sandbox.provider_type"
@@ -39,13 +37,9 @@ class ProviderStore:
             key_file: file with the key for secrets, made with the first secret; None: in the state directory.
         """
         state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path = state_dir / "providers.db"
         self._seal = Seal(key_file or state_dir / "secrets.key")
         self._written = 0
-        self._database = sqlite3.connect(path, isolation_level=None, timeout=LOCKED_MAX)
-        path.chmod(0o600)
-        self._database.execute("PRAGMA journal_mode=WAL")
-        self._database.execute(_SCHEMA)
+        self._database = open_database(state_dir / "providers.db", _SCHEMA)
 
     @property
     def version(self) -> tuple[int, int]:
@@ -137,14 +131,6 @@ class ProviderStore:
     @contextmanager
     def _transaction(self) -> Iterator[None]:
         """Write everything inside or nothing. A commit changes `version`."""
-        try:
-            self._database.execute("BEGIN IMMEDIATE")
-            try:
-                yield
-                self._database.execute("COMMIT")
-            finally:
-                if self._database.in_transaction:
-                    self._database.execute("ROLLBACK")
-        except (sqlite3.Error, OSError) as error:
-            raise LedgerUnavailable("the providers' settings cannot be saved") from error
+        with saving("the providers' settings"), self._database.transaction():
+            yield
         self._written += 1

@@ -1,7 +1,7 @@
 """The audit: which tenant ran what, when, and the outcome. Written before and after each cell; no code, no outputs.
 
-SQLite in WAL mode without a sync per record: nothing is lost when the gateway is killed. The last moments may be lost
-when the machine loses power. `records.py` defines the records and their chain.
+Nothing is lost when the gateway is killed. The last second may be lost when the machine loses power (`checkpoints.py`).
+`records.py` defines the records and their chain.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
@@ -23,6 +22,7 @@ import structlog
 from sessions.errors import AuditUnavailable
 from sessions.models import SessionKey
 from sessions.store.audit_search import EVERYTHING, Account, Search, ended_since, latest
+from sessions.store.database import open_database
 from sessions.store.records import (
     FIRST,
     UNKNOWN,
@@ -42,8 +42,6 @@ log = structlog.get_logger()
 
 #: end records that may wait until the database can be written again
 WAITING_MAX = 10_000
-#: seconds to wait while another process holds the database
-LOCKED_MAX = 0.2
 #: records that one removal of old records reads at most
 CUT_MAX = 1000
 
@@ -74,12 +72,7 @@ class Audit:
         """
         self._path = path
         self._clock = clock
-        # Only this process writes the database. If another one does, the event loop must not block on it.
-        self._database = sqlite3.connect(path, isolation_level=None, timeout=LOCKED_MAX)
-        path.chmod(0o600)
-        self._database.execute("PRAGMA journal_mode=WAL")
-        self._database.execute("PRAGMA synchronous=NORMAL")
-        self._database.executescript(_SCHEMA)
+        self._database = open_database(path, _SCHEMA)
         last = self._database.execute("SELECT digest FROM audit ORDER BY seq DESC LIMIT 1").fetchone()
         self._last: str = last[0] if last else FIRST
         self._waiting: deque[tuple[str, End]] = deque(maxlen=WAITING_MAX)
@@ -161,7 +154,7 @@ class Audit:
         if last is None:
             return False
         try:
-            with self._transaction():
+            with self._database.transaction():
                 self._append(uuid.uuid4().hex, last)
                 self._database.execute("DELETE FROM audit WHERE seq <= ?", [last.through])
         except sqlite3.Error as error:
@@ -203,17 +196,6 @@ class Audit:
             "SELECT record FROM audit WHERE event = 'end' AND execution = ?", [execution]
         ).fetchone()
         return row is not None and orjson.loads(row[0])["at"] < before
-
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        self._database.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-            self._database.execute("COMMIT")
-        except sqlite3.Error:
-            if self._database.in_transaction:
-                self._database.execute("ROLLBACK")
-            raise
 
     # -- read -----------------------------------------------------------------------------------------------
 

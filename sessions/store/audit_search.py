@@ -7,7 +7,8 @@ from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from sessions.store.records import Begin, End, decode_record, read_only
+from sessions.store.database import read_only
+from sessions.store.records import Begin, End, decode_record
 
 _ENDED = """
 SELECT e.record, b.record FROM audit e JOIN audit b ON b.execution = e.execution AND b.event = 'begin'
@@ -36,7 +37,7 @@ class Account:
     #: seconds since 1970
     began_at: float
     begin: Begin
-    #: None while the execution runs
+    #: None while the execution runs; never before `began_at`
     ended_at: float | None
     end: End | None
 
@@ -70,6 +71,8 @@ def latest(path: Path, most: int, search: Search) -> list[Account]:
 def _account(seq: int, execution: str, began: bytes, ended: bytes | None) -> Account:
     began_at, begin = decode_record(Begin, began)
     ended_at, end = (None, None) if ended is None else decode_record(End, ended)
+    if ended_at is not None:
+        ended_at = max(began_at, ended_at)  # the machine's clock may have been set back
     return Account(seq, execution, began_at, begin, ended_at, end)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -18,20 +18,17 @@ from pydantic import TypeAdapter, ValidationError
 
 from sessions.errors import LedgerUnavailable
 from sessions.models import SessionKey
+from sessions.store import ended
+from sessions.store.database import open_or_replace
+from sessions.store.ended import EndedSessions
 from sessions.store.session_records import SandboxRecord, SessionRecord
 
 log = structlog.get_logger()
-
-#: number of remembered ended sessions, so that a returning client learns that its variables are gone
-REMEMBERED = 10_000
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS kept (
     kind TEXT NOT NULL, tenant TEXT NOT NULL, name TEXT NOT NULL, record BLOB NOT NULL,
     PRIMARY KEY (kind, tenant, name)
-) STRICT;
-CREATE TABLE IF NOT EXISTS ended (
-    at INTEGER PRIMARY KEY, tenant TEXT NOT NULL, name TEXT NOT NULL, reason TEXT NOT NULL, UNIQUE (tenant, name)
 ) STRICT;
 CREATE TABLE IF NOT EXISTS asked (
     tenant TEXT NOT NULL, name TEXT NOT NULL, key TEXT NOT NULL, digest BLOB NOT NULL,
@@ -106,16 +103,17 @@ class Ledger:
     """The session and sandbox records of one gateway."""
 
     def __init__(self, path: Path | None = None, clock: Callable[[], float] = time.time) -> None:
-        """Open the database.
+        """Open the database. The containers recorded in a damaged one belong to no session from now on.
 
         Args:
             path: path of the database, made if absent; None: in memory, so that no later gateway finds the records.
             clock: function that returns seconds since 1970.
         """
         self.clock = clock
-        self._database = _open(path)
+        self._database = open_or_replace(path, _SCHEMA + ended.SCHEMA)
         self._sessions = _RecordTable(self._database, SessionRecord)
         self._sandboxes = _RecordTable(self._database, SandboxRecord)
+        self._ended = EndedSessions(self._database)
 
     def sessions(self) -> list[SessionRecord]:
         """Return all sessions, oldest first."""
@@ -132,11 +130,12 @@ class Ledger:
             LedgerUnavailable: when the record cannot be written.
         """
         try:
-            if isinstance(record, SessionRecord):
-                self._sessions.put(record)
-                self._database.execute("DELETE FROM ended WHERE tenant = ? AND name = ?", _pair(record.key))
-            else:
+            if isinstance(record, SandboxRecord):
                 self._sandboxes.put(record)
+                return
+            with self._transaction():
+                self._sessions.put(record)
+                self._ended.remove(record.key)
         except sqlite3.Error as error:
             log.exception("the ledger cannot be written")
             raise LedgerUnavailable from error
@@ -149,24 +148,30 @@ class Ledger:
             reason: reason that a returning client gets.
         """
         try:
-            self._database.execute("BEGIN")
+            self._database.free(lambda: self._end(key, reason))
+        except (sqlite3.Error, OSError):
+            log.exception("the ledger cannot be written")
+
+    def _end(self, key: SessionKey, reason: str) -> None:
+        with self._transaction():
             self._sessions.delete(key)
             self._database.execute("DELETE FROM asked WHERE tenant = ? AND name = ?", _pair(key))
-            self._database.execute(
-                "INSERT OR REPLACE INTO ended (tenant, name, reason) VALUES (?, ?, ?)", [*_pair(key), reason]
-            )
-            self._database.execute("DELETE FROM ended WHERE at <= (SELECT max(at) FROM ended) - ?", [REMEMBERED])
-            self._database.execute("COMMIT")
+            self._ended.add(key, reason)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        try:
+            with self._database.transaction():
+                yield
         except sqlite3.Error:
-            if self._database.in_transaction:
-                self._database.execute("ROLLBACK")
-            log.exception("the ledger cannot be written")
+            self._ended.count()
+            raise
 
     def end_sandbox(self, key: SessionKey) -> None:
         """Record the end of a sandbox, like `end`."""
         try:
-            self._sandboxes.delete(key)
-        except sqlite3.Error:
+            self._database.free(lambda: self._sandboxes.delete(key))
+        except (sqlite3.Error, OSError):
             log.exception("the ledger cannot be written")
 
     def idempotency_keys(self, key: SessionKey) -> IdempotencyKeys:
@@ -175,44 +180,11 @@ class Ledger:
 
     def why_ended(self, key: SessionKey) -> str | None:
         """Return why the last session with this key ended; None: there was none, or it is no longer remembered."""
-        row = self._database.execute("SELECT reason FROM ended WHERE tenant = ? AND name = ?", _pair(key)).fetchone()
-        return row[0] if row else None
+        return self._ended.why(key)
 
     def close(self) -> None:
         """Close the database."""
         self._database.close()
-
-
-def _open(path: Path | None) -> sqlite3.Connection:
-    """Open the database. A damaged one is renamed; the containers recorded in it then belong to no session."""
-    if path is None:
-        return _prepared(sqlite3.connect(":memory:", isolation_level=None))
-    path.touch(mode=0o600)  # SQLite makes its other files with the same mode
-    try:
-        return _prepared(sqlite3.connect(path, isolation_level=None))
-    except sqlite3.OperationalError:
-        raise  # not damaged: the disk is full or fails
-    except sqlite3.DatabaseError as error:
-        aside = path.with_name(f"{path.name}.damaged-{time.time_ns()}")
-        log.error("the ledger is damaged: its sessions are lost", path=str(aside), error=str(error))  # noqa: TRY400
-        for suffix in ("", "-wal", "-shm"):  # or the new database would read the log of the damaged one
-            with suppress(FileNotFoundError):
-                path.with_name(f"{path.name}{suffix}").rename(f"{aside}{suffix}")
-        return _open(path)
-
-
-def _prepared(database: sqlite3.Connection) -> sqlite3.Connection:
-    # The database is small and rarely written, so it needs no thread.
-    try:
-        database.execute("PRAGMA journal_mode=WAL")
-        database.execute("PRAGMA synchronous=NORMAL")
-        database.executescript(_SCHEMA)
-        if (found := database.execute("PRAGMA quick_check").fetchone()[0]) != "ok":
-            raise sqlite3.DatabaseError(found)
-    except sqlite3.Error:
-        database.close()
-        raise
-    return database
 
 
 def _pair(key: SessionKey) -> list[str]:

@@ -18,6 +18,7 @@ from typing import TypeVar
 import orjson
 
 from sessions.models import ExecutionResult
+from sessions.store.database import read_only
 
 #: digest that precedes the first record
 FIRST = "0" * 64
@@ -124,11 +125,6 @@ def read(path: Path) -> Iterator[Record]:
         raise FileNotFoundError(f"there is no audit at {path}")
     with closing(read_only(path)) as database:
         yield from chain(database)
-
-
-def read_only(path: Path) -> sqlite3.Connection:
-    """Open a separate read-only connection to records that a gateway may be writing."""
-    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
 
 
 def chain(database: sqlite3.Connection) -> Iterator[Record]:

@@ -26,6 +26,8 @@ class SessionRecord:
     spec: SessionSpec
     #: seconds since 1970
     created_at: float
+    #: see `Identity`
+    id: str
     #: container of its kernel
     container: ContainerRecord
     #: what the next execution reports about the variables

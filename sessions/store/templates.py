@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 import time
 import uuid
 from collections.abc import Mapping
@@ -13,7 +12,8 @@ from typing import Any
 import orjson
 
 from sessions.errors import InvalidRequest, QuotaExceeded, SessionExists, TemplateNotFound
-from sessions.models import valid_name
+from sessions.names import valid_name
+from sessions.store.database import open_database, saving
 
 #: maximum templates of one tenant
 PER_TENANT = 200
@@ -53,11 +53,7 @@ class Templates:
             path: path of the database; made if absent.
             default: name of the template that every tenant has, and that cannot be changed.
         """
-        # Templates are few, small and rarely written, so they need no thread.
-        self._database = sqlite3.connect(path, isolation_level=None)
-        path.chmod(0o600)
-        self._database.execute("PRAGMA journal_mode=WAL")
-        self._database.execute(_SCHEMA)
+        self._database = open_database(path, _SCHEMA)
         default_id = str(uuid.uuid5(uuid.NAMESPACE_OID, default))
         self._default = Template(default, default_id, {}, time.time(), time.time())
 
@@ -86,6 +82,7 @@ class Templates:
             InvalidRequest: when the name is not allowed, or the content is too large.
             SessionExists: when a template of this name exists.
             QuotaExceeded: when the tenant has the maximum number of templates.
+            LedgerUnavailable: when the template cannot be saved.
         """
         valid_name("template", name)
         present = self.of(tenant)
@@ -95,9 +92,9 @@ class Templates:
             raise QuotaExceeded(f"at most {PER_TENANT} templates", limit="templates", max=PER_TENANT)
         now = time.time()
         template = Template(name, str(uuid.uuid4()), content, now, now)
-        self._database.execute(
-            "INSERT INTO templates VALUES (?, ?, ?, ?, ?, ?)", [tenant, name, template.id, _encoded(content), now, now]
-        )
+        values = [tenant, name, template.id, _encoded(content), now, now]
+        with saving("the template"):
+            self._database.execute("INSERT INTO templates VALUES (?, ?, ?, ?, ?, ?)", values)
         return template
 
     def update(self, tenant: str, name: str, content: Mapping[str, Any]) -> Template:
@@ -106,16 +103,19 @@ class Templates:
         Raises:
             InvalidRequest: when it is the default template, or the content is too large.
             TemplateNotFound: when the tenant has no template of this name.
+            LedgerUnavailable: when the template cannot be saved.
         """
-        template = replace(self._own(tenant, name), content=content, updated_at=time.time())
-        self._database.execute(
-            "UPDATE templates SET content = ?, updated = ? WHERE tenant = ? AND name = ?",
-            [_encoded(content), template.updated_at, tenant, name],
-        )
-        return template
+        template = self._own(tenant, name)
+        now = max(template.created_at, time.time())  # the machine's clock may have been set back
+        values = [_encoded(content), now, tenant, name]
+        with saving("the template"):
+            self._database.execute(
+                "UPDATE templates SET content = ?, updated = ? WHERE tenant = ? AND name = ?", values
+            )
+        return replace(template, content=content, updated_at=now)
 
     def delete(self, tenant: str, name: str) -> Template:
-        """Delete a template. Sandboxes made from it continue.
+        """Delete a template, also on a full disk. Sandboxes made from it continue.
 
         Returns:
             the deleted template.
@@ -123,9 +123,12 @@ class Templates:
         Raises:
             InvalidRequest: when it is the default template.
             TemplateNotFound: when the tenant has no template of this name.
+            LedgerUnavailable: when the deletion cannot be saved.
         """
         template = self._own(tenant, name)
-        self._database.execute("DELETE FROM templates WHERE tenant = ? AND name = ?", [tenant, name])
+        statement = "DELETE FROM templates WHERE tenant = ? AND name = ?"
+        with saving("the deletion"):
+            self._database.free(lambda: self._database.execute(statement, [tenant, name]))
         return template
 
     def _own(self, tenant: str, name: str) -> Template:

@@ -1,8 +1,8 @@
-"""Which execution may run now, and which waits. Pure: no event loop, no clock.
+"""Which work may begin now, and which waits. Pure: no event loop, no clock.
 
-Executions of a tenant at its limit wait in that tenant's own queue, and so do all executions while the gateway is full.
-An execution that ends makes room for the next queue in turn, not for the longest, so a flood of one tenant delays only
-that tenant.
+The work is executions, starts of kernels, or calls to the engine; each kind has an `Admission` of its own. Work of a
+tenant at its limit waits in that tenant's own queue, and so does all work while nothing more may run. Work that ends
+makes room for the next queue in turn, not for the longest, so a flood of one tenant delays only that tenant.
 """
 
 from __future__ import annotations
@@ -22,35 +22,39 @@ class Ticket:
     admitted: bool = False
 
 
+#: tenant of the work that no tenant waits for; its turns come after those of all tenants
+NOBODY = ""
+
+
 class Admission:
-    """The running executions, and the queues of the waiting ones."""
+    """The running work of one kind, and the queues of the waiting work."""
 
     def __init__(self, per_tenant: int, in_all: int) -> None:
-        """Start without executions.
+        """Start without any work.
 
         Args:
-            per_tenant: maximum executions of one tenant at a time.
-            in_all: maximum executions of all tenants at a time.
+            per_tenant: maximum pieces of work of one tenant at a time.
+            in_all: maximum pieces of work of all tenants at a time.
         """
         self._per_tenant = per_tenant
         self._in_all = in_all
         self._running: Counter[str] = Counter()
         #: queues by tenant, in the order of their turns
         self._queues: OrderedDict[str, deque[Ticket]] = OrderedDict()
-        #: number of running executions
+        #: number of pieces of work that run
         self.running = 0
 
     @property
     def waiting(self) -> int:
-        """Number of waiting executions of all tenants."""
+        """Number of waiting pieces of work of all tenants."""
         return sum(map(len, self._queues.values()))
 
     def queued(self, tenant: str) -> int:
-        """Return the number of waiting executions of a tenant."""
+        """Return how much work of a tenant waits."""
         return len(self._queues.get(tenant, ()))
 
     def under_way(self, tenant: str) -> int:
-        """Return the number of running executions of a tenant."""
+        """Return how much work of a tenant runs."""
         return self._running[tenant]
 
     def full(self, tenant: str) -> bool:
@@ -58,10 +62,10 @@ class Admission:
         return self._running[tenant] >= self._per_tenant
 
     def enter(self, tenant: str) -> bool:
-        """Begin an execution at once, if possible. It overtakes none: waiting executions could not have begun either.
+        """Begin at once, if possible. That overtakes no other work: what waits could not have begun either.
 
         Returns:
-            True if the execution has begun; then `leave` must follow.
+            True if the work has begun; then `leave` must follow.
         """
         if self.running >= self._in_all or self.full(tenant):
             return False
@@ -69,10 +73,10 @@ class Admission:
         return True
 
     def wait(self, tenant: str, wake: Callable[[], None]) -> Ticket:
-        """Add an execution to the end of its tenant's queue.
+        """Add work to the end of its tenant's queue.
 
         Args:
-            tenant: tenant of the execution.
+            tenant: tenant of the work; `NOBODY`: no tenant waits for it.
             wake: callback for the admission; then `leave` must follow.
         """
         ticket = Ticket(tenant, wake)
@@ -90,7 +94,7 @@ class Admission:
             del self._queues[ticket.tenant]
 
     def leave(self, tenant: str) -> None:
-        """Record the end of an execution, and admit the waiting ones that can begin now."""
+        """Record the end of work, and admit the waiting work that can begin now."""
         self.running -= 1
         self._running[tenant] -= 1
         if not self._running[tenant]:
@@ -105,9 +109,10 @@ class Admission:
         self._running[tenant] += 1
 
     def _next(self) -> Ticket | None:
-        tenant = next((tenant for tenant in self._queues if not self.full(tenant)), None)
-        if tenant is None:
+        ready = [tenant for tenant in self._queues if not self.full(tenant)]
+        if not ready:
             return None
+        tenant = next((tenant for tenant in ready if tenant != NOBODY), NOBODY)
         queue = self._queues.pop(tenant)
         ticket = queue.popleft()
         if queue:

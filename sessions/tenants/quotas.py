@@ -5,13 +5,13 @@ So a limit holds for a cell of any origin. The rules are in `admission.py` and `
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 
 from sessions.errors import QuotaExceeded
 from sessions.tenants.admission import Admission
+from sessions.tenants.turns import take_turn
 from sessions.tenants.usage import Allowance, Kind, Usage
 
 #: maximum executions of all tenants at a time
@@ -143,19 +143,11 @@ class Quotas:
     async def _wait_for_turn(self, tenant: str) -> None:
         if self._admission.queued(tenant) >= self._limits.queued:
             raise self._refusal(tenant, f", and {self._limits.queued} that wait" if self._limits.queued else "")
-        turn = asyncio.Event()
-        place = self._admission.wait(tenant, turn.set)
-        admitted = False
         try:
-            async with asyncio.timeout(self._limits.queue_timeout):
-                await turn.wait()
-            admitted = True
+            await take_turn(self._admission, tenant, self._limits.queue_timeout)
         except TimeoutError:
             waited = f"; this one has waited {self._limits.queue_timeout:g} s"
             raise self._refusal(tenant, waited) from None
-        finally:
-            if not admitted:
-                self._admission.withdraw(place)
 
     def _refusal(self, tenant: str, more: str) -> QuotaExceeded:
         if self._admission.full(tenant):

@@ -136,6 +136,18 @@ def identity() -> dict[str, object]:
     }
 
 
+def mounted(folders: list[str]) -> list[list]:  # type: ignore[type-arg]  # JSON
+    """Return each folder's file system, owner, mode and mount options that refuse set-uid files and devices."""
+    found = []
+    for folder in folders:
+        status, flags = os.stat(folder), os.statvfs(folder).f_flag  # noqa: PTH116
+        kept = [name for name, bit in {"nosuid": os.ST_NOSUID, "nodev": os.ST_NODEV}.items() if flags & bit]
+        with open("/proc/mounts") as file:  # noqa: PTH123
+            kind = next(line.split()[2] for line in file if line.split()[1] == folder)
+        found.append([kind, status.st_uid, status.st_gid, oct(stat.S_IMODE(status.st_mode)), kept])
+    return found
+
+
 def boot_log() -> str:
     """Return the log of the operating system's kernel since its start."""
     done = subprocess.run(["dmesg"], capture_output=True, text=True, timeout=10, check=False)
@@ -228,6 +240,34 @@ def filled(folder: str, limit: int = 1024) -> list:  # type: ignore[type-arg]  #
     return [written, None]
 
 
+def grown(path: str, limit: int) -> list:  # type: ignore[type-arg]  # JSON
+    """Return how many MiB one file can hold, at most `limit`, and the error at the end; the file is removed again."""
+    block = b"x" * 1024**2
+    written = 0
+    try:
+        with open(path, "wb", buffering=0) as file:  # noqa: PTH123
+            while written < limit:
+                if file.write(block) < len(block):
+                    return [written, "short"]
+                written += 1
+    except OSError as error:
+        return [written, errno.errorcode[error.errno or 0]]
+    finally:
+        os.unlink(path)  # noqa: PTH108
+    return [written, None]
+
+
+def listed(folder: str) -> list[str]:
+    """Return the names in a folder."""
+    return sorted(os.listdir(folder))  # noqa: PTH208
+
+
+def resolvers() -> list[str]:
+    """Return the addresses of the system's resolvers."""
+    with open("/etc/resolv.conf") as file:  # noqa: PTH123
+        return [line.split()[1] for line in file if line.startswith("nameserver")]
+
+
 def special_files(folders: list[str]) -> list[list]:  # type: ignore[type-arg]  # JSON
     """Return the sockets and devices below the folders, as kind and path."""
     kinds = {stat.S_IFSOCK: "socket", stat.S_IFBLK: "block", stat.S_IFCHR: "character"}
@@ -299,3 +339,22 @@ def opened(wanted: int) -> int:
     for descriptor in descriptors:
         os.close(descriptor)
     return len(descriptors)
+
+
+def allocated(mebibytes: int) -> int:
+    """Return how many MiB of memory could be filled; the process is killed if they do not fit."""
+    return len(b"x" * (mebibytes * 1024**2)) // 1024**2
+
+
+def processors() -> list[int]:
+    """Return the processors that the process may use."""
+    return sorted(os.sched_getaffinity(0))
+
+
+def dumped() -> bool:
+    """Return whether the system dumps the memory of a process that crashes."""
+    child = os.fork()
+    if child == 0:
+        os.chdir("/tmp")
+        os.abort()
+    return os.WCOREDUMP(os.waitpid(child, 0)[1])

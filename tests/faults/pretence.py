@@ -45,6 +45,8 @@ class FakeEngine(socketserver.ThreadingUnixStreamServer):
         self.asked = 0
         #: number of further removals of volumes that fail
         self.volume_failures = 0
+        #: state of every container that a client inspects
+        self.state: dict[str, Any] = {"Running": True, "ExitCode": 0}
         self.events: list[dict[str, Any]] = []
         self.news = threading.Condition()
 
@@ -91,8 +93,8 @@ class _Handler(BaseHTTPRequestHandler):
             running = [{"Id": container} for container in self.server.running]
             self.server.on_list()
             self._answer(running)
-        elif path.endswith("/info"):
-            self._answer({"NCPU": 64})
+        elif path.endswith(("/info", "/volumes")):
+            self._answer({"NCPU": 64, "Volumes": [{"Name": name} for name in self.server.volumes]})
         elif path.endswith("/containers/create"):
             if self.server.refusal:
                 self._answer({"message": self.server.refusal}, 400)
@@ -105,7 +107,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif "/exec" in path:
             self._run_tool(path)
         elif re.search("/containers/[^/]+/json$", path):
-            self._answer({"State": {"ExitCode": 0}})
+            self._answer({"State": self.server.state})
         elif path.endswith("/events"):
             self._tell_events()
         else:

@@ -175,7 +175,8 @@ def test_fifty_requests_for_a_session_at_once_make_one_container(
         else:
             replies = list(pool.map(lambda _: gateway.execute(session, "x = 1"), range(50)))
             assert {(reply["status"], reply["state"], reply["incarnation"]) for reply in replies} == {
-                ("ok", "preserved", 1)
+                ("ok", "new", 1),
+                ("ok", "preserved", 1),
             }
             assert sorted(reply["execution_count"] for reply in replies) == list(range(1, 51))
     made = client.events(

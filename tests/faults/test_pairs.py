@@ -119,7 +119,7 @@ class Scene:
             return {}
         reply: Json = response.json()
         assert reply["status"] in {"ok", "interrupted", "died"}, reply
-        assert (reply["state"] == "preserved") is (reply["state_reason"] is None), reply
+        assert (reply["state"] in {"new", "preserved"}) is (reply["state_reason"] is None), reply
         self.stage.heard.append(reply["status"])
         self.replies.append(reply)
         return reply
@@ -156,7 +156,7 @@ class Scene:
         while (last := self.cell(LOOKS))["status"] != "ok":
             assert last["status"] == "died", "the cell may have been sent before the kernel's end was known"
         held, written = (word == "True" for word in text_of(last).split())
-        told = [reply["state_reason"] for reply in self.replies if reply["state"] != "preserved"]
+        told = [reply["state_reason"] for reply in self.replies if reply["state"] in {"restarted", "lost"}]
         culled = any("was idle" in reason for reason in told)
         seen = (self.served, held, written, self.replies)
         assert held is not bool(told), seen

@@ -29,6 +29,18 @@ class Socket:
     async def send_raw(self, frame: str | bytes) -> None:
         await self._connection.write_message(frame, binary=isinstance(frame, bytes))
 
+    @property
+    def reason(self) -> str | None:
+        """The reason with which the gateway has closed the connection."""
+        return self._connection.close_reason
+
+    def write(self, raw: bytes) -> asyncio.Future[None]:
+        """Write bytes as they are, for frames that no client would send; the future is done when all are sent."""
+        protocol = self._connection.protocol
+        assert protocol is not None
+        assert protocol.stream is not None
+        return protocol.stream.write(raw)
+
     async def event(self) -> Event:
         """Return the next event."""
         message = await self._read()

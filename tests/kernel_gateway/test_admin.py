@@ -165,6 +165,8 @@ def test_the_audit_is_read_page_by_page(run: Gateway, admin: str) -> None:
     assert first["executions"][0]["began_at"] <= first["executions"][0]["ended_at"]
     second = page(tenant=tenant, limit=2, before=first["next"])
     assert (len(second["executions"]), second["next"]) == (1, None)
+    full = page(tenant=tenant, limit=3)
+    assert (len(full["executions"]), full["next"]) == (3, None)
     assert page(limit=2)["executions"] == first["executions"]
     assert page(tenant="nobody") == {"executions": [], "next": None}
     assert [entry["outcome"] for entry in page(tenant=tenant, outcome="error")["executions"]] == ["error"]

@@ -225,6 +225,17 @@ def test_a_sandbox_has_at_most_the_limits_of_the_gateway(gateway: Gateway) -> No
     assert (limits["cpus"], limits["memory"], limits["disk"]) == (0.5, 128 * 2**20, 16 * 2**20)
 
 
+@process_only
+@pytest.mark.parametrize(("limit", "bound"), [({"memory": 64}, "134217728"), ({"cpu": 0.05}, "0.1")])
+def test_a_template_with_less_than_a_kernel_needs_makes_no_sandbox(
+    gateway: Gateway, limit: dict[str, float], bound: str
+) -> None:
+    with template(gateway, **limit) as name:
+        refused = gateway.call("POST", "/sandboxes", json={"templateName": name})
+    assert failed(refused) == (400, "INVALID_REQUEST")
+    assert f"at least {bound}" in refused.json()["message"]
+
+
 def _plain(gateway: Gateway) -> str:
     gateway.execute("shared", "1")
     return "shared"

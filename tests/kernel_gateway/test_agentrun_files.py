@@ -6,6 +6,7 @@ import base64
 import secrets
 import socket
 from collections.abc import Iterator
+from hashlib import sha256
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -366,6 +367,22 @@ def test_a_form_may_have_more_fields_and_another_name_for_the_path(box: Box, fol
         file = ('name="file"; filename="../../etc/passwd"', b"content")
         assert sent(box, form(*parts, file)).json()["path"] == f"{folder}/{name}"
         assert box.read(f"{folder}/{name}") == "content"
+
+
+@process_only
+def test_a_form_that_is_not_the_signed_one_is_refused_and_leaves_no_file(box: Box, folder: str) -> None:
+    body = form(('name="path"', f"{folder}/signed".encode()), ('name="file"; filename="x"', b"content"))
+    kind = {"Content-Type": "multipart/form-data; boundary=B"}
+    for digest, status in ((sha256(b"other").hexdigest(), 401), (sha256(body).hexdigest().upper(), 200)):
+        answer = box.call("POST", UPLOAD, data=body, headers=kind | {"X-Acs-Content-Sha256": digest})
+        assert answer.status_code == status, answer.text
+        expected = ["signed"] if status == 200 else []
+        until(lambda expected=expected: box.names(folder) == expected)  # type: ignore[misc]
+
+
+@process_only
+def test_a_body_of_another_method_is_not_read_as_a_form(box: Box) -> None:
+    assert box.call("GET", UPLOAD, data=b"x").status_code == 405
 
 
 @process_only

@@ -21,7 +21,7 @@ docker_only = pytest.mark.parametrize("gateway", [pytest.param("docker", marks=p
 def running(box: Box, word: str) -> list[dict[str, Any]]:
     """Return the processes whose command contains a word."""
     listed = box.get("/processes")
-    assert listed["total"] == len(listed["items"])
+    assert (listed["total"], listed["truncated"]) == (len(listed["items"]), False)
     return [item for item in listed["items"] if word in item["command"]]
 
 
@@ -116,6 +116,16 @@ def test_a_timeout_ends_a_command_with_all_its_processes(box: Box, seconds: str)
     reply = box.post(COMMAND, command=f"echo begun; sleep {seconds} | sleep {seconds}", timeout=1)
     assert (reply["status"], reply["result"]["exitCode"], reply["result"]["stdout"]) == ("timeout", 124, "begun\n")
     until(lambda: not running(box, seconds))
+
+
+def test_a_timeout_ends_processes_that_have_left_their_session(box: Box, seconds: str) -> None:
+    daemon = f"(setsid sh -c 'sleep {seconds} & sleep {seconds} & wait' >/dev/null 2>&1 &)"
+    assert box.command(daemon, timeout=20)["exitCode"] == 0
+    for process in until(lambda: running(box, f"sleep {seconds}")):
+        box.call("DELETE", f"/processes/{process['processId']}")
+    reply = box.post(COMMAND, command=f"{daemon}; sleep {seconds}", timeout=1)
+    assert reply["status"] == "timeout"
+    assert running(box, seconds) == []
 
 
 def test_a_client_that_leaves_ends_its_command(box: Box, seconds: str) -> None:

@@ -187,14 +187,27 @@ def test_keys_are_kept_as_digests() -> None:
     assert "key-of-alice" not in str(vars(KEYS))
 
 
-def test_a_local_key_is_new_each_time_and_for_its_user_only(tmp_path: Path) -> None:
+def test_a_local_key_stays_the_same_and_is_for_its_user_only(tmp_path: Path) -> None:
     first, file = make_local_key(tmp_path)
-    file.chmod(0o644)  # a careless user changed it
+    assert (file.read_text(), stat.S_IMODE(file.stat().st_mode)) == (f"{first}\n", 0o600)
+    assert make_local_key(tmp_path) == (first, file)
+
+
+@pytest.mark.parametrize("damage", ["others may read it", "it is empty", "it is a link"])
+def test_a_local_key_that_others_may_know_or_that_is_none_is_replaced(tmp_path: Path, damage: str) -> None:
+    first, file = make_local_key(tmp_path)
+    match damage:
+        case "others may read it":
+            file.chmod(0o644)
+        case "it is empty":
+            file.write_text("")
+        case _:
+            file.rename(tmp_path / "elsewhere")
+            file.symlink_to(tmp_path / "elsewhere")
     second, file = make_local_key(tmp_path)
-    assert first != second
-    assert len(second) >= 43
-    assert file.read_text() == f"{second}\n"
-    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert second != first
+    assert (file.read_text(), stat.S_IMODE(file.lstat().st_mode)) == (f"{second}\n", 0o600)
+    assert not file.is_symlink()
 
 
 def test_tokens_of_revoked_keys_are_forgotten(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import argparse
 import io
 import json
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -87,10 +88,13 @@ def test_invalid_arguments_exit_with_2(capsys: pytest.CaptureFixture[str], argum
 # -- bad settings ----------------------------------------------------------------------------------------------
 
 
+COMMAND = (sys.executable, "-m", "kernel_gateway")
+
+
 def command(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     """Run the command as a separate process."""
     return subprocess.run(
-        [sys.executable, "-m", "kernel_gateway", *arguments],
+        [*COMMAND, *arguments],
         input=stdin,
         capture_output=True,
         text=True,
@@ -107,6 +111,8 @@ def command(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str
             (["--keys", "team:short"], "keys: "),
             (["--host", "192.0.2.1", "--isolation", "process", "--keys", "team:a-long-key"], "no sandbox"),
             (["--memory", "plenty"], "memory: "),
+            (["--memory", "1k"], "memory: Input should be greater than or equal to 134217728 (SB002)"),
+            (["--cpus", "0.01"], "cpus: Input should be greater than or equal to 0.1 (SB002)"),
             (["--host", "192.0.2.1"], "settings: "),
         ],
         gate=3,
@@ -128,7 +134,7 @@ def test_invalid_settings_exit_with_2_and_are_named(arguments: list[str], word: 
 HEAVY = {
     "docker": "sessions.backends.docker",
     "httpx": "sessions.providers.executor",
-    "cryptography.x509": "kernel_gateway.tls",
+    "cryptography.x509": "kernel_gateway.wire.tls",
 }
 
 
@@ -311,6 +317,41 @@ def test_run_reports_that_no_gateway_answers(
 def test_a_missing_file_is_named(run: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
     assert run("nowhere.py") == 2
     assert "nowhere.py" in capsys.readouterr().err
+
+
+def test_run_asks_its_user_for_what_the_cell_wants_to_know(run: Callable[..., int]) -> None:
+    code = "print('hello', input('who? '))\ntry: input()\nexcept EOFError: print('end')"
+    ended = command("run", "-s", "asks", "-c", code, stdin="me\n")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "who? hello me\nend\n", "")
+
+
+def test_run_ends_quietly_when_nobody_reads_its_output_any_more(run: Callable[..., int], gateway: Gateway) -> None:
+    code = "import time\nfor number in range(600): print(number, flush=True); time.sleep(0.1)"
+    with subprocess.Popen(
+        [*COMMAND, "run", "-s", "headed", "-t", "60", "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"0\n"
+        child.stdout.close()
+        assert child.wait(60) == EXIT["interrupted"]
+        assert child.stderr is not None
+        assert child.stderr.read() == b""
+    until(lambda: gateway.call("GET", "/v1/sessions/headed").json()["state"] == "idle")  # the cell was interrupted
+
+
+def test_ctrl_c_interrupts_the_cell_and_ends_run(run: Callable[..., int], gateway: Gateway) -> None:
+    heeding = ("env", "--default-signal=INT")  # the tests themselves may have been started to ignore it
+    with subprocess.Popen(
+        [*heeding, *COMMAND, "run", "-s", "stopped", "-t", "60", "-c", HANGS],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as child:
+        until(lambda: exists(gateway, "stopped", "begun"))
+        child.send_signal(signal.SIGINT)
+        assert child.wait(60) == 130
+        assert child.stderr is not None
+        assert child.stderr.read() == b""
+    until(lambda: gateway.call("GET", "/v1/sessions/stopped").json()["state"] == "idle")
 
 
 def test_run_works_as_a_separate_process(run: Callable[..., int]) -> None:

@@ -33,11 +33,19 @@ OTHER: dict[str, tuple[str, Any]] = {
     "idle_timeout": ("1.5", 1.5),
     "max_idle_timeout": ("1000", 1000),
     "max_lifetime": ("60", 60),
+    "cull_connected": ("true", True),
     "ping_interval": ("5", 5.0),
     "drain_timeout": ("2.5", 2.5),
     "keep_sessions": ("true", True),
     "pool_size": ("0", 0),
     "pool_max": ("8", 8),
+    "max_connections": ("64", 64),
+    "max_connections_per_address": ("8", 8),
+    "max_sockets": ("9", 9),
+    "max_sockets_per_tenant": ("6", 6),
+    "max_sockets_per_session": ("2", 2),
+    "max_incoming_bytes_per_tenant": ("64m", 64 * 1024**2),
+    "message_timeout": ("7", 7.0),
     "max_sessions_per_tenant": ("1", 1),
     "max_concurrent_per_tenant": ("2", 2),
     "max_concurrent": ("3", 3),
@@ -50,6 +58,7 @@ OTHER: dict[str, tuple[str, Any]] = {
     "audit_retention": ("30", 30),
     "code_policy": ("weknora", "weknora"),
     "memory": ("1g", 1024**3),
+    "max_total_memory": ("64g", 64 * 1024**3),
     "cpus": ("0.5", 0.5),
     "processes": ("32", 32),
     "disk": ("1m", 1024**2),
@@ -123,6 +132,16 @@ def test_the_defaults_are_the_promised_ones() -> None:
     assert given.keys == {}
 
 
+# -- what follows from settings ------------------------------------------------------------------------------------
+
+
+def test_all_kernels_together_may_be_promised_twice_the_machines_memory() -> None:
+    machine = int(Path("/proc/meminfo").read_text().split()[1]) * 1024
+    assert settings().total_memory == 2 * machine
+    assert settings(max_total_memory="1g").total_memory == 1024**3
+    assert settings(max_total_memory=0).total_memory == 0
+
+
 # -- values ----------------------------------------------------------------------------------------------------
 
 
@@ -131,13 +150,13 @@ def test_the_defaults_are_the_promised_ones() -> None:
     [("512m", 512 * 1024**2), ("1g", 1024**3), ("10K", 10240), ("7", 7), ("7b", 7), (" 1mb ", 1024**2), (7, 7)],
 )
 def test_sizes_have_units(text: object, value: int) -> None:
-    assert settings(memory=text).memory == value
+    assert settings(disk=text).disk == value
 
 
 @pytest.mark.parametrize("text", ["", "m", "1.5g", "-1", "0", "0m", "1t", "1 m", "many", "1mm", "0x10", None, [], "²"])
 def test_an_invalid_size_is_refused(text: object) -> None:
     with pytest.raises(ValidationError):
-        settings(memory=text)
+        settings(disk=text)
 
 
 @pytest.mark.parametrize(

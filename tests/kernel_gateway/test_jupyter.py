@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import requests
+from requests import Response
 from tornado.httpclient import HTTPClientError, HTTPRequest
 from tornado.websocket import websocket_connect
 
@@ -54,6 +55,18 @@ def test_clients_get_version_kernelspecs_identity_and_status(gateway: Gateway) -
     assert gateway.call("GET", "/api/status").json()["kernels"] >= 0
     for absent in ("/api/terminals", "/api/contents", "/api/nothing/at/all"):
         assert message_of(gateway.call("GET", absent))[0] == 404
+
+
+@process_only
+def test_a_client_sets_how_long_its_kernel_may_be_idle(gateway: Gateway) -> None:
+    def start(seconds: str) -> Response:
+        return gateway.call("POST", "/api/kernels", json={"env": {"KERNEL_IDLE_TIMEOUT": seconds}})
+
+    made = start("1234.5").json()["id"]
+    assert gateway.call("GET", f"/v1/sessions/{made}").json()["idle_timeout"] == 1234.5
+    gateway.call("DELETE", f"/api/kernels/{made}")
+    for wrong in ("0", "-1", "nan", "1e3", "3601", ""):
+        assert message_of(start(wrong)) == (400, "SB002"), wrong
 
 
 def test_a_kernel_lives_and_ends(gateway: Gateway) -> None:
@@ -124,6 +137,37 @@ def test_a_notebook_has_a_kernel(gateway: Gateway) -> None:
     assert gateway.call("GET", f"/api/kernels/{other}").status_code == 404
     assert gateway.call("GET", path).status_code == 404
     assert message_of(gateway.call("POST", "/api/sessions", json={"type": "notebook"})) == (400, "SB002")
+
+
+@process_only
+def test_a_notebook_gets_the_kernel_that_its_client_names(gateway: Gateway) -> None:
+    def notebook(**asked: Any) -> Response:
+        return gateway.call(
+            "POST", "/api/sessions", json={"path": f"{uuid.uuid4()}.ipynb", "type": "notebook", **asked}
+        )
+
+    first, second = str(uuid.uuid4()), gateway.call("POST", "/api/kernels", json={}).json()["id"]
+    made = notebook(kernel={"id": first, "name": "python3"}).json()
+    assert made["kernel"]["id"] == first  # a new kernel with this id
+    shared = notebook(kernel={"id": first}).json()
+    patched = gateway.call("PATCH", f"/api/sessions/{made['id']}", json={"kernel": {"id": second}}).json()
+    assert patched["kernel"]["id"] == second
+    assert gateway.call("GET", f"/api/kernels/{first}").status_code == 200  # another notebook uses it
+    gateway.call("PATCH", f"/api/sessions/{shared['id']}", json={"kernel": {"id": second}})
+    assert message_of(gateway.call("GET", f"/api/kernels/{first}")) == (404, "SB011")
+    assert gateway.call("GET", f"/api/kernels/{first}").json()["message"] == f"Kernel does not exist: {first}"
+    assert notebook(kernel={"name": "ruby"}).status_code == 501
+    older = gateway.call("POST", "/api/sessions", json={"notebook": {"name": "older.ipynb"}, "kernel": {"id": second}})
+    assert (older.json()["path"], older.json()["type"]) == ("older.ipynb", "notebook")
+    gateway.call("DELETE", f"/api/kernels/{second}")
+
+
+def test_variables_of_the_client_reach_the_kernel(gateway: Gateway) -> None:
+    env = {"KERNEL_FLAVOUR": "mint", "PLAIN": "1", "KERNEL_USERNAME": "me", "KERNEL_LAUNCH_TIMEOUT": "40"}
+    kernel = gateway.call("POST", "/api/kernels", json={"env": env}).json()["id"]
+    shown = "import os; sorted(name for name in os.environ if name.startswith('KERNEL_') or name == 'PLAIN')"
+    assert gateway.text(kernel, shown) == "['KERNEL_FLAVOUR', 'PLAIN']"
+    gateway.call("DELETE", f"/api/kernels/{kernel}")
 
 
 @process_only

@@ -11,6 +11,8 @@ from kernel_gateway.auth import Caller
 from kernel_gateway.dialects.jupyter.channels import ChannelsHandler
 from kernel_gateway.dialects.jupyter.framing import V1
 from kernel_gateway.origins import Origins
+from kernel_gateway.wire.connections import Connection
+from kernel_gateway.wire.incoming import Incoming
 from sessions.session import Session
 from tests.fakes import World, until
 
@@ -18,10 +20,12 @@ from tests.fakes import World, until
 def connected(session: Session) -> ChannelsHandler:
     line = RequestStartLine("GET", f"/api/kernels/{session.key.name}/channels?session_id=c", "HTTP/1.1")
     request = HTTPServerRequest(start_line=line, headers=HTTPHeaders({"Host": "localhost"}), connection=Mock())
-    handler = ChannelsHandler(Application(), request, gateway=Mock(origins=Origins([])))
+    gateway = Mock(origins=Origins([]), incoming=Incoming(2**20), settings=Mock(message_timeout=60.0))
+    handler = ChannelsHandler(Application(), request, gateway=gateway)
     handler._session = session
-    handler.caller = Caller(session.key.tenant)
-    handler.ws_connection = Mock(selected_subprotocol=V1)
+    handler.caller, handler.tenant = Caller(session.key.tenant), session.key.tenant
+    handler._connection = Connection("127.0.0.1")
+    handler.ws_connection = Mock(selected_subprotocol=V1, _fragmented_message_buffer=None)
     handler.open()
     return handler
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -62,6 +63,13 @@ def v1(*offsets: int, tail: bytes = b"") -> bytes:
     return struct.pack(f"<Q{len(offsets)}Q", len(offsets), *offsets) + tail
 
 
+def deep(levels: int) -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    for _ in range(levels):
+        value = {"a": value}
+    return value
+
+
 BAD: dict[str, tuple[str | bytes, str | None]] = {
     "empty text": ("", None),
     "no object": ("[]", None),
@@ -70,6 +78,11 @@ BAD: dict[str, tuple[str | bytes, str | None]] = {
     "no type": ('{"header": {"msg_id": "1"}}', None),
     "an id that is a number": ('{"header": {"msg_id": 1, "msg_type": "x"}}', None),
     "an id that is too long": (json.dumps({"header": HEADER | {"msg_id": "x" * 300}}), None),
+    "content that can be read and not be written": (json.dumps({"header": HEADER, "content": deep(300)}), None),
+    "a header that can be read and not be written": (
+        encode(replace(message(), parts=(json.dumps(HEADER | deep(300)).encode(), *PARTS[1:])), V1)[0],
+        V1,
+    ),
     "content of another kind": (json.dumps({"header": HEADER, "content": [1]}), None),
     "nothing": (b"", None),
     "two bytes": (b"\0\1", None),

@@ -63,6 +63,29 @@ def command(state_dir: Path, *arguments: str) -> subprocess.CompletedProcess[str
     )
 
 
+@pytest.mark.parametrize("arguments", [["keys", "list"], ["serve", "--port", "0", "--isolation", "process"]])
+def test_damaged_keys_are_not_replaced_by_none(tmp_path: Path, arguments: list[str]) -> None:
+    damaged = b"no database, but long enough to be read as one" * 100
+    (tmp_path / "keys.db").write_bytes(damaged)
+    name, *rest = arguments
+    command = [sys.executable, "-m", "kernel_gateway", name, "--state-dir", str(tmp_path), *rest]
+    ended = subprocess.run(command, check=False, capture_output=True, text=True)
+    told = f"kernel-gateway: the database {tmp_path}/keys.db cannot be used: file is not a database"
+    assert (ended.returncode, ended.stdout, ended.stderr.splitlines()[-1]) == (1, "", told)
+    assert (tmp_path / "keys.db").read_bytes() == damaged
+
+
+def test_the_command_reports_a_change_that_cannot_be_saved(store: KeyStore, tmp_path: Path) -> None:
+    key, _ = store.add("alice")
+    with store._database.transaction():
+        for change in (["add", "bob"], ["revoke", key.id]):
+            ended = command(tmp_path / "state", *change)
+            assert (ended.returncode, ended.stdout) == (1, "")
+            assert ended.stderr.startswith("kernel-gateway: the ")
+            assert ended.stderr.endswith(" cannot be saved\n")
+    assert store.all() == [key]
+
+
 def test_a_change_by_the_command_takes_effect_at_once() -> None:
     with gateways.gateway("process") as gateway:
 

@@ -200,6 +200,7 @@ CLOSED: dict[str, set[str]] = {
     "dialect": {dialect.name for dialect in DIALECTS} | {"none"},
     "language": {"python", "javascript"},
     "method": {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "other"},
+    "reason": {"address", "bytes", "session", "slow", "tenant", "total"},
     "result": {"hit", "miss"},
     "state": set(State),
     "status": set(Status) | {f"{hundred}xx" for hundred in range(1, 6)},

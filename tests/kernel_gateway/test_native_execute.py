@@ -45,7 +45,7 @@ def test_a_session_is_made_on_first_use_and_keeps_its_variables(gateway: Gateway
     assert failure(gateway.call("GET", f"/v1/sessions/{session}")) == (404, "SB011")
     first = gateway.execute(session, "x = 40")
     second = gateway.execute(session, "x + 2")
-    assert (first["status"], first["execution_count"], first["state"]) == ("ok", 1, "preserved")
+    assert (first["status"], first["execution_count"], first["state"]) == ("ok", 1, "new")
     assert (text_of(second), second["execution_count"], second["state"]) == ("42", 2, "preserved")
     assert gateway.call("GET", f"/v1/sessions/{session}").json()["state"] == "idle"
 
@@ -107,7 +107,7 @@ def test_a_data_frame_is_returned_as_html_and_text(gateway: Gateway) -> None:
 def test_an_exception_is_an_output_and_no_failed_request(gateway: Gateway) -> None:
     reply = gateway.execute(SHARED, "kept = 1\n1 / 0")
     error = only(reply, "error")
-    assert (reply["status"], reply["error"], reply["state"]) == ("error", None, "preserved")
+    assert (reply["status"], reply["error"]) == ("error", None)
     assert (error["ename"], error["evalue"]) == ("ZeroDivisionError", "division by zero")
     assert "1 / 0" in re.sub(r"\x1b\[[\d;]*m", "", "\n".join(error["traceback"]))
     assert gateway.text(SHARED, "kept") == "1"
@@ -173,7 +173,7 @@ def test_a_cell_without_history_is_neither_counted_nor_in_the_notebook(gateway: 
 @process_only
 def test_invalid_unicode_in_output_is_replaced(gateway: Gateway, code: str) -> None:
     reply = gateway.execute(SHARED, code)
-    assert (reply["status"], reply["state"]) == ("ok", "preserved")
+    assert reply["status"] == "ok"
     assert is_valid_nbformat(reply["outputs"])
     assert "\ufffd" in text_of(reply)
     assert gateway.text(SHARED, "'goes on'") == "'goes on'"

@@ -102,6 +102,23 @@ def test_an_upload_that_breaks_off_changes_nothing(gateway: Gateway, folder: str
     assert gateway.call("GET", f"{FILES}{folder}/file").content == b"old"
 
 
+@process_only
+def test_an_upload_ends_with_its_session_and_reaches_no_later_one(gateway: Gateway, session: str) -> None:
+    where = urlsplit(gateway.url)
+    gateway.execute(session, "1")
+    head = f"PUT /v1/sessions/{session}/files/late HTTP/1.1\r\nHost: localhost\r\nContent-Length: 8\r\n"
+    head += f"Authorization: Bearer {KEYS['alice']}\r\nExpect: 100-continue\r\n\r\n"
+    with socket.create_connection((where.hostname, where.port or 0), timeout=60) as client:
+        client.sendall(head.encode())
+        assert client.recv(4096).startswith(b"HTTP/1.1 100 ")
+        client.sendall(b"half")
+        gateway.call("DELETE", f"/v1/sessions/{session}").raise_for_status()
+        gateway.execute(session, "1")
+        client.sendall(b"more")
+        assert client.recv(4096).startswith((b"HTTP/1.1 502 ", b"HTTP/1.1 503 "))
+    assert not exists(gateway, session, "late")
+
+
 def test_a_download_that_breaks_off_does_not_affect_later_requests(gateway: Gateway, folder: str) -> None:
     gateway.execute(SHARED, f"open('{folder}/large', 'wb').truncate(50 * 2**20)")
     for _ in range(3):

@@ -8,6 +8,7 @@ from typing import Any
 import nbformat
 import pytest
 from nbformat import v4
+from requests import Response
 
 from kernel_gateway.dialects.native.models import SessionInfo
 from tests.gateways import Gateway, text_of
@@ -54,6 +55,22 @@ def test_an_ended_session_that_is_used_again_reports_its_lost_state_once(gateway
     back = gateway.execute(session, "'x' in globals()")
     assert (text_of(back), back["state"], back["state_reason"]) == ("False", "lost", "the session was ended")
     assert gateway.execute(session, "")["state"] == "preserved"
+
+
+def test_a_cell_runs_only_in_the_session_that_its_client_means(gateway: Gateway, session: str) -> None:
+    def execute(**more: str) -> Response:
+        return gateway.call("POST", f"/v1/sessions/{session}/execute", json={"code": "x = 1", **more})
+
+    first = execute()
+    meant = first.json()["session_id"]
+    assert (first.headers["X-Session-Id"], first.json()["state"]) == (meant, "new")
+    assert gateway.call("GET", f"/v1/sessions/{session}").json()["id"] == meant
+    assert execute(if_session=meant).json()["state"] == "preserved"
+    gateway.call("DELETE", f"/v1/sessions/{session}")
+    assert failure(execute(if_session=meant)) == (404, "SB011")
+    assert session not in names(gateway)  # nothing was made
+    assert execute().json()["state"] == "lost"
+    assert failure(execute(if_session=meant)) == (404, "SB011")
 
 
 @process_only
@@ -104,6 +121,8 @@ def test_limits_can_be_lowered(gateway: Gateway, session: str) -> None:
         {"limits": {"memory": -1}},
         {"limits": {"memory": "plenty"}},
         {"limits": {"memory": 0.5}},
+        {"limits": {"memory": "64m"}},
+        {"limits": {"cpus": 0.01}},
         {"limits": {"cpus": 1.5}},
         {"limits": {"cpus": 0}},
         {"limits": {"cpus": "1"}},

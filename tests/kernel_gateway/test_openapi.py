@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 from tornado.web import RequestHandler
 
 from kernel_gateway.dialects import native
+from kernel_gateway.dialects.native.events import Event, _Event
+from kernel_gateway.dialects.native.forms import STREAMS
 from kernel_gateway.handlers import BaseHandler
 from kernel_gateway.handlers import Gateway as Parts
 from kernel_gateway.openapi import Operation
 from tests.gateways import Gateway
+from tests.kernel_gateway.sockets import connected
+from tests.kernel_gateway.wire import streamed
 
 METHODS = ("GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS")
 ROUTES = [(pattern, cast("type[BaseHandler]", handler)) for pattern, handler, _ in native.routes(cast("Parts", None))]
@@ -93,6 +97,44 @@ def test_the_description_names_the_header_to_resume_a_stream_and_on_disconnect()
     assert {each["name"] for each in parameters if each["in"] == "header"} == {"Last-Event-ID", "X-Request-Id"}
     field = described()["components"]["schemas"]["Execute"]["properties"]["on_disconnect"]
     assert (field["enum"], field["default"]) == (["continue", "interrupt"], "continue")
+
+
+def test_events_and_frames_are_described() -> None:
+    shown = described()
+    execute = shown["paths"]["/v1/sessions/{name}/execute"]["post"]["responses"]["200"]["content"]
+    assert set(STREAMS) < set(execute)
+    assert all(execute[media_type]["schema"] == {"$ref": "#/components/schemas/Event"} for media_type in STREAMS)
+    frames = shown["paths"]["/v1/sessions/{name}/stream"]["get"]["x-websocket"]
+    assert frames["receive"] == {"$ref": "#/components/schemas/Event"}
+    assert [frame["$ref"].rsplit("/")[-1] for frame in frames["send"]["oneOf"]] == [
+        "CodeFrame",
+        "InputFrame",
+        "InterruptFrame",
+    ]
+    assert "SB005" in shown["components"]["schemas"]["ErrorDetail"]["properties"]["code"]["enum"]
+
+
+SHOWS = """
+from IPython.display import clear_output, display
+shown = display(1, display_id="d")
+shown.update(2)
+print("text"); clear_output(wait=True); input("? "); 1 / 0
+"""
+
+
+async def test_real_events_are_as_described(started: Callable[[str], Gateway]) -> None:
+    async with connected(started("process"), "described") as socket:
+        await socket.send(code=SHOWS, timeout=60, id="a cell")
+        events = await socket.until("input_request")
+        await socket.send(input=None)
+        events += await socket.until("result")
+        await socket.send(code=SHOWS, timeout=-1)
+        events += await socket.until("error")
+    assert {Event.model_validate(event).root.type for event in events} == {
+        get_args(kind.model_fields["type"].annotation)[0] for kind in _Event.__subclasses__()
+    }
+    with streamed(started("process"), "described", "1") as lines:
+        assert [Event.model_validate(line).root.id for line in lines] == [1, 2, 3]
 
 
 def test_the_description_is_served_without_a_key(started: Callable[[str], Gateway]) -> None:

@@ -267,9 +267,9 @@ def test_a_body_becomes_a_program() -> None:
 
 
 def test_the_older_form_gets_at_most_the_gateways_timeout_and_memory() -> None:
-    settings = Settings.model_validate({"memory": 64 * 1024**2, "max_execute_timeout": 50})
+    settings = Settings.model_validate({"memory": 256 * 1024**2, "max_execute_timeout": 50})
     made = read(Execute, body(timeout=1e6, max_memory="1g", language="js")).program(settings)
-    assert (made.timeout, made.memory, made.language) == (50, 64 * 1024**2, "javascript")
+    assert (made.timeout, made.memory, made.language) == (50, 256 * 1024**2, "javascript")
     made = read(Execute, body(timeout=3, max_memory="32m")).program(settings)
     assert (made.timeout, made.memory) == (3, 32 * 1024**2)
     assert read(Execute, body()).program(settings).timeout == settings.execute_timeout

@@ -5,20 +5,26 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from unittest.mock import Mock
 from urllib.parse import quote, unquote_plus, urlsplit
 
 import pytest
 
+from kernel_gateway.nonces import Nonces
+from sessions.errors import QuotaExceeded
 from tests import gateways
 from tests.gateways import KEYS, Gateway
 from tests.kernel_gateway.agentrun import CONTROL
 from tests.kernel_gateway.wire import Answer, failure, raw
 
 SECRETS = {"id-of-alice": "secret-of-alice", "id-of-bob": "secret-of-bob"}
+#: headers that are signed whenever they are sent
+COVERED = ("host", "x-acs-date", "x-acs-content-sha256", "x-acs-signature-nonce")
 Headers = tuple[tuple[str, str | bytes], ...]
 
 
@@ -74,11 +80,13 @@ class Request:
         """Return the request's headers with the signature."""
         content = digest(self.body) if self.acs3 else "UNSIGNED-PAYLOAD"
         sent = {"host": urlsplit(gateway.url).netloc, "x-acs-date": now(), "x-acs-content-sha256": content}
+        if self.acs3:
+            sent["x-acs-signature-nonce"] = secrets.token_hex(16)
         sent |= self.headers
-        names = sorted(({"host", "x-acs-date", "x-acs-content-sha256"} | set(self.more)) - self.left_out)
+        names = sorted(({*COVERED} & {*sent} | {*self.more}) - self.left_out)
         lines = "".join(f"{name}:{sent[name]}\n" for name in names)
         listed = ";".join(names)
-        parts = (self.method, self.path, self.canonical_query(), lines, listed, content)
+        parts = (self.method, self.path, self.canonical_query(), lines, listed, sent["x-acs-content-sha256"])
         canonical = "\n".join(parts)
         if self.acs3:
             value = mac(self.sk.encode(), f"ACS3-HMAC-SHA256\n{digest(canonical.encode())}").hex()
@@ -144,11 +152,11 @@ def test_both_planes_accept_both_algorithms(gateway: Gateway, *, acs3: bool, pat
 
 @both
 def test_more_headers_may_be_signed(gateway: Gateway, *, acs3: bool) -> None:
-    extra = {"x-acs-security-token": "sts", "accept": "application/json", "x-acs-signature-nonce": "1"}
+    extra = {"x-acs-security-token": "sts", "accept": "application/json", "x-acs-signature-nonce": secrets.token_hex()}
     request = Request(acs3=acs3, headers=extra, more=tuple(extra))
     headers = request.signed(gateway)
-    assert status(send(gateway, request, headers)) == 200
     assert status(send(gateway, request, headers | {"x-acs-security-token": "other"})) == 401
+    assert status(send(gateway, request, headers)) == 200
 
 
 @both
@@ -219,8 +227,8 @@ def test_a_request_that_was_changed_after_signing_is_refused(
 ) -> None:
     request = replace(GOOD, acs3=acs3)
     headers = request.signed(gateway)
-    assert status(send(gateway, request, headers)) == 200
     assert status(send(gateway, replace(request, **change), headers)) == 401
+    assert status(send(gateway, request, headers)) == 200
 
 
 @both
@@ -243,7 +251,39 @@ def test_another_body_than_the_signed_one_is_refused_with_acs3(gateway: Gateway)
     assert status(send(gateway, replace(request, body=other), changed_too)) == 401
     names = [item["templateName"] for item in asked(gateway, Request()).json["data"]["items"]]
     assert "changed" not in names
+    assert status(asked(gateway, request)) == 200
+
+
+def test_the_digest_of_the_body_may_be_written_in_any_case(gateway: Gateway) -> None:
+    body = b'{"templateName": "spelled"}'
+    spelled = Request("POST", body=body, acs3=True, headers={"x-acs-content-sha256": digest(body).upper()})
+    other = replace(spelled, body=b'{"templateName": "misspelled"}')
+    assert status(send(gateway, other, spelled.signed(gateway))) == 401
+    assert status(send(gateway, spelled, spelled.signed(gateway))) == 200
+
+
+def test_a_nonce_is_good_once_with_acs3(gateway: Gateway) -> None:
+    request = replace(GOOD, acs3=True)
+    headers = request.signed(gateway)
+    assert status(send(gateway, request, headers | {"x-acs-date": now(1)})) == 401  # which uses no nonce
     assert status(send(gateway, request, headers)) == 200
+    assert status(send(gateway, request, headers)) == 401
+    nonce = {"x-acs-signature-nonce": headers["x-acs-signature-nonce"]}
+    assert status(asked(gateway, replace(request, headers=nonce))) == 401  # also in another request
+    bob = replace(request, headers=nonce, access_key="id-of-bob", sk="secret-of-bob")
+    assert status(asked(gateway, bob)) == 200
+    assert status(asked(gateway, replace(request, left_out=frozenset(nonce)))) == 401
+
+
+def test_nonces_are_kept_as_long_as_their_requests_are_accepted_and_in_a_bounded_number() -> None:
+    clock = Mock(return_value=1000.0)
+    nonces = Nonces(clock, most=2)
+    assert [nonces.use("id", "a", 1010.0), nonces.use("id", "b", 1005.0)] == [True, True]
+    assert [nonces.use("id", "a", 1010.0), nonces.use("other", "a", 1010.0)] == [False, True]
+    with pytest.raises(QuotaExceeded):
+        nonces.use("id", "c", 1010.0)
+    clock.return_value = 1006.0
+    assert [nonces.use("id", "c", 1010.0), nonces.use("id", "a", 1010.0)] == [True, False]
 
 
 @pytest.mark.parametrize("part", ["/20200101/", "/cn-beijing/", "/other/", "/aliyun_v3_request"])
@@ -289,11 +329,16 @@ def test_a_malformed_signature_is_refused(gateway: Gateway, *, acs3: bool, line:
 @both
 def test_a_header_that_is_sent_twice_is_refused(gateway: Gateway, *, acs3: bool) -> None:
     request = replace(GOOD, acs3=acs3)
-    carried: Headers = tuple((name.title(), value) for name, value in request.signed(gateway).items())
-    assert status(raw(gateway, "GET", request.target, headers=carried)) == 200
-    for name, value in carried:
-        for twice in ((*carried, (name, "x")), ((name, "x"), *carried), (*carried, (name, value))):
-            answer = raw(gateway, "GET", request.target, headers=tuple(twice))
+
+    def carried() -> Headers:
+        return tuple((name.title(), value) for name, value in request.signed(gateway).items())
+
+    assert status(raw(gateway, "GET", request.target, headers=carried())) == 200
+    for number, (name, _) in enumerate(carried()):
+        for kind in ("behind", "before", "same"):
+            good = carried()
+            headers = {"behind": (*good, (name, "x")), "before": ((name, "x"), *good), "same": (*good, good[number])}
+            answer = raw(gateway, "GET", request.target, headers=headers[kind])
             assert answer.status_code in {400, 401, 421}, (name, answer)
 
 

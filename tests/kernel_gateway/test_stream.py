@@ -93,7 +93,7 @@ async def test_each_socket_receives_only_the_events_of_its_own_cells(gateway: Ga
 async def test_the_death_of_a_kernel_and_a_timeout_are_reported_as_results(gateway: Gateway, session: str) -> None:
     async with connected(gateway, session) as socket:
         result = (await socket.run("while True: pass", timeout=0.5))[-1]
-        assert (result["status"], result["error"]["code"], result["state"]) == ("timeout", "SB005", "preserved")
+        assert (result["status"], result["error"]["code"], result["state"]) == ("timeout", "SB005", "new")
         result = (await socket.run("import os; os._exit(1)"))[-1]
         assert (result["status"], result["error"]["code"], result["state"]) == ("died", "SB010", "lost")
         assert [(await socket.run(""))[-1]["state"] for _ in range(2)] == ["lost", "preserved"]
@@ -252,22 +252,34 @@ def test_a_request_without_an_upgrade_is_refused(gateway: Gateway, session: str)
 
 
 @process_only
-async def test_a_session_that_was_ended_is_made_again_by_the_next_cell(gateway: Gateway, session: str) -> None:
+async def test_a_socket_closes_with_its_session_and_reaches_no_later_one(gateway: Gateway, session: str) -> None:
     async with connected(gateway, session) as socket:
         await socket.run("x = 1")
         gateway.call("DELETE", f"/v1/sessions/{session}")
-        result = (await socket.run("'x' in globals()"))[-1]
-    assert (result["state"], result["state_reason"]) == ("lost", "the session was ended")
+        reply = gateway.execute(session, "y = 1; 'x' in globals()")
+        assert (text_of(reply), reply["state"]) == ("False", "lost")
+        with suppress(WebSocketClosedError):
+            await socket.send(code="open('trespass', 'w')")
+        assert await socket.end() == 1000
+        assert socket.reason == "the session was ended"
+    assert not exists(gateway, session, "trespass")
+    async with connected(gateway, session) as socket:  # the control
+        await socket.run("open('trespass', 'w')")
+    assert exists(gateway, session, "trespass")
 
 
 @process_only
-async def test_a_running_cell_reports_the_end_of_its_session(gateway: Gateway, session: str) -> None:
+async def test_the_cells_of_a_socket_report_the_end_of_its_session(gateway: Gateway, session: str) -> None:
     async with connected(gateway, session) as socket:
         await socket.send(code=HANGS, timeout=60)
         await socket.until("output")
-        gateway.call("DELETE", f"/v1/sessions/{session}")
+        await socket.send(code="waits = 1", id="waits")
+        await asyncio.to_thread(gateway.call, "DELETE", f"/v1/sessions/{session}")
         result = (await socket.until("result"))[-1]
+        refused = await socket.event()
+        assert await socket.end() == 1000
     assert (result["status"], result["state"], result["error"]["code"]) == ("died", "lost", "SB013")
+    assert (refused["type"], refused["error"]["code"], refused["id"]) == ("error", "SB013", "waits")
 
 
 @pytest.mark.full

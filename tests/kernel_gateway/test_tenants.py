@@ -96,6 +96,20 @@ def test_a_client_that_leaves_the_queue_makes_room_in_it(narrow: Gateway, busy: 
         assert waiting.result().status_code == 200
 
 
+def test_a_session_beyond_the_memory_of_all_kernels_is_refused_with_a_time_to_retry() -> None:
+    with gateways.gateway("process", memory="128m", max_total_memory="200m") as gateway:
+        assert gateway.call("POST", "/v1/sessions", json={"name": "a"}).status_code == 201
+        refused = gateway.call("POST", "/v1/sessions", json={"name": "b"}, tenant="bob")
+        assert refused.status_code == 429
+        error = refused.json()["error"]
+        assert (error["code"], error["details"]["limit"]) == ("SB008", "memory_in_all")
+        assert int(refused.headers["Retry-After"]) > 0
+        metrics = gateway.call("GET", "/metrics", tenant=None).text
+        assert "kernel_gateway_promised_memory_bytes 1.34217728e+08" in metrics
+        assert gateway.call("DELETE", "/v1/sessions/a").status_code == 204
+        assert gateway.call("POST", "/v1/sessions", json={"name": "b"}, tenant="bob").status_code == 201
+
+
 def test_a_queued_execution_is_refused_after_the_queue_timeout() -> None:
     with gateways.gateway("process", max_concurrent_per_tenant="1", queue_timeout="0.3") as gateway:
         with ThreadPoolExecutor(1) as threads:

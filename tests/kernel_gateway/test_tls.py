@@ -17,7 +17,7 @@ import requests
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
-from kernel_gateway import tls
+from kernel_gateway.wire import tls
 from tests import gateways
 from tests.gateways import Gateway
 from tests.tiers import some

@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from kernel_image import files
+from kernel_image.copying import PIECE
 from sessions.backends.base import KERNEL_IMAGE
 from sessions.guest.tools import ANSWER_MAX
 
@@ -124,10 +125,11 @@ def test_a_huge_directory_is_cut(workspace: Path, monkeypatch: pytest.MonkeyPatc
     for number in range(20):
         (workspace / f"{number:02}").touch()
     monkeypatch.chdir(workspace)
-    monkeypatch.setattr(files, "LIST_MAX", 10)
-    assert [entry["name"] for entry in _in_process({"op": "list", "path": ""})["entries"]] == [
-        f"{number:02}" for number in range(10)
-    ]
+    for most, truncated in (10, True), (19, True), (20, False):
+        monkeypatch.setattr(files, "LIST_MAX", most)
+        answer = _in_process({"op": "list", "path": ""})
+        assert [entry["name"] for entry in answer["entries"]] == [f"{number:02}" for number in range(most)]
+        assert answer["truncated"] is truncated
 
 
 def _in_process(request: Json, stdin: bytes = b"") -> Json:
@@ -160,8 +162,9 @@ def test_a_tree_is_cut_too(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> 
             (workspace / name / str(number)).touch()
     monkeypatch.chdir(workspace)
     monkeypatch.setattr(files, "LIST_MAX", 5)
-    entries = _in_process({"op": "list", "path": "", "depth": 9})["entries"]
-    assert [entry["path"] for entry in entries] == ["a", "b", "c", "a/0", "a/1"]
+    answer = _in_process({"op": "list", "path": "", "depth": 9})
+    assert [entry["path"] for entry in answer["entries"]] == ["a", "b", "c", "a/0", "a/1"]
+    assert answer["truncated"]
 
 
 def test_a_listing_of_long_names_stays_below_the_gateways_limit(workspace: Path) -> None:
@@ -169,6 +172,7 @@ def test_a_listing_of_long_names_stays_below_the_gateways_limit(workspace: Path)
         (workspace / (f"{number:04}" + "文" * 83)).touch()
     answer, _ = run(workspace, "list", "")
     assert 1000 < len(answer["entries"]) < 6000
+    assert answer["truncated"]
     assert 0.9 * files.LIST_BYTES < len(json.dumps(answer)) < 1.1 * files.LIST_BYTES < ANSWER_MAX
 
 
@@ -324,11 +328,11 @@ def elsewhere(workspace: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch)
     """The same directory, but renaming into it or out of it fails."""
     rename = os.rename
 
-    def within(source: str, target: str) -> None:
-        places = [str(path).startswith(str(temporary)) for path in (source, target)]
-        if places[0] != places[1]:
+    def within(source: str, target: str, *, src_dir_fd: int, dst_dir_fd: int) -> None:
+        directories = (Path(f"/proc/self/fd/{fd}").readlink() for fd in (src_dir_fd, dst_dir_fd))
+        if len({directory.is_relative_to(temporary) for directory in directories}) > 1:
             raise OSError(errno.EXDEV, "Invalid cross-device link")
-        rename(source, target)
+        rename(source, target, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
 
     monkeypatch.setattr(os, "rename", within)
     monkeypatch.chdir(workspace)
@@ -380,8 +384,34 @@ def _shape(path: Path) -> object:
     if path.is_symlink():
         return path.readlink()
     if path.is_dir():
-        return {child.name: _shape(child) for child in path.iterdir()}
+        children = {child.name: _shape(child) for child in path.iterdir()}
+        return children, path.stat().st_mode, path.stat().st_mtime
     return path.read_bytes(), path.stat().st_mode, path.stat().st_mtime
+
+
+def test_a_directory_that_refuses_new_entries_is_moved_with_its_mode(workspace: Path, elsewhere: Path) -> None:
+    set_traps(workspace)
+    (workspace / "dir" / "inner").chmod(0o400)
+    (workspace / "dir").chmod(0o500)
+    before = _shape(workspace / "dir")
+    _move("dir", f"{elsewhere}/new")
+    assert _shape(elsewhere / "new") == before
+
+
+@pytest.mark.parametrize("source", ["file", "dir"])
+def test_a_move_whose_source_cannot_be_deleted_says_so(
+    workspace: Path, elsewhere: Path, source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denies(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    set_traps(workspace)
+    before = _shape(workspace / source)
+    monkeypatch.setattr(shutil, "rmtree", denies)
+    monkeypatch.setattr(os, "unlink", denies)
+    assert _move(source, f"{elsewhere}/new") == {"error": "left"}
+    assert _shape(elsewhere / "new") == _shape(workspace / source) == before
+    assert [path.name for path in elsewhere.iterdir()] == ["new"]
 
 
 @pytest.mark.parametrize("target", ["file", "link", "fifo"])
@@ -415,9 +445,9 @@ def test_a_move_without_room_leaves_source_and_target_unchanged(
 
     set_traps(workspace)
     (elsewhere / "new").write_text("old")
-    monkeypatch.setattr(shutil, "copy2", is_full)
-    assert _move(source, f"{elsewhere}/{source}") == {"error": "full"}
-    assert _move("file", f"{elsewhere}/new") == {"error": "full"}
+    monkeypatch.setattr(shutil, "copyfileobj", is_full)
+    assert _move(source, f"{elsewhere}/{source}")["error"] == "full"
+    assert _move("file", f"{elsewhere}/new")["error"] == "full"
     assert (workspace / "file").read_text() == "content"
     assert (workspace / "dir" / "inner").read_text() == "inner"
     assert [(path.name, path.read_text()) for path in elsewhere.iterdir()] == [("new", "old")]
@@ -426,7 +456,7 @@ def test_a_move_without_room_leaves_source_and_target_unchanged(
 # -- read ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [0, 1, files.PIECE, 3 * files.PIECE + 7])
+@pytest.mark.parametrize("size", [0, 1, PIECE, 3 * PIECE + 7])
 def test_a_file_is_read_whole(workspace: Path, size: int) -> None:
     content = os.urandom(size)
     (workspace / "a").write_bytes(content)
@@ -470,14 +500,6 @@ def test_a_socket_is_not_read(workspace: Path, monkeypatch: pytest.MonkeyPatch) 
         assert error(workspace, "read", "socket") == "special"
 
 
-def test_a_link_put_there_at_the_last_moment_is_not_followed(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between the check and the opening, user code has replaced the file with a link."""
-    (workspace / "a").symlink_to("/etc/passwd")
-    monkeypatch.chdir(workspace)
-    monkeypatch.setattr(files, "_inside", lambda path: str(workspace / path))
-    assert _in_process({"op": "read", "path": "a"})["error"] == "link"
-
-
 def test_a_denied_operation_is_reported_as_denied(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def denies(*_: object) -> int:
         raise PermissionError(13, "Permission denied")
@@ -493,7 +515,7 @@ def test_a_denied_operation_is_reported_as_denied(workspace: Path, monkeypatch: 
 @pytest.mark.parametrize("path", ["a", "new/dir/a", "./a", "dir/../a"])
 def test_a_file_is_written_with_the_directories_on_its_way(workspace: Path, path: str) -> None:
     (workspace / "dir").mkdir()
-    content = os.urandom(2 * files.PIECE + 7)
+    content = os.urandom(2 * PIECE + 7)
     assert write(workspace, path, content) == {"size": len(content)}
     assert (workspace / path).read_bytes() == content
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import base64
 import contextlib
 import errno
-import io
 import json
 import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -20,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from kernel_image import processes
+from kernel_image import commands, processes, procfs, protocol
 from sessions.backends.base import KERNEL_IMAGE
 
 Json = dict[str, Any]
@@ -42,7 +40,7 @@ def tagged(tag: Tag) -> list[int]:
     found = []
     for place in Path("/proc").glob("[0-9]*"):
         try:
-            if tag.encode() in (place / "environ").read_bytes() and _state(place) not in processes.GONE:
+            if tag.encode() in (place / "environ").read_bytes() and _state(place) not in procfs.GONE:
                 found.append(int(place.name))
         except OSError:
             continue
@@ -125,17 +123,36 @@ def test_the_exit_code_is_the_one_that_shells_report(begin: Begin, command: str,
     assert outcome(begin(request(command)))["code"] == code
 
 
-def test_a_command_is_ended_when_no_thread_can_watch_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tag: Tag
-) -> None:
-    def refused(_thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(threading.Thread, "start", refused)
-    answer = processes._run(request("sleep 1000", tag), io.BytesIO(), io.BytesIO())
-    assert answer == {"error": "failed", "reason": os.strerror(errno.EAGAIN)}
+@pytest.mark.parametrize("threads", [0, 1, 2, 3])
+def test_a_command_is_ended_when_no_thread_can_watch_it(tmp_path: Path, tag: Tag, threads: int) -> None:
+    refusing = (
+        "import threading\n"
+        "start, started = threading.Thread.start, []\n"
+        "def refuse(thread):\n"
+        f"    if len(started) == {threads}: raise RuntimeError('no more threads')\n"
+        "    started.append(start(thread))\n"
+        "threading.Thread.start = refuse"
+    )
+    with changed_tool(refusing, request("setsid sleep 1000 & sleep 1000", tag), tmp_path) as tool:
+        assert outcome(tool) == {"error": "failed", "reason": os.strerror(errno.EAGAIN)}
     assert tagged(tag) == []
+
+
+@contextlib.contextmanager
+def changed_tool(change: str, request: Json, workspace: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Start the tool after a change of its module `processes`."""
+    code = (
+        f"import sys; sys.path.append({str(KERNEL_IMAGE.parent)!r}); from kernel_image import processes\n{change}\n"
+        "processes.main(sys.argv[1], sys.stdin.buffer, sys.stdout.buffer)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-I", "-c", code, json.dumps(request)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=workspace,
+    ) as tool:
+        yield tool
 
 
 def test_the_environment_holds_only_given_and_standard_variables(begin: Begin) -> None:
@@ -143,7 +160,7 @@ def test_the_environment_holds_only_given_and_standard_variables(begin: Begin) -
     lines = text(answer).decode().splitlines()
     assert {"A=ü", "TERM=mine", "LANG=C.UTF-8"} <= set(lines)
     names = {line.partition("=")[0] for line in lines}
-    assert names - {"PWD", "OLDPWD", "SHLVL", "_"} == {"A", "HOME", "LANG", "PATH", "TERM", processes.MARK}
+    assert names - {"PWD", "OLDPWD", "SHLVL", "_"} == {"A", "HOME", "LANG", "PATH", "TERM", protocol.MARK}
 
 
 def test_the_input_of_a_command_is_empty(begin: Begin) -> None:
@@ -175,10 +192,10 @@ def test_as_many_variables_as_an_argument_holds_are_passed_on(begin: Begin) -> N
 
 @pytest.mark.parametrize(("more", "truncated"), [(0, False), (1, True), (3_000_000, True)])
 def test_the_beginning_of_each_output_is_kept(begin: Begin, more: int, truncated: bool) -> None:  # noqa: FBT001
-    size = processes.OUTPUT_MAX + more
+    size = commands.OUTPUT_MAX + more
     answer = outcome(begin(request(f"echo out; head -c {size} /dev/zero >&2")))
     assert text(answer) == b"out\n"
-    assert text(answer, "stderr") == bytes(processes.OUTPUT_MAX)
+    assert text(answer, "stderr") == bytes(commands.OUTPUT_MAX)
     assert (answer["truncated"], answer["code"]) == (truncated, 0)
 
 
@@ -198,29 +215,59 @@ def test_a_timeout_ends_all_processes_of_a_command(begin: Begin, tag: Tag) -> No
     assert becomes(lambda: not tagged(tag))
 
 
-def test_a_client_that_leaves_ends_all_processes_of_a_command(begin: Begin, tag: Tag, tmp_path: Path) -> None:
-    tool = begin(request("trap '' TERM; sleep 1000 & touch began; sleep 1000", tag))
+#: processes that have left the command's process group, its session, and its tree
+ESCAPES = {
+    "a background process": "sleep 1000 &",
+    "a session of its own": "setsid sleep 1000 &",
+    "an orphan": "(sleep 1000 &);",
+    "a daemon": "(setsid sh -c 'sleep 1000 & sleep 1000 & wait' &);",
+    "another environment": "(env -i setsid sleep 1000 &);",
+}
+
+
+@pytest.mark.parametrize("escape", ESCAPES.values(), ids=ESCAPES)
+def test_a_timeout_ends_processes_that_have_left_the_command(begin: Begin, tmp_path: Path, escape: str) -> None:
+    command = f"cd {tmp_path}; {escape} sleep 0.3; touch began; sleep 1000"
+    answer = outcome(begin(request(command, timeout=1.0)))
+    assert (tmp_path / "began").exists()
+    assert answer["timed_out"]
+    assert in_directory(tmp_path) == []
+
+
+@pytest.mark.parametrize("escape", ESCAPES.values(), ids=ESCAPES)
+def test_a_client_that_leaves_ends_all_processes_of_a_command(begin: Begin, tmp_path: Path, escape: str) -> None:
+    tool = begin(request(f"cd {tmp_path}; trap '' TERM; {escape} sleep 0.3; touch began; sleep 1000"))
     assert becomes((tmp_path / "began").exists)
-    assert len(tagged(tag)) > 1
-    output, _ = tool.communicate(timeout=5)  # closes its input
+    assert len(in_directory(tmp_path)) > 2
+    output, _ = tool.communicate(timeout=60)  # closes its input
     assert (output.strip(), tool.returncode) == (b"", 0)
-    assert becomes(lambda: not tagged(tag))
+    assert in_directory(tmp_path) == []
+
+
+def in_directory(directory: Path) -> list[int]:
+    """Return the processes that run in a directory, except for tools."""
+    return [pid for pid in procfs.pids() if procfs.link(pid, "cwd") == str(directory) and procfs.is_there(pid)]
+
+
+def test_a_process_that_forks_all_the_time_ends_with_its_command(begin: Begin, tmp_path: Path) -> None:
+    hydra = "import os, time\nwhile True:\n    if os.fork(): os._exit(0)\n    os.setsid()\n    time.sleep(0.02)"
+    (tmp_path / "hydra.py").write_text(hydra)
+    answer = outcome(begin(request(f"{sys.executable} -S hydra.py; touch began; sleep 1000", timeout=2.0)))
+    assert (tmp_path / "began").exists()
+    assert answer["timed_out"]
+    assert in_directory(tmp_path) == []
+
+
+def test_processes_that_have_ended_are_cleared_away_while_a_command_runs(begin: Begin) -> None:
+    command = "for i in 1 2 3; do (setsid true &); done; sleep 0.5; echo $PPID; cat /proc/*/stat 2>/dev/null"
+    tool, *lines = text(outcome(begin(request(command)))).decode().splitlines()
+    children = [line for line in lines if line.rpartition(")")[2].split()[1] == tool]
+    assert [line.partition(")")[0].partition("(")[2] for line in children] == ["sh"]
 
 
 def test_the_tool_prints_blanks_while_a_command_runs(tmp_path: Path) -> None:
-    code = (
-        f"import sys; sys.path.insert(0, {str(KERNEL_IMAGE)!r}); import processes; processes.SIGN_OF_LIFE = 0.1;"
-        f" processes.main(sys.argv[1], sys.stdin.buffer, sys.stdout.buffer)"
-    )
-    tool = subprocess.Popen(
-        [sys.executable, "-I", "-c", code, json.dumps(request("sleep 1; echo done"))],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        cwd=tmp_path,
-    )
-    assert tool.stdin is not None
-    assert tool.stdout is not None
-    with tool, tool.stdin, tool.stdout:
+    with changed_tool("processes.SIGN_OF_LIFE = 0.1", request("sleep 1; echo done"), tmp_path) as tool:
+        assert tool.stdout is not None
         assert tool.stdout.read(3) == b"   "
         assert tool.poll() is None
         rest = tool.stdout.read()
@@ -272,7 +319,30 @@ def _readers_of(pipe: str) -> set[int]:
 
 
 def listed(begin: Begin) -> dict[int, Json]:
-    return {process["pid"]: process for process in outcome(begin({"op": "list"}))["processes"]}
+    answer = outcome(begin({"op": "list"}))
+    assert not answer["truncated"]
+    return {process["pid"]: process for process in answer["processes"]}
+
+
+@pytest.mark.parametrize("change", ["processes.LIST_MAX = 2", "processes.LIST_BYTES = 500"])
+def test_a_long_listing_is_cut_and_says_so(begin: Begin, tag: Tag, tmp_path: Path, change: str) -> None:
+    pids = [int(text(outcome(begin(request("sleep 1000 & echo $!", tag))))) for _ in range(3)]
+    with changed_tool(change, {"op": "list"}, tmp_path) as tool:
+        answer = outcome(tool)
+    assert answer["truncated"]
+    assert [process["pid"] for process in answer["processes"]] == sorted(pids)[:2]
+
+
+def test_a_process_cannot_hide_itself(begin: Begin, tag: Tag, tmp_path: Path) -> None:
+    """In a sandbox, where all processes are listed but those that only read the output of others."""
+    command = f"{protocol.MARK}={commands.DRAIN} sleep 1000 & echo $!"
+    pid = int(text(outcome(begin(request(command, tag)))))
+    with changed_tool("processes._in_sandbox = lambda: True", {"op": "list"}, tmp_path) as tool:
+        listing = {process["pid"]: process["command"] for process in outcome(tool)["processes"]}
+    assert listing[pid] == "sleep 1000"
+    readers = _readers_of(os.readlink(f"/proc/{pid}/fd/1")) - {pid}  # noqa: PTH115
+    assert readers, "control: a process that only reads its output"
+    assert not readers & set(listing)
 
 
 def test_only_processes_that_the_tool_has_started_are_listed(begin: Begin, tag: Tag, tmp_path: Path) -> None:
@@ -314,7 +384,7 @@ def started(begin: Begin, tag: Tag, command: str) -> int:
 def test_kill_first_sends_sigterm(begin: Begin, tag: Tag, tmp_path: Path) -> None:
     pid = started(begin, tag, "(trap 'echo asked > asked; exit' TERM; touch ready; while sleep 0.01; do :; done)")
     assert becomes((tmp_path / "ready").exists)
-    assert outcome(begin({"op": "kill", "pid": pid})) == {}
+    assert outcome(begin({"op": "kill", "pid": pid})) == {"ended": True}
     assert becomes((tmp_path / "asked").exists)
     assert pid not in tagged(tag)
 
@@ -323,9 +393,17 @@ def test_kill_ends_a_process_that_ignores_sigterm(begin: Begin, tag: Tag, tmp_pa
     pid = started(begin, tag, "(trap '' TERM; touch ready; while sleep 0.01; do :; done)")
     assert becomes((tmp_path / "ready").exists)
     began = time.monotonic()
-    assert outcome(begin({"op": "kill", "pid": pid})) == {}
+    assert outcome(begin({"op": "kill", "pid": pid})) == {"ended": True}
     assert time.monotonic() - began >= processes.GRACE
     assert becomes(lambda: pid not in tagged(tag))
+
+
+def test_a_process_that_does_not_end_is_reported_as_still_there(begin: Begin, tag: Tag, tmp_path: Path) -> None:
+    pid = started(begin, tag, "sleep 1000")
+    stubborn = "processes.GRACE = processes.LAST_GRACE = 0.1; processes.os.kill = lambda *_: None"
+    with changed_tool(stubborn, {"op": "kill", "pid": pid}, tmp_path) as tool:
+        assert outcome(tool) == {"ended": False}
+    assert pid in tagged(tag)
 
 
 def test_only_a_listed_process_can_be_killed(begin: Begin) -> None:

@@ -63,6 +63,19 @@ async def test_get_or_create_resets_the_idle_time(world: World, culler: Culler, 
     assert await culler.sweep() == 0
 
 
+async def test_a_session_with_a_connected_channel_client_is_kept_longer(world: World, session: Session) -> None:
+    culler = Culler(world.registry, world.sandboxes, connected_timeout=3 * IDLE_TIMEOUT)
+    client = session.channels.subscribe("c")
+    world.clock.passes(2 * IDLE_TIMEOUT)
+    assert await culler.sweep() == 0
+    assert Culler(world.registry, world.sandboxes).verdict(session) is not None  # without the longer timeout
+    session.channels.leave(client)
+    assert culler.verdict(session) is not None
+    session.channels.subscribe("c")
+    world.clock.passes(IDLE_TIMEOUT)
+    assert await culler.sweep() == 1
+
+
 async def test_a_session_that_runs_a_cell_is_kept(world: World, culler: Culler, session: Session) -> None:
     running = spawn(run(session, SLEEP), "client")
     await until(lambda: world.backend.kernel.executed)
@@ -209,7 +222,7 @@ async def test_an_execution_during_a_sweep_gets_its_session_or_a_new_one(
     )
     assert isinstance(result, ExecutionResult)
     assert result.status is Status.OK
-    assert result.state is (StateChange.LOST if culled else StateChange.PRESERVED)
+    assert result.state is (StateChange.LOST if culled else StateChange.NEW)
     assert len(world.backend.alive) == len(world.registry.all()) == 1
 
 

@@ -175,9 +175,9 @@ async def for_a_kernel(world: World, session: Session, moment: AfterWait) -> asy
     await run(session, "import os; os._exit(3)")
     world.backend.gate.clear()
     client = spawn(run(session, SENT), "client")
-    await until(lambda: session._slot._starting is not None)
-    assert session._slot._starting is not None
-    session._slot._starting.add_done_callback(moment.count_down)
+    await until(lambda: session._slot._start.task is not None)
+    assert session._slot._start.task is not None
+    session._slot._start.task.add_done_callback(moment.count_down)
     world.backend.gate.set()
     return client
 
@@ -290,7 +290,7 @@ async def test_an_operation_that_waited_for_a_kernel_reports_the_end_of_the_sess
     world.backend.gate.clear()
     client = spawn(use(session), "client")
     outcome = asyncio.gather(client, return_exceptions=True)
-    await until(lambda: session._slot._starting is not None)
+    await until(lambda: session._slot._start.task is not None)
     done: list[bool] = []
 
     def ends() -> None:
@@ -298,8 +298,8 @@ async def test_an_operation_that_waited_for_a_kernel_reports_the_end_of_the_sess
         world.registry.end(KEY)
 
     moment = AfterWait(turns, ends)
-    assert session._slot._starting is not None
-    session._slot._starting.add_done_callback(moment.count_down)
+    assert session._slot._start.task is not None
+    session._slot._start.task.add_done_callback(moment.count_down)
     world.backend.gate.set()
     await moment.over.wait()
     (told,) = await outcome
@@ -320,7 +320,7 @@ async def test_a_session_that_ends_when_its_first_kernel_is_ready_is_not_returne
         world.registry.end(KEY)
 
     moment = AfterWait(turns, ends)
-    starting = world.registry.get(KEY)._slot._starting
+    starting = world.registry.get(KEY)._slot._start.task
     assert starting is not None
     starting.add_done_callback(moment.count_down)
     world.backend.gate.set()
@@ -342,8 +342,8 @@ async def test_a_session_whose_first_kernel_dies_and_whose_second_does_not_start
         session._slot.move(State.DEAD)
 
     session = world.registry.get(KEY)
-    assert session._slot._starting is not None
-    session._slot._starting.add_done_callback(dies)
+    assert session._slot._start.task is not None
+    session._slot._start.task.add_done_callback(dies)
     world.backend.gate.set()
     assert isinstance((await client)[0], StartFailed)
     assert (world.registry.all(), world.ledger.sessions()) == ([], [])
@@ -366,7 +366,7 @@ async def test_an_operation_that_waited_for_a_container_reports_the_end_of_the_s
             pass
 
     outcome = asyncio.gather(use(), return_exceptions=True)
-    await until(lambda: sandbox._starting is not None)
+    await until(lambda: sandbox._start.task is not None)
     begun: list[bool] = []
 
     def ends() -> None:
@@ -374,8 +374,8 @@ async def test_an_operation_that_waited_for_a_container_reports_the_end_of_the_s
         world.sandboxes.end(KEY)
 
     moment = AfterWait(turns, ends)
-    assert sandbox._starting is not None
-    sandbox._starting.add_done_callback(moment.count_down)
+    assert sandbox._start.task is not None
+    sandbox._start.task.add_done_callback(moment.count_down)
     world.backend.gate.set()
     await moment.over.wait()
     assert isinstance((await outcome)[0], SessionClosed) is not begun[0]

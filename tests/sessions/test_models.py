@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from sessions.connection_info import ConnectionInfo
 from sessions.errors import InvalidRequest
-from sessions.models import NAME, Limits, SessionKey, valid_env, valid_name
+from sessions.models import CPUS_MIN, MEMORY_MIN, Limits, SessionKey
+from sessions.names import NAME, valid_env, valid_name
 
 NAMES = st.from_regex(NAME, fullmatch=True)
 #: characters that are separators somewhere, or look like other characters
@@ -75,8 +76,17 @@ def test_a_refusal_says_which_field() -> None:
 
 
 def test_limits_can_be_lowered() -> None:
-    lowered = Limits().narrowed({"memory": 1024, "cpus": 0.5})
-    assert lowered == Limits(memory=1024, cpus=0.5)
+    lowered = Limits().narrowed({"memory": MEMORY_MIN, "cpus": CPUS_MIN})
+    assert lowered == Limits(memory=MEMORY_MIN, cpus=CPUS_MIN)
+
+
+@pytest.mark.parametrize(
+    ("name", "asked", "least"), [("memory", MEMORY_MIN - 1, 134217728), ("cpus", 0.09, 0.1), ("processes", 15.9, 16)]
+)
+def test_a_limit_below_what_a_kernel_needs_is_refused_with_the_bound(name: str, asked: float, least: float) -> None:
+    with pytest.raises(InvalidRequest, match=f"limit {name} must be at least {least} and at most") as refused:
+        Limits().narrowed({name: asked})
+    assert (refused.value.details["field"], refused.value.details["min"]) == (f"limits.{name}", least)
 
 
 def test_a_limit_may_stay_unchanged() -> None:
@@ -84,7 +94,7 @@ def test_a_limit_may_stay_unchanged() -> None:
 
 
 def test_limits_keep_their_types() -> None:
-    lowered = Limits().narrowed({"processes": 7.9, "cpus": 1})
+    lowered = Limits().narrowed({"processes": 17.9, "cpus": 1})
     assert (type(lowered.processes), type(lowered.cpus)) == (int, float)
 
 
@@ -98,7 +108,7 @@ def test_a_limit_cannot_be_raised_or_taken_away(name: str, asked: float) -> None
 
 def test_a_limit_is_never_rounded_to_zero() -> None:
     with pytest.raises(InvalidRequest):
-        Limits().narrowed({"processes": 0.5})
+        Limits().narrowed({"disk": 0.5})
 
 
 def test_a_refused_unknown_limit_lists_the_known_ones() -> None:

@@ -22,6 +22,7 @@ from sessions.errors import (
     NotInitialized,
     OutcomeUnknown,
     OutOfMemory,
+    QuotaExceeded,
     SandboxNotFound,
     SessionNotFound,
 )
@@ -85,12 +86,28 @@ async def test_a_session_keeps_its_settings_and_its_workspace(first: World, tmp_
     made = await first.registry.create(KEY, spec)
     async with successor(first, tmp_path) as second:
         session = second.registry.get(KEY)
-        assert (session.spec, session.created_at, session.incarnation) == (spec, made.created_at, 1)
+        assert (session.spec, session.created_at, session.id) == (spec, made.created_at, made.id)
+        assert session.incarnation == 1
         await session.restart()
         assert session.incarnation == 2
         launch = second.backend.kernel.launch
         assert (launch.env, launch.cwd) == ({"A": "b"}, "deep/down")
         assert launch.workspace == second.backend.started[0].launch.workspace  # with the same files
+
+
+async def test_the_memory_of_kernels_that_are_taken_over_counts(first: World, tmp_path: Path) -> None:
+    size = SessionSpec().limits.memory
+    await first.session()
+    sandbox = await first.sandboxes.create(SessionKey("acme", "box"), SandboxSpec("template"))
+    await sandbox.create_session("python", "")
+    async with successor(first, tmp_path, memory=3 * size) as second:
+        assert second.memory.promised == 3 * size
+        with pytest.raises(QuotaExceeded):
+            await second.session("one-more")
+        await second.registry.get(KEY).restart()  # the new kernel takes the place of the old one
+        await second.registry.end(KEY)
+        assert second.memory.promised == 2 * size
+    assert second.memory.promised == 0
 
 
 async def test_all_sessions_continue_and_other_kernels_are_reaped(first: World, tmp_path: Path) -> None:
@@ -293,6 +310,19 @@ async def test_before_the_takeover_sessions_can_be_found_but_not_used(first: Wor
     first.backend.refuses = None
     assert await second.readiness.check()
     assert (await run(session, "print(x)")).outputs[0]["text"] == "1\n"  # the kernel was not given up meanwhile
+    await second.close()
+
+
+async def test_a_loss_is_also_reported_to_a_client_that_tried_before_the_takeover(first: World, tmp_path: Path) -> None:
+    await run(await first.session(), "x = 1")
+    first.backend.kernel.dies(1)
+    first.backend.started.clear()
+    second = World(first.backend, ledger=tmp_path / "ledger.db")
+    session = second.registry.get(KEY)
+    with pytest.raises(NotInitialized):
+        await run(session, "1")
+    assert await second.readiness.check()
+    assert (await run(session, "1")).state is StateChange.LOST
     await second.close()
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
+import orjson
 import pytest
 
 from sessions.errors import (
     InvalidRequest,
+    KernelDied,
     QuotaExceeded,
     SessionClosed,
     SessionError,
@@ -17,10 +19,10 @@ from sessions.errors import (
     ShuttingDown,
     StartFailed,
 )
-from sessions.models import Limits, SessionKey, SessionSpec, StateChange, Status
+from sessions.models import ExecuteRequest, ExecutionResult, Limits, SessionKey, SessionSpec, StateChange, Status
 from sessions.session import Session
 from sessions.states import State
-from sessions.store import ledger
+from sessions.store import ended
 from sessions.tenants.quotas import TenantLimits
 from tests.fakes import FakeBackend, World, run, until, world_over
 
@@ -130,7 +132,7 @@ async def test_a_start_that_fails_leaves_nothing(world: World) -> None:
             await attempt(KEY)
         assert world.registry.all() == []
     world.backend.refuses = None
-    assert await next_report(await world.registry.create(KEY, SessionSpec())) == (StateChange.PRESERVED, None)
+    assert await next_report(await world.registry.create(KEY, SessionSpec())) == (StateChange.NEW, None)
 
 
 async def test_a_failed_start_is_reported_to_all_waiting_clients(world: World) -> None:
@@ -181,7 +183,7 @@ async def test_a_client_that_leaves_does_not_stop_the_start(world: World) -> Non
         with suppress(asyncio.CancelledError):
             await client
     world.backend.gate.set()
-    assert await next_report(await world.registry.get_or_create(KEY)) == (StateChange.PRESERVED, None)
+    assert await next_report(await world.registry.get_or_create(KEY)) == (StateChange.NEW, None)
     assert world.backend.asked == 1
 
 
@@ -238,13 +240,59 @@ async def test_the_next_session_of_a_name_reports_once_why_the_last_one_ended(wo
 
 
 async def test_a_new_name_reports_no_loss(world: World) -> None:
-    assert await next_report(await world.registry.get_or_create(KEY)) == (StateChange.PRESERVED, None)
+    assert await next_report(await world.registry.get_or_create(KEY)) == (StateChange.NEW, None)
+
+
+async def test_a_session_is_new_until_any_client_has_run_a_cell(world: World) -> None:
+    session = await world.registry.get_or_create(KEY)
+    subscription = session.channels.subscribe("c")
+    header = {"msg_id": "m", "msg_type": "execute_request", "session": "s", "username": "", "version": "5.3"}
+    parts = [orjson.dumps(part) for part in (header, {}, {}, {"code": "x = 1"})]
+    session.channels.forward(subscription, "shell", header, parts, [])
+    assert await next_report(session) == (StateChange.PRESERVED, None)
+
+
+# -- the session that a client means ---------------------------------------------------------------------------
+
+
+async def meant(session: Session, session_id: str) -> ExecutionResult:
+    async with session.execute(ExecuteRequest("1", if_session=session_id)) as execution:
+        return await execution.result()
+
+
+async def test_a_cell_for_a_session_runs_in_no_later_one_of_the_same_name(world: World) -> None:
+    first = await world.registry.get_or_create(KEY)
+    assert (await meant(first, first.id)).status is Status.OK
+    await world.registry.end(KEY)
+    second = await world.registry.get_or_create(KEY)
+    assert second.id != first.id
+    with pytest.raises(SessionNotFound):
+        await meant(second, first.id)
+    assert (await meant(second, second.id)).state is StateChange.LOST
+
+
+async def test_a_cell_for_a_session_does_not_run_when_its_variables_are_gone(world: World) -> None:
+    session = await world.registry.get_or_create(KEY)
+    await meant(session, session.id)
+    world.backend.kernel.dies(1)
+    await until(lambda: session.state is State.DEAD)
+    with pytest.raises(SessionNotFound, match="variables are gone"):
+        await meant(session, session.id)
+    assert await next_report(session) == (StateChange.LOST, KernelDied().message)  # the refusal was no report
+    assert (await meant(session, session.id)).status is Status.OK
+
+
+async def test_an_ended_session_that_is_looked_up_tells_why_it_ended(world: World) -> None:
+    await world.registry.get_or_create(KEY)
+    await world.registry.end(KEY, "it was idle")
+    with pytest.raises(SessionNotFound, match="it was idle"):
+        world.registry.get(KEY)
 
 
 async def test_another_tenants_session_of_the_same_name_reports_no_loss(world: World) -> None:
     await world.registry.get_or_create(KEY)
     await world.registry.end(KEY)
-    assert await next_report(await world.session("s1", tenant="umbrella")) == (StateChange.PRESERVED, None)
+    assert await next_report(await world.session("s1", tenant="umbrella")) == (StateChange.NEW, None)
 
 
 async def test_a_failed_start_does_not_use_up_the_report_of_a_loss(world: World) -> None:
@@ -258,12 +306,12 @@ async def test_a_failed_start_does_not_use_up_the_report_of_a_loss(world: World)
 
 
 async def test_a_limited_number_of_ends_is_remembered(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger, "REMEMBERED", 2)
+    monkeypatch.setattr(ended, "REMEMBERED", 2)
     for number in range(3):
         await world.session(f"s{number}")
         await world.registry.end(SessionKey("acme", f"s{number}"), "ended")
     changes = [(await next_report(await world.session(f"s{number}")))[0] for number in range(3)]
-    assert changes == [StateChange.PRESERVED, StateChange.LOST, StateChange.LOST]
+    assert changes == [StateChange.NEW, StateChange.LOST, StateChange.LOST]
 
 
 async def test_a_session_may_be_ended_while_it_starts(world: World) -> None:

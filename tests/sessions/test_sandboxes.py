@@ -70,7 +70,7 @@ async def read(sandbox: Sandbox, path: str) -> bytes:
 
 
 async def names(sandbox: Sandbox) -> list[str]:
-    return [entry["name"] for entry in await list_files(sandbox, "")]
+    return [entry["name"] for entry in (await list_files(sandbox, "")).entries]
 
 
 def nothing_is_kept(world: World) -> bool:
@@ -85,7 +85,7 @@ async def test_a_sandbox_has_a_container_without_a_kernel(world: World) -> None:
     sandbox = await world.sandboxes.create(KEY, spec)
     assert world.sandboxes.get(KEY) is sandbox
     assert world.sandboxes.all() == world.sandboxes.of("acme") == [sandbox]
-    expected = Launch(module.NO_KERNEL, spec.limits, {"A": "1"}, sandbox.workspace, shared=True)
+    expected = Launch(module.NO_KERNEL, spec.limits, {"A": "1"}, sandbox.workspace, shared=True, tenant="acme")
     assert [kernel.launch for kernel in world.backend.alive] == [expected]
     assert (sandbox.limits, sandbox.ended_at, sandbox.end_reason, sandbox.loss) == (spec.limits, None, None, None)
 
@@ -254,6 +254,12 @@ async def test_an_ended_sandbox_can_be_found_but_not_used(world: World, sandbox:
         world.sandboxes.find(SessionKey("umbrella", KEY.name))
 
 
+async def test_no_sandbox_ends_before_its_beginning(world: World, sandbox: Sandbox) -> None:
+    world.ledger.clock = lambda: sandbox.created_at - 60  # the machine's clock was set back
+    await world.sandboxes.end(KEY)
+    assert sandbox.ended_at == sandbox.created_at
+
+
 async def test_a_limited_number_of_ended_sandboxes_is_remembered(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sandboxes, "REMEMBERED", 2)
     for number in range(3):
@@ -263,6 +269,17 @@ async def test_a_limited_number_of_ended_sandboxes_is_remembered(world: World, m
     assert [sandbox.key.name for sandbox in world.sandboxes.of("acme")] == ["s1", "s2"]
     with pytest.raises(SandboxNotFound):
         world.sandboxes.find(SessionKey("acme", "s0"))
+
+
+async def test_a_tenant_with_many_ended_sandboxes_pushes_out_only_its_own(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sandboxes, "REMEMBERED", 3)
+    for tenant in ("umbrella", "acme", "acme", "acme", "acme"):
+        key = SessionKey(tenant, f"s{len(world.sandboxes.of(tenant))}")
+        await world.sandboxes.create(key, SPEC)
+        await world.sandboxes.end(key)
+    assert [len(world.sandboxes.of(tenant)) for tenant in ("umbrella", "acme")] == [1, 2]
 
 
 # -- ending ----------------------------------------------------------------------------------------------------
@@ -587,12 +604,12 @@ async def test_running_out_of_memory_ends_only_a_container_that_hangs(
     monkeypatch.setattr(module, "PULSE_TIMEOUT", 5.0)
     container = world.backend.kernel
     world.clock.passes(100)
-    container.on_out_of_memory()
+    container.runs_out_of_memory()
     await until(lambda: not [task for task in asyncio.all_tasks() if task.get_name().startswith("pulse")])
     assert container.alive
     assert sandbox.idle_for() == 100, "no client has used it"
     container.behaviour = replace(container.behaviour, tool=lambda _argument: b"")
-    container.on_out_of_memory()
+    container.runs_out_of_memory()
     await until(lambda: not container.alive)
 
 
@@ -604,7 +621,7 @@ async def test_a_container_that_runs_its_maximum_of_tools_is_not_taken_for_hangi
 
     container = world.backend.kernel
     container.behaviour = replace(container.behaviour, tool=refuses)
-    container.on_out_of_memory()
+    container.runs_out_of_memory()
     await asyncio.sleep(0.01)
     assert container.alive
     assert sandbox.loss is None
@@ -678,7 +695,7 @@ async def test_leaving_a_command_ends_it(world: World, sandbox: Sandbox) -> None
 async def _processes(world: World, sandbox: Sandbox) -> list[Process]:
     """Return the processes of this sandbox only: a fake container lists those of the machine."""
     directory = str(_workspace(world, sandbox))
-    return [process for process in await list_processes(sandbox) if process.directory == directory]
+    return [process for process in (await list_processes(sandbox)).processes if process.directory == directory]
 
 
 # -- culling ---------------------------------------------------------------------------------------------------

@@ -273,7 +273,7 @@ async def test_all_uploads_share_one_quota(uploader: Tenant, place: str, known: 
         for size in (1, None):
             with pytest.raises(QuotaExceeded, match="1000 upload bytes per 60 s"):
                 await write_file(refused, "third", size, pieces(1))
-    assert sorted(entry["name"] for entry in await list_files(target, "")) == ["first", "second"]
+    assert sorted(entry["name"] for entry in (await list_files(target, "")).entries) == ["first", "second"]
     await uploader.prints("api")
     uploader.world.clock.passes(61)
     await write_file(target, "third", 1, pieces(1))
@@ -290,7 +290,7 @@ async def test_an_upload_of_unknown_size_ends_when_the_quota_is_used_up(uploader
     with pytest.raises(QuotaExceeded):
         await write_file(uploader.session, "endless", None, endless())
     assert sum(sent) == 1600
-    assert await list_files(uploader.session, "") == []
+    assert (await list_files(uploader.session, "")).entries == []
 
 
 async def test_an_upload_to_an_invalid_path_gets_the_error_of_the_path(uploader: Tenant) -> None:

@@ -11,9 +11,10 @@ from kernel_gateway.auth import Caller
 from kernel_gateway.dialects.agentrun.models import sentences
 from kernel_gateway.errors import Unauthorized
 from kernel_gateway.handlers import BaseHandler, JsonHandler, Model
-from kernel_gateway.signatures import BODY_DIGEST
+from kernel_gateway.signatures import BODY_DIGEST, UNSIGNED
 from sessions.errors import InvalidRequest, SandboxNotFound, SessionError
-from sessions.models import NAME, SessionKey
+from sessions.models import SessionKey
+from sessions.names import NAME
 from sessions.sandbox import Sandbox
 
 #: the error code that clients read, by HTTP status
@@ -45,6 +46,19 @@ class AgentRunBaseHandler(BaseHandler):
         told = {"code": code, "requestId": self.request_id, "message": sentences(failure)}
         return super().render_failure(failure) | told
 
+    def check_digest(self, digest: str) -> None:
+        """Check that the body is the one that was signed.
+
+        Args:
+            digest: SHA-256 of the body, in hexadecimal.
+
+        Raises:
+            Unauthorized: when a header tells another digest.
+        """
+        told = self.request.headers.get(BODY_DIGEST, UNSIGNED).strip()
+        if told != UNSIGNED and told.lower() != digest:
+            raise Unauthorized("the body is not the one that was signed")
+
     def key(self, sandbox_id: str) -> SessionKey:
         """Return the key of a sandbox.
 
@@ -74,9 +88,7 @@ class AgentRunHandler(AgentRunBaseHandler, JsonHandler):
             InvalidRequest: when the body does not have the model's form.
             Unauthorized: when the body is not the one that was signed.
         """
-        digest = self.request.headers.get(BODY_DIGEST, "")
-        if re.fullmatch("[0-9a-f]{64}", digest) and hashlib.sha256(self._received).hexdigest() != digest:
-            raise Unauthorized("the body is not the one that was signed")
+        self.check_digest(hashlib.sha256(self._received).hexdigest())
         return super().body(model)
 
     def path_argument(self, default: str | None = None) -> str:

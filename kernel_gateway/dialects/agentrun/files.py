@@ -102,8 +102,9 @@ class DirectoryHandler(AgentRunHandler):
     async def get(self, sandbox_id: str) -> None:
         """List a directory."""
         path = self.path_argument("")
-        entries = await workspace.list_files(self.sandbox(sandbox_id), path, self.number("depth", 1, DEPTH_MAX))
-        self.finish_json({"path": path or seen_path(""), "entries": [entry_model(entry) for entry in entries]})
+        listing = await workspace.list_files(self.sandbox(sandbox_id), path, self.number("depth", 1, DEPTH_MAX))
+        entries = [entry_model(entry) for entry in listing.entries]
+        self.finish_json({"path": path or seen_path(""), "entries": entries, "truncated": listing.truncated})
 
 
 class StatHandler(AgentRunHandler):

@@ -8,8 +8,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from kernel_gateway.config import Settings
+from kernel_gateway.handlers import validated
 from sessions.errors import InvalidRequest, SessionError
-from sessions.models import Limits, SandboxSpec, valid_env
+from sessions.models import SandboxSpec
+from sessions.names import valid_env
 from sessions.sandbox import Sandbox
 from sessions.store.templates import Template
 
@@ -19,6 +21,8 @@ CODE_INTERPRETER: Literal["CodeInterpreter"] = "CodeInterpreter"
 _MIB = 1024**2
 #: seconds
 _Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+#: at most an exabyte, whose bytes a float still counts
+_Mebibytes = Annotated[float, Field(gt=0, le=1024**4)]
 
 
 class Body(BaseModel):
@@ -35,10 +39,8 @@ class TemplateBody(BaseModel):
     templateName: str = ""  # noqa: N815 - the wire's names
     templateType: Literal["CodeInterpreter"] = CODE_INTERPRETER  # noqa: N815
     cpu: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    #: MiB
-    memory: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    #: MiB
-    diskSize: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None  # noqa: N815
+    memory: _Mebibytes | None = None
+    diskSize: _Mebibytes | None = None  # noqa: N815
     sandboxIdleTimeoutInSeconds: _Seconds | None = None  # noqa: N815
     sandboxTTLInSeconds: _Seconds | None = None  # noqa: N815
     environmentVariables: dict[str, str] | None = None  # noqa: N815
@@ -74,17 +76,17 @@ class CreateSandbox(Body):
             InvalidRequest: when the sandbox cannot have what the body or the template asks for.
         """
         refuse_mounts(nasConfig=self.nasConfig, ossMountConfig=self.ossMountConfig, polarFsConfig=self.polarFsConfig)
-        wanted, own = TemplateBody.model_validate(template.content), settings.limits
+        wanted, own = validated(TemplateBody, template.content), settings.limits
         idle = self.sandboxIdleTimeoutSeconds or self.sandboxIdleTimeoutInSeconds or wanted.sandboxIdleTimeoutInSeconds
         return SandboxSpec(
             template=template.name,
             template_id=template.id,
-            limits=Limits(
-                memory=_at_most(own.memory, wanted.memory, _MIB),
-                cpus=min(own.cpus, wanted.cpu or own.cpus),
-                processes=own.processes,
-                disk=_at_most(own.disk, wanted.diskSize, _MIB),
-                output=own.output,
+            limits=own.narrowed(
+                {
+                    "memory": _at_most(own.memory, wanted.memory, _MIB),
+                    "cpus": min(own.cpus, wanted.cpu or own.cpus),
+                    "disk": _at_most(own.disk, wanted.diskSize, _MIB),
+                }
             ),
             env=valid_env(wanted.environmentVariables or {}),
             idle_timeout=min(idle or settings.idle_timeout, settings.max_idle_timeout),

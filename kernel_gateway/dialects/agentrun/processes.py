@@ -64,8 +64,9 @@ class ProcessesHandler(AgentRunHandler):
 
     async def get(self, sandbox_id: str) -> None:
         """List the sandbox's processes."""
-        items = [process_model(process) for process in await list_processes(self.sandbox(sandbox_id))]
-        self.finish_json({"items": items, "total": len(items)})
+        listing = await list_processes(self.sandbox(sandbox_id))
+        items = [process_model(process) for process in listing.processes]
+        self.finish_json({"items": items, "total": len(items), "truncated": listing.truncated})
 
 
 class ProcessHandler(AgentRunHandler):
@@ -89,7 +90,8 @@ class ProcessHandler(AgentRunHandler):
 
     async def delete(self, sandbox_id: str, pid: str) -> None:
         """End the process."""
-        await kill_process(self.sandbox(sandbox_id), int(pid))
-        self.finish_json(
-            {"pid": pid, "stopped": True, "stopped_at": time_of(time()), "message": "the process has ended"}
-        )
+        if await kill_process(self.sandbox(sandbox_id), int(pid)):
+            told = {"stopped": True, "stopped_at": time_of(time()), "message": "the process has ended"}
+        else:
+            told = {"stopped": False, "message": "the process was killed, but has not ended yet"}
+        self.finish_json({"pid": pid} | told)

@@ -7,7 +7,8 @@ from uuid import uuid4
 
 from kernel_gateway.dialects.agentrun.base import AgentRunHandler
 from kernel_gateway.dialects.agentrun.models import CreateSandbox, sandbox_model, time_of
-from sessions.models import SessionKey, valid_name
+from sessions.models import SessionKey
+from sessions.names import valid_name
 
 PAGE_MAX = 100
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from functools import partial
 from typing import Any
 
@@ -9,6 +10,7 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
 from kernel_gateway.dialects.agentrun.base import AgentRunBaseHandler
+from kernel_gateway.errors import Unauthorized
 from kernel_gateway.transfers import Upload
 from sessions.errors import InvalidRequest, NoSpace, SessionError
 from sessions.guest import workspace
@@ -117,6 +119,8 @@ class UploadHandler(AgentRunBaseHandler):
     _upload: Upload | None = None
     #: why the upload is refused; sent after the whole body was read, or tornado would only close the connection
     _refusal: SessionError | None = None
+    #: of the whole body, in hashlib's type, which has no public name
+    _digest: Any = None
     _form: Form
     _sandbox: Sandbox
     _path = ""
@@ -134,14 +138,20 @@ class UploadHandler(AgentRunBaseHandler):
         if kind != b"multipart/form-data" or not options.get(b"boundary"):
             raise InvalidRequest("an upload must be a multipart form", field="Content-Type")
         self._sandbox = self.sandbox(self.path_args[0])
+        self._digest = hashlib.sha256()
         try:
             self._form = Form(options[b"boundary"])
         except FormParserError:
             raise InvalidRequest("the boundary is too long", field="Content-Type") from None
         self.http.set_max_body_size(disk + FORM_MAX)
+        if self.announced_length is None:
+            self.limit_body_time(disk + FORM_MAX)
 
     async def data_received(self, chunk: bytes) -> None:
         """Read the next chunk, and drop it if the upload is already refused."""
+        if self._digest is None:
+            return  # the body of another method
+        self._digest.update(chunk)
         if self._refusal is None:
             try:
                 await self._take(chunk)
@@ -178,6 +188,10 @@ class UploadHandler(AgentRunBaseHandler):
         """Finish the upload and return the file's size."""
         if self._refusal is None and not self._form.complete:
             self._refuse(InvalidRequest("the form has no closing boundary", field="body"))
+        try:
+            self.check_digest(self._digest.hexdigest())
+        except Unauthorized as refusal:
+            self._refuse(refusal)
         if self._refusal is not None:
             raise self._refusal
         if self._upload is None:

@@ -1,7 +1,6 @@
 """A kernel's channels over a WebSocket.
 
-Close codes: 1000 the kernel was ended, 1001 the gateway shuts down, 1007 a frame is not a valid message, 4401 the key
-was revoked, 4409 another connection took over.
+Close codes, besides those of `sockets.py`: 1007 a frame is not a valid message, 4409 another connection took over.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from kernel_gateway.dialects.jupyter.base import JupyterHandler
 from kernel_gateway.dialects.jupyter.framing import V1, Request, decode, encode
 from kernel_gateway.sockets import SocketHandler
 from sessions.channels.subscription import Subscription, gateway_message, refusal
-from sessions.errors import InvalidRequest, SessionError, ShuttingDown
+from sessions.errors import InvalidRequest, SessionError
 from sessions.models import SessionKey
 from sessions.tasks import spawn
 
@@ -23,7 +22,7 @@ from sessions.tasks import spawn
 FRAME_MAX = 64 * 1024**2
 #: maximum characters of a client's id
 CLIENT_MAX = 256
-ENDED, GOING_AWAY, MALFORMED, TAKEN_OVER = 1000, 1001, 1007, 4409
+MALFORMED, TAKEN_OVER = 1007, 4409
 CHANNELS = frozenset({"shell", "control", "stdin"})
 #: requests that also an idle client sends: they are no activity of the session
 NO_ACTIVITY = frozenset({"kernel_info_request", "comm_info_request"})
@@ -54,6 +53,8 @@ class ChannelsHandler(JupyterHandler, SocketHandler):
         """Subscribe the client and start to send it messages."""
         super().open()
         self._subprotocol = self.selected_subprotocol
+        if self._session.over.is_set():
+            return  # it was ended during the upgrade
         client = self.get_query_argument("session_id", "")[:CLIENT_MAX]
         self._subscription = self._session.channels.subscribe(client)
         self._delivery = spawn(self._deliver(self._subscription), "channels")
@@ -67,17 +68,11 @@ class ChannelsHandler(JupyterHandler, SocketHandler):
                 subscription.put_back(message)
                 self._session.channels.leave(subscription)
                 return
-        if isinstance(self.gateway.trouble(), ShuttingDown):
-            self.close(GOING_AWAY, "the gateway is shutting down")
-        elif self._session.closed:
-            self.close(ENDED, "the kernel was ended")
-        else:
+        if not self._session.over.is_set():
             self.close(TAKEN_OVER, "another connection took over")
 
-    async def on_message(self, message: str | bytes) -> None:
+    async def received(self, message: str | bytes) -> None:
         """Forward a client's frame to the kernel."""
-        if not self.allowed():
-            return
         try:
             request = decode(message, self._subprotocol)
         except InvalidRequest as error:
@@ -105,7 +100,7 @@ class ChannelsHandler(JupyterHandler, SocketHandler):
         self._answer(request, "shutdown_reply", {"status": "ok", "restart": restart})
         if restart:
             await self._session.restart()
-        else:
+        elif not self._session.closed:  # else the registry may have a new session of this name
             await self.gateway.registry.end(self._session.key)
 
     def _refuse(self, request: Request, error: SessionError) -> None:
@@ -118,8 +113,14 @@ class ChannelsHandler(JupyterHandler, SocketHandler):
         if self._subscription is not None:
             self._subscription.enqueue(gateway_message(request.channel, msg_type, content, request.header))
 
+    async def last_words(self) -> None:
+        """Wait until all messages are sent, the kernel's end included."""
+        if self._delivery is not None:
+            await asyncio.wait({self._delivery})
+
     def on_close(self) -> None:
         """Detach a client that has left; the messages that it misses are kept for a while."""
+        super().on_close()
         if self._delivery is not None:
             self._delivery.cancel()
         if self._subscription is not None:

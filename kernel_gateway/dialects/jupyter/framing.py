@@ -68,14 +68,22 @@ def _legacy(message: Any, buffers: tuple[bytes, ...]) -> Request:
     if not all(isinstance(value, dict) for value in values):
         raise InvalidRequest("a part of the message is no JSON object")
     channel = message.get("channel") or "shell"
-    return Request(str(channel), _header(values[0]), tuple(orjson.dumps(value) for value in values), buffers)
+    return Request(str(channel), _header(values[0]), tuple(map(_written, values)), buffers)
 
 
 def _header(header: Any) -> dict[str, Any]:
     names = [header.get(name) for name in ("msg_id", "msg_type")] if isinstance(header, dict) else [None]
     if not all(isinstance(name, str) and 0 < len(name) <= NAME_MAX for name in names):
         raise InvalidRequest("the message's header has no msg_id or no msg_type")
+    _written(header)  # answers repeat it
     return dict(header)
+
+
+def _written(value: Any) -> bytes:
+    try:
+        return orjson.dumps(value)
+    except orjson.JSONEncodeError:  # orjson reads 1024 levels and writes 254
+        raise InvalidRequest("the message is nested too deeply") from None
 
 
 def _json(text: str | bytes) -> Any:

@@ -22,7 +22,8 @@ from kernel_gateway.handlers import Gateway
 from sessions.errors import InvalidRequest, SessionNotFound
 from sessions.guest.paths import valid_path
 from sessions.kernelspecs import KernelSpec
-from sessions.models import SessionKey, valid_env
+from sessions.models import SessionKey
+from sessions.names import valid_env
 from sessions.session import Session
 
 
@@ -30,7 +31,7 @@ async def start_kernel(gateway: Gateway, tenant: str, asked: StartKernel) -> Ses
     """Start a kernel and return its session; a request for an existing id returns the existing session.
 
     Raises:
-        InvalidRequest: when the kernelspec is unknown or the id is not valid.
+        InvalidRequest: when the kernelspec is unknown, or the id or the idle timeout is not valid.
         SessionError: when the kernel could not be started.
     """
     name = asked.kernel_id or str(uuid4())
@@ -40,7 +41,8 @@ async def start_kernel(gateway: Gateway, tenant: str, asked: StartKernel) -> Ses
         return find(gateway.registry, tenant, name)
     except SessionNotFound:
         cwd = valid_path(asked.cwd or asked.path or "")
-        spec = replace(gateway.registry.defaults, env=valid_env(asked.wanted_env), cwd=cwd)
+        idle_timeout = gateway.settings.valid_idle_timeout(asked.idle_timeout)
+        spec = replace(gateway.registry.defaults, env=valid_env(asked.wanted_env), cwd=cwd, idle_timeout=idle_timeout)
         if asked.name:
             spec = replace(spec, language=asked.name)
         return await gateway.registry.create(SessionKey(tenant, name), spec)

@@ -12,7 +12,7 @@ from uuid import NAMESPACE_URL, uuid5
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from sessions.errors import SessionNotFound
+from sessions.errors import InvalidRequest, SessionNotFound
 from sessions.kernelspecs import KernelSpec
 from sessions.models import SessionKey
 from sessions.registry import Registry
@@ -21,6 +21,12 @@ from sessions.states import State
 
 #: the form of a kernel id that clients accept
 KERNEL_ID = re.compile(r"\w+-\w+-\w+-\w+-\w+")
+#: variables that Jupyter Server adds by itself or that are for the gateway; all others reach the kernel
+DROPPED = frozenset(
+    {"KERNEL_IDLE_TIMEOUT", "KERNEL_LAUNCH_TIMEOUT", "KERNEL_USERNAME", "KERNEL_WORKING_DIR", "KERNEL_GATEWAY"}
+)
+#: variable of a client's environment: Jupyter Server sends its own variables `KERNEL_…` with each kernel that it starts
+IDLE_TIMEOUT = "KERNEL_IDLE_TIMEOUT"
 _STATES = {State.STARTING: "starting", State.IDLE: "idle", State.BUSY: "busy"}
 
 
@@ -42,8 +48,21 @@ class StartKernel(Body):
 
     @property
     def wanted_env(self) -> dict[str, str]:
-        """The environment without `KERNEL_…` variables, which describe the client's own machine."""
-        return {name: value for name, value in self.env.items() if not name.startswith("KERNEL_")}
+        """The environment without the variables that describe the client's own machine or are not for the kernel."""
+        return {name: value for name, value in self.env.items() if name not in DROPPED}
+
+    @property
+    def idle_timeout(self) -> float | None:
+        """The idle timeout in seconds that the client asks for; None: it does not.
+
+        Raises:
+            InvalidRequest: when it is no positive number.
+        """
+        if (asked := self.env.get(IDLE_TIMEOUT)) is None:
+            return None
+        if not re.fullmatch(r"\d{1,9}(\.\d{1,9})?", asked) or not float(asked):
+            raise InvalidRequest(f"{IDLE_TIMEOUT} must be a number of seconds", field="env")
+        return float(asked)
 
 
 class KernelOfSession(Body):
@@ -54,8 +73,9 @@ class KernelOfSession(Body):
 
 
 class NotebookName(Body):
-    """A notebook's path in the older form."""
+    """A notebook's path in the older form, under either name."""
 
+    name: str | None = None
     path: str | None = None
 
 
@@ -71,7 +91,13 @@ class NotebookSession(Body):
     @property
     def any_path(self) -> str | None:
         """The path, from either form."""
-        return self.path or (self.notebook.path if self.notebook else None)
+        older = self.notebook
+        return (older.name or older.path if older else None) or self.path
+
+    @property
+    def kind(self) -> str | None:
+        """The type, which the older form implies."""
+        return "notebook" if self.notebook else self.type
 
 
 def kernel_id(key: SessionKey) -> str:
@@ -88,7 +114,7 @@ def find(registry: Registry, tenant: str, asked: str) -> Session:
     for session in registry.of(tenant):
         if kernel_id(session.key) == asked:
             return session
-    raise SessionNotFound(f"there is no kernel {asked[:64]}", kernel=asked[:64])
+    raise SessionNotFound(f"Kernel does not exist: {asked[:64]}", kernel=asked[:64])
 
 
 def time_of(seconds_ago: float) -> str:

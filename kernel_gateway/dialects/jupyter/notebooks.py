@@ -18,9 +18,11 @@ from kernel_gateway.dialects.jupyter.models import (
     kernel_model,
 )
 from kernel_gateway.handlers import Gateway
-from sessions.errors import InvalidRequest, SessionNotFound
+from sessions.errors import InvalidRequest, SessionError, SessionNotFound
 from sessions.session import Session
 
+#: field of a request that names the kernelspec
+KERNEL_NAME = "kernel.name"
 #: maximum number of notebooks per tenant; several may share a kernel
 NOTEBOOKS_MAX = 1000
 
@@ -58,7 +60,7 @@ class Notebooks:
         """
         book = self.of(tenant).get(notebook_id)
         if book is None:
-            raise SessionNotFound(f"there is no session {notebook_id[:64]}")
+            raise SessionNotFound(f"Session not found: session_id={notebook_id[:64]!r}")
         return book
 
     def at(self, tenant: str, path: str) -> Notebook | None:
@@ -100,28 +102,36 @@ class NotebookHandler(RestHandler):
         named = {"id": book.id, "path": book.path, "name": book.name, "type": book.type, "kernel": kernel}
         return named | ({"notebook": {"path": book.path, "name": book.name}} if book.type == "notebook" else {})
 
-    async def kernel(self, asked: KernelOfSession | None) -> Session:
-        """Return the session of the requested kernel; a request without an id starts a new kernel.
+    def status_of(self, failure: SessionError) -> HTTPStatus:
+        """Return 501 for an unknown kernelspec, as Jupyter Server does."""
+        unknown = failure.details.get("field") == KERNEL_NAME
+        return HTTPStatus.NOT_IMPLEMENTED if unknown else super().status_of(failure)
+
+    async def kernel(self, asked: KernelOfSession) -> tuple[Session, bool]:
+        """Return the session of the requested kernel, and whether it was started for this request.
 
         Raises:
-            InvalidRequest: when no kernel has the requested id.
+            InvalidRequest: when there is no kernelspec of the requested name.
         """
-        if asked is None or asked.id is None:
-            return await start_kernel(self.gateway, self.tenant, StartKernel(name=asked.name if asked else None))
+        if asked.id is not None and self.exists(asked.id):
+            return self.session(asked.id), False
         try:
-            return self.session(asked.id)
-        except SessionNotFound as unknown:
-            raise InvalidRequest(unknown.message, field="kernel.id") from None
+            self.gateway.specs.find(asked.name or self.gateway.registry.defaults.language)
+        except InvalidRequest as unknown:
+            raise InvalidRequest(unknown.message, field=KERNEL_NAME) from None
+        return await start_kernel(self.gateway, self.tenant, StartKernel(name=asked.name, kernel_id=asked.id)), True
+
+    def exists(self, kernel: str) -> bool:
+        """Return whether the tenant has a kernel with this id."""
+        with suppress(SessionNotFound):
+            return bool(self.session(kernel))
+        return False
 
     async def end(self, kernel: str) -> None:
-        """End a kernel and wait until it is gone; one that has ended already is no error."""
-        with suppress(SessionNotFound):
-            await self.gateway.registry.end(self.session(kernel).key)
-
-
-def _is_new(asked: KernelOfSession | None) -> bool:
-    """Return whether a request gets a new kernel, and not one by its id."""
-    return asked is None or asked.id is None
+        """End a kernel that no notebook uses, and wait until it is gone; one that has ended already is no error."""
+        if kernel not in (book.kernel for book in self.notebooks.of(self.tenant).values()):
+            with suppress(SessionNotFound):
+                await self.gateway.registry.end(self.session(kernel).key)
 
 
 class NotebooksHandler(NotebookHandler):
@@ -134,19 +144,18 @@ class NotebooksHandler(NotebookHandler):
     async def post(self) -> None:
         """Give a notebook a kernel; a path that already has a kernel keeps it."""
         asked = self.body(NotebookSession)
-        path = asked.any_path
-        kind = asked.type or ("notebook" if asked.notebook else None)
+        path, kind = asked.any_path, asked.kind
         if not path or not kind:
             raise InvalidRequest("path and type are required", field="path" if not path else "type")
         book = self.notebooks.at(self.tenant, path)
         if book is None:
             self.notebooks.require_room(self.tenant)
-            session = await self.kernel(asked.kernel)
+            session, new = await self.kernel(asked.kernel or KernelOfSession())
             book = self.notebooks.at(self.tenant, path)
             if book is None:
                 book = Notebook(path, asked.name or "", kind, kernel_id(session.key))
                 self.notebooks.put(self.tenant, book)
-            elif _is_new(asked.kernel):  # another request for the same path was faster
+            elif new:  # another request for the same path was faster
                 await self.end(kernel_id(session.key))
         self.set_status(HTTPStatus.CREATED)
         self.set_header("Location", f"/api/sessions/{book.id}")
@@ -161,18 +170,20 @@ class OneNotebookHandler(NotebookHandler):
         self.finish_json(self.model(self.notebooks.get(self.tenant, notebook_id)))
 
     async def patch(self, notebook_id: str) -> None:
-        """Rename the notebook or give it another kernel; if the other kernel is a new one, the old kernel is ended."""
+        """Rename the notebook, or give it another kernel and end its old one."""
         book, asked = self.notebooks.get(self.tenant, notebook_id), self.body(NotebookSession)
         name = book.name if asked.name is None else asked.name
-        changed = replace(book, path=asked.any_path or book.path, name=name, type=asked.type or book.type)
+        changed = replace(book, path=asked.any_path or book.path, name=name, type=asked.kind or book.type)
         if asked.kernel is not None and (asked.kernel.id or asked.kernel.name):
-            session = await self.kernel(asked.kernel)
+            if asked.kernel.id is not None and not self.exists(asked.kernel.id):
+                raise InvalidRequest(f"No such kernel: {asked.kernel.id[:64]}", field="kernel.id")
+            session, new = await self.kernel(asked.kernel)
             changed = replace(changed, kernel=kernel_id(session.key))
-            if book.id not in self.notebooks.of(self.tenant) and _is_new(asked.kernel):
+            if book.id not in self.notebooks.of(self.tenant) and new:
                 await self.end(changed.kernel)  # the notebook was deleted meanwhile
             self.notebooks.get(self.tenant, notebook_id)
         self.notebooks.put(self.tenant, changed)
-        if changed.kernel != book.kernel and _is_new(asked.kernel):
+        if changed.kernel != book.kernel:
             await self.end(book.kernel)
         self.finish_json(self.model(changed))
 

@@ -15,7 +15,8 @@ from kernel_gateway.dialects.native.admin import (
     KeysHandler,
     NewKey,
 )
-from kernel_gateway.dialects.native.execute import LAST_EVENT, STREAMS, ExecuteHandler
+from kernel_gateway.dialects.native.events import Event
+from kernel_gateway.dialects.native.execute import LAST_EVENT, ExecuteHandler
 from kernel_gateway.dialects.native.files import FilesHandler
 from kernel_gateway.dialects.native.models import (
     CreateSession,
@@ -41,16 +42,20 @@ from kernel_gateway.dialects.native.sessions import (
     SessionHandler,
     SessionsHandler,
 )
-from kernel_gateway.dialects.native.stream import StreamHandler
+from kernel_gateway.dialects.native.stream import CodeFrame, InputFrame, InterruptFrame, StreamHandler
 from kernel_gateway.handlers import BaseHandler, Dialect, Gateway, Route
-from kernel_gateway.openapi import BINARY, Operation, document
+from kernel_gateway.openapi import BINARY, Operation, document, ref
 
 _SESSION = "/v1/sessions/{name}"
 _RESUME_HEADERS = {
     LAST_EVENT: "`id` of the last event received from the run with this `idempotency_key`. The stream continues after "
     "it, and no code runs. If later events are no longer kept, it is the `result` alone, with all `outputs`."
 }
-_STREAMED = {media_type: {"schema": {"type": "string"}} for media_type in STREAMS}
+_STREAMED = {
+    "application/x-ndjson": {"schema": ref(Event), "x-form": "one event per line"},
+    "text/event-stream": {"schema": ref(Event), "x-form": "server-sent events; `data` is an event, `id` its number"},
+}
+_FRAMES = (CodeFrame, InputFrame, InterruptFrame)
 
 OPERATIONS = [
     Operation("GET", "/v1/sessions", "List the tenant's sessions", SessionList),
@@ -65,6 +70,7 @@ OPERATIONS = [
         Execute,
         media=_STREAMED,
         headers=_RESUME_HEADERS,
+        models=(Event,),
     ),
     Operation("POST", f"{_SESSION}/interrupt", "Interrupt the running cell, keep the variables", Interrupted),
     Operation("POST", f"{_SESSION}/restart", "Start a fresh kernel in the same session", SessionInfo),
@@ -79,7 +85,14 @@ OPERATIONS = [
     ),
     Operation("PUT", f"{_SESSION}/files/{{path}}", "Write a file", media=BINARY, status=HTTPStatus.NO_CONTENT),
     Operation("DELETE", f"{_SESSION}/files/{{path}}", "Delete a file or directory", status=HTTPStatus.NO_CONTENT),
-    Operation("GET", f"{_SESSION}/stream", "Upgrade to a WebSocket", status=HTTPStatus.SWITCHING_PROTOCOLS),
+    Operation(
+        "GET",
+        f"{_SESSION}/stream",
+        "Upgrade to a WebSocket: JSON frames in, events out",
+        status=HTTPStatus.SWITCHING_PROTOCOLS,
+        models=(*_FRAMES, Event),
+        websocket={"send": ref(*_FRAMES), "receive": ref(Event)},
+    ),
     Operation("GET", "/v1/admin/keys", "List the keys, without their secrets", KeyList),
     Operation("POST", "/v1/admin/keys", "Make a key", NewKey, CreateKey, HTTPStatus.CREATED),
     Operation("DELETE", "/v1/admin/keys/{id}", "Revoke a key", status=HTTPStatus.NO_CONTENT),

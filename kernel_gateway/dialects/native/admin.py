@@ -19,7 +19,7 @@ from kernel_gateway.dialects.native.models import Body
 from kernel_gateway.errors import KeyNotFound
 from kernel_gateway.keystore import Key, Role
 from sessions.errors import InvalidRequest
-from sessions.models import valid_name
+from sessions.names import valid_name
 from sessions.store.audit_search import Account, Search
 
 #: executions in one answer
@@ -137,10 +137,11 @@ class AuditHandler(AdminHandler):
             since=self._time("since"),
             before=self._number("before"),
         )
-        found = await asyncio.to_thread(self.gateway.audit.latest, most, search)
+        # One more than the page has: it shows whether there is a next page.
+        found = await asyncio.to_thread(self.gateway.audit.latest, most + 1, search)
         page = AuditPage(
-            executions=[ExecutionInfo.of(account) for account in found],
-            next=found[-1].seq if len(found) == most else None,
+            executions=[ExecutionInfo.of(account) for account in found[:most]],
+            next=found[most - 1].seq if len(found) > most else None,
         )
         self.finish_json(page.model_dump(mode="json"))
 

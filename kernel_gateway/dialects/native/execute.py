@@ -2,48 +2,37 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Callable
 from typing import Any
 
-import orjson
 from tornado.iostream import StreamClosedError
 
+from kernel_gateway.dialects.native.forms import SSE_COMMENT, STREAMS, Render, sse, wanted_stream, with_pauses
 from kernel_gateway.dialects.native.models import Execute, result_json
+from kernel_gateway.dialects.native.plain import plain_event
 from kernel_gateway.handlers import JsonHandler
 from sessions.errors import InvalidRequest
-from sessions.models import ExecuteRequest, SessionKey
+from sessions.models import ExecuteRequest, ExecutionResult, SessionKey
 from sessions.session import Session
 
 #: header of a client that has lost its stream: the id of the last event that it has seen
 LAST_EVENT = "Last-Event-ID"
 
-#: function that writes an event with its number
-Render = Callable[[dict[str, Any], int], bytes]
-
-
-def _ndjson(event: dict[str, Any], number: int) -> bytes:
-    return orjson.dumps({"id": number} | event) + b"\n"
-
-
-def _sse(event: dict[str, Any], number: int) -> bytes:
-    """Source: WHATWG HTML, 9.2 Server-sent events."""
-    return b"id: %d\nevent: %s\ndata: %s\n\n" % (number, str(event["type"]).encode(), orjson.dumps(event))
-
-
-#: media type that the client accepts → function that writes an event
-STREAMS: dict[str, Render] = {
-    "application/x-ndjson": _ndjson,
-    "text/event-stream": _sse,
-}
+#: header of every answer to an execute: the id of the session
+SESSION_ID = "X-Session-Id"
 
 
 class ExecuteHandler(JsonHandler):
     """`/v1/sessions/{name}/execute`."""
 
+    #: whether the client wants plain text
+    _plain = False
+
     async def post(self, name: str) -> None:
         """Run a cell; the session is made on first use."""
         body = self.body(Execute)
+        self._plain = body.plain
         work = self._run(SessionKey(self.tenant, name), body.request(self.gateway.settings), self._last_seen())
         if body.on_disconnect == "interrupt":
             await self.run_until_client_leaves(work)
@@ -62,28 +51,38 @@ class ExecuteHandler(JsonHandler):
         return None if told is None else int(told)
 
     async def _run(self, key: SessionKey, request: ExecuteRequest, seen: int | None) -> None:
-        # A client that resumes a stream must not make a session or start a kernel.
-        session = await self.gateway.registry.get_or_create(key) if seen is None else self.gateway.registry.get(key)
-        accepted = self.request.headers.get("Accept", "")
-        for media_type, render in STREAMS.items():
-            if media_type in accepted:
-                self.set_header("Content-Type", media_type)
-                await self._stream(session, request, seen, render)
-                return
+        if seen is None and request.if_session is None:
+            session = await self.gateway.registry.get_or_create(key)
+        else:  # a client that resumes a stream, or needs variables, must not make a session
+            session = self.gateway.registry.get(key)
+        self.set_header(SESSION_ID, session.id)
+        media_type = wanted_stream(self.request.headers.get("Accept", ""))
+        if media_type is not None:
+            self.set_header("Content-Type", media_type)
+            await self._stream(session, request, seen, STREAMS[media_type])
+            return
         async with session.execute(request, seen) as execution:
             result = await execution.result()
-        self.finish_json(result_json(result))
+        self.finish_json(await self._result(session, result))
+
+    async def _result(self, session: Session, result: ExecutionResult, *, outputs: bool = True) -> dict[str, Any]:
+        if not self._plain:
+            return result_json(session, result, outputs=outputs)
+        return await asyncio.to_thread(result_json, session, result, outputs=outputs, plain=True)  # many outputs
 
     async def _stream(self, session: Session, request: ExecuteRequest, seen: int | None, render: Render) -> None:
         self.http.stream.set_nodelay(True)
         async with session.execute(request, seen) as execution:
             try:
-                async for event in execution:
-                    self.write(render(event, execution.number))
+                async for event in with_pauses(execution) if render is sse else execution:
+                    if event is None:
+                        self.write(SSE_COMMENT)
+                    else:
+                        self.write(render(plain_event(event) if self._plain else event, execution.number))
                     await self.flush()
             except StreamClosedError:
                 await execution.result()  # the client has left: its cell continues, or this task is cancelled here
                 return
             result = await execution.result()
-        last = {"type": "result", **result_json(result, outputs=execution.gap)}
+        last = {"type": "result", **await self._result(session, result, outputs=execution.gap)}
         self.finish(render(last, execution.number + 1))

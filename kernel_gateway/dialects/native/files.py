@@ -60,8 +60,9 @@ class FilesHandler(BaseHandler):
         """Download a file, or with `?list` list a directory."""
         session, path = await self._session(name), valid_path(path)
         if self.get_query_argument("list", None) is not None:
-            entries = [FileEntry.model_validate(entry) for entry in await workspace.list_files(session, path)]
-            self.finish_json(FileList(entries=entries).model_dump())
+            listing = await workspace.list_files(session, path)
+            entries = [FileEntry.model_validate(entry) for entry in listing.entries]
+            self.finish_json(FileList(entries=entries, truncated=listing.truncated).model_dump())
             return
         async with workspace.read_file(session, path) as file:
             await send_file(self, file, path)

@@ -9,9 +9,12 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field
 
 from kernel_gateway.config import Bytes, Settings
+from kernel_gateway.dialects.native.plain import plain_output
+from kernel_gateway.handlers import STATUS
 from sessions.errors import InvalidRequest
 from sessions.guest.paths import valid_path
-from sessions.models import ExecuteRequest, ExecutionResult, SessionSpec, valid_env
+from sessions.models import ExecuteRequest, ExecutionResult, SessionSpec
+from sessions.names import valid_env
 from sessions.session import Session
 
 #: characters of code in one execute
@@ -51,15 +54,12 @@ class CreateSession(Body):
         Raises:
             InvalidRequest: when a limit is above the gateway's, or a variable cannot be set.
         """
-        idle_timeout = self.idle_timeout or defaults.idle_timeout
-        if idle_timeout > settings.max_idle_timeout:
-            raise InvalidRequest(f"idle_timeout must be at most {settings.max_idle_timeout:g} s", field="idle_timeout")
         return replace(
             defaults,
             language=defaults.language if self.language is None else self.language,
             limits=defaults.limits.narrowed(self.limits.model_dump(exclude_none=True) if self.limits else {}),
             env=valid_env(self.env),
-            idle_timeout=idle_timeout,
+            idle_timeout=settings.valid_idle_timeout(self.idle_timeout),
             cwd=valid_path(self.cwd),
         )
 
@@ -76,6 +76,17 @@ class Execute(Body):
     )
     idempotency_key: str | None = Field(
         None, min_length=1, max_length=255, description="a retry with this key gets the first run's result"
+    )
+    if_session: str | None = Field(
+        None,
+        max_length=64,
+        description="`session_id` of an earlier result; if the variables of that session are gone, the cell does not "
+        "run, and the answer is 404",
+    )
+    plain: bool = Field(
+        False,  # noqa: FBT003
+        description="outputs as short plain text: no colours, tracebacks of the code's own frames, bounded texts, and "
+        "`text/plain` in place of HTML and other markup; images stay",
     )
     on_disconnect: Literal["continue", "interrupt"] = Field(
         "continue", description="what happens to the cell when its client leaves; a cell with a key always continues"
@@ -101,16 +112,17 @@ class Execute(Body):
             interactive=interactive,
             arguments=self.arguments,
             idempotency_key=self.idempotency_key,
+            if_session=self.if_session,
         )
 
 
 class ErrorDetail(BaseModel):
     """An error, and what to do about it."""
 
-    code: str
-    name: str
-    message: str
-    resolution: str
+    code: str = Field(json_schema_extra={"enum": [*sorted({error.code for error in STATUS})]})
+    name: str = Field(description="name of the error, one for each code")
+    message: str = Field(description="what happened")
+    resolution: str = Field(description="what to do")
     details: dict[str, Any]
     request_id: str | None = None
 
@@ -135,6 +147,7 @@ class SessionInfo(BaseModel):
     """A session."""
 
     name: str
+    id: str = Field(description="differs from the ids of all other sessions, also of those with the same name")
     language: str
     state: Literal["starting", "idle", "busy", "dead"]
     incarnation: int = Field(description="number of kernels that the session has had")
@@ -150,6 +163,7 @@ class SessionInfo(BaseModel):
         return cls.model_validate(
             {
                 "name": session.key.name,
+                "id": session.id,
                 "language": session.kernelspec.name,
                 "state": session.state.value,
                 "incarnation": session.incarnation,
@@ -176,30 +190,43 @@ class Result(BaseModel):
         description="nbformat 4.5 outputs; a stream sends them one by one instead, if all of them are still kept"
     )
     duration_ms: float
-    state: Literal["preserved", "restarted", "lost"] = Field(
-        description="whether the variables of earlier cells are still there"
+    state: Literal["new", "preserved", "restarted", "lost"] = Field(
+        description="whether the variables of earlier cells are still there; new: this is the session's first cell"
     )
     state_reason: str | None
-    incarnation: int
+    session_id: str = Field(description="id of the session, for `if_session`; also the header X-Session-Id")
+    incarnation: int = Field(description="number of the session's kernel that the cell ran in, from 1")
     truncated: bool = Field(description="some output was left out")
     replayed: bool = Field(description="the cell ran before, when its idempotency_key was first used")
     error: ErrorDetail | None = Field(None, description="set when status is timeout or died")
 
 
-def result_json(result: ExecutionResult, *, outputs: bool = True) -> dict[str, Any]:
-    """Return a `Result` as a plain dict, not validated: this is the hot path, and the types already hold."""
+def result_json(
+    session: Session, result: ExecutionResult, *, outputs: bool = True, plain: bool = False
+) -> dict[str, Any]:
+    """Return a `Result` as a dict, not validated: this is the hot path, and the types already hold.
+
+    Args:
+        session: session of the cell.
+        result: result of the cell.
+        outputs: False: without the outputs.
+        plain: True: outputs as plain text.
+    """
     value: dict[str, Any] = {
         "status": result.status.value,
         "execution_count": result.execution_count,
         "duration_ms": round(result.duration * 1000, 3),
         "state": result.state.value,
         "state_reason": result.state_reason,
+        "session_id": session.id,
         "incarnation": result.incarnation,
         "truncated": result.truncated,
         "replayed": result.replayed,
         "error": result.error.as_dict() if result.error else None,
     }
-    return value | {"outputs": result.outputs} if outputs else value
+    if not outputs:
+        return value
+    return value | {"outputs": list(map(plain_output, result.outputs)) if plain else result.outputs}
 
 
 class FileEntry(BaseModel):
@@ -215,6 +242,7 @@ class FileList(BaseModel):
     """The entries of a directory."""
 
     entries: list[FileEntry]
+    truncated: bool = Field(description="True: there are more entries than a listing holds, and the rest is left out")
 
 
 class Interrupted(BaseModel):

@@ -1,7 +1,9 @@
 """The WebSocket stream: JSON frames in, events out.
 
-In: `{"code": …, "id"?: …}` with the fields of execute · `{"input": "text"}` answers `input()` · `{"interrupt": true}`.
-Out: the events of a streamed execute, each with the `id` of its cell. Cells run one after the other.
+In: `{"code": …, "id"?: …}` with the fields of execute · `{"input": "text"}` answers `input()`, null ends its input ·
+`{"interrupt": true}`.
+Out: the events of a streamed execute, each with the `id` of its cell. Cells run one after the other. The socket closes
+with its session, behind the results of its cells.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from pydantic import Field
 from tornado.websocket import WebSocketClosedError
 
 from kernel_gateway.dialects.native.models import Body, Execute, result_json
+from kernel_gateway.dialects.native.plain import plain_event
 from kernel_gateway.handlers import validated
 from kernel_gateway.sockets import SocketHandler
 from sessions.cells.execution import END_OF_INPUT, Execution
@@ -39,7 +42,7 @@ class CodeFrame(Execute):
 class InputFrame(Body):
     """Answer the running cell's `input()`."""
 
-    input: str
+    input: str | None = Field(description="null: end of the input, as Ctrl-D")
 
 
 class InterruptFrame(Body):
@@ -64,43 +67,44 @@ class StreamHandler(SocketHandler):
     def open(self, *_args: str, **_kwargs: str) -> None:
         """Start to run cells."""
         super().open()
-        self._cells: asyncio.Queue[CodeFrame] = asyncio.Queue(QUEUE)
+        #: cells that wait, each with the bytes of its frame
+        self._cells: asyncio.Queue[tuple[CodeFrame, int]] = asyncio.Queue(QUEUE)
         self._runner = spawn(self._run_cells(), "stream")
 
-    async def on_message(self, message: str | bytes) -> None:
+    async def received(self, message: str | bytes) -> None:
         """Handle a frame. A bad frame is answered with an error, and the socket stays open."""
-        if not self.allowed():
-            return
         self._session.touch()
         mark: dict[str, Any] = {}
         try:
             frame = _parsed(message)
             mark = _id_field(frame.get("id"))
-            await self._take(frame)
+            await self._take(frame, len(message))
         except SessionError as error:
             await self._send({"type": "error", "error": error.as_dict(), **mark})
 
-    async def _take(self, frame: dict[str, Any]) -> None:
+    async def _take(self, frame: dict[str, Any], size: int) -> None:
         if "interrupt" in frame:
             validated(InterruptFrame, frame)
             await self._session.interrupt()
         elif "input" in frame:
             answer = validated(InputFrame, frame).input
-            if self._running is None or not self._running.answer(answer):
+            if self._running is None or not self._running.answer(END_OF_INPUT if answer is None else answer):
                 raise InvalidRequest("no cell of this socket asks for input", field="input")
         else:
-            self._enqueue(validated(CodeFrame, frame))
+            self._enqueue(validated(CodeFrame, frame), size)
 
-    def _enqueue(self, cell: CodeFrame) -> None:
+    def _enqueue(self, cell: CodeFrame, size: int) -> None:
         cell.request(self.gateway.settings)  # refuse an invalid cell now, before its turn
-        try:
-            self._cells.put_nowait(cell)
-        except asyncio.QueueFull:
-            raise QuotaExceeded(f"at most {QUEUE} cells can wait on one socket", max=QUEUE) from None
+        if self._cells.full():
+            raise QuotaExceeded(f"at most {QUEUE} cells can wait on one socket", max=QUEUE)
+        if not self._share.take(size):
+            most = self.gateway.incoming.most
+            raise QuotaExceeded(f"cells of the tenant that wait are above {most} bytes together", max=most)
+        self._cells.put_nowait((cell, size))
 
     async def _run_cells(self) -> None:
         while not self._client_left:
-            cell = await self._cells.get()
+            cell, size = await self._cells.get()
             mark = _id_field(cell.id)
             try:
                 await self._run_cell(cell, mark)
@@ -108,22 +112,24 @@ class StreamHandler(SocketHandler):
                 await self._send({"type": "error", "error": error.as_dict(), **mark})
             finally:
                 self._continues_without_client = False
+                self._share.take(-size)
+                self._cells.task_done()
 
     async def _run_cell(self, cell: CodeFrame, mark: dict[str, Any]) -> None:
         request = cell.request(self.gateway.settings, interactive=True)
         self._continues_without_client = cell.on_disconnect == "continue"
-        # Look it up again, because the session may have been culled: the cell then reports the lost state.
-        self._session = await self.gateway.registry.get_or_create(self._session.key)
+        self._session.touch()
         try:
             async with self._session.execute(request) as execution:
                 self._running = execution
                 async for event in execution:
-                    await self._send(event | mark)
+                    await self._send((plain_event(event) if cell.plain else event) | mark)
                     self._end_input()
                 result = await execution.result()
         finally:
             self._running = None
-        await self._send({"type": "result", **result_json(result, outputs=execution.gap), **mark})
+        last = result_json(self._session, result, outputs=execution.gap, plain=cell.plain)
+        await self._send({"type": "result", **last, **mark})
 
     async def _send(self, event: dict[str, Any]) -> None:
         """Send one event, and wait while the client reads slowly."""
@@ -134,8 +140,13 @@ class StreamHandler(SocketHandler):
         except WebSocketClosedError:
             self.on_close()
 
+    async def last_words(self) -> None:
+        """Wait for the result of the running cell; those that wait are refused."""
+        await self._cells.join()
+
     def on_close(self) -> None:
         """Drop the waiting cells; interrupt the running cell only if its client asked for that."""
+        super().on_close()
         self._client_left = True
         self._end_input()
         if self._runner is not None and not self._continues_without_client:

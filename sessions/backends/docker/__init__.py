@@ -6,16 +6,17 @@ import asyncio
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import NoReturn
 
 from docker.errors import APIError
 
 from sessions.backends.base import Launch, handshake, new_connection_info, no_op
 from sessions.backends.docker import containers, firewall, network, proof
-from sessions.backends.docker.breaker import Breaker, unavailable
+from sessions.backends.docker.breaker import Breaker, fails, log_refusal
 from sessions.backends.docker.doctor import examine
 from sessions.backends.docker.engine import PREPARE, START, Engine, engine_answers
 from sessions.backends.docker.handle import DockerHandle
-from sessions.backends.docker.lost import LostContainers
+from sessions.backends.docker.lost import LostContainers, delete_volumes
 from sessions.backends.docker.needs import require_image, require_runtime
 from sessions.backends.docker.processors import Processors
 from sessions.backends.docker.profile import (
@@ -29,6 +30,7 @@ from sessions.backends.docker.profile import (
     volume_names,
 )
 from sessions.backends.docker.watch import Watch
+from sessions.backends.docker.weights import Weights
 from sessions.connection_info import ConnectionInfo
 from sessions.errors import BackendUnavailable, NotInitialized, StartFailed
 from sessions.tasks import gather_all, spawn
@@ -36,7 +38,7 @@ from sessions.tasks import gather_all, spawn
 __all__ = ["DockerBackend", "DockerSettings", "engine_answers", "examine"]
 
 
-#: seconds that deletions may take before the caller no longer waits for them
+#: seconds that the end of the gateway waits for containers that were made just now
 SOON = 3.0
 
 
@@ -56,12 +58,18 @@ class DockerBackend:
         self._breaker.on_open = self._doubt
         self._handles: dict[str, DockerHandle] = {}
         self._watch: Watch | None = None
+        self._weighing: asyncio.Task[NoReturn] | None = None
         self._processors = Processors()
         #: True if the runtime is gVisor; None before the first proof
         self._gvisor: bool | None = None
         #: True if the last proof is still valid
         self._proven = False
         self._lost = LostContainers(self._engine)
+
+    @property
+    def leftovers(self) -> int:
+        """Number of containers and volumes whose removal has failed and is retried."""
+        return self._engine.failing
 
     def _doubt(self) -> None:
         """Request a new proof that containers can be started."""
@@ -80,11 +88,12 @@ class DockerBackend:
         try:
             await self._engine.call(self._prepare_blocking, lane=PREPARE)
         except APIError as error:
-            raise unavailable(f"the container engine fails: {error.explanation}") from error
+            raise fails("prepare the sandbox", error) from error
         if stuck:
             self._breaker.close()
         if self._watch is None:
             self._watch = Watch(self.settings.instance, self._handles, self.on_proof_needed)
+            self._weighing = spawn(Weights(self._handles).run(), "weights of kernels")
 
     def _prepare_blocking(self) -> None:
         api, settings = self._engine.api, self.settings
@@ -108,7 +117,8 @@ class DockerBackend:
             BackendUnavailable: when the engine does not answer.
         """
         try:
-            await self._engine.call(containers.reap, self._engine, self._label, set(kernels), lane=PREPARE)
+            volumes = await self._engine.call(containers.reap, self._engine, self._label, set(kernels), lane=PREPARE)
+            await delete_volumes(self._engine, volumes)
             adopted = {container: DockerHandle(self._engine, container, info) for container, info in kernels.items()}
             for handle in adopted.values():
                 handle.was_running = True
@@ -117,7 +127,7 @@ class DockerBackend:
             self._handles.update(adopted)
             running = await self._engine.call(containers.running, self._engine, self._label, lane=PREPARE)
         except APIError as error:
-            raise unavailable(f"the container engine fails: {error.explanation}") from error
+            raise fails("find the kernels of an earlier gateway", error) from error
         for handle in adopted.values():
             if handle.id in running:
                 handle.processor = running[handle.id]
@@ -151,17 +161,24 @@ class DockerBackend:
         processor = self._processors.choose(launch.limits, bound) if launch.kernelspec.one_processor else None
         container = await self._create(launch, processor)
         # Registered before the start, so that an end directly after it is not missed.
-        handle = self._handles[container] = DockerHandle(self._engine, container, info)
+        handle = self._handles[container] = DockerHandle(self._engine, container, info, launch.tenant)
         handle.processor = processor
         spawn(self._forget(handle), "forget container")
         try:
             address = await self._engine.call(
-                containers.start, self._engine, self.settings.network, container, hello, lane=START
+                containers.start,
+                self._engine,
+                self.settings.network,
+                container,
+                hello,
+                lane=START,
+                owner=launch.tenant,
             )
         except BaseException as error:
             await asyncio.shield(handle.kill())
             if isinstance(error, APIError):
-                raise StartFailed(f"the engine could not start the container: {error.explanation}") from error
+                log_refusal("start a container", error)
+                raise StartFailed("the engine could not start the container") from error
             if isinstance(error, BackendUnavailable):
                 self._doubt()  # caused by the engine, or by a kernel with very little processor time
             raise
@@ -187,13 +204,14 @@ class DockerBackend:
             )
 
         try:
-            container = await self._engine.call(create, lane=START)
+            container = await self._engine.call(create, lane=START, owner=launch.tenant)
         except APIError as error:
             self._breaker.answered()
             if error.is_client_error():
-                raise StartFailed(f"the engine refused to make a container: {error.explanation}") from error
+                log_refusal("make a container", error)
+                raise StartFailed("the engine refused to make a container") from error
             self._lost.look_for(name, workspace)
-            raise unavailable(f"the container engine fails: {error.explanation}") from error
+            raise fails("make a container", error) from error
         except BaseException as error:
             if isinstance(error, BackendUnavailable):
                 self._breaker.failed()
@@ -208,17 +226,15 @@ class DockerBackend:
 
     async def delete_workspace(self, workspace: str) -> None:
         """Delete the volumes of a workspace; retry in the background while the engine does not answer."""
-        removals = [
-            self._engine.insist(containers.delete_volume, self._engine, name, name=f"removal of volume {name}")
-            for name in volume_names(workspace)
-        ]
-        await asyncio.wait(removals, timeout=SOON)
+        await delete_volumes(self._engine, volume_names(workspace), workspace)
 
     async def release(self) -> None:
         """Leave the kernels to the next gateway. The network stays: other gateways may use it, and it costs nothing."""
         await self._lost.give_up(SOON)
         if self._watch is not None:
             self._watch.stop()
+        if self._weighing is not None:
+            self._weighing.cancel()
         await self._engine.close()
 
     async def close(self) -> None:

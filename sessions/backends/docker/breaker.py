@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import structlog
+from docker.errors import APIError
 
 from sessions.backends.base import no_op
 from sessions.errors import BackendUnavailable
@@ -25,6 +26,27 @@ RETRY_AFTER = 5
 def unavailable(message: str = "") -> BackendUnavailable:
     """Return the error for an engine that does not answer, with the seconds until a retry."""
     return BackendUnavailable(message, retry_after=RETRY_AFTER)
+
+
+def log_refusal(what: str, error: APIError) -> None:
+    """Log the engine's own words, which may name paths of the host, so that no client gets them.
+
+    Args:
+        what: what the engine could not do.
+        error: the engine's answer.
+    """
+    log.warning("the engine refused or failed", what=what, reason=explained(error))
+
+
+def explained(error: APIError) -> str:
+    """Return the engine's own words, for operators."""
+    return str(error.explanation or error)[:300]
+
+
+def fails(what: str, error: APIError) -> BackendUnavailable:
+    """Log the engine's own words, and return the error for an engine that answers with a failure."""
+    log_refusal(what, error)
+    return unavailable("the container engine fails")
 
 
 class Breaker:

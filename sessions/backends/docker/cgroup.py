@@ -1,6 +1,7 @@
-"""Memory use of a container, read from the host's control groups and not from the engine.
+"""A container's control group on the host: its memory, its processor time, and its weight beside other containers.
 
-A gateway that runs in a container itself sees only its own control group, and reads nothing then.
+All of it is read and written as files and not through the engine, which would need a process for each. A gateway that
+runs in a container itself sees only its own control group, and then reads and writes nothing.
 """
 
 from __future__ import annotations
@@ -9,17 +10,20 @@ from contextlib import suppress
 from pathlib import Path
 
 ROOT = Path("/sys/fs/cgroup")
-#: paths of a container's memory count, by version and driver of the control groups
-_PLACES = (
-    "system.slice/docker-{id}.scope/memory.current",
-    "docker/{id}/memory.current",
-    "memory/docker/{id}/memory.usage_in_bytes",
-    "memory/system.slice/docker-{id}.scope/memory.usage_in_bytes",
-)
+#: paths of a container's group, by driver of the control groups
+_GROUPS = ("system.slice/docker-{id}.scope", "docker/{id}")
+#: names of a figure's file in version 2, and controller and name in version 1, where each controller has a tree.
+#: Sources: the kernel's Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/
+_MEMORY = ("memory.current", "memory/", "memory.usage_in_bytes")
+_TIME = ("cpu.stat", "cpuacct/", "cpuacct.usage")
+_WEIGHT = ("cpu.weight", "cpu/", "cpu.shares")
+#: weight of a group that nothing was set for, and the least weight, by the name of the file
+_USUAL = {"cpu.weight": 100, "cpu.shares": 1024}
+_LEAST = {"cpu.weight": 1, "cpu.shares": 2}
 
 
-class MemoryCount:
-    """Reads the memory count of one container."""
+class ControlGroup:
+    """The control group of one container."""
 
     def __init__(self, container: str, root: Path = ROOT) -> None:
         """Set the paths to try; no file is read yet.
@@ -28,13 +32,49 @@ class MemoryCount:
             container: full id of the container.
             root: folder of the control groups.
         """
-        self._files = [root / place.format(id=container) for place in _PLACES]
 
-    def read(self) -> int | None:
+        def files(figure: tuple[str, str, str]) -> list[Path]:
+            new, tree, old = figure
+            groups = [group.format(id=container) for group in _GROUPS]
+            return [root / group / new for group in groups] + [root / tree / group / old for group in groups]
+
+        self._memory, self._time, self._weight = files(_MEMORY), files(_TIME), files(_WEIGHT)
+
+    def memory(self) -> int | None:
         """Return the bytes in use now; None: the container is gone, or not visible from here."""
-        for file in self._files:
-            with suppress(OSError):
-                size = int(file.read_text())
-                self._files = [file]  # it exists as long as the container
-                return size
-        return None
+        found = _read(self._memory)
+        return None if found is None else int(found)
+
+    def seconds(self) -> float | None:
+        """Return the processor time that the container has used; None: it is gone, or not visible from here."""
+        found = _read(self._time)
+        if found is None:
+            return None
+        if found.startswith("usage_usec "):
+            return int(found.split(maxsplit=2)[1]) / 1e6
+        return int(found) / 1e9
+
+    def weigh(self, weight: float) -> None:
+        """Set the share of the processors that the container gets when others want them too.
+
+        Args:
+            weight: 1: as much as any process of the host, less: less.
+
+        Raises:
+            OSError: when this user may not set it, or the container has just ended (ENODEV).
+        """
+        for file in self._weight:
+            value = max(_LEAST[file.name], round(weight * _USUAL[file.name]))
+            with suppress(FileNotFoundError):
+                file.write_text(str(value))
+                self._weight[:] = [file]
+                return
+
+
+def _read(files: list[Path]) -> str | None:
+    for file in files:
+        with suppress(OSError):
+            found = file.read_text()
+            files[:] = [file]  # it exists as long as the container
+            return found
+    return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 import structlog
-from docker.errors import APIError, NotFound
+from docker.errors import NotFound
 
 from sessions.backends.base import Launch
 from sessions.backends.docker.engine import Engine, take_over
@@ -86,8 +86,12 @@ def running(engine: Engine, label: str) -> dict[str, int | None]:
     return found
 
 
-def reap(engine: Engine, label: str, known: set[str]) -> None:
-    """Remove the containers and volumes with a label, except the known containers and their volumes."""
+def reap(engine: Engine, label: str, known: set[str]) -> list[str]:
+    """Remove the containers with a label, except the known ones.
+
+    Returns:
+        names of the volumes with the label that no known container has; the caller deletes them.
+    """
     api, filters = engine.api, {"label": label}
     found = api.containers(all=True, filters=filters)
     for container in found:
@@ -95,11 +99,7 @@ def reap(engine: Engine, label: str, known: set[str]) -> None:
             log.info("container of an earlier gateway removed", container=container["Id"][:12])
             api.remove_container(container["Id"], force=True)
     in_use = {mount.get("Name") for container in found if container["Id"] in known for mount in container["Mounts"]}
-    for volume in api.volumes(filters=filters)["Volumes"] or []:
-        if volume["Name"] in in_use:
-            continue
-        with suppress(APIError):  # a container of another installation uses it
-            delete_volume(engine, volume["Name"])
+    return [each["Name"] for each in api.volumes(filters=filters)["Volumes"] or [] if each["Name"] not in in_use]
 
 
 def delete_volume(engine: Engine, name: str) -> None:

@@ -8,9 +8,11 @@ from contextlib import closing
 
 import docker
 import zmq
+from docker.errors import APIError
 
 from sessions.backends.base import Finding
 from sessions.backends.docker import firewall, network, proof
+from sessions.backends.docker.breaker import explained
 from sessions.backends.docker.engine import CONNECTION_ERRORS, connect
 from sessions.backends.docker.needs import require_image, require_runtime
 from sessions.backends.docker.profile import DockerSettings
@@ -55,7 +57,8 @@ def _step(name: str, look: Callable[[], str], fix: str) -> Finding:
     try:
         return Finding(name, None, detail=look())
     except SessionError as error:
-        return Finding(name, error.message, fix)
+        cause = error.__cause__
+        return Finding(name, error.message + (f": {explained(cause)}" if isinstance(cause, APIError) else ""), fix)
     except CONNECTION_ERRORS as error:
         return Finding(name, f"the Docker engine refused or did not answer: {str(error)[:200]}", fix)
 

@@ -1,8 +1,9 @@
 """Calls to the Docker engine that never block the event loop.
 
 The engine's client is synchronous, so calls run in threads. Each kind of call has its own lane, a bounded number of
-threads, so that hanging calls of one kind do not delay other kinds. No request to the engine outlives its call, so
-that no thread stays blocked.
+threads, so that hanging calls of one kind do not delay other kinds. Within a lane tenants take turns, and one tenant
+may have half of the threads, so that hanging calls of one tenant do not delay other tenants. No request to the engine
+outlives its call, so that no thread stays blocked.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import docker
@@ -26,6 +28,8 @@ from docker.utils import kwargs_from_env
 from sessions.backends.docker.breaker import unavailable
 from sessions.errors import BackendUnavailable
 from sessions.tasks import log_failure, spawn
+from sessions.tenants.admission import NOBODY, Admission
+from sessions.tenants.turns import take_turn
 
 log = structlog.get_logger()
 T = TypeVar("T")
@@ -53,9 +57,10 @@ class Lane:
 
 START = Lane("start", threads=8, request=20.0, call=60.0)
 END = Lane("end", threads=4, request=15.0, call=60.0)
+SIGNAL = Lane("signal", threads=4, request=10.0, call=15.0)
 TOOL = Lane("tool", threads=8, request=10.0, call=15.0)
 PREPARE = Lane("prepare", threads=1, request=15.0, call=180.0)
-LANES = (START, END, TOOL, PREPARE)
+LANES = (START, END, SIGNAL, TOOL, PREPARE)
 
 #: limits of the current call of a thread: `until`, its deadline, and `request`, seconds for one request
 _call_limits = threading.local()
@@ -124,17 +129,37 @@ def _within(lane: Lane, until: float, work: Callable[..., T], *args: Any) -> T:
     return work(*args)
 
 
+class _Threads:
+    """The threads of a lane. Owners take turns, and one owner may have half of the threads."""
+
+    def __init__(self, lane: Lane) -> None:
+        self.pool = ThreadPoolExecutor(lane.threads, thread_name_prefix=f"docker-{lane.name}")
+        self._turns = Admission(max(1, lane.threads // 2), lane.threads)
+
+    async def run(self, owner: str, work: Callable[[], T]) -> T:
+        """Run work in a thread when its owner's turn has come."""
+        await take_turn(self._turns, owner, None)
+        running = self.pool.submit(work)
+        # The turn ends with the work in the thread, which may outlast a caller that leaves.
+        running.add_done_callback(partial(self._pass_on, asyncio.get_running_loop(), owner))
+        return await asyncio.wrap_future(running)
+
+    def _pass_on(self, loop: asyncio.AbstractEventLoop, owner: str, _: Future[Any]) -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(self._turns.leave, owner)
+
+
 class Engine:
     """The engine, for a program with an event loop."""
 
     def __init__(self) -> None:
         self._api: _Client | None = None
         self._connecting = threading.Lock()
-        self._threads = {
-            lane: ThreadPoolExecutor(lane.threads, thread_name_prefix=f"docker-{lane.name}") for lane in LANES
-        }
+        self._threads = {lane: _Threads(lane) for lane in LANES}
         #: tasks that retry until they succeed
         self._insisting: set[asyncio.Task[Any]] = set()
+        #: number of those that have failed at least once
+        self.failing = 0
         self._closed = False
 
     @property
@@ -145,8 +170,14 @@ class Engine:
                 self._api = connect(PREPARE.request)
             return self._api
 
-    async def call(self, work: Callable[..., T], *args: Any, lane: Lane = START) -> T:
+    async def call(self, work: Callable[..., T], *args: Any, lane: Lane = START, owner: str = NOBODY) -> T:
         """Run `work(*args)` in a thread.
+
+        Args:
+            work: function that uses `api`.
+            *args: its arguments.
+            lane: kind of the call.
+            owner: tenant that the call is for; its calls wait for one another.
 
         Raises:
             BackendUnavailable: when the engine did not answer in the lane's time.
@@ -157,33 +188,39 @@ class Engine:
         until = time.monotonic() + lane.call
         try:
             async with asyncio.timeout(lane.call):
-                return await asyncio.get_running_loop().run_in_executor(
-                    self._threads[lane], _within, lane, until, work, *args
-                )
+                return await self._threads[lane].run(owner, partial(_within, lane, until, work, *args))
         except APIError:
             raise
         except CONNECTION_ERRORS as error:
             raise unavailable() from error
 
-    def insist(self, work: Callable[..., T], *args: Any, name: str) -> asyncio.Task[T]:
-        """Run `work(*args)` in a thread, and retry without a time limit until it succeeds."""
-        task = spawn(self._until_done(work, *args, name=name), name)
+    def insist(self, work: Callable[..., T], *args: Any, name: str, owner: str = NOBODY) -> asyncio.Task[T]:
+        """Run `work(*args)` in a thread for an owner, and retry without a time limit until it succeeds."""
+        task = spawn(self._until_done(work, *args, name=name, owner=owner), name)
         self._insisting.add(task)
         task.add_done_callback(self._insisting.discard)
         return task
 
-    async def _until_done(self, work: Callable[..., T], *args: Any, name: str) -> T:
-        pause = RETRY
-        while not self._closed:
-            with log_failure(name):
-                try:
-                    return await self.call(work, *args, lane=END)
-                except (APIError, BackendUnavailable) as error:
-                    if pause == RETRY:  # log the first failure only
-                        log.warning("failed; it is tried again until it succeeds", what=name, error=str(error)[:200])
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, RETRY_MAX)
-        raise unavailable("the gateway is shutting down")
+    async def _until_done(self, work: Callable[..., T], *args: Any, name: str, owner: str) -> T:
+        pause, failed = RETRY, 0
+        try:
+            while not self._closed:
+                with log_failure(name):
+                    try:
+                        return await self.call(work, *args, lane=END, owner=owner)
+                    except (APIError, BackendUnavailable) as error:
+                        if not failed:  # log the first failure only
+                            log.warning(
+                                "failed; it is tried again until it succeeds", what=name, error=str(error)[:200]
+                            )
+                if not failed:
+                    failed = 1
+                    self.failing += 1
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, RETRY_MAX)
+            raise unavailable("the gateway is shutting down")
+        finally:
+            self.failing -= failed
 
     async def close(self) -> None:
         """End the threads and the client. Unfinished work of `insist` is left to the next start of the gateway."""
@@ -193,6 +230,6 @@ class Engine:
             task.cancel()
         await asyncio.gather(*insisting, return_exceptions=True)
         for threads in self._threads.values():
-            threads.shutdown(wait=False, cancel_futures=True)
+            threads.pool.shutdown(wait=False, cancel_futures=True)
         if self._api is not None:
             self._api.close()

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, Callable
+from collections.abc import AsyncGenerator, AsyncIterable
 from contextlib import suppress
 from typing import Any
 
 from docker.errors import APIError, NotFound
 
-from sessions.backends.base import no_op
-from sessions.backends.docker.cgroup import MemoryCount
-from sessions.backends.docker.engine import TOOL, Engine
+from sessions.backends.base import HandleListener
+from sessions.backends.docker.cgroup import ControlGroup
+from sessions.backends.docker.engine import SIGNAL, Engine
 from sessions.backends.docker.tool import ToolStream
 from sessions.connection_info import ConnectionInfo
 from sessions.errors import BackendUnavailable, ConnectionFailed, QuotaExceeded, SessionError
 from sessions.models import ExitReason, KernelExit
 from sessions.tasks import spawn
+from sessions.tenants.admission import NOBODY
 
 #: seconds for the engine to remove a container; after that the container counts as gone, and is removed later
 GIVE_UP = 10.0
@@ -35,14 +36,16 @@ TOOLS_MAX = 16
 class DockerHandle:
     """A started container. It is removed when it ends, whatever the cause."""
 
-    def __init__(self, engine: Engine, container: str, info: ConnectionInfo) -> None:
+    def __init__(self, engine: Engine, container: str, info: ConnectionInfo, tenant: str = NOBODY) -> None:
         self.id = container
+        #: tenant whose turns its calls to the engine take
+        self.tenant = tenant
         self.connection_info = info
-        self.on_out_of_memory: Callable[[], None] = no_op
+        self._listener: HandleListener | None = None
         #: number of the only processor that the container uses; None: any
         self.processor: int | None = None
         self._engine = engine
-        self._memory = MemoryCount(container)
+        self.cgroup = ControlGroup(container)
         #: True after the start; only then its absence from the list of running containers is an end
         self.was_running = False
         self._killed = False
@@ -51,11 +54,17 @@ class DockerHandle:
         self._tools: set[ToolStream] = set()
         #: number of tools that have begun and not ended
         self._tools_open = 0
+        #: how it ended, as soon as that is known
+        self._exit: KernelExit | None = None
         self._end: asyncio.Task[KernelExit] | None = None
         #: timer that ends the container after a pause that is too long
         self._pause: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self._gone: asyncio.Future[KernelExit] = self._loop.create_future()
+
+    def attach(self, listener: HandleListener, tenant: str) -> None:
+        """Hand the container to its present user."""
+        self._listener, self.tenant = listener, tenant
 
     async def wait(self) -> KernelExit:
         """Wait until the container is gone."""
@@ -64,12 +73,12 @@ class DockerHandle:
     async def interrupt(self) -> None:
         """Send SIGINT to the launcher, which passes it on to the kernel."""
         with suppress(APIError, BackendUnavailable):  # gone or unreachable: the caller escalates further
-            await self._engine.call(lambda: self._engine.api.kill(self.id, "SIGINT"), lane=TOOL)
+            await self._engine.call(lambda: self._engine.api.kill(self.id, "SIGINT"), lane=SIGNAL, owner=self.tenant)
             await asyncio.sleep(SIGNAL_DELAY)
 
     def memory(self) -> int | None:
         """Return the container's memory in bytes, from its control group; None when that cannot be read."""
-        return self._memory.read()
+        return self.cgroup.memory()
 
     async def kill(self) -> None:
         """Remove the container with all its processes."""
@@ -80,7 +89,16 @@ class DockerHandle:
     def note_out_of_memory(self) -> None:
         """Record that the container met its memory limit, which may not end it."""
         self._out_of_memory = self._loop.time()
-        self.on_out_of_memory()
+        if self._listener is not None:
+            self._listener.on_out_of_memory(self)
+
+    def note_killed(self) -> None:
+        """End the tools, because the container gets a deadly signal, perhaps from outside the gateway.
+
+        The engine waits 10 s for the output of tools to be read, and gives up: then it may never free the workspace.
+        """
+        for tool in self._tools:
+            tool.discard()
 
     def note_paused(self) -> None:
         """Record a pause; end the container if it does not resume within `PAUSE_MAX` seconds. Idempotent."""
@@ -100,9 +118,10 @@ class DockerHandle:
             self._end = spawn(self._reap(), f"end of container {self.id[:12]}")
 
     async def _reap(self) -> KernelExit:
-        for tool in self._tools:
-            tool.discard()
-        removal = self._engine.insist(self._reap_blocking, name=f"removal of container {self.id[:12]}")
+        self.note_killed()
+        removal = self._engine.insist(
+            self._reap_blocking, name=f"removal of container {self.id[:12]}", owner=self.tenant
+        )
         # The caller does not wait for an engine that does not answer: the kernel is no longer used.
         await asyncio.wait({removal}, timeout=GIVE_UP)
         if removal.done() and not removal.cancelled():
@@ -112,28 +131,34 @@ class DockerHandle:
         for tool in self._tools:
             tool.abort()  # some engine versions never end the stream of a tool after its container
         self._tools.clear()
+        self._listener = None
         self._gone.set_result(ended)
         return ended
 
     def _reap_blocking(self) -> KernelExit:
+        api = self._engine.api
         try:
-            if self._killed:
-                state: dict[str, Any] = {}
-                self._stop_blocking()
-            else:
-                state = self._engine.api.inspect_container(self.id)["State"]
-            self._engine.api.remove_container(self.id, force=True)
+            state = api.inspect_container(self.id)["State"]
+            if self._exit is None:  # a second attempt sees the state after the first
+                self._exit = self._exit_of(state)
+            with suppress(APIError):  # the container is removed anyway
+                if state.get("Paused"):
+                    # The engine cannot end a paused container: it gives up after 10 s, and leaves a process behind.
+                    api.unpause(self.id)
+                if self._killed:
+                    # It may need a minute to remove a running container that has had many processes: see the launcher.
+                    api.stop(self.id, timeout=STOP)
+            api.remove_container(self.id, force=True)
         except NotFound:
-            state = {}
-        if self._killed:
+            pass
+        return self._exit or self._exit_of({})
+
+    def _exit_of(self, state: dict[str, Any]) -> KernelExit:
+        """Return how a container in this state has ended, or ends now; an end of its own comes before a kill."""
+        if self._killed and state.get("Running", True):
             return KernelExit(ExitReason.KILLED)
         reason = ExitReason.OOM if self._ended_of_memory(state) else ExitReason.EXITED
         return KernelExit(reason, state.get("ExitCode"))
-
-    def _stop_blocking(self) -> None:
-        # The engine may need a minute to remove a running container that has had many processes: see the launcher.
-        with suppress(APIError):  # the container is removed anyway
-            self._engine.api.stop(self.id, timeout=STOP)
 
     def _ended_of_memory(self, state: dict[str, Any]) -> bool:
         """Return True if the memory limit ended the container.
@@ -172,7 +197,7 @@ class DockerHandle:
             spawn(self._finish_tool(opening), f"end of {name}")
 
     async def _open_tool(self, name: str, argument: str) -> ToolStream:
-        tool = await ToolStream.open(self._engine, self.id, name, argument)
+        tool = await ToolStream.open(self._engine, self.id, name, argument, self.tenant)
         self._tools.add(tool)
         if self._end is not None:  # the container began to end meanwhile
             tool.discard()

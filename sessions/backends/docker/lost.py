@@ -1,16 +1,18 @@
-"""Removal of containers that the engine may have made without reporting it."""
+"""Removal of volumes, and of containers that the engine may have made without reporting it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 
 import structlog
 from docker.errors import APIError, NotFound
 
+from sessions.backends.docker import containers
 from sessions.backends.docker.engine import Engine
 from sessions.backends.docker.profile import volume_names
 from sessions.tasks import spawn
+from sessions.tenants.admission import NOBODY
 
 log = structlog.get_logger()
 
@@ -18,8 +20,26 @@ log = structlog.get_logger()
 SOON = (0.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 #: seconds between all further searches: a stuck engine may continue at any time with a request that was given up
 LATER = 300.0
+#: seconds that deletions of volumes may take before the caller no longer waits for them
+VOLUMES_WAIT = 3.0
 #: status codes of the engine: the volume does not exist, a container uses it. Source: Docker Engine API, VolumeDelete
 _NOT_THERE, _IN_USE = 404, 409
+
+
+async def delete_volumes(engine: Engine, volumes: Sequence[str], owner: str = NOBODY) -> None:
+    """Delete volumes. Those that are in use, or that the engine cannot free yet, are deleted later.
+
+    Args:
+        engine: has the volumes.
+        volumes: their names.
+        owner: owner of the calls; see `Engine.call`.
+    """
+    removals = [
+        engine.insist(containers.delete_volume, engine, name, name=f"removal of volume {name}", owner=owner)
+        for name in volumes
+    ]
+    if removals:
+        await asyncio.wait(removals, timeout=VOLUMES_WAIT)
 
 
 class LostContainers:

@@ -10,7 +10,7 @@ from typing import Any
 
 from docker.types import DriverConfig, LogConfig, Mount, Ulimit
 
-from kernel_image.files import TEMPORARY
+from kernel_image.protocol import TEMPORARY
 from sessions.models import Limits
 
 #: user id in the container: not root, and no user of the host
@@ -22,8 +22,12 @@ HOME = "/home/kernel"
 #: the path that similar services use too
 WORKSPACE = "/home/user"
 FIRST_PORT = 50001
-#: the smallest limit in processors; the engine ignores or refuses smaller limits
-CPUS_MIN = 0.01
+
+#: weight of a kernel whose tenant has used hardly any processor time, when others want the processors too; 1: any
+#: process of the host, such as the gateway
+WEIGHT = 0.25
+#: what the engine takes for the weight 1
+_SHARES = 1024
 
 INSTANCE_LABEL = "kernel-gateway.instance"
 #: label with the number of the processor that a kernel is bound to
@@ -84,7 +88,8 @@ def host_config(
         "shm_size": 16 * _MIB,
         "mem_limit": limits.memory,
         "memswap_limit": limits.memory,  # equal to the memory limit: no additional swap
-        "nano_cpus": int(max(limits.cpus, CPUS_MIN) * 1e9),
+        "nano_cpus": int(limits.cpus * 1e9),
+        "cpu_shares": round(WEIGHT * _SHARES),
         **({} if processor is None else {"cpuset_cpus": str(processor)}),
         **_process_limits(limits, gvisor=gvisor),
         # The log of a kernel's standard output would fill the host's disk.

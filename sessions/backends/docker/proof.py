@@ -17,6 +17,7 @@ import docker
 from docker.errors import APIError, NotFound
 from docker.types import LogConfig
 
+from sessions.backends.docker.breaker import log_refusal
 from sessions.backends.docker.profile import FIRST_PORT, IMAGE_DIR, PYTHON, UID, DockerSettings
 from sessions.errors import NotInitialized
 
@@ -54,7 +55,8 @@ def prove(api: docker.APIClient, settings: DockerSettings, host_address: str) ->
             probes.append(_start(api, settings, listen=None, targets=[target, peer]))
             reached = _answer(api, probes[1])["reached"]
     except APIError as error:
-        raise NotInitialized(f"runtime {settings.runtime!r} cannot run a container: {_short(error)}") from error
+        log_refusal("run a container of the proof", error)
+        raise NotInitialized(f"runtime {settings.runtime!r} cannot run a container") from error
     finally:
         for probe in probes:
             _remove(api, probe)
@@ -137,7 +139,3 @@ def _remove(api: docker.APIClient, container: str) -> None:
         api.remove_container(container, force=True)
     except NotFound:
         return
-
-
-def _short(error: APIError) -> str:
-    return str(error.explanation or error)[:300]

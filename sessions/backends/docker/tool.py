@@ -42,15 +42,17 @@ class ToolStream:
         self._discarding = False
 
     @classmethod
-    async def open(cls, engine: Engine, container: str, name: str, argument: str) -> ToolStream:
-        """Start a tool.
+    async def open(cls, engine: Engine, container: str, name: str, argument: str, tenant: str) -> ToolStream:
+        """Start a tool for a tenant.
 
         Raises:
             ConnectionFailed: when the engine refused.
             BackendUnavailable: when the engine does not answer.
         """
         try:
-            connection, early = await engine.call(_start_blocking, engine, container, name, argument, lane=TOOL)
+            connection, early = await engine.call(
+                _start_blocking, engine, container, name, argument, lane=TOOL, owner=tenant
+            )
         except APIError as error:
             raise ConnectionFailed("the sandbox cannot run a file operation now") from error
         loop = asyncio.get_running_loop()

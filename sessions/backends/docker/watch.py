@@ -24,7 +24,9 @@ from sessions.tasks import log_failure
 
 log = structlog.get_logger()
 
-EVENTS = ["die", "oom", "pause", "unpause"]
+EVENTS = ["die", "kill", "oom", "pause", "unpause"]
+#: signals that end a container: SIGKILL, SIGTERM
+DEADLY = {"9", "15"}
 #: seconds before the stream is opened again
 RECONNECT = 1.0
 #: seconds without an event after which the stream is opened again: a hanging stream looks like a silent one
@@ -133,6 +135,9 @@ class Watch:
         match event.get("Action", event.get("status")):
             case "oom":
                 handle.note_out_of_memory()
+            case "kill":
+                if event["Actor"]["Attributes"].get("signal") in DEADLY:
+                    handle.note_killed()
             case "pause":
                 handle.note_paused()
             case "unpause":

@@ -20,7 +20,8 @@ from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from kernel_image.processes import MARK, pids
+from kernel_image.procfs import pids
+from kernel_image.protocol import MARK
 from sessions.backends.base import KERNEL_IMAGE, Launch, handshake, new_connection_info, no_op
 from sessions.backends.process.handle import ProcessHandle
 from sessions.connection_info import ConnectionInfo
@@ -67,6 +68,11 @@ class ProcessBackend:
         self._root = Path(tempfile.mkdtemp(prefix="kernel-gateway-"))
         self._kernels: set[ProcessHandle] = set()
         self.on_proof_needed = no_op
+
+    @property
+    def leftovers(self) -> int:
+        """Return 0: the gateway waits for processes until they have ended."""
+        return 0
 
     async def prepare(self) -> None:
         """Do nothing: processes have no requirements."""

@@ -11,8 +11,8 @@ from collections.abc import AsyncGenerator, AsyncIterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from kernel_image.processes import pids, status
-from sessions.backends.base import KERNEL_IMAGE, no_op
+from kernel_image.procfs import pids, status
+from sessions.backends.base import KERNEL_IMAGE, HandleListener
 from sessions.connection_info import ConnectionInfo
 from sessions.errors import ConnectionFailed
 from sessions.models import ExitReason, KernelExit
@@ -31,7 +31,6 @@ class ProcessHandle:
     def __init__(self, process: asyncio.subprocess.Process, info: ConnectionInfo, home: Path, workspace: Path) -> None:
         self.id = home.name
         self.connection_info = info
-        self.on_out_of_memory = no_op
         self._process = process
         self._home = home
         self._workspace = workspace
@@ -60,6 +59,9 @@ class ProcessHandle:
                 fields = status(pid)
                 if int(fields[_SESSION]) == self._process.pid:
                     yield pid, fields
+
+    def attach(self, listener: HandleListener, tenant: str) -> None:
+        """Do nothing: the memory of the kernel's processes is not limited, and tenants need take no turns."""
 
     async def wait(self) -> KernelExit:
         """Wait until the kernel is gone."""

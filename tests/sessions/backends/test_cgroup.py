@@ -1,4 +1,4 @@
-"""The memory count of a container, read from the host's control groups."""
+"""The memory, processor time and weight of a container, in the host's control groups."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sessions.backends.docker.cgroup import MemoryCount
+from sessions.backends.docker.cgroup import ControlGroup
 
 ID = "0123abcd" * 8
 
@@ -21,19 +21,44 @@ ID = "0123abcd" * 8
     ],
 )
 def test_the_memory_count_is_found_at_every_known_path_and_ends_with_the_container(tmp_path: Path, place: str) -> None:
-    count = MemoryCount(ID, tmp_path)
-    assert count.read() is None
+    count = ControlGroup(ID, tmp_path)
+    assert count.memory() is None
     file = tmp_path / place
     file.parent.mkdir(parents=True)
     for size in (1, 268435456):
         file.write_text(f"{size}\n")
-        assert count.read() == size
+        assert count.memory() == size
     file.unlink()
-    assert count.read() is None
+    assert count.memory() is None
 
 
 def test_the_memory_count_of_another_container_is_not_read(tmp_path: Path) -> None:
     file = tmp_path / "docker" / ("f" * 64) / "memory.current"
     file.parent.mkdir(parents=True)
     file.write_text("1\n")
-    assert MemoryCount(ID, tmp_path).read() is None
+    assert ControlGroup(ID, tmp_path).memory() is None
+
+
+#: file of the processor time and its text, file of the weight beside it, and its text for one half and for the least
+GROUPS = [
+    (f"system.slice/docker-{ID}.scope/cpu.stat", "usage_usec 2500000\nuser_usec 1\n", "cpu.weight", "50", "1"),
+    (f"docker/{ID}/cpu.stat", "usage_usec 2500000\nuser_usec 1\n", "cpu.weight", "50", "1"),
+    (f"cpuacct/docker/{ID}/cpuacct.usage", "2500000000\n", f"../../../cpu/docker/{ID}/cpu.shares", "512", "2"),
+]
+
+
+@pytest.mark.parametrize("files", GROUPS, ids=["systemd", "cgroupfs", "version 1"])
+def test_processor_time_is_read_and_a_weight_is_set(tmp_path: Path, files: tuple[str, str, str, str, str]) -> None:
+    time, used, weight, half, least = files
+    group = ControlGroup(ID, tmp_path)
+    assert group.seconds() is None
+    group.weigh(0.5)  # the container is gone: nothing to set
+    file = tmp_path / time
+    file.parent.mkdir(parents=True)
+    file.write_text(used)
+    assert group.seconds() == 2.5
+    wanted = (file.parent / weight).resolve()
+    wanted.parent.mkdir(parents=True, exist_ok=True)
+    for share, value in ((0.5, half), (1e-9, least)):
+        group.weigh(share)
+        assert wanted.read_text() == value

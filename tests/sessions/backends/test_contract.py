@@ -378,7 +378,7 @@ async def test_files_are_written_read_listed_and_deleted(handle: KernelHandle) -
     (entry,) = (await answer(handle, "list", "dir"))["entries"]
     assert (entry["name"], entry["type"], entry["size"]) == ("a.bin", "file", len(everything))
     assert await answer(handle, "delete", "dir") == {}
-    assert await answer(handle, "list", "") == {"entries": []}
+    assert (await answer(handle, "list", ""))["entries"] == []
 
 
 @pytest.mark.gate
@@ -432,7 +432,7 @@ async def test_leaving_an_upload_ends_it_and_keeps_no_file(handle: KernelHandle)
             async with asyncio.timeout(0.3):  # time for the tool to begin
                 await anext(output)
         await output.aclose()
-    assert await answer(handle, "list", "") == {"entries": []}
+    assert (await answer(handle, "list", ""))["entries"] == []
 
 
 async def test_leaving_a_download_ends_it(handle: KernelHandle) -> None:
@@ -457,7 +457,7 @@ async def test_leaving_a_file_operation_does_not_keep_a_kernel_from_ending(backe
             await handle.kill()
         await backend.delete_workspace(WORKSPACE)
     handle = await backend.start(replace(LAUNCH, workspace=WORKSPACE))
-    assert await answer(handle, "list", "") == {"entries": []}
+    assert (await answer(handle, "list", ""))["entries"] == []
     await handle.kill()
 
 
@@ -476,7 +476,7 @@ async def test_a_download_that_nobody_reads_does_not_keep_a_kernel_from_ending(b
                 pass
     await backend.delete_workspace(WORKSPACE)
     handle = await backend.start(replace(LAUNCH, workspace=WORKSPACE))
-    assert await answer(handle, "list", "") == {"entries": []}, "the old files, and their memory, are freed"
+    assert (await answer(handle, "list", ""))["entries"] == [], "the old files, and their memory, are freed"
     await handle.kill()
 
 
@@ -491,7 +491,7 @@ async def test_a_workspace_goes_from_kernel_to_kernel_until_it_is_deleted(backen
     await backend.delete_workspace(WORKSPACE)
     await backend.delete_workspace("never there")
     handle = await backend.start(replace(LAUNCH, workspace=WORKSPACE))
-    assert await answer(handle, "list", "") == {"entries": []}
+    assert (await answer(handle, "list", ""))["entries"] == []
     await handle.kill()
 
 
@@ -601,7 +601,7 @@ async def test_files_outlive_their_container_while_a_kernel_uses_them(
     await again.kill()
     await backend.delete_workspace(WORKSPACE)
     fresh = await backend.start(HOLD)
-    assert await answer(fresh, "list", "") == {"entries": []}
+    assert (await answer(fresh, "list", ""))["entries"] == []
     await fresh.kill()
 
 
@@ -623,7 +623,7 @@ async def test_only_containers_that_share_a_workspace_share_tmp(network: str, no
     for launch in (HOLD, stranger):
         await backend.delete_workspace(str(launch.workspace))
     fresh = await backend.start(HOLD)
-    assert await answer(fresh, "list", "/tmp") == {"entries": []}
+    assert (await answer(fresh, "list", "/tmp"))["entries"] == []
     await fresh.kill()
     await backend.delete_workspace(WORKSPACE)
     await backend.close()

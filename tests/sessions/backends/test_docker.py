@@ -5,7 +5,10 @@ import subprocess
 import time
 import uuid
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
 import docker
 import pytest
@@ -16,11 +19,12 @@ from sessions.backends.base import KERNEL_IMAGE, Launch
 from sessions.backends.docker import DockerBackend, DockerSettings, examine, firewall, network, proof
 from sessions.backends.docker.handle import DockerHandle
 from sessions.backends.docker.profile import HOME, INSTANCE_LABEL, WORKSPACE, host_config, volume_names
-from sessions.errors import NotInitialized, SessionClosed
+from sessions.errors import ConnectionFailed, NotInitialized, SessionClosed
 from sessions.kernels.kernel import Kernel
 from sessions.kernelspecs import KernelSpecs
 from sessions.models import Limits
 from sessions.sandbox import NO_KERNEL
+from tests.fakes import until
 
 PYTHON = KernelSpecs(KERNEL_IMAGE / "kernelspecs").find("python")
 #: network of these tests alone, because they remove its rules
@@ -28,6 +32,15 @@ NETWORK = "kernel-gateway-proof"
 BRIDGE = network.bridge_name(NETWORK)
 CHAIN = firewall.chain_name(BRIDGE)
 MIB = 1024**2
+
+
+def remains(container: str, workspace: str) -> list[str]:
+    """Return the processes of a container and the mounts of a workspace on this host."""
+    found = [line for line in Path("/proc/mounts").read_text().splitlines() if workspace in line]
+    for arguments in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # ended meanwhile
+            found += [line for line in [arguments.read_text()] if container in line]
+    return found
 
 
 def settings_of(**changes: str) -> DockerSettings:
@@ -50,6 +63,9 @@ class TestProfile:
         (mount,) = config["mounts"]
         assert mount["Target"] == WORKSPACE
         assert f"size={40 * MIB}," in mount["VolumeOptions"]["DriverConfig"]["Options"]["o"]
+
+    def test_a_kernel_has_less_weight_than_the_gateway(self) -> None:
+        assert host_config(settings_of(), self.LIMITS, "w", gvisor=True)["cpu_shares"] < 1024
 
     def test_no_privileges_no_published_ports_no_log(self) -> None:
         config = host_config(settings_of(), self.LIMITS, "w", gvisor=True)
@@ -262,6 +278,46 @@ class TestContainers:
         await asyncio.to_thread(api.remove_container, kernel.handle.id, force=True)
         async with asyncio.timeout(60):
             await kernel.wait()
+
+    async def test_a_kernel_that_computes_gets_less_weight_than_one_of_another_tenant(
+        self, backend: DockerBackend
+    ) -> None:
+        await backend.prepare()
+        busy, idle = [await Kernel.start(backend, Launch(PYTHON, tenant=tenant)) for tenant in ("a", "b")]
+        busy.connection.send("shell", "execute_request", {"code": "while True: pass", "silent": True})
+
+        def weight_of(kernel: Kernel) -> int:
+            files = backend._handles[kernel.handle.id].cgroup._weight
+            return int(next(file for file in files if file.exists()).read_text())
+
+        await until(lambda: 5 * weight_of(busy) < weight_of(idle))
+
+    @pytest.mark.parametrize("how", ["end of the session", "docker rm -f", "docker kill"])
+    async def test_a_container_that_is_paused_or_has_an_unread_download_leaves_nothing(
+        self, api: docker.APIClient, backend: DockerBackend, how: str
+    ) -> None:
+        await backend.prepare()
+        kernel = await Kernel.start(backend, Launch(PYTHON, tenant="a"))
+        container, workspace = kernel.handle.id, str(kernel.launch.workspace)
+        if how == "end of the session":
+            await asyncio.to_thread(api.pause, container)
+            await kernel.kill(SessionClosed())
+        else:
+            large = {"code": f"open('/home/user/big', 'wb').write(bytes({100 * MIB}))", "silent": True}
+            await kernel.connection.request("shell", "execute_request", large)
+            download = kernel.handle.run_tool("files", '{"op": "read", "path": "big"}')
+            await anext(download)
+            await asyncio.sleep(0.5)  # the tool has filled all buffers
+            # The control: the container's processes and its workspace are found while it runs.
+            assert remains(container, workspace)
+            end = api.kill if how == "docker kill" else partial(api.remove_container, force=True)
+            await asyncio.to_thread(end, container)
+            await kernel.wait()
+            with pytest.raises(ConnectionFailed):
+                async for _ in download:
+                    pass
+        await backend.delete_workspace(workspace)
+        await until(lambda: not remains(container, workspace))
 
     async def test_a_missing_kernel_program_is_a_failed_start(self, backend: DockerBackend) -> None:
         await backend.prepare()

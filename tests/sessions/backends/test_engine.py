@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 from unittest.mock import Mock
@@ -17,7 +18,7 @@ import pytest
 from structlog.testing import capture_logs
 
 import sessions.backends.docker as docker_module
-from sessions.backends.base import Launch
+from sessions.backends.base import Launch, new_connection_info
 from sessions.backends.docker import DockerBackend, DockerSettings
 from sessions.backends.docker import engine as module
 from sessions.backends.docker import lost as lost_module
@@ -28,7 +29,7 @@ from sessions.backends.docker.handle import DockerHandle
 from sessions.backends.docker.profile import volume_names
 from sessions.backends.docker.watch import Watch
 from sessions.errors import BackendUnavailable, SessionError
-from sessions.models import KernelExit
+from sessions.models import ExitReason, KernelExit
 from sessions.tasks import spawn
 from tests.fakes import PYTHON, until
 from tests.faults.pretence import TOOL_SAYS, FakeEngine, pretence
@@ -72,8 +73,8 @@ async def end(engine: Engine, faulty: Proxy) -> None:
     """Close a client and wait for its threads: none may connect to the proxy after its socket is gone."""
     await engine.close()
     faulty.heal()
-    for pool in engine._threads.values():
-        await asyncio.to_thread(pool.shutdown)
+    for threads in engine._threads.values():
+        await asyncio.to_thread(threads.pool.shutdown)
 
 
 async def ask(engine: Engine, lane: Lane = START) -> object:
@@ -168,6 +169,17 @@ async def test_a_call_waiting_for_a_thread_is_refused_when_the_breaker_opens(
     outcomes = await asyncio.gather(*creates, return_exceptions=True)
     assert all(isinstance(outcome, BackendUnavailable) for outcome in outcomes)
     assert faulty.calls.count(CREATE) <= 2 * START.threads
+
+
+@pytest.mark.parametrize("call", [CREATE, "POST /containers/made/start"])
+async def test_the_engines_own_words_are_logged_and_not_sent_to_clients(
+    backend: DockerBackend, faulty: Proxy, call: str
+) -> None:
+    faulty.fail(Fault.ERROR, call)
+    with capture_logs() as logs, pytest.raises(SessionError) as refused:
+        await backend.start(LAUNCH)
+    assert "a fault was injected" not in str(refused.value.as_dict())
+    assert [line["reason"] for line in logs if "reason" in line] == ["a fault was injected"]
 
 
 async def test_error_answers_of_the_engine_do_not_open_the_breaker(backend: DockerBackend, faulty: Proxy) -> None:
@@ -366,6 +378,62 @@ async def test_hanging_calls_delay_no_other_lane_and_keep_no_thread(engine: Engi
     assert threads() <= sum(lane.threads for lane in module.LANES)
 
 
+async def test_hanging_calls_of_one_owner_do_not_delay_another(engine: Engine, faulty: Proxy) -> None:
+    hasty = brief(TOOL)
+    engine._threads[hasty] = engine._threads[TOOL]
+    rule = faulty.fail(Fault.HANG, "GET /containers/stuck/json")
+
+    def stuck() -> object:
+        return engine.api.inspect_container("stuck")
+
+    calls = [engine.call(stuck, lane=hasty, owner="hostile") for _ in range(4 * TOOL.threads)]
+    hanging = asyncio.gather(*calls, return_exceptions=True)
+    await until(lambda: rule.struck == TOOL.threads // 2)
+    assert await engine.call(lambda: engine.api.inspect_container("x"), lane=TOOL, owner="other")
+    assert not hanging.done()
+    assert rule.struck == TOOL.threads // 2
+    assert all(isinstance(outcome, BackendUnavailable) for outcome in await hanging)
+
+
+async def test_a_turn_lasts_as_long_as_the_work_in_its_thread(engine: Engine) -> None:
+    """Otherwise a caller that comes and leaves again and again would take all threads."""
+    going_on = threading.Event()
+    begun: list[int] = []
+
+    def work(number: int) -> None:
+        begun.append(number)
+        going_on.wait(60)
+
+    for number in range(TOOL.threads // 2):
+        calling = spawn(engine.call(work, number, lane=TOOL, owner="hostile"), "call")
+        await until(lambda number=number: number in begun)  # type: ignore[misc]
+        calling.cancel()
+    last = spawn(engine.call(work, -1, lane=TOOL, owner="hostile"), "call")
+    await engine.call(lambda: None, lane=TOOL, owner="other")
+    assert -1 not in begun
+    going_on.set()
+    await last
+
+
+async def test_interrupts_do_not_wait_for_tools(engine: Engine, faulty: Proxy) -> None:
+    info = new_connection_info("tcp", "127.0.0.1", first_port=1, encryption=False)
+    handle = DockerHandle(engine, "made", info, "acme")
+    rule = faulty.fail(Fault.HANG, "POST /containers/made/exec")
+
+    async def use_tool() -> None:
+        async with aclosing(handle.run_tool("files", "{}")) as output:
+            async for _ in output:
+                pass
+
+    tools = [spawn(use_tool(), "tool") for _ in range(TOOL.threads)]
+    await until(lambda: rule.struck >= TOOL.threads // 2)
+    await handle.interrupt()
+    assert any(call.startswith("POST /containers/made/kill") for call in faulty.calls)
+    assert not any(tool.done() for tool in tools)
+    faulty.heal()
+    await asyncio.gather(*tools, return_exceptions=True)
+
+
 async def test_hanging_calls_do_not_block_the_event_loop(engine: Engine, faulty: Proxy) -> None:
     hasty = brief(TOOL)
     engine._threads[hasty] = engine._threads[TOOL]
@@ -395,6 +463,30 @@ async def test_a_request_that_would_begin_too_late_is_not_sent(engine: Engine, f
         await engine.call(late, lane=hasty)
     assert await asyncio.to_thread(ended.wait, 5)
     assert not [call for call in faulty.calls if call.endswith("/start")]
+
+
+async def test_what_cannot_be_removed_yet_is_counted(backend: DockerBackend, fake_engine: FakeEngine) -> None:
+    (volume, _) = volume_names(WORKSPACE)
+    fake_engine.volumes.add(volume)
+    fake_engine.volume_failures = 10**6
+    removal = spawn(backend.delete_workspace(WORKSPACE), "removal")
+    await until(lambda: backend.leftovers == 2)  # the workspace's other volume cannot be removed either
+    fake_engine.volume_failures = 0
+    await removal
+    assert (backend.leftovers, fake_engine.volumes) == (0, set())
+
+
+async def test_what_an_earlier_gateway_could_not_remove_is_removed_later(
+    backend: DockerBackend, fake_engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lost_module, "VOLUMES_WAIT", 0.05)
+    fake_engine.volumes.add("kernel-gateway-left")
+    fake_engine.volume_failures = 10**6
+    assert await backend.adopt({}) == {}
+    assert backend.leftovers == 1
+    fake_engine.volume_failures = 0
+    await until(lambda: not fake_engine.volumes)
+    await until(lambda: backend.leftovers == 0)
 
 
 @pytest.mark.parametrize("fault", [Fault.HANG, Fault.MUTE, Fault.REFUSE, Fault.ERROR])
@@ -437,12 +529,16 @@ class FakeHandle:
         self.gone = asyncio.Event()
         self.out_of_memory = asyncio.Event()
         self.pauses: list[str] = []
+        self.kills: list[str] = []
 
     def ended(self) -> None:
         self.gone.set()
 
     def note_out_of_memory(self) -> None:
         self.out_of_memory.set()
+
+    def note_killed(self) -> None:
+        self.kills.append("killed")
 
     def note_paused(self) -> None:
         self.pauses.append("paused")
@@ -635,6 +731,55 @@ async def test_a_container_is_stopped_and_removed_even_when_the_stop_fails(
     assert faulty.calls[-2:] == ["POST /containers/c1/stop", "DELETE /containers/c1"]
 
 
+async def test_a_paused_container_is_resumed_before_it_is_stopped(
+    engine: Engine, faulty: Proxy, fake_engine: FakeEngine
+) -> None:
+    fake_engine.state = {"Running": True, "Paused": True}
+    handle = DockerHandle(engine, "c1", None)  # type: ignore[arg-type]
+    await handle.kill()
+    ended = ["POST /containers/c1/unpause", "POST /containers/c1/stop", "DELETE /containers/c1"]
+    assert faulty.calls[-3:] == ended
+
+
+async def test_a_kill_during_the_removal_after_an_end_keeps_the_exit_code(
+    engine: Engine, faulty: Proxy, fake_engine: FakeEngine
+) -> None:
+    fake_engine.state = {"Running": False, "ExitCode": 7}
+    rule = faulty.fail(Fault.ERROR, "DELETE /containers/c1")
+    handle = DockerHandle(engine, "c1", None)  # type: ignore[arg-type]
+    handle.ended()
+    await until(lambda: rule.struck)
+    killing = spawn(handle.kill(), "kill")
+    await until(lambda: rule.struck > 1)
+    faulty.heal()
+    await killing
+    assert await handle.wait() == KernelExit(ExitReason.EXITED, 7)
+
+
+async def test_a_kill_that_succeeds_late_counts_as_a_kill(
+    engine: Engine, faulty: Proxy, fake_engine: FakeEngine
+) -> None:
+    rule = faulty.fail(Fault.ERROR, "DELETE /containers/c1")
+    handle = DockerHandle(engine, "c1", None)  # type: ignore[arg-type]
+    killing = spawn(handle.kill(), "kill")
+    await until(lambda: rule.struck)
+    fake_engine.state = {"Running": False, "ExitCode": 143}  # the stop has ended it, the removal failed
+    faulty.heal()
+    await killing
+    assert await handle.wait() == KernelExit(ExitReason.KILLED)
+
+
+@pytest.mark.parametrize(("signal", "kills"), [("9", ["killed"]), ("15", ["killed"]), ("2", [])])
+async def test_only_a_deadly_signal_from_outside_is_reported(
+    fake_engine: FakeEngine, handle: FakeHandle, signal: str, kills: list[str]
+) -> None:
+    fake_engine.tell({"id": "c1", "Action": "kill", "Actor": {"Attributes": {"signal": signal}}})
+    fake_engine.tell({"id": "c1", "Action": "oom"})
+    async with asyncio.timeout(60):
+        await handle.out_of_memory.wait()
+    assert handle.kills == kills
+
+
 async def test_early_output_of_a_tool_is_not_lost(engine: Engine) -> None:
     handle = DockerHandle(engine, "c1", None)  # type: ignore[arg-type]
     assert b"".join([piece async for piece in handle.run_tool("files", "{}")]) == TOOL_SAYS
@@ -649,7 +794,7 @@ async def test_a_kill_returns_while_the_engine_does_not_answer(
     async with asyncio.timeout(60):
         await handle.kill()
         assert isinstance(await handle.wait(), KernelExit)
-    assert "POST /containers/c1/stop" in faulty.calls
+    assert "GET /containers/c1/json" in faulty.calls
     faulty.heal()
     await until(lambda: "DELETE /containers/c1" in faulty.calls)
     await until(lambda: not engine._insisting)

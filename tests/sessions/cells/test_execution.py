@@ -14,7 +14,7 @@ from sessions.cells import execution as module
 from sessions.cells.execution import Execution
 from sessions.cells.notebook import notebook
 from sessions.cells.outputs import Event
-from sessions.errors import ExecutionTimeout, KernelDied, OutOfMemory
+from sessions.errors import ConnectionFailed, ExecutionTimeout, KernelDied, OutOfMemory, QuotaExceeded
 from sessions.models import ExecuteRequest, ExecutionResult, ExitReason, StateChange, Status
 from sessions.session import Session
 from sessions.states import State
@@ -74,14 +74,14 @@ async def test_a_cell_runs(session: Session) -> None:
     ]
     assert result.outputs == [{"output_type": "stream", "name": "stdout", "text": "42\n"}]
     assert (result.status, result.execution_count, result.error) == (Status.OK, 1, None)
-    assert (result.state, result.state_reason, result.incarnation) == (StateChange.PRESERVED, None, 1)
+    assert (result.state, result.state_reason, result.incarnation) == (StateChange.NEW, None, 1)
     assert not result.truncated
     assert 0 < result.duration < 1
 
 
 async def test_a_cell_fails(session: Session) -> None:
     result = await run(session, "1 / 0")
-    assert (result.status, result.error, result.state) == (Status.ERROR, None, StateChange.PRESERVED)
+    assert (result.status, result.error, result.state) == (Status.ERROR, None, StateChange.NEW)
     assert result.outputs[0]["ename"] == "ZeroDivisionError"
 
 
@@ -275,7 +275,7 @@ async def test_an_oversized_reply_is_not_waited_for(world: World, session: Sessi
         cell.ends("error", evalue=OVERSIZED)
 
     result = await run(session, world.backend.on("raise", raises_too_much))
-    assert (result.status, result.truncated, result.state) == (Status.ERROR, True, StateChange.PRESERVED)
+    assert (result.status, result.truncated, result.state) == (Status.ERROR, True, StateChange.NEW)
     assert await still_works(session)
 
 
@@ -284,7 +284,7 @@ async def test_a_reply_that_the_kernel_forgets_is_not_waited_for(world: World, s
         cell.says(busy(), started(cell.code, 1), stream("seen"), idle())
 
     result = await run(session, world.backend.on("forgets", forgets_to_reply))
-    assert (result.status, text(result), result.truncated, result.state) == (Status.ERROR, "seen", False, "preserved")
+    assert (result.status, text(result), result.truncated, result.state) == (Status.ERROR, "seen", False, "new")
     assert await still_works(session)
 
 
@@ -421,7 +421,7 @@ async def test_a_cell_that_ends_in_time_is_not_interrupted(world: World, session
 async def test_a_cell_that_ignores_the_interrupt_message_gets_a_signal(world: World, session: Session) -> None:
     world.backend.kernel.behaviour.heeds_messages = False
     result = await run(session, SLEEP, timeout=0.05)
-    assert (result.status, result.state) == (Status.TIMEOUT, StateChange.PRESERVED)
+    assert (result.status, result.state) == (Status.TIMEOUT, StateChange.NEW)
     assert world.backend.kernel.interrupts == ["message", "signal"]
 
 
@@ -455,7 +455,7 @@ async def test_a_client_may_interrupt_a_cell(world: World, session: Session) -> 
         await until(lambda: world.backend.kernel.executed)
         assert await session.interrupt()
         result = await execution.result()
-    assert (result.status, result.error, result.state) == (Status.INTERRUPTED, None, StateChange.PRESERVED)
+    assert (result.status, result.error, result.state) == (Status.INTERRUPTED, None, StateChange.NEW)
     assert await still_works(session)
 
 
@@ -682,19 +682,63 @@ async def test_a_cell_that_waits_for_input_can_be_interrupted(world: World, sess
     assert result.status is Status.TIMEOUT
 
 
-async def test_the_number_of_questions_is_limited(
-    world: World, session: Session, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("limit", ["QUESTIONS_MAX", "PROMPTS_MAX"])
+async def test_a_cell_that_floods_questions_is_stopped_with_an_error(
+    world: World, session: Session, limit: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "QUESTIONS_MAX", 10)
+    monkeypatch.setattr(module, limit, 10)
 
     async def floods_questions(cell: Cell) -> None:
         for _ in range(100):
             cell.kernel.send("stdin", Saying("input_request", {"prompt": "?"}), cell.request, b"gateway")
-        await asyncio.sleep(0.1)
+        try:
+            await cell.is_interrupted()
+        except KeyboardInterruptedCell:
+            cell.ends("error")
+
+    code = world.backend.on("flood", floods_questions)
+    events, result = await watch(session, code, interactive=True)
+    assert len(events) == 10
+    assert result.status is Status.INTERRUPTED
+    assert isinstance(result.error, QuotaExceeded)
+    assert "questions" in result.error.message
+    assert result.state is StateChange.NEW
+
+
+async def test_a_flood_of_questions_that_ignores_interrupts_loses_its_kernel(
+    world: World, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "QUESTIONS_MAX", 10)
+    world.backend.behaviour = replace(world.backend.behaviour, heeds_messages=False, heeds_signals=False)
+
+    async def floods_questions(cell: Cell) -> None:
+        while True:
+            cell.kernel.send("stdin", Saying("input_request", {"prompt": "?"}), cell.request, b"gateway")
+            await asyncio.sleep(0.01)
+
+    code = world.backend.on("flood", floods_questions)
+    _, result = await watch(session, code, interactive=True)
+    assert isinstance(result.error, QuotaExceeded)
+    assert result.state is StateChange.LOST
+
+
+async def test_a_cell_whose_client_answers_nothing_itself_may_ask_without_a_limit(
+    world: World, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "QUESTIONS_MAX", 1)
+    world.backend.on("ask", asks_three_times)
+    assert (await run(session, "ask")).status is Status.OK
+
+
+@pytest.mark.parametrize(("prompt", "shown"), [("x" * 20_000, "x" * module.PROMPT_MAX), (["?"] * 9, ""), (None, "")])
+async def test_a_prompt_is_cut(world: World, session: Session, prompt: object, shown: str) -> None:
+    async def asks(cell: Cell) -> None:
+        cell.kernel.send("stdin", Saying("input_request", {"prompt": prompt}), cell.request, b"gateway")
+        await asyncio.sleep(0.05)
         cell.ends()
 
-    events, result = await watch(session, world.backend.on("flood", floods_questions), interactive=True)
-    assert (len(events), result.status) == (10, Status.OK)
+    events, _ = await watch(session, world.backend.on("ask", asks), interactive=True)
+    assert [event["prompt"] for event in events] == [shown]
 
 
 async def test_a_malformed_question_is_answered_like_any_other(world: World, session: Session) -> None:
@@ -732,3 +776,26 @@ async def test_an_invalid_execution_count_is_reported_as_none(world: World, sess
         cell.ends()
 
     assert (await run(session, world.backend.on("odd", counts_oddly))).execution_count is None
+
+
+# -- a connection that is closed -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lost", ["idle", "reply"])
+async def test_a_cell_ends_when_its_connection_is_closed_while_its_last_message_is_missing(
+    world: World, session: Session, lost: str
+) -> None:
+    async def loses_a_message(cell: Cell) -> None:
+        if lost == "idle":
+            cell.replies()
+        else:
+            cell.says(busy(), idle())
+
+    code = world.backend.on("lost", loses_a_message)
+    async with session.execute(ExecuteRequest(code)) as execution:
+        assert isinstance(execution, Execution)
+        await until(lambda: execution._reply is not None or execution._idle)
+        execution.kernel.connection.close()  # and the kernel's end is never reported
+        result = await asyncio.wait_for(execution.result(), 60)
+    assert (result.status, result.state) == (Status.DIED, StateChange.LOST)
+    assert isinstance(result.error, ConnectionFailed)

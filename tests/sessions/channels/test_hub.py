@@ -122,6 +122,33 @@ async def test_api_and_channel_clients_share_output_variables_and_notebook(sessi
     ]
 
 
+async def test_the_next_cell_shows_once_that_the_variables_were_lost(world: World, session: Session) -> None:
+    client = session.channels.subscribe("c")
+    await heard(client, send(session, client, "x = 1"))
+    world.backend.kernel.dies(1)
+    await until(lambda: session.incarnation == 2)
+    lost, again = [text(await heard(client, send(session, client, "print('x' in dir())"))) for _ in range(2)]
+    assert lost.startswith("kernel-gateway: the variables of earlier cells are gone: ")
+    assert lost.endswith("False\n")
+    assert again == "False\n"
+    assert (await run(session, "1")).state is StateChange.LOST  # clients of the API are told as well
+
+
+async def test_a_cell_that_failed_with_its_kernel_has_told_of_the_loss(session: Session) -> None:
+    client = session.channels.subscribe("c")
+    await heard(client, send(session, client, EXIT))
+    await until(lambda: session.incarnation == 2)
+    assert text(await heard(client, send(session, client, "print(1)"))) == "1\n"
+
+
+async def test_a_restart_that_was_asked_for_is_no_loss(world: World, session: Session) -> None:
+    client = session.channels.subscribe("c")
+    world.backend.kernel.dies(1)
+    await until(lambda: session.incarnation == 2)
+    await session.restart()
+    assert text(await heard(client, send(session, client, "print(1)"))) == "1\n"
+
+
 async def test_a_question_goes_to_the_client_whose_cell_asks(world: World, session: Session) -> None:
     async def asks(cell: Cell) -> None:
         cell.says(busy(), started(cell.code, 1), stream(await cell.asks("who? ")))

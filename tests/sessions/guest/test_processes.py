@@ -153,7 +153,7 @@ async def test_an_incomplete_result_is_a_failure(missing: str) -> None:
 
 @pytest.mark.parametrize("processes", [None, 1, "x", {}, [1, None, "x", [], {}]])
 async def test_an_invalid_list_counts_as_empty(processes: object) -> None:
-    assert await list_processes(FakeToolHost({"processes": processes})) == []
+    assert (await list_processes(FakeToolHost({"processes": processes}))).processes == []
     with pytest.raises(ProcessNotFound):
         await find_process(FakeToolHost({"processes": processes}), 1)
 
@@ -161,8 +161,24 @@ async def test_an_invalid_list_counts_as_empty(processes: object) -> None:
 @pytest.mark.parametrize("name", PROCESS)
 @pytest.mark.parametrize("value", [None, [], {}])
 async def test_invalid_processes_are_left_out_of_a_list(name: str, value: object) -> None:
-    found = await list_processes(FakeToolHost({"processes": [PROCESS | {name: value}, PROCESS]}))
+    found = (await list_processes(FakeToolHost({"processes": [PROCESS | {name: value}, PROCESS]}))).processes
     assert found == [Process(7, "sleep 60", "S", 1.5, 0.0, 1024, "/home/user")]
+
+
+@pytest.mark.parametrize(("said", "truncated"), [(True, True), (False, False), (None, False), ("yes", False)])
+async def test_a_cut_list_says_so(said: object, truncated: bool) -> None:  # noqa: FBT001
+    assert (await list_processes(FakeToolHost({"processes": [], "truncated": said}))).truncated is truncated
+
+
+@pytest.mark.parametrize("ended", [True, False])
+async def test_a_kill_tells_whether_the_process_has_ended(ended: bool) -> None:  # noqa: FBT001
+    assert await kill_process(FakeToolHost({"ended": ended}), 7) is ended
+
+
+@pytest.mark.parametrize("answer", [{}, {"ended": None}, {"ended": 1}])
+async def test_an_invalid_answer_to_a_kill_is_a_failure(answer: dict[str, Any]) -> None:
+    with pytest.raises(ConnectionFailed):
+        await kill_process(FakeToolHost(answer), 7)
 
 
 async def test_a_process_is_found_by_its_id() -> None:

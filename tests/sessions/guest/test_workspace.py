@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from sessions.errors import ConnectionFailed, FileNotFound, InvalidRequest, NoSpace, SessionClosed, SessionError
 from sessions.guest.paths import PATH_MAX, sandbox_path, seen_path, valid_path
 from sessions.guest.workspace import (
+    FileList,
     delete_file,
     list_files,
     make_directory,
@@ -158,11 +159,11 @@ async def test_a_written_file_can_be_read(session: Session) -> None:
 async def test_files_are_listed(session: Session) -> None:
     await write_file(session, "b/c", 3, pieces(b"abc"))
     await write_file(session, "a", 0, pieces())
-    entries = await list_files(session, "")
+    entries = (await list_files(session, "")).entries
     assert [(entry["name"], entry["type"], entry["size"]) for entry in entries if entry["type"] == "file"] == [
         ("a", "file", 0)
     ]
-    assert [entry["name"] for entry in await list_files(session, "b")] == ["c"]
+    assert [entry["name"] for entry in (await list_files(session, "b")).entries] == ["c"]
 
 
 async def test_files_are_listed_to_a_depth(session: Session) -> None:
@@ -170,7 +171,7 @@ async def test_files_are_listed_to_a_depth(session: Session) -> None:
         await write_file(session, path, 0, pieces())
     everything = ["a", "f", "a/b", "a/e", "a/b/c", "a/b/c/d"]
     for depth, paths in ((1, everything[:2]), (2, everything[:4]), (9, everything)):
-        entries = await list_files(session, "/home/user", depth)
+        entries = (await list_files(session, "/home/user", depth)).entries
         assert [entry["path"] for entry in entries] == paths
         assert [entry["name"] for entry in entries] == [path.rpartition("/")[2] for path in paths]
 
@@ -212,7 +213,7 @@ async def test_moving_a_file_again_changes_nothing(session: Session) -> None:
 async def test_missing_parent_directories_are_made_only_on_request(session: Session) -> None:
     with pytest.raises(FileNotFound):
         await write_file(session, "dir/a", 1, pieces(b"x"), parents=False)
-    assert await list_files(session, "") == []
+    assert (await list_files(session, "")).entries == []
     await write_file(session, "dir/a", 1, pieces(b"x"))
     assert await write_file(session, "dir/a", 3, pieces(b"new"), parents=False) == 3
 
@@ -238,13 +239,13 @@ async def test_content_of_unknown_size_that_breaks_off_leaves_nothing(session: S
     upload.cancel()
     await asyncio.wait({upload})
     assert await content(session) == b"old"
-    assert [entry["name"] for entry in await list_files(session, "")] == ["a"]
+    assert [entry["name"] for entry in (await list_files(session, "")).entries] == ["a"]
 
 
 async def test_a_deleted_directory_is_gone(session: Session) -> None:
     await write_file(session, "a/b", 1, pieces(b"x"))
     await delete_file(session, "a")
-    assert await list_files(session, "") == []
+    assert (await list_files(session, "")).entries == []
     with pytest.raises(FileNotFound):
         await delete_file(session, "a")
 
@@ -275,7 +276,7 @@ async def test_the_workspace_itself_is_no_file(session: Session) -> None:
         for refused in nameless:
             with pytest.raises(InvalidRequest, match="names no file"):
                 await refused
-    assert await list_files(session, "") == []
+    assert (await list_files(session, "")).entries == []
 
 
 async def test_an_upload_that_breaks_off_leaves_nothing(session: Session) -> None:
@@ -283,7 +284,7 @@ async def test_an_upload_that_breaks_off_leaves_nothing(session: Session) -> Non
     with pytest.raises(InvalidRequest, match="shorter than announced"):
         await write_file(session, "a", 1000, pieces(b"new"))
     assert await content(session) == b"old"
-    assert [entry["name"] for entry in await list_files(session, "")] == ["a"]
+    assert [entry["name"] for entry in (await list_files(session, "")).entries] == ["a"]
 
 
 async def test_a_file_larger_than_the_workspace_is_not_even_sent(world: World) -> None:
@@ -396,9 +397,15 @@ WRONG: list[dict[str, Any]] = [
 )
 async def test_invalid_entries_are_left_out_of_a_listing(world: World, session: Session, entries: object) -> None:
     says(world, {"entries": entries})
-    assert await list_files(session, "") == []
+    assert (await list_files(session, "")).entries == []
     says(world, {"entries": [ENTRY]})
-    assert await list_files(session, "") == [ENTRY]
+    assert (await list_files(session, "")).entries == [ENTRY]
+
+
+@pytest.mark.parametrize(("said", "truncated"), [(True, True), (False, False), (None, False), ("yes", False)])
+async def test_a_cut_listing_says_so(world: World, session: Session, said: object, truncated: bool) -> None:  # noqa: FBT001
+    says(world, {"entries": [ENTRY], "truncated": said})
+    assert await list_files(session, "") == FileList([ENTRY], truncated)
 
 
 @pytest.mark.parametrize("entry", [None, [], {}, 1, *(ENTRY | wrong for wrong in WRONG)])
@@ -423,6 +430,7 @@ async def test_an_invalid_entry_is_a_failure(world: World, session: Session, ent
         ("special", InvalidRequest),
         ("incomplete", InvalidRequest),
         ("denied", InvalidRequest),
+        ("left", InvalidRequest),
         ("name", InvalidRequest),
         ("failed", InvalidRequest),
         ("never heard of", InvalidRequest),

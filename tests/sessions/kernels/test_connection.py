@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import resource
+import socket
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 
@@ -11,6 +12,7 @@ import pytest
 import zmq
 from structlog.testing import capture_logs
 
+from kernel_image.protocol import SETTLED
 from sessions.backends.base import Launch, new_connection_info
 from sessions.connection_info import ConnectionInfo
 from sessions.errors import ConnectionFailed
@@ -116,8 +118,15 @@ async def test_a_kernel_that_answers_is_ready(dial: Dial) -> None:
     assert await is_ready(dial(), seconds=2)
 
 
+def refuses(url: str) -> bool:
+    """Return whether nobody listens at an `ipc` endpoint."""
+    with socket.socket(socket.AF_UNIX) as client:
+        return client.connect_ex(url.removeprefix("ipc://")) != 0
+
+
 async def test_a_kernel_is_ready_only_when_its_stdin_is_connected(kernel: FakeKernel, dial: Dial) -> None:
     kernel.unbind("stdin")  # a question of the kernel would be lost now
+    await until(lambda: refuses(kernel.connection_info.url("stdin")))  # libzmq closes the socket in a thread
     line = dial()
     assert not await is_ready(line, seconds=0.3)
     kernel.bind("stdin")
@@ -342,7 +351,7 @@ async def test_a_prelude_runs_first_and_its_messages_are_dropped(dial: Dial) -> 
 
 
 async def test_settled_messages_of_a_kernel_are_dropped(line: Line) -> None:
-    line.says(Saying(module.SETTLED, {}), stream("1"))
+    line.says(Saying(SETTLED, {}), stream("1"))
     await until(lambda: line.texts)
     assert [message.type for message in line.heard] == ["stream"]
 

@@ -8,8 +8,9 @@ from typing import Any
 import orjson
 import pytest
 
+from kernel_image.protocol import FLUSHED
 from sessions.kernels import idle_barrier as flush
-from sessions.kernels.idle_barrier import FLUSHED, IdleBarrier, Line
+from sessions.kernels.idle_barrier import IdleBarrier, Line
 from sessions.kernels.messages import Message
 
 CELL, NEXT = "cell", "next"

@@ -238,7 +238,7 @@ async def test_a_kernel_that_answers_after_memory_ran_out_is_kept(
     backend: FakeBackend, kernel: Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "PULSE_TIMEOUT", 0.05)
-    backend.kernel.on_out_of_memory()
+    backend.kernel.runs_out_of_memory()
     await asyncio.sleep(0.1)
     assert kernel.alive
 
@@ -248,7 +248,7 @@ async def test_a_kernel_that_does_not_answer_after_memory_ran_out_is_killed(
 ) -> None:
     monkeypatch.setattr(module, "PULSE_TIMEOUT", 0.05)
     backend.kernel.behaviour = replace(backend.kernel.behaviour, answers=False)
-    backend.kernel.on_out_of_memory()
+    backend.kernel.runs_out_of_memory()
     async with asyncio.timeout(60):
         assert isinstance(await kernel.wait(), OutOfMemory)
     assert not backend.kernel.alive

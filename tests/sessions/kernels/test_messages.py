@@ -179,6 +179,7 @@ FRAMES = {
 MALFORMED = {
     **{f"frames: {name}": frames for name, frames in FRAMES.items()},
     **{f"header: {name}": with_part(0, part) for name, part in HEADERS.items()},
+    "parent: an id that is too long": with_part(1, b'{"msg_id": "%b"}' % (b"x" * 257)),
     **{
         f"{where}: {name}": with_part(place, part)
         for place, where in enumerate(("header", "parent", "metadata", "content"))

@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from sessions.backends.base import Launch
-from sessions.errors import BackendUnavailable, NotInitialized, SessionClosed, StartFailed
+from sessions.errors import BackendUnavailable, NotInitialized, QuotaExceeded, SessionClosed, StartFailed
 from sessions.kernels import kernel as kernels
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.warm import PAUSE, QUIET
@@ -72,7 +72,7 @@ async def test_a_kernel_of_an_ended_session_is_not_leased_again(warm: World) -> 
 
 async def test_a_session_keeps_the_workspace_of_its_first_kernel(warm: World) -> None:
     session = await warm.session()
-    assert (await run(session, "x = 1")).state is StateChange.PRESERVED
+    assert (await run(session, "x = 1")).state is StateChange.NEW
     before = session._slot._launch.workspace
     await session.restart()
     assert session._slot._launch.workspace == before
@@ -191,9 +191,16 @@ async def test_the_next_kernel_of_a_session_has_the_environment_and_directory_of
 async def test_a_warm_kernel_that_does_not_answer_is_ended_and_the_next_one_leased(
     warm: World, monkeypatch: pytest.MonkeyPatch, launch: Launch
 ) -> None:
-    monkeypatch.setattr(kernels, "PULSE_TIMEOUT", 0.05)
     mute, well = warm.backend.started
     mute.behaviour = replace(mute.behaviour, answers=False)
+    evicted = warm.seen.evicted
+
+    def wait_for_the_next(language: str) -> None:
+        evicted(language)
+        monkeypatch.undo()
+
+    monkeypatch.setattr(warm.seen, "evicted", wait_for_the_next)
+    monkeypatch.setattr(kernels, "PULSE_TIMEOUT", 0.05)
     kernel = await warm.pool.acquire(launch)
     assert kernel.handle is well
     await until(lambda: not mute.alive and mute.workspace.name not in warm.backend.workspaces)
@@ -319,7 +326,7 @@ async def test_kernels_for_sessions_start_before_warm_kernels(backend: FakeBacke
         backend.gate.clear()
         world.pool.keep_warm(PYTHON)
         await until(lambda: backend.asked == 1)
-        waiting = asyncio.gather(*(world.pool.acquire(PLAIN) for _ in range(3)))
+        waiting = asyncio.gather(*(world.pool.acquire(replace(PLAIN, tenant="acme")) for _ in range(3)))
         await until(lambda: world.starts.waiting == 3)
         backend.gate.set()
         kernels = await waiting
@@ -486,3 +493,68 @@ async def test_files_that_cannot_be_deleted_do_not_keep_the_gateway_from_ending(
     backend.failures.clear()
     assert await World(backend).readiness.check()
     assert backend.workspaces == [], "the next gateway finds them"
+
+
+# -- memory of all kernels together ----------------------------------------------------------------------------
+
+ONE = Limits().memory
+
+
+async def test_a_start_beyond_the_memory_of_all_kernels_is_refused_before_it_begins(backend: FakeBackend) -> None:
+    async with world_over(backend, memory=2 * ONE) as world:
+        await world.session("a")
+        await world.session("b")
+        asked = backend.asked
+        with pytest.raises(QuotaExceeded) as refused:
+            await world.session("c")
+        assert refused.value.details["limit"] == "memory_in_all"
+        assert backend.asked == asked
+        await world.registry.end(SessionKey("acme", "a"))
+        await world.session("c")
+        assert world.memory.promised == 2 * ONE
+    assert world.memory.promised == 0
+
+
+async def test_a_session_can_be_restarted_when_no_memory_is_left(backend: FakeBackend) -> None:
+    async with world_over(backend, memory=ONE) as world:
+        session = await world.session()
+        await session.restart()
+        assert (await run(session, "1")).status is Status.OK
+        assert world.memory.promised == ONE
+
+
+async def test_memory_of_a_start_that_fails_is_given_back(backend: FakeBackend) -> None:
+    async with world_over(backend, memory=ONE) as world:
+        backend.refuses = StartFailed("no room")
+        with pytest.raises(StartFailed):
+            await world.session()
+        backend.refuses = None
+        assert world.memory.promised == 0
+        await world.session()
+
+
+@pytest.mark.parametrize("container", [False, True], ids=["kernel", "sandbox"])
+async def test_warm_kernels_count_and_give_way(backend: FakeBackend, container: bool) -> None:  # noqa: FBT001
+    async with world_over(backend, pool_size=2, memory=2 * ONE) as world:
+        world.pool.keep_warm(PYTHON)
+        await until(lambda: world.pool.depth() == 2)
+        assert world.memory.promised == 2 * ONE
+        if container:
+            await world.sandboxes.create(SessionKey("acme", "box"), SandboxSpec("template"))
+        else:
+            limits = replace(Limits(), memory=ONE // 2)
+            await world.registry.create(SessionKey("acme", "small"), SessionSpec(limits=limits))
+        assert world.pool.depth() == 1
+        world.pool.tend()
+        await asyncio.sleep(0.05)
+        assert world.memory.promised <= 2 * ONE
+        assert world.pool.depth() == 1
+
+
+async def test_without_warm_kernels_left_the_refusal_is_final(backend: FakeBackend) -> None:
+    async with world_over(backend, pool_size=1, memory=ONE) as world:
+        world.pool.keep_warm(PYTHON)
+        await until(lambda: world.pool.depth() == 1)
+        with pytest.raises(QuotaExceeded):
+            await world.registry.create(SessionKey("acme", "large"), SessionSpec(limits=Limits(memory=2 * ONE)))
+        assert world.pool.depth() == 0

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from kernel_image.protocol import RUN_MIME
 from sessions.errors import (
     AuditUnavailable,
     ExecutionTimeout,
@@ -20,8 +21,8 @@ from sessions.errors import (
     SessionError,
     StartFailed,
 )
-from sessions.kernelspecs import RUN_MIME, KernelSpec, KernelSpecs
-from sessions.models import Limits, SessionKey, SessionSpec
+from sessions.kernelspecs import KernelSpec, KernelSpecs
+from sessions.models import MEMORY_MIN, Limits, SessionKey, SessionSpec
 from sessions.programs.program import Ending, Outcome, Program, Returned
 from sessions.programs.runs import ProgramRunner
 from sessions.tenants.quotas import TenantLimits
@@ -132,9 +133,14 @@ async def test_a_program_with_its_own_memory_limit_starts_cold(backend: FakeBack
     async with world_over(backend, pool_size=1, pool_max=1) as world:
         world.pool.keep_warm(PLAIN.find("python"))
         await until(lambda: world.pool.depth() == 1)
-        await ran(world, answers(), memory=64 * 1024**2)
-        assert backend.kernel.launch.limits == replace(Limits(), memory=64 * 1024**2)
+        await ran(world, answers(), memory=200 * 1024**2)
+        assert backend.kernel.launch.limits == replace(Limits(), memory=200 * 1024**2)
         assert world.pool.depth() == 1
+
+
+async def test_a_memory_limit_below_what_a_kernel_needs_means_what_it_needs(world: World) -> None:
+    await ran(world, answers(), memory=1024)
+    assert world.backend.kernel.launch.limits == replace(Limits(), memory=MEMORY_MIN)
 
 
 async def test_a_memory_limit_above_the_maximum_means_the_maximum(backend: FakeBackend) -> None:
@@ -214,7 +220,6 @@ async def test_a_tenants_limits_hold_for_programs_too(backend: FakeBackend, limi
         {"timeout": -1},
         {"timeout": float("nan")},
         {"timeout": 600.1},
-        {"memory": 0},
         {"code": "x = '\ud800'"},
         {"arguments": {"a": float("nan")}},
         {"arguments": {"a": {1}}},

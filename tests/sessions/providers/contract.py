@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from sessions.errors import InvalidRequest, NotInitialized, SessionError
-from sessions.models import NAME
+from sessions.names import NAME
 from sessions.programs.program import Returned
 from sessions.providers.base import Config, ExecutionResult, InstanceId, SandboxProvider
 from sessions.providers.schema import checked

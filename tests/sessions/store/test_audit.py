@@ -21,8 +21,9 @@ from sessions.errors import AuditUnavailable
 from sessions.models import SessionKey
 from sessions.store import audit as module
 from sessions.store import audit_search
-from sessions.store.audit import LOCKED_MAX, Audit
+from sessions.store.audit import Audit
 from sessions.store.audit_search import Search
+from sessions.store.database import LOCKED_MAX
 from sessions.store.records import FIRST, UNKNOWN, UNSENT, Begin, End, read
 from sessions.tasks import spawn
 from tests.fakes import Clock, World, run, until
@@ -340,6 +341,16 @@ def test_a_tenants_executions_are_found_without_reading_all(audit: Audit) -> Non
     assert "audit_tenant" in str(plan.fetchall())
 
 
+def test_no_execution_is_shown_to_end_before_it_began(path: Path, clock: Clock) -> None:
+    with closing(Audit(path, clock)) as audit:
+        execution = audit.begin(KEY, "python", "1")
+        began = clock.now
+        clock.passes(-DAY)
+        audit.end(execution, OK)
+        assert [(shown.began_at, shown.ended_at) for shown in audit.latest(1)] == [(began, began)]
+        assert [record.at for record in audit.records()] == [began, began - DAY]
+
+
 def test_recently_ended_executions_are_listed_in_order(aging: Audit, clock: Clock) -> None:
     ended = aging.ended_since(clock.now - 3.5 * DAY)
     assert [(round((clock.now - at) / DAY), begin.tenant, end) for at, begin, end in ended] == [
@@ -371,7 +382,7 @@ async def test_a_session_runs_nothing_without_an_audit_record(world: World) -> N
         await run(session, "1")
     assert world.backend.kernel.executed == []
     world.refuses = None
-    assert (await run(session, "1")).state == "preserved"
+    assert (await run(session, "1")).state == "new"
 
 
 def test_an_execution_that_was_never_sent_has_an_end() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,8 @@ from sessions.backends.base import new_connection_info
 from sessions.errors import LedgerUnavailable
 from sessions.models import Limits, SandboxSpec, SessionKey, SessionSpec, StateChange
 from sessions.notices import StateNotice
-from sessions.store import ledger as module
+from sessions.store import ended
+from sessions.store.database import Database
 from sessions.store.ledger import Ledger
 from sessions.store.session_records import ContainerRecord, SandboxRecord, SessionRecord
 
@@ -23,6 +26,7 @@ SESSION = SessionRecord(
     KEY,
     SessionSpec("python", Limits(cpus=0.5), {"TOKEN": "é\n"}, 12.5, 60.0, "/tmp/x", "w1"),
     1_700_000_000.5,
+    "an-id",
     CONTAINER,
     StateNotice(StateChange.RESTARTED, "a restart was asked for", 3),
 )
@@ -60,7 +64,7 @@ def test_only_its_user_can_read_the_ledger(path: Path) -> None:
 def test_a_later_record_replaces_an_earlier_one(path: Path) -> None:
     ledger = Ledger(path)
     ledger.keep(SESSION)
-    later = SessionRecord(KEY, SessionSpec(), 1.0, CONTAINER, StateNotice(incarnation=4))
+    later = SessionRecord(KEY, SessionSpec(), 1.0, "an-id", CONTAINER, StateNotice(incarnation=4))
     ledger.keep(later)
     assert ledger.sessions() == [later]
     ledger.close()
@@ -81,8 +85,47 @@ def test_an_end_is_remembered_until_a_new_session_has_the_same_name(path: Path) 
     again.close()
 
 
+def test_a_tenant_with_many_ends_pushes_out_only_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ended, "REMEMBERED", 4)
+    ledger = Ledger()
+    others = [SessionKey("first", "s"), SessionKey("second", "s")]
+    keys = [others[0], *(SessionKey("many", f"s{number}") for number in range(10)), others[1]]
+    for key in keys:
+        ledger.end(key, key.name)
+    assert [key for key in keys if ledger.why_ended(key)] == [others[0], *keys[9:11], others[1]]
+    ledger.end(SessionKey("third", "s"), "s")
+    ledger.end(SessionKey("fourth", "s"), "s")  # all have one now: the oldest is forgotten
+    assert [key for key in [*keys, SessionKey("fourth", "s")] if ledger.why_ended(key)] == [
+        *(keys[10], others[1]),
+        SessionKey("fourth", "s"),
+    ]
+    ledger.close()
+
+
+def test_ends_that_could_not_be_written_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def fails(database: Database) -> Iterator[None]:
+        database.execute("BEGIN")
+        yield
+        database.execute("ROLLBACK")
+        failure = sqlite3.OperationalError("disk I/O error")
+        failure.sqlite_errorcode = sqlite3.SQLITE_IOERR
+        raise failure
+
+    monkeypatch.setattr(ended, "REMEMBERED", 2)
+    ledger = Ledger()
+    with monkeypatch.context() as patch:
+        patch.setattr(Database, "transaction", fails)
+        for number in range(5):
+            ledger.end(SessionKey("acme", f"s{number}"), "x")
+    for name in ("a", "b"):
+        ledger.end(SessionKey("acme", name), name)
+    assert [ledger.why_ended(SessionKey("acme", name)) for name in ("s0", "a", "b")] == [None, "a", "b"]
+    ledger.close()
+
+
 def test_only_the_last_ends_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "REMEMBERED", 3)
+    monkeypatch.setattr(ended, "REMEMBERED", 3)
     ledger = Ledger()
     keys = [SessionKey("acme", f"s{number}") for number in range(5)]
     for key in keys:
@@ -120,7 +163,7 @@ def test_a_full_disk_refuses_new_sessions_and_allows_ends(path: Path) -> None:
 
     def fill() -> None:
         for number in range(1000):
-            ledger.keep(SessionRecord(SessionKey("acme", f"s{number}"), SessionSpec(), 1.0, CONTAINER))
+            ledger.keep(SessionRecord(SessionKey("acme", f"s{number}"), SessionSpec(), 1.0, "an-id", CONTAINER))
 
     with pytest.raises(LedgerUnavailable):
         fill()

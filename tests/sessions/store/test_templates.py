@@ -71,6 +71,13 @@ def test_an_update_keeps_only_id_and_creation_time(templates: Templates, monkeyp
     assert changed.updated_at == made.created_at + 60
 
 
+def test_no_update_is_before_the_creation(templates: Templates, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = templates.create("acme", "mine", CONTENT)
+    monkeypatch.setattr("time.time", lambda: made.created_at - 60)
+    assert templates.update("acme", "mine", {}).updated_at == made.created_at
+    assert templates.get("acme", "mine").updated_at == made.created_at
+
+
 def test_a_deleted_template_is_gone_and_its_name_is_free(templates: Templates) -> None:
     made = templates.create("acme", "mine", CONTENT)
     assert templates.delete("acme", "mine") == made

@@ -1,0 +1,83 @@
+"""The events of a streamed execute, and the frames of a WebSocket, as the API's description shows them.
+
+The handlers send plain dicts. A test holds real events against these models.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, RootModel
+
+from kernel_gateway.dialects.native.models import ErrorDetail, Result
+
+
+class _Event(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    id: int | str | None = Field(
+        None, description="NDJSON: number of the event, for Last-Event-ID; WebSocket: `id` of the cell's frame"
+    )
+
+
+class StartedEvent(_Event):
+    """The cell's turn has come."""
+
+    type: Literal["started"]
+    execution_count: int | None
+
+
+class OutputEvent(_Event):
+    """The cell has shown something."""
+
+    type: Literal["output"]
+    output: dict[str, Any] = Field(description="nbformat 4.5 output; text may come in several pieces")
+
+
+class UpdateEvent(_Event):
+    """The cell has changed a display, perhaps one of an earlier cell."""
+
+    type: Literal["update_display_data"]
+    display_id: str
+    data: dict[str, Any]
+    metadata: dict[str, Any]
+
+
+class ClearEvent(_Event):
+    """The cell has cleared its outputs."""
+
+    type: Literal["clear_output"]
+    wait: bool = Field(description="true: not before the next output")
+
+
+class InputEvent(_Event):
+    """The cell waits for an answer to `input()`; on a WebSocket only."""
+
+    type: Literal["input_request"]
+    prompt: str
+    password: bool
+
+
+class ErrorEvent(_Event):
+    """A frame was refused, or its cell could not be run; on a WebSocket only."""
+
+    type: Literal["error"]
+    error: ErrorDetail
+
+
+class ResultEvent(_Event, Result):
+    """The last event of a cell. It has `outputs` only if earlier events are no longer kept."""
+
+    type: Literal["result"]
+    outputs: list[dict[str, Any]] = Field(default_factory=list)
+
+
+class Event(
+    RootModel[
+        Annotated[
+            StartedEvent | OutputEvent | UpdateEvent | ClearEvent | InputEvent | ErrorEvent | ResultEvent,
+            Field(discriminator="type"),
+        ]
+    ]
+):
+    """One event."""

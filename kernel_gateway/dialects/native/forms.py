@@ -1,0 +1,80 @@
+"""The forms of a streamed execute, and which of them a client wants."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import orjson
+
+from sessions.cells.outputs import Event
+from sessions.executions import Running
+from sessions.tasks import spawn
+
+#: function that writes an event with its number
+Render = Callable[[dict[str, Any], int], bytes]
+
+
+def _ndjson(event: dict[str, Any], number: int) -> bytes:
+    return orjson.dumps({"id": number} | event) + b"\n"
+
+
+def sse(event: dict[str, Any], number: int) -> bytes:
+    """Write a server-sent event. Source: WHATWG HTML, 9.2 Server-sent events."""
+    return b"id: %d\nevent: %s\ndata: %s\n\n" % (number, str(event["type"]).encode(), orjson.dumps(event))
+
+
+#: a comment, which clients skip. Source: as `sse`, which recommends one every 15 seconds for proxies that drop idle
+#: connections
+SSE_COMMENT = b":\n\n"
+PAUSE = 15.0
+
+
+async def with_pauses(execution: Running) -> AsyncIterator[Event | None]:
+    """Yield the events of an execution, and None after each pause of `PAUSE` seconds."""
+    events = aiter(execution)
+    upcoming = spawn(_next(events), "next event")
+    try:
+        while True:
+            await asyncio.wait({upcoming}, timeout=PAUSE)
+            if not upcoming.done():
+                yield None
+            elif (event := upcoming.result()) is not None:
+                yield event
+                upcoming = spawn(_next(events), "next event")  # not earlier: the number of the event would change
+            else:
+                return
+    finally:
+        upcoming.cancel()
+
+
+async def _next(events: AsyncIterator[Event]) -> Event | None:
+    return await anext(events, None)
+
+
+#: media type of an answer that is no stream
+_WHOLE = "application/json"
+_WEIGHT = re.compile(r"q=([01](?:\.[0-9]{0,3})?)")
+#: media type that the client accepts → function that writes an event
+STREAMS: dict[str, Render] = {
+    "application/x-ndjson": _ndjson,
+    "text/event-stream": sse,
+}
+
+
+def wanted_stream(accept: str) -> str | None:
+    """Return the media type of the stream that a client prefers, or None if it prefers a whole answer.
+
+    Args:
+        accept: header `Accept`; a weight of 0 refuses a type. Source: RFC 9110, 12.4.2 and 12.5.1.
+    """
+    weights = dict.fromkeys([*STREAMS, _WHOLE], 0.0)
+    for item in accept.lower().split(","):
+        media_type, *parameters = (part.strip() for part in item.split(";"))
+        if media_type in weights:
+            given = [found[1] for part in parameters if (found := _WEIGHT.fullmatch(part))]
+            weights[media_type] = float(given[0]) if given else 1.0
+    best = max(STREAMS, key=weights.__getitem__)
+    return best if weights[best] and weights[best] >= weights[_WHOLE] else None

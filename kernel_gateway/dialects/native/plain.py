@@ -1,0 +1,80 @@
+"""Outputs as short plain text, for language models and logs: no colours, no markup, no frames of libraries.
+
+Texts are cut before anything is searched in them, so the work does not grow with what a cell prints.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+#: characters of a traceback, of a result, and of printed text
+TRACEBACK_MAX = 4000
+TEXT_MAX = 10_000
+PRINTED_MAX = 50_000
+#: lines of a traceback that are read, from its end
+_LINES_MAX = 200
+
+#: Source: ECMA-48: control sequences, operating system commands, and other escape sequences
+_ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]*[0-~])")
+#: first line of a frame in IPython's tracebacks
+_FRAME = re.compile(r"(?:File (?P<path>.+?):\d+|Cell In\[\d+\], line \d+)(?:, in |\n|$)")
+#: frames of installed packages, the standard library and the interpreter
+_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3|^<frozen|^<string>")
+#: IPython writes one of these between an exception and the one that it led to
+_CHAINED = ("The above exception was the direct cause", "During handling of the above exception")
+
+
+def plain_event(event: dict[str, Any]) -> dict[str, Any]:
+    """Return an event of a streamed execute with plain output."""
+    match event["type"]:
+        case "output":
+            return event | {"output": plain_output(event["output"])}
+        case "update_display_data":
+            return event | {"data": _plain_data(event["data"])}
+    return event
+
+
+def plain_output(output: dict[str, Any]) -> dict[str, Any]:
+    """Return an nbformat output as plain text. Images stay; all other media types become `text/plain`."""
+    match output["output_type"]:
+        case "stream":
+            return output | {"text": _plain(output["text"], PRINTED_MAX)}
+        case "error":
+            return output | {
+                "evalue": _plain(output["evalue"], TEXT_MAX),
+                "traceback": _plain_traceback(output["traceback"]),
+            }
+    return output | {"data": _plain_data(output["data"])}
+
+
+def _plain_data(data: dict[str, Any]) -> dict[str, Any]:
+    images = {mime: value for mime, value in data.items() if mime.startswith("image/")}
+    text = next((data[mime] for mime in ("text/plain", "text/markdown", "text/latex") if mime in data), None)
+    text = text if isinstance(text, str) else f"<{', '.join(data)}>"
+    return images | {"text/plain": _plain(text, TEXT_MAX)}
+
+
+def _plain_traceback(lines: list[str]) -> list[str]:
+    """Return the last of chained exceptions with the frames of the user's own code."""
+    lines = [_plain(line, TEXT_MAX) for line in lines[-_LINES_MAX:]]
+    last = max((number for number, line in enumerate(lines) if line.strip().startswith(_CHAINED)), default=-1)
+    kept: list[str] = []
+    for line in lines[last + 1 :]:
+        frame = _FRAME.match(line)
+        if frame is None or frame["path"] is None or not _LIBRARY.search(frame["path"]):
+            kept.append(re.sub(r" {2,}(?=Traceback )", " ", line))
+    if kept and not kept[0].strip("-"):  # a rule of dashes
+        del kept[0]
+    return _shortened("\n".join(kept), TRACEBACK_MAX).split("\n")
+
+
+def _plain(text: str, most: int) -> str:
+    return _ESCAPE.sub("", _shortened(text, most))
+
+
+def _shortened(text: str, most: int) -> str:
+    """Return the beginning and the end of a text that has more than `most` characters."""
+    if len(text) <= most:
+        return text
+    return f"{text[: most // 2]}\n... {len(text) - most} characters left out ...\n{text[-(most // 2) :]}"

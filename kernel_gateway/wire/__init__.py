@@ -1,0 +1,1 @@
+"""From a socket to a request: connections, their bounds, and what clients send on them."""

@@ -1,0 +1,166 @@
+"""Which connections the gateway accepts: at most so many in all, and of one address.
+
+A connection is spare until a request with a valid key arrives on it, and again after the answer. Spare connections make
+room for new ones, oldest first, so without a key nobody keeps others out. The last places are for clients on this
+machine: an operator's probe finds one also when all others are at work.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from tornado.http1connection import HTTP1Connection
+from tornado.httputil import (
+    HTTPConnection,
+    HTTPHeaders,
+    HTTPMessageDelegate,
+    HTTPServerConnectionDelegate,
+    RequestStartLine,
+    ResponseStartLine,
+)
+
+from kernel_gateway.wire.connections import Connection, connection_of
+
+#: places of 16 that are for clients on this machine
+RESERVED = 1
+#: bits of an IPv6 address that are one client's network
+_NETWORK = 64
+
+
+@dataclass
+class _Peer:
+    """The connections of one address."""
+
+    open: int = 0
+    #: those that make room for new ones, oldest first
+    spare: dict[Connection, None] = field(default_factory=dict)
+
+
+class Admission:
+    """All open connections, by address."""
+
+    def __init__(self, most: int, most_per_address: int, refused: Callable[[str], None]) -> None:
+        """Begin without connections.
+
+        Args:
+            most: connections at a time.
+            most_per_address: connections of one address at a time.
+            refused: called for each refusal with its reason, `address` or `total`.
+        """
+        self.open = 0
+        self._most = most
+        self._most_per_address = most_per_address
+        self._refused = refused
+        self._peers: dict[str, _Peer] = {}
+
+    def admit(self, host: str) -> Connection | None:
+        """Return a new connection of a client, or None when there is no room for it.
+
+        Args:
+            host: IP address of the client.
+        """
+        address = peer_name(host)
+        peer = self._peers.get(address, _Peer())
+        if peer.open >= self._most_per_address and not _drop_oldest(peer):
+            self._refused("address")
+            return None
+        places = self._most if ipaddress.ip_address(address).is_loopback else self._most * (16 - RESERVED) // 16
+        if self.open >= places and not self.make_room():
+            self._refused("total")
+            return None
+        return self._enter(Connection(address))
+
+    def _enter(self, connection: Connection) -> Connection:
+        self.open += 1
+        peer = self._peers.setdefault(connection.address, _Peer())
+        peer.open += 1
+        peer.spare[connection] = None
+        connection.head_begins()
+        connection.when_working(lambda: peer.spare.pop(connection, None))
+        connection.when_ended(lambda: self._leave(connection))
+        return connection
+
+    def _leave(self, connection: Connection) -> None:
+        peer = self._peers[connection.address]
+        peer.spare.pop(connection, None)
+        peer.open -= 1
+        self.open -= 1
+        if not peer.open:
+            del self._peers[connection.address]
+
+    def make_room(self) -> bool:
+        """End the oldest spare connection of the address that has most of them; return False if there is none."""
+        return bool(self._peers) and _drop_oldest(max(self._peers.values(), key=lambda peer: len(peer.spare)))
+
+    def waits(self, connection: Connection) -> None:
+        """Note that a connection waits for its next request."""
+        if connection.ended:
+            return
+        spare = self._peers[connection.address].spare
+        spare.pop(connection, None)
+        spare[connection] = None  # the newest one
+        connection.await_head()
+
+
+def _drop_oldest(peer: _Peer) -> bool:
+    oldest = next(iter(peer.spare), None)
+    if oldest is None:
+        return False
+    oldest.drop()
+    return True
+
+
+def peer_name(host: str) -> str:
+    """Return the address that a client's connections are counted under: for IPv6 the first one of its network."""
+    address = ipaddress.ip_address(host.partition("%")[0])
+    if isinstance(address, ipaddress.IPv4Address):
+        return str(address)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    if address.is_loopback:
+        return str(address)
+    return str(ipaddress.ip_network((address, _NETWORK), strict=False).network_address)
+
+
+class CountedRequests(HTTPServerConnectionDelegate):
+    """Wraps the application: tells the admission which connections wait for a request, and limits the time of heads."""
+
+    def __init__(self, application: HTTPServerConnectionDelegate, admission: Admission) -> None:
+        self._application = application
+        self._admission = admission
+
+    def start_request(self, server_conn: object, request_conn: HTTPConnection) -> HTTPMessageDelegate:
+        """Wait for a request. Tornado calls this for a new connection, and after each answer."""
+        if not isinstance(request_conn, HTTP1Connection):
+            raise TypeError("not an HTTP/1 connection")
+        connection = connection_of(request_conn.stream)
+        self._admission.waits(connection)
+        request = self._application.start_request(server_conn, request_conn)
+        return _CountedRequest(request, connection)
+
+    def on_close(self, server_conn: object) -> None:
+        """Pass on the end of a connection. Tornado calls this."""
+        self._application.on_close(server_conn)
+
+
+class _CountedRequest(HTTPMessageDelegate):
+    def __init__(self, request: HTTPMessageDelegate, connection: Connection) -> None:
+        self._request = request
+        self._connection = connection
+
+    def headers_received(
+        self, start_line: RequestStartLine | ResponseStartLine, headers: HTTPHeaders
+    ) -> Awaitable[None] | None:
+        self._connection.head_is_complete()
+        return self._request.headers_received(start_line, headers)
+
+    def data_received(self, chunk: bytes) -> Awaitable[None] | None:
+        return self._request.data_received(chunk)
+
+    def finish(self) -> None:
+        self._request.finish()
+
+    def on_connection_close(self) -> None:
+        self._request.on_connection_close()

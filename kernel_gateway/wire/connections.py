@@ -1,0 +1,167 @@
+"""One client's connection: what arrives on it, how long the head of a request may take, and its end.
+
+Tornado's streams call `read_from_fd` for each read and `close_fd` once, and let subclasses override both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+
+from tornado.iostream import IOStream, SSLIOStream
+
+#: seconds for the whole head of a request, from accept for the first and else from its first byte
+HEAD_TIMEOUT = 20.0
+
+
+class Connection:
+    """A connection from accept to close."""
+
+    def __init__(self, address: str) -> None:
+        """Begin.
+
+        Args:
+            address: name of the peer, for its share of all connections.
+        """
+        self.address = address
+        self.stream: Stream | None = None
+        self.ended = False
+        #: what the client sends is thrown away
+        self._ignores = False
+        self._told: Callable[[int], None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._works: Callable[[], object] | None = None
+        self._ends: list[Callable[[], None]] = []
+
+    # -- for its owner ----------------------------------------------------------------------------------------
+
+    def when_read(self, tell: Callable[[int], None] | None) -> None:
+        """Call `tell` with the number of bytes of each read from now on; None: nobody."""
+        self._told = tell
+
+    def when_working(self, tell: Callable[[], object]) -> None:
+        """Call `tell` for each request with a valid key."""
+        self._works = tell
+
+    def when_ended(self, tell: Callable[[], None]) -> None:
+        """Call `tell` once when the connection ends, at once if it has ended."""
+        if self.ended:
+            tell()
+        else:
+            self._ends.append(tell)
+
+    def ignore_input(self) -> None:
+        """Throw away whatever the client still sends."""
+        self._ignores = True
+
+    def unread(self) -> int:
+        """Return the bytes that have arrived and that tornado's parsers have not taken yet.
+
+        Tornado (6.5 and 6.6) counts them in a private attribute.
+        """
+        return 0 if self.stream is None else self.stream._read_buffer_size  # noqa: SLF001
+
+    def drop(self) -> None:
+        """End the connection at once."""
+        if self.stream is not None:
+            self.stream.close()
+
+    # -- the head of a request --------------------------------------------------------------------------------
+
+    def await_head(self) -> None:
+        """Wait for the next request. The connection may be idle, but a head that has begun must be complete in time."""
+        if self._timer is None:
+            self.when_read(self.head_begins)
+
+    def head_begins(self, _count: int = 0) -> None:
+        """End the connection unless the head of a request is complete within `HEAD_TIMEOUT`."""
+        self.when_read(None)
+        self._timer = asyncio.get_running_loop().call_later(HEAD_TIMEOUT, self.drop)
+
+    def head_is_complete(self) -> None:
+        """Note that the head of the request has arrived."""
+        self.when_read(None)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def works(self) -> None:
+        """Note that the request is one of a caller with a valid key."""
+        if self._works is not None:
+            self._works()
+
+    # -- for its stream ---------------------------------------------------------------------------------------
+
+    def has_read(self, count: int | None) -> int | None:
+        """Take note of a read.
+
+        Args:
+            count: bytes that were read; 0: the client has closed; None: there was nothing to read.
+
+        Returns:
+            what the stream shall believe: None for bytes that are thrown away.
+        """
+        if not count:
+            return count
+        if self._told is not None:
+            self._told(count)
+        return None if self._ignores else count
+
+    def has_ended(self) -> None:
+        """Tell everybody concerned that the connection has ended."""
+        self.ended = True
+        self.head_is_complete()
+        ends, self._ends = self._ends, []
+        for tell in ends:
+            tell()
+
+
+class PlainStream(IOStream):
+    """The stream of a connection without TLS."""
+
+    def __init__(self, peer: socket.socket, connection: Connection) -> None:
+        super().__init__(peer)
+        self.connection = connection
+        connection.stream = self
+
+    def read_from_fd(self, buf: bytearray | memoryview) -> int | None:
+        """Read into `buf`; see `BaseIOStream.read_from_fd`."""
+        return self.connection.has_read(super().read_from_fd(buf))
+
+    def close_fd(self) -> None:
+        """Close the socket; tornado calls this once."""
+        super().close_fd()
+        self.connection.has_ended()
+
+
+class TlsStream(SSLIOStream):
+    """The stream of a connection with TLS."""
+
+    def __init__(self, peer: socket.socket, connection: Connection) -> None:
+        super().__init__(peer)
+        self.connection = connection
+        connection.stream = self
+
+    def read_from_fd(self, buf: bytearray | memoryview) -> int | None:
+        """Read into `buf`; see `BaseIOStream.read_from_fd`."""
+        return self.connection.has_read(super().read_from_fd(buf))
+
+    def close_fd(self) -> None:
+        """Close the socket; tornado calls this once."""
+        super().close_fd()
+        self.connection.has_ended()
+
+
+Stream = PlainStream | TlsStream
+
+
+def connection_of(stream: object) -> Connection:
+    """Return the connection of a stream that the listener has made.
+
+    Raises:
+        TypeError: when something else has made it, which is a defect.
+    """
+    if not isinstance(stream, PlainStream | TlsStream):
+        raise TypeError("the stream is none of the listener's")
+    return stream.connection

@@ -1,0 +1,69 @@
+"""Tornado's HTTP server behind our listener, with the limits of the settings."""
+
+from __future__ import annotations
+
+import ssl
+
+import structlog
+from tornado.httpserver import HTTPServer
+from tornado.netutil import bind_sockets
+from tornado.web import Application
+
+from kernel_gateway.config import Settings
+from kernel_gateway.wire import descriptors
+from kernel_gateway.wire.admission import Admission, CountedRequests
+from kernel_gateway.wire.connection_metrics import ConnectionMetrics
+from kernel_gateway.wire.hosts import PlainHosts
+from kernel_gateway.wire.listener import BACKLOG, Listener
+
+log = structlog.get_logger()
+
+#: seconds for which a connection may be idle between two requests
+IDLE = 120
+#: bytes of the head of a request
+MAX_HEAD = 32768
+
+
+def serve(
+    application: Application,
+    settings: Settings,
+    tls: ssl.SSLContext | None,
+    metrics: ConnectionMetrics,
+    *,
+    max_body: int,
+) -> tuple[HTTPServer, Listener]:
+    """Serve an application on the address of the settings.
+
+    Args:
+        application: answers the requests.
+        settings: address, and limits of connections.
+        tls: for https; None: http.
+        metrics: for connections.
+        max_body: bytes of a request's body, unless its handler allows more.
+
+    Returns:
+        the server, which has the open connections, and the listener, which accepts new ones.
+
+    Raises:
+        OSError: when the address cannot be listened on.
+    """
+    admission = _admission(settings, metrics)
+    metrics.open.set_function(lambda: admission.open)
+    server = HTTPServer(
+        CountedRequests(PlainHosts(application), admission),
+        max_body_size=max_body,
+        idle_connection_timeout=IDLE,
+        max_header_size=MAX_HEAD,
+    )
+    listener = Listener(server, admission, tls, metrics.paused)
+    listener.listen(bind_sockets(settings.port, settings.host, backlog=BACKLOG))
+    return server, listener
+
+
+def _admission(settings: Settings, metrics: ConnectionMetrics) -> Admission:
+    wanted = settings.max_connections
+    most = descriptors.places(wanted)
+    if most < wanted:
+        log.warning("few file descriptors: there can be fewer connections", connections=most, wanted=wanted)
+    of_address = max(1, settings.max_connections_per_address * most // wanted)
+    return Admission(most, of_address, metrics.refused)

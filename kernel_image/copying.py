@@ -1,0 +1,119 @@
+"""Makes, removes, copies and carries entries of open directories; no link is followed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+
+from kernel_image.walk import Place, Refused, open_below, open_directory
+
+PIECE = 256 * 1024
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+#: NONBLOCK: do not wait for the other end of a pipe
+_REGULAR = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def unused_name(purpose: str) -> str:
+    """Return a name for an entry that exists until another one is complete."""
+    return f".{purpose}-{os.urandom(8).hex()}"
+
+
+def create(directory: int, name: str) -> int:
+    """Make a file for its user alone, and return a descriptor to write it."""
+    return os.open(name, _NEW, 0o600, dir_fd=directory)
+
+
+def open_regular(directory: int, name: str) -> int:
+    """Open a regular file, and return a descriptor to read it.
+
+    Raises:
+        Refused: when the entry is something else.
+    """
+    descriptor = os.open(name, _REGULAR, dir_fd=directory)
+    kind = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(kind):
+        return descriptor
+    os.close(descriptor)
+    raise Refused("directory" if stat.S_ISDIR(kind) else "special")
+
+
+def remove(directory: int, name: str) -> None:
+    """Remove an entry itself, and all that is in it."""
+    if stat.S_ISDIR(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
+        shutil.rmtree(name, dir_fd=directory)
+    else:
+        os.unlink(name, dir_fd=directory)
+
+
+def carry(source: Place, target: Place) -> None:
+    """Move an entry to another file system.
+
+    The copy is made beside the target, and replaces the target when it is complete. Until then an error leaves source
+    and target as they were.
+
+    Raises:
+        Refused: `special` when the entry is or contains something that cannot be copied; `left` when the copy is
+            complete and the source cannot be removed, so that all or some of it is still there.
+    """
+    name = unused_name("move")
+    directories: list[tuple[list[str], os.stat_result]] = []
+    try:
+        _copy(source.directory, source.name, target.directory, [name], directories)
+        for way, info in reversed(directories):
+            directory = open_below(target.directory, way)
+            _finish(directory, info)
+            os.close(directory)
+        os.rename(name, target.name, src_dir_fd=target.directory, dst_dir_fd=target.directory)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            remove(target.directory, name)
+        raise
+    try:
+        remove(source.directory, source.name)
+    except OSError:
+        raise Refused("left") from None
+
+
+def _copy(
+    directory: int, name: str, into: int, way: list[str], directories: list[tuple[list[str], os.stat_result]]
+) -> None:
+    """Copy an entry, and note directories that get their mode last: it may refuse new entries, and their removal.
+
+    Args:
+        directory: descriptor of the entry's directory.
+        name: of the entry.
+        into: descriptor of the copy's directory.
+        way: names on the way to the copy, its own name last.
+        directories: gets the ways to the copied directories, and their status.
+    """
+    info = os.stat(name, dir_fd=directory, follow_symlinks=False)
+    if stat.S_ISLNK(info.st_mode):
+        os.symlink(os.readlink(name, dir_fd=directory), way[-1], dir_fd=into)
+    elif stat.S_ISDIR(info.st_mode):
+        directories.append((way, info))
+        os.mkdir(way[-1], 0o700, dir_fd=into)
+        with _opened(directory, name) as inside, _opened(into, way[-1]) as copy:
+            for child in os.listdir(inside):
+                _copy(inside, child, copy, [*way, child], directories)
+    else:
+        with os.fdopen(open_regular(directory, name), "rb") as file, os.fdopen(create(into, way[-1]), "wb") as copied:
+            shutil.copyfileobj(file, copied, PIECE)
+            copied.flush()
+            _finish(copied.fileno(), info)
+
+
+@contextlib.contextmanager
+def _opened(directory: int, name: str) -> Iterator[int]:
+    descriptor = open_directory(directory, name)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _finish(descriptor: int, info: os.stat_result) -> None:
+    os.fchmod(descriptor, stat.S_IMODE(info.st_mode))
+    os.utime(descriptor, ns=(info.st_atime_ns, info.st_mtime_ns))

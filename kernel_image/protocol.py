@@ -1,0 +1,25 @@
+"""Words that the gateway and the programs in its sandboxes share. Imports nothing.
+
+The gateway reads them from here, and so do the tools. JavaScript and kernelspecs repeat some of them; a test compares.
+"""
+
+#: MIME type of the display in which a whole program's outcome arrives
+RUN_MIME = "application/vnd.kernel-gateway.run+json"
+#: type of the message that a kernel publishes behind its output when it sends `idle` too early
+FLUSHED = "flushed"
+#: type of the message of a kernel's prelude that says that its output has left
+SETTLED = "settled"
+#: type of the request on the control channel that gives a warm kernel its session's environment and directory
+LEASE_REQUEST = "lease_request"
+
+#: the tools beside a kernel, by the names of their modules
+FILES_TOOL = "files"
+PROCESSES_TOOL = "processes"
+#: the directory for files besides the workspace
+TEMPORARY = "/tmp"  # noqa: S108
+#: form of the length before each piece of an upload of unknown size; an empty piece ends the upload. Source: `struct`
+FRAME_FORMAT = ">I"
+#: field of a listing that says that entries were left out
+TRUNCATED = "truncated"
+#: variable in the environment of all processes that the processes tool starts
+MARK = "KERNEL_GATEWAY_PROCESS"

@@ -1,0 +1,40 @@
+"""What the files tool says when it refuses an operation, as errors. The words are those of `kernel_image/files.py`."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from sessions.errors import FileNotFound, InvalidRequest, NoSpace
+
+
+def refuse(word: str) -> NoReturn:
+    """Raise the error for a word.
+
+    Raises:
+        FileNotFound: when there is no entry.
+        InvalidRequest: when the path or the content cannot be used.
+        NoSpace: when there is no room.
+    """
+    match word:
+        case "absent":
+            raise FileNotFound
+        case "full":
+            raise NoSpace
+        case "outside" | "link":
+            raise InvalidRequest("path leads out of the workspace", field="path")
+        case "directory":
+            raise InvalidRequest("path names a directory", field="path")
+        case "exists":
+            raise InvalidRequest("something else is at this path already", field="path")
+        case "special":
+            raise InvalidRequest("path names neither a file nor a directory", field="path")
+        case "incomplete":
+            raise InvalidRequest("the content is shorter than announced", field="body")
+        case "left":
+            raise InvalidRequest(
+                "the entry was copied to its new place, but not all of it could be deleted", field="path"
+            )
+        case "denied":
+            raise InvalidRequest("the sandbox's user may not do this", field="path")
+        case _:
+            raise InvalidRequest("the path cannot be used", field="path")

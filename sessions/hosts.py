@@ -1,0 +1,111 @@
+"""The hosts of one kind, which is sessions or sandboxes. Each is started exactly once, and ends exactly once."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from typing import Generic, TypeVar
+
+from sessions.errors import SessionClosed, ShuttingDown
+from sessions.host import Host
+from sessions.models import SessionKey
+from sessions.services import SessionServices
+from sessions.tasks import gather_all, spawn
+
+H = TypeVar("H", bound=Host)
+
+
+class Hosts(ABC, Generic[H]):
+    """The only mutable map from keys to hosts of this kind, of all tenants."""
+
+    def __init__(self, services: SessionServices) -> None:
+        """Begin empty.
+
+        Args:
+            services: services that hosts share.
+        """
+        self._services = services
+        self._present: dict[SessionKey, H] = {}
+        self._closing = False
+        #: ends under way, and their hosts; not every caller waits for the end that it has asked for
+        self._ending: dict[asyncio.Future[None], H] = {}
+
+    def all(self) -> list[H]:
+        """Return all that have not ended, oldest first."""
+        return list(self._present.values())
+
+    def of(self, tenant: str) -> list[H]:
+        """Return those of one tenant, oldest first."""
+        return [host for key, host in self._present.items() if key.tenant == tenant]
+
+    def _admit(self, tenant: str) -> None:
+        """Allow a tenant one more.
+
+        Raises:
+            ShuttingDown: when the gateway is being stopped.
+            QuotaExceeded: when the tenant has as many as it may have.
+        """
+        if self._closing:
+            raise ShuttingDown
+        self._services.quotas.admit_session(sum(key.tenant == tenant for key in self._present))
+
+    async def _start(self, host: H) -> None:
+        """Add a new host, and start its container.
+
+        Raises:
+            SessionClosed: when it was ended meanwhile.
+            SessionError: when its container could not be started; the host is not kept.
+        """
+        self._present[host.key] = host
+        # The start continues when its client leaves.
+        await asyncio.shield(spawn(self._first_start(host), f"first start of {host.key}"))
+        if host.closed:  # between the end of the start and this caller's turn in the event loop
+            raise SessionClosed
+
+    async def _first_start(self, host: H) -> None:
+        try:
+            await host.start()
+        except BaseException:
+            if self._present.get(host.key) is host:
+                self._remove(host, "it could not be started")
+            await host.close()
+            raise
+
+    @abstractmethod
+    def end(self, key: SessionKey, reason: str) -> asyncio.Future[None]:
+        """End a host and free everything it has. No client can use it when this returns.
+
+        Args:
+            key: key of the host.
+            reason: why, for clients that return later.
+
+        Returns:
+            a future that is done when everything is freed; cancelling it does not stop that.
+
+        Raises:
+            SessionError: when there is none.
+        """
+
+    def _remove(self, host: H, reason: str) -> asyncio.Future[None]:
+        """End a host; see `end`. The future belongs to this object: a caller that may be cancelled needs a shield."""
+        del self._present[host.key]
+        self._record_end(host, reason)
+        ending = host.close(reason)
+        self._ending[ending] = host
+        ending.add_done_callback(self._ending.pop)
+        return ending
+
+    @abstractmethod
+    def _record_end(self, host: H, reason: str) -> None:
+        """Record for the next gateway that a host has ended."""
+
+    async def close(self) -> None:
+        """End all hosts, and make no more.
+
+        Raises:
+            ExceptionGroup: when not everything they had could be freed.
+        """
+        self._closing = True
+        for host in self.all():
+            self._remove(host, "the gateway was stopped")
+        await gather_all(*self._ending)

@@ -1,0 +1,167 @@
+"""Opens the SQLite databases of the state directory, all in the same way.
+
+Only their user can read them. A commit waits for no disk: the thread of `checkpoints.py` syncs it. Without that thread,
+as in a command, a database is synced when it is closed.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TypeVar
+
+import structlog
+
+from sessions.errors import LedgerUnavailable
+from sessions.store.reserve import Reserve
+
+log = structlog.get_logger()
+
+#: seconds to wait while another process, or the thread of `checkpoints.py`, writes the same database
+LOCKED_MAX = 0.5
+#: pages in the write-ahead log from which a connection checkpoints it on its own; only reached without the thread
+AUTOCHECKPOINT = 65_536
+
+T = TypeVar("T")
+
+
+class DatabaseUnusable(OSError):
+    """A database is damaged, or the disk that holds it is full or fails."""
+
+
+class Database(sqlite3.Connection):
+    """A connection to one database. It commits each statement that is not in a `transaction`."""
+
+    #: None: the database is in memory
+    reserve: Reserve | None = None
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Write everything inside or nothing.
+
+        Raises:
+            sqlite3.Error: when the database cannot be written.
+        """
+        self.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self.execute("COMMIT")
+        finally:
+            if self.in_transaction:
+                self.execute("ROLLBACK")
+
+    def free(self, delete: Callable[[], T]) -> T:
+        """Delete something: on a full disk a deletion, which also needs some space, may use the reserve.
+
+        Args:
+            delete: deletes everything or nothing; called a second time if the disk is full.
+
+        Raises:
+            sqlite3.Error: when the database cannot be written.
+            OSError: when there is no reserve.
+        """
+        try:
+            return delete()
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_FULL or self.reserve is None:
+                raise
+        with self.reserve.lent():
+            return delete()
+
+
+def open_database(path: Path | None, schema: str) -> Database:
+    """Open a database, made if absent.
+
+    Args:
+        path: path of the database; None: in memory.
+        schema: statements that make what is missing.
+
+    Raises:
+        DatabaseUnusable: when the database is damaged, or the disk is full or fails.
+    """
+    with _unusable(path):
+        return _open(path, schema)
+
+
+def open_or_replace(path: Path | None, schema: str) -> Database:
+    """Open a database whose content can be done without: a damaged one is renamed, and an empty one takes its place.
+
+    Raises:
+        DatabaseUnusable: when the disk is full or fails.
+    """
+    with _unusable(path):
+        try:
+            return _open_whole(path, schema)
+        except sqlite3.OperationalError:
+            raise  # not damaged
+        except sqlite3.DatabaseError as error:
+            if path is None:
+                raise
+            _set_aside(path, error)
+            return _open_whole(path, schema)
+
+
+def _open(path: Path | None, schema: str) -> Database:
+    if path is not None:
+        path.touch(mode=0o600)  # SQLite makes the files beside it with the same mode
+        path.chmod(0o600)
+    database = sqlite3.connect(path or ":memory:", LOCKED_MAX, isolation_level=None, factory=Database)
+    try:
+        database.execute("PRAGMA journal_mode=WAL")
+        database.execute("PRAGMA synchronous=NORMAL")
+        database.execute(f"PRAGMA wal_autocheckpoint={AUTOCHECKPOINT}")
+        database.executescript(schema)
+    except sqlite3.Error:
+        database.close()
+        raise
+    if path is not None:
+        database.reserve = Reserve(path.parent)
+    return database
+
+
+def _open_whole(path: Path | None, schema: str) -> Database:
+    database = _open(path, schema)
+    try:
+        if (found := database.execute("PRAGMA quick_check").fetchone()[0]) != "ok":
+            raise sqlite3.DatabaseError(found)
+    except sqlite3.Error:
+        database.close()
+        raise
+    return database
+
+
+def _set_aside(path: Path, error: sqlite3.Error) -> None:
+    aside = path.with_name(f"{path.name}.damaged-{time.time_ns()}")
+    log.error("a database is damaged: its content is lost", path=str(aside), error=str(error))
+    for suffix in ("", "-wal", "-shm"):  # or the new database would read the log of the damaged one
+        with suppress(FileNotFoundError):
+            path.with_name(f"{path.name}{suffix}").rename(f"{aside}{suffix}")
+
+
+@contextmanager
+def _unusable(path: Path | None) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise DatabaseUnusable(f"the database {path} cannot be used: {error}") from error
+
+
+def read_only(path: Path) -> sqlite3.Connection:
+    """Open a separate connection that only reads a database that a gateway may be writing."""
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+
+
+@contextmanager
+def saving(what: str) -> Iterator[None]:
+    """Turn a failure to write into an error for clients.
+
+    Raises:
+        LedgerUnavailable: when the disk is full or fails, or another process holds the database.
+    """
+    try:
+        yield
+    except (sqlite3.Error, OSError) as error:
+        raise LedgerUnavailable(f"{what} cannot be saved") from error

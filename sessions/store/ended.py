@@ -1,0 +1,69 @@
+"""Why sessions ended, so that a returning client learns that its variables are gone."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+
+from sessions.models import SessionKey
+
+#: number of remembered ends, over all tenants
+REMEMBERED = 10_000
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS ended (
+    at INTEGER PRIMARY KEY, tenant TEXT NOT NULL, name TEXT NOT NULL, reason TEXT NOT NULL, UNIQUE (tenant, name)
+) STRICT;
+CREATE INDEX IF NOT EXISTS ended_of ON ended (tenant);
+"""
+
+
+class EndedSessions:
+    """The last ends of sessions. The tenant with the most gives up its oldest, so no tenant can push out others'."""
+
+    def __init__(self, database: sqlite3.Connection) -> None:
+        """Count the ends of an earlier gateway.
+
+        Args:
+            database: has the tables of `SCHEMA`.
+        """
+        self._database = database
+        self._counts: Counter[str] = Counter()
+        self.count()
+
+    def count(self) -> None:
+        """Count again. Call this after a transaction that was rolled back."""
+        rows = self._database.execute("SELECT tenant, count(*) FROM ended GROUP BY tenant ORDER BY min(at)")
+        self._counts = Counter(dict(rows))
+
+    def why(self, key: SessionKey) -> str | None:
+        """Return why the last session with this key ended; None: there was none, or it is no longer remembered."""
+        row = self._database.execute(
+            "SELECT reason FROM ended WHERE tenant = ? AND name = ?", [key.tenant, key.name]
+        ).fetchone()
+        return row[0] if row else None
+
+    def add(self, key: SessionKey, reason: str) -> None:
+        """Remember an end, and forget another one if there are too many."""
+        self.remove(key)
+        self._database.execute(
+            "INSERT INTO ended (tenant, name, reason) VALUES (?, ?, ?)", [key.tenant, key.name, reason]
+        )
+        self._counts[key.tenant] += 1
+        if self._counts.total() > REMEMBERED:
+            (tenant, _), *_ = self._counts.most_common(1)
+            self._database.execute(
+                "DELETE FROM ended WHERE at = (SELECT min(at) FROM ended WHERE tenant = ?)", [tenant]
+            )
+            self._less(tenant)
+
+    def remove(self, key: SessionKey) -> None:
+        """Forget the end of the session with this key, if it is remembered."""
+        removed = self._database.execute("DELETE FROM ended WHERE tenant = ? AND name = ?", [key.tenant, key.name])
+        if removed.rowcount:
+            self._less(key.tenant)
+
+    def _less(self, tenant: str) -> None:
+        self._counts[tenant] -= 1
+        if not self._counts[tenant]:
+            del self._counts[tenant]

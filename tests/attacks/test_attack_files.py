@@ -1,0 +1,55 @@
+"""Hostile code beside the files tool and the processes tool: both run in its sandbox, as its user."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.attacks.cells import Attacker
+
+pytestmark = [pytest.mark.engine, pytest.mark.measured]
+
+#: swaps a directory of the workspace and a link to /etc until it is ended, and at most for five minutes
+SWAPPER = """
+import os, subprocess, sys
+os.mkdir("place")
+open("place/passwd", "w").write("own")
+os.symlink("/etc", "trap")
+swap = '''
+import os, time
+end = time.monotonic() + 300
+while time.monotonic() < end:
+    for source, target in ("place", "aside"), ("trap", "place"), ("place", "trap"), ("aside", "place"):
+        os.rename(source, target)
+'''
+swapper = subprocess.Popen([sys.executable, "-c", swap])
+"""
+#: checks a path and opens it afterwards, as long as that leads nowhere else, and at most for a minute
+OLD_WAY = """
+import os, time
+caught, end = 0, time.monotonic() + 60
+while not caught and time.monotonic() < end:
+    try:
+        real = os.path.realpath("place/passwd")
+        if real.startswith(os.getcwd() + "/"):
+            with os.fdopen(os.open(real, os.O_RDONLY | os.O_NOFOLLOW)) as file:
+                caught += "root:" in file.read()
+    except OSError:
+        pass
+print(caught)
+"""
+TRIES = 60
+
+
+def test_a_directory_swapped_for_a_link_shows_nothing_of_the_container(evil: Attacker) -> None:
+    evil.expect("ok", SWAPPER)
+    assert evil.text(OLD_WAY, timeout=90).strip() == "1", "control: the swap catches a check followed by an opening"
+    files = f"/v1/sessions/{evil.session}/files"
+    read = 0
+    for _ in range(TRIES):
+        answer = evil.gateway.call("GET", f"{files}/place/passwd", tenant=evil.tenant)
+        assert answer.status_code in {200, 400, 404}, answer.text
+        assert "root:" not in answer.text
+        read += answer.text == "own"
+    assert read, "control: the file was never read"
+    evil.expect("ok", "assert swapper.poll() is None, 'control: it swaps until now'; swapper.kill(); swapper.wait()")
+    evil.still_works()

@@ -1,0 +1,93 @@
+"""In a session's whole life the n-th call of the engine, or the n-th write to a database, fails; for every n.
+
+As SQLite is tested with each allocation failing in turn: each failure is reported with a code, nothing is left over,
+and the next session works.
+"""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.attacks.vitals import wait_until
+from tests.faults.conftest import Troubled
+from tests.faults.health import at_rest, nothing_is_left
+from tests.faults.life import live, works
+from tests.faults.proxy import Fault
+from tests.gateways import Gateway, gateway
+from tests.kernel_gateway.wire import kernels
+
+#: a life has at least this many calls and writes, and at most so many
+LEAST, MOST = 10, 60
+#: calls other than the gateway's periodic ones, which do not depend on clients
+CALLS_FOR_CLIENTS = r"(?!GET /(events|version|info|containers/json|volumes|images/.*|networks/.*)$).*"
+DATABASE = Path(__file__).parent / "database"
+
+_names = (f"life-{number}" for number in itertools.count())
+
+
+@pytest.mark.engine
+@pytest.mark.timeout(900)  # about twenty lives, and a rest before each
+@pytest.mark.parametrize("fault", [Fault.ERROR, Fault.CUT])
+def test_whichever_call_of_the_engine_fails_nothing_is_left_and_the_next_session_works(
+    troubled: Troubled, fault: Fault
+) -> None:
+    for n in range(1, MOST):
+        at_rest(troubled.gateway, troubled.engine)
+        rule = troubled.engine.fail(fault, CALLS_FOR_CLIENTS, nth=n)
+        live(troubled.gateway, next(_names))
+        nothing_is_left(troubled.gateway)
+        troubled.engine.heal()
+        wait_until(troubled.gateway.ready)
+        works(troubled.gateway, next(_names))
+        if not rule.struck:
+            break
+    assert LEAST < n < MOST, "a life has more calls, and an end"
+
+
+@dataclass(frozen=True)
+class Fragile:
+    """A gateway with plain processes whose databases fail on demand."""
+
+    gateway: Gateway
+    #: number of the write that fails; gone when it has failed
+    countdown: Path
+    #: the directory of all workspaces
+    root: Path
+
+    def workspaces(self) -> list[Path]:
+        """Return the directories that sessions have left."""
+        return list(self.root.glob("kernel-gateway-*/workspaces/*"))
+
+
+@pytest.fixture(scope="module")
+def fragile() -> Iterator[Fragile]:
+    with tempfile.TemporaryDirectory(prefix="kgw-w-") as directory, pytest.MonkeyPatch.context() as environment:
+        root = Path(directory)
+        environment.setenv("PYTHONPATH", str(DATABASE))
+        environment.setenv("FAIL_WRITE", str(root / "countdown"))
+        environment.setenv("TMPDIR", directory)
+        with gateway("process") as serving:
+            yield Fragile(serving, root / "countdown", root)
+
+
+@pytest.mark.full
+def test_whichever_write_to_a_database_fails_nothing_is_left_and_the_next_session_works(fragile: Fragile) -> None:
+    for n in range(1, MOST):
+        fragile.countdown.write_text(str(n))
+        live(fragile.gateway, next(_names))
+        failed = not fragile.countdown.exists()
+        fragile.countdown.unlink(missing_ok=True)
+        wait_until(lambda: kernels(fragile.gateway) == 0, lambda: kernels(fragile.gateway))
+        wait_until(lambda: fragile.workspaces() == [], fragile.workspaces)
+        works(fragile.gateway, next(_names))
+        told = [record["event"] for record in fragile.gateway.errors()]
+        assert all("cannot be written" in event for event in told), told
+        if not failed:
+            break
+    assert LEAST < n < MOST, "a life has more writes, and an end"

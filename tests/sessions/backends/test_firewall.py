@@ -1,0 +1,159 @@
+"""Each rule of the firewall keeps something out, by IPv4 and by IPv6: without it, the same connection succeeds.
+
+Host, guest and world are network namespaces of the test, so that no rule of this machine is touched, and the guest is
+no container: it has raw sockets and IPv6, which is what an attacker would have who has left gVisor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from sessions.backends.docker import firewall
+
+pytestmark = pytest.mark.engine  # the machine with an engine is one where the tests are root
+
+RUN = os.getpid()
+HOST, GUEST, WORLD = (f"kgwf{RUN}{name}" for name in "hgw")
+BRIDGE = "kgw-walls"
+CHAIN = firewall.chain_name(BRIDGE)
+PORT = 7000
+#: addresses of host and guest on the bridge, and of host and world on the way out
+NETWORKS = {GUEST: ("10.99.1", "fd99:1:"), WORLD: ("10.99.2", "fd99:2:")}
+ROOT = Path(__file__).parents[3]
+LISTEN = (
+    "import socket, time\n"
+    f"s = socket.create_server(('::', {PORT}), family=socket.AF_INET6, dualstack_ipv6=True)\n"
+    "print('ready', flush=True)\n"
+    "while True: s.accept()"
+)
+
+
+def run(*command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, check=check, capture_output=True, text=True, cwd=ROOT, timeout=60)
+
+
+def inside(namespace: str, *command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    """Run a command in a namespace."""
+    return run("ip", "netns", "exec", namespace, *command, check=check)
+
+
+def reaches(namespace: str, address: str) -> bool:
+    """Return whether the service at an address is reached from a namespace."""
+    code = f"import socket; socket.create_connection(({address!r}, {PORT}), 1).close()"
+    return inside(namespace, sys.executable, "-I", "-S", "-c", code, check=False).returncode == 0
+
+
+def ensure_rules() -> subprocess.CompletedProcess[str]:
+    """Set the rules in the host's namespace."""
+    code = f"from sessions.backends.docker import firewall; print(firewall.ensure_rules({BRIDGE!r}))"
+    return inside(HOST, sys.executable, "-c", code, check=False)
+
+
+def forget(program: str, rule: list[str]) -> None:
+    """Take one rule away."""
+    inside(HOST, program, "-D", *rule)
+
+
+@dataclass(frozen=True)
+class Way:
+    """A connection that a rule keeps out."""
+
+    program: str
+    rule: list[str]
+    address: str
+
+
+IPV4, IPV6 = NETWORKS[GUEST]
+FAR4, FAR6 = NETWORKS[WORLD]
+KEPT_OUT = {
+    "host, IPv4": Way("iptables", ["INPUT", "-i", BRIDGE, "-j", CHAIN], f"{IPV4}.1"),
+    "host, IPv4, the chain's end": Way("iptables", [CHAIN, "-j", "DROP"], f"{IPV4}.1"),
+    "world, IPv4": Way("iptables", ["DOCKER-USER", "-i", BRIDGE, "-j", "DROP"], f"{FAR4}.2"),
+    "host, IPv6": Way("ip6tables", ["INPUT", "-i", BRIDGE, "-j", "DROP"], f"{IPV6}:1"),
+    "world, IPv6": Way("ip6tables", ["FORWARD", "-i", BRIDGE, "-j", "DROP"], f"{FAR6}:2"),
+}
+
+
+@pytest.fixture(scope="module")
+def wires() -> Iterator[None]:
+    """Namespaces of a host, of a guest on its bridge, and of a world behind it; each listens."""
+    with contextlib.ExitStack() as stack:
+        for name in (HOST, GUEST, WORLD):
+            run("ip", "netns", "add", name)
+            stack.callback(run, "ip", "netns", "delete", name)
+            inside(name, "ip", "link", "set", "lo", "up")
+        inside(HOST, "ip", "link", "add", BRIDGE, "type", "bridge")
+        for peer, port in ((GUEST, "kgw-port"), (WORLD, "kgw-out")):
+            inside(HOST, "ip", "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", peer)
+        inside(HOST, "ip", "link", "set", "kgw-port", "master", BRIDGE, "up")
+        for peer, device in ((GUEST, BRIDGE), (WORLD, "kgw-out")):
+            for where, name, number in ((HOST, device, 1), (peer, "eth0", 2)):
+                inside(where, "ip", "link", "set", name, "up")
+                inside(where, "ip", "address", "add", f"{NETWORKS[peer][0]}.{number}/24", "dev", name)
+                inside(where, "ip", "address", "add", f"{NETWORKS[peer][1]}:{number}/64", "dev", name, "nodad")
+            inside(peer, "ip", "route", "add", "default", "via", f"{NETWORKS[peer][0]}.1")
+            inside(peer, "ip", "-6", "route", "add", "default", "via", f"{NETWORKS[peer][1]}:1")
+        inside(HOST, "sysctl", "-w", "net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1")
+        inside(HOST, "iptables", "-N", "DOCKER-USER")
+        inside(HOST, "iptables", "-A", "FORWARD", "-j", "DOCKER-USER")
+        for name in (HOST, GUEST, WORLD):
+            command = ["ip", "netns", "exec", name, sys.executable, "-I", "-S", "-c", LISTEN]
+            listener = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE))
+            stack.callback(listener.terminate)
+            assert listener.stdout is not None
+            assert listener.stdout.readline() == b"ready\n"
+        yield
+
+
+@pytest.mark.usefixtures("wires")
+@pytest.mark.parametrize("path", KEPT_OUT.values(), ids=KEPT_OUT)
+def test_each_rule_keeps_a_guest_out(path: Way) -> None:
+    assert ensure_rules().returncode == 0
+    assert not reaches(GUEST, path.address)
+    forget(path.program, path.rule)
+    assert reaches(GUEST, path.address)
+    assert ensure_rules().stdout == "True\n"
+    assert not reaches(GUEST, path.address)
+
+
+@pytest.mark.usefixtures("wires")
+def test_the_host_still_reaches_the_guest() -> None:
+    """The control is the same chain without the rule that lets answers pass."""
+    ensure_rules()
+    assert reaches(HOST, f"{IPV4}.2")
+    forget("iptables", [CHAIN, "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED", "-j", "ACCEPT"])
+    assert not reaches(HOST, f"{IPV4}.2")
+    ensure_rules()
+    assert reaches(HOST, f"{IPV4}.2")
+
+
+@pytest.mark.usefixtures("wires")
+def test_rules_in_the_wrong_order_are_put_right() -> None:
+    ensure_rules()
+    inside(HOST, "iptables", "-I", CHAIN, "1", "-j", "ACCEPT")
+    assert reaches(GUEST, f"{IPV4}.1")
+    assert ensure_rules().stdout == "True\n"
+    assert not reaches(GUEST, f"{IPV4}.1")
+
+
+@pytest.mark.usefixtures("wires")
+def test_a_host_that_does_not_filter_bridged_packets_is_refused() -> None:
+    switch = "net.bridge.bridge-nf-call-iptables"
+    before = inside(HOST, "sysctl", "-n", switch).stdout.strip()
+    try:
+        inside(HOST, "sysctl", "-w", f"{switch}=0")
+        refused = ensure_rules()
+        inside(HOST, "sysctl", "-w", f"{switch}=1")
+        allowed = ensure_rules()
+    finally:
+        inside(HOST, "sysctl", "-w", f"{switch}={before}")
+    assert "kernels could reach one another" in refused.stderr
+    assert allowed.returncode == 0, allowed.stderr

@@ -1,0 +1,155 @@
+"""Weights of kernels: what a tenant has used lowers the weight of all its kernels, and of no other tenant's."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Callable
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from sessions.backends.base import new_connection_info
+from sessions.backends.docker import weights as module
+from sessions.backends.docker.cgroup import ControlGroup
+from sessions.backends.docker.handle import DockerHandle
+from sessions.backends.docker.profile import WEIGHT
+from sessions.backends.docker.weights import Weights, weight
+from sessions.tasks import spawn
+from tests.fakes import until
+
+#: processors that an idle kernel uses under gVisor, and a canary that runs a short cell twenty times a second
+IDLE, CANARY = 0.02, 0.2
+
+
+def test_nine_kernels_that_compute_have_less_weight_together_than_one_canary() -> None:
+    nine = [2 / 9] * 9
+    assert 5 * 9 * weight(nine) < weight([CANARY])
+
+
+def test_more_kernels_give_a_tenant_no_more_weight() -> None:
+    assert 10 * weight([0.1] * 10) == pytest.approx(weight([1.0]))
+
+
+def test_idle_kernels_take_no_weight_from_the_one_that_computes() -> None:
+    assert weight([1.0, *[0.0] * 9]) == weight([1.0])
+
+
+@given(st.lists(st.floats(0, 64), max_size=50))
+def test_a_weight_is_above_zero_and_at_most_that_of_a_new_kernel(used: list[float]) -> None:
+    assert 0 < weight(used) <= WEIGHT * (1 + 1e-9)
+
+
+class Kernels:
+    """Kernels whose control groups are files."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self.handles: dict[str, DockerHandle] = {}
+
+    def add(self, tenant: str) -> DockerHandle:
+        """Add a kernel of a tenant."""
+        name = f"{len(self.handles):064}"
+        info = new_connection_info("tcp", "127.0.0.1", first_port=1, encryption=False)
+        handle = self.handles[name] = DockerHandle(Mock(), name, info, tenant)
+        handle.cgroup = ControlGroup(name, self._root)
+        (self._root / "docker" / name).mkdir(parents=True)
+        self.uses(handle, 0)
+        return handle
+
+    def uses(self, handle: DockerHandle, seconds: float) -> None:
+        """Let a kernel have used this processor time since its start."""
+        (self._root / "docker" / handle.id / "cpu.stat").write_text(f"usage_usec {round(seconds * 1e6)}\n")
+
+    def weight(self, handle: DockerHandle) -> int:
+        """Return the weight that was set for a kernel."""
+        return int((self._root / "docker" / handle.id / "cpu.weight").read_text())
+
+
+@pytest.fixture
+def kernels(tmp_path: Path) -> Kernels:
+    return Kernels(tmp_path)
+
+
+async def test_a_tenant_that_computes_loses_weight_and_gets_it_back(kernels: Kernels) -> None:
+    busy, other, neighbour = kernels.add("a"), kernels.add("a"), kernels.add("b")
+    weights = Weights(kernels.handles)
+    usual = round(100 * WEIGHT)
+    for second in range(10):
+        kernels.uses(busy, second)
+        weights.adjust(kernels.handles.values(), second)
+    assert kernels.weight(busy) == kernels.weight(other) < usual / 5
+    assert kernels.weight(neighbour) == usual
+    weights.adjust(kernels.handles.values(), 60.0)
+    assert kernels.weight(busy) == usual
+
+
+async def test_a_kernel_that_moves_to_a_tenant_counts_there(kernels: Kernels) -> None:
+    warm, busy = kernels.add(""), kernels.add("a")
+    weights = Weights(kernels.handles)
+    warm.attach(Mock(), "a")
+    for second in range(10):
+        kernels.uses(busy, second)
+        weights.adjust(kernels.handles.values(), second)
+    assert kernels.weight(warm) == kernels.weight(busy) < 5
+
+
+async def test_a_kernel_that_is_gone_is_forgotten(kernels: Kernels, tmp_path: Path) -> None:
+    gone, stays = kernels.add("a"), kernels.add("a")
+    weights = Weights(kernels.handles)
+    weights.adjust(kernels.handles.values(), 0.0)
+    for file in (tmp_path / "docker" / gone.id).iterdir():
+        file.unlink()
+    weights.adjust(kernels.handles.values(), 1.0)
+    assert list(weights._uses) == [stays.id]
+
+
+@pytest.fixture
+def frequent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "INTERVAL", 0.01)
+
+
+async def running(kernels: Kernels, condition: Callable[[], object]) -> None:
+    """Let the weights be adjusted until a condition holds."""
+    task = spawn(Weights(kernels.handles).run(), "weights")
+    await until(condition)
+    await asyncio.sleep(0.1)  # several more rounds
+    task.cancel()
+    await asyncio.wait({task})
+
+
+@pytest.mark.usefixtures("frequent")
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS])
+async def test_a_user_who_may_not_set_weights_is_told_once(
+    kernels: Kernels, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    kernels.add("a")
+    refused = Mock(side_effect=OSError(number, "cpu.weight"))
+    monkeypatch.setattr(ControlGroup, "weigh", refused)
+    with capture_logs() as logs:
+        await running(kernels, lambda: logs)
+    assert [line["log_level"] for line in logs] == ["warning"]
+    refused.assert_called_once()
+
+
+@pytest.mark.usefixtures("frequent")
+async def test_a_container_that_ends_meanwhile_stops_nothing(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels.add("a")
+    gone = Mock(side_effect=OSError(errno.ENODEV, "cpu.weight"))
+    monkeypatch.setattr(ControlGroup, "weigh", gone)
+    with capture_logs() as logs:
+        await running(kernels, lambda: gone.call_count > 1)
+    assert not logs
+
+
+@pytest.mark.usefixtures("frequent")
+async def test_a_gateway_that_does_not_see_the_groups_sets_nothing(tmp_path: Path, kernels: Kernels) -> None:
+    handle = kernels.add("a")
+    seen = Mock(return_value=None)
+    handle.cgroup.seconds = seen  # type: ignore[method-assign]
+    await running(kernels, lambda: seen.call_count > 1)
+    assert not (tmp_path / "docker" / handle.id / "cpu.weight").exists()

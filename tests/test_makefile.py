@@ -1,0 +1,55 @@
+"""What `make serve` sets up before it serves; the steps themselves are replaced by stubs that print their names."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.readme import ROOT
+
+ENGINE, IMAGE, SERVE = "tests/engine/setup.sh", "kernel_image/build.sh", ".venv/bin/kernel-gateway"
+
+
+def stub(path: Path, body: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)
+
+
+def steps(checkout: Path, *, engine: bool, root: bool, isolation: str = "") -> list[str]:
+    """Return the steps that `make serve` takes."""
+    shutil.copy(ROOT / "Makefile", checkout)
+    for step in (ENGINE, IMAGE, SERVE):
+        stub(checkout / step, f'echo "step {step} $*"')
+    stub(checkout / "bin" / "docker", f"exit {int(not engine)}")
+    stub(checkout / "bin" / "id", f"echo {0 if root else 1000}")
+    (checkout / "pyproject.toml").touch()
+    (checkout / ".venv" / ".setup").touch()
+    done = subprocess.run(
+        ["make", "--silent", "serve", f"ISOLATION={isolation}", "FLAGS=--port 0"],
+        cwd=checkout,
+        env={"PATH": f"{checkout / 'bin'}:/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return [line.removeprefix("step ").strip() for line in done.stdout.splitlines() if line.startswith("step ")]
+
+
+@pytest.mark.parametrize(
+    ("engine", "root", "isolation", "expected"),
+    [
+        (True, True, "", [IMAGE, f"{SERVE} serve --port 0"]),
+        (False, True, "", [ENGINE, IMAGE, f"{SERVE} serve --port 0"]),
+        (False, True, "process", [f"{SERVE} serve --isolation process --port 0"]),
+        (False, False, "", [f"{SERVE} serve --port 0"]),
+    ],
+)
+@pytest.mark.skipif(not Path("/etc/debian_version").exists(), reason="an engine is set up on Debian only")
+def test_serve_sets_up_what_is_missing(
+    tmp_path: Path, expected: list[str], isolation: str, *, engine: bool, root: bool
+) -> None:
+    assert steps(tmp_path, engine=engine, root=root, isolation=isolation) == expected

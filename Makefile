@@ -1,7 +1,7 @@
 # Two commands are enough: `make serve` and `make test`. Both install the tools that they need.
 .DEFAULT_GOAL := help
-.PHONY: help setup engine browser promtool sdks image tools serve lint test test-all mutate audit bench readme clean \
-  machine compose-images
+.PHONY: help setup engine browser promtool sdks image image-slim egress-image tools serve lint test test-all mutate \
+  audit soak bench readme clean machine compose-images
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -33,8 +33,14 @@ browser: ## give a Debian machine the Chromium that tests drive (as root); nothi
 promtool: ## give a Debian machine the tool that tests the alerts (as root); nothing is done where there is one
 	tests/kernel_gateway/monitoring/setup.sh
 
-image: ## build the kernels' image, if its sources have changed
+image: ## build the kernels' image, if its sources have changed; EXTRA="pkg1 pkg2" for more packages
 	kernel_image/build.sh
+
+image-slim: ## build kernel-gateway/python:slim, without packages for user code
+	kernel_image/build.sh --slim
+
+egress-image: ## build the image of the egress proxy, which only the setting egress_allow needs
+	kernel_image/egress/build.sh
 
 serve: setup ## run the gateway; sets up an engine with gVisor where there is none (Debian, root; not with ISOLATION=process)
 	@if [ '$(ISOLATION)' = process ]; then :; \
@@ -49,8 +55,8 @@ lint: setup ## ruff, mypy, shell scripts
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	$(BIN)/shellcheck .ci/run kernel_image/build.sh tests/engine/setup.sh tests/clients/setup.sh tests/clients/browser.sh \
-	  tests/kernel_gateway/monitoring/setup.sh
+	$(BIN)/shellcheck .ci/run kernel_image/build.sh kernel_image/egress/build.sh tests/engine/setup.sh tests/engine/fresh.sh \
+	  tests/clients/setup.sh tests/clients/browser.sh tests/kernel_gateway/monitoring/setup.sh
 
 sdks: $(addprefix .venv-,$(addsuffix /.setup,$(SDKS))) ## make an environment for each client that needs its own
 
@@ -58,6 +64,11 @@ sdks: $(addprefix .venv-,$(addsuffix /.setup,$(SDKS))) ## make an environment fo
 	$(PYTHON) -m venv --clear .venv-$*
 	.venv-$*/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
 	.venv-$*/bin/python -m pip install --progress-bar off --quiet --group $*
+	@touch $@
+
+# The source packages of Jupyter's servers contain their tests.
+.venv-jupyter/sources: .venv-jupyter/.setup
+	.venv-jupyter/bin/python -m pip download --progress-bar off --quiet --no-deps --no-binary :all: --group jupyter-sources --dest $@
 	@touch $@
 
 tools: ## set up all that tests need, side by side (Debian, root)
@@ -82,7 +93,7 @@ test: tools ## the gate, in about ten minutes: real engine, real gVisor, real br
 	$(GATE) -m "gate and not full and not engine and not browser" $(FLAGS) || [ $$? = $(NO_TESTS) ]
 	$(GATE) -m "gate and not full and (engine or browser)" $(FLAGS) || [ $$? = $(NO_TESTS) ]
 
-test-all: test ## every test, in about an hour: also attacks, faults, measurements, all clients; FLAGS=tests/attacks for a part
+test-all: test .venv-jupyter/sources ## every test, in about an hour: also attacks, faults, measurements, all clients; FLAGS=tests/attacks for a part
 	$(BIN)/pytest -m "not gate or full or measured" $(FLAGS)
 
 mutate: setup engine image ## take the wall's lines away one by one: a test must find each loss; WORDS=cap_drop for some
@@ -90,6 +101,10 @@ mutate: setup engine image ## take the wall's lines away one by one: a test must
 
 audit: setup .venv-audit/.setup ## look up all installed packages in the list of known vulnerabilities; needs the internet
 	.venv-audit/bin/python tests/audit.py $(BIN)/python
+
+MINUTES ?= 60
+soak: setup engine image ## an hour of mixed tenants, some of them hostile: what grows, and what is left; MINUTES=3 for less
+	$(BIN)/python -m tests.soak --minutes $(MINUTES) $(FLAGS)
 
 bench: setup engine image ## what an execution costs, beside a raw client and beside jupyter_kernel_gateway
 	$(BIN)/python tests/benchmarks/execute.py --write $(FLAGS)

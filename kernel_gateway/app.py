@@ -18,25 +18,27 @@ from tornado.httpserver import HTTPServer
 from tornado.web import Application, RequestHandler
 
 from kernel_gateway import auth, logs
+from kernel_gateway.access_log import request_ended
 from kernel_gateway.config import Settings
 from kernel_gateway.dialects import DIALECTS
 from kernel_gateway.dialects.agentrun.models import DEFAULT_TEMPLATE
 from kernel_gateway.handlers import MAX_BODY, BaseHandler, Gateway, NotFoundHandler
+from kernel_gateway.isolation import make_backend
 from kernel_gateway.itself import leads_here
 from kernel_gateway.journal import Journal
 from kernel_gateway.keystore import KeyStore
 from kernel_gateway.looplag import LoopLag
 from kernel_gateway.metrics import Metrics
 from kernel_gateway.origins import Origins
-from kernel_gateway.wire import descriptors
+from kernel_gateway.slices import Slices
 from kernel_gateway.wire.incoming import Incoming
 from kernel_gateway.wire.listener import Listener
 from kernel_gateway.wire.open_sockets import OpenSockets
 from kernel_gateway.wire.server import serve
 from sessions import providers
-from sessions.backends.base import KERNEL_IMAGE, Backend, Finding
-from sessions.backends.process import ProcessBackend
+from sessions.backends.base import KERNEL_IMAGE
 from sessions.culler import Culler
+from sessions.egress import EgressTenants
 from sessions.kernels.pool import Pool
 from sessions.kernels.readiness import Readiness
 from sessions.kernels.starts import Starts
@@ -80,28 +82,6 @@ class AlreadyRunning(Exception):
     """Another gateway uses this state directory."""
 
 
-def make_backend(settings: Settings, instance: str) -> Backend:
-    """Make the backend that the settings ask for; `auto` means the strongest one available."""
-    if settings.isolation == "process":
-        return ProcessBackend()
-    from sessions.backends import docker  # noqa: PLC0415 - the engine's client takes a tenth of a start
-
-    if settings.isolation == "auto" and settings.loopback and not docker.engine_answers():
-        return ProcessBackend()
-    return docker.DockerBackend(docker.DockerSettings(settings.runtime, settings.image, settings.network, instance))
-
-
-def examine(settings: Settings) -> Iterator[Finding]:
-    """Check what the settings need. Containers of this check have the instance label `doctor`."""
-    yield descriptors.examine(settings.max_connections)
-    if settings.isolation == "process":
-        yield Finding("isolation", None, detail=ProcessBackend.isolation)
-        return
-    from sessions.backends import docker  # noqa: PLC0415 - as above
-
-    yield from docker.examine(docker.DockerSettings(settings.runtime, settings.image, settings.network, "doctor"))
-
-
 class Service:
     """One running gateway."""
 
@@ -117,8 +97,9 @@ class Service:
         self._lock = _locked(self.state_dir)
         self.metrics = Metrics()
         self.metrics.lines_left_out.set_function(lambda: logs.limit.left_out)
-        self.specs = KernelSpecs(KERNEL_IMAGE / "kernelspecs")
-        self.backend = make_backend(settings, _instance(self.state_dir))
+        preload = {} if settings.preload is None else {"python": settings.preload}
+        self.specs = KernelSpecs(KERNEL_IMAGE / "kernelspecs", preload)
+        self.backend = make_backend(settings, _kept(self.state_dir / "instance"), _kept(self.state_dir / "egress"))
         self.readiness = Readiness(self.backend)
         memory = PromisedMemory(settings.total_memory)
         starts = Starts(self.backend, self.readiness, STARTS_AT_ONCE, self.metrics.pool.started, memory)
@@ -139,6 +120,7 @@ class Service:
             journal=self.journal,
             ledger=self.ledger,
             timeouts=Timeouts(),
+            egress=EgressTenants(settings.egress_tenants if settings.egress else ()),
         )
         defaults = SessionSpec(
             limits=settings.limits,
@@ -173,7 +155,7 @@ class Service:
         """Log and count a request; tornado calls this for every answer."""
         if not isinstance(handler, BaseHandler):
             raise TypeError("the handler is no BaseHandler")
-        logs.request_ended(handler)
+        request_ended(handler)
         self.metrics.request_ended(
             handler.dialect, handler.request.method, handler.get_status(), handler.request.request_time()
         )
@@ -202,10 +184,12 @@ class Service:
             lambda: self.readiness.trouble,
             self.pool.depth,
             self.quotas.under_way,
+            lambda: self.backend.inventory,
             self._hosts(),
             Origins(self.settings.allowed_origins),
             OpenSockets(self.settings, self.metrics.connections),
             Incoming(self.settings.max_incoming_bytes_per_tenant),
+            Slices(),
             self.quotas,
             self.providers,
             self.provider_settings,
@@ -246,6 +230,7 @@ class Service:
             OSError: when the gateway cannot listen on the address, or cannot use the certificate.
         """
         self.checkpointer.start()
+        self._warn_of_languages()
         gateway = self._gateway()
         application = Application(
             [
@@ -277,6 +262,12 @@ class Service:
             self._background.append(spawn(self.audit.keep_short(age, CUT_INTERVAL), "audit retention"))
         self.pool.keep_warm(self.specs.find(self.registry.defaults.language))
         return self
+
+    def _warn_of_languages(self) -> None:
+        """Log each language whose sessions will be refused, because kernels get less memory than it needs."""
+        for spec in self.specs.all:
+            if spec.min_memory > self.settings.memory:
+                log.warning("memory is too small for a language", language=spec.name, needed=spec.min_memory)
 
     @property
     def _culler(self) -> Culler:
@@ -346,9 +337,8 @@ def _locked(state_dir: Path) -> IO[str]:
     return file
 
 
-def _instance(state_dir: Path) -> str:
-    """Return this installation's id, which marks its containers, also across restarts."""
-    path = state_dir / "instance"
+def _kept(path: Path) -> str:
+    """Return a random word that stays the same across restarts: an id that marks containers, or a secret."""
     if not path.exists():
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "w") as file:

@@ -1,7 +1,8 @@
 """Settings. Only this module reads the environment.
 
-A setting is one field of `Settings`. The environment variable `KERNEL_GATEWAY_<NAME>`, the flag of `kernel-gateway
-serve` and the row of the README's table come from that field (a test compares them). To add a setting, add a field.
+A setting is one field of `Settings`. Its name in a file, its environment variable `KERNEL_GATEWAY_<NAME>`, its flag
+of `kernel-gateway serve` and the row of the README's table come from that field (a test compares them). To add a
+setting, add a field.
 """
 
 from __future__ import annotations
@@ -9,12 +10,15 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
+import tomllib
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import TomlConfigSettingsSource as TomlFile
 
+from sessions.egress import host_and_port, name_server
 from sessions.errors import InvalidRequest
 from sessions.models import CPUS_MIN, MEMORY_MIN, PROCESSES_MIN, Limits
 from sessions.names import valid_name
@@ -74,6 +78,29 @@ def _names(value: object) -> object:
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
+def _modules(value: object) -> object:
+    """Split full names of modules."""
+    modules = _names(value)
+    for module in modules if isinstance(modules, list) else ():
+        if not all(part.isidentifier() for part in str(module).split(".")):
+            raise ValueError(f"{module!r} is no module's name")
+    return modules
+
+
+def _hosts(value: object) -> object:
+    """Split hosts, and check that each one is exact."""
+    hosts = _names(value)
+    for host in hosts if isinstance(hosts, list) else ():
+        host_and_port(str(host))
+    return hosts
+
+
+def _name_servers(value: object) -> object:
+    """Split addresses, and check that a container can reach each one."""
+    servers = _names(value)
+    return [name_server(str(each)) for each in servers] if isinstance(servers, list) else servers
+
+
 def _origins(value: object) -> object:
     """Split origins, and check that each one is written as browsers write it."""
     origins = _names(value)
@@ -112,7 +139,24 @@ class Settings(BaseSettings):
     )
     runtime: str = Field("runsc", description="the engine's runtime for kernels; runc is used only when set here")
     image: str = Field("kernel-gateway/python:latest", description="the kernels' image")
+    images: Annotated[list[str], NoDecode, BeforeValidator(_names)] = Field(
+        [], description="further images that a session may ask for, with commas; without any, all sessions have `image`"
+    )
+    wheels: Path | None = Field(
+        None, description="directory with wheels that sessions may install with pip; absolute, on the engine's machine"
+    )
     network: str = Field("kernel-gateway", description="the kernels' network; made if it is absent")
+    egress_allow: Annotated[list[str], NoDecode, BeforeValidator(_hosts)] = Field(
+        [],
+        description="hosts that sessions with network `allowlist` may reach: name or name:port, with commas; none: off",
+    )
+    egress_tenants: Annotated[list[str], NoDecode, BeforeValidator(_names)] = Field(
+        [], description="tenants that may have such sessions, with commas; * for all"
+    )
+    egress_dns: Annotated[list[str], NoDecode, BeforeValidator(_name_servers)] = Field(
+        [], description="IPv4 addresses of the name servers that the egress proxy asks, with commas"
+    )
+    egress_image: str = Field("kernel-gateway/egress:latest", description="the egress proxy's image")
     keys: Annotated[dict[str, str], NoDecode, BeforeValidator(_keys)] = Field(
         {}, description="tenant:key,tenant:key; without any, a key for tenant `local` is made and printed", repr=False
     )
@@ -158,6 +202,11 @@ class Settings(BaseSettings):
     )
     pool_size: int = Field(1, ge=0, description="kernels kept warm per language in use; 0: none")
     pool_max: int = Field(4, ge=0, description="most warm kernels per language, while sessions outpace kernel starts")
+    preload: Annotated[list[str] | None, NoDecode, BeforeValidator(_modules)] = Field(
+        None,
+        description="modules that warm Python kernels import ahead of need, with commas, or an empty list; "
+        "none: what pandas, plots and sklearn need (`preload` of the kernelspec)",
+    )
     max_connections: Count = Field(
         2000, description="connections at a time, WebSockets included; at most half of the files that it may open"
     )
@@ -206,6 +255,8 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _safe(self) -> Self:
+        if self.wheels is not None and not self.wheels.is_absolute():
+            raise ValueError(f"wheels must be an absolute path, not {self.wheels}")
         if not self.loopback and not self.keys:
             raise ValueError(
                 f"host {self.host} is not loopback: set keys, for example --keys team:$(openssl rand -hex 24)"
@@ -218,6 +269,10 @@ class Settings(BaseSettings):
             raise ValueError(f"host {self.host} is not loopback: fallback_provider `local` is no sandbox")
         if self.admin_key is not None and self.admin_key in self.keys:
             raise ValueError("admin_key is a key of a tenant already")
+        if self.egress and not self.egress_dns:
+            raise ValueError("egress_allow needs egress_dns: the name servers that the egress proxy asks")
+        if self.egress and self.isolation == "process":
+            raise ValueError("egress_allow needs a sandbox: isolation `process` cannot keep code from any host")
         if self.idle_timeout > self.max_idle_timeout:
             raise ValueError("idle_timeout is above max_idle_timeout")
         if self.execute_timeout > self.max_execute_timeout:
@@ -234,6 +289,22 @@ class Settings(BaseSettings):
             raise InvalidRequest(f"idle_timeout must be at most {self.max_idle_timeout:g} s", field="idle_timeout")
         return seconds or self.idle_timeout
 
+    def valid_image(self, image: str | None) -> str:
+        """Return the image of a session whose client asks for `image`; empty: the default.
+
+        Raises:
+            InvalidRequest: when the operator does not allow this image.
+        """
+        if image is None or image == self.image:
+            return ""
+        if image not in self.images:
+            known = ", ".join([self.image, *self.images])
+            raise InvalidRequest(
+                f"unknown image {image[:200]!r}; known: {known}. The operator can add it to the setting `images`",
+                field="image",
+            )
+        return image
+
     @property
     def loopback(self) -> bool:
         """True if only this machine can reach the gateway."""
@@ -241,6 +312,11 @@ class Settings(BaseSettings):
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
             return self.host == "localhost"
+
+    @property
+    def egress(self) -> bool:
+        """True if there is a host that some session may reach."""
+        return bool(self.egress_allow and self.egress_tenants)
 
     @property
     def tenant_limits(self) -> TenantLimits:
@@ -271,10 +347,66 @@ class Settings(BaseSettings):
         return Limits(self.memory, self.cpus, self.processes, self.disk, self.max_output_bytes)
 
 
+class _Location(BaseSettings):
+    """The file that `KERNEL_GATEWAY_CONFIG` names, with settings; None: there is none."""
+
+    model_config = SettingsConfigDict(env_prefix="KERNEL_GATEWAY_", extra="ignore")
+
+    config: Path | None = None
+
+
+def load(flags: dict[str, Any], file: Path | None = None) -> Settings:
+    """Return the settings: flags first, then the environment, then a TOML file, then defaults.
+
+    Args:
+        flags: values by the names of settings.
+        file: the TOML file; None: the one that `KERNEL_GATEWAY_CONFIG` names, if it is set.
+
+    Raises:
+        InvalidRequest: when the file cannot be read, or is no TOML.
+        pydantic.ValidationError: when a value is not valid, or the file has a name that is no setting.
+    """
+    file = file or _Location().config
+    return (Settings if file is None else _with_file(file))(**flags)
+
+
+def _with_file(file: Path) -> type[Settings]:
+    class Filed(Settings):
+        model_config = SettingsConfigDict(extra="forbid")
+
+        @classmethod
+        def settings_customise_sources(
+            cls, settings_cls: type[BaseSettings], *_sources: PydanticBaseSettingsSource, **by_name: Any
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            return by_name["init_settings"], by_name["env_settings"], _toml(settings_cls, file)
+
+    return Filed
+
+
+def _toml(settings: type[BaseSettings], file: Path) -> TomlFile:
+    try:
+        file.expanduser().open().close()  # pydantic passes over a file that is not there
+        return TomlFile(settings, file)
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InvalidRequest(f"{file}: {error}", field="config") from error
+
+
 class Client(BaseSettings):
-    """Settings of the command-line client: address, key and state directory of a running gateway."""
+    """Settings of the command-line client: address, key and state directory of a running gateway.
+
+    The file that `KERNEL_GATEWAY_CONFIG` names counts here, too, because it may set the state directory.
+    """
 
     model_config = SettingsConfigDict(env_prefix="KERNEL_GATEWAY_", extra="ignore", frozen=True)
+
+    @classmethod
+    def settings_customise_sources(
+        cls, settings_cls: type[BaseSettings], *_sources: PydanticBaseSettingsSource, **by_name: Any
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Return the sources of the settings, the first ones first."""
+        file = _Location().config
+        files = () if file is None else (_toml(settings_cls, file),)
+        return by_name["init_settings"], by_name["env_settings"], *files
 
     url: str = "http://127.0.0.1:8888"
     key: str | None = Field(None, repr=False)

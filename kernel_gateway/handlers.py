@@ -15,32 +15,34 @@ from typing import Any, TypeVar
 
 import orjson
 import structlog
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 from tornado.http1connection import HTTP1Connection
 from tornado.web import HTTPError, RequestHandler, stream_request_body
 
 from kernel_gateway.auth import Caller, Keys
+from kernel_gateway.bodies import validated
 from kernel_gateway.config import Settings
 from kernel_gateway.errors import (
-    Forbidden,
+    STATUS,
     InternalError,
-    KeyNotFound,
     MethodNotAllowed,
     NoSuchRoute,
+    RangeNotSatisfiable,
     TooLarge,
-    TooManyConnections,
     Unauthorized,
     UnknownHost,
 )
 from kernel_gateway.keystore import KeyStore
 from kernel_gateway.metrics import Metrics
 from kernel_gateway.origins import Origins
+from kernel_gateway.slices import Slices
 from kernel_gateway.wire.connections import connection_of
 from kernel_gateway.wire.incoming import Incoming, Share
 from kernel_gateway.wire.open_sockets import OpenSockets
-from sessions import errors
+from sessions import bounded_json
 from sessions.errors import InvalidRequest, QuotaExceeded, SessionError
 from sessions.kernelspecs import KernelSpecs
+from sessions.models import Inventory
 from sessions.programs.program import Runner
 from sessions.providers.manager import ProviderManager
 from sessions.providers.settings import ProviderSettings
@@ -60,45 +62,6 @@ BODY_SECONDS, BODY_RATE = 60.0, 64 * 1024
 
 #: bytes of an answer above which its headers are sent first
 LARGE = 1024**2
-#: problems of a body that are reported, and characters of each: the answer must not grow as large as the request
-PROBLEMS_MAX = 20
-PROBLEM_MAX = 200
-
-#: HTTP status of every error; a test checks that the table is complete
-STATUS: dict[type[SessionError], HTTPStatus] = {
-    errors.NotInitialized: HTTPStatus.SERVICE_UNAVAILABLE,
-    errors.InvalidRequest: HTTPStatus.BAD_REQUEST,
-    errors.ConnectionFailed: HTTPStatus.BAD_GATEWAY,
-    errors.StartFailed: HTTPStatus.BAD_GATEWAY,
-    errors.ExecutionTimeout: HTTPStatus.OK,
-    errors.OutOfMemory: HTTPStatus.OK,
-    errors.PolicyViolation: HTTPStatus.UNPROCESSABLE_ENTITY,
-    errors.QuotaExceeded: HTTPStatus.TOO_MANY_REQUESTS,
-    errors.BackendUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
-    errors.KernelDied: HTTPStatus.OK,
-    errors.SessionNotFound: HTTPStatus.NOT_FOUND,
-    errors.SessionExists: HTTPStatus.CONFLICT,
-    errors.SessionClosed: HTTPStatus.SERVICE_UNAVAILABLE,
-    errors.FileNotFound: HTTPStatus.NOT_FOUND,
-    errors.NoSpace: HTTPStatus.INSUFFICIENT_STORAGE,
-    errors.SandboxNotFound: HTTPStatus.NOT_FOUND,
-    errors.TemplateNotFound: HTTPStatus.NOT_FOUND,
-    errors.ProcessNotFound: HTTPStatus.NOT_FOUND,
-    errors.AuditUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
-    errors.LedgerUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
-    errors.ShuttingDown: HTTPStatus.SERVICE_UNAVAILABLE,
-    errors.OutcomeUnknown: HTTPStatus.CONFLICT,
-    errors.SettingsUnreadable: HTTPStatus.SERVICE_UNAVAILABLE,
-    Unauthorized: HTTPStatus.UNAUTHORIZED,
-    UnknownHost: HTTPStatus.MISDIRECTED_REQUEST,
-    NoSuchRoute: HTTPStatus.NOT_FOUND,
-    MethodNotAllowed: HTTPStatus.METHOD_NOT_ALLOWED,
-    TooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-    InternalError: HTTPStatus.INTERNAL_SERVER_ERROR,
-    Forbidden: HTTPStatus.FORBIDDEN,
-    KeyNotFound: HTTPStatus.NOT_FOUND,
-    TooManyConnections: HTTPStatus.SERVICE_UNAVAILABLE,
-}
 
 #: form of a client's own request id; the gateway logs it and returns it
 REQUEST_ID = re.compile("[A-Za-z0-9._-]{1,64}")
@@ -129,10 +92,13 @@ class Gateway:
     warm: Callable[[], int]
     #: returns the number of executions, running or queued
     executions: Callable[[], int]
+    #: returns what kernels find installed, or None before the first proof
+    inventory: Callable[[], Inventory | None]
     hosts: frozenset[str]
     origins: Origins
     sockets: OpenSockets
     incoming: Incoming
+    slices: Slices
     quotas: Quotas
     #: runs one-shot programs with the provider that the settings name
     providers: ProviderManager
@@ -235,6 +201,8 @@ class BaseHandler(RequestHandler):
             self.set_header("Retry-After", str(failure.details.get("retry_after", RETRY_AFTER[status])))
         if isinstance(failure, Unauthorized):
             self.set_header("WWW-Authenticate", "Bearer")
+        if isinstance(failure, RangeNotSatisfiable):
+            self.set_header("Content-Range", f"bytes */{failure.details['size']}")
         if not self.request._body_future.done():  # noqa: SLF001 - tornado then closes the connection without notice
             self.set_header("Connection", "close")
         self.finish_json(self.render_failure(failure))
@@ -332,29 +300,10 @@ class JsonHandler(BaseHandler):
             InvalidRequest: when the body is no JSON, or does not fit the model; the message names the field.
         """
         try:
-            value = orjson.loads(self._received or b"{}")
+            value = bounded_json.loads(self._received or b"{}")
         except orjson.JSONDecodeError as error:
             raise InvalidRequest(f"the body is no valid JSON: {error.msg}", field="body") from None
         return validated(model, value)
-
-
-def validated(model: type[Model], value: object) -> Model:
-    """Return `value` as an instance of `model`.
-
-    Raises:
-        InvalidRequest: when the value does not fit the model; the message names the first wrong field.
-    """
-    try:
-        return model.model_validate(value)
-    except ValidationError as error:
-        if error.error_count() > PROBLEMS_MAX:  # listing them all would block the event loop
-            raise InvalidRequest(f"body: {error.error_count()} problems", field="body") from None
-        problems = [
-            {"field": ".".join(map(str, item["loc"]))[:PROBLEM_MAX] or "body", "problem": item["msg"][:PROBLEM_MAX]}
-            for item in error.errors(include_url=False, include_context=False, include_input=False)
-        ]
-        first = problems[0]
-        raise InvalidRequest(f"{first['field']}: {first['problem']}", fields=problems) from None
 
 
 class NotFoundHandler(BaseHandler):

@@ -7,12 +7,13 @@ import logging
 import sys
 import time
 from contextlib import suppress
+from dataclasses import asdict
 from typing import TextIO, cast
 
 import structlog
 
-from kernel_gateway.handlers import BaseHandler
 from kernel_gateway.log_limits import LineLimit
+from sessions.egress import EgressRequest
 from sessions.errors import PolicyViolation
 from sessions.models import ExecuteRequest, ExecutionResult, SessionKey
 
@@ -20,10 +21,6 @@ log = structlog.get_logger()
 
 #: which lines are written
 limit = LineLimit(time.monotonic)
-
-#: paths that monitoring requests every few seconds; their lines would hide the others
-PROBES = {"/healthz", "/readyz", "/metrics"}
-
 
 #: tracebacks without the values of local variables, because those include code and keys
 _tracebacks = structlog.processors.ExceptionRenderer(structlog.tracebacks.ExceptionDictTransformer(show_locals=False))
@@ -80,23 +77,6 @@ def request_id() -> str | None:
     return told
 
 
-def request_ended(handler: BaseHandler) -> None:
-    """Write a line of the access log, with the path but not the query, which may hold a credential."""
-    request = handler.request
-    if request.path in PROBES:
-        return
-    log.info(
-        "request",
-        method=request.method,
-        path=request.path,
-        status=handler.get_status(),
-        duration_ms=round(request.request_time() * 1000, 1),
-        dialect=handler.dialect,
-        tenant=getattr(handler, "tenant", None),
-        request_id=handler.request_id,
-    )
-
-
 def execution_ended(
     key: SessionKey, execution: str, request: ExecuteRequest, result: ExecutionResult, asked_by: str | None
 ) -> None:
@@ -122,6 +102,11 @@ def execution_ended(
         duration_ms=round(result.duration * 1000, 1),
         truncated=result.truncated,
     )
+
+
+def egress(request: EgressRequest) -> None:
+    """Log one line per request of a session to the egress proxy, when it has ended."""
+    log.info("egress", **asdict(request))
 
 
 def execution_refused(key: SessionKey, execution: str, violation: PolicyViolation) -> None:

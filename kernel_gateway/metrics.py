@@ -60,6 +60,7 @@ class Metrics:
             registry=registry,
         )
         self._sessions = Gauge("kernel_gateway_sessions", "Sessions, by state", ["state"], registry=registry)
+        self.tasks = Gauge("kernel_gateway_tasks", "Tasks of the event loop", registry=registry)
         self.sandboxes = Gauge("kernel_gateway_sandboxes", "Sandboxes of several sessions", registry=registry)
         self.warm = Gauge("kernel_gateway_warm_kernels", "Kernels that wait in the pool", registry=registry)
         self._running = Gauge("kernel_gateway_executions_running", "Sessions in which a cell runs", registry=registry)

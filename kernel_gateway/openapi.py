@@ -30,6 +30,8 @@ class Operation:
     query: tuple[str, ...] = ()
     #: headers of the request, with their descriptions
     headers: dict[str, str] = field(default_factory=dict)
+    #: further statuses of an answer that is no failure
+    others: tuple[HTTPStatus, ...] = ()
     public: bool = False
     #: models that `media` or `websocket` refer to
     models: tuple[type[BaseModel], ...] = ()
@@ -86,8 +88,10 @@ def _described(operation: Operation, failure: type[BaseModel]) -> dict[str, Any]
         "operationId": _identifier(operation),
         "parameters": parameters,
         "responses": {
-            str(operation.status.value): {"description": operation.status.phrase}
-            | ({"content": content} if content else {}),
+            str(status.value): {"description": status.phrase} | ({"content": content} if content else {})
+            for status in (operation.status, *operation.others)
+        }
+        | {
             "default": {"description": "The request failed", "content": _json(failure)},
         },
     }

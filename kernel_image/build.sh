@@ -1,31 +1,44 @@
 #!/bin/sh
 # Builds the kernels' image with the engine that the docker command reaches, and shows its progress.
 #
-#   kernel_image/build.sh [NAME]      NAME defaults to kernel-gateway/python:latest
+#   kernel_image/build.sh [--slim] [NAME]
+#
+# NAME defaults to kernel-gateway/python:latest, and with --slim to kernel-gateway/python:slim, which has no packages
+# besides those of the kernels.
 #
 # BASE_IMAGE chooses the base image. Without it, the base that tests/engine/setup.sh makes from Debian's packages is
 # used if it exists, else the official Python image.
+#
+# EXTRA names further packages for pip, separated by blanks. Without it, those of the present image are kept, so that
+# `make serve` does not take them away; EXTRA= takes them away.
 set -eu
 
-name=${1:-kernel-gateway/python:latest}
+requirements=requirements.txt tag=latest
+if [ "${1:-}" = --slim ]; then
+  requirements=requirements-slim.txt tag=slim
+  shift
+fi
+name=${1:-kernel-gateway/python:$tag}
 here=$(cd "$(dirname "$0")" && pwd)
 local_base=kernel-gateway/base:bookworm
 say() { printf '==> %s\n' "$*"; }
+label() { docker image inspect -f "{{index .Config.Labels \"kernel-gateway.$1\"}}" "$name" 2>/dev/null || true; }
 
 if [ -z "${BASE_IMAGE:-}" ]; then
   BASE_IMAGE=python:3.12-slim
   if docker image inspect "$local_base" >/dev/null 2>&1; then BASE_IMAGE=$local_base; fi
 fi
+extra=${EXTRA-$(label extra)}
 
 # The image's sources, and no other files of this folder. Their digest shows whether the image is up to date.
 context=$(mktemp -d)
 trap 'rm -rf "$context"' EXIT
-cp -R "$here/Dockerfile" "$here/requirements.txt" "$here"/*.py "$here/python_kernel" "$here/kernelspecs" "$context/"
+cp -R "$here/Dockerfile" "$here"/requirements*.txt "$here"/*.py "$here/python_kernel" "$here/kernelspecs" "$context/"
 find "$context" -name __pycache__ -prune -exec rm -rf {} +
 base_id=$(docker image inspect -f '{{.Id}}' "$BASE_IMAGE" 2>/dev/null || echo "$BASE_IMAGE")
-digest=$( (cd "$context" && find . -type f | sort | xargs sha256sum; echo "$base_id") | sha256sum | cut -d' ' -f1)
-built=$(docker image inspect -f '{{index .Config.Labels "kernel-gateway.sources"}}' "$name" 2>/dev/null || true)
-if [ "$built" = "$digest" ]; then
+digest=$( (cd "$context" && find . -type f | sort | xargs sha256sum; echo "$base_id $requirements $extra") |
+  sha256sum | cut -d' ' -f1)
+if [ "$(label sources)" = "$digest" ]; then
   say "$name is up to date"
   exit 0
 fi
@@ -33,10 +46,11 @@ fi
 # If the package index is reached through a proxy with its own certificate authority, the build needs its certificate.
 if [ -n "${PIP_CERT:-}" ]; then install -m 644 "$PIP_CERT" "$context/ca.pem"; fi
 
-say "building $name on $BASE_IMAGE (a few minutes the first time)"
+say "building $name on $BASE_IMAGE${extra:+ with $extra} (a few minutes the first time)"
 # Every engine has the classic builder, but not every one has BuildKit.
 if ! DOCKER_BUILDKIT=0 docker build --network=host --build-arg "BASE_IMAGE=$BASE_IMAGE" \
-  --label "kernel-gateway.sources=$digest" -t "$name" "$context"; then
+  --build-arg "REQUIREMENTS=$requirements" --build-arg "EXTRA=$extra" \
+  --label "kernel-gateway.sources=$digest" --label "kernel-gateway.extra=$extra" -t "$name" "$context"; then
   say "the image was not built. No registry? 'make engine' makes a base image from Debian's packages (as root)."
   exit 1
 fi

@@ -1,8 +1,9 @@
-"""Makes, removes, copies and carries entries of open directories; no link is followed."""
+"""Makes, removes, renames, copies and carries entries of open directories; no link is followed."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import stat
@@ -48,11 +49,49 @@ def remove(directory: int, name: str) -> None:
         os.unlink(name, dir_fd=directory)
 
 
-def carry(source: Place, target: Place) -> None:
+def rename(source: Place, target: Place, *, replace: bool) -> None:
+    """Move an entry to another place, which may be on another file system.
+
+    Args:
+        source: the entry's place.
+        target: its new place.
+        replace: False: an entry at the new place is an error, whenever it was made.
+
+    Raises:
+        FileExistsError: when there is an entry at the new place, and `replace` is False.
+        OSError: when the entry cannot be moved.
+        Refused: see `carry`.
+    """
+    try:
+        _rename(source.directory, source.name, target, replace=replace)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        carry(source, target, replace=replace)
+
+
+def _rename(directory: int, name: str, target: Place, *, replace: bool) -> None:
+    ends = {"src_dir_fd": directory, "dst_dir_fd": target.directory}
+    if replace:
+        os.rename(name, target.name, **ends)
+    elif not stat.S_ISDIR(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
+        # renameat2 could replace nothing in one step, but gVisor refuses that in a workspace (release of July 2024).
+        os.link(name, target.name, **ends, follow_symlinks=False)
+        os.unlink(name, dir_fd=directory)
+    else:
+        os.mkdir(target.name, dir_fd=target.directory)
+        try:
+            os.rename(name, target.name, **ends)  # replaces the new directory only as long as it is empty
+        except OSError:
+            os.rmdir(target.name, dir_fd=target.directory)
+            raise
+
+
+def carry(source: Place, target: Place, *, replace: bool = True) -> None:
     """Move an entry to another file system.
 
-    The copy is made beside the target, and replaces the target when it is complete. Until then an error leaves source
-    and target as they were.
+    The copy is made beside the target, and is renamed when it is complete. Until then an error leaves source and target
+    as they were.
 
     Raises:
         Refused: `special` when the entry is or contains something that cannot be copied; `left` when the copy is
@@ -66,7 +105,7 @@ def carry(source: Place, target: Place) -> None:
             directory = open_below(target.directory, way)
             _finish(directory, info)
             os.close(directory)
-        os.rename(name, target.name, src_dir_fd=target.directory, dst_dir_fd=target.directory)
+        _rename(target.directory, name, target, replace=replace)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
             remove(target.directory, name)

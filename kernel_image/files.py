@@ -7,12 +7,9 @@ library only. Links, pipes, devices and directories that user code makes or chan
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import grp
 import json
 import os
-import pwd
 import signal
 import stat
 import struct
@@ -23,9 +20,10 @@ from typing import Any, BinaryIO
 if __name__ == "__main__":  # in isolated mode Python looks for no modules beside a program
     sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from kernel_image.copying import PIECE, carry, create, open_regular, remove, unused_name
+from kernel_image.copying import PIECE, create, open_regular, remove, rename, unused_name
+from kernel_image.entries import below, describe
 from kernel_image.protocol import FRAME_FORMAT, TRUNCATED
-from kernel_image.walk import Place, Refused, find, open_below, open_directory
+from kernel_image.walk import Place, Refused, find, open_directory
 
 #: entries of a listing; further entries are left out
 LIST_MAX = 10_000
@@ -80,45 +78,11 @@ def _find_entry(path: str) -> Place:
     return place
 
 
-def _entry(directory: int, name: str, path: str) -> dict[str, Any]:
-    """Describe an entry; a link is not followed.
-
-    Args:
-        directory: descriptor of its directory.
-        name: its name there.
-        path: path of the entry in the answer.
-    """
-    info = os.stat(name, dir_fd=directory, follow_symlinks=False)
-    kinds = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "link"}
-    return {
-        "name": _text(os.path.basename(path)),
-        "path": _text(path),
-        "type": kinds.get(stat.S_IFMT(info.st_mode), "special"),
-        "size": info.st_size,
-        "modified": info.st_mtime,
-        "mode": stat.S_IMODE(info.st_mode),
-        "permissions": stat.filemode(info.st_mode),
-        "owner": _name(pwd.getpwuid, info.st_uid),
-        "group": _name(grp.getgrgid, info.st_gid),
-    }
-
-
-def _text(name: str) -> str:
-    return os.fsencode(name).decode("utf-8", "replace")
-
-
-def _name(find: Any, number: int) -> str:
-    try:
-        return str(find(number)[0])
-    except KeyError:
-        return str(number)
-
-
 def _list(request: dict[str, Any], _stdin: BinaryIO, stdout: BinaryIO) -> None:
     entries: list[dict[str, Any]] = []
     size, truncated = 0, False
     with find(request["path"]) as place:
-        for entry in _entries(place, request["path"].rstrip("/"), request.get("depth", 1)):
+        for entry in below(place, request["path"].rstrip("/"), request.get("depth", 1)):
             size += len(json.dumps(entry)) + 2
             truncated = size > LIST_BYTES or len(entries) == LIST_MAX
             if truncated:
@@ -127,41 +91,37 @@ def _list(request: dict[str, Any], _stdin: BinaryIO, stdout: BinaryIO) -> None:
     _say(stdout, {"entries": entries, TRUNCATED: truncated})
 
 
-def _entries(place: Place, path: str, depth: int) -> Iterator[dict[str, Any]]:
-    """Yield a directory's entries by name, then those of its subdirectories, down to `depth`; no link is followed."""
-    waiting = [[place.name]]  # names on the way to each directory
-    for way in waiting:
-        try:
-            directory = open_below(place.directory, way)
-        except OSError:
-            if way == [place.name]:
-                raise
-            continue  # removed or made unreadable since it was listed
-        try:
-            for name in sorted(os.listdir(directory)):
-                with contextlib.suppress(FileNotFoundError):  # removed since it was listed
-                    entry = _entry(directory, name, os.path.join(path, *way[1:], name))
-                    if entry["type"] == "directory" and len(way) < depth:
-                        waiting.append([*way, name])
-                    yield entry
-        finally:
-            os.close(directory)
-
-
 def _stat(request: dict[str, Any], _stdin: BinaryIO, stdout: BinaryIO) -> None:
     with find(request["path"]) as place:
-        _say(stdout, {"entry": _entry(place.directory, place.name, request["path"].rstrip("/"))})
+        _say(stdout, {"entry": describe(place.directory, place.name, request["path"].rstrip("/"))})
 
 
 def _read(request: dict[str, Any], _stdin: BinaryIO, stdout: BinaryIO) -> None:
     with find(request["path"]) as place, os.fdopen(open_regular(place.directory, place.name), "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        _say(stdout, {"size": size})
-        while size > 0 and (piece := file.read(min(PIECE, size))):
+        info = os.fstat(file.fileno())
+        size, tag = info.st_size, f"{info.st_ino:x}-{info.st_size:x}-{info.st_mtime_ns:x}-{info.st_ctime_ns:x}"
+        partial = "part" in request and request["tag"] in {None, tag}
+        start, count = _part(size, *request["part"]) if partial else (0, size)
+        told = {"size": size, "modified": info.st_mtime, "tag": tag, "start": start, "count": count, "partial": partial}
+        _say(stdout, told)
+        file.seek(start)
+        while count > 0 and (piece := file.read(min(PIECE, count))):
             signal.alarm(READER_GONE)  # a blocked writer keeps its container from ending
             stdout.write(piece)
-            size -= len(piece)
+            count -= len(piece)
     stdout.flush()
+
+
+def _part(size: int, start: int, most: int | None) -> tuple[int, int]:
+    """Return first byte and length of a part of a file.
+
+    Args:
+        size: bytes of the file.
+        start: number of the first byte wanted; negative: counted from the file's end.
+        most: maximum length; None: up to the file's end.
+    """
+    start = max(size + start, 0) if start < 0 else min(start, size)
+    return start, size - start if most is None else min(most, size - start)
 
 
 def _write(request: dict[str, Any], stdin: BinaryIO, stdout: BinaryIO) -> None:
@@ -233,26 +193,20 @@ def _mkdir(request: dict[str, Any], _stdin: BinaryIO, stdout: BinaryIO) -> None:
             made = open_directory(place.directory, place.name)
             os.fchmod(made, request["mode"])  # whatever the umask is
             os.close(made)
-        _say(stdout, {"entry": _entry(place.directory, place.name, request["path"].rstrip("/"))})
+        _say(stdout, {"entry": describe(place.directory, place.name, request["path"].rstrip("/"))})
 
 
 def _move(request: dict[str, Any], _stdin: BinaryIO, stdout: BinaryIO) -> None:
+    replace = request.get("replace", True)
     with _find_entry(request["path"]) as source, _find_entry(request["to"]) as target:
-        # A target without a source means that an earlier call has moved it: success.
-        if source.info is not None or target.info is None:
-            if _leads_to_directory(target) or (target.info is not None and source.is_directory):
+        # A target without a source means that an earlier call has moved it: success, if targets may be replaced.
+        if source.info is not None or target.info is None or not replace:
+            if source.info is not None and request.get("parents"):
+                target.make_directory()
+            if replace and (_leads_to_directory(target) or (target.info is not None and source.is_directory)):
                 raise Refused("exists")
-            _rename(source, target)
-        _say(stdout, {"entry": _entry(target.directory, target.name, request["to"])})
-
-
-def _rename(source: Place, target: Place) -> None:
-    try:
-        os.rename(source.name, target.name, src_dir_fd=source.directory, dst_dir_fd=target.directory)
-    except OSError as error:
-        if error.errno != errno.EXDEV:
-            raise
-        carry(source, target)
+            rename(source, target, replace=replace)
+        _say(stdout, {"entry": describe(target.directory, target.name, request["to"])})
 
 
 def _leads_to_directory(place: Place) -> bool:

@@ -1,19 +1,25 @@
-"""Prints what a sandbox can see and reach, as one line of JSON, before the gateway trusts a runtime or network.
+"""Prints what a sandbox can see and reach, and what is installed, before the gateway trusts a runtime or network.
 
-Argument: `{"listen": port or null, "targets": [[host, port], …]}`. With `listen` the probe answers and then waits for
-a signal, so that other containers can try to reach it. Standard library only.
+The answer is one line of JSON. Argument: `{"listen": port or null, "targets": [[host, port], …]}`. With `listen` the
+probe answers and then waits for a signal, so that other containers can try to reach it. Standard library only.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import platform
 import signal
 import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+
+if __name__ == "__main__":  # in isolated mode Python looks for no modules beside a program
+    sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+from kernel_image.inventory import packages, site_packages
 
 #: seconds per target
 TIMEOUT = 1.0
@@ -27,6 +33,8 @@ def main(argument: str) -> None:
         "gvisor": "gVisor" in _kernel_log(),
         "reached": _reached(request["targets"]),
         "uid": os.getuid(),
+        "python": platform.python_version(),
+        "packages": packages([site_packages()]),
     }
     print(json.dumps(answer), flush=True)
     if listener is not None:

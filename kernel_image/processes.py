@@ -27,7 +27,7 @@ if __name__ == "__main__":  # in isolated mode Python looks for no modules besid
 
 from kernel_image.commands import DRAIN, DRAIN_PROGRAM, Command, Output
 from kernel_image.procfs import booted, is_there, link, pids, status, words
-from kernel_image.protocol import MARK, TRUNCATED
+from kernel_image.protocol import MARK, SANDBOX_VARIABLES, TRUNCATED
 
 #: seconds between two signs of life
 SIGN_OF_LIFE = 10.0
@@ -95,6 +95,7 @@ def _environment() -> dict[str, str]:
         "LANG": "C.UTF-8",
         "PATH": own.get("PATH", os.defpath),
         "TERM": "dumb",
+        **{name: own[name] for name in SANDBOX_VARIABLES if name in own},
     }
 
 

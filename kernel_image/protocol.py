@@ -11,6 +11,10 @@ FLUSHED = "flushed"
 SETTLED = "settled"
 #: type of the request on the control channel that gives a warm kernel its session's environment and directory
 LEASE_REQUEST = "lease_request"
+#: type of the request on shell that lets a warm kernel import a module ahead of need
+PRELOAD_REQUEST = "preload_request"
+#: requests that only the gateway may send
+GATEWAY_REQUESTS = frozenset({LEASE_REQUEST, PRELOAD_REQUEST})
 
 #: the tools beside a kernel, by the names of their modules
 FILES_TOOL = "files"
@@ -23,3 +27,15 @@ FRAME_FORMAT = ">I"
 TRUNCATED = "truncated"
 #: variable in the environment of all processes that the processes tool starts
 MARK = "KERNEL_GATEWAY_PROCESS"
+#: variable with the policy for a sandbox's network, and the policy that allows none
+NETWORK = "KERNEL_NETWORK"
+NO_NETWORK = "none"
+#: variables that a container gives to its kernel and to all commands
+SANDBOX_VARIABLES = (
+    NETWORK,
+    "PIP_DISABLE_PIP_VERSION_CHECK",
+    "PIP_FIND_LINKS",
+    "PIP_NO_INDEX",
+    "PIP_RETRIES",
+    "PYTHONUSERBASE",
+)

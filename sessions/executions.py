@@ -91,13 +91,15 @@ class Executions:
         """
         execution_id = self._audit_begin(request)
         if self._slot.notice.change is StateChange.NEW:
-            self._begin_first()
+            self._begun()
         return execution_id
 
-    def _begin_first(self) -> None:
-        """Record that a cell has run, before it has: the gateway may be killed while it does."""
+    def _begun(self) -> None:
+        """Have later cells report that the variables are preserved."""
+        first = self._slot.notice.change is StateChange.NEW
         self._slot.announce(StateChange.PRESERVED, None)
-        self._slot.reported()
+        if first:  # recorded while it runs: if the gateway is killed meanwhile, the next one must not say "new"
+            self._slot.reported()
 
     def _audit_begin(self, request: ExecuteRequest) -> str:
         execution_id = self._services.journal.begins(self._slot.key, self._slot.identity.kernelspec.name, request)
@@ -164,9 +166,7 @@ class Executions:
         except SessionError:
             self._services.journal.ended(self._slot.key, execution_id, request, None)
             raise
-        if notice.change is StateChange.NEW:
-            self._begin_first()
-        self._slot.announce(StateChange.PRESERVED, None)
+        self._begun()
         self._running[execution.id] = execution
         self._slot.move(State.BUSY)
         return execution, execution_id

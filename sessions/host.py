@@ -31,6 +31,7 @@ class Host(ABC):
         self.created_at = created_at
         self._services = services
         self._activity = Activity(services.clock, max(0.0, services.ledger.clock() - created_at))
+        #: frees everything; None: it was not ended
         self._ending: asyncio.Task[None] | None = None
 
     # -- activity -------------------------------------------------------------------------------------------
@@ -52,9 +53,9 @@ class Host(ABC):
         """Return the seconds since a client last used it; 0 while one does."""
 
     @property
+    @abstractmethod
     def closed(self) -> bool:
         """Whether it was ended."""
-        return self._ending is not None
 
     # -- its container --------------------------------------------------------------------------------------
 

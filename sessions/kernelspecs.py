@@ -9,10 +9,14 @@ To add a language, add its folder there; nothing else changes. The folder's name
 - `signature`: signature scheme of the kernel, if it supports a better one than `hmac-sha256`.
 - `ipc`: false when the kernel speaks only TCP.
 - `one_processor`: false when the kernel works badly with only one processor.
+- `min_memory`: the least MiB of memory with which the kernel starts and runs a small cell beside a file tool, if that
+  is more than for any kernel (`MEMORY_MIN`).
 - `flush`: code that puts a message behind a cell's output, for a kernel whose `idle` arrives too early; see
   `sessions/kernels/idle_barrier.py`.
 - `lease`: a running kernel accepts environment and directory by a `lease_request` on its control channel.
+- `preload`: modules that a warm kernel of this language imports before it is leased, one after the other.
 - `env_at_start`: a pattern for the variables that the kernel reads, or sets itself, only when it starts.
+- `package`: the Python package that contains the language's interpreter, if it is not Python itself.
 - `call`: an expression that calls `main`; `{json}` is replaced by a string literal with the arguments.
 - `run`: an expression that runs a whole program; `{json}` is replaced by an object of `code`, `arguments` and `most`.
   It displays the outcome as `RUN_MIME`, see `sessions/programs/outcomes.py`. Code that it needs and that the kernel has
@@ -25,13 +29,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from sessions.connection_info import SIGNATURE
 from sessions.errors import InvalidRequest
+from sessions.models import MEMORY_MIN, Limits
+
+_MIB = 1024**2
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +60,20 @@ class KernelSpec:
     ipc: bool = True
     #: True: the kernel works as well with only one processor
     one_processor: bool = True
+    #: the least bytes of memory with which the kernel works
+    min_memory: int = MEMORY_MIN
     #: for a kernel that sends `idle` too early: code that publishes a message of type `flushed` behind all output
     flush: str = ""
     #: code that is sent to the kernel before any cell, and again by a restarted gateway
     prelude: str = ""
     #: True: a running kernel accepts environment and directory by a `lease_request` on its control channel
     lease: bool = False
+    #: modules that a warm kernel imports ahead of need, by a `preload_request` on shell
+    preload: tuple[str, ...] = ()
     #: pattern of variables that have an effect only if the kernel is started with them
     env_at_start: str = ""
+    #: Python package that contains the interpreter; empty: the interpreter is Python
+    package: str = ""
     #: expression that calls `main` with arguments; empty: not supported
     call: str = ""
     #: cell that runs a whole program, with `{json}`; empty: not supported
@@ -74,6 +87,21 @@ class KernelSpec:
         if not env and not cwd:
             return True
         return self.lease and not any(re.fullmatch(self.env_at_start, name) for name in env)
+
+    def check(self, limits: Limits) -> None:
+        """Check that a kernel of this language works within the limits.
+
+        Raises:
+            InvalidRequest: when it needs more memory.
+        """
+        if limits.memory < self.min_memory:
+            raise InvalidRequest(
+                f"{self.name} needs at least {self.min_memory} bytes of memory ({self.min_memory // _MIB} MiB); "
+                f"the limit is {limits.memory}",
+                field="limits.memory",
+                language=self.name,
+                min=self.min_memory,
+            )
 
     def program(self, code: str, arguments: Mapping[str, Any] | None) -> str:
         """Return the code for the kernel: `code`, followed by the call of its `main` if there are arguments.
@@ -124,13 +152,19 @@ def _literal(value: Mapping[str, Any]) -> str:
 class KernelSpecs:
     """All languages, by name and alias."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, preload: Mapping[str, Sequence[str]] | None = None) -> None:
         """Read the table.
+
+        Args:
+            directory: folder of the languages' folders.
+            preload: modules to preload by language, in place of those that its kernelspec names.
 
         Raises:
             ValueError: when two languages share a name or alias.
         """
-        self.all = tuple(_read(path) for path in sorted(directory.glob("*/kernel.json")))
+        specs = (_read(path) for path in sorted(directory.glob("*/kernel.json")))
+        own = preload or {}
+        self.all = tuple(replace(spec, preload=tuple(own.get(spec.name, spec.preload))) for spec in specs)
         self._by_name: dict[str, KernelSpec] = {}
         for spec in self.all:
             for name in {spec.name, spec.jupyter_name, *spec.aliases}:
@@ -164,10 +198,13 @@ def _read(path: Path) -> KernelSpec:
         signature=ours.get("signature", SIGNATURE),
         ipc=bool(ours.get("ipc", True)),
         one_processor=bool(ours.get("one_processor", True)),
+        min_memory=max(MEMORY_MIN, ours.get("min_memory", 0) * _MIB),
         flush=ours.get("flush", ""),
         prelude="\n".join(file.read_text() for file in path.parent.glob("prelude.*")),
         lease=bool(ours.get("lease", False)),
+        preload=tuple(ours.get("preload", ())),
         env_at_start=ours.get("env_at_start", ""),
+        package=ours.get("package", ""),
         call=ours.get("call", ""),
         run="\n".join([*(file.read_text() for file in path.parent.glob("run.*")), ours.get("run", "")]).strip(),
         env=content.get("env", {}),

@@ -72,6 +72,15 @@ class Limits:
         return Limits(**values)
 
 
+class Network(StrEnum):
+    """What a session's code may reach."""
+
+    #: nothing
+    NONE = "none"
+    #: the hosts that the operator lists, through a proxy
+    ALLOWLIST = "allowlist"
+
+
 @dataclass(frozen=True, slots=True)
 class SessionSpec:
     """Settings of a new session."""
@@ -87,8 +96,11 @@ class SessionSpec:
     cwd: str = ""
     #: workspace of the sandbox that the session belongs to; None: the session has its own workspace
     workspace: str | None = None
+    #: image of its kernels, one that the operator allows; empty: the backend's usual one
+    image: str = ""
     #: True: no client uses the session again, no later gateway takes it over, and its end is not remembered
     throwaway: bool = False
+    network: Network = Network.NONE
 
     @property
     def in_sandbox(self) -> bool:
@@ -183,6 +195,16 @@ class ExecuteRequest:
     def written(self) -> str:
         """The code as the client wrote it, for the audit and the code policy."""
         return self.code if self.source is None else self.source
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """What code finds installed, in all languages' kernels."""
+
+    #: version of the Python interpreter
+    python: str
+    #: version of each Python package, by its normalized name
+    packages: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)

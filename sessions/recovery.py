@@ -67,7 +67,7 @@ class Recovery:
         handles = await self._backend.adopt({container.id: container.info for container in places})
         for session, container in sessions:
             if handle := handles.get(container.id):
-                place = container.workspace if session.spec.workspace is None else None
+                place = None if session.spec.in_sandbox else container.workspace
                 self._starts.count(handle, session.limits, place)
             note = NOTE_CUT if session.key in self._interrupted else NOTE
             with log_failure(f"taking over session {session.key}"):  # else all would be taken over a second time

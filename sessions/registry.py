@@ -9,6 +9,7 @@ from sessions.hosts import Hosts
 from sessions.identity import Identity
 from sessions.kernelspecs import KernelSpecs
 from sessions.models import SessionKey, SessionSpec, StateChange
+from sessions.notices import StateNotice
 from sessions.services import SessionServices
 from sessions.session import Session
 
@@ -37,7 +38,7 @@ class Registry(Hosts[Session]):
                 self._services.ledger.end(record.key, f"there is no language {record.spec.language!r} any more")
                 continue
             identity = Identity(record.key, record.spec, kernelspec, record.created_at, record.id)
-            self._present[record.key] = Session(identity, self._services, record)
+            self._present[record.key] = Session(identity, self._services, record.notice, record.container)
 
     def language(self, name: str) -> str:
         """Return the language with this name or alias.
@@ -65,7 +66,8 @@ class Registry(Hosts[Session]):
 
         Raises:
             SessionExists: when there is one with this key.
-            InvalidRequest: when the language is unknown.
+            InvalidRequest: when the language is unknown, or needs more memory than the session may have.
+            NetworkNotAllowed: when the tenant may not use the network that the session asks for.
             QuotaExceeded: when the tenant has as many sessions as it may have.
             SessionError: when its kernel could not be started; the session is not kept.
         """
@@ -92,10 +94,12 @@ class Registry(Hosts[Session]):
 
     async def _create(self, key: SessionKey, spec: SessionSpec) -> Session:
         kernelspec = self._specs.find(spec.language)
+        kernelspec.check(spec.limits)
+        self._services.egress.require(key, spec.network)
         self._admit(key.tenant)
-        session = Session(Identity(key, spec, kernelspec, self._services.ledger.clock()), self._services)
-        if reason := self._services.ledger.why_ended(key):
-            session.announce(StateChange.LOST, reason)
+        reason = self._services.ledger.why_ended(key)
+        notice = StateNotice(StateChange.LOST if reason else StateChange.NEW, reason, incarnation=0)
+        session = Session(Identity(key, spec, kernelspec, self._services.ledger.clock()), self._services, notice)
         await self._start(session)
         return session
 

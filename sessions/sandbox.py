@@ -70,6 +70,11 @@ class Sandbox(Host):
         self._container: KernelHandle | None = None
         self._start: Shared[KernelHandle] = Shared(f"start sandbox {key}")
 
+    @property
+    def closed(self) -> bool:
+        """Whether it was ended."""
+        return self.ended_at is not None
+
     def idle_for(self) -> float:
         """Return the seconds since a client last used it or one of its sessions; 0 while one does."""
         return min([self._activity.idle_for(), *(session.idle_for() for session in self.sessions())])

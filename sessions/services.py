@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
 
 from sessions.backends.base import KernelHandle, Launch
-from sessions.kernels.kernel import Kernel
+from sessions.egress import EgressTenants
 from sessions.models import ExecuteRequest, ExecutionResult, SessionKey
 from sessions.store.ledger import Ledger
 from sessions.tenants.quotas import Quotas
 from sessions.timeouts import Timeouts
+
+if TYPE_CHECKING:
+    from sessions.kernels.kernel import Kernel  # commands that run no kernel start without the channels' libraries
 
 
 class KernelSource(Protocol):
@@ -70,3 +73,5 @@ class SessionServices:
     #: database of the sessions that the next gateway takes over
     ledger: Ledger
     timeouts: Timeouts
+    #: who may reach listed hosts
+    egress: EgressTenants = field(default_factory=EgressTenants)

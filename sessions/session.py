@@ -18,30 +18,34 @@ from sessions.identity import Identity
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.messages import Message
 from sessions.models import ExecuteRequest, StateChange
+from sessions.notices import StateNotice
 from sessions.services import SessionServices
 from sessions.slot import KernelSlot
 from sessions.states import State
-from sessions.store.session_records import ContainerRecord, SessionRecord
+from sessions.store.session_records import ContainerRecord
 from sessions.tasks import spawn
 
 
 class Session(Host):
     """One tenant's named kernel, and the listener of all its kernels."""
 
-    def __init__(self, identity: Identity, services: SessionServices, record: SessionRecord | None = None) -> None:
+    def __init__(
+        self, identity: Identity, services: SessionServices, notice: StateNotice, left: ContainerRecord | None = None
+    ) -> None:
         """Make a session that has no kernel yet.
 
         Args:
             identity: key, settings and kernelspec of the session.
             services: services that sessions share.
-            record: of the session that an earlier gateway has left; `take_over` gets its kernel.
+            notice: about the variables, for the first execution.
+            left: the kernel that an earlier gateway has left, for `take_over`.
         """
         spec = identity.spec
         super().__init__(identity.key, spec.limits, identity.created_at, services)
         self.id = identity.id
         self.spec = spec
         self.kernelspec = identity.kernelspec
-        self._slot = KernelSlot(identity, services, record)
+        self._slot = KernelSlot(identity, services, notice, left)
         self._slot.listener = self
         self._executions = Executions(self._slot, self._activity, services)
         self._restarting = asyncio.Lock()
@@ -56,11 +60,16 @@ class Session(Host):
                 ended=partial(services.journal.ended, self.key),
                 timeouts=services.timeouts,
                 deadline=spec.max_execute_timeout,
-            )
+            ),
+            notice.loss,
         )
-        self.channels.loss = self._slot.notice.loss
 
     # -- state ----------------------------------------------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was ended."""
+        return self._slot.closed
 
     @property
     def state(self) -> State:
@@ -113,14 +122,12 @@ class Session(Host):
         return (await self._slot.ensure()).handle
 
     async def settled_kernel(self) -> Kernel:
-        """Return its kernel, started if there is none, when no interrupt of an earlier cell is on its way to it."""
+        """Return its kernel, started if there is none, when no interrupt of an earlier cell is on its way to it.
+
+        A client that waits for the kernel uses the session.
+        """
         with self._activity.use():
             return await self._executions.settled_kernel()
-
-    async def ensure_kernel(self) -> Kernel:
-        """Return its kernel, started if there is none. A client that waits for the kernel uses the session."""
-        with self._activity.use():
-            return await self._slot.ensure()
 
     async def take_over(self, handle: KernelHandle | None, note: str) -> None:
         """Continue with the kernel that an earlier gateway has left; see `KernelSlot.take_over`."""
@@ -149,10 +156,6 @@ class Session(Host):
         """End the executions of a kernel that has ended."""
         self._executions.kernel_gone(kernel, cause)
 
-    def lost(self, reason: str) -> None:
-        """Have the next cell of a channel client report that earlier variables are gone."""
-        self.channels.loss = reason
-
     async def _revive(self) -> None:
         """Start the next kernel for the connected channel clients, and tell them: they do not ask for one."""
         self.channels.announce("restarting")
@@ -162,10 +165,6 @@ class Session(Host):
             self.channels.announce("dead")
             raise
         self.channels.announce("idle")
-
-    def announce(self, change: StateChange, reason: str | None) -> None:
-        """Set what the next execution, and no later one, reports about the variables."""
-        self._slot.announce(change, reason)
 
     # -- what clients do ------------------------------------------------------------------------------------
 
@@ -225,8 +224,8 @@ class Session(Host):
                         self.channels.announce("idle")
                 else:
                     await self._slot.ensure()
-                    self.announce(*notice)
-                self.channels.loss = None
+                    self._slot.announce(*notice)
+                self.channels.forget_loss()
 
     # -- the end --------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
-from sessions.backends.base import KernelHandle, Launch
+from sessions.backends.base import KernelHandle
 from sessions.errors import KernelDied, LedgerUnavailable, SessionClosed, SessionError
 from sessions.identity import Identity
 from sessions.kernels.kernel import Kernel, KernelListener
@@ -27,40 +27,37 @@ class SlotListener(KernelListener, Protocol):
         """The session has a new kernel, in place of the previous one."""
 
     def disconnected(self, cause: SessionError) -> None:
-        """The session has no kernel any more."""
+        """The session has no kernel any more: the variables of all earlier cells are gone."""
 
     def ended(self, kernel: Kernel, cause: SessionError) -> None:
         """A kernel has ended, the present or a previous one."""
-
-    def lost(self, reason: str) -> None:
-        """The variables of all earlier cells are gone."""
 
 
 class KernelSlot:
     """Holds the kernel of a session, and replaces it."""
 
-    def __init__(self, identity: Identity, services: SessionServices, record: SessionRecord | None) -> None:
+    def __init__(
+        self, identity: Identity, services: SessionServices, notice: StateNotice, left: ContainerRecord | None
+    ) -> None:
         """Begin without a kernel.
 
         Args:
             identity: identity of the session.
             services: services that sessions share.
-            record: of the session that an earlier gateway has left; `take_over` gets its kernel.
+            notice: about the variables, for the first execution.
+            left: the kernel that an earlier gateway has left, for `take_over`.
         """
         self.identity = identity
         self.key = identity.key
         self.state = State.STARTING
         #: notice about the variables that the next execution reports
-        self.notice = record.notice if record else StateNotice(incarnation=0)
+        self.notice = notice
         #: the kernel that an earlier gateway has left; None: there was none, or it was taken over
-        self.left_container = record.container if record else None
+        self.left_container = left
         self.kernel: Kernel | None = None
         self.listener: SlotListener
         self._services = services
-        spec = identity.spec
-        workspace = self.left_container.workspace if self.left_container else spec.workspace
-        files = workspace, spec.cwd, spec.in_sandbox
-        self._launch = Launch(identity.kernelspec, spec.limits, spec.env, *files, self.key.tenant)
+        self._launch = identity.launch(left.workspace if left else identity.spec.workspace)
         self._exit_watch: asyncio.Task[None] | None = None
         self._start: Shared[None] = Shared(f"start {identity.key}")
 
@@ -79,8 +76,6 @@ class KernelSlot:
     def announce(self, change: StateChange, reason: str | None) -> None:
         """Set what the next execution reports about the variables."""
         self.notice = replace(self.notice, change=change, reason=reason)
-        if self.notice.loss is not None:
-            self.listener.lost(self.notice.loss)
 
     def become_idle(self) -> None:
         """Become idle after a cell, unless the kernel or the session has ended with it."""
@@ -175,14 +170,14 @@ class KernelSlot:
         cause = await kernel.wait()
         if kernel is self.kernel and not self.closed:
             self.kernel = None
-            self._lost(cause.message)
-            self.listener.disconnected(cause)
+            self._lost(cause)
         self.listener.ended(kernel, cause)
 
-    def _lost(self, reason: str) -> None:
+    def _lost(self, cause: SessionError) -> None:
         if self.state is not State.DEAD:  # a client that came before the takeover has tried to start a kernel
             self.move(State.DEAD)
-        self.announce(StateChange.LOST, reason)
+        self.announce(StateChange.LOST, cause.message)
+        self.listener.disconnected(cause)
 
     # -- across restarts of the gateway ---------------------------------------------------------------------
 
@@ -198,23 +193,21 @@ class KernelSlot:
         """
         self.left_container = None
         kernel: Kernel | None = None
-        lost = "the kernel could not be taken over when the gateway was restarted"
+        lost: SessionError = KernelDied("the kernel could not be taken over when the gateway was restarted")
         with log_failure(f"taking over the kernel of {self.key}"):
             try:
                 if handle is None:
                     raise KernelDied("the kernel ended while the gateway was away")
                 kernel = await Kernel.take_over(self._launch, handle)
             except SessionError as error:
-                lost = error.message
-        if kernel is None:
-            if self.closed:
-                await self._delete_files()
-            else:
-                self._lost(lost)
-            return None
+                lost = error
         if self.closed:
-            await kernel.kill(SessionClosed())
+            if kernel is not None:
+                await kernel.kill(SessionClosed())
             await self._delete_files()
+            return None
+        if kernel is None:
+            self._lost(lost)
             return None
         self._install(kernel)
         if self.notice.change is StateChange.PRESERVED:

@@ -29,8 +29,11 @@ from typing import Any
 import zmq
 from jupyter_client.session import Session as Codec
 
-from kernel_image.protocol import LEASE_REQUEST
-from sessions.backends.base import KERNEL_IMAGE, HandleListener, Launch, kernel_env, new_connection_info, no_op
+from kernel_image.protocol import LEASE_REQUEST, PRELOAD_REQUEST
+from sessions.backends.base import KERNEL_IMAGE, HandleListener, Launch, no_op
+from sessions.backends.handshake import kernel_env, new_connection_info
+from sessions.cells.notebook import notebook
+from sessions.cells.transcript import Transcript
 from sessions.connection_info import ConnectionInfo
 from sessions.errors import ConnectionFailed, SessionError
 from sessions.kernels.connection import Connection
@@ -40,7 +43,7 @@ from sessions.kernels.readiness import Readiness
 from sessions.kernels.starts import Starts
 from sessions.kernels.warm import PoolSettings
 from sessions.kernelspecs import KernelSpec, KernelSpecs
-from sessions.models import ExecuteRequest, ExecutionResult, ExitReason, KernelExit, SessionKey, SessionSpec
+from sessions.models import ExecuteRequest, ExecutionResult, ExitReason, Inventory, KernelExit, SessionKey, SessionSpec
 from sessions.recovery import Recovery
 from sessions.registry import Registry
 from sessions.sandboxes import Sandboxes
@@ -212,6 +215,8 @@ class Behaviour:
     waits_for_listener: bool = True
     #: exit code with which it ends on its own before it has answered
     exits_at_once: int | None = None
+    #: imports a module for a `preload_request`, and returns the problem; None: at once and without a problem
+    imports: Callable[[FakeKernel, str], Awaitable[str]] | None = None
     #: returns the output of its tools, in place of the real ones
     tool: Callable[[str], bytes] | None = None
 
@@ -250,13 +255,15 @@ class FakeKernel:
         self.failures = Failures() if failures is None else failures
         self.launch = launch
         self.workspace = workspace
-        self.namespace: Json = {"env": kernel_env(launch, str(workspace))}
+        self.namespace: Json = {"env": kernel_env(launch, str(workspace), {})}
         self.count = 0
         self.interrupted = asyncio.Event()
         #: kinds of the interrupts that it got, in order
         self.interrupts: list[str] = []
         #: types of all messages that it got
         self.taken: list[str] = []
+        #: modules that it was asked to import ahead of need
+        self.preloaded: list[str] = []
         #: directory that a lease gave it
         self.cwd = ""
         #: code of all cells that it has run
@@ -380,10 +387,20 @@ class FakeKernel:
                 await self.behaviour.scripts.get(cell.code, python)(cell)
                 self._at_work = False
                 self._loop.call_later(SOON, self._read_control)
+            elif request["msg_type"] == PRELOAD_REQUEST:
+                await self._preload(request, identity)
             elif self.behaviour.answers:
                 self.publish(busy(), request)
                 self.send("shell", Saying("kernel_info_reply", {"status": "ok"}), request, identity)
                 self.publish(idle(), request)
+
+    async def _preload(self, request: Json, identity: bytes) -> None:
+        module = request["content"]["module"]
+        self.preloaded.append(module)
+        self.publish(busy(), request)
+        problem = await self.behaviour.imports(self, module) if self.behaviour.imports else ""
+        self.send("shell", Saying("preload_reply", {"status": "ok", "problem": problem}), request, identity)
+        self.publish(idle(), request)
 
     def _interrupt(self, how: str, *, heeded: bool) -> None:
         self.interrupts.append(how)
@@ -540,6 +557,7 @@ class FakeBackend:
         #: error of the proof; None: the sandbox is ready
         self.unprepared: SessionError | None = None
         self.on_proof_needed: Callable[[], None] = no_op
+        self.inventory = Inventory("3.0", {})
         #: while it is not set, all starts wait
         self.gate = asyncio.Event()
         self.gate.set()
@@ -628,8 +646,10 @@ class FakeBackend:
 
 # -- the rest of the gateway's domain --------------------------------------------------------------------------
 
+#: warm kernels preload nothing, unless a test is about that: importing costs more than most tests
+NOTHING: dict[str, tuple[str, ...]] = {"python": ()}
 #: kernelspecs of all languages
-KERNELSPECS = KernelSpecs(KERNEL_IMAGE / "kernelspecs")
+KERNELSPECS = KernelSpecs(KERNEL_IMAGE / "kernelspecs", NOTHING)
 
 
 class PlainKernelSpecs(KernelSpecs):
@@ -639,7 +659,7 @@ class PlainKernelSpecs(KernelSpecs):
         return replace(super().find(language), encryption=False)
 
 
-PLAIN = PlainKernelSpecs(KERNEL_IMAGE / "kernelspecs")
+PLAIN = PlainKernelSpecs(KERNEL_IMAGE / "kernelspecs", NOTHING)
 PYTHON = PLAIN.find("python")
 #: short timeouts; `proof` is long because the fake kernels answer at once, except one without a working iopub
 TIMEOUTS = Timeouts(idle=0.05, proof=5.0, interrupt_step=0.05)
@@ -780,6 +800,12 @@ async def run(session: Session, code: str, **request: Any) -> ExecutionResult:
     """Run one cell to its end."""
     async with session.execute(ExecuteRequest(code, **request)) as execution:
         return await execution.result()
+
+
+def exported(transcript: Transcript) -> Json:
+    """Return the transcript of a Python session as a notebook."""
+    book: Json = json.loads(b"".join(notebook(transcript.snapshot(), PYTHON)))
+    return book
 
 
 async def until(condition: Callable[[], object], seconds: float = 60.0) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kernel_gateway.cli.settings import shown
 from kernel_gateway.config import Settings
-from kernel_gateway.handlers import STATUS
+from kernel_gateway.errors import STATUS
 from sessions.states import MOVES
 
 ROOT = Path(__file__).parents[1]
@@ -37,7 +37,19 @@ def errors() -> str:
     return "\n".join(lines)
 
 
+def packages() -> str:
+    """Return the table of the packages in the kernels' image, by purpose."""
+    blocks = (ROOT / "kernel_image/requirements.txt").read_text().split("\n\n")[1:]
+    rows = []
+    for block in blocks:
+        purpose, *lines = block.strip().splitlines()
+        listed = ", ".join(f"`{line}`" for line in sorted(lines, key=str.lower))
+        rows.append(f"| {purpose.removeprefix('# ').partition(';')[0]} | {listed} |")
+    return "\n".join(["| for | packages |", "| --- | --- |", *rows])
+
+
 PARTS = {
+    "kernel_image/README.md": ("packages", packages),
     "README.md": ("settings", settings),
     "sessions/README.md": ("states", states),
     "kernel_gateway/README.md": ("errors", errors),

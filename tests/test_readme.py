@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import json
 import re
 import tomllib
+from pathlib import Path
 
 import pytest
 
+from kernel_gateway.config import Settings, load
 from tests.gateways import KEYS, gateway
 from tests.readme import PARTS, ROOT, filled
 
+MIB = 1024**2
 README = (ROOT / "README.md").read_text()
 
 
@@ -27,9 +31,29 @@ def test_the_client_example_works_when_pasted(capsys: pytest.CaptureFixture[str]
     assert "6" in capsys.readouterr().out
 
 
+def test_the_example_of_a_session_is_accepted_and_applies() -> None:
+    [example] = re.findall(r"```json session\n(.*?)```", README, re.DOTALL)
+    with gateway("process") as serving:
+        response = serving.call("POST", "/v1/sessions", data=example)
+        assert response.status_code == 201, response.text
+        told, asked = response.json(), json.loads(example)
+        assert {name: told[name] for name in ("name", "language", "idle_timeout")}.items() <= asked.items()
+        assert told["limits"] == {"memory": 256 * MIB, "cpus": 0.5, "processes": 32, "disk": 64 * MIB, "output": MIB}
+        assert serving.text(asked["name"], "import os; os.environ['TZ']") == "'UTC'"
+
+
+def test_the_example_of_a_file_with_settings_is_accepted(tmp_path: Path) -> None:
+    [example] = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)
+    (tmp_path / "gateway.toml").write_text(example)
+    given, names = load({}, tmp_path / "gateway.toml"), tomllib.loads(example).keys()
+    assert set(given.keys.values()) == {"team-a", "team-b"}
+    assert given.limits.memory == 1024**3
+    assert [name for name in names if getattr(given, name) == Settings.model_fields[name].default] == ["cpus"]
+
+
 def test_every_make_target_that_is_named_exists() -> None:
-    named = set(re.findall(r"(?:`|^)make (\w+)", README, re.MULTILINE))
-    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = set(re.findall(r"(?:`|^)make ([\w-]+)", README, re.MULTILINE))
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert {"serve", "test", "bench"} <= named <= targets
 
 
@@ -37,9 +61,9 @@ def test_the_science_extra_contains_the_packages_of_the_image() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     image = {
         line
-        for path in (ROOT / "kernel_image").rglob("requirements.txt")
+        for path in (ROOT / "kernel_image").rglob("requirements*.txt")
         for line in path.read_text().splitlines()
-        if line and not line.startswith("#")
+        if line and not line.startswith(("#", "-r"))
     }
     gateway_has = set(project["dependencies"])
     assert image <= gateway_has | set(project["optional-dependencies"]["science"])

@@ -129,6 +129,13 @@ WALL: dict[str, dict[str, dict[str, Found | tuple[Found, ...] | str]]] = {
             "nodev": _profile(_MEMORY, "dev"),
             "_volume(settings, temporary, TEMPORARY, _TEMPORARY_OPTIONS)": _SHARED,
         },
+        "wheels_mounts": {
+            "if not settings.wheels": "there is nothing to mount without the setting",
+            "target=": PLACE,
+            "source=": PLACE,
+            "type=": DEFAULT,
+            "read_only=": _docker("TestProfile::test_wheels_can_be_read_and_not_written", "read_only=False"),
+        },
         "_volume": {
             "target=": PLACE,
             "source=": PLACE,
@@ -151,6 +158,7 @@ WALL: dict[str, dict[str, dict[str, Found | tuple[Found, ...] | str]]] = {
             "user=": Found(_MADE.by, 'user="0:0"'),  # without it, the image names the same user
             "hostname=": _MADE,
             "working_dir=": PLACE,
+            "environment=": GIVES,
             "stdin_open=": GIVES,
             "labels=": _profile("test_a_container_is_known_as_the_gateways"),
             "PROCESSOR_LABEL": PLACE,
@@ -164,8 +172,9 @@ WALL: dict[str, dict[str, dict[str, Found | tuple[Found, ...] | str]]] = {
                 "test_a_network_that_lets_something_through_is_refused"
             ),
         },
-        "_create": {
+        "create": {
             "driver=": DEFAULT,
+            "ipam=": PLACE,
             "internal=": _network(_NETWORK),
             "enable_ipv6=": _network(_NETWORK, "enable_ipv6=True"),
             "check_duplicate=": "keeps the gateway's own network unique; kernels name it by its name",
@@ -201,7 +210,9 @@ WALL: dict[str, dict[str, dict[str, Found | tuple[Found, ...] | str]]] = {
                 "test_each_rule_keeps_a_guest_out[host, IPv4]"
             ),
             "chain_name(bridge)": _firewall("test_each_rule_keeps_a_guest_out[host, IPv4]"),
-            "('iptables', ['DOCKER-USER', *drop])": _firewall("test_each_rule_keeps_a_guest_out[world, IPv4]"),
+            "('iptables', ['DOCKER-USER', '-i', bridge, '-j', beyond])": _firewall(
+                "test_each_rule_keeps_a_guest_out[world, IPv4]"
+            ),
             "('ip6tables', ['INPUT', *drop])": _firewall("test_each_rule_keeps_a_guest_out[host, IPv6]"),
             "('ip6tables', ['FORWARD', *drop])": _firewall("test_each_rule_keeps_a_guest_out[world, IPv6]"),
         },
@@ -210,8 +221,19 @@ WALL: dict[str, dict[str, dict[str, Found | tuple[Found, ...] | str]]] = {
             "if BRIDGE_NF.exists() and BRIDGE_NF.read_text().strip() != '1'": _firewall(
                 "test_a_host_that_does_not_filter_bridged_packets_is_refused"
             ),
+            "if way_out is not None": _firewall("test_a_guest_with_the_right_reaches_the_proxys_port_only"),
             "if _run(program, '-C', chain, *rule).returncode != 0": _firewall(
                 "test_each_rule_keeps_a_guest_out[host, IPv4]"
+            ),
+        },
+    },
+    "sessions/backends/docker/egress/networks.py": {
+        "to_the_proxy": {
+            "-d {proxy}/32 -p tcp -m tcp --dport {PORT} -j ACCEPT": _firewall(
+                "test_a_guest_with_the_right_reaches_the_proxys_port_only"
+            ),
+            "-s {proxy}/32 -p tcp -m tcp --sport {PORT} -m conntrack --ctstate ESTABLISHED -j ACCEPT": _by(
+                "attacks/test_attack_egress.py", "test_a_listed_host_is_reached_by_http_and_https"
             ),
         },
     },
@@ -223,12 +245,15 @@ WALL: dict[str, dict[str, dict[str, Found | tuple[Found, ...] | str]]] = {
             "if list(peer) in reached": _docker(
                 "TestProof::test_on_an_open_bridge_kernels_reach_one_another_and_the_proof_says_so"
             ),
+            "if proxy is not None and (list(proxy) in reached) is not proxied": _docker(
+                "TestProof::test_the_proof_notices_who_reaches_the_proxy"
+            ),
             "if not gvisor and settings.runtime != 'runc'": _docker(
                 "TestProof::test_a_runtime_that_is_no_gvisor_is_refused_under_another_name"
             ),
         },
     },
-    "sessions/backends/base.py": {
+    "sessions/backends/handshake.py": {
         "new_connection_info": {
             **{f"{channel}_port=": PLACE for channel in ("shell", "iopub", "stdin", "control", "hb")},
             "key=": _contract("test_two_kernels_have_nothing_in_common[process]", 'key=b"0" * 64'),
@@ -264,6 +289,7 @@ WALL: dict[str, dict[str, dict[str, Found | tuple[Found, ...] | str]]] = {
             for condition in (
                 "if len(frames) < start + _PARTS",
                 "if not hmac.compare_digest(self._session.sign(parts), signature)",
+                "if channel != 'iopub'",
                 "if not _is_name(header.get('msg_type')) or not _is_name(header.get('msg_id'))",
                 "if isinstance(parent.get('msg_id'), str) and (not _is_name(parent['msg_id']))",
             )

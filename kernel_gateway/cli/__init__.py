@@ -10,6 +10,8 @@ from types import ModuleType
 
 from pydantic import ValidationError
 
+from sessions.errors import InvalidRequest
+
 #: To add a command: its line, and a module of its name with `add_arguments(parser)` and `main(arguments) -> exit code`.
 COMMANDS = {
     "serve": "run the gateway",
@@ -57,6 +59,9 @@ def main(argv: list[str] | None = None) -> int:
         for problem in error.errors(include_url=False, include_input=False):
             where = ".".join(map(str, problem["loc"]))
             print(f"kernel-gateway: {where or 'settings'}: {problem['msg']} (SB002)", file=sys.stderr)
+        return 2
+    except InvalidRequest as error:
+        print(f"kernel-gateway: {error.message} ({error.code})", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130

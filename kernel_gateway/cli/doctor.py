@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from kernel_gateway.app import examine
 from kernel_gateway.cli.settings import add_settings, settings_from
+from kernel_gateway.isolation import examine
 from sessions.backends.base import Finding
 
 add_arguments = add_settings

@@ -20,10 +20,9 @@ import orjson
 from pydantic import Field, model_validator
 
 from kernel_gateway import logs
+from kernel_gateway.bodies import Body, validated
 from kernel_gateway.config import Client
-from kernel_gateway.dialects.native.models import Body
 from kernel_gateway.errors import InternalError
-from kernel_gateway.handlers import validated
 from sessions.errors import InvalidRequest, SessionError
 from sessions.programs.program import Artifact, Outcome, Program
 from sessions.providers import makers

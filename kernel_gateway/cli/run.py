@@ -27,7 +27,7 @@ EXIT = {"ok": 0, "error": 1, "timeout": 3, "interrupted": 4, "died": 5}
 
 
 class Refused(Exception):
-    """The gateway did not run the cell; the text is its reason."""
+    """The gateway did not run the cell, or the cell cannot go on; the text is the reason."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -150,14 +150,22 @@ async def _answer(question: dict[str, Any]) -> str | None:
     """Ask the user; None: the end of the input.
 
     A thread waits for the answer, and the command may end meanwhile.
+
+    Raises:
+        Refused: when the answer cannot be read.
     """
     loop, answer = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
 
     def ask() -> None:
         try:
             text = (getpass if question["password"] else input)(question["prompt"])
+            text.encode()  # Python may read bytes that are no text as surrogates
         except EOFError:
             text = None
+        except (OSError, ValueError, RuntimeError) as error:  # no UTF-8, a closed input, or none at all
+            refused = Refused(f"the answer to input() cannot be read: {error}")
+            loop.call_soon_threadsafe(answer.set_exception, refused)
+            return
         loop.call_soon_threadsafe(answer.set_result, text)
 
     threading.Thread(target=ask, daemon=True).start()

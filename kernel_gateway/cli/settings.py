@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
-from kernel_gateway.config import Settings
+from kernel_gateway.config import Settings, load
 
 _MIB = 1024**2
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
     """Add a flag for every setting; its help contains the environment variable and the default."""
+    parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="TOML file with settings, which flags and environment variables override [KERNEL_GATEWAY_CONFIG]",
+    )
     for name, field in Settings.model_fields.items():
         default = f" (default: {shown(field.default)})" if field.default not in (None, "", {}, []) else ""
         parser.add_argument(
@@ -29,9 +36,6 @@ def shown(default: object) -> str:
 
 
 def settings_from(arguments: argparse.Namespace) -> Settings:
-    """Return the settings: flags first, then the environment, then defaults.
-
-    Raises:
-        pydantic.ValidationError: when a value is not valid.
-    """
-    return Settings(**{name: value for name, value in vars(arguments).items() if name in Settings.model_fields})
+    """Return the settings; see `load`."""
+    flags = {name: value for name, value in vars(arguments).items() if name in Settings.model_fields}
+    return load(flags, arguments.config)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from http import HTTPStatus
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -43,6 +44,7 @@ class MetricsHandler(BaseHandler):
         """Send all metrics."""
         gateway, metrics = self.gateway, self.gateway.metrics
         metrics.set_sessions((session.state for session in gateway.registry.all()), gateway.executions())
+        metrics.tasks.set(len(asyncio.all_tasks()))
         metrics.sandboxes.set(len(gateway.sandboxes.all()))
         metrics.warm.set(gateway.warm())
         metrics.set_trouble(gateway.trouble())

@@ -22,6 +22,7 @@ from tornado.httputil import (
 )
 
 from kernel_gateway.wire.connections import Connection, connection_of
+from kernel_gateway.wire.forwarding import Forwarding
 
 #: places of 16 that are for clients on this machine
 RESERVED = 1
@@ -145,22 +146,13 @@ class CountedRequests(HTTPServerConnectionDelegate):
         self._application.on_close(server_conn)
 
 
-class _CountedRequest(HTTPMessageDelegate):
+class _CountedRequest(Forwarding):
     def __init__(self, request: HTTPMessageDelegate, connection: Connection) -> None:
-        self._request = request
+        super().__init__(request)
         self._connection = connection
 
     def headers_received(
         self, start_line: RequestStartLine | ResponseStartLine, headers: HTTPHeaders
     ) -> Awaitable[None] | None:
         self._connection.head_is_complete()
-        return self._request.headers_received(start_line, headers)
-
-    def data_received(self, chunk: bytes) -> Awaitable[None] | None:
-        return self._request.data_received(chunk)
-
-    def finish(self) -> None:
-        self._request.finish()
-
-    def on_connection_close(self) -> None:
-        self._request.on_connection_close()
+        return super().headers_received(start_line, headers)

@@ -18,6 +18,8 @@ from tornado.httputil import (
     ResponseStartLine,
 )
 
+from kernel_gateway.wire.forwarding import Forwarding
+
 _SCHEME = "http://"
 
 
@@ -36,23 +38,11 @@ class PlainHosts(HTTPServerConnectionDelegate):
         self._application.on_close(server_conn)
 
 
-class _PlainHost(HTTPMessageDelegate):
-    def __init__(self, request: HTTPMessageDelegate) -> None:
-        self._request = request
-
+class _PlainHost(Forwarding):
     def headers_received(
         self, start_line: RequestStartLine | ResponseStartLine, headers: HTTPHeaders
     ) -> Awaitable[None] | None:
         host = headers.get("Host", "")
         if host.startswith(_SCHEME):
             headers["Host"] = host.removeprefix(_SCHEME)
-        return self._request.headers_received(start_line, headers)
-
-    def data_received(self, chunk: bytes) -> Awaitable[None] | None:
-        return self._request.data_received(chunk)
-
-    def finish(self) -> None:
-        self._request.finish()
-
-    def on_connection_close(self) -> None:
-        self._request.on_connection_close()
+        return super().headers_received(start_line, headers)

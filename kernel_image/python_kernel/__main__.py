@@ -7,7 +7,7 @@ if __name__ == "__main__":
     sys.path[0] = sys.path[0].removesuffix("/python_kernel")
     from python_kernel import bundle
 
-    bundle.use()
+    bundle.use(bundle.FILE)
     from python_kernel import imports
 
     imports.lean()

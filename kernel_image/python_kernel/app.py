@@ -4,9 +4,9 @@
 - every subscriber is welcomed, not only the first (XPUB_VERBOSE).
 - messages and text are sent by the thread that made them (`publishing.py`), requests are read by the thread that runs
   them (`shell.py`).
-- a warm kernel gets its session's environment and directory when it is leased.
+- a warm kernel imports modules ahead of need, and gets its session's environment and directory when it is leased.
 - the debugger is loaded by the first debug request: it takes a quarter of a kernel's start, and 7 MB.
-- no history database: the gateway keeps the transcript, and the database costs a fifth of a small cell's time.
+- no history database, which costs a fifth of a small cell's time: the history is answered from memory (`history.py`).
 """
 
 from __future__ import annotations
@@ -16,19 +16,29 @@ import importlib.util
 import json
 import os
 import signal
+import site
 import sys
 import threading
 import time
 from contextlib import suppress
+from importlib.machinery import (
+    EXTENSION_SUFFIXES,
+    SOURCE_SUFFIXES,
+    ExtensionFileLoader,
+    FileFinder,
+    SourceFileLoader,
+)
 from pathlib import Path
 from typing import Any
 
 import zmq
 from ipykernel.ipkernel import IPythonKernel
 from ipykernel.kernelapp import IPKernelApp
+from traitlets import Type
 from traitlets.config import Config
 
-from . import bundle
+from . import bundle, imports
+from .history import RememberingShell
 from .publishing import KernelSession, Publisher, Stream
 from .shell import Shell, ShellThread
 
@@ -42,6 +52,8 @@ class PythonKernel(IPythonKernel):
     io_loop: Any
     shell_channel_thread: Any
     iopub_thread: Any
+    msg_types = [*IPythonKernel.msg_types, "preload_request"]  # noqa: RUF012 - as in ipykernel
+    shell_class = Type(RememberingShell)
     control_msg_types = [*IPythonKernel.control_msg_types, "lease_request"]  # noqa: RUF012 - as in ipykernel
 
     def start(self) -> None:
@@ -170,6 +182,11 @@ class PythonKernel(IPythonKernel):
             shell.history_manager.dir_hist[:] = [Path.cwd()]  # cells know it as `_dh`
         self.session.send(stream, "lease_reply", {"status": "ok"}, parent, ident)
 
+    async def preload_request(self, stream: Any, ident: list[bytes], parent: dict[str, Any]) -> None:
+        """Import a module in the main thread, as a cell would."""
+        problem = imports.ahead(parent["content"]["module"])
+        self.session.send(stream, "preload_reply", {"status": "ok", "problem": problem}, parent, ident)
+
     @property
     def kernel_info(self) -> dict[str, Any]:
         """The kernel's description, with the debugger even before it is loaded."""
@@ -281,6 +298,20 @@ def load_programs() -> None:
     spec.loader.exec_module(module)
 
 
+def find_user_packages() -> None:
+    """Let cells import what `pip install --user` will put into the workspace, in the order of a virtual environment.
+
+    The kernel itself starts without these packages (`-s`): they cannot keep it from starting.
+    """
+    if "PYTHONUSERBASE" not in os.environ:  # noqa: TID251 - the sandbox's, not the gateway's
+        return
+    path = site.getusersitepackages()
+    sys.path.append(path)
+    # The import system would remember that there is no such directory yet. This finder looks again.
+    kinds = [(ExtensionFileLoader, EXTENSION_SUFFIXES), (SourceFileLoader, SOURCE_SUFFIXES)]
+    sys.path_importer_cache[path] = FileFinder(path, *kinds)
+
+
 def config() -> Config:
     """Return the settings of the kernel."""
     settings = Config()
@@ -298,4 +329,5 @@ def main() -> None:
     app = KernelApp.instance(config=config())
     app.initialize()
     bundle.release()
+    find_user_packages()
     app.start()

@@ -1,4 +1,4 @@
-"""The modules that a kernel imports at its start, in one file.
+"""The modules that a kernel imports at its start, in one file, and those that a warm kernel imports ahead, in another.
 
 A start imports some 600 modules, and for each the import system makes a dozen calls to the file system. In gVisor every
 one of them goes to another process; that was half of a kernel's start. When the image is built, `write` puts the code
@@ -6,7 +6,8 @@ of a kernel's modules into a file; `use` lets a kernel import them from this fil
 Other modules are imported as usual. Each module keeps its path, loader and source: tracebacks, `inspect` and
 `importlib.resources` see no difference.
 
-    python bundle.py FILE       starts a kernel as far as possible without a client, and writes the imported modules
+    python bundle.py FILE [AHEAD]       starts a kernel as far as possible without a client, and writes the modules that
+                                        are imported then into FILE; those of the kernelspec's `preload` into AHEAD
 """
 
 import marshal
@@ -21,11 +22,15 @@ from _frozen_importlib_external import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from importlib.machinery import ModuleSpec
+    from mmap import mmap
     from types import CodeType
+    from typing import BinaryIO
 
-#: path of the bundle, beside this module; made when the image is built
+#: paths of the bundles, beside this module; made when the image is built
 FILE = __file__.removesuffix("bundle.py") + "modules"
+AHEAD = __file__.removesuffix("bundle.py") + "ahead"
 #: bytes at the file's beginning that hold the length of the index
 LENGTH = 8
 
@@ -65,11 +70,15 @@ class Finder:
         return spec
 
 
-def use() -> None:
-    """Import from the bundle from now on, if there is one for this interpreter."""
+def use(path: str) -> None:
+    """Import from a bundle from now on, if there is one for this interpreter.
+
+    Args:
+        path: path of the bundle.
+    """
     try:
-        with open(FILE, "rb") as file:
-            content = file.read()
+        with open(path, "rb") as file:
+            content = file.read() if path == FILE else _mapped(file)
     except FileNotFoundError:  # a kernel of the process backend, which has no image
         return
     start = LENGTH + int.from_bytes(content[:LENGTH], "big")
@@ -78,22 +87,30 @@ def use() -> None:
         sys.meta_path.insert(0, Finder(index, memoryview(content)[start:]))
 
 
+def _mapped(file: "BinaryIO") -> "mmap":
+    """Return the content of a large file, of which only the used parts are read, into memory that is no one's own."""
+    import mmap  # noqa: PLC0415 - an extension, which no start needs
+
+    return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
 def release() -> None:
     """Stop importing from the bundle, and free its memory."""
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, Finder)]
 
 
-def write(path: str) -> None:
+def write(path: str, without: "Collection[str]" = ()) -> None:
     """Write the modules that have been imported so far.
 
     Args:
         path: path of the bundle.
+        without: names of modules that are left out.
     """
     index: dict[str, tuple[str, int, int]] = {}
     codes = bytearray()
     for name, module in sorted(sys.modules.items()):
         spec = getattr(module, "__spec__", None)
-        if spec is None or spec.name != name or not spec.has_location:
+        if spec is None or spec.name != name or not spec.has_location or name in without:
             continue
         if type(spec.loader) is SourceFileLoader:
             begin = len(codes)
@@ -115,3 +132,12 @@ if __name__ == "__main__":
 
     KernelApp.instance(config=config()).initialize([])
     write(sys.argv[1])
+    if sys.argv[2:]:
+        import json
+        from pathlib import Path
+
+        known = set(sys.modules)
+        spec = json.loads((Path(__file__).parents[1] / "kernelspecs/python/kernel.json").read_text())
+        for module in spec["metadata"]["kernel_gateway"]["preload"]:
+            imports.ahead(module)
+        write(sys.argv[2], without=known)

@@ -6,19 +6,15 @@ contract suite in `tests/sessions/backends/test_contract.py` over it.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-import orjson
-import zmq
-
 import kernel_image
-from sessions.connection_info import SIGNATURE, ConnectionInfo
+from sessions.connection_info import ConnectionInfo
 from sessions.kernelspecs import KernelSpec
-from sessions.models import KernelExit, Limits
+from sessions.models import Inventory, KernelExit, Limits, SessionKey
 from sessions.tenants.admission import NOBODY
 
 #: folder of the programs that run beside user code; a container has them in another folder
@@ -40,6 +36,10 @@ class Launch:
     shared: bool = False
     #: tenant that the kernel is for; NOBODY: it is started ahead of need
     tenant: str = NOBODY
+    #: image of the kernel; empty: the backend's usual one
+    image: str = ""
+    #: session whose code reaches the listed hosts through the egress proxy; None: the kernel reaches nothing
+    egress: SessionKey | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +129,10 @@ class Backend(Protocol):
     on_proof_needed: Callable[[], None]
 
     @property
+    def inventory(self) -> Inventory | None:
+        """What kernels find installed; None before `prepare` has succeeded."""
+
+    @property
     def leftovers(self) -> int:
         """Number of containers and volumes whose removal has failed and is retried."""
 
@@ -160,6 +164,7 @@ class Backend(Protocol):
 
         Raises:
             StartFailed: when the kernel could not be started.
+            NetworkNotAllowed: when it needs the egress proxy, and this backend has none.
             BackendUnavailable: when the engine does not answer.
         """
 
@@ -175,56 +180,3 @@ class Backend(Protocol):
 
     async def close(self) -> None:
         """End all kernels that are left, and free the resources of `prepare`."""
-
-
-def new_connection_info(
-    transport: str, ip: str, *, first_port: int, encryption: bool, signature: str = SIGNATURE
-) -> ConnectionInfo:
-    """Return connection info with new keys for one kernel, on five ports from `first_port` on."""
-    public, secret = zmq.curve_keypair() if encryption else (None, None)
-    return ConnectionInfo(
-        transport,
-        ip,
-        shell_port=first_port,
-        iopub_port=first_port + 1,
-        stdin_port=first_port + 2,
-        control_port=first_port + 3,
-        hb_port=first_port + 4,
-        key=secrets.token_hex(32).encode(),
-        signature=signature,
-        curve_publickey=public,
-        curve_secretkey=secret,
-    )
-
-
-def kernel_env(launch: Launch, home: str) -> dict[str, str]:
-    """Return the whole environment of a kernel: an allow-list, never the gateway's environment."""
-    threads = str(max(1, round(launch.limits.cpus)))
-    return {
-        "HOME": home,
-        "LANG": "C.UTF-8",
-        "TERM": "dumb",
-        # A kernel sees all processors of the host, but may use only `cpus` of them.
-        **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), threads),
-        **launch.kernelspec.env,
-        **launch.env,
-    }
-
-
-def handshake(launch: Launch, info: ConnectionInfo, *, python: str, image: str, workspace: str, home: str) -> bytes:
-    """Return the launcher's input on stdin, because keys must not be in arguments, environment or labels."""
-    connection_file = f"{home}/.connection.json"
-    places = {"python": python, "image": image, "connection_file": connection_file}
-    return (
-        orjson.dumps(
-            {
-                "argv": [part.format(**places) for part in launch.kernelspec.argv],
-                "connection": info.file(),
-                "connection_file": connection_file,
-                "workspace": workspace,
-                "cwd": launch.cwd,
-                "env": kernel_env(launch, home),
-            }
-        )
-        + b"\n"
-    )

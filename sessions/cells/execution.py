@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from sessions.cells.cell import Cell
 from sessions.cells.outputs import Event, weight
 from sessions.cells.transcript import Entry, Transcript
-from sessions.errors import ExecutionTimeout, KernelDied, QuotaExceeded, SessionError
+from sessions.errors import ConnectionFailed, ExecutionTimeout, KernelDied, QuotaExceeded, SessionError
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.messages import Message
 from sessions.models import ExecuteRequest, ExecutionResult, StateChange
@@ -149,12 +150,11 @@ class Execution(Cell):
     def _ask(self, message: Message) -> None:
         # Not the whole header: a hostile kernel may put anything there.
         self._question = {name: message.header[name] for name in ("msg_id", "msg_type")}
-        if self._stdin:
-            self.answer(self._stdin.popleft())
-        elif self.request.interactive:
+        if not self._stdin and self.request.interactive:
             self._ask_client(message.content)
-        else:
-            self.answer(END_OF_INPUT)
+            return
+        with suppress(ConnectionFailed):  # the kernel asks and does not read the answers: its cell ends by its deadline
+            self.answer(self._stdin.popleft() if self._stdin else END_OF_INPUT)
 
     def _ask_client(self, content: Mapping[str, Any]) -> None:
         asked = content.get("prompt")

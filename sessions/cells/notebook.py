@@ -1,4 +1,4 @@
-"""Makes a notebook of a session's cells. Pure, and slow for large transcripts: call it in a thread.
+"""Makes a notebook of a session's cells, piece by piece. Pure; see `Slices` in `kernel_gateway` for why in pieces.
 
 Source: nbformat 4.5. Cells and outputs are plain dicts, which tests check against nbformat's schema: nbformat itself
 validates each of them when it makes it, which takes seconds for many.
@@ -6,12 +6,17 @@ validates each of them when it makes it, which takes seconds for many.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import orjson
+
 from sessions.cells.outputs import Output, joined
 from sessions.kernelspecs import KernelSpec
+
+#: bytes of a piece. Only a single larger output makes a larger piece. A piece of small outputs takes about 1 ms.
+PIECE = 32 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,30 +30,50 @@ class NotebookCell:
     outputs: Sequence[Output]
 
 
-def notebook(cells: Sequence[NotebookCell], spec: KernelSpec) -> dict[str, Any]:
-    """Return an nbformat 4.5 notebook.
+def notebook(cells: Sequence[NotebookCell], spec: KernelSpec) -> Iterator[bytes]:
+    """Yield an nbformat 4.5 notebook as JSON, in pieces.
 
     Args:
         cells: in order; a cell without code is left out.
         spec: kernelspec of the session's language.
     """
-    from nbformat import v4  # noqa: PLC0415 - this import takes longer than the rest of the gateway's start
+    piece = bytearray()
+    for fragment in _fragments(cells, spec):
+        piece += fragment
+        if len(piece) >= PIECE:
+            yield bytes(piece)
+            piece.clear()
+    yield bytes(piece)
 
+
+def _fragments(cells: Sequence[NotebookCell], spec: KernelSpec) -> Iterator[bytes]:
     metadata = {
         "kernelspec": {"name": spec.jupyter_name, "display_name": spec.display_name, "language": spec.name},
         "language_info": {"name": spec.name},
     }
-    book: dict[str, Any] = v4.new_notebook(metadata=metadata)
-    book["cells"] = [_cell(cell) for cell in cells if cell.code]
-    return book
+    yield from _with_list(
+        {"nbformat": 4, "nbformat_minor": 5, "metadata": metadata},
+        "cells",
+        (_cell(cell) for cell in cells if cell.code),
+    )
 
 
-def _cell(cell: NotebookCell) -> dict[str, Any]:
-    return {
+def _cell(cell: NotebookCell) -> Iterator[bytes]:
+    fields: dict[str, Any] = {
         "cell_type": "code",
         "id": f"cell-{cell.number}",
         "metadata": {},
         "source": cell.code,
         "execution_count": cell.execution_count,
-        "outputs": [joined(output) for output in cell.outputs],
     }
+    return _with_list(fields, "outputs", ([orjson.dumps(joined(output))] for output in cell.outputs))
+
+
+def _with_list(fields: dict[str, Any], name: str, items: Iterable[Iterable[bytes]]) -> Iterator[bytes]:
+    """Yield a JSON object in fragments: some fields, and behind them a list whose items are fragments, too."""
+    yield orjson.dumps(fields).removesuffix(b"}") + b',"%b":[' % name.encode()
+    for number, item in enumerate(items):
+        if number:
+            yield b","
+        yield from item
+    yield b"]}"

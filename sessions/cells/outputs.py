@@ -68,8 +68,11 @@ class OutputArea:
         return [joined(output) for output in self._outputs]
 
     def snapshot(self) -> list[Output]:
-        """Return a copy of the outputs, which `joined` finishes in a thread."""
-        return [output | ({"text": list(output["text"])} if "text" in output else {}) for output in self._outputs]
+        """Return the outputs as they are now, to be finished by `joined`. Only the last one can grow: it is copied."""
+        outputs = self._outputs[:]
+        if outputs and "text" in outputs[-1]:
+            outputs[-1] = outputs[-1] | {"text": outputs[-1]["text"][:]}
+        return outputs
 
     def update(self, display_id: str, data: dict[str, Any], metadata: dict[str, Any], size: int) -> bool:
         """Replace the content of the displays with this id.
@@ -81,7 +84,8 @@ class OutputArea:
         if not places or not self._admit(size * len(places)):
             return False
         for place in places:
-            self._outputs[place] |= {"data": data, "metadata": metadata}
+            # Another dict: a snapshot keeps the one from before.
+            self._outputs[place] = self._outputs[place] | {"data": data, "metadata": metadata}
             self._grow(place, size + OUTPUT_BYTES - self._sizes[place])
         return True
 

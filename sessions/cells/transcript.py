@@ -130,7 +130,7 @@ class Transcript:
             self._drop(next(iter(self._cells)))
 
     def snapshot(self) -> list[NotebookCell]:
-        """Return a copy of the cells in the order in which they were sent, for `notebook.notebook`."""
+        """Return the cells as they are now, in the order in which they were sent, for `notebook.notebook`."""
         return [
             NotebookCell(cell.number, cell.code, cell.execution_count, cell.area.snapshot())
             for cell in self._cells.values()

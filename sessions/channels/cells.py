@@ -8,6 +8,7 @@ from typing import Protocol, Self
 
 import orjson
 
+from sessions import bounded_json
 from sessions.cells.cell import Cell
 from sessions.cells.outputs import weight
 from sessions.errors import InvalidRequest, SessionError
@@ -33,7 +34,7 @@ class Code:
                 has not seen.
         """
         with suppress(orjson.JSONDecodeError):
-            match orjson.loads(content):
+            match bounded_json.loads(content):
                 case {"code": str(code), "user_expressions": dict(expressions)}:
                     return cls(code, tuple(map(str, expressions.values())))
                 case {"code": str(code)}:

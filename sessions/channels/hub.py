@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+from kernel_image.protocol import GATEWAY_REQUESTS
 from sessions.channels.cells import Code
 from sessions.channels.pending import PendingRequests
 from sessions.channels.requests import PendingRequest, Rules
@@ -27,15 +28,16 @@ STALL = 2.0
 class ChannelHub:
     """All channel clients of one session."""
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: Rules, loss: str | None) -> None:
         """Begin without clients.
 
         Args:
             rules: for the cells of these clients.
+            loss: why the variables of earlier cells are gone; None: they are not.
         """
         self._requests = PendingRequests(rules, self.dispatch)
-        #: why the variables of earlier cells are gone; None: they are not, or a cell of these clients has reported it
-        self.loss: str | None = None
+        #: why they are gone; None: they are not, or a cell of these clients has reported it
+        self._loss = loss
         self._kernel: Kernel | None = None
         self._subscriptions: list[Subscription] = []
         #: clients that the kernel's output waits for, each with a scheduled check
@@ -96,8 +98,8 @@ class ChannelHub:
         """Forward a client's message to the kernel.
 
         Raises:
-            InvalidRequest: when a message with this id was sent before, code would run on another channel than shell,
-                or the code cannot be read.
+            InvalidRequest: when a message with this id was sent before, only the gateway may send such a message, code
+                would run on another channel than shell, or the code cannot be read.
             PolicyViolation: when the code policy forbids the code.
             QuotaExceeded: when too much waits for the kernel, or the tenant has too many executions under way.
             ConnectionFailed: when there is no kernel, or the kernel accepts no messages.
@@ -107,6 +109,8 @@ class ChannelHub:
         if channel == "stdin":
             self._answer(subscription, parts, buffers)
             return
+        if header["msg_type"] in GATEWAY_REQUESTS:  # an import runs code that no one counts or records
+            raise InvalidRequest("only the gateway sends such a message", field="msg_type")
         size = sum(map(len, parts)) + sum(map(len, buffers))
         in_subshell = header.get("subshell_id") is not None
         request = PendingRequest(subscription, header["msg_id"], header["msg_type"], size, in_subshell)
@@ -120,12 +124,12 @@ class ChannelHub:
         except ConnectionFailed:
             self._requests.not_sent(request)
             raise
-        if request.code is not None and self.loss is not None:
-            self._report_loss(request, self.loss)
+        if request.code is not None and self._loss is not None:
+            self._report_loss(request, self._loss)
 
     def _report_loss(self, request: PendingRequest, reason: str) -> None:
         """Show beside a cell's output why earlier variables are gone: front ends show nothing else of it."""
-        self.loss = None
+        self._loss = None
         text = f"kernel-gateway: the variables of earlier cells are gone: {reason}\n"
         self._publish(gateway_message("iopub", "stream", {"name": "stderr", "text": text}, request.header))
 
@@ -152,11 +156,14 @@ class ChannelHub:
         self._requests.connect(kernel)
 
     def disconnect(self, cause: SessionError) -> None:
-        """Note that the kernel is gone, and fail its cells, whose error reports the loss of the variables."""
+        """Note that the kernel is gone, and fail its cells. Their error, or else the next cell, reports the loss."""
         self._kernel = None
-        if self.running:
-            self.loss = None
+        self._loss = None if self.running else cause.message
         self._requests.disconnect(cause)
+
+    def forget_loss(self) -> None:
+        """Report no loss: a client has asked for a restart."""
+        self._loss = None
 
     def dispatch(self, message: Message) -> None:
         """Deliver a message of the kernel to the clients that it concerns."""

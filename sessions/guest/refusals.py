@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from sessions.errors import FileNotFound, InvalidRequest, NoSpace
+from sessions.errors import FileExists, FileNotFound, InvalidRequest, NoSpace
+
+
+def accepted(answer: dict[str, Any]) -> dict[str, Any]:
+    """Return the answer of an operation that was not refused.
+
+    Raises:
+        SessionError: as `refuse`, for a word of the tool.
+    """
+    if "error" in answer:
+        refuse(str(answer["error"]))
+    return answer
 
 
 def refuse(word: str) -> NoReturn:
     """Raise the error for a word.
 
     Raises:
+        FileExists: when there is an entry already.
         FileNotFound: when there is no entry.
         InvalidRequest: when the path or the content cannot be used.
         NoSpace: when there is no room.
@@ -25,7 +37,7 @@ def refuse(word: str) -> NoReturn:
         case "directory":
             raise InvalidRequest("path names a directory", field="path")
         case "exists":
-            raise InvalidRequest("something else is at this path already", field="path")
+            raise FileExists
         case "special":
             raise InvalidRequest("path names neither a file nor a directory", field="path")
         case "incomplete":

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import orjson
 
 from kernel_image.protocol import FILES_TOOL
+from sessions import bounded_json
 from sessions.errors import ConnectionFailed, QuotaExceeded, SessionError
 from sessions.models import Limits
 
@@ -84,7 +85,7 @@ async def first_line(output: AsyncGenerator[bytes, None]) -> tuple[dict[str, Any
 
 def _parsed(line: bytes) -> dict[str, Any]:
     try:
-        answer = orjson.loads(line)
+        answer = bounded_json.loads(line)
     except orjson.JSONDecodeError:
         answer = None
     if not isinstance(answer, dict):

@@ -1,4 +1,4 @@
-"""Files of a session: path rules and size limits.
+"""Files of a session: how they are listed, written, moved and deleted; `reading.py` reads them.
 
 Only `kernel_image/files.py`, which runs beside the kernel as its user, accesses a session's files. It resolves paths in
 the sandbox, so a trick with links or names reaches at most the sandbox's own files.
@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import AsyncIterable, AsyncIterator
-from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
-
-import orjson
 
 from kernel_image.protocol import FILES_TOOL, FRAME_FORMAT, TRUNCATED
 from sessions.errors import ConnectionFailed, InvalidRequest, NoSpace, QuotaExceeded
 from sessions.guest.paths import entry_path, sandbox_path
-from sessions.guest.refusals import refuse
-from sessions.guest.tools import ToolHost, ask, first_line
+from sessions.guest.refusals import accepted
+from sessions.guest.tools import ToolHost, ask
 
 _FRAME = struct.Struct(FRAME_FORMAT)
 #: types of directory entries
@@ -26,14 +23,6 @@ KINDS = frozenset({"file", "directory", "link", "special"})
 #: an entry of a directory: name, path, type (one of `KINDS`), size (bytes), modified (seconds since 1970), mode,
 #: permissions (as `ls` shows them), owner, group
 Entry = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class OpenFile:
-    """A file that is being read."""
-
-    size: int
-    content: AsyncIterator[bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,15 +162,24 @@ async def make_directory(host: ToolHost, path: str, mode: int, *, parents: bool 
     return _entry_of(await _ask(host, request))
 
 
-async def move_file(host: ToolHost, source: str, target: str) -> Entry:
-    """Rename an entry, and replace a file at the target. Repeating a finished call changes nothing.
+async def move_file(host: ToolHost, source: str, target: str, *, replace: bool = True, parents: bool = False) -> Entry:
+    """Rename an entry.
+
+    Args:
+        host: session or sandbox of the entry.
+        source: path of the entry.
+        target: its new path.
+        replace: True: a file at the target is replaced, and repeating a finished call changes nothing.
+        parents: True: make missing parent directories of the target.
 
     Raises:
+        FileExists: when the target is a directory, or exists and must not be replaced.
         FileNotFound: when the entry does not exist.
-        InvalidRequest: when a path is not allowed, or the target is a directory.
+        InvalidRequest: when a path is not allowed.
         NoSpace: when there is no room at the target.
     """
-    return _entry_of(await _ask(host, {"op": "move", "path": entry_path(source), "to": entry_path(target)}))
+    request = {"op": "move", "path": entry_path(source), "to": entry_path(target)}
+    return _entry_of(await _ask(host, request | {"replace": replace, "parents": parents}))
 
 
 async def delete_file(host: ToolHost, path: str) -> None:
@@ -194,43 +192,5 @@ async def delete_file(host: ToolHost, path: str) -> None:
     await _ask(host, {"op": "delete", "path": entry_path(path)})
 
 
-@asynccontextmanager
-async def read_file(host: ToolHost, path: str) -> AsyncIterator[OpenFile]:
-    """Open a regular file.
-
-    Raises:
-        FileNotFound: when the file does not exist.
-        InvalidRequest: when the path is not allowed, or names no regular file.
-    """
-    argument = orjson.dumps({"op": "read", "path": sandbox_path(path)}).decode()
-    async with aclosing(host.run_tool(FILES_TOOL, argument)) as output:
-        answer, rest = await first_line(output)
-        size = _done(answer).get("size")
-        if type(size) is not int or size < 0:
-            raise ConnectionFailed("the sandbox gave no valid answer")
-        yield OpenFile(size, _exactly(size, rest, output))
-
-
-async def _exactly(size: int, first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Yield exactly the announced bytes, even if the sandbox sends more."""
-    piece = first[:size]
-    while True:
-        if piece:
-            yield piece
-        size -= len(piece)
-        if size <= 0:
-            return
-        try:
-            piece = (await anext(rest))[:size]
-        except StopAsyncIteration:
-            raise ConnectionFailed("the file ended early") from None
-
-
 async def _ask(host: ToolHost, request: dict[str, Any], stdin: AsyncIterable[bytes] | None = None) -> dict[str, Any]:
-    return _done(await ask(host, FILES_TOOL, request, stdin))
-
-
-def _done(answer: dict[str, Any]) -> dict[str, Any]:
-    if "error" in answer:
-        refuse(str(answer["error"]))
-    return answer
+    return accepted(await ask(host, FILES_TOOL, request, stdin))

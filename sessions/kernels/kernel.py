@@ -14,6 +14,7 @@ from sessions.errors import ConnectionFailed, KernelDied, OutOfMemory, SessionEr
 from sessions.kernels.connection import Connection
 from sessions.kernels.interrupts import Interrupts
 from sessions.kernels.messages import Message
+from sessions.kernels.preloading import Preloading, caused
 from sessions.models import ExitReason, KernelExit
 from sessions.tasks import log_failure, shielded, spawn
 
@@ -61,6 +62,7 @@ class Kernel:
         #: seconds that the start of its container or process took, and from then to its first answer
         self.started_in = self.ready_in = 0.0
         self.interrupts = Interrupts(self.connection, handle)
+        self.preloading = Preloading(self.connection)
         self._exit: asyncio.Task[KernelExit]
 
     # -- beginning ------------------------------------------------------------------------------------------
@@ -134,6 +136,8 @@ class Kernel:
     async def lease(self, launch: Launch) -> bool:
         """Give a warm kernel the environment and directory of a session, in one round trip on its control channel.
 
+        A kernel that is importing a module ahead of need is leased afterwards, so that no cell waits for the import.
+
         Args:
             launch: the kernel's launch with the session's environment, directory and limit of output.
 
@@ -142,12 +146,12 @@ class Kernel:
         """
         wanted = {"env": dict(launch.env), "cwd": launch.cwd} if launch.env or launch.cwd else {}
         with suppress(TimeoutError, SessionError):
-            async with asyncio.timeout(PULSE_TIMEOUT):
+            async with self.preloading.rest(), asyncio.timeout(PULSE_TIMEOUT):
                 kind = LEASE_REQUEST if wanted else "kernel_info_request"
                 reply = await self.connection.request("control", kind, wanted)
                 self.launch = replace(launch, workspace=self.launch.workspace)
                 self.handle.attach(self, launch.tenant)
-                return reply.type == kind.replace("_request", "_reply")
+                return reply.type == kind.replace("_request", "_reply") and self._cause is None
         return False
 
     def attach(self, listener: KernelListener) -> None:
@@ -158,7 +162,7 @@ class Kernel:
 
     def on_message(self, message: Message) -> None:
         """Hand a message to the listener."""
-        if self._listener is not None:
+        if self._listener is not None and not caused(message):
             self._listener.received(message)
 
     def on_shell_loss(self) -> None:

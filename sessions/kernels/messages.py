@@ -15,6 +15,7 @@ from typing import Any
 import orjson
 from jupyter_client.session import DELIM, Session
 
+from sessions import bounded_json
 from sessions.connection_info import SIGNATURE
 
 #: delimiter, signature, header, parent header, metadata, content
@@ -31,6 +32,10 @@ _CONTAINERS = (dict, list)
 
 class MalformedMessage(Exception):
     """A kernel sent frames that are no Jupyter message."""
+
+
+class TooManyValues(MalformedMessage):
+    """A part has so many values that reading it would keep everybody waiting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +113,13 @@ class Codec:
         signature, *parts = frames[start + 1 : start + _PARTS]
         if not hmac.compare_digest(self._session.sign(parts), signature):
             raise MalformedMessage("wrong signature")
-        parsed = [_json_object(part) for part in parts]
+        parsed = [_json_object(part) for part in parts[:-1]]
+        try:
+            parsed.append(_json_object(parts[-1]))
+        except TooManyValues as error:
+            if channel != "iopub":
+                raise
+            parsed[0], *parsed[3:] = _shown_instead(parsed[0][0], str(error))
         header, parent, metadata, content = (value for value, _ in parsed)
         if not _is_name(header.get("msg_type")) or not _is_name(header.get("msg_id")):
             raise MalformedMessage("header without msg_type or msg_id")
@@ -125,7 +136,9 @@ def _is_name(value: object) -> bool:
 
 def _json_object(part: bytes) -> tuple[dict[str, Any], bytes]:
     try:
-        value = orjson.loads(part)
+        value = bounded_json.loads(part)
+    except bounded_json.TooManyValues as error:
+        raise TooManyValues(error.msg) from None
     except orjson.JSONDecodeError:
         part = part.decode("utf-8", "replace").encode()
         value = _forgiving(part)
@@ -136,6 +149,13 @@ def _json_object(part: bytes) -> tuple[dict[str, Any], bytes]:
     if not told and part.count(b"[") + part.count(b"{") > DEPTH_MAX and not _flat(value):
         raise MalformedMessage("a part is nested too deeply")
     return value, part
+
+
+def _shown_instead(header: dict[str, Any], why: str) -> list[tuple[dict[str, Any], bytes]]:
+    """Return header and content of a line of output that stands for one which is not read: none is lost silently."""
+    text = f"kernel-gateway: an output was left out: {why}\n"
+    shown = {**header, "msg_type": "stream"}, {"name": "stderr", "text": text}
+    return [(part, orjson.dumps(part)) for part in shown]
 
 
 def _flat(value: dict[str, Any], most: float = math.inf) -> bool:
@@ -155,6 +175,6 @@ def _flat(value: dict[str, Any], most: float = math.inf) -> bool:
 def _forgiving(part: bytes) -> Any:
     # ipykernel forwards bytes that are no UTF-8 (a cell that prints '\udc80') unchanged.
     try:
-        return orjson.loads(part)
+        return bounded_json.loads(part)
     except orjson.JSONDecodeError as error:
         raise MalformedMessage(f"no JSON: {error.msg}") from None

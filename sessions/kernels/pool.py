@@ -74,14 +74,13 @@ class Pool:
 
     def _warm_of(self, kernelspec: KernelSpec) -> WarmKernels:
         if kernelspec.name not in self._warm:
-            self._warm[kernelspec.name] = WarmKernels(
-                kernelspec, self._settings.size, self._settings.most, self._clock()
-            )
+            self._warm[kernelspec.name] = WarmKernels(kernelspec, self._settings, self._clock())
         return self._warm[kernelspec.name]
 
     async def _refill(self, warm: WarmKernels) -> None:
         name = warm.kernelspec.name
         await asyncio.sleep(self._settings.refill_delay)
+        await warm.preload()
         while warm.lacking:
             begun = self._clock()
             try:
@@ -94,6 +93,7 @@ class Pool:
             warm.put(kernel)
             spawn(self._watch_exit(warm, kernel), f"watch a warm {name} kernel")
             self._report_depth(warm)
+            await warm.preload()
 
     async def _watch_exit(self, warm: WarmKernels, kernel: Kernel) -> None:
         """Replace a warm kernel that ends: the first at once, the next ones only after a pause."""

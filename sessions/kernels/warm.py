@@ -1,7 +1,7 @@
 """The warm kernels of one language, and their wanted number.
 
 That number begins at `size`. It grows by one when a session finds no warm kernel, and shrinks by the kernels that were
-not needed for a while. This module starts and ends no kernels.
+not needed for a while. Kernels that wait import the modules of their kernelspec. This module starts no kernels.
 """
 
 from __future__ import annotations
@@ -10,14 +10,21 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Protocol
 
+import structlog
+
+from sessions.errors import SessionError, StartFailed
 from sessions.kernels.kernel import Kernel
 from sessions.kernelspecs import KernelSpec
 from sessions.models import Limits
+
+log = structlog.get_logger()
 
 #: seconds of the period in which unneeded kernels are counted
 QUIET = 300.0
 #: seconds before the pool retries a failed start on its own, and between two starts that replace dead kernels
 PAUSE = 30.0
+#: bytes of a kernel's limit of memory below which it preloads nothing: the usual modules take 130 MiB
+PRELOAD_MEMORY = 384 * 1024**2
 
 
 class PoolObserver(Protocol):
@@ -49,30 +56,36 @@ class PoolSettings:
     #: the client that was just served needs them for its first cell
     refill_delay: float = 0.25
 
+    def preload(self, kernelspec: KernelSpec) -> list[str]:
+        """Return the modules that a warm kernel imports: none if they would fill much of its memory."""
+        return list(kernelspec.preload) if self.limits.memory >= PRELOAD_MEMORY else []
+
 
 class WarmKernels:
     """Warm kernels, oldest first."""
 
-    def __init__(self, kernelspec: KernelSpec, size: int, most: int, now: float) -> None:
+    def __init__(self, kernelspec: KernelSpec, settings: PoolSettings, now: float) -> None:
         """Begin empty.
 
         Args:
             kernelspec: kernelspec of all these kernels.
-            size: minimum of the wanted number; 0: never any.
-            most: maximum of the wanted number, if larger than `size`.
+            settings: number of kernels and their limits.
             now: time in seconds, as in all methods.
         """
         self.kernelspec = kernelspec
         #: wanted number of kernels
-        self.target = size
+        self.target = settings.size
         #: time before which the pool starts no kernel on its own
         self.paused_until = now
-        self._size = size
-        self._most = max(size, most) if size else 0
+        self._size = settings.size
+        self._most = max(settings.size, settings.most) if settings.size else 0
         self._warm: deque[Kernel] = deque()
+        #: modules to preload, and those of them in whose import a kernel has ended
+        self._modules = settings.preload(kernelspec)
+        self._fatal: set[str] = set()
         #: start of the period, and the fewest kernels that remained after a lease in it
         self._since = now
-        self._spare = size
+        self._spare = settings.size
 
     def __len__(self) -> int:
         return len(self._warm)
@@ -86,11 +99,39 @@ class WarmKernels:
         """Add a kernel."""
         self._warm.append(kernel)
 
+    async def preload(self) -> None:
+        """Let the kernels import their modules, the oldest kernel first, until there is one kernel too few.
+
+        A module that a kernel cannot import is logged once, and no later kernel tries it.
+        """
+        while not self.lacking and (unprepared := self._unprepared()) is not None:
+            kernel, module = unprepared
+            try:
+                problem = await kernel.preloading.load(module)
+            except (TimeoutError, SessionError) as error:
+                await kernel.kill(StartFailed())
+                problem = f"the kernel ended, or took too long and was ended ({type(error).__name__})"
+                # Something else may have ended it: a second kernel tries it, too.
+                if module not in self._fatal:
+                    self._fatal.add(module)
+                    continue
+            if problem:
+                log.warning("a module was not preloaded", language=self.kernelspec.name, module=module, reason=problem)
+                self._modules.remove(module)
+
+    def _unprepared(self) -> tuple[Kernel, str] | None:
+        """Return the oldest kernel that has not tried all modules, and the first of these."""
+        alive = (kernel for kernel in self._warm if kernel.alive)
+        return next(
+            ((one, module) for one in alive for module in self._modules if module not in one.preloading.tried), None
+        )
+
     def take(self) -> Kernel | None:
-        """Remove and return the oldest kernel; None when there is none."""
+        """Remove and return the oldest kernel, if possible one that is not importing; None when there is none."""
         if not self._warm:
             return None
-        kernel = self._warm.popleft()
+        kernel = next((one for one in self._warm if not one.preloading.under_way), self._warm[0])
+        self._warm.remove(kernel)
         self._spare = min(self._spare, len(self._warm))
         return kernel
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 from contextlib import suppress
 
 from sessions.errors import FileNotFound, InvalidRequest
+from sessions.guest.reading import read_file
 from sessions.guest.tools import ToolHost
-from sessions.guest.workspace import Entry, list_files, read_file
+from sessions.guest.workspace import Entry, list_files
 from sessions.programs.program import Artifact
 
 FOLDER = "artifacts"

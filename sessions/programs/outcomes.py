@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any, NoReturn
 
+from sessions import bounded_json
 from sessions.errors import OutOfMemory
 from sessions.models import ExecutionResult, Status
 from sessions.programs.program import Ending, Outcome, Returned
@@ -74,6 +75,7 @@ def returned_by(text: str | None) -> Returned | None:
     if text is None:
         return None
     try:
+        bounded_json.check(text)
         value: Any = json.loads(text, parse_constant=_refuse)
         # Some values can be read but not written: numbers that have become infinite, and lone surrogates.
         json.dumps(value, allow_nan=False, ensure_ascii=False).encode()

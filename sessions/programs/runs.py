@@ -14,7 +14,7 @@ from dataclasses import replace
 from kernel_image.protocol import RUN_MIME
 from sessions.errors import InvalidRequest, KernelDied, SessionError, SessionNotFound
 from sessions.kernelspecs import KernelSpecs
-from sessions.models import MEMORY_MIN, ExecuteRequest, SessionKey, SessionSpec
+from sessions.models import ExecuteRequest, SessionKey, SessionSpec
 from sessions.programs.artifacts import collect
 from sessions.programs.outcomes import outcome_of
 from sessions.programs.program import Ending, Outcome, Program
@@ -76,11 +76,10 @@ class ProgramRunner:
 
     def _spec(self, program: Program) -> SessionSpec:
         defaults = self._registry.defaults
-        limits = (
-            defaults.limits
-            if program.memory is None
-            else defaults.limits.narrowed({"memory": min(max(program.memory, MEMORY_MIN), defaults.limits.memory)})
-        )
+        limits = defaults.limits
+        if program.memory is not None:
+            enough = max(program.memory, self._specs.find(program.language).min_memory)
+            limits = limits.narrowed({"memory": min(enough, limits.memory)})
         return replace(defaults, language=program.language, limits=limits, throwaway=True)
 
     async def _outcome(self, session: Session, request: ExecuteRequest) -> Outcome:

@@ -23,6 +23,7 @@ from sessions.errors import (
     OutOfMemory,
     QuotaExceeded,
     SessionError,
+    of_code,
 )
 from sessions.programs.program import Artifact, Ending, Outcome, Program, Returned
 from sessions.providers.forwarding import FORWARDED, LANGUAGES
@@ -140,7 +141,7 @@ def _answer(response: httpx.Response) -> dict[str, Any]:
         raise ConnectionFailed("The server at the endpoint is not an executor.")
     if refusal := REFUSALS.get(str(body.get("detail"))):
         kind, why = refusal
-        raise _error(body.get("error_code")) or kind(why)
+        raise of_code(body.get("error_code")) or kind(why)
     return body
 
 
@@ -155,19 +156,8 @@ def _outcome(body: Mapping[str, Any], seconds: float) -> Outcome:
         Returned(told.get("value")) if isinstance(told, dict) and told.get("present") else None,
         tuple(_artifacts(body.get("artifacts"))),
         duration=seconds,
-        error=limit[1]() if limit else _error("SB007" if body.get("detail") == UNSAFE else body.get("error_code")),
+        error=limit[1]() if limit else of_code("SB007" if body.get("detail") == UNSAFE else body.get("error_code")),
     )
-
-
-def _error(code: object) -> SessionError | None:
-    """Return the error with the code that the endpoint sent; None: there is no such error."""
-    return next((kind() for kind in _below(SessionError) if kind.code == code), None)
-
-
-def _below(kind: type[SessionError]) -> Iterator[type[SessionError]]:
-    for child in kind.__subclasses__():
-        yield child
-        yield from _below(child)
 
 
 def _artifacts(listed: object) -> Iterator[Artifact]:

@@ -17,6 +17,7 @@ from typing import Any
 
 import orjson
 
+from sessions import bounded_json
 from sessions.programs.program import Returned
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -76,7 +77,7 @@ def wrapped(code: str, language: str, arguments: Mapping[str, Any], file: Path |
 def parsed(line: str, stdout: str) -> Answer | None:
     """Parse an answer; None: the line is no answer, or an incomplete one."""
     try:
-        told = orjson.loads(line)
+        told = bounded_json.loads(line)
         exit_code, value = told["exit_code"], told.get("value")
         if not isinstance(exit_code, int):
             return None
@@ -95,10 +96,10 @@ def parse_json(text: bytes) -> Any:
     """Parse JSON that is not too deep to be serialised again. Integers keep their full size.
 
     Raises:
-        ValueError: when the text is no JSON, or too deep.
+        ValueError: when the text is no JSON, too deep, or has too many values.
     """
     try:
-        orjson.dumps(orjson.loads(text))  # refuses JSON that is too deep for the next line
+        orjson.dumps(bounded_json.loads(text))  # refuses JSON that is too deep for the next line
     except TypeError as error:
         raise ValueError(str(error)) from None
     return json.loads(text)

@@ -14,7 +14,7 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -109,15 +109,21 @@ def bench() -> Iterator[Bench]:
             made.clear()
 
 
-def forget_network(name: str) -> None:
-    """Remove a kernels' network with its firewall; leave both unchanged if another run still uses the network."""
+def forget_network(name: str, way_out: Sequence[str] | None = None) -> None:
+    """Remove a kernels' network with its firewall; leave both unchanged if another run still uses the network.
+
+    Args:
+        name: name of the network.
+        way_out: rules of its way out; None: it has none.
+    """
     with contextlib.closing(docker.from_env()) as client, contextlib.suppress(APIError):
         client.api.remove_network(name)
         bridge = bridge_name(name)
-        for program, (chain, *rule) in firewall.rules(bridge):
+        for program, (chain, *rule) in firewall.rules(bridge, way_out):
             _try(program, "-w", "-D", chain, *rule)
         for action in ("-F", "-X"):
-            _try("iptables", "-w", action, firewall.chain_name(bridge))
+            for chain in (firewall.chain_name(bridge), firewall.way_out_name(bridge)):
+                _try("iptables", "-w", action, chain)
 
 
 def forget_networks_of_the_dead() -> None:
@@ -182,12 +188,18 @@ class Outside:
 
 
 @contextlib.contextmanager
-def outside(*interfaces: str) -> Iterator[Outside]:
-    """An outside world for packets from these bridges only."""
+def outside(*interfaces: str, program: str = internet.__file__, arguments: Sequence[str] = ()) -> Iterator[Outside]:
+    """An outside world for packets from these bridges only.
+
+    Args:
+        *interfaces: names of the bridges, which may not exist yet.
+        program: file of the program that answers there.
+        arguments: its arguments.
+    """
     try:
         _make_outside(interfaces)
         with subprocess.Popen(
-            ["ip", "netns", "exec", NAMESPACE, sys.executable, "-I", internet.__file__],
+            ["ip", "netns", "exec", NAMESPACE, sys.executable, "-I", program, *arguments],
             stdout=subprocess.PIPE,
             bufsize=0,
         ) as process:

@@ -20,6 +20,8 @@ end = time.monotonic() + 300
 while time.monotonic() < end:
     for source, target in ("place", "aside"), ("trap", "place"), ("place", "trap"), ("aside", "place"):
         os.rename(source, target)
+    if not os.path.exists("place/passwd"):
+        open("place/passwd", "w").write("own")
 '''
 swapper = subprocess.Popen([sys.executable, "-c", swap])
 """
@@ -52,4 +54,22 @@ def test_a_directory_swapped_for_a_link_shows_nothing_of_the_container(evil: Att
         read += answer.text == "own"
     assert read, "control: the file was never read"
     evil.expect("ok", "assert swapper.poll() is None, 'control: it swaps until now'; swapper.kill(); swapper.wait()")
+    evil.still_works()
+
+
+def test_a_directory_swapped_for_a_link_lets_no_move_reach_out_of_the_workspace(evil: Attacker) -> None:
+    outside = "import os; os.mkdir('/tmp/outside'); open('/tmp/outside/passwd', 'w').write('root: not yours')"
+    evil.expect("ok", outside + SWAPPER.replace("/etc", "/tmp/outside"))
+    assert evil.text(OLD_WAY, timeout=90).strip() == "1", "control: the swap catches a check followed by an opening"
+    moved = 0
+    for number in range(TRIES // 2):
+        body = {"from": "place/passwd", "to": f"loot-{number}"}
+        answer = evil.gateway.call("POST", f"/v1/sessions/{evil.session}/move", json=body, tenant=evil.tenant)
+        assert answer.status_code in {200, 400, 404}, answer.text
+        moved += answer.ok
+    assert moved, "control: the file was never moved"
+    evil.expect("ok", "assert swapper.poll() is None, 'control: it swaps until now'; swapper.kill(); swapper.wait()")
+    assert evil.text("print(open('/tmp/outside/passwd').read())").strip() == "root: not yours"
+    loot = evil.text("import glob; print(*[open(name).read() for name in glob.glob('loot-*')])")
+    assert set(loot.split()) == {"own"}
     evil.still_works()

@@ -185,7 +185,8 @@ def test_the_environment_is_an_allow_list(evil: Attacker) -> None:
     names = set(json.loads(evil.text("import os, json; print(json.dumps(sorted(os.environ)))")))
     set_by_ipykernel = {"CLICOLOR", "CLICOLOR_FORCE", "FORCE_COLOR", "GIT_PAGER", "MPLBACKEND", "PAGER"}
     set_by_us = {"HOME", "LANG", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "PATH", "TERM"}
-    assert names - set_by_ipykernel - {"PYDEVD_USE_FRAME_EVAL"} == set_by_us
+    of_the_sandbox = {"KERNEL_NETWORK", "PIP_DISABLE_PIP_VERSION_CHECK", "PIP_RETRIES", "PYTHONUSERBASE"}
+    assert names - set_by_ipykernel - {"PYDEVD_USE_FRAME_EVAL"} == set_by_us | of_the_sandbox
 
 
 def test_outside_its_sandbox_a_kernels_keys_are_only_in_the_ledger(evil: Attacker) -> None:

@@ -1,4 +1,4 @@
-"""Measures the start of a session, from the pool, cold and step by step, and the memory of an idle session.
+"""Measures the start of a session, from the pool, cold and step by step, its first plot, and its memory when idle.
 
 One machine, one run: all ways take turns, so read the shares. Run by `make bench`, or
 
@@ -25,7 +25,7 @@ import structlog
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from sessions.backends.base import Backend, Launch
+from sessions.backends.base import KERNEL_IMAGE, Backend, Launch
 from sessions.backends.docker import DockerBackend, DockerSettings
 from sessions.backends.process import ProcessBackend
 from sessions.errors import SessionClosed
@@ -34,12 +34,20 @@ from sessions.kernels.pool import Pool
 from sessions.kernels.readiness import Readiness
 from sessions.kernels.starts import Starts
 from sessions.kernels.warm import PoolSettings
+from sessions.kernelspecs import KernelSpecs
 from tests.attacks.bench import forget_network
 from tests.benchmarks.figures import percentile, say
 from tests.fakes import KERNELSPECS, Listener, Seen, until
 
 NETWORK = f"kernel-gateway-start-{os.getpid()}"
 PLAIN = Launch(KERNELSPECS.find("python"))
+#: the modules that warm kernels import ahead of need
+PRELOAD = KernelSpecs(KERNEL_IMAGE / "kernelspecs").find("python").preload
+#: first cells that import a lot
+FIRST_CELLS = {
+    "pandas and a plot": "import pandas, matplotlib.pyplot as plt; plt.plot(pandas.Series([1, 3, 2])); plt.show()",
+    "a fit of sklearn": "from sklearn.linear_model import LinearRegression; LinearRegression().fit([[1], [2]], [1, 2])",
+}
 WITH_ENV = replace(PLAIN, env={"GREETING": "hello"}, cwd="data")
 #: seconds until a kernel is at rest after its answer
 REST = 2.0
@@ -56,7 +64,7 @@ BURST = 8
 NOTED = """
 import time; notes = [("launcher, interpreter", time.time())]
 import sys; image, sys.argv = sys.argv[1], sys.argv[1:]
-sys.path.insert(0, image); from python_kernel import bundle; bundle.use()
+sys.path.insert(0, image); from python_kernel import bundle; bundle.use(bundle.FILE)
 notes.append(("open the bundle", time.time()))
 from python_kernel import imports; imports.lean()
 import zmq, jupyter_client.session; notes.append(("import zmq, jupyter_client", time.time()))
@@ -144,8 +152,31 @@ async def warm(backend: Backend, pool: Pool, table: Table) -> None:
         table["its second cell"].append(time.perf_counter() - begun)
         if isinstance(backend, DockerBackend):
             await asyncio.sleep(REST)
-            table["MiB"].append(memory(kernel.handle.id))
+            table["MiB, from the pool"].append(memory(kernel.handle.id))
         await end(backend, kernel)
+
+
+async def first_cells(backend: Backend, table: Table) -> None:
+    """Measure first cells that import a lot, in kernels that have imported it ahead of need and in others."""
+    for how, modules in ((", nothing preloaded", ()), (", preloaded", PRELOAD)):
+        for name, code in FIRST_CELLS.items():
+            kernel = await Kernel.start(backend, PLAIN)
+            begun = time.perf_counter()
+            for module in modules:
+                if problem := await kernel.preloading.load(module):
+                    raise ImportError(problem)
+            if modules:
+                table["preloading"].append(time.perf_counter() - begun)
+            await asyncio.sleep(REST)
+            if isinstance(backend, DockerBackend):
+                table[f"MiB{how}"].append(memory(kernel.handle.id))
+            begun = time.perf_counter()
+            await printed(kernel, code)
+            table[f"first cell: {name}{how}"].append(time.perf_counter() - begun)
+            begun = time.perf_counter()
+            await printed(kernel, code)
+            table[f"second cell: {name}{how}"].append(time.perf_counter() - begun)
+            await end(backend, kernel)
 
 
 def memory(container: str) -> float:
@@ -203,6 +234,9 @@ async def measure(backend: Backend, runs: int) -> tuple[Table, dict[int, float]]
     for _ in range(runs):
         await warm(backend, pool, table)
     await pool.close()
+    say("first cells that import a lot")
+    for _ in range(runs):
+        await first_cells(backend, table)
     say("many at once")
     return table, {at_once: await burst(backend, BURST, at_once) for at_once in (1, 2, 4, BURST)}
 
@@ -222,7 +256,7 @@ async def run(isolation: str, image: str, runs: int) -> None:
         table, bursts = await measure(backend, runs)
     finally:
         await backend.close()
-    held = table.pop("MiB", [])
+    held = {name: table.pop(name) for name in list(table) if name.startswith("MiB")}
     print(
         f"start of a {isolation} kernel, {runs} runs each\n\n| | p50 ms | p99 ms | of a cold start |\n|---|---|---|---|"
     )
@@ -230,8 +264,8 @@ async def run(isolation: str, image: str, runs: int) -> None:
         print(row(step, values, median(table["cold start"])))
     print(f"\n{BURST} cold starts that come at once, by how many may start at a time:")
     print(", ".join(f"{at_once}: {seconds:.1f} s" for at_once, seconds in bursts.items()))
-    if held:
-        print(f"\nmemory of an idle session: {median(held):.0f} MiB ({min(held):.0f}-{max(held):.0f})")
+    for name, sizes in held.items():
+        print(f"\nidle session, {name}: {median(sizes):.0f} ({min(sizes):.0f}-{max(sizes):.0f})")
 
 
 def main() -> None:

@@ -28,6 +28,15 @@ CELLS = {
     "sleep": "import time\nprint('asleep')\ntime.sleep(600)",
     "kept": "print('x is still', x)",
 }
+#: outputs that need more than text: a library in the browser, a stylesheet, a font
+SHOWN = {
+    "plotly": "import plotly.express as px\npx.bar(x=['a', 'b'], y=[1, 3], title='from plotly')",
+    "widgets": "import ipywidgets\nslider = ipywidgets.IntSlider(value=7, description='size')\nslider",
+    "style": "import pandas as pd\npd.DataFrame({'n': [1, 2]}).style.highlight_max(color='rgb(255, 215, 0)')",
+    "title": "import matplotlib.pyplot as plt\nplt.figure(figsize=(4, 2))\nplt.plot([1, 4, 9])\n"
+    "plt.title('图表 グラフ 도표')\nplt.show()",
+    "moved": "print('the slider is at', slider.value)",
+}
 
 
 @dataclass
@@ -36,9 +45,10 @@ class Notebook:
 
     page: Page
     gateway: Gateway
+    cells: dict[str, str]
 
     def cell(self, name: str) -> Locator:
-        return self.page.locator(".jp-Notebook .jp-CodeCell").nth(list(CELLS).index(name))
+        return self.page.locator(".jp-Notebook .jp-CodeCell").nth(list(self.cells).index(name))
 
     def output(self, name: str) -> Locator:
         return self.cell(name).locator(".jp-OutputArea")
@@ -68,7 +78,8 @@ class Notebook:
 def page(gateway: Gateway, tmp_path: Path) -> Iterator[Page]:
     """JupyterLab, opened in the browser. Neither sends a request to the internet."""
     socket = tmp_path / "socket"
-    _write_notebook(tmp_path)
+    _write_notebook(tmp_path / "book.ipynb", CELLS)
+    _write_notebook(tmp_path / "shown.ipynb", SHOWN)
     _write_settings(tmp_path)
     with (
         jupyter_server(gateway, tmp_path, "--LabApp.extension_manager=readonly", app="jupyterlab", socket=socket),
@@ -88,12 +99,12 @@ def page(gateway: Gateway, tmp_path: Path) -> Iterator[Page]:
         assert {place for place in asked if place.startswith("http")} == {URL}
 
 
-def _write_notebook(home: Path) -> None:
+def _write_notebook(path: Path, cells: dict[str, str]) -> None:
     book = nbformat.v4.new_notebook(
-        cells=[nbformat.v4.new_code_cell(code) for code in CELLS.values()],
+        cells=[nbformat.v4.new_code_cell(code) for code in cells.values()],
         metadata={"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}},
     )
-    nbformat.write(book, home / "book.ipynb")
+    nbformat.write(book, path)
 
 
 def _write_settings(home: Path) -> None:
@@ -107,8 +118,12 @@ def _write_settings(home: Path) -> None:
 @pytest.fixture
 def notebook(page: Page, gateway: Gateway) -> Notebook:
     """The notebook, opened from the list of files, with a kernel."""
-    opened = Notebook(page, gateway)
-    page.locator(".jp-DirListing-item", has_text="book.ipynb").dblclick()
+    return _opened(Notebook(page, gateway, CELLS), "book.ipynb")
+
+
+def _opened(opened: Notebook, name: str) -> Notebook:
+    page = opened.page
+    page.locator(".jp-DirListing-item", has_text=name).dblclick()
     try:
         opened.shows("Idle", PATIENCE / 2)
     except AssertionError:
@@ -116,7 +131,7 @@ def notebook(page: Page, gateway: Gateway) -> Notebook:
         print("the page is loaded again")
         page.reload()
         opened.shows("Idle")
-    expect(page.locator(".jp-Notebook .jp-CodeCell")).to_have_count(len(CELLS))
+    expect(page.locator(".jp-Notebook .jp-CodeCell")).to_have_count(len(opened.cells))
     return opened
 
 
@@ -169,3 +184,36 @@ def test_a_user_runs_interrupts_and_restarts_a_notebook(notebook: Notebook) -> N
     session = notebook.session()
     assert (session["name"], session["state"], session["incarnation"]) == (name, "idle", 2)
     assert notebook.gateway.execute(name, "1")["state"] == "restarted"
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("gateway", [pytest.param("docker", marks=pytest.mark.engine)], indirect=True)  # has the font
+def test_a_user_sees_plotly_widgets_styled_tables_and_chinese_titles(
+    page: Page, gateway: Gateway, request: pytest.FixtureRequest
+) -> None:
+    notebook = _opened(Notebook(page, gateway, SHOWN), "shown.ipynb")
+    notebook.run("plotly")
+    plot = notebook.output("plotly")
+    expect(plot.locator(".gtitle")).to_have_text("from plotly")
+    expect(plot.locator(".bars .point")).to_have_count(2)
+
+    notebook.run("widgets")
+    slider = notebook.output("widgets").locator(".widget-readout")
+    expect(slider).to_have_text("7")
+    slider.fill("42")
+    slider.press("Enter")
+
+    notebook.run("style")
+    highest = notebook.output("style").locator("td", has_text="2")
+    expect(highest).to_have_css("background-color", "rgb(255, 215, 0)")
+
+    notebook.run("title")
+    expect(notebook.output("title").locator("img")).to_have_js_property("complete", value=True)
+
+    notebook.run("moved")
+    expect(notebook.output("moved")).to_have_text(re.compile("the slider is at 42"))
+    # neither errors nor warnings, such as that of a missing character; this type is used for both
+    expect(page.locator("[data-mime-type='application/vnd.jupyter.stderr']")).to_have_count(0)
+    artifacts: Path | None = request.config.getoption("--artifacts")
+    if artifacts is not None:
+        page.screenshot(path=artifacts / "jupyterlab.png")

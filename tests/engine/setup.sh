@@ -9,7 +9,7 @@
 set -euo pipefail
 
 readonly BASE_IMAGE=kernel-gateway/base:bookworm
-readonly BASE_PACKAGES=python3,python3-venv,ca-certificates,iptables,tzdata
+readonly BASE_PACKAGES=python3,python3-venv,ca-certificates,fonts-wqy-microhei,iptables,tzdata
 readonly PACKAGES_LABEL=kernel-gateway.packages
 readonly WRAPPER=/usr/local/lib/kernel-gateway/runsc
 readonly DAEMON_JSON=/etc/docker/daemon.json

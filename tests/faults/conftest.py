@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,7 @@ from tests.gateways import Gateway, gateway
 
 #: network of this run alone
 NETWORK = f"{NETWORK_PREFIX}{RUN}-faults"
+IMPATIENT = Path(__file__).parent / "impatient"
 #: threads allowed beyond those at rest: those of all lanes, which are kept after their first use
 THREADS_MORE = 21
 
@@ -38,12 +40,19 @@ def network() -> Iterator[str]:
     forget_network(NETWORK)
 
 
-@pytest.fixture(scope="module")
-def shared(network: str) -> Iterator[Troubled]:
-    """The gateway of these tests, with another tenant's session on it."""
+@contextlib.contextmanager
+def troubled_gateway(network: str, **environment: str) -> Iterator[Troubled]:
+    """A gateway behind a proxy, with another tenant's session on it.
+
+    Args:
+        network: the kernels' network.
+        **environment: further variables of the gateway's process.
+    """
     with proxy() as engine, contextlib.ExitStack() as stack:
-        with pytest.MonkeyPatch.context() as environment:
-            environment.setenv("DOCKER_HOST", engine.url)  # for the gateway; the tests call the engine directly
+        with pytest.MonkeyPatch.context() as patch:
+            # For the gateway; the tests call the engine directly.
+            for name, value in {"DOCKER_HOST": engine.url, **environment}.items():
+                patch.setenv(name, value)
             serving = stack.enter_context(
                 gateway(
                     "docker",
@@ -60,6 +69,23 @@ def shared(network: str) -> Iterator[Troubled]:
         yield Troubled(serving, engine, vitals)
         engine.heal()
         assert threads(serving) <= before + THREADS_MORE
+
+
+@pytest.fixture(scope="module")
+def shared(network: str) -> Iterator[Troubled]:
+    """The gateway of these tests."""
+    with troubled_gateway(network) as troubled:
+        yield troubled
+
+
+@pytest.fixture(scope="module")
+def impatient(network: str) -> Iterator[Troubled]:
+    """A gateway with short time limits for calls to the engine; after the tests its condition must be as before."""
+    with troubled_gateway(network, PYTHONPATH=str(IMPATIENT)) as troubled:
+        yield troubled
+        troubled.engine.heal()
+        at_rest(troubled.gateway, troubled.engine)
+        troubled.vitals.check()
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import enum
 import re
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,16 +46,21 @@ class Rule:
     calls: str = ".*"
     #: number of the match that fails, from 1; 0: all
     nth: int = 0
+    #: seconds after the n-th match for which all further ones fail, too
+    lasts: float = 0
     matches: int = 0
     #: number of calls that have failed
     struck: int = 0
+    _until: float = 0
 
     def strikes(self, call: str) -> bool:
         """Return whether this call fails, and count it."""
         if not re.fullmatch(self.calls, call):
             return False
         self.matches += 1
-        hit = self.nth in {0, self.matches}
+        if self.matches == self.nth:
+            self._until = time.monotonic() + self.lasts
+        hit = self.nth in {0, self.matches} or time.monotonic() < self._until
         self.struck += hit
         return hit
 
@@ -77,9 +83,9 @@ class Proxy:
         """The value for DOCKER_HOST."""
         return f"unix://{self.path}"
 
-    def fail(self, fault: Fault, calls: str = ".*", nth: int = 0) -> Rule:
+    def fail(self, fault: Fault, calls: str = ".*", nth: int = 0, lasts: float = 0) -> Rule:
         """Let calls fail from now on."""
-        self.rule = Rule(fault, calls, nth)
+        self.rule = Rule(fault, calls, nth, lasts)
         return self.rule
 
     def heal(self) -> None:

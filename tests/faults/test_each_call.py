@@ -20,7 +20,7 @@ from tests.faults.health import at_rest, nothing_is_left
 from tests.faults.life import live, works
 from tests.faults.proxy import Fault
 from tests.gateways import Gateway, gateway
-from tests.kernel_gateway.wire import kernels
+from tests.kernel_gateway.wire import kernels, metric
 
 #: a life has at least this many calls and writes, and at most so many
 LEAST, MOST = 10, 60
@@ -48,6 +48,42 @@ def test_whichever_call_of_the_engine_fails_nothing_is_left_and_the_next_session
         if not rule.struck:
             break
     assert LEAST < n < MOST, "a life has more calls, and an end"
+
+
+#: the n-th call is never made, is made and never answered, or gets no byte of an answer; the last one, and all calls
+#: of the next seconds, find no engine. Seconds for which it lasts, and the first n: each sweep takes every third one
+SILENT = {
+    "hangs": (Fault.HANG, 0.0, 1),
+    "is mute": (Fault.MUTE, 0.0, 2),
+    "is refused": (Fault.REFUSE, 0.0, 3),
+    "finds no engine for a while": (Fault.REFUSE, 3.0, 2),
+}
+EVERY = 3
+#: tasks of the gateway's event loop beyond those at rest, for a connection that is not closed yet
+TASKS_MORE = 8
+
+
+@pytest.mark.engine
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("fault", "lasts", "first"), SILENT.values(), ids=SILENT)
+def test_whichever_call_gets_no_answer_nothing_is_left_and_the_next_session_works(
+    impatient: Troubled, fault: Fault, lasts: float, first: int
+) -> None:
+    gateway, engine = impatient.gateway, impatient.engine
+    at_rest(gateway, engine)
+    tasks = metric(gateway, "kernel_gateway_tasks")
+    for n in range(first, MOST, EVERY):
+        at_rest(gateway, engine)
+        rule = engine.fail(fault, CALLS_FOR_CLIENTS, nth=n, lasts=lasts)
+        live(gateway, next(_names))
+        engine.heal()
+        wait_until(gateway.ready)
+        nothing_is_left(gateway)
+        works(gateway, next(_names))
+        if not rule.struck:
+            break
+    assert LEAST < n < MOST, "a life has more calls, and an end"
+    wait_until(lambda: metric(gateway, "kernel_gateway_tasks") <= tasks + TASKS_MORE)
 
 
 @dataclass(frozen=True)

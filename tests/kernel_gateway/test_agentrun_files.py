@@ -148,7 +148,7 @@ def test_directories_are_made_once(box: Box, folder: str) -> None:
         entry = box.post("/filesystem/mkdir", path=f"{folder}/a/b", mode="0700")["entry"]
         assert (entry["type"], entry["path"], entry["mode"]) == ("directory", f"{folder}/a/b", 0o700)
     box.write(f"{folder}/file", "x")
-    assert failed(box.call("POST", "/filesystem/mkdir", json={"path": f"{folder}/file"}))[0] == 400
+    assert failed(box.call("POST", "/filesystem/mkdir", json={"path": f"{folder}/file"}))[0] == 409
     assert box.read(f"{folder}/file") == "x"
 
 

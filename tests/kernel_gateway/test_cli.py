@@ -325,6 +325,26 @@ def test_run_asks_its_user_for_what_the_cell_wants_to_know(run: Callable[..., in
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "who? hello me\nend\n", "")
 
 
+@pytest.mark.parametrize(
+    "standard_input",
+    [
+        ("env", "PYTHONIOENCODING=utf-8:strict"),
+        ("env", "PYTHONIOENCODING=utf-8:surrogateescape"),
+        ("sh", "-c", '"$@" <&-', "sh"),
+    ],
+    ids=["strict", "with surrogates", "closed"],
+)
+def test_run_ends_when_an_answer_cannot_be_read(
+    run: Callable[..., int], gateway: Gateway, session: str, standard_input: tuple[str, ...]
+) -> None:
+    arguments = [*standard_input, *COMMAND, "run", "-s", session, "-c", "input('who? ')"]
+    ended = subprocess.run(arguments, input=b"\xff\xfe\n", capture_output=True, timeout=60, check=False)
+    assert ended.returncode == 2
+    assert ended.stderr.decode().startswith("kernel-gateway: the answer to input() cannot be read: ")
+    # Nobody answers the cell any more, so it is interrupted.
+    until(lambda: gateway.call("GET", f"/v1/sessions/{session}").json()["state"] == "idle")
+
+
 def test_run_ends_quietly_when_nobody_reads_its_output_any_more(run: Callable[..., int], gateway: Gateway) -> None:
     code = "import time\nfor number in range(600): print(number, flush=True); time.sleep(0.1)"
     with subprocess.Popen(
@@ -358,3 +378,31 @@ def test_run_works_as_a_separate_process(run: Callable[..., int]) -> None:
     ended = command("run", "-s", "child", stdin="print('as a child')\n1/0")
     assert (ended.returncode, ended.stdout) == (1, "as a child\n")
     assert "ZeroDivisionError" in ended.stderr
+
+
+#: what a command without a service or a kernel does not import, because that takes up to a second
+SERVICE = {"tornado.web", "kernel_gateway.app", "kernel_gateway.handlers", "prometheus_client", "nbformat"}
+KERNELS = {"jupyter_client", "docker"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "without"),
+    [
+        (("--help",), {"kernel_gateway.config", "structlog", "asyncio", *SERVICE, *KERNELS}),
+        (("keys", "--help"), {"tornado", *SERVICE, *KERNELS}),
+        (("audit", "--help"), {"tornado", *SERVICE, *KERNELS}),
+        (("doctor", "--help"), {"tornado", *SERVICE, *KERNELS}),
+        (("exec-json", "--help"), {*SERVICE, *KERNELS}),
+        (("run", "--help"), {*SERVICE - {"tornado.web"}, *KERNELS, "structlog"}),  # tornado's WebSocket client needs it
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_a_command_imports_only_what_it_uses(arguments: tuple[str, ...], without: set[str]) -> None:
+    code = "import sys; from kernel_gateway.cli import main"
+    code += "\ntry: main(sys.argv[1:])\nfinally: print(*sys.modules, file=sys.stderr)"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+    imported = set(done.stderr.split())
+    assert "kernel_gateway.cli" in imported, "control"
+    assert imported & without == set()

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
+from kernel_gateway.cli import main
 from kernel_gateway.cli.settings import add_settings, settings_from
-from kernel_gateway.config import Client, Settings
+from kernel_gateway.config import Client, Settings, load
+from sessions.errors import InvalidRequest
 from sessions.models import Limits
 
 #: for each setting a value that is not its default, as text and as parsed
@@ -22,7 +25,13 @@ OTHER: dict[str, tuple[str, Any]] = {
     "isolation": ("docker", "docker"),
     "runtime": ("runc", "runc"),
     "image": ("image:1", "image:1"),
+    "images": ("image:2, image:3", ["image:2", "image:3"]),
+    "wheels": ("/srv/wheels", Path("/srv/wheels")),
     "network": ("other", "other"),
+    "egress_allow": ("a.example, b.example:8080", ["a.example", "b.example:8080"]),
+    "egress_tenants": ("team, other", ["team", "other"]),
+    "egress_dns": ("192.0.2.53, 192.0.2.54", ["192.0.2.53", "192.0.2.54"]),
+    "egress_image": ("proxy:1", "proxy:1"),
     "keys": ("team:a-long-key", {"a-long-key": "team"}),
     "access_keys": ("team:id:a-long-secret", {"id": ("team", "a-long-secret")}),
     "admin_key": ("a-long-admin-key", "a-long-admin-key"),
@@ -39,6 +48,7 @@ OTHER: dict[str, tuple[str, Any]] = {
     "keep_sessions": ("true", True),
     "pool_size": ("0", 0),
     "pool_max": ("8", 8),
+    "preload": ("numpy, scipy.stats", ["numpy", "scipy.stats"]),
     "max_connections": ("64", 64),
     "max_connections_per_address": ("8", 8),
     "max_sockets": ("9", 9),
@@ -93,7 +103,7 @@ def test_every_field_has_a_description_and_a_test_value() -> None:
 
 
 def test_flags_and_fields_are_one_set() -> None:
-    assert sorted(action.dest for action in flags()._actions if action.dest != "help") == NAMES
+    assert sorted(action.dest for action in flags()._actions if action.dest not in {"help", "config"}) == NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -112,6 +122,60 @@ def test_a_variable_sets_its_field_and_a_flag_wins_over_it(name: str, monkeypatc
     if isinstance(default, str | int | float | Path):
         again = settings_from(flags().parse_args([f"--{name.replace('_', '-')}", str(default)]))
         assert getattr(again, name) == getattr(settings(**{name: default}), name) != value
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_file_sets_a_field_and_variable_and_flag_win_over_it(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text, value = OTHER[name]
+    file = tmp_path / "gateway.toml"
+    file.write_text(f"{name} = {json.dumps(text)}\n")
+    assert getattr(load({}, file), name) == value != getattr(load({}), name)
+    monkeypatch.setenv("KERNEL_GATEWAY_CONFIG", str(file))
+    assert getattr(load({}), name) == value
+    default = Settings.model_fields[name].get_default()
+    if isinstance(default, str | int | float | Path):
+        assert getattr(load({name: default}), name) == getattr(settings(**{name: default}), name) != value
+        monkeypatch.setenv(f"KERNEL_GATEWAY_{name.upper()}", str(default))
+        assert getattr(load({}), name) == getattr(settings(**{name: default}), name)
+
+
+def test_a_file_has_tomls_own_types_too(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text(
+        'port = 1\ncpus = 2.5\ntls = true\nmemory = 268435456\n[keys]\n"a-long-key" = "team"\n'
+    )
+    given = load({}, tmp_path / "a.toml")
+    assert (given.port, given.cpus, given.tls, given.memory) == (1, 2.5, True, 256 * 1024**2)
+    assert given.keys == {"a-long-key": "team"}
+
+
+@pytest.mark.parametrize(
+    ("content", "word"),
+    [
+        ("colour = 1\nport = 1\n", "colour: Extra inputs are not permitted"),
+        ("[serve]\nport = 1\n", "serve: Extra inputs"),
+        ("port = 'many'\n", "port: "),
+        ("port\n", "gateway.toml: Expected '='"),
+        (b"\xff", "gateway.toml: "),
+        (None, "gateway.toml: [Errno 2] No such file"),
+    ],
+)
+def test_a_wrong_file_is_refused_by_name(
+    content: str | bytes | None, word: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "gateway.toml"
+    if content is not None:
+        file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert main(["doctor", "--config", str(file)]) == 2
+    assert word in capsys.readouterr().err
+
+
+def test_commands_find_the_state_directory_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.toml").write_text('state_dir = "elsewhere"\nport = 1\n')
+    monkeypatch.setenv("KERNEL_GATEWAY_CONFIG", str(tmp_path / "a.toml"))
+    assert Client.model_validate({}).state_dir == Path("elsewhere")
+    assert Client.model_validate({"state_dir": "given"}).state_dir == Path("given")
 
 
 def test_other_environment_variables_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,6 +281,8 @@ def test_an_admin_key_must_be_long_and_not_a_tenants_key(values: dict[str, Any])
         {"idle_timeout": -1},
         {"max_lifetime": -1},
         {"pool_size": -1},
+        {"preload": "numpy, not-a-module"},
+        {"preload": "os; print()"},
         {"pool_max": -1},
         {"max_sessions_per_tenant": 0},
         {"max_concurrent_per_tenant": 0},
@@ -240,6 +306,19 @@ def test_a_value_out_of_range_is_refused(values: dict[str, Any]) -> None:
         settings(**values)
 
 
+def test_only_images_of_the_list_can_be_asked_for() -> None:
+    given = settings(image="usual:1", images="other:2,other:3")
+    assert [given.valid_image(image) for image in (None, "usual:1", "other:3")] == ["", "", "other:3"]
+    with pytest.raises(InvalidRequest, match="known: usual:1, other:2, other:3") as refused:
+        given.valid_image("other:4")
+    assert refused.value.details == {"field": "image"}
+
+
+def test_wheels_are_named_by_an_absolute_path() -> None:
+    with pytest.raises(ValidationError, match="wheels must be an absolute path"):
+        settings(wheels="wheels")
+
+
 # -- safety ----------------------------------------------------------------------------------------------------
 
 KEYS = "team:a-long-key"
@@ -252,6 +331,28 @@ def test_an_address_that_others_can_reach_needs_keys(host: str) -> None:
     with pytest.raises(ValidationError, match="not loopback: set keys"):
         settings(host=host, isolation="docker")
     assert not settings(host=host, isolation="docker", keys=KEYS).loopback
+
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ({}, "egress_dns"),
+        ({"egress_dns": "192.0.2.53", "isolation": "process"}, "sandbox"),
+        ({"egress_dns": "127.0.0.53"}, "this machine's own"),
+    ],
+)
+def test_listed_hosts_need_a_name_server_and_a_sandbox(values: dict[str, Any], problem: str) -> None:
+    listed = {"egress_allow": "pypi.example", "egress_tenants": "team"}
+    assert settings(**listed, egress_dns="192.0.2.53").egress
+    with pytest.raises(ValidationError, match=problem):
+        settings(**listed | values)
+    for alone in listed.items():
+        assert not settings(**dict([alone])).egress, "nobody may, or nothing is listed"
+
+
+def test_a_pattern_is_no_listed_host() -> None:
+    with pytest.raises(ValidationError, match="no exact host"):
+        settings(egress_allow="pypi.example,*.example.org")
 
 
 @pytest.mark.parametrize("host", REACHABLE)

@@ -10,9 +10,10 @@ from tornado.web import HTTPError
 
 import kernel_gateway.errors
 import sessions.errors
+from kernel_gateway.bodies import validated
 from kernel_gateway.dialects.native.models import Execute, Failure
-from kernel_gateway.errors import InternalError, MethodNotAllowed, NoSuchRoute, TooLarge
-from kernel_gateway.handlers import RETRY_AFTER, STATUS, _as_session_error, _host_name, validated
+from kernel_gateway.errors import STATUS, InternalError, MethodNotAllowed, NoSuchRoute, TooLarge
+from kernel_gateway.handlers import RETRY_AFTER, _as_session_error, _host_name
 from sessions.errors import InvalidRequest, KernelDied, SessionError
 
 

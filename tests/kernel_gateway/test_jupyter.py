@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import struct
 import uuid
@@ -53,7 +54,7 @@ def test_clients_get_version_kernelspecs_identity_and_status(gateway: Gateway) -
     assert message_of(gateway.call("GET", "/api/kernelspecs/ruby"))[0] == 404
     assert gateway.call("GET", "/api/me").json()["identity"]["username"] == "alice"
     assert gateway.call("GET", "/api/status").json()["kernels"] >= 0
-    for absent in ("/api/terminals", "/api/contents", "/api/nothing/at/all"):
+    for absent in ("/api/terminals", "/api/contents/nothing", "/api/nothing/at/all"):
         assert message_of(gateway.call("GET", absent))[0] == 404
 
 
@@ -162,8 +163,31 @@ def test_a_notebook_gets_the_kernel_that_its_client_names(gateway: Gateway) -> N
     gateway.call("DELETE", f"/api/kernels/{second}")
 
 
+@process_only
+def test_a_kernel_id_that_no_request_could_name_is_replaced_in_a_notebook_session(gateway: Gateway) -> None:
+    asked = {"notebook": {"path": "any.ipynb"}, "kernel": {"name": "python", "id": "foo"}}
+    made = gateway.call("POST", "/api/sessions", json=asked)
+    assert made.status_code == 201
+    kernel = made.json()["kernel"]["id"]
+    assert gateway.call("GET", f"/api/kernels/{kernel}").status_code == 200
+    gateway.call("DELETE", f"/api/kernels/{kernel}")
+
+
+@process_only
+def test_a_client_learns_which_permissions_it_has(gateway: Gateway) -> None:
+    def permissions(text: str) -> Response:
+        return gateway.call("GET", "/api/me", params={"permissions": text})
+
+    assert permissions("").json()["permissions"] == {"updatable_fields": []}
+    asked = {"kernels": ["read", "execute"]}
+    assert permissions(json.dumps(asked)).json()["permissions"] == asked | {"updatable_fields": []}
+    for wrong in ("[]", "x", '{"kernels": "read"}', '{"kernels": [1]}'):
+        assert message_of(permissions(wrong)) == (400, "SB002"), wrong
+
+
 def test_variables_of_the_client_reach_the_kernel(gateway: Gateway) -> None:
     env = {"KERNEL_FLAVOUR": "mint", "PLAIN": "1", "KERNEL_USERNAME": "me", "KERNEL_LAUNCH_TIMEOUT": "40"}
+    env |= {"KERNEL_GATEWAY_URL": gateway.url, "KERNEL_GATEWAY_KEY": "secret"}  # of our command line
     kernel = gateway.call("POST", "/api/kernels", json={"env": env}).json()["id"]
     shown = "import os; sorted(name for name in os.environ if name.startswith('KERNEL_') or name == 'PLAIN')"
     assert gateway.text(kernel, shown) == "['KERNEL_FLAVOUR', 'PLAIN']"
@@ -256,6 +280,17 @@ async def test_a_cell_runs_over_the_channels(gateway: Gateway, kernel: str, way:
         assert (reply["content"]["status"], reply["header"]["msg_type"]) == ("ok", "execute_reply")
         assert gateway.call("GET", f"/api/kernels/{kernel}").json()["connections"] == 1
     until(lambda: gateway.call("GET", f"/api/kernels/{kernel}").json()["connections"] == 0)
+
+
+async def test_a_client_reads_the_history_of_its_kernel(gateway: Gateway, kernel: str) -> None:
+    async with connected(gateway, kernel) as client:
+        await client.execute("first = 1")
+        await client.execute("print(first)")
+        asked = {"hist_access_type": "search", "pattern": "first*", "output": False, "raw": True, "n": 5}
+        seen = await client.of(await client.send("shell", "history_request", asked))
+        (reply,) = [message for message in seen if message["channel"] == "shell"]
+        assert reply["content"]["history"] == [[0, 1, "first = 1"]]
+        assert "print(first)" in await client.text("%history -g print")
 
 
 @pytest.mark.parametrize("way", [V1, LEGACY])

@@ -83,6 +83,7 @@ BAD: dict[str, tuple[str | bytes, str | None]] = {
         encode(replace(message(), parts=(json.dumps(HEADER | deep(300)).encode(), *PARTS[1:])), V1)[0],
         V1,
     ),
+    "too many values": (json.dumps({"header": HEADER, "content": {"a": [[]] * 200_000}}), None),
     "content of another kind": (json.dumps({"header": HEADER, "content": [1]}), None),
     "nothing": (b"", None),
     "two bytes": (b"\0\1", None),

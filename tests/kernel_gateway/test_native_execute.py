@@ -186,12 +186,28 @@ def test_main_is_called_with_the_arguments(gateway: Gateway, session: str) -> No
     code = "def main(items, factor=1):\n    print('called')\n    return {'sum': sum(items) * factor}"
     ran = gateway.execute(session, code, arguments={"items": [1, 2, 3.5], "factor": 2})
     assert (ran["status"], [output["output_type"] for output in ran["outputs"]]) == ("ok", ["stream", "execute_result"])
-    assert ran["outputs"][1]["data"]["text/plain"] == "{'sum': 13.0}"
+    assert ran["outputs"][1]["data"] == {"text/plain": "{'sum': 13.0}", "application/json": {"sum": 13.0}}
     assert gateway.text(session, "main([1])") == "called\n{'sum': 1}"  # the function is a variable like others
     wrong = gateway.execute(session, "def main(): pass", arguments={"a": 1})
     assert (wrong["status"], wrong["outputs"][0]["ename"]) == ("error", "TypeError")
     missing = gateway.execute(session, "del main", arguments={})
     assert missing["outputs"][0]["evalue"] == "name 'main' is not defined"
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        *(("{'a': [1, None, True]}", {"a": [1, None, True]}), ("[]", []), ("3", 3), ("1.5", 1.5), ("'é'", "é")),
+        *(("False", False), ("(1, 2)", [1, 2]), ("float('nan')", ...), ("{1, 2}", ...), ("'x' * 2**20", ...)),
+    ],
+)
+@process_only
+def test_the_value_of_main_comes_as_json_if_it_is_json(gateway: Gateway, value: str, told: object) -> None:
+    [output] = gateway.execute(SHARED, f"def main(): return {value}", arguments={})["outputs"]
+    assert output["data"].get("application/json", ...) == told
+    assert output["data"]["text/plain"]
+    [later] = gateway.execute(SHARED, f"other = {value}; other")["outputs"]
+    assert output["data"].keys() - {"application/json"} == later["data"].keys(), "other results are as ever"
 
 
 def test_a_retry_gets_the_first_result(gateway: Gateway, session: str) -> None:

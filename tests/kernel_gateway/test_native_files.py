@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import socket
 from collections.abc import Iterator
+from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -140,6 +141,153 @@ def test_downloads_that_break_off_take_little_memory(gateway: Gateway, folder: s
     hold("memory for ten downloads that break off", broken_off.bytes, max(whole.bytes, 4 * MIB), "MiB")
 
 
+# -- parts of files --------------------------------------------------------------------------------------------
+
+
+def test_a_download_that_broke_off_is_continued(gateway: Gateway, folder: str) -> None:
+    path, content = f"{FILES}{folder}/file", secrets.token_bytes(MIB)
+    write(gateway, SHARED, f"{folder}/file", content)
+    first = gateway.call("GET", path, stream=True)
+    begun = next(first.iter_content(100_000))
+    first.close()
+    headers = {"Range": f"bytes={len(begun)}-", "If-Range": first.headers["ETag"]}
+    rest = gateway.call("GET", path, headers=headers)
+    assert (rest.status_code, rest.headers["ETag"]) == (206, first.headers["ETag"])
+    assert rest.headers["Content-Range"] == f"bytes {len(begun)}-{MIB - 1}/{MIB}"
+    assert begun + rest.content == content
+    gateway.execute(SHARED, f"open('{folder}/file', 'r+b').write(b'changed')")
+    again = gateway.call("GET", path, headers=headers)
+    assert again.status_code == 200, "the beginning that the client has is no longer the file's"
+    assert (again.content, "Content-Range" in again.headers) == (b"changed" + content[7:], False)
+
+
+def test_head_says_what_a_download_would_say(gateway: Gateway, folder: str) -> None:
+    write(gateway, SHARED, f"{folder}/file", b"0123456789")
+    whole = gateway.call("GET", f"{FILES}{folder}/file")
+    for headers in ({}, {"Range": "bytes=5-"}):
+        told = gateway.call("HEAD", f"{FILES}{folder}/file", headers=headers)
+        assert (told.status_code, told.content) == (200, b"")
+        for name in ("Content-Length", "ETag", "Last-Modified", "Accept-Ranges", "Content-Disposition"):
+            assert told.headers[name] == whole.headers[name]
+    assert told.headers["Content-Length"] == "10"
+    modified = parsedate_to_datetime(told.headers["Last-Modified"]).timestamp()
+    assert modified == int(listed(gateway, folder)["file"]["modified"])
+    assert gateway.call("HEAD", f"{FILES}{folder}/none").status_code == 404
+    assert gateway.call("HEAD", f"{FILES}{folder}").status_code == 400
+
+
+@process_only
+@pytest.mark.parametrize(
+    ("wanted", "status", "content"),
+    [
+        *(("bytes=0-", 206, "0123456789"), ("bytes=2-4", 206, "234"), ("bytes=9-", 206, "9")),
+        *(("bytes=-3", 206, "789"), ("bytes=-99", 206, "0123456789"), ("bytes=8-99", 206, "89")),
+        *(("bytes=10-", 416, None), ("bytes=10-12", 416, None), ("bytes=-0", 416, None), ("bytes=9" * 2, 200, None)),
+        *((wrong, 200, None) for wrong in ("bytes=4-2", "bytes=-", "bytes=0-1,3-4", "lines=1-2", "bytes=a-", "é", "")),
+        ("bytes=" + "9" * 400 + "-", 200, None),
+    ],
+)
+def test_one_range_of_bytes_is_answered_with_that_part(
+    gateway: Gateway, folder: str, wanted: str, status: int, content: str | None
+) -> None:
+    write(gateway, SHARED, f"{folder}/file", b"0123456789")
+    answer = gateway.call("GET", f"{FILES}{folder}/file", headers={"Range": wanted.encode()})
+    assert answer.status_code == status
+    if status == 416:
+        assert failure(answer) == (416, "SB038")
+        assert answer.headers["Content-Range"] == "bytes */10"
+        return
+    assert answer.text == (content or "0123456789")
+    assert answer.headers["Content-Length"] == str(len(answer.content))
+    assert ("Content-Range" in answer.headers) == (status == 206)
+
+
+@process_only
+@pytest.mark.parametrize("condition", ['"a-b"', "W/{}", "Wed, 25 Nov 2026 00:00:00 GMT", '"', "", '"é"', "a" * 400])
+def test_a_part_is_not_sent_for_another_condition(gateway: Gateway, folder: str, condition: str) -> None:
+    write(gateway, SHARED, f"{folder}/file", b"0123456789")
+    tag = gateway.call("HEAD", f"{FILES}{folder}/file").headers["ETag"]
+    for told, status in ((tag, 206), (condition.format(tag), 200)):
+        headers = {"Range": "bytes=5-", "If-Range": told.encode()}
+        assert gateway.call("GET", f"{FILES}{folder}/file", headers=headers).status_code == status
+
+
+@process_only
+def test_an_empty_file_has_no_parts(gateway: Gateway, folder: str) -> None:
+    write(gateway, SHARED, f"{folder}/file", b"")
+    assert failure(gateway.call("GET", f"{FILES}{folder}/file", headers={"Range": "bytes=0-"})) == (416, "SB038")
+    answer = gateway.call("GET", f"{FILES}{folder}/file")
+    assert (answer.status_code, answer.content, answer.headers["Content-Length"]) == (200, b"", "0")
+    assert answer.headers["ETag"] == gateway.call("HEAD", f"{FILES}{folder}/file").headers["ETag"]
+
+
+# -- new places ------------------------------------------------------------------------------------------------
+
+
+def call(gateway: Gateway, what: str, **body: object) -> tuple[int, Any]:
+    response = gateway.call("POST", f"/v1/sessions/{SHARED}/{what}", json=body)
+    return response.status_code, response.json() if response.ok else failure(response)[1]
+
+
+def test_a_file_is_moved_and_replaces_nothing_unless_told(gateway: Gateway, folder: str) -> None:
+    for name in ("a", "b"):
+        write(gateway, SHARED, f"{folder}/{name}", name.encode())
+    names = {"from": f"{folder}/a", "to": f"{folder}/b"}
+    assert call(gateway, "move", **names) == (409, "SB037")
+    assert gateway.call("GET", f"{FILES}{folder}/b").content == b"b"
+    status, entry = call(gateway, "move", **names, overwrite=True)
+    assert (status, entry["name"], entry["type"], entry["size"]) == (200, "b", "file", 1)
+    assert gateway.call("GET", f"{FILES}{folder}/b").content == b"a"
+    assert call(gateway, "move", **names) == (404, "SB014")
+    assert call(gateway, "move", **{"from": f"{folder}/b", "to": f"{folder}/new/way/c"})[0] == 200
+    assert listed(gateway, folder).keys() == {"new"}
+    assert gateway.text(SHARED, f"open('{folder}/new/way/c').read()") == "'a'"
+
+
+def test_a_directory_is_made_and_moved_with_its_content(gateway: Gateway, folder: str) -> None:
+    status, entry = call(gateway, "mkdir", path=f"{folder}/deep/er")
+    assert (status, entry["name"], entry["type"]) == (200, "er", "directory")
+    write(gateway, SHARED, f"{folder}/deep/er/file", b"kept")
+    assert call(gateway, "mkdir", path=f"{folder}/deep/er")[0] == 200, "an existing one does not change"
+    assert call(gateway, "mkdir", path=f"{folder}/deep/er/file") == (409, "SB037")
+    assert call(gateway, "move", **{"from": f"{folder}/deep", "to": f"{folder}/moved"})[0] == 200
+    assert gateway.call("GET", f"{FILES}{folder}/moved/er/file").content == b"kept"
+    call(gateway, "mkdir", path=f"{folder}/empty")
+    for overwrite in (False, True):
+        names = {"from": f"{folder}/moved", "to": f"{folder}/empty"}
+        assert call(gateway, "move", **names, overwrite=overwrite) == (409, "SB037")
+
+
+@process_only
+@pytest.mark.parametrize("path", ["../x", "a/../../x", "", ".", "a\0b", "a\nb", "x" * 5000, 5, None])
+def test_no_new_place_is_outside_the_workspace(gateway: Gateway, folder: str, path: object) -> None:
+    write(gateway, SHARED, f"{folder}/file", b"x")
+    for body in ({"from": f"{folder}/file", "to": path}, {"from": path, "to": f"{folder}/new"}):
+        assert call(gateway, "move", **body, overwrite=True) == (400, "SB002")
+    if path not in {"", "."}:
+        assert call(gateway, "mkdir", path=path) == (400, "SB002")
+    assert listed(gateway, folder).keys() == {"file"}
+
+
+@process_only
+def test_a_link_is_moved_itself_and_leads_nowhere(gateway: Gateway, folder: str) -> None:
+    gateway.execute(SHARED, f"import os; os.symlink('/etc', '{folder}/out'); open('{folder}/file', 'w').close()")
+    assert call(gateway, "move", **{"from": f"{folder}/file", "to": f"{folder}/out/new"}) == (400, "SB002")
+    assert call(gateway, "move", **{"from": f"{folder}/out/passwd", "to": f"{folder}/new"}) == (400, "SB002")
+    assert call(gateway, "mkdir", path=f"{folder}/out/new") == (400, "SB002")
+    assert call(gateway, "move", **{"from": f"{folder}/out", "to": f"{folder}/link"})[1]["type"] == "link"
+    assert listed(gateway, folder).keys() == {"file", "link"}
+
+
+@process_only
+def test_only_mkdir_makes_a_session(gateway: Gateway, session: str) -> None:
+    paths = {"from": "a", "to": "b"}
+    assert failure(gateway.call("POST", f"/v1/sessions/{session}/move", json=paths)) == (404, "SB011")
+    assert failure(gateway.call("GET", f"/v1/sessions/{session}")) == (404, "SB011")
+    assert gateway.call("POST", f"/v1/sessions/{session}/mkdir", json={"path": "new"}).status_code == 200
+    assert gateway.text(session, "import os; os.listdir('.')") == "['new']"
+
+
 # -- missing files and directories -----------------------------------------------------------------------------
 
 
@@ -154,7 +302,7 @@ def test_a_directory_is_no_file_and_a_file_no_directory(gateway: Gateway, folder
     assert failure(gateway.call("GET", f"{FILES}{folder}")) == (400, "SB002")
     assert failure(gateway.call("PUT", f"{FILES}{folder}", data=b"x")) == (400, "SB002")
     assert gateway.call("GET", f"{FILES}{folder}/file?list").status_code in {400, 404}
-    assert gateway.call("PUT", f"{FILES}{folder}/file/below", data=b"x").status_code in {400, 404}
+    assert failure(gateway.call("PUT", f"{FILES}{folder}/file/below", data=b"x")) == (409, "SB037")
     assert exists(gateway, SHARED, f"{folder}/file")
 
 

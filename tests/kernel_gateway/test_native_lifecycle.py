@@ -9,6 +9,8 @@ import signal
 import stat
 import subprocess
 import sys
+import time
+import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing
@@ -111,6 +113,20 @@ def test_a_session_has_a_lifetime_however_busy_it_is() -> None:
         assert (reply["status"], reply["error"]["code"]) == ("died", "SB013")
         assert "lifetime" in reply["error"]["message"]
         assert gateway.execute("busy", "")["state"] == "lost"
+
+
+# -- warm kernels ----------------------------------------------------------------------------------------------
+
+
+def test_a_session_gets_a_kernel_that_has_imported_what_the_setting_names() -> None:
+    with gateways.gateway("process", pool_size="1", pool_max="1", preload="colorsys") as gateway:
+
+        def a_new_session_has_it() -> bool:
+            time.sleep(1)  # a session that comes before the import gets its kernel without it, and the next one begins
+            name = uuid.uuid4().hex
+            return gateway.text(name, "'colorsys' in __import__('sys').modules, 'colorsys' in dir()") == "(True, False)"
+
+        until(a_new_session_has_it)
 
 
 # -- shutdown --------------------------------------------------------------------------------------------------

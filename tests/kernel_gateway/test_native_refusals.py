@@ -46,7 +46,9 @@ def routes() -> list[tuple[str, type[BaseHandler]]]:
 
 def path_for(pattern: str) -> str:
     """Return a path that matches a route's pattern."""
-    path = re.sub(r"\([^)]*\)|\.\*", "nobody", pattern.replace("([0-9]{1,9})", "1")).replace("/?", "").replace("\\", "")
+    path = pattern.replace("(/.*)?", "").replace("(/.+)", "/nobody")
+    path = re.sub(r"\((?:\?:)?(\w+)(\|[^)]*)?\)", r"\1", path)  # the first alternative
+    path = re.sub(r"\([^)]*\)|\.\*", "nobody", path.replace("([0-9]{1,9})", "1")).replace("/?", "").replace("\\", "")
     assert re.fullmatch(pattern, path)
     return path
 
@@ -74,7 +76,8 @@ def refusal_of(answer: Answer) -> tuple[int, str]:
 
 def test_only_routes_without_data_of_tenants_are_public() -> None:
     public = {path for path, handler in routes() if handler.public}
-    assert public == {"/", "/healthz", "/readyz", "/metrics", "/v1/openapi.json", "/admin", "/admin/nobody"}
+    described = {"/v1/openapi.json", "/api/swagger.json"}
+    assert public == {"/", "/healthz", "/readyz", "/metrics", "/admin", "/admin/nobody"} | described
     assert len(PRIVATE) >= 8
 
 
@@ -349,6 +352,7 @@ BODIES = {
     "a long unknown field": cell(**{"x" * 100_000: 1}),
     "many unknown fields": cell(**{f"field{number}": 1 for number in range(50_000)}),
     "the domain's own field": cell(interactive=True),
+    "too many lists": cell(arguments={"x": [[]] * 200_000}),
 }
 
 
@@ -389,6 +393,11 @@ def test_deeply_nested_arguments_are_accepted_or_refused(gateway: Gateway) -> No
 def test_a_valid_execute_body_is_accepted(gateway: Gateway, body: bytes) -> None:
     answer = raw(gateway, "POST", EXECUTE, body=body)
     assert (answer.status_code, answer.json["status"]) == (200, "ok")
+
+
+def test_only_the_first_of_many_wrong_answers_is_named(gateway: Gateway) -> None:
+    error = raw(gateway, "POST", EXECUTE, body=cell(stdin=[1] * 1000)).json["error"]
+    assert [problem["field"] for problem in error["details"]["fields"]] == ["stdin.0"]
 
 
 def test_a_refusal_names_the_field_and_what_to_do(gateway: Gateway) -> None:
@@ -451,8 +460,8 @@ def test_a_client_that_keeps_its_connection_receives_every_refusal(
 # -- methods and paths -----------------------------------------------------------------------------------------
 
 
-#: a path that accepts PATCH, and a path that is absent for every method
-_OTHERWISE = {"/api/sessions/nobody", "/api/nobody"}
+#: paths that accept PATCH, and a path that is absent for every method
+_OTHERWISE = {"/api/sessions/nobody", "/api/contents", "/api/nobody"}
 
 
 @pytest.mark.parametrize("path", [path for path in OF_USERS if path not in _OTHERWISE])

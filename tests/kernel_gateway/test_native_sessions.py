@@ -122,6 +122,7 @@ def test_limits_can_be_lowered(gateway: Gateway, session: str) -> None:
         {"limits": {"memory": "plenty"}},
         {"limits": {"memory": 0.5}},
         {"limits": {"memory": "64m"}},
+        {"limits": {"memory": "200m"}, "language": "javascript"},
         {"limits": {"cpus": 0.01}},
         {"limits": {"cpus": 1.5}},
         {"limits": {"cpus": 0}},
@@ -229,3 +230,22 @@ def test_a_list_shows_only_the_tenants_own_sessions(gateway: Gateway, session: s
     gateway.execute(session, "", tenant="bob")
     assert session in names(gateway, "bob")
     assert session not in names(gateway, "alice")
+
+
+@process_only
+def test_an_image_that_is_not_allowed_is_refused_by_name(gateway: Gateway) -> None:
+    answer = gateway.call("POST", "/v1/sessions", json={"image": "other:1"})
+    assert failure(answer) == (400, "SB002")
+    assert answer.json()["error"]["details"] == {"field": "image"}
+    assert "known: kernel-gateway/python:latest" in answer.json()["error"]["message"]
+
+
+def test_a_session_has_no_network_and_one_that_asks_for_one_is_refused_with_the_remedy(gateway: Gateway) -> None:
+    refused = gateway.call("POST", "/v1/sessions", json={"name": "online", "network": "allowlist"})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (403, "SB039")
+    assert "egress_allow" in refused.json()["error"]["resolution"]
+    assert gateway.call("GET", "/v1/sessions/online").status_code == 404, "it was not made without the network"
+    assert gateway.call("POST", "/v1/sessions", json={"network": "internet"}).status_code == 400
+    made = gateway.call("POST", "/v1/sessions", json={"name": "offline"})
+    assert made.json()["network"] == "none"
+    gateway.call("DELETE", "/v1/sessions/offline")

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kernel_gateway.bodies import validated
 from kernel_gateway.config import Settings
 from kernel_gateway.dialects.agentrun import models as agentrun
 from kernel_gateway.dialects.native import models as native
 from kernel_gateway.dialects.ragflow import models as ragflow
-from kernel_gateway.handlers import validated
 from sessions.errors import InvalidRequest
 from sessions.models import Limits, SessionSpec
 from sessions.store.templates import Template

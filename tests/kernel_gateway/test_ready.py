@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from pathlib import Path
 
 import docker
 import pytest
+from structlog.testing import capture_logs
 
-from kernel_gateway.app import make_backend
+from kernel_gateway.app import Service
 from kernel_gateway.config import Settings
+from kernel_gateway.isolation import make_backend
 from sessions.backends.docker import DockerBackend
 from sessions.backends.process import ProcessBackend
 from tests import gateways
@@ -70,6 +73,21 @@ def test_an_absent_runtime_or_image_is_reported(settings: dict[str, str], word: 
         assert gateway.containers() == []
 
 
+@pytest.mark.parametrize(("memory", "warned"), [("255m", ["javascript"]), ("256m", [])])
+async def test_a_language_that_needs_more_memory_is_logged_at_start(
+    tmp_path: Path, memory: str, warned: list[str]
+) -> None:
+    service = Service(
+        Settings.model_validate(
+            {"isolation": "process", "state_dir": tmp_path, "port": 0, "pool_size": 0, "memory": memory}
+        )
+    )
+    with capture_logs() as logs:
+        await service.start()
+        await service.stop()
+    assert [line["language"] for line in logs if "too small for a language" in line["event"]] == warned
+
+
 @pytest.fixture
 def open_network() -> Iterator[str]:
     """A network with Docker's defaults, which is open to the world."""
@@ -107,9 +125,9 @@ def test_without_an_engine_only_auto_on_loopback_uses_processes(
     monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], backend: type[object]
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:1")
-    assert type(make_backend(Settings.model_validate(settings), "tests")) is backend
+    assert type(make_backend(Settings.model_validate(settings), "tests", "secret")) is backend
 
 
 @pytest.mark.engine
 def test_with_an_engine_auto_uses_it() -> None:
-    assert type(make_backend(Settings.model_validate({"isolation": "auto"}), "tests")) is DockerBackend
+    assert type(make_backend(Settings.model_validate({"isolation": "auto"}), "tests", "secret")) is DockerBackend

@@ -115,6 +115,7 @@ FRAMES: dict[str, str | bytes] = {
     "timeout text": '{"code": "1", "timeout": "5"}',
     "timeout too long": '{"code": "1", "timeout": 601}',
     "an unknown field": '{"code": "1", "colour": 1}',
+    "too many values": '{"code": "1", "arguments": {"x": [' + "[]," * 200_000 + "[]]}}",
     "an id of another kind": '{"code": "1", "id": [1]}',
     "a long id": json.dumps({"code": "1", "id": "x" * 129}),
     "interrupt false": '{"interrupt": false}',

@@ -11,8 +11,8 @@ from unittest.mock import Mock
 import pytest
 
 from kernel_gateway import transfers
-from kernel_gateway.transfers import send_file
-from sessions.guest.workspace import OpenFile
+from kernel_gateway.transfers import send_file, send_headers
+from sessions.guest.reading import OpenFile
 
 
 class StuckClient:
@@ -30,7 +30,7 @@ class StuckClient:
         self.reads -= 1
 
 
-@pytest.mark.parametrize(("reads", "closes"), [(2, True), (3, False)])
+@pytest.mark.parametrize(("reads", "closes"), [(0, True), (3, True), (4, False)])
 async def test_a_download_ends_when_its_client_reads_nothing(
     monkeypatch: pytest.MonkeyPatch,
     reads: int,
@@ -43,5 +43,16 @@ async def test_a_download_ends_when_its_client_reads_nothing(
         for _ in range(3):
             yield b"piece"
 
-    await send_file(client, OpenFile(15, content()), "dir/name")
+    await send_file(client, OpenFile(15, 1.5, "a-1", 0, 15, content(), partial=False), "dir/name")
     assert client.http.close.called is closes
+
+
+@pytest.mark.parametrize(("modified", "sent"), [(-(10**12), False), (-1, True), (253402300799, True), (10**12, False)])
+async def test_a_time_that_no_header_can_hold_is_left_out(modified: float, sent: bool) -> None:  # noqa: FBT001
+    client: Any = StuckClient(1)
+
+    async def content() -> AsyncIterator[bytes]:
+        yield b"piece"
+
+    await send_headers(client, OpenFile(5, modified, "a-1", 0, 5, content(), partial=False), "name", 5)
+    assert ("Last-Modified" in {call.args[0] for call in client.set_header.call_args_list}) is sent

@@ -31,7 +31,7 @@ def kernelspec(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 class TestConformance(jupyter_kernel_test.KernelTests):  # type: ignore[misc]
-    """The whole suite except for the history, which no kernel keeps."""
+    """The whole suite."""
 
     kernel_name = "ours"
     language_name = "python"
@@ -57,5 +57,6 @@ class TestConformance(jupyter_kernel_test.KernelTests):  # type: ignore[misc]
             "mime": "image/png",
         },
     )
-    supported_history_operations = ()
+    supported_history_operations = ("tail", "range", "search")
+    code_history_pattern = "1 ? 2*"
     support_iopub_welcome = True

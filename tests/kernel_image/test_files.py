@@ -313,6 +313,29 @@ def test_a_refused_move_changes_nothing(workspace: Path, source: str, target: st
     assert sorted(workspace.parent.rglob("*")) == before
 
 
+@pytest.mark.parametrize("target", ["other", "link", "fifo", "dangling", "loop", "out", "dir", "dirlink", "empty"])
+@pytest.mark.parametrize("source", ["file", "dir", "link"])
+def test_a_move_replaces_nothing_unless_told(workspace: Path, source: str, target: str) -> None:
+    set_traps(workspace)
+    (workspace / "other").write_text("old")
+    (workspace / "empty").mkdir()
+    before = {path: path.lstat().st_ino for path in workspace.rglob("*")}
+    assert run(workspace, "move", source, to=target, replace=False)[0]["error"] == "exists"
+    assert {path: path.lstat().st_ino for path in workspace.rglob("*")} == before
+    assert run(workspace, "move", source, to="free", replace=False)[0]["entry"]["path"] == "free"
+    assert (workspace / "free").lstat().st_ino == before[workspace / source]
+    assert run(workspace, "move", source, to="free", replace=False)[0]["error"] == "absent", "it is no repetition"
+
+
+def test_directories_on_the_way_are_made_for_an_entry_that_exists(workspace: Path) -> None:
+    set_traps(workspace)
+    assert run(workspace, "move", "none", to="new/way/a", replace=False, parents=True)[0]["error"] == "absent"
+    assert not (workspace / "new").exists()
+    assert run(workspace, "move", "file", to="new/way/a", replace=False)[0]["error"] == "absent"
+    assert run(workspace, "move", "file", to="new/way/a", replace=False, parents=True)[0]["entry"]["size"] == 7
+    assert (workspace / "new" / "way" / "a").read_text() == "content"
+
+
 # -- between workspace and /tmp --------------------------------------------------------------------------------
 
 
@@ -343,7 +366,8 @@ def test_every_operation_works_in_tmp_too(workspace: Path, temporary: Path) -> N
     place = str(temporary)
     assert run(workspace, "mkdir", f"{place}/dir", mode=0o700, parents=False)[0]["entry"]["path"] == f"{place}/dir"
     assert write(workspace, f"{place}/dir/a", b"abc") == {"size": 3}
-    assert run(workspace, "read", f"{place}/dir/a") == ({"size": 3}, b"abc")
+    answer, content = run(workspace, "read", f"{place}/dir/a")
+    assert (answer["size"], content) == (3, b"abc")
     assert paths(workspace, 2, place) == [f"{place}/dir", f"{place}/dir/a"]
     assert run(workspace, "stat", f"{place}/dir/a")[0]["entry"]["name"] == "a"
     assert run(workspace, "delete", f"{place}/dir")[0] == {}
@@ -426,6 +450,18 @@ def test_a_move_replaces_its_target_and_does_not_write_through(workspace: Path, 
     assert (elsewhere / "behind").read_text() == "behind"
 
 
+@pytest.mark.parametrize("source", ["file", "dir", "link"])
+def test_a_move_elsewhere_replaces_nothing_unless_told(workspace: Path, elsewhere: Path, source: str) -> None:
+    set_traps(workspace)
+    (elsewhere / "new").write_text("old")
+    before = sorted(workspace.rglob("*"))
+    refused = _in_process({"op": "move", "path": source, "to": f"{elsewhere}/new", "replace": False})
+    assert refused["error"] == "exists"
+    assert sorted(workspace.rglob("*")) == before
+    assert [(path.name, path.read_text()) for path in elsewhere.iterdir()] == [("new", "old")]
+    assert "entry" in _in_process({"op": "move", "path": source, "to": f"{elsewhere}/free", "replace": False})
+
+
 @pytest.mark.parametrize("source", ["fifo", "dir"])
 def test_an_entry_that_cannot_be_copied_stays_whole(workspace: Path, elsewhere: Path, source: str) -> None:
     set_traps(workspace)
@@ -460,7 +496,45 @@ def test_a_move_without_room_leaves_source_and_target_unchanged(
 def test_a_file_is_read_whole(workspace: Path, size: int) -> None:
     content = os.urandom(size)
     (workspace / "a").write_bytes(content)
-    assert run(workspace, "read", "a") == ({"size": size}, content)
+    answer, read = run(workspace, "read", "a")
+    assert read == content
+    assert (answer["size"], answer["start"], answer["count"], answer["partial"]) == (size, 0, size, False)
+    assert answer["modified"] == (workspace / "a").stat().st_mtime
+
+
+@pytest.mark.parametrize(
+    ("part", "start", "count"),
+    [
+        *(((2, 3), 2, 3), ((2, None), 2, 8), ((0, 10), 0, 10), ((9, 1), 9, 1), ((0, 0), 0, 0)),
+        *(((10, 1), 10, 0), ((11, None), 10, 0), ((10**18, None), 10, 0), ((8, 10**18), 8, 2)),
+        *(((-3, None), 7, 3), ((-10, None), 0, 10), ((-(10**18), None), 0, 10)),
+    ],
+)
+def test_a_part_of_a_file_is_read(workspace: Path, part: tuple[int, int | None], start: int, count: int) -> None:
+    (workspace / "a").write_bytes(b"0123456789")
+    answer, read = run(workspace, "read", "a", part=part, tag=None)
+    assert (answer["size"], answer["start"], answer["count"], answer["partial"]) == (10, start, count, True)
+    assert read == b"0123456789"[start : start + count]
+
+
+def _rewritten(file: Path) -> None:
+    before = file.stat()
+    file.write_bytes(b"9876543210")
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@pytest.mark.parametrize(
+    "change", [_rewritten, lambda file: file.write_bytes(b"x"), lambda file: write(file.parent, "a", b"9876543210")]
+)
+def test_a_part_of_another_content_is_not_read(workspace: Path, change: Any) -> None:
+    (workspace / "a").write_bytes(b"0123456789")
+    tag = run(workspace, "read", "a", part=(0, 0), tag=None)[0]["tag"]
+    answer, read = run(workspace, "read", "a", part=(8, None), tag=tag)
+    assert (answer["partial"], answer["tag"], read) == (True, tag, b"89"), "control: it is the same content"
+    change(workspace / "a")
+    answer, read = run(workspace, "read", "a", part=(8, None), tag=tag)
+    assert answer["tag"] != tag
+    assert (answer["partial"], read) == (False, (workspace / "a").read_bytes())
 
 
 def test_a_link_that_stays_inside_is_followed(workspace: Path) -> None:

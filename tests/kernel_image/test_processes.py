@@ -163,6 +163,14 @@ def test_the_environment_holds_only_given_and_standard_variables(begin: Begin) -
     assert names - {"PWD", "OLDPWD", "SHLVL", "_"} == {"A", "HOME", "LANG", "PATH", "TERM", protocol.MARK}
 
 
+def test_a_command_gets_the_variables_of_its_sandbox(tmp_path: Path, tag: Tag) -> None:
+    given = {protocol.NETWORK: protocol.NO_NETWORK, "OTHER": "of the image"}
+    with changed_tool(f"import os; os.environ.update({given})", request("env", tag), tmp_path) as tool:
+        lines = text(outcome(tool)).decode().splitlines()
+    assert f"{protocol.NETWORK}={protocol.NO_NETWORK}" in lines
+    assert not [line for line in lines if line.startswith("OTHER=")]
+
+
 def test_the_input_of_a_command_is_empty(begin: Begin) -> None:
     assert outcome(begin(request("cat; echo done")))["stdout"] == base64.b64encode(b"done\n").decode()
 
@@ -249,9 +257,20 @@ def in_directory(directory: Path) -> list[int]:
     return [pid for pid in procfs.pids() if procfs.link(pid, "cwd") == str(directory) and procfs.is_there(pid)]
 
 
+#: bounded, or it would outlive a test that fails
+HYDRA = """
+import os, time
+end = time.monotonic() + 60
+while time.monotonic() < end:
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    time.sleep(0.02)
+"""
+
+
 def test_a_process_that_forks_all_the_time_ends_with_its_command(begin: Begin, tmp_path: Path) -> None:
-    hydra = "import os, time\nwhile True:\n    if os.fork(): os._exit(0)\n    os.setsid()\n    time.sleep(0.02)"
-    (tmp_path / "hydra.py").write_text(hydra)
+    (tmp_path / "hydra.py").write_text(HYDRA)
     answer = outcome(begin(request(f"{sys.executable} -S hydra.py; touch began; sleep 1000", timeout=2.0)))
     assert (tmp_path / "began").exists()
     assert answer["timed_out"]

@@ -22,7 +22,7 @@ SPECS = KERNEL_IMAGE / "kernelspecs"
         (SPECS / "javascript" / "run.js", {protocol.RUN_MIME}),
         (SPECS / "javascript" / "prelude.js", {protocol.FLUSHED, protocol.SETTLED}),
         (SPECS / "javascript" / "kernel.json", {protocol.FLUSHED}),
-        (KERNEL_IMAGE / "python_kernel" / "app.py", {protocol.LEASE_REQUEST}),
+        (KERNEL_IMAGE / "python_kernel" / "app.py", protocol.GATEWAY_REQUESTS),
     ],
     ids=lambda value: getattr(value, "name", ""),
 )
@@ -31,7 +31,9 @@ def test_what_a_kernel_runs_repeats_the_words_unchanged(file: Path, words: set[s
     assert words <= quoted
 
 
-@pytest.mark.parametrize("word", [protocol.RUN_MIME, protocol.FLUSHED, protocol.SETTLED, protocol.LEASE_REQUEST])
+@pytest.mark.parametrize(
+    "word", sorted({protocol.RUN_MIME, protocol.FLUSHED, protocol.SETTLED, *protocol.GATEWAY_REQUESTS})
+)
 def test_the_gateway_writes_no_shared_word_itself(word: str) -> None:
     assert not [
         path.name

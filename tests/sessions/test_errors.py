@@ -1,4 +1,4 @@
-"""The error tree is complete: each error has a code, texts for the user, and a line in the drawing."""
+"""Each error has a code of its own, and texts for the user."""
 
 from __future__ import annotations
 
@@ -8,30 +8,29 @@ import orjson
 import pytest
 
 from sessions import errors
-from sessions.errors import InvalidRequest, QuotaExceeded, SessionError
+from sessions.errors import InvalidRequest, QuotaExceeded, SessionError, of_code
+
+OURS = [SessionError, *(kind for kind in SessionError.__subclasses__() if kind.__module__ == errors.__name__)]
 
 
-def _tree(kind: type[SessionError] = SessionError) -> list[type[SessionError]]:
-    return [kind, *(deeper for child in kind.__subclasses__() for deeper in _tree(child))]
-
-
-OURS = [kind for kind in _tree() if kind.__module__ == errors.__name__]
-DRAWN = dict(re.findall(r"[├└]── (\w+) +(SB\d{3})", errors.__doc__ or ""))
-
-
-def test_the_tree_has_errors() -> None:
+def test_the_module_has_errors() -> None:
     assert {InvalidRequest, QuotaExceeded} < set(OURS)
 
 
-def test_every_code_is_used_once() -> None:
-    codes = [kind.code for kind in OURS]
-    assert len(codes) == len(set(codes))
+def test_a_code_is_used_once() -> None:
+    with pytest.raises(TypeError, match="SB008 is the code of QuotaExceeded and of Another"):
+        type("Another", (SessionError,), {}, code=QuotaExceeded.code)
 
 
 @pytest.mark.parametrize("kind", OURS)
-def test_an_error_has_a_code_of_its_own(kind: type[SessionError]) -> None:
-    assert "code" in vars(kind)
+def test_the_error_of_a_code_is_found(kind: type[SessionError]) -> None:
     assert re.fullmatch(r"SB\d{3}", kind.code)
+    assert type(of_code(kind.code)) is kind
+
+
+def test_an_unknown_code_has_no_error() -> None:
+    assert of_code("SB999") is None
+    assert of_code(["SB008"]) is None
 
 
 @pytest.mark.parametrize("kind", OURS)
@@ -41,15 +40,6 @@ def test_an_error_says_what_happened_and_what_to_do(kind: type[SessionError]) ->
     assert to_do.endswith(".")
     assert kind().message == happened
     assert kind().resolution == to_do
-
-
-def test_the_drawing_shows_every_error_with_its_code() -> None:
-    assert {kind.__name__: kind.code for kind in OURS if kind is not SessionError} == DRAWN
-
-
-def test_no_error_of_another_module_takes_a_code_of_this_one() -> None:
-    others = [kind for kind in _tree() if kind not in OURS]
-    assert not {kind.code for kind in others if "code" in vars(kind)} & {kind.code for kind in OURS}
 
 
 def test_a_given_message_replaces_only_the_first_paragraph() -> None:

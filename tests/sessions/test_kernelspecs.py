@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,13 +13,22 @@ import pytest
 from sessions.errors import InvalidRequest
 from sessions.kernels.messages import Codec
 from sessions.kernelspecs import KernelSpecs
+from sessions.models import MEMORY_MIN, Limits
 from tests.fakes import KERNELSPECS
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     add(tmp_path, "python", aliases=["py"], jupyter_name="python3", encryption=True, signature="hmac-sha512")
-    add(tmp_path, "deno", aliases=["javascript", "typescript"], ipc=False, one_processor=False, flush="flush()")
+    add(
+        tmp_path,
+        "deno",
+        aliases=["javascript", "typescript"],
+        ipc=False,
+        one_processor=False,
+        flush="flush()",
+        min_memory=256,
+    )
     return tmp_path
 
 
@@ -57,6 +68,15 @@ def test_the_fields_of_a_kernelspec_are_read(folder: Path) -> None:
     assert (deno.jupyter_name, deno.encryption, deno.signature) == ("deno", False, "hmac-sha256")
     assert (python.ipc, python.one_processor, python.flush) == (True, True, "")
     assert (deno.ipc, deno.one_processor, deno.flush) == (False, False, "flush()")
+    assert (python.min_memory, deno.min_memory) == (MEMORY_MIN, 256 * 1024**2)
+
+
+def test_memory_below_what_a_language_needs_is_refused_with_both(folder: Path) -> None:
+    deno = KernelSpecs(folder).find("deno")
+    deno.check(Limits(memory=256 * 1024**2))
+    with pytest.raises(InvalidRequest, match=r"deno needs at least 268435456 bytes of memory \(256 MiB\)") as refused:
+        deno.check(Limits(memory=256 * 1024**2 - 1))
+    assert refused.value.details == {"field": "limits.memory", "language": "deno", "min": 256 * 1024**2}
 
 
 ARGUMENTS = [
@@ -67,7 +87,9 @@ ARGUMENTS = [
 
 
 @pytest.mark.parametrize("arguments", ARGUMENTS)
-def test_main_is_called_with_just_these_arguments(arguments: dict[str, Any]) -> None:
+def test_main_is_called_with_just_these_arguments(arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels_own = SimpleNamespace(shown=lambda value: value)
+    monkeypatch.setitem(sys.modules, "_kernel_gateway_programs", kernels_own)
     program = KERNELSPECS.find("python").program("def main(**given): seen.append(given)", arguments)
     seen: list[dict[str, Any]] = []
     exec(program, {"seen": seen})  # noqa: S102 - what a kernel would do
@@ -128,3 +150,22 @@ def test_every_kernel_gets_the_path_of_its_connection_file(spec: Any) -> None:
 def test_every_kernel_signs_as_we_do(spec: Any) -> None:
     assert Codec(b"key", spec.signature).sign([b""] * 4, [])
     assert all(alias == alias.lower() for alias in (*spec.aliases, spec.jupyter_name))
+
+
+def test_modules_to_preload_are_those_of_the_kernelspec_unless_others_are_given(tmp_path: Path) -> None:
+    add(tmp_path, "python", preload=["numpy", "pandas"])
+    add(tmp_path, "r", preload=["tidyr"])
+
+    def preloads(*others: dict[str, list[str]]) -> dict[str, tuple[str, ...]]:
+        return {spec.name: spec.preload for spec in KernelSpecs(tmp_path, *others).all}
+
+    assert preloads() == {"python": ("numpy", "pandas"), "r": ("tidyr",)}
+    assert preloads({"python": ["scipy"]}) == {"python": ("scipy",), "r": ("tidyr",)}
+    assert preloads({"python": []}) == {"python": (), "r": ("tidyr",)}
+
+
+@pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MPLCONFIGDIR", "XDG_CACHE_HOME"])
+def test_a_variable_that_a_preloaded_module_has_read_needs_a_new_kernel(name: str) -> None:
+    python = KERNELSPECS.find("python")
+    assert not python.takes({name: "1"}, "")
+    assert python.takes({f"MY_{name}": "1"}, "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -11,7 +12,7 @@ from contextlib import closing
 import docker
 import pytest
 
-from sessions.backends.base import Launch
+from sessions.backends.base import KERNEL_IMAGE, Launch
 from sessions.backends.docker import DockerBackend, DockerSettings
 from sessions.errors import SessionClosed
 from sessions.kernels.kernel import Kernel
@@ -19,7 +20,9 @@ from sessions.kernels.pool import Pool
 from sessions.kernels.readiness import Readiness
 from sessions.kernels.starts import Starts
 from sessions.kernels.warm import PoolSettings
+from sessions.kernelspecs import KernelSpecs
 from tests.attacks.bench import forget_network
+from tests.benchmarks.start import printed
 from tests.fakes import KERNELSPECS, Seen, until
 
 pytestmark = pytest.mark.engine
@@ -78,6 +81,26 @@ def volumes(engine: docker.APIClient) -> int:
     """Return the number of this pool's workspaces."""
     found = engine.volumes(filters={"label": f"kernel-gateway.instance={INSTANCE}"})["Volumes"]
     return len(found or [])
+
+
+async def test_a_leased_kernel_has_imported_the_modules_of_its_kernelspec(backend: DockerBackend, seen: Seen) -> None:
+    spec = KernelSpecs(KERNEL_IMAGE / "kernelspecs").find("python")
+    readiness = Readiness(backend)
+    assert await readiness.check()
+    pool = Pool(
+        backend, Starts(backend, readiness, 2, seen.started), PoolSettings(PLAIN.limits, 1, 1), time.monotonic, seen
+    )
+    pool.keep_warm(spec)
+    await until(lambda: pool.depth() == 1, START)
+    waiting = pool._warm["python"]._warm[0]
+    await until(lambda: waiting.preloading.tried == set(spec.preload) and not waiting.preloading.under_way, START)
+    kernel = await pool.acquire(Launch(spec))
+    assert kernel is waiting
+    imported = json.loads(await printed(kernel, "import json, sys; print(json.dumps(list(sys.modules)))"))
+    assert set(spec.preload) <= set(imported)
+    assert json.loads(await printed(kernel, "print(json.dumps([In[1][:6], len(In)]))")) == ["import", 3]
+    await end(pool, kernel)
+    await pool.close()
 
 
 async def end(pool: Pool, kernel: Kernel) -> None:

@@ -13,7 +13,6 @@ import pytest
 from structlog.testing import capture_logs
 
 from sessions.backends.base import Launch
-from sessions.cells.notebook import notebook
 from sessions.culler import Culler
 from sessions.errors import (
     AuditUnavailable,
@@ -38,6 +37,7 @@ from tests.fakes import (
     FakeBackend,
     World,
     busy,
+    exported,
     idle,
     run,
     started,
@@ -205,7 +205,7 @@ async def test_the_next_cell_waits_for_a_running_cell_whose_late_output_is_kept(
         result = await waiting
         assert (result.status, result.outputs[0]["text"]) == (Status.OK, "2\n")
         assert (result.state, result.state_reason) == (StateChange.PRESERVED, NOTE_CUT)
-        cells = notebook(session.transcript.snapshot(), session.kernelspec)["cells"]
+        cells = exported(session.transcript)["cells"]
         assert [cell["outputs"][0]["text"] for cell in cells] == ["late\n", "2\n"]
     await asyncio.wait({left})
 

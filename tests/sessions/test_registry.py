@@ -19,7 +19,16 @@ from sessions.errors import (
     ShuttingDown,
     StartFailed,
 )
-from sessions.models import ExecuteRequest, ExecutionResult, Limits, SessionKey, SessionSpec, StateChange, Status
+from sessions.models import (
+    MEMORY_MIN,
+    ExecuteRequest,
+    ExecutionResult,
+    Limits,
+    SessionKey,
+    SessionSpec,
+    StateChange,
+    Status,
+)
 from sessions.session import Session
 from sessions.states import State
 from sessions.store import ended
@@ -70,12 +79,18 @@ async def test_every_name_of_every_tenant_is_a_separate_session(world: World) ->
 
 
 async def test_a_session_is_created_with_the_given_settings(world: World) -> None:
-    spec = SessionSpec(limits=Limits(memory=1024), env={"A": "1"}, idle_timeout=7)
+    spec = SessionSpec(limits=Limits(memory=MEMORY_MIN), env={"A": "1"}, idle_timeout=7)
     session = await world.registry.create(KEY, spec)
     assert session.spec == spec
     launch = world.backend.kernel.launch
     assert (launch.limits, launch.env) == (spec.limits, spec.env)
     assert world.backend.kernel.namespace["env"]["A"] == "1"
+
+
+async def test_a_session_with_less_memory_than_its_language_needs_is_refused_before_its_start(world: World) -> None:
+    with pytest.raises(InvalidRequest, match="javascript needs at least"):
+        await world.registry.create(KEY, SessionSpec("js", Limits(memory=MEMORY_MIN)))
+    assert (world.registry.all(), world.backend.asked) == ([], 0)
 
 
 async def test_creating_a_session_that_exists_is_refused(world: World) -> None:

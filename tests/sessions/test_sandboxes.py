@@ -27,8 +27,9 @@ from sessions.errors import (
     StartFailed,
 )
 from sessions.guest.processes import Process, list_processes
-from sessions.guest.workspace import list_files, read_file, write_file
-from sessions.models import ExitReason, Limits, SandboxSpec, SessionKey, SessionSpec, StateChange, Status
+from sessions.guest.reading import read_file
+from sessions.guest.workspace import list_files, write_file
+from sessions.models import MEMORY_MIN, ExitReason, Limits, SandboxSpec, SessionKey, SessionSpec, StateChange, Status
 from sessions.sandbox import Sandbox
 from sessions.session import Session
 from sessions.states import State
@@ -81,7 +82,7 @@ def nothing_is_kept(world: World) -> bool:
 
 
 async def test_a_sandbox_has_a_container_without_a_kernel(world: World) -> None:
-    spec = replace(SPEC, limits=Limits(memory=1024), env={"A": "1"})
+    spec = replace(SPEC, limits=Limits(memory=MEMORY_MIN), env={"A": "1"})
     sandbox = await world.sandboxes.create(KEY, spec)
     assert world.sandboxes.get(KEY) is sandbox
     assert world.sandboxes.all() == world.sandboxes.of("acme") == [sandbox]
@@ -411,7 +412,7 @@ async def test_the_sessions_of_a_sandbox_share_the_workspace_and_nothing_else(wo
 
 
 async def test_a_session_has_the_settings_of_its_sandbox(world: World) -> None:
-    spec = SandboxSpec("template", Limits(memory=2048), {"A": "1"}, 77.0, max_execute_timeout=9.0)
+    spec = SandboxSpec("template", Limits(memory=MEMORY_MIN), {"A": "1"}, 77.0, max_execute_timeout=9.0)
     sandbox = await world.sandboxes.create(KEY, spec)
     session = await sandbox.create_session("python", "/home/user/sub")
     expected = SessionSpec("python", spec.limits, {"A": "1"}, 77.0, 9.0, "sub", sandbox.workspace)

@@ -251,7 +251,7 @@ async def test_a_cell_that_was_never_sent_does_not_use_up_the_report_of_a_loss(
 ) -> None:
     world.backend.kernel.dies(1)
     await until(lambda: session.state is State.DEAD)
-    kernel = await session.ensure_kernel()
+    kernel = await session.settled_kernel()
     with monkeypatch.context() as patch:
         patch.setattr(kernel.connection, "send", _refuse)
         with pytest.raises(ConnectionFailed):
@@ -279,7 +279,7 @@ async def test_a_client_that_leaves_after_a_kernels_death_does_not_affect_others
     assert kernel is not None
     world.backend.kernel.dies(1)
     await asyncio.wait({kernel._exit})
-    impatient = asyncio.gather(session.ensure_kernel())
+    impatient = asyncio.gather(session.settled_kernel())
     await asyncio.sleep(0)
     impatient.cancel()
     async with asyncio.timeout(60):
@@ -439,7 +439,7 @@ async def test_a_closed_session_refuses_all_operations(session: Session) -> None
     for attempt in (
         run(session, "1"),
         session.restart(),
-        session.ensure_kernel(),
+        session.settled_kernel(),
         anext(session.run_tool("files", "")),
     ):
         with pytest.raises(SessionClosed):

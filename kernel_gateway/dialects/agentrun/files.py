@@ -11,10 +11,11 @@ from typing import Any
 from kernel_gateway.dialects.agentrun.base import AgentRunHandler
 from kernel_gateway.dialects.agentrun.models import MakeDirectory, Move, Remove, WriteFile, time_of
 from kernel_gateway.errors import TooLarge
-from kernel_gateway.transfers import send_file
+from kernel_gateway.transfers import send_file, wanted_part
 from sessions.errors import FileNotFound, InvalidRequest
 from sessions.guest import workspace
 from sessions.guest.paths import seen_path
+from sessions.guest.reading import read_file
 from sessions.guest.workspace import Entry
 
 #: maximum bytes of a file that is read as JSON
@@ -57,7 +58,7 @@ class FileHandler(AgentRunHandler):
         """Read a file: text unchanged, other content in base64."""
         sandbox, path = self.sandbox(sandbox_id), self.path_argument()
         entry = await workspace.stat_file(sandbox, path)
-        async with workspace.read_file(sandbox, path) as file:
+        async with read_file(sandbox, path) as file:
             if file.size > READ_MAX:
                 raise TooLarge(f"the file has {file.size} bytes: use /filesystem/download", size=file.size)
             content = b"".join([piece async for piece in file.content])
@@ -155,5 +156,5 @@ class DownloadHandler(AgentRunHandler):
     async def get(self, sandbox_id: str) -> None:
         """Send a file's content unchanged."""
         path = self.path_argument()
-        async with workspace.read_file(self.sandbox(sandbox_id), path) as file:
+        async with read_file(self.sandbox(sandbox_id), path, wanted_part(self.request.headers)) as file:
             await send_file(self, file, path)

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from kernel_gateway.bodies import validated
 from kernel_gateway.config import Settings
-from kernel_gateway.handlers import validated
 from sessions.errors import InvalidRequest, SessionError
 from sessions.models import SandboxSpec
 from sessions.names import valid_env

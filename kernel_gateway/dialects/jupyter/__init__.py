@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from kernel_gateway.dialects.jupyter.base import AbsentHandler
 from kernel_gateway.dialects.jupyter.channels import ChannelsHandler
+from kernel_gateway.dialects.jupyter.checkpoints import CheckpointHandler, CheckpointsHandler
+from kernel_gateway.dialects.jupyter.contents import ContentsHandler
+from kernel_gateway.dialects.jupyter.described import DescriptionHandler
 from kernel_gateway.dialects.jupyter.kernels import (
     InterruptHandler,
     KernelHandler,
@@ -30,6 +33,7 @@ def routes(gateway: Gateway) -> list[Route]:
         (r"/api/?", VersionHandler),
         (r"/api/status", StatusHandler),
         (r"/api/me", MeHandler),
+        (r"/api/(?:swagger|spec)\.(json|yaml)", DescriptionHandler),
         (r"/api/kernelspecs/?", KernelSpecsHandler),
         (r"/api/kernelspecs/([^/]+)", KernelSpecHandler),
         (r"/kernelspecs/([^/]+)/([^/]+)", LogoHandler),
@@ -38,6 +42,9 @@ def routes(gateway: Gateway) -> list[Route]:
         (kernel + "/interrupt", InterruptHandler),
         (kernel + "/restart", RestartHandler),
         (kernel + "/channels", ChannelsHandler),
+        (r"/api/contents(/.+)/checkpoints", CheckpointsHandler),
+        (r"/api/contents(/.+)/checkpoints/(checkpoint)", CheckpointHandler),
+        (r"/api/contents(/.*)?", ContentsHandler),
         (r"/api/.*", AbsentHandler),
     )
     notebooks = Notebooks(gateway)

@@ -30,6 +30,6 @@ class RestHandler(JupyterHandler, JsonHandler):
 
 
 class AbsentHandler(JupyterHandler, NotFoundHandler):
-    """A path of Jupyter Server that this gateway does not have: terminals, contents, and so on."""
+    """A path of Jupyter Server that this gateway does not have: terminals, settings, and so on."""
 
     public = False

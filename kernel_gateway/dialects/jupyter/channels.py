@@ -13,6 +13,7 @@ from tornado.websocket import WebSocketClosedError
 from kernel_gateway.dialects.jupyter.base import JupyterHandler
 from kernel_gateway.dialects.jupyter.framing import V1, Request, decode, encode
 from kernel_gateway.sockets import SocketHandler
+from sessions import bounded_json
 from sessions.channels.subscription import Subscription, gateway_message, refusal
 from sessions.errors import InvalidRequest, SessionError
 from sessions.models import SessionKey
@@ -134,7 +135,7 @@ def _asks_to_restart(content: bytes) -> bool:
         InvalidRequest: when its content is not a JSON object.
     """
     try:
-        asked = orjson.loads(content)
+        asked = bounded_json.loads(content)
     except orjson.JSONDecodeError:
         asked = None
     if not isinstance(asked, dict):

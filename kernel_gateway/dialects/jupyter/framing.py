@@ -14,6 +14,7 @@ from typing import Any
 
 import orjson
 
+from sessions import bounded_json
 from sessions.errors import InvalidRequest
 from sessions.kernels.messages import NAME_MAX, Message
 
@@ -88,7 +89,7 @@ def _written(value: Any) -> bytes:
 
 def _json(text: str | bytes) -> Any:
     try:
-        return orjson.loads(text)
+        return bounded_json.loads(text)
     except orjson.JSONDecodeError as error:
         raise InvalidRequest(f"the frame is no valid JSON: {error.msg}") from None
 

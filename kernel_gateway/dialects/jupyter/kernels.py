@@ -8,6 +8,8 @@ from importlib.metadata import version
 from mimetypes import guess_type
 from uuid import uuid4
 
+from pydantic import TypeAdapter, ValidationError
+
 from kernel_gateway.dialects.jupyter.base import RestHandler
 from kernel_gateway.dialects.jupyter.models import (
     KERNEL_ID,
@@ -25,6 +27,9 @@ from sessions.kernelspecs import KernelSpec
 from sessions.models import SessionKey
 from sessions.names import valid_env
 from sessions.session import Session
+
+#: actions by resource, which a client asks to be allowed
+PERMISSIONS = TypeAdapter(dict[str, list[str]])
 
 
 async def start_kernel(gateway: Gateway, tenant: str, asked: StartKernel) -> Session:
@@ -76,11 +81,24 @@ class MeHandler(RestHandler):
     """`/api/me`."""
 
     def get(self) -> None:
-        """Return the identity of the caller."""
+        """Return the identity of the caller, and which of the `permissions` it asks for it has: all are of its tenant.
+
+        Raises:
+            InvalidRequest: when `permissions` is not a JSON object of lists of actions, by resource.
+        """
+        try:
+            asked = PERMISSIONS.validate_json(self.get_query_argument("permissions", "") or "{}", strict=True)
+        except ValidationError:
+            raise InvalidRequest(
+                'permissions should be a JSON dict of {"resource": ["action",]}', field="permissions"
+            ) from None
         names = dict.fromkeys(("username", "name", "display_name"), self.tenant)
         initials = self.tenant[:2].upper()
         self.finish_json(
-            {"identity": names | {"initials": initials, "avatar_url": None, "color": None}, "permissions": {}}
+            {
+                "identity": names | {"initials": initials, "avatar_url": None, "color": None},
+                "permissions": asked | {"updatable_fields": []},
+            }
         )
 
 

@@ -21,10 +21,9 @@ from sessions.states import State
 
 #: the form of a kernel id that clients accept
 KERNEL_ID = re.compile(r"\w+-\w+-\w+-\w+-\w+")
-#: variables that Jupyter Server adds by itself or that are for the gateway; all others reach the kernel
-DROPPED = frozenset(
-    {"KERNEL_IDLE_TIMEOUT", "KERNEL_LAUNCH_TIMEOUT", "KERNEL_USERNAME", "KERNEL_WORKING_DIR", "KERNEL_GATEWAY"}
-)
+#: variables that Jupyter Server adds by itself, or that are for the gateway or its command line (`KERNEL_GATEWAY_URL`);
+#: all others reach the kernel
+DROPPED = re.compile(r"KERNEL_(IDLE_TIMEOUT|LAUNCH_TIMEOUT|USERNAME|WORKING_DIR|GATEWAY(_.*)?)", re.DOTALL)
 #: variable of a client's environment: Jupyter Server sends its own variables `KERNEL_…` with each kernel that it starts
 IDLE_TIMEOUT = "KERNEL_IDLE_TIMEOUT"
 _STATES = {State.STARTING: "starting", State.IDLE: "idle", State.BUSY: "busy"}
@@ -49,7 +48,7 @@ class StartKernel(Body):
     @property
     def wanted_env(self) -> dict[str, str]:
         """The environment without the variables that describe the client's own machine or are not for the kernel."""
-        return {name: value for name, value in self.env.items() if name not in DROPPED}
+        return {name: value for name, value in self.env.items() if not DROPPED.fullmatch(name)}
 
     @property
     def idle_timeout(self) -> float | None:

@@ -11,6 +11,7 @@ from uuid import uuid4
 from kernel_gateway.dialects.jupyter.base import RestHandler
 from kernel_gateway.dialects.jupyter.kernels import start_kernel
 from kernel_gateway.dialects.jupyter.models import (
+    KERNEL_ID,
     KernelOfSession,
     NotebookSession,
     StartKernel,
@@ -119,7 +120,9 @@ class NotebookHandler(RestHandler):
             self.gateway.specs.find(asked.name or self.gateway.registry.defaults.language)
         except InvalidRequest as unknown:
             raise InvalidRequest(unknown.message, field=KERNEL_NAME) from None
-        return await start_kernel(self.gateway, self.tenant, StartKernel(name=asked.name, kernel_id=asked.id)), True
+        # In the older form clients send words such as "foo", which no other request could name.
+        wanted = asked.id if asked.id and KERNEL_ID.fullmatch(asked.id) else None
+        return await start_kernel(self.gateway, self.tenant, StartKernel(name=asked.name, kernel_id=wanted)), True
 
     def exists(self, kernel: str) -> bool:
         """Return whether the tenant has a kernel with this id."""

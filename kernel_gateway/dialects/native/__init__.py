@@ -17,13 +17,17 @@ from kernel_gateway.dialects.native.admin import (
 )
 from kernel_gateway.dialects.native.events import Event
 from kernel_gateway.dialects.native.execute import LAST_EVENT, ExecuteHandler
-from kernel_gateway.dialects.native.files import FilesHandler
+from kernel_gateway.dialects.native.files import FilesHandler, MakeDirectoryHandler, MoveHandler
+from kernel_gateway.dialects.native.languages import LanguageList, LanguagesHandler
 from kernel_gateway.dialects.native.models import (
     CreateSession,
     Execute,
     Failure,
+    FileEntry,
     FileList,
     Interrupted,
+    MakeDirectory,
+    Move,
     Result,
     SessionInfo,
     SessionList,
@@ -51,6 +55,10 @@ _RESUME_HEADERS = {
     LAST_EVENT: "`id` of the last event received from the run with this `idempotency_key`. The stream continues after "
     "it, and no code runs. If later events are no longer kept, it is the `result` alone, with all `outputs`."
 }
+_RANGE_HEADERS = {
+    "Range": "`bytes=FIRST-`, `bytes=FIRST-LAST` or `bytes=-LENGTH`: the answer is 206 with that part, or 416",
+    "If-Range": "ETag of an earlier answer; if the file has changed since, the answer is the whole file",
+}
 _STREAMED = {
     "application/x-ndjson": {"schema": ref(Event), "x-form": "one event per line"},
     "text/event-stream": {"schema": ref(Event), "x-form": "server-sent events; `data` is an event, `id` its number"},
@@ -58,6 +66,7 @@ _STREAMED = {
 _FRAMES = (CodeFrame, InputFrame, InterruptFrame)
 
 OPERATIONS = [
+    Operation("GET", "/v1/languages", "List the languages, each with its version and packages", LanguageList),
     Operation("GET", "/v1/sessions", "List the tenant's sessions", SessionList),
     Operation("POST", "/v1/sessions", "Make a session", SessionInfo, CreateSession, HTTPStatus.CREATED),
     Operation("GET", _SESSION, "Describe a session", SessionInfo),
@@ -78,13 +87,18 @@ OPERATIONS = [
     Operation(
         "GET",
         f"{_SESSION}/files/{{path}}",
-        "Download a file, or list a directory",
+        "Download a file or a part of it, or list a directory",
         FileList,
         media=BINARY,
         query=("list",),
+        headers=_RANGE_HEADERS,
+        others=(HTTPStatus.PARTIAL_CONTENT,),
     ),
+    Operation("HEAD", f"{_SESSION}/files/{{path}}", "Get the headers of a download: size, time, ETag"),
     Operation("PUT", f"{_SESSION}/files/{{path}}", "Write a file", media=BINARY, status=HTTPStatus.NO_CONTENT),
     Operation("DELETE", f"{_SESSION}/files/{{path}}", "Delete a file or directory", status=HTTPStatus.NO_CONTENT),
+    Operation("POST", f"{_SESSION}/move", "Rename a file or directory", FileEntry, Move),
+    Operation("POST", f"{_SESSION}/mkdir", "Make a directory, if there is none", FileEntry, MakeDirectory),
     Operation(
         "GET",
         f"{_SESSION}/stream",
@@ -129,6 +143,7 @@ def routes(gateway: Gateway) -> list[Route]:
     """Return the routes of this API."""
     one = r"/v1/sessions/([^/]+)"
     table = (
+        (r"/v1/languages", LanguagesHandler),
         (r"/v1/sessions", SessionsHandler),
         (one, SessionHandler),
         (one + "/execute", ExecuteHandler),
@@ -136,6 +151,8 @@ def routes(gateway: Gateway) -> list[Route]:
         (one + "/restart", RestartHandler),
         (one + "/notebook", NotebookHandler),
         (one + "/files/(.*)", FilesHandler),
+        (one + "/move", MoveHandler),
+        (one + "/mkdir", MakeDirectoryHandler),
         (one + "/stream", StreamHandler),
         (r"/v1/admin/keys", KeysHandler),
         (r"/v1/admin/keys/([^/]+)", KeyHandler),

@@ -15,7 +15,7 @@ from typing import Self
 from pydantic import AwareDatetime, BaseModel, Field, TypeAdapter, ValidationError
 
 from kernel_gateway.admins import AdminHandler
-from kernel_gateway.dialects.native.models import Body
+from kernel_gateway.bodies import Body
 from kernel_gateway.errors import KeyNotFound
 from kernel_gateway.keystore import Key, Role
 from sessions.errors import InvalidRequest

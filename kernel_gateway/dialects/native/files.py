@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from http import HTTPStatus
 
-from kernel_gateway.dialects.native.models import FileEntry, FileList
-from kernel_gateway.handlers import BaseHandler
-from kernel_gateway.transfers import Upload, send_file
+from kernel_gateway.dialects.native.models import FileEntry, FileList, MakeDirectory, Move
+from kernel_gateway.handlers import BaseHandler, JsonHandler
+from kernel_gateway.transfers import NO_CONTENT, Upload, send_file, send_headers, wanted_part
 from sessions.errors import InvalidRequest, NoSpace
 from sessions.guest import workspace
 from sessions.guest.paths import valid_path
+from sessions.guest.reading import read_file
 from sessions.models import SessionKey
 from sessions.session import Session
+
+#: permissions of a directory that a client makes
+DIRECTORY_MODE = 0o755
 
 
 class FilesHandler(BaseHandler):
@@ -57,17 +61,45 @@ class FilesHandler(BaseHandler):
         self.set_status(HTTPStatus.NO_CONTENT)
 
     async def get(self, name: str, path: str) -> None:
-        """Download a file, or with `?list` list a directory."""
+        """Download a file or a part of it (`Range`), or with `?list` list a directory."""
         session, path = await self._session(name), valid_path(path)
         if self.get_query_argument("list", None) is not None:
             listing = await workspace.list_files(session, path)
             entries = [FileEntry.model_validate(entry) for entry in listing.entries]
             self.finish_json(FileList(entries=entries, truncated=listing.truncated).model_dump())
             return
-        async with workspace.read_file(session, path) as file:
+        async with read_file(session, path, wanted_part(self.request.headers)) as file:
             await send_file(self, file, path)
+
+    async def head(self, name: str, path: str) -> None:
+        """Say what a download would say, without the content."""
+        path = valid_path(path)
+        async with read_file(await self._session(name), path, NO_CONTENT) as file:
+            await send_headers(self, file, path, file.size)
 
     async def delete(self, name: str, path: str) -> None:
         """Delete a file or directory."""
         await workspace.delete_file(await self._session(name), valid_path(path))
         self.set_status(HTTPStatus.NO_CONTENT)
+
+
+class MoveHandler(JsonHandler):
+    """`/v1/sessions/{name}/move`."""
+
+    async def post(self, name: str) -> None:
+        """Rename a file or directory; something at its new path is replaced only if the request says so."""
+        body, session = self.body(Move), self.gateway.registry.get(SessionKey(self.tenant, name))
+        source, target = valid_path(body.source), valid_path(body.target)
+        entry = await workspace.move_file(session, source, target, replace=body.overwrite, parents=True)
+        self.finish_json(FileEntry.model_validate(entry).model_dump())
+
+
+class MakeDirectoryHandler(JsonHandler):
+    """`/v1/sessions/{name}/mkdir`."""
+
+    async def post(self, name: str) -> None:
+        """Make a directory with those above it, and the session on first use."""
+        path = valid_path(self.body(MakeDirectory).path)
+        session = await self.gateway.registry.get_or_create(SessionKey(self.tenant, name))
+        entry = await workspace.make_directory(session, path, DIRECTORY_MODE)
+        self.finish_json(FileEntry.model_validate(entry).model_dump())

@@ -6,26 +6,21 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
+from kernel_gateway.bodies import Body
 from kernel_gateway.config import Bytes, Settings
 from kernel_gateway.dialects.native.plain import plain_output
-from kernel_gateway.handlers import STATUS
+from kernel_gateway.errors import STATUS
 from sessions.errors import InvalidRequest
 from sessions.guest.paths import valid_path
-from sessions.models import ExecuteRequest, ExecutionResult, SessionSpec
+from sessions.models import ExecuteRequest, ExecutionResult, Network, SessionSpec
 from sessions.names import valid_env
 from sessions.session import Session
 
 #: characters of code in one execute
 CODE_MAX = 2 * 1024**2
 _Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-
-
-class Body(BaseModel):
-    """A request body. Unknown fields are refused, and no value is converted silently."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
 
 class LimitsBody(Body):
@@ -46,13 +41,19 @@ class CreateSession(Body):
     limits: LimitsBody | None = None
     env: dict[str, str] = Field(default_factory=dict)
     idle_timeout: _Seconds | None = Field(None, description="seconds; at most `max_idle_timeout`")
+    image: str | None = Field(
+        None, description="image of the kernel, one that the setting `images` allows; starts cold", max_length=1000
+    )
     cwd: str = Field("", description="directory of the workspace where the kernel starts; made if absent")
+    network: Literal["none", "allowlist"] = Field(
+        "none", description="what its code may reach: nothing, or the hosts that the operator lists, through a proxy"
+    )
 
     def spec(self, settings: Settings, defaults: SessionSpec) -> SessionSpec:
         """Return the specification of the session.
 
         Raises:
-            InvalidRequest: when a limit is above the gateway's, or a variable cannot be set.
+            InvalidRequest: when a limit is above the gateway's, a variable cannot be set, or the image is not allowed.
         """
         return replace(
             defaults,
@@ -61,6 +62,8 @@ class CreateSession(Body):
             env=valid_env(self.env),
             idle_timeout=settings.valid_idle_timeout(self.idle_timeout),
             cwd=valid_path(self.cwd),
+            image=settings.valid_image(self.image),
+            network=Network(self.network),
         )
 
 
@@ -69,7 +72,7 @@ class Execute(Body):
 
     code: str = Field(max_length=CODE_MAX)
     timeout: _Seconds | None = Field(None, description="seconds the cell may run")
-    stdin: list[str] | None = Field(None, description="answers to input(), in order; then end of input")
+    stdin: list[str] | None = Field(None, fail_fast=True, description="answers to input(), in order; then end of input")
     store_history: bool = Field(True, description="count the cell and keep it in the notebook")  # noqa: FBT003
     arguments: dict[str, Any] | None = Field(
         None, description="arguments for `main`, which the code defines; the value of `main` is the cell's result"
@@ -154,7 +157,9 @@ class SessionInfo(BaseModel):
     created_at: datetime
     last_activity: datetime
     idle_timeout: float
+    image: str | None = Field(description="image that was asked for; null: the gateway's usual one")
     limits: LimitsInfo
+    network: Literal["none", "allowlist"]
 
     @classmethod
     def of(cls, session: Session) -> Self:
@@ -170,7 +175,9 @@ class SessionInfo(BaseModel):
                 "created_at": now - timedelta(seconds=session.age()),
                 "last_activity": now - timedelta(seconds=session.idle_for()),
                 "idle_timeout": session.spec.idle_timeout,
+                "image": session.spec.image or None,
                 "limits": {name: getattr(limits, name) for name in LimitsInfo.model_fields},
+                "network": session.spec.network.value,
             }
         )
 
@@ -243,6 +250,20 @@ class FileList(BaseModel):
 
     entries: list[FileEntry]
     truncated: bool = Field(description="True: there are more entries than a listing holds, and the rest is left out")
+
+
+class Move(Body):
+    """Where a file or directory is, and its new path."""
+
+    source: str = Field(alias="from", description="path in the workspace")
+    target: str = Field(alias="to", description="new path; missing directories on its way are made")
+    overwrite: bool = Field(False, description="replace a file at the new path; otherwise that is an error")  # noqa: FBT003
+
+
+class MakeDirectory(Body):
+    """A new directory."""
+
+    path: str = Field(description="path in the workspace; directories on its way are made, too")
 
 
 class Interrupted(BaseModel):

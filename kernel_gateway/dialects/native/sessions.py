@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from http import HTTPStatus
 
-import orjson
-
 from kernel_gateway.dialects.native.models import CreateSession, Interrupted, SessionInfo, SessionList
 from kernel_gateway.handlers import JsonHandler
+from kernel_gateway.transfers import send_pieces
 from sessions.cells.notebook import notebook
 from sessions.models import SessionKey
 from sessions.session import Session
@@ -83,8 +81,7 @@ class NotebookHandler(ExistingHandler):
         """Export the transcript as `.ipynb`."""
         session = self.session(name)
         session.touch()
-        cells = session.transcript.snapshot()
-        book = await asyncio.to_thread(lambda: orjson.dumps(notebook(cells, session.kernelspec)))
         self.set_header("Content-Type", "application/x-ipynb+json")
         self.set_header("Content-Disposition", f'attachment; filename="{name}.ipynb"')
-        self.finish(book)
+        book = notebook(session.transcript.snapshot(), session.kernelspec)
+        await send_pieces(self, self.gateway.slices.of(self.tenant, book))

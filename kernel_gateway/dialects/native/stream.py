@@ -15,10 +15,11 @@ import orjson
 from pydantic import Field
 from tornado.websocket import WebSocketClosedError
 
-from kernel_gateway.dialects.native.models import Body, Execute, result_json
+from kernel_gateway.bodies import Body, validated
+from kernel_gateway.dialects.native.models import Execute, result_json
 from kernel_gateway.dialects.native.plain import plain_event
-from kernel_gateway.handlers import validated
 from kernel_gateway.sockets import SocketHandler
+from sessions import bounded_json
 from sessions.cells.execution import END_OF_INPUT, Execution
 from sessions.errors import InvalidRequest, QuotaExceeded, SessionError
 from sessions.executions import Running
@@ -165,7 +166,7 @@ def _id_field(cell_id: object) -> dict[str, Any]:
 
 def _parsed(message: str | bytes) -> dict[str, Any]:
     try:
-        frame = orjson.loads(message)
+        frame = bounded_json.loads(message)
     except orjson.JSONDecodeError as error:
         raise InvalidRequest(f"the frame is no valid JSON: {error.msg}") from None
     if not isinstance(frame, dict):

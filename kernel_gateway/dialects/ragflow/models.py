@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal, TypeVar
 import orjson
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from kernel_gateway.bodies import PROBLEM_MAX, PROBLEMS_MAX
 from kernel_gateway.config import Bytes, Settings
-from kernel_gateway.handlers import PROBLEM_MAX, PROBLEMS_MAX
 from sessions.errors import InvalidRequest
 from sessions.programs.program import Program
 

@@ -22,6 +22,8 @@ from IPython import get_ipython
 _MIME = "application/vnd.kernel-gateway.run+json"
 #: a shell's exit code for an interrupted program
 _INTERRUPTED = 130
+#: maximal characters of the JSON beside a value's text
+_JSON_MAX = 1024**2
 #: maximal characters of an error's text
 _ERROR_MAX = 200_000
 
@@ -55,6 +57,32 @@ def run_program(text: str) -> None:
     with contextlib.suppress(OSError):  # the program may have removed it
         answer["artifacts"] = bool(os.listdir(artifacts))
     publish({_MIME: answer}, {})
+
+
+def shown(value: object) -> object:
+    """Return the value of a cell's `main`, which the cell's result then contains as JSON, too, if it is JSON."""
+    try:
+        text = json.dumps(value, allow_nan=False)
+    except Exception:  # noqa: BLE001 - the value's own code may run here
+        return value
+    if len(text) > _JSON_MAX:
+        return value
+    shell, kind = get_ipython(), type(value)
+    formatter = shell.display_formatter.mimebundle_formatter
+    before = formatter.type_printers.get(kind)
+
+    def bundle(found: Any, **_: object) -> dict[str, Any] | None:
+        return {"application/json": json.loads(text)} if found is value else None
+
+    def restore(*_: object) -> None:
+        shell.events.unregister("post_run_cell", restore)
+        formatter.type_printers.pop(kind, None)
+        if before is not None:
+            formatter.for_type(kind, before)
+
+    formatter.for_type(kind, bundle)
+    shell.events.register("post_run_cell", restore)
+    return value
 
 
 def _printed(value: object) -> str:

@@ -8,34 +8,36 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import NoReturn
 
-from docker.errors import APIError
+from docker.errors import APIError, ImageNotFound
 
-from sessions.backends.base import Launch, handshake, new_connection_info, no_op
-from sessions.backends.docker import containers, firewall, network, proof
+from sessions.backends.base import Launch, no_op
+from sessions.backends.docker import containers
 from sessions.backends.docker.breaker import Breaker, fails, log_refusal
 from sessions.backends.docker.doctor import examine
+from sessions.backends.docker.egress import Egress, ignore
 from sessions.backends.docker.engine import PREPARE, START, Engine, engine_answers
 from sessions.backends.docker.handle import DockerHandle
 from sessions.backends.docker.lost import LostContainers, delete_volumes
-from sessions.backends.docker.needs import require_image, require_runtime
+from sessions.backends.docker.needs import require_image
 from sessions.backends.docker.processors import Processors
 from sessions.backends.docker.profile import (
     FIRST_PORT,
-    HOME,
-    IMAGE_DIR,
     INSTANCE_LABEL,
-    PYTHON,
-    WORKSPACE,
     DockerSettings,
+    EgressSettings,
     volume_names,
 )
+from sessions.backends.docker.walls import ensure_walls, prove_walls
 from sessions.backends.docker.watch import Watch
 from sessions.backends.docker.weights import Weights
+from sessions.backends.handshake import new_connection_info
 from sessions.connection_info import ConnectionInfo
+from sessions.egress import EgressRequest
 from sessions.errors import BackendUnavailable, NotInitialized, StartFailed
+from sessions.models import Inventory
 from sessions.tasks import gather_all, spawn
 
-__all__ = ["DockerBackend", "DockerSettings", "engine_answers", "examine"]
+__all__ = ["DockerBackend", "DockerSettings", "EgressSettings", "engine_answers", "examine"]
 
 
 #: seconds that the end of the gateway waits for containers that were made just now
@@ -47,8 +49,9 @@ class DockerBackend:
 
     name = "docker"
 
-    def __init__(self, settings: DockerSettings) -> None:
+    def __init__(self, settings: DockerSettings, on_egress: Callable[[EgressRequest], None] = ignore) -> None:
         self.settings = settings
+        self._egress = Egress(settings, on_egress)
         self.isolation = f"docker with {settings.runtime}" + (
             " (gVisor)" if settings.runtime != "runc" else " (no gVisor: kernels share the host's kernel)"
         )
@@ -60,6 +63,9 @@ class DockerBackend:
         self._watch: Watch | None = None
         self._weighing: asyncio.Task[NoReturn] | None = None
         self._processors = Processors()
+        self.inventory: Inventory | None = None
+        #: the image that was proven
+        self._image = ""
         #: True if the runtime is gVisor; None before the first proof
         self._gvisor: bool | None = None
         #: True if the last proof is still valid
@@ -94,18 +100,16 @@ class DockerBackend:
         if self._watch is None:
             self._watch = Watch(self.settings.instance, self._handles, self.on_proof_needed)
             self._weighing = spawn(Weights(self._handles).run(), "weights of kernels")
+            self._egress.follow()
 
     def _prepare_blocking(self) -> None:
         api, settings = self._engine.api, self.settings
-        require_runtime(api, settings)
-        require_image(api, settings)
-        address = network.ensure_network(api, settings.network)
-        # Rules that this user may not read, or that were missing and are set again, need a new proof.
-        if firewall.ensure_rules(network.bridge_name(settings.network)) is not False:
+        if (image := require_image(api, settings.image)) != self._image:
+            self._proven, self._image = False, image
+        if not ensure_walls(api, settings, self._egress):
             self._proven = False
-        proof.clear(api, settings)  # also a probe that the engine made after the timeout
         if not self._proven:
-            self._gvisor = proof.prove(api, settings, address)
+            self._gvisor, self.inventory = prove_walls(api, settings, self._egress)
             if self._gvisor:
                 self._processors.learn(api, settings)
             self._proven = True
@@ -144,11 +148,13 @@ class DockerBackend:
 
         Raises:
             NotInitialized: when no proof has succeeded yet.
+            NetworkNotAllowed: when it needs the egress proxy, and there is none.
             StartFailed: when the engine refused.
             BackendUnavailable: when the engine does not answer.
         """
         if self._gvisor is None:
             raise NotInitialized
+        settings, launch = self._egress.settings_of(launch), self._egress.informed(launch)
         info = new_connection_info(
             "tcp",
             "0.0.0.0",  # noqa: S104 - inside the container
@@ -156,7 +162,7 @@ class DockerBackend:
             encryption=launch.kernelspec.encryption,
             signature=launch.kernelspec.signature,
         )
-        hello = handshake(launch, info, python=PYTHON, image=IMAGE_DIR, workspace=WORKSPACE, home=HOME)
+        hello = containers.hello(self.settings, launch, info)
         bound = (handle.processor for handle in self._handles.values())
         processor = self._processors.choose(launch.limits, bound) if launch.kernelspec.one_processor else None
         container = await self._create(launch, processor)
@@ -166,13 +172,7 @@ class DockerBackend:
         spawn(self._forget(handle), "forget container")
         try:
             address = await self._engine.call(
-                containers.start,
-                self._engine,
-                self.settings.network,
-                container,
-                hello,
-                lane=START,
-                owner=launch.tenant,
+                containers.start, self._engine, settings.network, container, hello, lane=START, owner=launch.tenant
             )
         except BaseException as error:
             await asyncio.shield(handle.kill())
@@ -195,7 +195,7 @@ class DockerBackend:
             self._breaker.require()  # the breaker may have opened while this call waited for a thread
             return containers.create(
                 self._engine,
-                self.settings,
+                self._egress.settings_of(launch),
                 launch,
                 name=name,
                 workspace=workspace,
@@ -209,7 +209,9 @@ class DockerBackend:
             self._breaker.answered()
             if error.is_client_error():
                 log_refusal("make a container", error)
-                raise StartFailed("the engine refused to make a container") from error
+                absent = "has no such image: the gateway's operator has to build or pull it"
+                refused = absent if isinstance(error, ImageNotFound) else "refused to make a container"
+                raise StartFailed(f"the engine {refused}") from error
             self._lost.look_for(name, workspace)
             raise fails("make a container", error) from error
         except BaseException as error:
@@ -235,11 +237,14 @@ class DockerBackend:
             self._watch.stop()
         if self._weighing is not None:
             self._weighing.cancel()
+        self._egress.leave()
         await self._engine.close()
 
     async def close(self) -> None:
         """End all kernels."""
         try:
             await gather_all(*(handle.kill() for handle in list(self._handles.values())))
+            if self.settings.egress is not None:
+                await self._engine.call(self._egress.remove, self._engine.api, lane=PREPARE)
         finally:
             await self.release()

@@ -7,6 +7,7 @@ calls that no tenant can make slow: otherwise one tenant could lock out all othe
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import structlog
@@ -19,6 +20,10 @@ log = structlog.get_logger()
 
 #: failures in a row after which the breaker opens
 FAILURES = 3
+#: characters of a cause
+_CAUSE_MAX = 200
+#: what a cause does not show: words with a slash, and ids of containers
+_PRIVATE = re.compile(r"\S*/\S*|[0-9a-f]{12,}")
 #: seconds after which clients should retry: a proof is made every few seconds
 RETRY_AFTER = 5
 
@@ -41,6 +46,11 @@ def log_refusal(what: str, error: APIError) -> None:
 def explained(error: APIError) -> str:
     """Return the engine's own words, for operators."""
     return str(error.explanation or error)[:300]
+
+
+def short_cause(error: APIError) -> str:
+    """Return the engine's own words for anybody: without paths of the host, ids and more than one line."""
+    return _PRIVATE.sub("...", " ".join(str(error.explanation or "it does not say why").split()))[:_CAUSE_MAX]
 
 
 def fails(what: str, error: APIError) -> BackendUnavailable:

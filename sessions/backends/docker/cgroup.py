@@ -39,6 +39,8 @@ class ControlGroup:
             return [root / group / new for group in groups] + [root / tree / group / old for group in groups]
 
         self._memory, self._time, self._weight = files(_MEMORY), files(_TIME), files(_WEIGHT)
+        #: what was last written
+        self._weighed: int | None = None
 
     def memory(self) -> int | None:
         """Return the bytes in use now; None: the container is gone, or not visible from here."""
@@ -65,9 +67,12 @@ class ControlGroup:
         """
         for file in self._weight:
             value = max(_LEAST[file.name], round(weight * _USUAL[file.name]))
+            if value == self._weighed:
+                return
             with suppress(FileNotFoundError):
                 file.write_text(str(value))
                 self._weight[:] = [file]
+                self._weighed = value
                 return
 
 

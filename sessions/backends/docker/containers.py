@@ -10,14 +10,18 @@ from docker.errors import NotFound
 from sessions.backends.base import Launch
 from sessions.backends.docker.engine import Engine, take_over
 from sessions.backends.docker.profile import (
+    HOME,
     IMAGE_DIR,
     PROCESSOR_LABEL,
     PYTHON,
     UID,
     WORKSPACE,
     DockerSettings,
+    environment,
     host_config,
 )
+from sessions.backends.handshake import handshake
+from sessions.connection_info import ConnectionInfo
 from sessions.errors import StartFailed
 
 log = structlog.get_logger()
@@ -50,18 +54,25 @@ def create(
     api = engine.api
     made_as = host_config(settings, launch.limits, workspace, gvisor=gvisor, processor=processor, shared=launch.shared)
     container = api.create_container(
-        settings.image,
+        launch.image or settings.image,
         [PYTHON, "-I", "-S", f"{IMAGE_DIR}/launcher.py"],
         name=name,
         user=f"{UID}:{UID}",
         hostname="sandbox",
         working_dir=WORKSPACE,
+        environment=environment(settings, online=launch.egress is not None),
         stdin_open=True,
         labels=settings.labels | ({} if processor is None else {PROCESSOR_LABEL: str(processor)}),
         use_config_proxy=False,
         host_config=api.create_host_config(**made_as),
     )
     return str(container["Id"])
+
+
+def hello(settings: DockerSettings, launch: Launch, info: ConnectionInfo) -> bytes:
+    """Return the handshake for a kernel in a container."""
+    env = environment(settings, online=launch.egress is not None)
+    return handshake(launch, info, python=PYTHON, image=IMAGE_DIR, workspace=WORKSPACE, home=HOME, env=env)
 
 
 def start(engine: Engine, network: str, container: str, hello: bytes) -> str:

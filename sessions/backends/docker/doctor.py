@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 
 import docker
 import zmq
@@ -13,8 +14,9 @@ from docker.errors import APIError
 from sessions.backends.base import Finding
 from sessions.backends.docker import firewall, network, proof
 from sessions.backends.docker.breaker import explained
+from sessions.backends.docker.egress.proxy import require_image as require_proxy_image
 from sessions.backends.docker.engine import CONNECTION_ERRORS, connect
-from sessions.backends.docker.needs import require_image, require_runtime
+from sessions.backends.docker.needs import require_image, require_runtime, require_wheels
 from sessions.backends.docker.profile import DockerSettings
 from sessions.errors import SessionError
 
@@ -42,15 +44,20 @@ def _examine(api: docker.APIClient, settings: DockerSettings) -> Iterator[Findin
         _step(
             "runtime", lambda: require_runtime(api, settings), "see gVisor's installation guide; Debian: `make engine`"
         ),
-        _step("image", lambda: require_image(api, settings), "make image"),
+        _step("image", lambda: require_image(api, settings.image), "make image"),
+        *(_step(f"image {name}", partial(require_image, api, name), "build or pull it") for name in settings.images),
+        _step("wheels", lambda: require_wheels(api, settings), "make the directory, readable for all users"),
         _step("network", lambda: network.ensure_network(api, settings.network), "remove it; the gateway makes it anew"),
         _step("firewall", lambda: _firewall(settings), "run the gateway as root, or as root: " + _commands(settings)),
     ]
+    if settings.egress is not None:
+        egress = settings.egress
+        found.append(_step("egress proxy's image", lambda: require_proxy_image(api, egress), "make egress-image"))
     yield from found
     if all(finding.ok for finding in found):
         fix = "the rules must be in effect: as root " + _commands(settings)
         address = network.ensure_network(api, settings.network)
-        yield _step("isolation test", lambda: _proven(proof.prove(api, settings, address)), fix)
+        yield _step("isolation test", lambda: _proven(proof.prove(api, settings, address).gvisor), fix)
 
 
 def _step(name: str, look: Callable[[], str], fix: str) -> Finding:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 from sessions.errors import NotInitialized
@@ -31,12 +32,23 @@ def chain_rules(bridge: str) -> list[str]:
     return [f"-A {chain} -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT", f"-A {chain} -j DROP"]
 
 
-def rules(bridge: str) -> list[tuple[str, list[str]]]:
-    """Return the rules outside that chain: the program that sets each, then chain and rule."""
+def way_out_name(bridge: str) -> str:
+    """Return the name of the chain for what leaves the bridge for other places than the host."""
+    return f"{bridge.upper()}-OUT"
+
+
+def rules(bridge: str, way_out: Sequence[str] | None = None) -> list[tuple[str, list[str]]]:
+    """Return the rules outside the bridge's chains: the program that sets each, then chain and rule.
+
+    Args:
+        bridge: name of the bridge.
+        way_out: see `ensure_rules`.
+    """
     drop = ["-i", bridge, "-j", "DROP"]
+    beyond = "DROP" if way_out is None else way_out_name(bridge)
     found = [
         ("iptables", ["INPUT", "-i", bridge, "-j", chain_name(bridge)]),
-        ("iptables", ["DOCKER-USER", *drop]),
+        ("iptables", ["DOCKER-USER", "-i", bridge, "-j", beyond]),
     ]
     # Kernels have no IPv6; the bridge itself has a link-local address.
     return found + ([("ip6tables", ["INPUT", *drop]), ("ip6tables", ["FORWARD", *drop])] if _HAS_IPV6.exists() else [])
@@ -48,8 +60,13 @@ def commands(bridge: str) -> str:
     return "; ".join([*own, *(f"{program} -I {' '.join(rule)}" for program, rule in rules(bridge))])
 
 
-def ensure_rules(bridge: str) -> bool | None:
+def ensure_rules(bridge: str, way_out: Sequence[str] | None = None) -> bool | None:
     """Set the rules that are missing.
+
+    Args:
+        bridge: name of the bridge.
+        way_out: rules for what leaves the bridge for other places than the host, in the form in which iptables lists
+            them, without their chain; None: nothing leaves it.
 
     Returns:
         True if a rule was missing; None when this user may not read the rules.
@@ -61,24 +78,26 @@ def ensure_rules(bridge: str) -> bool | None:
         return None
     if BRIDGE_NF.exists() and BRIDGE_NF.read_text().strip() != "1":
         raise NotInitialized("kernels could reach one another: sysctl -w net.bridge.bridge-nf-call-iptables=1")
-    changed = _ensure_chain(bridge)
-    for program, (chain, *rule) in rules(bridge):
+    changed = _ensure_chain(chain_name(bridge), chain_rules(bridge))
+    if way_out is not None:
+        chain = way_out_name(bridge)
+        changed = _ensure_chain(chain, [f"-A {chain} {rule}" for rule in way_out]) or changed
+    for program, (chain, *rule) in rules(bridge, way_out):
         if _run(program, "-C", chain, *rule).returncode != 0:
             _run_checked(program, "-I", chain, *rule)
             changed = True
     return changed
 
 
-def _ensure_chain(bridge: str) -> bool:
-    chain = chain_name(bridge)
+def _ensure_chain(chain: str, wanted: list[str]) -> bool:
     listed = _run("iptables", "-S", chain).stdout.splitlines()[1:]
-    if listed == chain_rules(bridge):
+    if listed == wanted:
         return False
     # One transaction: the chain is never empty or in another order.
     _run_checked(
         "iptables-restore",
         "--noflush",
-        text="\n".join(["*filter", f":{chain} - [0:0]", *chain_rules(bridge), "COMMIT", ""]),
+        text="\n".join(["*filter", f":{chain} - [0:0]", *wanted, "COMMIT", ""]),
     )
     return True
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import docker
-from docker.errors import NotFound
+from docker.errors import APIError, NotFound
 
-from sessions.backends.docker.profile import DockerSettings
+from sessions.backends.docker.profile import DockerSettings, wheels_mounts
 from sessions.errors import NotInitialized
 
 
@@ -27,17 +27,39 @@ def require_runtime(api: docker.APIClient, settings: DockerSettings) -> str:
     return f"{settings.runtime}, engine {info['ServerVersion']}"
 
 
-def require_image(api: docker.APIClient, settings: DockerSettings) -> str:
-    """Check that the kernels' image exists; no image is pulled when a kernel starts.
+def require_image(api: docker.APIClient, name: str) -> str:
+    """Check that an image for kernels exists; no image is pulled when a kernel starts.
 
     Returns:
-        name and size of the image.
+        name, size and id of the image.
 
     Raises:
         NotInitialized: when the image does not exist.
     """
     try:
-        image = api.inspect_image(settings.image)
+        image = api.inspect_image(name)
     except NotFound:
-        raise NotInitialized(f"there is no image {settings.image!r}: build it with `make image`") from None
-    return f"{settings.image}, {image['Size'] // 1024**2} MiB"
+        raise NotInitialized(f"there is no image {name!r}: build it with `make image`") from None
+    return f"{name}, {image['Size'] // 1024**2} MiB, {image['Id'][:19]}"
+
+
+def require_wheels(api: docker.APIClient, settings: DockerSettings) -> str:
+    """Check that the engine finds the directory with wheels, which may be on another machine.
+
+    Returns:
+        path of the directory.
+
+    Raises:
+        NotInitialized: when the engine does not find it.
+    """
+    if not settings.wheels:
+        return "none"
+    host = api.create_host_config(mounts=wheels_mounts(settings), network_mode="none")
+    try:
+        container = api.create_container(settings.image, ["true"], labels=settings.labels, host_config=host)["Id"]
+    except APIError as error:
+        raise NotInitialized(
+            f"the engine finds no directory {settings.wheels!r} with wheels on its machine: make it, or change `wheels`"
+        ) from error
+    api.remove_container(container)
+    return settings.wheels

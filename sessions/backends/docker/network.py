@@ -10,6 +10,7 @@ from typing import Any
 
 import docker
 from docker.errors import NotFound
+from docker.types import IPAMConfig
 
 from sessions.errors import NotInitialized
 
@@ -33,7 +34,7 @@ def ensure_network(api: docker.APIClient, network: str) -> str:
     try:
         found = api.inspect_network(network)
     except NotFound:
-        _create(api, network)
+        create(api, network)
         found = api.inspect_network(network)
     if problem := _problem(found, network):
         raise NotInitialized(
@@ -43,10 +44,18 @@ def ensure_network(api: docker.APIClient, network: str) -> str:
     return str(found["IPAM"]["Config"][0]["Gateway"])
 
 
-def _create(api: docker.APIClient, network: str) -> None:
+def create(api: docker.APIClient, network: str, ipam: IPAMConfig | None = None) -> None:
+    """Create the network.
+
+    Args:
+        api: client of the engine.
+        network: name of the network.
+        ipam: its addresses; None: the engine chooses.
+    """
     api.create_network(
         network,
         driver="bridge",
+        ipam=ipam,
         internal=True,
         enable_ipv6=False,
         check_duplicate=True,

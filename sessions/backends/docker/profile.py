@@ -5,12 +5,12 @@ Each line is a promise that a test checks. The differences between gVisor and a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from docker.types import DriverConfig, LogConfig, Mount, Ulimit
 
-from kernel_image.protocol import TEMPORARY
+from kernel_image.protocol import NETWORK, NO_NETWORK, TEMPORARY
 from sessions.models import Limits
 
 #: user id in the container: not root, and no user of the host
@@ -21,6 +21,7 @@ PYTHON = "/opt/venv/bin/python"
 HOME = "/home/kernel"
 #: the path that similar services use too
 WORKSPACE = "/home/user"
+WHEELS = "/opt/wheels"
 FIRST_PORT = 50001
 
 #: weight of a kernel whose tenant has used hardly any processor time, when others want the processors too; 1: any
@@ -39,6 +40,19 @@ _TEMPORARY_OPTIONS = "nosuid,nodev,size=64m,mode=1777"
 
 
 @dataclass(frozen=True, slots=True)
+class EgressSettings:
+    """Settings of the proxy through which some kernels reach listed hosts."""
+
+    image: str
+    #: exact host names, each with its port
+    allow: tuple[tuple[str, int], ...]
+    #: IPv4 addresses of the name servers that the proxy asks
+    name_servers: tuple[str, ...]
+    #: makes the sessions' passwords; the same after a restart, because kernels keep theirs
+    secret: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class DockerSettings:
     """Settings of this backend in a deployment."""
 
@@ -47,11 +61,35 @@ class DockerSettings:
     network: str
     #: id of this installation; containers of other installations are never touched
     instance: str
+    #: directory of the engine's machine with wheels that pip may install; empty: none
+    wheels: str = ""
+    #: further images that sessions may ask for
+    images: tuple[str, ...] = ()
+    #: None: no kernel reaches anything
+    egress: EgressSettings | None = None
 
     @property
     def labels(self) -> dict[str, str]:
         """Labels of every container and volume that the gateway makes."""
         return {INSTANCE_LABEL: self.instance}
+
+
+def environment(settings: DockerSettings, *, online: bool) -> dict[str, str]:
+    """Return the variables of every process in a sandbox, which its client may override.
+
+    Args:
+        settings: settings of the deployment.
+        online: True if its code may reach listed hosts.
+    """
+    return {
+        **({} if online else {NETWORK: NO_NETWORK}),
+        # pip shows why a connection failed only when it tries again.
+        "PIP_RETRIES": "1",
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        # In the workspace, so that installed packages outlive a restart of the kernel.
+        "PYTHONUSERBASE": f"{WORKSPACE}/.local",
+        **({"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": WHEELS} if settings.wheels else {}),
+    }
 
 
 def host_config(
@@ -84,7 +122,7 @@ def host_config(
             **({} if shared else {TEMPORARY: f"rw,exec,{_TEMPORARY_OPTIONS}"}),
             HOME: f"rw,nosuid,nodev,size=16m,{_OWNER}",
         },
-        "mounts": workspace_mounts(settings, limits, workspace, shared=shared),
+        "mounts": [*workspace_mounts(settings, limits, workspace, shared=shared), *wheels_mounts(settings)],
         "shm_size": 16 * _MIB,
         "mem_limit": limits.memory,
         "memswap_limit": limits.memory,  # equal to the memory limit: no additional swap
@@ -125,6 +163,14 @@ def workspace_mounts(settings: DockerSettings, limits: Limits, workspace: str, *
     files, temporary = volume_names(workspace)
     mounts = [_volume(settings, files, WORKSPACE, f"size={limits.disk},{_OWNER},nosuid,nodev")]
     return [*mounts, _volume(settings, temporary, TEMPORARY, _TEMPORARY_OPTIONS)] if shared else mounts
+
+
+def wheels_mounts(settings: DockerSettings) -> list[Mount]:
+    """Return the mount of the operator's wheels, if there are any."""
+    if not settings.wheels:
+        return []
+    wheels = Mount(target=WHEELS, source=settings.wheels, type="bind", read_only=True)
+    return [wheels]
 
 
 def _volume(settings: DockerSettings, name: str, target: str, options: str) -> Mount:

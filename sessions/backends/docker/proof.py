@@ -11,15 +11,16 @@ import json
 import socket
 import time
 from contextlib import closing
-from typing import Any
+from typing import Any, NamedTuple
 
 import docker
 from docker.errors import APIError, NotFound
 from docker.types import LogConfig
 
-from sessions.backends.docker.breaker import log_refusal
+from sessions.backends.docker.breaker import log_refusal, short_cause
 from sessions.backends.docker.profile import FIRST_PORT, IMAGE_DIR, PYTHON, UID, DockerSettings
 from sessions.errors import NotInitialized
+from sessions.models import Inventory
 
 #: label of probes, which kernels do not have
 PROBE_LABEL = "kernel-gateway.probe"
@@ -29,16 +30,30 @@ TIMEOUT = 30.0
 ATTEMPTS = 3
 
 
-def prove(api: docker.APIClient, settings: DockerSettings, host_address: str) -> bool:
+class Proven(NamedTuple):
+    """What the probes have shown."""
+
+    #: True if the runtime is gVisor
+    gvisor: bool
+    inventory: Inventory
+
+
+def prove(
+    api: docker.APIClient,
+    settings: DockerSettings,
+    host_address: str,
+    proxy: tuple[str, int] | None = None,
+    *,
+    proxied: bool = False,
+) -> Proven:
     """Run the probes.
 
     Args:
         api: client of the engine.
         settings: settings of the deployment.
         host_address: the host's address on the kernels' network.
-
-    Returns:
-        True if the runtime is gVisor.
+        proxy: address of the egress proxy; None: there is none.
+        proxied: True if kernels of this network must reach the proxy; False if they must not.
 
     Raises:
         NotInitialized: when a container could not be run, or reached the host or another container.
@@ -52,11 +67,12 @@ def prove(api: docker.APIClient, settings: DockerSettings, host_address: str) ->
             peer = (_address(api, probes[0], settings.network), FIRST_PORT)
             _control(peer, "a kernel")
             _control(target, "its own address on the kernels' network")
-            probes.append(_start(api, settings, listen=None, targets=[target, peer]))
+            probes.append(_start(api, settings, listen=None, targets=[target, peer, *filter(None, [proxy])]))
             reached = _answer(api, probes[1])["reached"]
     except APIError as error:
         log_refusal("run a container of the proof", error)
-        raise NotInitialized(f"runtime {settings.runtime!r} cannot run a container") from error
+        why = f"runtime {settings.runtime!r} cannot run a container: {short_cause(error)}"
+        raise NotInitialized(why) from error
     finally:
         for probe in probes:
             _remove(api, probe)
@@ -64,12 +80,18 @@ def prove(api: docker.APIClient, settings: DockerSettings, host_address: str) ->
         raise NotInitialized("a kernel reaches the host: the firewall rules of the kernels' network are not in effect")
     if list(peer) in reached:
         raise NotInitialized("a kernel reaches another kernel: the network does not keep its containers apart")
+    if proxy is not None and (list(proxy) in reached) is not proxied:
+        raise NotInitialized(
+            "a kernel with the network `allowlist` does not reach the egress proxy"
+            if proxied
+            else "a kernel without a network reaches the egress proxy"
+        )
     gvisor = bool(seen["gvisor"])
     if not gvisor and settings.runtime != "runc":
         raise NotInitialized(
             f"runtime {settings.runtime!r} is not gVisor; the only allowed runtime without gVisor is `runc`"
         )
-    return gvisor
+    return Proven(gvisor, Inventory(seen["python"], seen["packages"]))
 
 
 def clear(api: docker.APIClient, settings: DockerSettings) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import platform
 import secrets
 import shutil
 import signal
@@ -20,12 +21,15 @@ from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+from kernel_image.inventory import packages
 from kernel_image.procfs import pids
 from kernel_image.protocol import MARK
-from sessions.backends.base import KERNEL_IMAGE, Launch, handshake, new_connection_info, no_op
+from sessions.backends.base import KERNEL_IMAGE, Launch, no_op
+from sessions.backends.handshake import handshake, new_connection_info
 from sessions.backends.process.handle import ProcessHandle
 from sessions.connection_info import ConnectionInfo
-from sessions.errors import StartFailed
+from sessions.errors import NetworkNotAllowed, StartFailed
+from sessions.models import Inventory
 from sessions.tasks import gather_all, spawn
 
 #: attempts to find free ports
@@ -68,6 +72,7 @@ class ProcessBackend:
         self._root = Path(tempfile.mkdtemp(prefix="kernel-gateway-"))
         self._kernels: set[ProcessHandle] = set()
         self.on_proof_needed = no_op
+        self.inventory = Inventory(platform.python_version(), packages(sys.path))
 
     @property
     def leftovers(self) -> int:
@@ -85,8 +90,13 @@ class ProcessBackend:
         """Start a kernel's process.
 
         Raises:
-            StartFailed: when the process could not be created.
+            StartFailed: when the process could not be created, or an image was asked for.
+            NetworkNotAllowed: when its code is to reach only some hosts: a process cannot be kept from the others.
         """
+        if launch.image:
+            raise StartFailed("kernels are plain processes here and have no image")
+        if launch.egress is not None:
+            raise NetworkNotAllowed("isolation `process` cannot keep a kernel from any host, so it has no `allowlist`")
         home = self._root / uuid.uuid4().hex[:16]
         spec = launch.kernelspec
         transport, ip, first_port = ("ipc", str(home / "k"), 1) if spec.ipc else ("tcp", "127.0.0.1", _free_ports())
@@ -116,7 +126,13 @@ class ProcessBackend:
         self._kernels.add(handle)
         spawn(self._forget(handle), "forget kernel")
         hello = handshake(
-            launch, info, python=sys.executable, image=str(KERNEL_IMAGE), workspace=str(workspace), home=str(home)
+            launch,
+            info,
+            python=sys.executable,
+            image=str(KERNEL_IMAGE),
+            workspace=str(workspace),
+            home=str(home),
+            env={},
         )
         if process.stdin is not None:
             # No wait for the pipe, which has room for a handshake: a caller cancelled here would lose the kernel.

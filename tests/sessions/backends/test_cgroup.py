@@ -62,3 +62,6 @@ def test_processor_time_is_read_and_a_weight_is_set(tmp_path: Path, files: tuple
     for share, value in ((0.5, half), (1e-9, least)):
         group.weigh(share)
         assert wanted.read_text() == value
+    wanted.write_text("seen")
+    group.weigh(1e-9)
+    assert wanted.read_text() == "seen"  # not written again

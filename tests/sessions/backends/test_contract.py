@@ -18,6 +18,7 @@ import docker
 import orjson
 import pytest
 
+from kernel_image import protocol
 from sessions.backends.base import Backend, KernelHandle, Launch
 from sessions.backends.docker import DockerBackend, DockerSettings
 from sessions.backends.docker.profile import INSTANCE_LABEL
@@ -60,6 +61,7 @@ ALLOWED = {
     # set by the interpreter or by IPython for its own cells
     *("LC_CTYPE", "PYDEVD_USE_FRAME_EVAL", "CLICOLOR", "CLICOLOR_FORCE", "FORCE_COLOR", "PAGER", "GIT_PAGER"),
     *("MPLBACKEND", "PYTHONUNBUFFERED"),
+    *protocol.SANDBOX_VARIABLES,
 }
 
 
@@ -146,13 +148,15 @@ def _outcome(seen: list[Message]) -> tuple[str, str] | None:
     return str(replies[0].get("ename", replies[0]["status"])), printed
 
 
-async def tool(handle: KernelHandle, op: str, path: str, content: bytes | None = None, size: int = -1) -> bytes:
+async def tool(
+    handle: KernelHandle, op: str, path: str, content: bytes | None = None, size: int = -1, **more: Any
+) -> bytes:
     """Return the whole output of the files tool."""
 
     async def stdin() -> AsyncIterator[bytes]:
         yield content or b""
 
-    request = {"op": op, "path": path, "size": size if size >= 0 else len(content or b"")}
+    request = {"op": op, "path": path, "size": size if size >= 0 else len(content or b""), **more}
     output = handle.run_tool("files", orjson.dumps(request).decode(), stdin() if content is not None else None)
     async with aclosing(output):
         return b"".join([piece async for piece in output])
@@ -374,7 +378,13 @@ async def test_files_are_written_read_listed_and_deleted(handle: KernelHandle) -
     everything = bytes(range(256)) * 4000
     assert await answer(handle, "write", "dir/a.bin", content=everything) == {"size": len(everything)}
     line, _, content = (await tool(handle, "read", "dir/a.bin")).partition(b"\n")
-    assert (orjson.loads(line), content) == ({"size": len(everything)}, everything)
+    assert (orjson.loads(line)["size"], content) == (len(everything), everything)
+    assert (await answer(handle, "move", "dir/a.bin", to="b.bin", replace=False))["entry"]["size"] == len(everything)
+    assert (await answer(handle, "mkdir", "dir", mode=0o755, parents=True))["entry"]["type"] == "directory"
+    assert (await answer(handle, "move", "b.bin", to="dir", replace=False))["error"] == "exists"
+    assert (await answer(handle, "move", "b.bin", to="dir/a.bin", replace=False))["entry"]["path"] == "dir/a.bin"
+    part = await tool(handle, "read", "dir/a.bin", part=(len(everything) - 2, None), tag=None)
+    assert part.endswith(b"\n" + everything[-2:])
     (entry,) = (await answer(handle, "list", "dir"))["entries"]
     assert (entry["name"], entry["type"], entry["size"]) == ("a.bin", "file", len(everything))
     assert await answer(handle, "delete", "dir") == {}

@@ -1,24 +1,35 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import subprocess
 import time
 import uuid
 from collections.abc import AsyncIterator, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import docker
 import pytest
 from docker.errors import APIError, NotFound
 from docker.types import IPAMConfig, IPAMPool
 
+from kernel_image import protocol
 from sessions.backends.base import KERNEL_IMAGE, Launch
 from sessions.backends.docker import DockerBackend, DockerSettings, examine, firewall, network, proof
 from sessions.backends.docker.handle import DockerHandle
-from sessions.backends.docker.profile import HOME, INSTANCE_LABEL, WORKSPACE, host_config, volume_names
+from sessions.backends.docker.profile import (
+    HOME,
+    INSTANCE_LABEL,
+    WHEELS,
+    WORKSPACE,
+    environment,
+    host_config,
+    volume_names,
+)
 from sessions.errors import ConnectionFailed, NotInitialized, SessionClosed
 from sessions.kernels.kernel import Kernel
 from sessions.kernelspecs import KernelSpecs
@@ -43,7 +54,7 @@ def remains(container: str, workspace: str) -> list[str]:
     return found
 
 
-def settings_of(**changes: str) -> DockerSettings:
+def settings_of(**changes: Any) -> DockerSettings:
     settings = DockerSettings("runsc", "kernel-gateway/python:latest", NETWORK, f"test-{uuid.uuid4().hex}")
     return replace(settings, **changes)
 
@@ -99,6 +110,16 @@ class TestProfile:
         assert {name: str(value) for name, value in shared.items() if name not in different} == {
             name: str(value) for name, value in alone.items() if name not in different
         }
+
+    def test_wheels_can_be_read_and_not_written(self) -> None:
+        assert len(host_config(settings_of(), self.LIMITS, "w", gvisor=True)["mounts"]) == 1
+        _, mount = host_config(settings_of(wheels="/srv/wheels"), self.LIMITS, "w", gvisor=True)["mounts"]
+        assert mount == {"Target": WHEELS, "Source": "/srv/wheels", "Type": "bind", "ReadOnly": True}
+
+    def test_pip_asks_no_index_where_there_are_wheels(self) -> None:
+        alone, with_wheels = (environment(settings_of(wheels=wheels), online=False) for wheels in ("", "/srv/wheels"))
+        assert with_wheels == alone | {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": WHEELS}
+        assert set(with_wheels) == set(protocol.SANDBOX_VARIABLES), "commands get the same ones"
 
     def test_volumes_of_a_shared_workspace_have_the_labels_of_the_installation(self) -> None:
         settings = settings_of()
@@ -170,7 +191,9 @@ class TestProof:
         for _ in range(5):
             remove_rules()
             await asyncio.gather(*(asyncio.to_thread(firewall.ensure_rules, BRIDGE) for _ in range(4)))
-        assert await asyncio.to_thread(proof.prove, api, settings_of(), address) is True
+        proven = await asyncio.to_thread(proof.prove, api, settings_of(), address)
+        assert proven.gvisor
+        assert proven.inventory.packages["ipykernel"] >= "7"
 
     @pytest.mark.gate
     def test_without_the_rules_a_kernel_reaches_the_host_and_the_proof_says_so(self, api: docker.APIClient) -> None:
@@ -187,6 +210,21 @@ class TestProof:
         with pytest.raises(NotInitialized, match="reaches another kernel"):
             proof.prove(api, settings_of(), address)
 
+    def test_the_proof_notices_who_reaches_the_proxy(self, api: docker.APIClient) -> None:
+        """A service of another network stands for the proxy; an address where nothing answers, for one out of reach."""
+        address = network.ensure_network(api, NETWORK)
+        firewall.ensure_rules(BRIDGE)
+        nothing = ("192.0.2.1", 3128)
+        assert proof.prove(api, settings_of(), address, nothing).gvisor
+        with pytest.raises(NotInitialized, match="does not reach the egress proxy"):
+            proof.prove(api, settings_of(), address, nothing, proxied=True)
+        with closing(socket.create_server((address, 0))) as proxy:
+            port = proxy.getsockname()[1]
+            assert iptables("-I", CHAIN, "-p", "tcp", "--dport", str(port), "-j", "ACCEPT") == 0
+            with pytest.raises(NotInitialized, match="without a network reaches the egress proxy"):
+                proof.prove(api, settings_of(), address, (address, port))
+            assert proof.prove(api, settings_of(), address, (address, port), proxied=True).gvisor
+
     def test_another_networks_name_is_refused(self, api: docker.APIClient) -> None:
         api.create_network(NETWORK, ipam=IPAMConfig(pool_configs=[IPAMPool(subnet="10.254.253.0/24")]))
         with pytest.raises(NotInitialized, match="not made by the gateway"):
@@ -196,13 +234,13 @@ class TestProof:
     def test_a_runtime_that_is_no_gvisor_is_refused_under_another_name(self, api: docker.APIClient) -> None:
         address = network.ensure_network(api, NETWORK)
         firewall.ensure_rules(BRIDGE)
-        assert proof.prove(api, settings_of(runtime="runc"), address) is False, "runc is allowed by its name"
+        assert not proof.prove(api, settings_of(runtime="runc"), address).gvisor, "runc is allowed by its name"
         with pytest.raises(NotInitialized, match="not gVisor"):
             proof.prove(api, settings_of(runtime="io.containerd.runc.v2"), address)
 
     @pytest.mark.usefixtures("api")
     def test_the_doctor_finds_no_problem_and_reports_missing_requirements(self) -> None:
-        assert [finding.problem for finding in examine(settings_of())] == [None] * 8
+        assert [finding.problem for finding in examine(settings_of())] == [None] * 9
         sick = {finding.name: finding for finding in examine(settings_of(image="no/such:image", runtime="no-such"))}
         assert not sick["image"].ok
         assert not sick["runtime"].ok

@@ -15,10 +15,11 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from docker.errors import APIError
 from structlog.testing import capture_logs
 
 import sessions.backends.docker as docker_module
-from sessions.backends.base import Launch, new_connection_info
+from sessions.backends.base import Launch
 from sessions.backends.docker import DockerBackend, DockerSettings
 from sessions.backends.docker import engine as module
 from sessions.backends.docker import lost as lost_module
@@ -27,8 +28,10 @@ from sessions.backends.docker.breaker import FAILURES, Breaker
 from sessions.backends.docker.engine import END, START, TOOL, Engine, Lane
 from sessions.backends.docker.handle import DockerHandle
 from sessions.backends.docker.profile import volume_names
+from sessions.backends.docker.proof import prove
 from sessions.backends.docker.watch import Watch
-from sessions.errors import BackendUnavailable, SessionError
+from sessions.backends.handshake import new_connection_info
+from sessions.errors import BackendUnavailable, NotInitialized, SessionError
 from sessions.models import ExitReason, KernelExit
 from sessions.tasks import spawn
 from tests.fakes import PYTHON, until
@@ -355,9 +358,11 @@ async def test_a_search_without_a_result_does_not_keep_the_gateway_from_ending(
 async def test_a_probe_that_is_made_late_is_removed(
     backend: DockerBackend, fake_engine: FakeEngine, faulty: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("require_runtime", "require_image", "network.ensure_network", "network.bridge_name"):
-        monkeypatch.setattr(f"sessions.backends.docker.{name}", lambda *_: "")
+    monkeypatch.setattr("sessions.backends.docker.require_image", lambda *_: backend._image)
+    for name in ("require_runtime", "network.ensure_network", "network.bridge_name"):
+        monkeypatch.setattr(f"sessions.backends.docker.walls.{name}", lambda *_: "")
     monkeypatch.setattr("sessions.backends.docker.firewall.ensure_rules", lambda _: False)
+    monkeypatch.setattr(backend._egress, "ensure", lambda _: True)
     backend._proven = True
     fake_engine.running.add("probe")
     await backend._engine.call(backend._prepare_blocking)
@@ -833,3 +838,17 @@ async def test_insisted_work_is_retried_after_unexpected_exceptions(engine: Engi
     with capture_logs() as logs:
         assert await engine.insist(work, name="removal") == "done"
     assert [entry["task"] for entry in logs] == ["removal", "removal"]
+
+
+def test_a_proof_says_why_no_container_runs_and_names_nothing_of_the_host() -> None:
+    said = (
+        "failed to create shim task: OCI runtime create failed: creating container: cannot create sandbox:\n"
+        f"open /run/containerd/io.containerd.runtime.v2.task/moby/{'a1' * 32}/log.json: permission denied: unknown"
+    )
+    api = Mock()
+    api.create_container.side_effect = APIError("500 Server Error", explanation=said)
+    with pytest.raises(NotInitialized) as raised:
+        prove(api, DockerSettings("runsc", "image", "network", "tests"), "127.0.0.1")
+    assert raised.value.message.startswith("runtime 'runsc' cannot run a container: failed to create shim task: OCI")
+    assert raised.value.message.endswith("open ... permission denied: unknown")
+    assert "kernel-gateway doctor" in raised.value.resolution

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from sessions.backends.docker import firewall
+from sessions.backends.docker.egress.networks import to_the_proxy, to_the_world
 
 pytestmark = pytest.mark.engine  # the machine with an engine is one where the tests are root
 
@@ -157,3 +158,64 @@ def test_a_host_that_does_not_filter_bridged_packets_is_refused() -> None:
         inside(HOST, "sysctl", "-w", f"{switch}={before}")
     assert "kernels could reach one another" in refused.stderr
     assert allowed.returncode == 0, allowed.stderr
+
+
+# -- kernels with a way to the egress proxy ----------------------------------------------------------------------
+
+PUBLIC = "203.0.113.7"
+
+
+def listens(namespace: str, port: int) -> subprocess.Popen[bytes]:
+    """Start a service in a namespace."""
+    command = ["ip", "netns", "exec", namespace, sys.executable, "-I", "-S", "-c", LISTEN.replace(str(PORT), str(port))]
+    listener = subprocess.Popen(command, stdout=subprocess.PIPE)
+    assert listener.stdout is not None
+    assert listener.stdout.readline() == b"ready\n"
+    return listener
+
+
+@contextlib.contextmanager
+def way_out(rules: list[str], ports: list[int]) -> Iterator[None]:
+    """The guest's bridge with a way out, and services in the world."""
+    code = f"from sessions.backends.docker import firewall; print(firewall.ensure_rules({BRIDGE!r}, {rules!r}))"
+    closed = ["-i", BRIDGE, "-j", "DROP"]
+    ensure_rules()
+    forget("iptables", ["DOCKER-USER", *closed])
+    with contextlib.ExitStack() as stack:
+        for port in ports:
+            stack.callback(stack.enter_context(listens(WORLD, port)).terminate)
+        inside(HOST, sys.executable, "-c", code)
+        assert inside(HOST, sys.executable, "-c", code).stdout == "False\n", "all rules are set"
+        yield
+    forget("iptables", ["DOCKER-USER", "-i", BRIDGE, "-j", firewall.way_out_name(BRIDGE)])
+
+
+def reaches_at(address: str, port: int) -> bool:
+    """Return whether the guest reaches a service."""
+    code = f"import socket; socket.create_connection(({address!r}, {port}), 1).close()"
+    return inside(GUEST, sys.executable, "-I", "-S", "-c", code, check=False).returncode == 0
+
+
+@pytest.mark.usefixtures("wires")
+def test_a_guest_with_the_right_reaches_the_proxys_port_only() -> None:
+    """The control of the other port is the same chain without its end."""
+    proxy = f"{FAR4}.2"
+    with way_out(to_the_proxy(proxy), [3128]):
+        assert reaches_at(proxy, 3128)
+        assert not reaches_at(proxy, PORT)
+        assert not reaches_at(f"{IPV4}.1", PORT), "the host stays closed"
+        forget("iptables", [firewall.way_out_name(BRIDGE), "-j", "DROP"])
+        assert reaches_at(proxy, PORT)
+
+
+@pytest.mark.usefixtures("wires")
+def test_the_proxys_way_out_leads_to_public_addresses_and_the_name_server() -> None:
+    inside(WORLD, "ip", "address", "add", f"{PUBLIC}/32", "dev", "lo")
+    inside(HOST, "ip", "route", "add", f"{PUBLIC}/32", "via", f"{FAR4}.2")
+    private = f"{FAR4}.2"
+    with way_out(to_the_world((private,)), [53]):
+        assert reaches_at(PUBLIC, PORT)
+        assert reaches_at(private, 53), "the name server"
+        assert not reaches_at(private, PORT)
+        forget("iptables", [firewall.way_out_name(BRIDGE), "-d", "10.0.0.0/8", "-j", "DROP"])
+        assert reaches_at(private, PORT)

@@ -244,3 +244,8 @@ async def test_programs_left_in_a_workspace_end_with_it_and_others_do_not(backen
     assert runs(pids[1])
     await backend.delete_workspace("stays")
     await until(lambda: not runs(pids[1]))
+
+
+async def test_a_process_has_no_image(backend: ProcessBackend) -> None:
+    with pytest.raises(StartFailed, match="have no image"):
+        await backend.start(Launch(KERNELSPECS.find("python"), image="other:1"))

@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from sessions.backends.base import new_connection_info
 from sessions.backends.docker import weights as module
 from sessions.backends.docker.cgroup import ControlGroup
 from sessions.backends.docker.handle import DockerHandle
 from sessions.backends.docker.profile import WEIGHT
 from sessions.backends.docker.weights import Weights, weight
+from sessions.backends.handshake import new_connection_info
 from sessions.tasks import spawn
 from tests.fakes import until
 

@@ -12,14 +12,12 @@ import pytest
 
 from sessions.cells import execution as module
 from sessions.cells.execution import Execution
-from sessions.cells.notebook import notebook
 from sessions.cells.outputs import Event
 from sessions.errors import ConnectionFailed, ExecutionTimeout, KernelDied, OutOfMemory, QuotaExceeded
 from sessions.models import ExecuteRequest, ExecutionResult, ExitReason, StateChange, Status
 from sessions.session import Session
 from sessions.states import State
 from tests.fakes import (
-    PYTHON,
     SOON,
     TIMEOUTS,
     Cell,
@@ -31,6 +29,7 @@ from tests.fakes import (
     busy,
     display,
     error,
+    exported,
     idle,
     run,
     started,
@@ -101,7 +100,7 @@ async def test_two_callers_may_wait_for_the_same_result(session: Session) -> Non
 async def test_a_cell_without_store_history_is_not_in_the_notebook(session: Session) -> None:
     await run(session, "secret = 1", store_history=False)
     await run(session, "print(secret)")
-    assert [cell["source"] for cell in notebook(session.transcript.snapshot(), PYTHON)["cells"]] == ["print(secret)"]
+    assert [cell["source"] for cell in exported(session.transcript)["cells"]] == ["print(secret)"]
 
 
 async def test_an_earlier_display_changes_while_a_later_cell_runs(world: World, session: Session) -> None:
@@ -117,7 +116,7 @@ async def test_an_earlier_display_changes_while_a_later_cell_runs(world: World, 
     events, result = await watch(session, world.backend.on("update", updates))
     assert [event["type"] for event in events] == ["update_display_data"]
     assert result.outputs == []
-    assert notebook(session.transcript.snapshot(), PYTHON)["cells"][0]["outputs"][0]["data"] == {"text/plain": "100 %"}
+    assert exported(session.transcript)["cells"][0]["outputs"][0]["data"] == {"text/plain": "100 %"}
 
 
 # -- cells of hostile kernels ----------------------------------------------------------------------------------
@@ -323,7 +322,7 @@ async def test_output_after_the_end_belongs_to_its_own_cell_in_the_notebook(worl
     late.set()
     second = await run(session, "print('mine')")
     assert (text(first), text(second)) == ("", "mine\n")
-    outputs = [cell["outputs"] for cell in notebook(session.transcript.snapshot(), PYTHON)["cells"]]
+    outputs = [cell["outputs"] for cell in exported(session.transcript)["cells"]]
     assert [[output["text"] for output in cell] for cell in outputs] == [["late"], ["mine\n"]]
 
 

@@ -6,11 +6,10 @@ from itertools import count
 from typing import Any
 
 import nbformat
-import orjson
 import pytest
 
 from sessions.cells import transcript
-from sessions.cells.notebook import notebook
+from sessions.cells.notebook import PIECE, notebook
 from sessions.cells.outputs import Event
 from sessions.cells.transcript import Transcript
 from tests.fakes import (
@@ -20,6 +19,7 @@ from tests.fakes import (
     clear,
     display,
     error,
+    exported,
     idle,
     result,
     started,
@@ -51,9 +51,8 @@ class Kernel:
     @property
     def notebook(self) -> dict[str, Any]:
         """The notebook, which must be valid at any time."""
-        book = notebook(self.transcript.snapshot(), PYTHON)
+        book = exported(self.transcript)
         nbformat.validate(book)
-        orjson.dumps(book)
         return book
 
     @property
@@ -214,6 +213,33 @@ def test_ids_of_displays_that_were_not_kept_are_not_kept_either() -> None:
     one = kernel.is_sent("1")
     kernel.says(*[display("a", f"id-{number}") for number in range(100)], to=one)
     assert len(kernel.transcript._cells[one].displays) == len(kernel.cells[0][2]) < 5
+
+
+# -- snapshots -------------------------------------------------------------------------------------------------
+
+
+def test_a_snapshot_does_not_change_and_copies_only_the_text_that_can_grow(kernel: Kernel) -> None:
+    one = kernel.is_sent("1")
+    kernel.says(display("first", "id"), stream("kept\n"), display("second"), stream("so far"), to=one)
+    before, again = (kernel.transcript.snapshot() for _ in range(2))
+    assert [a is b for a, b in zip(before[0].outputs, again[0].outputs, strict=True)] == [True, True, True, False]
+    told = b"".join(notebook(before, PYTHON))
+    kernel.says(stream(", and more"), update("changed", "id"), to=one)
+    assert kernel.cells == [("1", None, ["changed", "kept\n", "second", "so far, and more"])]
+    kernel.says(clear(wait=False), stream("after"), to=one)
+    kernel.transcript.forget(one)
+    assert b"".join(notebook(before, PYTHON)) == told
+
+
+def test_a_notebook_comes_in_pieces_of_bounded_size() -> None:
+    kernel = Kernel(max_output_bytes=10**6)
+    for _ in range(3):
+        cell = kernel.is_sent("many")
+        kernel.says(*[display(str(number)) for number in range(1000)], to=cell)
+    pieces = list(notebook(kernel.transcript.snapshot(), PYTHON))
+    assert len(pieces) > 5
+    assert max(map(len, pieces)) < PIECE + 1000
+    assert [len(texts) for _, _, texts in kernel.cells] == [1000, 1000, 1000]
 
 
 # -- bounds ----------------------------------------------------------------------------------------------------

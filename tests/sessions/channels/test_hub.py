@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sessions.cells.notebook import notebook
+from kernel_image.protocol import GATEWAY_REQUESTS
 from sessions.channels import hub as module
 from sessions.channels import pending as requests
 from sessions.channels import subscription as queue
@@ -29,6 +29,7 @@ from tests.fakes import (
     Saying,
     World,
     busy,
+    exported,
     idle,
     run,
     started,
@@ -116,7 +117,7 @@ async def test_api_and_channel_clients_share_output_variables_and_notebook(sessi
     await run(session, "x = 41")
     assert await waiting(client)
     assert text(await heard(client, send(session, client, "print(x + 1)"))) == "42\n"
-    assert [cell["source"] for cell in notebook(session.transcript.snapshot(), session.kernelspec)["cells"]] == [
+    assert [cell["source"] for cell in exported(session.transcript)["cells"]] == [
         "x = 41",
         "print(x + 1)",
     ]
@@ -318,6 +319,15 @@ async def test_the_id_of_an_answered_request_cannot_be_used_again_for_the_same_k
     assert not session.channels.running
     await session.restart()
     assert text(await heard(client, send(session, client, "print(1)", msg_id=msg_id))) == "1\n", "another kernel"
+
+
+@pytest.mark.parametrize("msg_type", sorted(GATEWAY_REQUESTS))
+async def test_a_client_cannot_send_what_only_the_gateway_may(world: World, session: Session, msg_type: str) -> None:
+    client = session.channels.subscribe("one")
+    with pytest.raises(InvalidRequest, match="only the gateway"):
+        send(session, client, "", msg_type=msg_type)
+    await heard(client, send(session, client, "1"))
+    assert msg_type not in world.backend.kernel.taken
 
 
 async def test_an_interrupt_ends_a_cell_that_the_kernel_never_ran(world: World, session: Session) -> None:

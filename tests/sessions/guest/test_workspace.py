@@ -12,15 +12,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sessions.errors import ConnectionFailed, FileNotFound, InvalidRequest, NoSpace, SessionClosed, SessionError
+from sessions.errors import (
+    ConnectionFailed,
+    FileExists,
+    FileNotFound,
+    InvalidRequest,
+    NoSpace,
+    SessionClosed,
+    SessionError,
+)
 from sessions.guest.paths import PATH_MAX, sandbox_path, seen_path, valid_path
+from sessions.guest.reading import read_file
 from sessions.guest.workspace import (
     FileList,
     delete_file,
     list_files,
     make_directory,
     move_file,
-    read_file,
     stat_file,
     write_file,
 )
@@ -193,7 +201,7 @@ async def test_making_a_directory_again_changes_nothing(session: Session) -> Non
     assert (made["path"], made["type"], made["mode"]) == ("a/b", "directory", 0o750)
     assert await make_directory(session, "/home/user/a/b", 0o700, parents=False) == made
     await write_file(session, "file", 0, pieces())
-    with pytest.raises(InvalidRequest, match="something else"):
+    with pytest.raises(FileExists):
         await make_directory(session, "file", 0o700)
 
 
@@ -204,8 +212,12 @@ async def test_moving_a_file_again_changes_nothing(session: Session) -> None:
     for _ in range(2):
         assert (await move_file(session, "a", "/home/user/b"))["path"] == "b"
     assert await content(session, "b") == b"abc"
-    with pytest.raises(InvalidRequest, match="something else"):
+    with pytest.raises(FileExists):
         await move_file(session, "b", "dir")
+    await write_file(session, "c", 3, pieces(b"new"))
+    with pytest.raises(FileExists):
+        await move_file(session, "c", "b", replace=False)
+    assert await content(session, "b") == b"abc"
     with pytest.raises(FileNotFound):
         await move_file(session, "none", "neither")
 
@@ -333,6 +345,11 @@ def says(world: World, answer: bytes | dict[str, Any]) -> None:
     world.backend.kernel.behaviour = replace(world.backend.kernel.behaviour, tool=lambda _argument: line)
 
 
+def opened(size: int) -> dict[str, Any]:
+    """Return the first line of the tool's answer to a read of a whole file."""
+    return {"size": size, "modified": 1.5, "tag": "a-1", "start": 0, "count": size, "partial": False}
+
+
 NO_ANSWERS = [
     *(b"", b"\n", b"no JSON\n", b"[]\n", b"null\n", b'"error"\n', b"{", b"\xff\xfe\n", b'{"size": 1e999}\n'),
     b"x" * (9 * 1024**2),
@@ -354,19 +371,34 @@ async def test_an_invalid_answer_is_a_failure(world: World, session: Session, an
 
 @pytest.mark.parametrize("size", [None, -1, 1.5, "3", True, [3], {}])
 async def test_an_invalid_size_is_a_failure(world: World, session: Session, size: object) -> None:
-    says(world, {"size": size})
+    says(world, opened(3) | {"size": size})
     for attempt in (content(session), write_file(session, "a", None, pieces(b"x"))):
         with pytest.raises(ConnectionFailed):
             await attempt
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"start": -1}, {"start": 4}, {"count": 4}, {"count": -1}, {"count": True}, {"partial": None}),
+        *({"tag": "é"}, {"tag": "a\r\nSet-Cookie: x"}, {"tag": ""}, {"tag": "a" * 101}, {"modified": "now"}),
+    ],
+)
+async def test_a_part_that_cannot_be_is_a_failure(world: World, session: Session, wrong: dict[str, Any]) -> None:
+    says(world, orjson.dumps(opened(3)) + b"\nabc")
+    assert await content(session) == b"abc", "control"
+    says(world, orjson.dumps(opened(3) | wrong) + b"\nabc")
+    with pytest.raises(ConnectionFailed):
+        await content(session)
+
+
 async def test_bytes_beyond_the_announced_size_are_dropped(world: World, session: Session) -> None:
-    says(world, b'{"size": 3}\nabcdef')
+    says(world, orjson.dumps(opened(3)) + b"\nabcdef")
     assert await content(session) == b"abc"
 
 
 async def test_fewer_bytes_than_announced_are_a_failure(world: World, session: Session) -> None:
-    says(world, b'{"size": 7}\nabcdef')
+    says(world, orjson.dumps(opened(7)) + b"\nabcdef")
     with pytest.raises(ConnectionFailed, match="ended early"):
         await content(session)
 
@@ -426,7 +458,7 @@ async def test_an_invalid_entry_is_a_failure(world: World, session: Session, ent
         ("outside", InvalidRequest),
         ("link", InvalidRequest),
         ("directory", InvalidRequest),
-        ("exists", InvalidRequest),
+        ("exists", FileExists),
         ("special", InvalidRequest),
         ("incomplete", InvalidRequest),
         ("denied", InvalidRequest),

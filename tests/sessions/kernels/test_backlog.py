@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sessions.backends.base import new_connection_info
+from sessions.backends.handshake import new_connection_info
 from sessions.connection_info import ConnectionInfo
 from sessions.errors import ConnectionFailed
 from sessions.kernels import connection, transport

@@ -13,7 +13,8 @@ import zmq
 from structlog.testing import capture_logs
 
 from kernel_image.protocol import SETTLED
-from sessions.backends.base import Launch, new_connection_info
+from sessions.backends.base import Launch
+from sessions.backends.handshake import new_connection_info
 from sessions.connection_info import ConnectionInfo
 from sessions.errors import ConnectionFailed
 from sessions.kernels import connection as module

@@ -10,7 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from jupyter_client.session import DELIM
 
-from sessions.kernels.messages import Codec, MalformedMessage, Message
+from sessions.bounded_json import CONTAINERS_MAX
+from sessions.kernels.messages import Codec, MalformedMessage, Message, TooManyValues
 
 KEY = b"the-kernel's-key"
 CODEC = Codec(KEY)
@@ -50,6 +51,25 @@ def test_a_signed_message_is_parsed() -> None:
         content={"name": "stdout", "text": "hi"},
         size=sum(map(len, signed(*PARTS))),
     )
+
+
+MANY = b'{"data": {"application/json": [' + b",".join([b"[]"] * CONTAINERS_MAX) + b"]}}"
+
+
+def test_an_output_of_very_many_values_is_replaced_by_a_line_that_says_so() -> None:
+    header = b'{"msg_id": "m1", "msg_type": "display_data", "session": "s"}'
+    message = CODEC.parse("iopub", signed(header, PARENT, b"{}", MANY))
+    assert message.header == {"msg_id": "m1", "msg_type": "stream", "session": "s"}
+    assert message.parent_id == "r1"
+    assert message.content["name"] == "stderr"
+    assert message.content["text"].startswith("kernel-gateway: an output was left out: it has more than 200000 lists")
+    assert [orjson.loads(part) for part in message.parts] == [message.header, message.parent, {}, message.content]
+
+
+@pytest.mark.parametrize(("channel", "place"), [("shell", 3), ("iopub", 2)])
+def test_any_other_part_of_very_many_values_is_refused(channel: str, place: int) -> None:
+    with pytest.raises(TooManyValues):
+        CODEC.parse(channel, with_part(place, MANY))
 
 
 def test_only_the_agreed_signature_scheme_is_accepted() -> None:

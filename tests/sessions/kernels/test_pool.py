@@ -14,7 +14,7 @@ from sessions.errors import BackendUnavailable, NotInitialized, QuotaExceeded, S
 from sessions.kernels import kernel as kernels
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.warm import PAUSE, QUIET
-from sessions.models import ExitReason, Limits, SandboxSpec, SessionKey, SessionSpec, StateChange, Status
+from sessions.models import MEMORY_MIN, ExitReason, Limits, SandboxSpec, SessionKey, SessionSpec, StateChange, Status
 from sessions.tasks import spawn
 from tests.fakes import PYTHON, FakeBackend, World, run, until, world_over
 
@@ -87,6 +87,7 @@ async def test_a_session_keeps_the_workspace_of_its_first_kernel(warm: World) ->
         replace(PLAIN, limits=Limits(output=11 * 1024**2)),
         replace(PLAIN, workspace="mine"),
         replace(PLAIN, shared=True),
+        replace(PLAIN, image="other:1"),
         replace(PLAIN, env={"TERM": "vt100"}),
         Launch(replace(PYTHON, lease=False), env={"A": "1"}),
         Launch(replace(PYTHON, lease=False), cwd="data"),
@@ -419,7 +420,7 @@ async def test_closing_the_pool_ends_kernels_that_are_being_started(backend: Fak
 
 
 async def test_warm_kernels_have_the_default_limits_of_the_settings(backend: FakeBackend) -> None:
-    small = SessionSpec(limits=Limits(memory=1024))
+    small = SessionSpec(limits=Limits(memory=MEMORY_MIN))
     async with world_over(backend, pool_size=1, defaults=small) as world:
         await world.session()
         await until(lambda: world.pool.depth() == 1)

@@ -25,6 +25,7 @@ from sessions.kernelspecs import KernelSpec, KernelSpecs
 from sessions.models import MEMORY_MIN, Limits, SessionKey, SessionSpec
 from sessions.programs.program import Ending, Outcome, Program, Returned
 from sessions.programs.runs import ProgramRunner
+from sessions.tasks import spawn
 from sessions.tenants.quotas import TenantLimits
 from tests.fakes import PLAIN, Cell, FakeBackend, Saying, Script, World, busy, run, stream, until, world_over
 
@@ -138,9 +139,15 @@ async def test_a_program_with_its_own_memory_limit_starts_cold(backend: FakeBack
         assert world.pool.depth() == 1
 
 
-async def test_a_memory_limit_below_what_a_kernel_needs_means_what_it_needs(world: World) -> None:
-    await ran(world, answers(), memory=1024)
-    assert world.backend.kernel.launch.limits == replace(Limits(), memory=MEMORY_MIN)
+@pytest.mark.parametrize(("language", "least"), [("python", MEMORY_MIN), ("javascript", 256 * 1024**2)])
+async def test_a_memory_limit_below_what_a_kernel_needs_means_what_it_needs(
+    world: World, language: str, least: int
+) -> None:
+    running = spawn(ran(world, answers(), memory=1024, language=language), "program")
+    await until(lambda: world.backend.alive)
+    assert world.backend.kernel.launch.limits == replace(Limits(), memory=least)
+    running.cancel()
+    await asyncio.wait({running})
 
 
 async def test_a_memory_limit_above_the_maximum_means_the_maximum(backend: FakeBackend) -> None:
@@ -283,8 +290,14 @@ async def with_tool(backend: FakeBackend, told: Callable[[str], bytes] | None, *
         return await ran(world, answers(**changes))
 
 
+def opened(size: int) -> bytes:
+    """Return the first line of the tool's answer to a read of a whole file."""
+    told = {"size": size, "modified": 1.5, "tag": "a-1", "start": 0, "count": size, "partial": False}
+    return json.dumps(told).encode() + b"\n"
+
+
 async def test_artifacts_are_read_when_there_are_some(backend: FakeBackend) -> None:
-    told = tool({"entries": [entry("a.csv", 3)]}, b'{"size": 3}\n1,2')
+    told = tool({"entries": [entry("a.csv", 3)]}, opened(3) + b"1,2")
     outcome = await with_tool(backend, told, artifacts=True)
     assert [(artifact.name, artifact.mime_type, artifact.content) for artifact in outcome.artifacts] == [
         ("a.csv", "text/csv", b"1,2")
@@ -304,7 +317,7 @@ async def test_an_invalid_folder_has_no_artifacts(backend: FakeBackend, answer: 
 
 async def test_an_artifact_that_vanished_or_grew_is_left_out(backend: FakeBackend) -> None:
     entries = {"entries": [entry("a.csv", 3), entry("b.csv", 3), entry("c.csv", 3)]}
-    told = tool(entries, {"error": "absent"}, {"size": 10 * 1024**2 + 1}, b'{"size": 1}\n1')
+    told = tool(entries, {"error": "absent"}, opened(10 * 1024**2 + 1), opened(1) + b"1")
     outcome = await with_tool(backend, told, artifacts=True)
     assert [artifact.name for artifact in outcome.artifacts] == ["c.csv"]
 

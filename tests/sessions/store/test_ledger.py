@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sessions.backends.base import new_connection_info
+from sessions.backends.handshake import new_connection_info
 from sessions.errors import LedgerUnavailable
 from sessions.models import Limits, SandboxSpec, SessionKey, SessionSpec, StateChange
 from sessions.notices import StateNotice

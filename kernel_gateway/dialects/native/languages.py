@@ -1,0 +1,66 @@
+"""Languages: their names and kernels, and what code finds installed."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from pydantic import BaseModel, Field
+
+from kernel_gateway.handlers import JsonHandler
+from sessions.errors import NotInitialized
+from sessions.kernelspecs import KernelSpec
+from sessions.models import Inventory
+
+
+class Language(BaseModel):
+    """A language that sessions can use."""
+
+    name: str
+    display_name: str
+    aliases: list[str] = Field(description="other names of the language in requests")
+    kernelspec: str = Field(description="name of its kernel for Jupyter clients")
+    version: str | None = Field(description="version of the interpreter; null: the kernels' image lacks it")
+    packages: dict[str, str] = Field(description="version of each installed package, by normalized name")
+
+    @classmethod
+    def of(cls, spec: KernelSpec, inventory: Inventory, runtimes: set[str]) -> Self:
+        """Describe a language.
+
+        Args:
+            spec: its kernel.
+            inventory: what is installed.
+            runtimes: packages that are languages themselves.
+        """
+        packages = {name: version for name, version in inventory.packages.items() if name not in runtimes}
+        return cls(
+            name=spec.name,
+            display_name=spec.display_name,
+            aliases=sorted(spec.aliases),
+            kernelspec=spec.jupyter_name,
+            version=inventory.packages.get(spec.package) if spec.package else inventory.python,
+            packages={} if spec.package else packages,
+        )
+
+
+class LanguageList(BaseModel):
+    """All languages."""
+
+    languages: list[Language]
+
+
+class LanguagesHandler(JsonHandler):
+    """`/v1/languages`."""
+
+    def get(self) -> None:
+        """List the languages.
+
+        Raises:
+            NotInitialized: when no proof of the sandbox has succeeded yet, which also shows what is installed.
+        """
+        inventory = self.gateway.inventory()
+        if inventory is None:
+            raise NotInitialized
+        specs = self.gateway.specs.all
+        runtimes = {spec.package for spec in specs}
+        found = [Language.of(spec, inventory, runtimes) for spec in specs]
+        self.finish_json(LanguageList(languages=found).model_dump(mode="json"))

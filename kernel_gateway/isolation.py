@@ -1,0 +1,61 @@
+"""Where kernels run: which backend the settings ask for, and what it needs on this machine."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from kernel_gateway import logs
+from kernel_gateway.config import Settings
+from kernel_gateway.wire import descriptors
+from sessions.backends.base import Backend, Finding
+from sessions.backends.process import ProcessBackend
+from sessions.egress import host_and_port
+
+if TYPE_CHECKING:
+    from sessions.backends.docker.profile import DockerSettings
+
+
+def make_backend(settings: Settings, instance: str, egress_secret: str) -> Backend:
+    """Make the backend that the settings ask for; `auto` means the strongest one available.
+
+    Args:
+        settings: settings of the deployment.
+        instance: id of this installation.
+        egress_secret: makes the passwords for the egress proxy.
+    """
+    if settings.isolation == "process":
+        return ProcessBackend()
+    from sessions.backends import docker  # noqa: PLC0415 - the engine's client takes a tenth of a start
+
+    if settings.isolation == "auto" and settings.loopback and not docker.engine_answers():
+        return ProcessBackend()
+    return docker.DockerBackend(_docker_settings(settings, instance, egress_secret), logs.egress)
+
+
+def _docker_settings(settings: Settings, instance: str, egress_secret: str) -> DockerSettings:
+    from sessions.backends.docker.profile import DockerSettings, EgressSettings  # noqa: PLC0415 - as above
+
+    allow = tuple(host_and_port(host) for host in settings.egress_allow)
+    servers = tuple(settings.egress_dns)
+    return DockerSettings(
+        settings.runtime,
+        settings.image,
+        settings.network,
+        instance,
+        wheels="" if settings.wheels is None else str(settings.wheels),
+        images=tuple(settings.images),
+        egress=EgressSettings(settings.egress_image, allow, servers, egress_secret) if settings.egress else None,
+    )
+
+
+def examine(settings: Settings) -> Iterator[Finding]:
+    """Check what the settings need. Containers of this check have the instance label `doctor`."""
+    yield descriptors.examine(settings.max_connections)
+    if settings.isolation == "process":
+        yield Finding("isolation", None, detail=ProcessBackend.isolation)
+        return
+    from sessions.backends import docker  # noqa: PLC0415 - as above
+
+    yield from docker.examine(_docker_settings(settings, "doctor", secrets.token_hex(16)))

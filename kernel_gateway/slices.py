@@ -1,0 +1,40 @@
+"""Long work on the event loop, in slices: between two slices the loop serves everybody else.
+
+A thread would keep the loop waiting longer: Python lets it run for 5 ms before the loop continues, and the loop would
+wait that long again after each of its system calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Iterator
+
+from sessions.tenants.admission import Admission
+from sessions.tenants.turns import take_turn
+
+
+class Slices:
+    """All such work: one slice at a time, tenants in turn, at most half of the loop's time."""
+
+    def __init__(self) -> None:
+        self._turns = Admission(1, 1)
+
+    async def of(self, tenant: str, work: Iterator[bytes]) -> AsyncGenerator[bytes, None]:
+        """Yield what the work yields.
+
+        Args:
+            tenant: tenant that the work is for.
+            work: takes a millisecond or so for each value.
+        """
+        while True:
+            await take_turn(self._turns, tenant, None)
+            try:
+                began = time.perf_counter()
+                piece = next(work, None)
+                await asyncio.sleep(time.perf_counter() - began)
+            finally:
+                self._turns.leave(tenant)
+            if piece is None:
+                return
+            yield piece

@@ -1,0 +1,1 @@
+"""What is inside the container of the egress proxy, beside squid. Standard library only."""

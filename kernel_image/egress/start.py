@@ -1,0 +1,22 @@
+"""Becomes squid, with the configuration that the gateway has written into the environment."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+#: environment variable with the configuration
+VARIABLE = "EGRESS_CONFIG"
+#: its file, in memory
+FILE = "/run/egress/squid.conf"
+SQUID = "/usr/sbin/squid"
+
+
+def main() -> None:
+    """Write the file and become squid. `-N`: no daemon, so that the container ends with it."""
+    Path(FILE).write_text(os.environ.pop(VARIABLE))  # noqa: TID251 - the image's own, not the gateway's
+    os.execv(SQUID, [SQUID, "-N", "-f", FILE])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""What a launcher is told about its kernel: keys and ports, environment and directories."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+
+import orjson
+import zmq
+
+from sessions.backends.base import Launch
+from sessions.connection_info import SIGNATURE, ConnectionInfo
+
+
+def new_connection_info(
+    transport: str, ip: str, *, first_port: int, encryption: bool, signature: str = SIGNATURE
+) -> ConnectionInfo:
+    """Return connection info with new keys for one kernel, on five ports from `first_port` on."""
+    public, secret = zmq.curve_keypair() if encryption else (None, None)
+    return ConnectionInfo(
+        transport,
+        ip,
+        shell_port=first_port,
+        iopub_port=first_port + 1,
+        stdin_port=first_port + 2,
+        control_port=first_port + 3,
+        hb_port=first_port + 4,
+        key=secrets.token_hex(32).encode(),
+        signature=signature,
+        curve_publickey=public,
+        curve_secretkey=secret,
+    )
+
+
+def kernel_env(launch: Launch, home: str, sandbox: Mapping[str, str]) -> dict[str, str]:
+    """Return the whole environment of a kernel: an allow-list with its sandbox's variables, never the gateway's own."""
+    threads = str(max(1, round(launch.limits.cpus)))
+    return {
+        "HOME": home,
+        "LANG": "C.UTF-8",
+        "TERM": "dumb",
+        # A kernel sees all processors of the host, but may use only `cpus` of them.
+        **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), threads),
+        **sandbox,
+        **launch.kernelspec.env,
+        **launch.env,
+    }
+
+
+def handshake(
+    launch: Launch,
+    info: ConnectionInfo,
+    *,
+    python: str,
+    image: str,
+    workspace: str,
+    home: str,
+    env: Mapping[str, str],
+) -> bytes:
+    """Return the launcher's input on stdin, because keys must not be in arguments, environment or labels."""
+    connection_file = f"{home}/.connection.json"
+    places = {"python": python, "image": image, "connection_file": connection_file}
+    return (
+        orjson.dumps(
+            {
+                "argv": [part.format(**places) for part in launch.kernelspec.argv],
+                "connection": info.file(),
+                "connection_file": connection_file,
+                "workspace": workspace,
+                "home": home,
+                "cwd": launch.cwd,
+                "env": kernel_env(launch, home, env),
+            }
+        )
+        + b"\n"
+    )

@@ -1,0 +1,60 @@
+"""Modules that a warm kernel imports ahead of need: `KernelSpec.preload`, one after the other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from kernel_image.protocol import PRELOAD_REQUEST
+from sessions.kernels.connection import Connection
+from sessions.kernels.messages import Message
+
+#: seconds that the import of a module may take
+TIMEOUT = 30.0
+
+
+class Preloading:
+    """The imports of one kernel."""
+
+    def __init__(self, connection: Connection) -> None:
+        """Begin without imports.
+
+        Args:
+            connection: connection to the kernel.
+        """
+        self._connection = connection
+        self._importing = asyncio.Lock()
+        #: modules that the kernel has imported, or tried to
+        self.tried: set[str] = set()
+
+    @property
+    def under_way(self) -> bool:
+        """Whether the kernel is importing a module."""
+        return self._importing.locked()
+
+    async def load(self, module: str) -> str:
+        """Let the kernel import a module.
+
+        Returns:
+            why it could not; empty: it could.
+
+        Raises:
+            TimeoutError: when the import takes too long.
+            ConnectionFailed: when the kernel ended meanwhile.
+        """
+        self.tried.add(module)
+        async with self._importing, asyncio.timeout(TIMEOUT):
+            reply = await self._connection.request("shell", PRELOAD_REQUEST, {"module": module})
+        return str(reply.content.get("problem", ""))
+
+    @asynccontextmanager
+    async def rest(self) -> AsyncIterator[None]:
+        """Wait until the import under way has ended, and let no other one begin while the context is open."""
+        async with self._importing:
+            yield
+
+
+def caused(message: Message) -> bool:
+    """Return whether an import caused a message. What a module says when it is imported is no cell's output."""
+    return message.parent.get("msg_type") == PRELOAD_REQUEST

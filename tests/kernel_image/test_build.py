@@ -1,0 +1,71 @@
+"""What `build.sh` asks the engine for; the engine is a stub that prints its arguments and knows one image's labels."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from sessions.backends.base import KERNEL_IMAGE
+
+STUB = """#!/bin/sh
+case "$1 $2" in
+  "image inspect") sed -n "s/^$(echo "$*" | sed -n 's/.*kernel-gateway\\.\\([a-z]*\\).*/\\1/p')=//p" "$LABELS" ;;
+  "build "*) printf '%s\\n' "$@" > "$ASKED" ;;
+esac
+"""
+
+
+class Build:
+    """The script, and the labels of the image that it finds."""
+
+    def __init__(self, folder: Path) -> None:
+        self._asked = folder / "asked"
+        self._labels = folder / "labels"
+        self._labels.touch()
+        (folder / "docker").write_text(STUB)
+        (folder / "docker").chmod(0o755)
+        self._env = {"PATH": f"{folder}:/usr/bin:/bin", "ASKED": str(self._asked), "LABELS": str(self._labels)}
+
+    def __call__(self, *arguments: str, **env: str) -> dict[str, str] | None:
+        """Run it; returns the arguments and labels of the build, or None when nothing was built."""
+        self._asked.unlink(missing_ok=True)
+        subprocess.run([KERNEL_IMAGE / "build.sh", *arguments], env=self._env | env, check=True, capture_output=True)
+        if not self._asked.exists():
+            return None
+        asked = self._asked.read_text()
+        given = dict(re.findall(r"^(?:kernel-gateway\.)?(\w+)=(.*)$", asked, re.MULTILINE))
+        given["name"] = asked.splitlines()[-2]
+        self._labels.write_text(f"sources={given['sources']}\nextra={given['extra']}\n")
+        return given
+
+
+@pytest.fixture
+def build(tmp_path: Path) -> Build:
+    return Build(tmp_path)
+
+
+def chosen(built: dict[str, str] | None) -> tuple[str, str, str]:
+    assert built is not None, json.dumps(built)
+    assert built["EXTRA"] == built["extra"]
+    return built["name"], built["REQUIREMENTS"], built["EXTRA"]
+
+
+def test_an_image_is_built_once(build: Build) -> None:
+    assert chosen(build()) == ("kernel-gateway/python:latest", "requirements.txt", "")
+    assert build() is None
+
+
+def test_the_slim_image_has_its_own_name(build: Build) -> None:
+    assert chosen(build("--slim")) == ("kernel-gateway/python:slim", "requirements-slim.txt", "")
+    assert chosen(build("--slim", "mine", EXTRA="a"))[0] == "mine"
+
+
+def test_more_packages_stay_until_they_are_taken_away(build: Build) -> None:
+    assert chosen(build(EXTRA="a b"))[2] == "a b"
+    assert build() is None, "they are kept"
+    assert chosen(build(EXTRA="c"))[2] == "c"
+    assert chosen(build(EXTRA=""))[2] == ""

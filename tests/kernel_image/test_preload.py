@@ -1,0 +1,174 @@
+"""What a kernel has imported ahead of need makes no difference to its cells, but for their time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sessions.backends.base import KERNEL_IMAGE, Launch
+from sessions.backends.process import ProcessBackend
+from sessions.kernels.kernel import Kernel
+from sessions.kernels.messages import Message
+from sessions.kernelspecs import KernelSpecs
+from tests.fakes import Listener
+from tests.tiers import some
+
+PYTHON = KernelSpecs(KERNEL_IMAGE / "kernelspecs").find("python")
+NOISY = """
+import sys, warnings
+from IPython.display import display
+print("printed"); print("complained", file=sys.stderr); warnings.warn("old"); display("shown"); value = 1
+"""
+#: what a cell can see of the interpreter around it
+AROUND = """
+import json, threading, matplotlib, matplotlib.pyplot, pandas, sklearn.linear_model, warnings
+print(json.dumps({
+    "names": sorted(set(globals()) - {"json"}), "In": len(In), "Out": len(Out), "count": get_ipython().execution_count,
+    "backend": matplotlib.get_backend(auto_select=False), "interactive": matplotlib.is_interactive(),
+    "figures": matplotlib.pyplot.get_fignums(), "settings": repr(sorted(matplotlib.rcParams.items())),
+    "threads": sorted(thread.name.split("-")[0] for thread in threading.enumerate()),
+    "filters": sorted(map(repr, set(warnings.filters))), "callbacks": repr(sorted(get_ipython().events.callbacks)),
+    "handlers": sum(map(len, get_ipython().events.callbacks.values())),
+}))
+"""
+PLOT = "import matplotlib.pyplot as plt; plt.plot([1, 3, 2]); print(plt.get_backend())"
+
+
+@pytest.fixture
+async def backend(nothing_left: None) -> AsyncIterator[ProcessBackend]:
+    backend = ProcessBackend()
+    yield backend
+    await backend.close()
+
+
+class Talk:
+    """Runs cells in a kernel."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.heard: list[Message] = []
+        self._asked = ""
+        self._idle = asyncio.Event()
+        kernel.attach(Listener(self._note))
+
+    def _note(self, message: Message) -> None:
+        if message.channel == "iopub":
+            self.heard.append(message)
+            if message.parent_id == self._asked and message.content.get("execution_state") == "idle":
+                self._idle.set()
+
+    async def says(self, code: str) -> str:
+        """Run a cell and return its text."""
+        self.heard.clear()
+        self._idle.clear()
+        content = {"code": code, "silent": False, "store_history": True, "allow_stdin": False}
+        self._asked = self.kernel.connection.send("shell", "execute_request", content)
+        async with asyncio.timeout(60):
+            await self._idle.wait()
+        return "".join(str(message.content.get("text", "")) for message in self.heard)
+
+    def of_type(self, kind: str) -> list[dict[str, Any]]:
+        return [message.content for message in self.heard if message.type == kind]
+
+
+async def preloaded(backend: ProcessBackend, *modules: str, **env: str) -> Talk:
+    """Start a kernel that imports modules ahead of need."""
+    kernel = await Kernel.start(backend, Launch(PYTHON, env=env))
+    talk = Talk(kernel)
+    for module in modules:
+        assert await kernel.preloading.load(module) == ""
+    return talk
+
+
+async def test_a_cell_sees_and_hears_nothing_of_a_module_that_was_imported_ahead(
+    backend: ProcessBackend, tmp_path: Path
+) -> None:
+    (tmp_path / "noisy.py").write_text(NOISY)
+    talk = await preloaded(backend, "noisy", PYTHONPATH=str(tmp_path))
+    look = "(sorted(globals()), In[:-1], Out, 'noisy' in __import__('sys').modules)"
+    await talk.says(look)
+    (seen,) = talk.of_type("execute_result")
+    plain = await preloaded(backend)
+    await plain.says(look)
+    (usual,) = plain.of_type("execute_result")
+    assert seen["data"]["text/plain"] == usual["data"]["text/plain"].replace("False", "True")
+    assert seen["execution_count"] == usual["execution_count"] == 1
+    assert "preload_request" not in {message.parent.get("msg_type") for message in talk.heard}
+    assert not talk.of_type("stream") + talk.of_type("display_data")
+    assert "printed" in await plain.says(f"import sys; sys.path.append({str(tmp_path)!r}); import noisy")
+
+
+@pytest.mark.parametrize(
+    ("module", "problem"),
+    some(
+        [
+            ("raise SystemExit(3)", "SystemExit: 3"),
+            (None, "ModuleNotFoundError: No module named 'faulty'"),
+            ("raise KeyboardInterrupt", "KeyboardInterrupt: "),
+            ("1 +", "SyntaxError: invalid syntax (faulty.py, line 1)"),
+        ],
+        gate=1,
+    ),
+)
+async def test_a_module_that_cannot_be_imported_is_reported_and_the_kernel_lives(
+    backend: ProcessBackend, tmp_path: Path, module: str | None, problem: str
+) -> None:
+    if module is not None:
+        (tmp_path / "faulty.py").write_text(module)
+    kernel = await Kernel.start(backend, Launch(PYTHON, env={"PYTHONPATH": str(tmp_path)}))
+    assert await kernel.preloading.load("faulty") == problem
+    assert await Talk(kernel).says("print(1 + 1)") == "2\n"
+
+
+async def test_the_first_plot_is_drawn_by_the_usual_backend(backend: ProcessBackend) -> None:
+    talk = await preloaded(backend, *(module for module in PYTHON.preload if "matplotlib" in module))
+    plain = await preloaded(backend)
+    assert await talk.says(PLOT) == await plain.says(PLOT) == "module://matplotlib_inline.backend_inline\n"
+    (plot,), (usual,) = talk.of_type("display_data"), plain.of_type("display_data")
+    assert plot["data"] == usual["data"]
+
+
+@pytest.mark.full
+async def test_all_that_is_imported_ahead_leaves_a_kernel_as_a_cell_would_that_imports_it(
+    backend: ProcessBackend,
+) -> None:
+    ahead = json.loads(await (await preloaded(backend, *PYTHON.preload)).says(AROUND))
+    assert ahead == json.loads(await (await preloaded(backend)).says(AROUND))
+
+
+@pytest.mark.full
+async def test_a_cell_may_choose_another_backend_after_the_imports(backend: ProcessBackend) -> None:
+    talk = await preloaded(backend, *PYTHON.preload)
+    assert (await talk.says(f"import matplotlib; matplotlib.use('agg'); {PLOT}")).lower() == "agg\n"
+    assert not talk.of_type("display_data")
+
+
+@pytest.mark.full
+async def test_two_kernels_draw_different_random_numbers(backend: ProcessBackend) -> None:
+    draw = "import random, numpy; print(random.random(), numpy.random.rand(), numpy.random.default_rng().random())"
+    one, other = [await preloaded(backend, *PYTHON.preload) for _ in range(2)]
+    pairs = zip((await one.says(draw)).split(), (await other.says(draw)).split(), strict=True)
+    assert all(mine != theirs for mine, theirs in pairs)
+    seeded = f"import random, numpy; random.seed(1); numpy.random.seed(1); {draw}"
+    assert (await one.says(seeded)).split()[:2] == (await other.says(seeded)).split()[:2]
+
+
+@pytest.mark.full
+async def test_a_forked_process_can_use_what_was_imported_ahead(backend: ProcessBackend) -> None:
+    talk = await preloaded(backend, *PYTHON.preload)
+    fork = """
+import warnings; warnings.simplefilter("ignore", DeprecationWarning)
+from multiprocessing import get_context
+def fit(number):
+    import pandas, sklearn.linear_model as linear, matplotlib.pyplot as plt
+    plt.figure()
+    frame = pandas.DataFrame({"x": [1.0, 2.0], "y": [number, 2.0 * number]})
+    return float(linear.LinearRegression().fit(frame[["x"]], frame.y).coef_[0])
+with get_context("fork").Pool(2) as pool: print([round(each) for each in pool.map(fit, [1, 2, 3])])
+"""
+    assert await talk.says(fork) == "[1, 2, 3]\n"

@@ -1,7 +1,7 @@
 """Says in each failed name lookup that the sandbox has no network. For every Python process of the image.
 
-`no_network.pth` loads this module where the gateway says so (`NETWORK` in `protocol.py`). Without it a library reports
-"Temporary failure in name resolution", tries again, and leaves people to look for a fault that is a policy.
+`kernel_gateway.pth` loads this module where the gateway says so (`NETWORK` in `protocol.py`). Without it a library
+reports "Temporary failure in name resolution", tries again, and leaves people to look for a fault that is a policy.
 """
 
 import _socket  # before `socket` is imported, which copies these functions; and cheaper

@@ -102,9 +102,10 @@ class Session(Host):
         """Number of cells that it has run, of API and channel clients."""
         return self._executions.count
 
-    def memory(self) -> int | None:
-        """Return the bytes that its kernel uses now; None: it has no kernel, or the figure is unknown."""
-        return None if self._slot.kernel is None else self._slot.kernel.handle.memory()
+    @property
+    def container(self) -> KernelHandle | None:
+        """The container of its kernel; None: it has no kernel."""
+        return None if self._slot.kernel is None else self._slot.kernel.handle
 
     def idle_for(self) -> float:
         """Return the seconds since a client last used it; 0 while one does."""

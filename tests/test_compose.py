@@ -9,14 +9,19 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from dataclasses import replace
+from pathlib import Path
 
 import docker
 import pytest
+import requests
 from docker.errors import APIError
 
 from kernel_gateway.config import Settings
+from kernel_gateway.wire.tls import own_certificate
 from sessions.backends.docker import firewall, network
 from tests.compose import GATEWAY_IMAGE, KEY, NAME, ROOT, Checkout, Deployment, compose_command, environment
+from tests.kernel_gateway.wire import until
 
 #: bridge of the kernels' network
 BRIDGE = network.bridge_name(NAME)
@@ -133,6 +138,25 @@ def test_the_gateway_has_no_capability_except_for_the_firewall(deployed: Deploym
     code, said = deployed.inside("touch", "/opt/venv/new")
     assert code != 0
     assert "Read-only file system" in said
+
+
+@pytest.mark.engine
+def test_a_certificate_of_the_host_is_served(deployed: Deployment, tmp_path: Path) -> None:
+    given = own_certificate(tmp_path, frozenset({"127.0.0.1"}))
+    settings = {"GATEWAY_CERTIFICATES": str(tmp_path), "KERNEL_GATEWAY_TLS_CERTIFICATE": f"/certificates/{given.name}"}
+    try:
+        replace(deployed, environment=deployed.environment | settings).compose("up", "-d")
+        until(lambda: _answers(f"https://127.0.0.1:{deployed.port}/healthz", trusted=tmp_path / "tls.pem"))
+    finally:
+        deployed.compose("up", "-d")
+        deployed.wait_until_ready()
+
+
+def _answers(url: str, trusted: Path) -> bool:
+    try:
+        return requests.get(url, verify=str(trusted), timeout=10).status_code == 200
+    except requests.ConnectionError:  # also while the gateway of before answers without TLS
+        return False
 
 
 @pytest.mark.engine

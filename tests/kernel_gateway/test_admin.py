@@ -204,12 +204,27 @@ def test_live_sessions_of_all_tenants_are_listed_and_ended(run: Gateway, admin: 
     assert abs(since_then.total_seconds()) < 1
     assert mine["idle_seconds"] >= 0
     assert mine["memory_bytes"] is None  # unknown for a plain process
+    assert mine["container"]
     assert failure(ask(run, admin, "DELETE", f"/v1/admin/sessions/{tenant}/other")) == (404, "SB011")
     assert failure(ask(run, admin, "DELETE", "/v1/admin/sessions/a:b/mine")) == (400, "SB002")
     assert ask(run, admin, "DELETE", f"/v1/admin/sessions/{tenant}/mine").status_code == 204
     assert found() == []
     again = ask(run, key, "POST", "/v1/sessions/mine/execute", json={"code": "1"}).json()
     assert (again["state"], again["state_reason"]) == ("lost", "the session was ended by an admin")
+
+
+@pytest.mark.parametrize("gateway", [pytest.param("docker", marks=pytest.mark.engine)], indirect=True)
+def test_an_admin_finds_the_session_of_a_container(gateway: Gateway, session: str) -> None:
+    def containers() -> set[str]:
+        return {container["Id"] for container in gateway.containers()}
+
+    gateway.execute(session, "1")
+    listed = ask(gateway, gateway.admin_key(), "GET", "/v1/admin/sessions").json()["sessions"]
+    (container,) = [found["container"] for found in listed if found["name"] == session]
+    assert container in containers()
+    gateway.call("DELETE", f"/v1/sessions/{session}")
+    until(lambda: container not in containers())
+    assert containers(), "the pool's containers stay: the right one has gone"
 
 
 def test_tenants_are_listed_with_their_usage_and_quotas(admin_of_limits: tuple[Gateway, str]) -> None:

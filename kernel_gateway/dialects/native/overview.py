@@ -24,11 +24,16 @@ class LiveSession(BaseModel):
     created_at: datetime
     idle_seconds: float = Field(description="seconds since a client last used it; 0 during use")
     memory_bytes: int | None = Field(description="bytes that its kernel uses now; null if unknown")
+    container: str | None = Field(
+        description="id of its kernel's container, or for isolation `process` the name of its directory; "
+        "null: it has no kernel"
+    )
     executions: int = Field(description="cells that the session has run since this gateway started")
 
     @classmethod
     def of(cls, session: Session) -> Self:
         """Describe a session."""
+        container = session.container
         return cls.model_validate(
             {
                 "tenant": session.key.tenant,
@@ -37,7 +42,8 @@ class LiveSession(BaseModel):
                 "state": session.state.value,
                 "created_at": datetime.fromtimestamp(session.created_at, UTC),
                 "idle_seconds": round(session.idle_for(), 3),
-                "memory_bytes": session.memory(),
+                "memory_bytes": None if container is None else container.memory(),
+                "container": None if container is None else container.id,
                 "executions": session.executions,
             }
         )

@@ -2,7 +2,7 @@
 import { call } from "./api.js";
 import { confirmed } from "./dialog.js";
 import { button, chip, h, labelled, named } from "./dom.js";
-import { bytes, count, moment, seconds, since } from "./format.js";
+import { NONE, bytes, count, moment, seconds, since } from "./format.js";
 import { Section } from "./section.js";
 import { Table } from "./table.js";
 
@@ -28,12 +28,13 @@ export class Sessions extends Section {
       { label: "Unused for", cell: (it) => seconds(it.idle_seconds), by: (it) => it.idle_seconds, number: true },
       { label: "Memory", cell: (it) => bytes(it.memory_bytes), by: (it) => it.memory_bytes, number: true },
       { label: "Cells", cell: (it) => count(it.executions), by: (it) => it.executions, number: true },
+      { label: "Container", cell: (it) => shortened(it.container), by: (it) => it.container },
       { label: "", fixed: (present) => button("End", () => this.#end(present()), { kind: "danger small" }) },
     ],
   });
 
   constructor() {
-    const filter = h("input", { type: "search", placeholder: "tenant, session, state …", spellcheck: "false" });
+    const filter = h("input", { type: "search", placeholder: "tenant, container …", spellcheck: "false" });
     filter.addEventListener("input", () => this.#draw());
     super("Sessions", `Live kernels of all tenants, brought up to date every ${INTERVAL} seconds.`);
     this.#filter = filter;
@@ -69,7 +70,7 @@ export class Sessions extends Section {
 
   #draw() {
     const wanted = this.#filter.value.trim().toLowerCase();
-    const words = (it) => [it.tenant, it.name, it.language, it.state];
+    const words = (it) => [it.tenant, it.name, it.language, it.state, it.container ?? ""];
     const found = this.#all.filter((it) => words(it).some((word) => word.toLowerCase().includes(wanted)));
     const total = this.#all.length;
     this.#total.textContent = found.length === total ? `${total} in all` : `${found.length} of ${total}`;
@@ -94,6 +95,11 @@ export class Sessions extends Section {
     this.notice.tell(`Session ${session.name} of ${session.tenant} was ended.`);
     this.heading.focus();
   }
+}
+
+/** A container's id as `docker ps` shows it; all of it on hover. */
+function shortened(id) {
+  return id == null ? NONE : h("code", { title: id }, id.slice(0, 12));
 }
 
 function age(session) {

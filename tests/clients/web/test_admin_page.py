@@ -76,6 +76,10 @@ def test_sessions_are_listed_sorted_filtered_and_ended(admin_page: AdminPage) ->
     page.get_by_label("Filter").fill("BOB")
     expect(admin_page.rows("Sessions")).to_have_count(1)
     expect(admin_page.section).to_contain_text("1 of 3")
+    container = admin_page.row("Sessions", "bob", names[0]).get_by_role("cell").nth(8).inner_text()
+    page.get_by_label("Filter").fill(container)
+    expect(admin_page.rows("Sessions")).to_have_count(1)
+    expect(admin_page.section).to_contain_text("1 of 3")
     page.get_by_label("Filter").fill("")
 
     end = row.get_by_role("button", name="End")

@@ -1,7 +1,7 @@
 """The contract between backends and the rest of `sessions`, which uses nothing else of a backend.
 
-To add a backend: write a module beside this one, add it to the table in `kernel_gateway/app.py`, and run the
-contract suite in `tests/sessions/backends/test_contract.py` over it.
+To add a backend: write a module beside this one, add its line to `kernel_gateway/isolation.py`, and run the contract
+suite in `tests/sessions/backends/test_contract.py` over it.
 """
 
 from __future__ import annotations

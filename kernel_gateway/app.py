@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 import ssl
 import time
-import uuid
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import IO, NoReturn, Self
+from typing import NoReturn, Self
 
 import structlog
 from tornado.httpserver import HTTPServer
@@ -22,7 +20,8 @@ from kernel_gateway.access_log import request_ended
 from kernel_gateway.config import Settings
 from kernel_gateway.dialects import DIALECTS
 from kernel_gateway.dialects.agentrun.models import DEFAULT_TEMPLATE
-from kernel_gateway.handlers import MAX_BODY, BaseHandler, Gateway, NotFoundHandler
+from kernel_gateway.gateway import Gateway
+from kernel_gateway.handlers import MAX_BODY, BaseHandler, NotFoundHandler
 from kernel_gateway.isolation import make_backend
 from kernel_gateway.itself import leads_here
 from kernel_gateway.journal import Journal
@@ -31,6 +30,7 @@ from kernel_gateway.looplag import LoopLag
 from kernel_gateway.metrics import Metrics
 from kernel_gateway.origins import Origins
 from kernel_gateway.slices import Slices
+from kernel_gateway.state_dir import kept, lock
 from kernel_gateway.wire.incoming import Incoming
 from kernel_gateway.wire.listener import Listener
 from kernel_gateway.wire.open_sockets import OpenSockets
@@ -78,10 +78,6 @@ Step = Callable[[], object]
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
-class AlreadyRunning(Exception):
-    """Another gateway uses this state directory."""
-
-
 class Service:
     """One running gateway."""
 
@@ -94,20 +90,20 @@ class Service:
         self.settings = settings
         self.state_dir = settings.state_dir.expanduser()
         self.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._lock = _locked(self.state_dir)
+        self._lock = lock(self.state_dir)
         self.metrics = Metrics()
         self.metrics.lines_left_out.set_function(lambda: logs.limit.left_out)
         preload = {} if settings.preload is None else {"python": settings.preload}
         self.specs = KernelSpecs(KERNEL_IMAGE / "kernelspecs", preload)
-        self.backend = make_backend(settings, _kept(self.state_dir / "instance"), _kept(self.state_dir / "egress"))
+        self.backend = make_backend(settings, kept(self.state_dir / "instance"), kept(self.state_dir / "egress"))
         self.readiness = Readiness(self.backend)
         memory = PromisedMemory(settings.total_memory)
-        starts = Starts(self.backend, self.readiness, STARTS_AT_ONCE, self.metrics.pool.started, memory)
+        starts = Starts(self.backend, self.readiness, STARTS_AT_ONCE, self.metrics.pool.started, memory=memory)
         self.metrics.pool.promised.set_function(lambda: memory.promised)
         self.metrics.pool.leftovers.set_function(lambda: self.backend.leftovers)
         self.metrics.pool.waiting.set_function(lambda: starts.waiting)
         stock = PoolSettings(settings.limits, settings.pool_size, settings.pool_max)
-        self.pool = Pool(self.backend, starts, stock, time.monotonic, self.metrics.pool)
+        self.pool = Pool(self.backend, starts, stock, time.monotonic, observer=self.metrics.pool)
         self.quotas = Quotas(settings.tenant_limits, time.monotonic, settings.max_concurrent)
         self.audit = Audit(self.state_dir / "audit.db")
         self.ledger = Ledger(self.state_dir / "ledger.db")
@@ -130,7 +126,9 @@ class Service:
         self.registry = Registry(self.specs, defaults, services)
         self.runner = ProgramRunner(self.registry, self.specs, settings.execute_timeout)
         self.sandboxes = Sandboxes(self.registry, services)
-        self.readiness.first = Recovery(self.backend, starts, self.registry, self.sandboxes, self.audit.interrupted)
+        self.readiness.first = Recovery(
+            self.backend, starts, self.registry, self.sandboxes, interrupted=self.audit.interrupted
+        )
         self.templates = Templates(self.state_dir / "templates.db", DEFAULT_TEMPLATE)
         self.keystore = KeyStore(self.state_dir)
         self.provider_store = ProviderStore(self.state_dir, settings.secrets_key_file)
@@ -166,34 +164,34 @@ class Service:
             self.local_key = auth.make_local_key(self.state_dir)
             keys[self.local_key[0]] = auth.LOCAL_TENANT
         return Gateway(
-            self.settings,
-            self.registry,
-            self.sandboxes,
-            self.templates,
-            self.specs,
-            auth.Keys(
+            settings=self.settings,
+            registry=self.registry,
+            sandboxes=self.sandboxes,
+            templates=self.templates,
+            specs=self.specs,
+            keys=auth.Keys(
                 keys,
                 self.settings.access_keys,
                 self.keystore,
                 self.settings.admin_key,
                 trusts_local_clients=self._trusts_local_clients(),
             ),
-            self.keystore,
-            self.audit,
-            self.metrics,
-            lambda: self.readiness.trouble,
-            self.pool.depth,
-            self.quotas.under_way,
-            lambda: self.backend.inventory,
-            self._hosts(),
-            Origins(self.settings.allowed_origins),
-            OpenSockets(self.settings, self.metrics.connections),
-            Incoming(self.settings.max_incoming_bytes_per_tenant),
-            Slices(),
-            self.quotas,
-            self.providers,
-            self.provider_settings,
-            self.runner,
+            keystore=self.keystore,
+            audit=self.audit,
+            metrics=self.metrics,
+            trouble=lambda: self.readiness.trouble,
+            warm=self.pool.depth,
+            executions=self.quotas.under_way,
+            inventory=lambda: self.backend.inventory,
+            hosts=self._hosts(),
+            origins=Origins(self.settings.allowed_origins),
+            sockets=OpenSockets(self.settings, self.metrics.connections),
+            incoming=Incoming(self.settings.max_incoming_bytes_per_tenant),
+            slices=Slices(),
+            quotas=self.quotas,
+            providers=self.providers,
+            provider_settings=self.provider_settings,
+            runner=self.runner,
         )
 
     def _trusts_local_clients(self) -> bool:
@@ -324,23 +322,3 @@ async def _take(step: Step) -> None:
         outcome = step()
         if isinstance(outcome, Awaitable):
             await outcome
-
-
-def _locked(state_dir: Path) -> IO[str]:
-    """Lock the state directory for this process; the lock ends with the process, however that ends."""
-    file = (state_dir / "lock").open("a")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.close()
-        raise AlreadyRunning(f"another gateway uses {state_dir}; give this one its own --state-dir") from None
-    return file
-
-
-def _kept(path: Path) -> str:
-    """Return a random word that stays the same across restarts: an id that marks containers, or a secret."""
-    if not path.exists():
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(uuid.uuid4().hex)
-    return path.read_text().strip()

@@ -9,116 +9,37 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import re
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
-from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic import Field, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 from pydantic_settings import TomlConfigSettingsSource as TomlFile
 
-from sessions.egress import host_and_port, name_server
+from kernel_gateway.setting_types import (
+    KEY_MIN,
+    MIB,
+    AccessKeys,
+    Bytes,
+    Count,
+    Hosts,
+    Keys,
+    Modules,
+    Names,
+    NameServers,
+    Origins,
+    Seconds,
+    SomeBytes,
+    SomeSeconds,
+)
 from sessions.errors import InvalidRequest
 from sessions.models import CPUS_MIN, MEMORY_MIN, PROCESSES_MIN, Limits
-from sessions.names import valid_name
 from sessions.tenants.quotas import TenantLimits
 from sessions.tenants.usage import Allowance
 
-_MIB = 1024**2
-_UNITS = {"": 1, "k": 1024, "m": _MIB, "g": 1024 * _MIB}
-
-
-def _bytes(value: object) -> object:
-    """Convert `512m` to a number of bytes."""
-    if isinstance(value, str) and (found := re.fullmatch(r"(\d+)([kmg]?)b?", value.strip().lower())):
-        return int(found[1]) * _UNITS[found[2]]
-    return value
-
-
-def _keys(value: object) -> object:
-    """Parse `tenant:key,tenant:key` into tenant by key."""
-    if not isinstance(value, str):
-        return value
-    pairs: dict[str, str] = {}
-    for item in filter(None, (part.strip() for part in value.split(","))):
-        tenant, separator, key = item.partition(":")
-        if not separator or len(key) < _KEY_MIN:
-            raise ValueError(f"each must be tenant:key, with a key of at least {_KEY_MIN} characters")
-        try:
-            valid_name("tenant", tenant)
-        except InvalidRequest as error:
-            raise ValueError(error.message) from error
-        if pairs.setdefault(key, tenant) != tenant:
-            raise ValueError("each key must belong to one tenant")
-    return pairs
-
-
-def _access_keys(value: object) -> object:
-    """Parse `tenant:id:secret,tenant:id:secret` into (tenant, secret) by id."""
-    if not isinstance(value, str):
-        return value
-    pairs: dict[str, tuple[str, str]] = {}
-    for item in filter(None, (part.strip() for part in value.split(","))):
-        tenant, _, rest = item.partition(":")
-        access_key, separator, secret = rest.partition(":")
-        if not separator or not re.fullmatch(r"[A-Za-z0-9._-]+", access_key) or len(secret) < _KEY_MIN:
-            raise ValueError(f"each must be tenant:id:secret, with a secret of at least {_KEY_MIN} characters")
-        try:
-            valid_name("tenant", tenant)
-        except InvalidRequest as error:
-            raise ValueError(error.message) from error
-        if access_key in pairs:
-            raise ValueError("each id must be listed only once")
-        pairs[access_key] = tenant, secret
-    return pairs
-
-
-def _names(value: object) -> object:
-    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
-
-
-def _modules(value: object) -> object:
-    """Split full names of modules."""
-    modules = _names(value)
-    for module in modules if isinstance(modules, list) else ():
-        if not all(part.isidentifier() for part in str(module).split(".")):
-            raise ValueError(f"{module!r} is no module's name")
-    return modules
-
-
-def _hosts(value: object) -> object:
-    """Split hosts, and check that each one is exact."""
-    hosts = _names(value)
-    for host in hosts if isinstance(hosts, list) else ():
-        host_and_port(str(host))
-    return hosts
-
-
-def _name_servers(value: object) -> object:
-    """Split addresses, and check that a container can reach each one."""
-    servers = _names(value)
-    return [name_server(str(each)) for each in servers] if isinstance(servers, list) else servers
-
-
-def _origins(value: object) -> object:
-    """Split origins, and check that each one is written as browsers write it."""
-    origins = _names(value)
-    for origin in origins if isinstance(origins, list) else ():
-        if not re.fullmatch(r"\*|[a-z][a-z0-9+.-]*://[^/\s?#@]+", str(origin), re.IGNORECASE):
-            raise ValueError(f"{origin!r} is no origin: write scheme://host or scheme://host:port, with no path")
-    return origins
-
-
-_KEY_MIN = 8
 #: memory that kernels may be promised, as a multiple of the machine's memory
 OVERCOMMIT = 2
-Bytes = Annotated[int, BeforeValidator(_bytes), Field(gt=0)]
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Count = Annotated[int, Field(gt=0)]
-#: 0: no limit
-SomeBytes = Annotated[int, BeforeValidator(_bytes), Field(ge=0)]
-SomeSeconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Settings(BaseSettings):
@@ -128,10 +49,10 @@ class Settings(BaseSettings):
 
     host: str = Field("127.0.0.1", description="address to listen on; another than loopback needs keys and a sandbox")
     port: int = Field(8888, ge=0, le=65535, description="port to listen on; 0 takes a free one")
-    allowed_hosts: Annotated[list[str], NoDecode, BeforeValidator(_names)] = Field(
+    allowed_hosts: Names = Field(
         [], description="names in the Host header to answer to, with commas; loopback names always work on loopback"
     )
-    allowed_origins: Annotated[list[str], NoDecode, BeforeValidator(_origins)] = Field(
+    allowed_origins: Origins = Field(
         [], description="origins of web pages that may use the gateway, with commas; * for all"
     )
     isolation: Literal["auto", "docker", "process"] = Field(
@@ -139,35 +60,33 @@ class Settings(BaseSettings):
     )
     runtime: str = Field("runsc", description="the engine's runtime for kernels; runc is used only when set here")
     image: str = Field("kernel-gateway/python:latest", description="the kernels' image")
-    images: Annotated[list[str], NoDecode, BeforeValidator(_names)] = Field(
+    images: Names = Field(
         [], description="further images that a session may ask for, with commas; without any, all sessions have `image`"
     )
     wheels: Path | None = Field(
         None, description="directory with wheels that sessions may install with pip; absolute, on the engine's machine"
     )
     network: str = Field("kernel-gateway", description="the kernels' network; made if it is absent")
-    egress_allow: Annotated[list[str], NoDecode, BeforeValidator(_hosts)] = Field(
+    egress_allow: Hosts = Field(
         [],
         description="hosts that sessions with network `allowlist` may reach: name or name:port, with commas; none: off",
     )
-    egress_tenants: Annotated[list[str], NoDecode, BeforeValidator(_names)] = Field(
-        [], description="tenants that may have such sessions, with commas; * for all"
-    )
-    egress_dns: Annotated[list[str], NoDecode, BeforeValidator(_name_servers)] = Field(
+    egress_tenants: Names = Field([], description="tenants that may have such sessions, with commas; * for all")
+    egress_dns: NameServers = Field(
         [], description="IPv4 addresses of the name servers that the egress proxy asks, with commas"
     )
     egress_image: str = Field("kernel-gateway/egress:latest", description="the egress proxy's image")
-    keys: Annotated[dict[str, str], NoDecode, BeforeValidator(_keys)] = Field(
+    keys: Keys = Field(
         {}, description="tenant:key,tenant:key; without any, a key for tenant `local` is made and printed", repr=False
     )
-    access_keys: Annotated[dict[str, tuple[str, str]], NoDecode, BeforeValidator(_access_keys)] = Field(
+    access_keys: AccessKeys = Field(
         {},
         description="tenant:id:secret,tenant:id:secret; access keys of clients that sign, like the AgentRun SDK",
         repr=False,
     )
     admin_key: str | None = Field(
         None,
-        min_length=_KEY_MIN,
+        min_length=KEY_MIN,
         description="key of tenant `admin` with the role admin; none: no such key",
         repr=False,
     )
@@ -202,7 +121,7 @@ class Settings(BaseSettings):
     )
     pool_size: int = Field(1, ge=0, description="kernels kept warm per language in use; 0: none")
     pool_max: int = Field(4, ge=0, description="most warm kernels per language, while sessions outpace kernel starts")
-    preload: Annotated[list[str] | None, NoDecode, BeforeValidator(_modules)] = Field(
+    preload: Modules = Field(
         None,
         description="modules that warm Python kernels import ahead of need, with commas, or an empty list; "
         "none: what pandas, plots and sklearn need (`preload` of the kernelspec)",
@@ -217,7 +136,7 @@ class Settings(BaseSettings):
     max_sockets_per_tenant: Count = Field(100, description="WebSockets a tenant may have at a time")
     max_sockets_per_session: Count = Field(16, description="WebSockets a session may have at a time")
     max_incoming_bytes_per_tenant: Bytes = Field(
-        128 * _MIB,
+        128 * MIB,
         description="bytes of a tenant's requests and WebSocket messages that arrive or wait, together, files aside",
     )
     message_timeout: Seconds = Field(120, description="seconds for a WebSocket message to arrive once it has begun")
@@ -238,17 +157,17 @@ class Settings(BaseSettings):
     code_policy: Literal["none", "ragflow-strict", "weknora"] = Field(
         "none", description="rules that refuse code by its text, before it runs: a hint, no boundary"
     )
-    memory: Bytes = Field(512 * _MIB, ge=MEMORY_MIN, description="memory per kernel, at least 128m")
+    memory: Bytes = Field(512 * MIB, ge=MEMORY_MIN, description="memory per kernel, at least 128m")
     max_total_memory: SomeBytes | None = Field(
         None,
         description="memory of all kernels together, by their limits; 0: no limit; none: twice this machine's memory",
     )
     cpus: float = Field(1.0, ge=CPUS_MIN, allow_inf_nan=False, description="processors per kernel, at least 0.1")
     processes: int = Field(64, ge=PROCESSES_MIN, description="processes and threads per kernel, at least 16")
-    disk: Bytes = Field(256 * _MIB, description="workspace per session, for example 256m")
+    disk: Bytes = Field(256 * MIB, description="workspace per session, for example 256m")
     execute_timeout: Seconds = Field(30, description="seconds a cell may run when it names no timeout")
     max_execute_timeout: Seconds = Field(600, description="the longest timeout of a cell, in seconds")
-    max_output_bytes: Bytes = Field(10 * _MIB, description="output kept per execution, for example 10m")
+    max_output_bytes: Bytes = Field(10 * MIB, description="output kept per execution, for example 10m")
     state_dir: Path = Field(
         Path("~/.local/state/kernel-gateway"), description="directory for the data that must outlive the gateway"
     )

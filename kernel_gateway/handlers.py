@@ -8,8 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
+from collections.abc import Awaitable, Coroutine
 from http import HTTPStatus
 from typing import Any, TypeVar
 
@@ -19,9 +18,8 @@ from pydantic import BaseModel
 from tornado.http1connection import HTTP1Connection
 from tornado.web import HTTPError, RequestHandler, stream_request_body
 
-from kernel_gateway.auth import Caller, Keys
+from kernel_gateway.auth import Caller
 from kernel_gateway.bodies import validated
-from kernel_gateway.config import Settings
 from kernel_gateway.errors import (
     STATUS,
     InternalError,
@@ -32,26 +30,12 @@ from kernel_gateway.errors import (
     Unauthorized,
     UnknownHost,
 )
-from kernel_gateway.keystore import KeyStore
-from kernel_gateway.metrics import Metrics
-from kernel_gateway.origins import Origins
-from kernel_gateway.slices import Slices
+from kernel_gateway.gateway import Gateway
 from kernel_gateway.wire.connections import connection_of
-from kernel_gateway.wire.incoming import Incoming, Share
-from kernel_gateway.wire.open_sockets import OpenSockets
+from kernel_gateway.wire.incoming import Share
 from sessions import bounded_json
 from sessions.errors import InvalidRequest, QuotaExceeded, SessionError
-from sessions.kernelspecs import KernelSpecs
-from sessions.models import Inventory
-from sessions.programs.program import Runner
-from sessions.providers.manager import ProviderManager
-from sessions.providers.settings import ProviderSettings
-from sessions.registry import Registry
-from sessions.sandboxes import Sandboxes
-from sessions.store.audit import Audit
-from sessions.store.templates import Templates
 from sessions.tasks import spawn
-from sessions.tenants.quotas import Quotas
 
 log = structlog.get_logger()
 
@@ -69,51 +53,7 @@ REQUEST_ID = re.compile("[A-Za-z0-9._-]{1,64}")
 #: seconds after which a client should try again
 RETRY_AFTER = {HTTPStatus.SERVICE_UNAVAILABLE: 5, HTTPStatus.TOO_MANY_REQUESTS: 1}
 
-Route = tuple[str, type[RequestHandler], dict[str, Any]]
 Model = TypeVar("Model", bound=BaseModel)
-
-
-@dataclass(frozen=True)
-class Gateway:
-    """The parts of the gateway that handlers use."""
-
-    settings: Settings
-    registry: Registry
-    sandboxes: Sandboxes
-    templates: Templates
-    specs: KernelSpecs
-    keys: Keys
-    keystore: KeyStore
-    audit: Audit
-    metrics: Metrics
-    #: returns the error that keeps kernels from starting, or None
-    trouble: Callable[[], SessionError | None]
-    #: returns the number of warm kernels in the pool
-    warm: Callable[[], int]
-    #: returns the number of executions, running or queued
-    executions: Callable[[], int]
-    #: returns what kernels find installed, or None before the first proof
-    inventory: Callable[[], Inventory | None]
-    hosts: frozenset[str]
-    origins: Origins
-    sockets: OpenSockets
-    incoming: Incoming
-    slices: Slices
-    quotas: Quotas
-    #: runs one-shot programs with the provider that the settings name
-    providers: ProviderManager
-    provider_settings: ProviderSettings
-    #: runs one-shot programs in this gateway's kernels, whatever provider the settings name
-    runner: Runner
-
-
-@dataclass(frozen=True)
-class Dialect:
-    """One API of the gateway. A dialect translates; it adds no behaviour."""
-
-    name: str
-    #: returns the paths and their handlers, all of which accept the gateway
-    routes: Callable[[Gateway], list[Route]]
 
 
 @stream_request_body

@@ -6,12 +6,25 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterable
 from contextlib import aclosing
+from dataclasses import dataclass
 
 from sessions.activity import Activity
 from sessions.backends.base import KernelHandle
 from sessions.models import Limits, SessionKey
 from sessions.services import SessionServices
 from sessions.tasks import spawn
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The end of a session or sandbox."""
+
+    #: why, for clients that return later
+    reason: str
+    #: when, in seconds since 1970
+    at: float
+    #: frees everything it had
+    freed: asyncio.Task[None]
 
 
 class Host(ABC):
@@ -31,8 +44,8 @@ class Host(ABC):
         self.created_at = created_at
         self._services = services
         self._activity = Activity(services.clock, max(0.0, services.ledger.clock() - created_at))
-        #: frees everything; None: it was not ended
-        self._ending: asyncio.Task[None] | None = None
+        #: its end; None: it was not ended
+        self.end: End | None = None
 
     # -- activity -------------------------------------------------------------------------------------------
 
@@ -53,9 +66,9 @@ class Host(ABC):
         """Return the seconds since a client last used it; 0 while one does."""
 
     @property
-    @abstractmethod
     def closed(self) -> bool:
         """Whether it was ended."""
+        return self.end is not None
 
     # -- its container --------------------------------------------------------------------------------------
 
@@ -97,14 +110,18 @@ class Host(ABC):
         Returns:
             a future that is done when everything is freed, for each caller; cancelling it does not stop that.
         """
-        if self._ending is None:
-            self._ending = spawn(self._free(reason), f"end {self.key}")
-            self._refuse(reason)
-        return asyncio.shield(self._ending)
+        return asyncio.shield(self.begin_end(reason).freed)
 
-    @abstractmethod
-    def _refuse(self, reason: str) -> None:
-        """Refuse clients from now on."""
+    def begin_end(self, reason: str) -> End:
+        """Do as `close`, and return the end."""
+        if self.end is None:
+            at = max(self.created_at, self._services.ledger.clock())  # the machine's clock may have been set back
+            self.end = End(reason, at, spawn(self._free(reason), f"end {self.key}"))
+            self._refuse(reason)
+        return self.end
+
+    def _refuse(self, reason: str) -> None:  # noqa: B027 - a sandbox has no clients that wait
+        """Refuse the clients that use it at this moment; later ones see that it is closed."""
 
     @abstractmethod
     async def _free(self, reason: str) -> None:

@@ -27,8 +27,8 @@ class Hosts(ABC, Generic[H]):
         self._services = services
         self._present: dict[SessionKey, H] = {}
         self._closing = False
-        #: ends under way, and their hosts; not every caller waits for the end that it has asked for
-        self._ending: dict[asyncio.Future[None], H] = {}
+        #: those that have ended and are being freed; not every caller waits for the end that it has asked for
+        self._ending: set[H] = set()
 
     def all(self) -> list[H]:
         """Return all that have not ended, oldest first."""
@@ -86,14 +86,12 @@ class Hosts(ABC, Generic[H]):
             SessionError: when there is none.
         """
 
-    def _remove(self, host: H, reason: str) -> asyncio.Future[None]:
-        """End a host; see `end`. The future belongs to this object: a caller that may be cancelled needs a shield."""
+    def _remove(self, host: H, reason: str) -> None:
+        """Begin the end of a host; `close` of the host waits for it."""
         del self._present[host.key]
         self._record_end(host, reason)
-        ending = host.close(reason)
-        self._ending[ending] = host
-        ending.add_done_callback(self._ending.pop)
-        return ending
+        self._ending.add(host)
+        host.begin_end(reason).freed.add_done_callback(lambda _: self._ending.discard(host))
 
     @abstractmethod
     def _record_end(self, host: H, reason: str) -> None:
@@ -108,4 +106,4 @@ class Hosts(ABC, Generic[H]):
         self._closing = True
         for host in self.all():
             self._remove(host, "the gateway was stopped")
-        await gather_all(*self._ending)
+        await gather_all(*(host.close() for host in self._ending))

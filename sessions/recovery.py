@@ -36,6 +36,7 @@ class Recovery:
         starts: Starts,
         registry: Registry,
         sandboxes: Sandboxes,
+        *,
         interrupted: Collection[SessionKey] = (),
     ) -> None:
         """Add the earlier gateway's sessions and sandboxes to the registries.
@@ -67,14 +68,13 @@ class Recovery:
         handles = await self._backend.adopt({container.id: container.info for container in places})
         for session, container in sessions:
             if handle := handles.get(container.id):
-                place = None if session.spec.in_sandbox else container.workspace
-                self._starts.count(handle, session.limits, place)
+                self._starts.count(handle, session.launch)
             note = NOTE_CUT if session.key in self._interrupted else NOTE
             with log_failure(f"taking over session {session.key}"):  # else all would be taken over a second time
                 await session.take_over(handles.get(container.id), note)
         for sandbox, held in sandboxes:  # after their sessions, which may have held the files
             if held and (handle := handles.get(held.id)):
-                self._starts.count(handle, sandbox.limits, None)
+                self._starts.count(handle, sandbox.launch)
             with log_failure(f"taking over sandbox {sandbox.key}"):
                 await sandbox.take_over(handles.get(held.id) if held else None)
         if places:

@@ -116,7 +116,9 @@ class Registry(Hosts[Session]):
         Raises:
             SessionNotFound: when there is none.
         """
-        return asyncio.shield(self._remove(self.get(key), reason))
+        session = self.get(key)
+        self._remove(session, reason)
+        return session.close()
 
     def _record_end(self, host: Session, reason: str) -> None:
         if host.incarnation and not host.spec.throwaway:
@@ -128,6 +130,6 @@ class Registry(Hosts[Session]):
         Args:
             workspace: workspace of a sandbox.
         """
-        ending = [ended for ended, session in self._ending.items() if session.spec.workspace == workspace]
+        ending = [session.close() for session in self._ending if session.spec.workspace == workspace]
         if ending:
             await asyncio.wait(ending)

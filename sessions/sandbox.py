@@ -45,6 +45,7 @@ class Sandbox(Host):
         spec: SandboxSpec,
         registry: Registry,
         services: SessionServices,
+        *,
         record: SandboxRecord | None = None,
     ) -> None:
         """Make a sandbox that has no container yet.
@@ -59,9 +60,8 @@ class Sandbox(Host):
         super().__init__(key, spec.limits, record.created_at if record else services.ledger.clock(), services)
         self.spec = spec
         self.workspace = record.workspace if record else uuid.uuid4().hex
-        self.ended_at: float | None = None
-        #: why it has ended
-        self.end_reason: str | None = None
+        #: order to start its own container
+        self.launch = Launch(NO_KERNEL, spec.limits, spec.env, self.workspace, shared=True, tenant=key.tenant)
         #: why files of clients were lost; None: no files were lost
         self.loss: str | None = record.loss if record else None
         #: the container that an earlier gateway has left; None: there was none, or it was taken over
@@ -69,11 +69,6 @@ class Sandbox(Host):
         self._registry = registry
         self._container: KernelHandle | None = None
         self._start: Shared[KernelHandle] = Shared(f"start sandbox {key}")
-
-    @property
-    def closed(self) -> bool:
-        """Whether it was ended."""
-        return self.ended_at is not None
 
     def idle_for(self) -> float:
         """Return the seconds since a client last used it or one of its sessions; 0 while one does."""
@@ -100,8 +95,7 @@ class Sandbox(Host):
         return container
 
     async def _start_container(self) -> KernelHandle:
-        launch = Launch(NO_KERNEL, self.limits, self.spec.env, self.workspace, shared=True, tenant=self.key.tenant)
-        container = await self._services.kernels.start_container(launch)
+        container = await self._services.kernels.start_container(self.launch)
         if self.closed:
             await container.kill()
             raise SessionClosed("the sandbox was ended")
@@ -230,10 +224,6 @@ class Sandbox(Host):
         )
 
     # -- its end --------------------------------------------------------------------------------------------
-
-    def _refuse(self, reason: str) -> None:
-        # The machine's clock may have been set back.
-        self.ended_at, self.end_reason = max(self.created_at, self._services.ledger.clock()), reason
 
     async def _free(self, reason: str) -> None:
         for session in self.sessions():

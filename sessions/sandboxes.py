@@ -33,7 +33,7 @@ class Sandboxes(Hosts[Sandbox]):
     def restore(self) -> None:
         """Add the sandboxes that an earlier gateway has left; their containers are taken over later."""
         for record in self._services.ledger.sandboxes():
-            self._present[record.key] = Sandbox(record.key, record.spec, self._registry, self._services, record)
+            self._present[record.key] = Sandbox(record.key, record.spec, self._registry, self._services, record=record)
 
     def of(self, tenant: str) -> list[Sandbox]:
         """Return the sandboxes of one tenant, those that have ended first."""
@@ -57,8 +57,8 @@ class Sandboxes(Hosts[Sandbox]):
             SandboxNotFound: when there is none, or it has ended; the message says why it ended.
         """
         sandbox = self.find(key)
-        if sandbox.closed:
-            raise SandboxNotFound(f"the sandbox has ended: {sandbox.end_reason}", sandbox=key.name)
+        if sandbox.end is not None:
+            raise SandboxNotFound(f"the sandbox has ended: {sandbox.end.reason}", sandbox=key.name)
         sandbox.touch()
         return sandbox
 
@@ -98,7 +98,8 @@ class Sandboxes(Hosts[Sandbox]):
         if len(self._ended) > REMEMBERED:  # the tenant with the most gives up its oldest, as in `store/ended.py`
             tenant = Counter(ended.tenant for ended in self._ended).most_common(1)[0][0]
             del self._ended[next(ended for ended in self._ended if ended.tenant == tenant)]
-        return asyncio.shield(self._remove(sandbox, reason))
+        self._remove(sandbox, reason)
+        return sandbox.close()
 
     def _record_end(self, host: Sandbox, reason: str) -> None:  # noqa: ARG002 - `_ended` remembers the reason
         self._services.ledger.end_sandbox(host.key)

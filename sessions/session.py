@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 
-from sessions.backends.base import KernelHandle
+from sessions.backends.base import KernelHandle, Launch
 from sessions.cells.transcript import Transcript
 from sessions.channels.hub import ChannelHub
 from sessions.channels.requests import Rules
@@ -67,11 +67,6 @@ class Session(Host):
     # -- state ----------------------------------------------------------------------------------------------
 
     @property
-    def closed(self) -> bool:
-        """Whether it was ended."""
-        return self._slot.closed
-
-    @property
     def state(self) -> State:
         """The session's state. Cells of channel clients take no turn, but also keep the session busy."""
         state = self._slot.state
@@ -91,6 +86,11 @@ class Session(Host):
     def left_container(self) -> ContainerRecord | None:
         """The kernel that an earlier gateway has left; None: there was none, or it was taken over."""
         return self._slot.left_container
+
+    @property
+    def launch(self) -> Launch:
+        """Order to start its next kernel, on the files of its earlier ones."""
+        return self._slot.launch
 
     @property
     def transcript(self) -> Transcript:

@@ -57,7 +57,8 @@ class KernelSlot:
         self.kernel: Kernel | None = None
         self.listener: SlotListener
         self._services = services
-        self._launch = identity.launch(left.workspace if left else identity.spec.workspace)
+        #: order to start the next kernel
+        self.launch = identity.launch(left.workspace if left else identity.spec.workspace)
         self._exit_watch: asyncio.Task[None] | None = None
         self._start: Shared[None] = Shared(f"start {identity.key}")
 
@@ -137,8 +138,8 @@ class KernelSlot:
             raise
 
     async def _acquire(self, change: StateChange | None, reason: str | None) -> None:
-        kernel = await self._services.kernels.acquire(self._launch)
-        self._launch = kernel.launch  # its workspace is the session's, even if the session has ended meanwhile
+        kernel = await self._services.kernels.acquire(self.launch)
+        self.launch = kernel.launch  # its workspace is the session's, even if the session has ended meanwhile
         if self.closed:
             await kernel.kill(SessionClosed())
             raise SessionClosed
@@ -198,7 +199,7 @@ class KernelSlot:
             try:
                 if handle is None:
                     raise KernelDied("the kernel ended while the gateway was away")
-                kernel = await Kernel.take_over(self._launch, handle)
+                kernel = await Kernel.take_over(self.launch, handle)
             except SessionError as error:
                 lost = error
         if self.closed:
@@ -239,5 +240,5 @@ class KernelSlot:
 
     async def _delete_files(self) -> None:
         """Delete the kernel's files unless they belong to a sandbox."""
-        if self._launch.workspace is not None and not self.identity.spec.in_sandbox:
-            await self._services.kernels.delete_workspace(self._launch.workspace)
+        if self.launch.workspace is not None and not self.identity.spec.in_sandbox:
+            await self._services.kernels.delete_workspace(self.launch.workspace)

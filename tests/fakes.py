@@ -730,13 +730,13 @@ class World:
         self.readiness = Readiness(backend)
         self.seen = Seen()
         self.memory = PromisedMemory(memory)
-        self.starts = Starts(backend, self.readiness, starts, self.seen.started, self.memory)
+        self.starts = Starts(backend, self.readiness, starts, self.seen.started, memory=self.memory)
         self.pool = Pool(
             backend,
             self.starts,
             PoolSettings(defaults.limits, pool_size, pool_max, refill_delay=0),
             self.clock,
-            self.seen,
+            observer=self.seen,
         )
         self.quotas = Quotas(quotas or TenantLimits(), self.clock, concurrent)
         #: all executions that have ended
@@ -750,7 +750,7 @@ class World:
         self.registry = Registry(PLAIN, defaults, services)
         self.sandboxes = Sandboxes(self.registry, services)
         self.services = services
-        self.recovery = Recovery(backend, self.starts, self.registry, self.sandboxes, interrupted)
+        self.recovery = Recovery(backend, self.starts, self.registry, self.sandboxes, interrupted=interrupted)
         self.readiness.first = self.recovery
 
     def begins(self, _key: SessionKey, _language: str, request: ExecuteRequest) -> str:

@@ -9,8 +9,9 @@ import signal
 import sys
 
 from kernel_gateway import logs
-from kernel_gateway.app import AlreadyRunning, Service
+from kernel_gateway.app import Service
 from kernel_gateway.cli.settings import add_settings, settings_from
+from kernel_gateway.state_dir import AlreadyRunning
 from kernel_gateway.wire import descriptors
 from sessions.tasks import spawn
 

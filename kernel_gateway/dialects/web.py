@@ -8,7 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from kernel_gateway.errors import NoSuchRoute
-from kernel_gateway.handlers import BaseHandler, Dialect, Gateway, Route
+from kernel_gateway.gateway import Dialect, Gateway, Route
+from kernel_gateway.handlers import BaseHandler
 
 _WEB = Path(__file__).parents[1] / "web"
 _MEDIA_TYPES = {

@@ -6,10 +6,9 @@ Tornado's streams call `read_from_fd` for each read and `close_fd` once, and let
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Callable
 
-from tornado.iostream import IOStream, SSLIOStream
+from tornado.iostream import BaseIOStream, IOStream, SSLIOStream
 
 #: seconds for the whole head of a request, from accept for the first and else from its first byte
 HEAD_TIMEOUT = 20.0
@@ -93,6 +92,11 @@ class Connection:
 
     # -- for its stream ---------------------------------------------------------------------------------------
 
+    def attach(self, stream: Stream) -> None:
+        """Get what this stream reads, and its end."""
+        self.stream = stream
+        stream.connection = self
+
     def has_read(self, count: int | None) -> int | None:
         """Take note of a read.
 
@@ -117,43 +121,27 @@ class Connection:
             tell()
 
 
-class PlainStream(IOStream):
+class Stream(BaseIOStream):
+    """The stream of a connection, which it tells of each read and of its end."""
+
+    connection: Connection
+
+    def read_from_fd(self, buf: bytearray | memoryview) -> int | None:
+        """Read into `buf`; see `BaseIOStream.read_from_fd`."""
+        return self.connection.has_read(super().read_from_fd(buf))
+
+    def close_fd(self) -> None:
+        """Close the socket; tornado calls this once."""
+        super().close_fd()
+        self.connection.has_ended()
+
+
+class PlainStream(Stream, IOStream):
     """The stream of a connection without TLS."""
 
-    def __init__(self, peer: socket.socket, connection: Connection) -> None:
-        super().__init__(peer)
-        self.connection = connection
-        connection.stream = self
 
-    def read_from_fd(self, buf: bytearray | memoryview) -> int | None:
-        """Read into `buf`; see `BaseIOStream.read_from_fd`."""
-        return self.connection.has_read(super().read_from_fd(buf))
-
-    def close_fd(self) -> None:
-        """Close the socket; tornado calls this once."""
-        super().close_fd()
-        self.connection.has_ended()
-
-
-class TlsStream(SSLIOStream):
+class TlsStream(Stream, SSLIOStream):
     """The stream of a connection with TLS."""
-
-    def __init__(self, peer: socket.socket, connection: Connection) -> None:
-        super().__init__(peer)
-        self.connection = connection
-        connection.stream = self
-
-    def read_from_fd(self, buf: bytearray | memoryview) -> int | None:
-        """Read into `buf`; see `BaseIOStream.read_from_fd`."""
-        return self.connection.has_read(super().read_from_fd(buf))
-
-    def close_fd(self) -> None:
-        """Close the socket; tornado calls this once."""
-        super().close_fd()
-        self.connection.has_ended()
-
-
-Stream = PlainStream | TlsStream
 
 
 def connection_of(stream: object) -> Connection:
@@ -162,6 +150,6 @@ def connection_of(stream: object) -> Connection:
     Raises:
         TypeError: when something else has made it, which is a defect.
     """
-    if not isinstance(stream, PlainStream | TlsStream):
+    if not isinstance(stream, Stream):
         raise TypeError("the stream is none of the listener's")
     return stream.connection

@@ -133,7 +133,8 @@ class Listener:
             peer.close()
             connection.has_ended()
             return
-        stream = (PlainStream if self._tls is None else TlsStream)(peer, connection)
+        stream = PlainStream(peer) if self._tls is None else TlsStream(peer)
+        connection.attach(stream)
         self._server.handle_stream(stream, address)
 
     def _refuse(self, peer: socket.socket) -> None:

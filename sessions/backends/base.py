@@ -41,6 +41,11 @@ class Launch:
     #: session whose code reaches the listed hosts through the egress proxy; None: the kernel reaches nothing
     egress: SessionKey | None = None
 
+    @property
+    def place(self) -> str | None:
+        """What the kernel shares with the one that it replaces; None: nothing yet, or others share it, too."""
+        return None if self.shared else self.workspace
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:

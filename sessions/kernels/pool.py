@@ -37,6 +37,7 @@ class Pool:
         starts: Starts,
         settings: PoolSettings,
         clock: Callable[[], float],
+        *,
         observer: PoolObserver,
     ) -> None:
         """Begin empty.

@@ -16,7 +16,6 @@ from sessions.backends.base import Backend, KernelHandle, Launch
 from sessions.errors import StartFailed
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.readiness import Readiness
-from sessions.models import Limits
 from sessions.tasks import spawn
 from sessions.tenants.admission import NOBODY, Admission
 from sessions.tenants.memory import PromisedMemory
@@ -35,6 +34,7 @@ class Starts:
         readiness: Readiness,
         at_once: int,
         on_started: Callable[[float, float | None], None],
+        *,
         memory: PromisedMemory | None = None,
     ) -> None:
         """Begin without starts.
@@ -81,7 +81,7 @@ class Starts:
             async with self._turn(launch.tenant):
                 self._readiness.require()  # it may have changed: then all waiting callers get the error at once
                 kernel = await Kernel.start(self._backend, launch)
-            self.count(kernel.handle, launch.limits, _place(kernel.launch))
+            self.count(kernel.handle, kernel.launch)
         self._on_started(kernel.started_in, kernel.ready_in)
         return kernel
 
@@ -98,7 +98,7 @@ class Starts:
                 begun = asyncio.get_running_loop().time()
                 handle = await self._backend.start(launch)
                 self._on_started(asyncio.get_running_loop().time() - begun, None)
-            self.count(handle, launch.limits, _place(launch))
+            self.count(handle, launch)
         return handle
 
     @contextmanager
@@ -108,23 +108,22 @@ class Starts:
         Raises:
             QuotaExceeded: when all kernels together would be promised too much memory.
         """
-        place = _place(launch) or uuid.uuid4().hex
+        place = launch.place or uuid.uuid4().hex
         self._memory.promise(place, launch.limits.memory)
         try:
             yield
         finally:
             self._memory.release(place)
 
-    def count(self, handle: KernelHandle, limits: Limits, place: str | None) -> None:
+    def count(self, handle: KernelHandle, launch: Launch) -> None:
         """Count the memory of a kernel or container that was started, perhaps by an earlier gateway, until it is gone.
 
         Args:
             handle: the kernel or container.
-            limits: its limits.
-            place: its workspace, if no others but those that replace it use that.
+            launch: what it was started with.
         """
-        place = place or handle.id
-        self._memory.hold(place, limits.memory)
+        place = launch.place or handle.id
+        self._memory.hold(place, launch.limits.memory)
         spawn(self._release(handle, place), "memory of a kernel")
 
     async def _release(self, handle: KernelHandle, place: str) -> None:
@@ -150,8 +149,3 @@ class Starts:
             yield
         finally:
             self._admission.leave(tenant)
-
-
-def _place(launch: Launch) -> str | None:
-    """Return what a kernel shares with the one that it replaces; None: there is nothing yet, or others share it too."""
-    return None if launch.shared else launch.workspace

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import structlog
 
-from sessions.store.database import LOCKED_MAX
+from sessions.store.database import LOCKED_MAX, connect
 from sessions.store.reserve import Reserve
 
 log = structlog.get_logger()
@@ -146,12 +146,9 @@ class WriteAheadLog:
 
     def _connect(self) -> tuple[sqlite3.Connection, sqlite3.Connection]:
         copier, keeper = (
-            self._open.enter_context(closing(sqlite3.connect(self.path, timeout, isolation_level=None)))
-            for timeout in (HELD_MAX, LOCKED_MAX)
+            self._open.enter_context(closing(connect(self.path, wait, autocheckpoint=0)))
+            for wait in (HELD_MAX, LOCKED_MAX)
         )
-        for connection in (copier, keeper):
-            connection.execute("PRAGMA synchronous=NORMAL")
-            connection.execute("PRAGMA wal_autocheckpoint=0")
         log_file = self.path.with_name(f"{self.path.name}-wal")
         if not log_file.exists() or not log_file.stat().st_size:
             _write(keeper)  # the first commit in an empty log syncs the log

@@ -72,6 +72,27 @@ class Database(sqlite3.Connection):
             return delete()
 
 
+def connect(path: Path | None, wait: float, autocheckpoint: int) -> Database:
+    """Connect to a database.
+
+    Args:
+        path: path of the database; None: in memory.
+        wait: seconds to wait while another connection writes.
+        autocheckpoint: pages in the write-ahead log from which a commit checkpoints it; 0: never.
+
+    Raises:
+        sqlite3.Error: when that fails.
+    """
+    database = sqlite3.connect(path or ":memory:", wait, isolation_level=None, factory=Database)
+    try:
+        database.execute("PRAGMA synchronous=NORMAL")
+        database.execute(f"PRAGMA wal_autocheckpoint={autocheckpoint}")
+    except sqlite3.Error:
+        database.close()
+        raise
+    return database
+
+
 def open_database(path: Path | None, schema: str) -> Database:
     """Open a database, made if absent.
 
@@ -108,11 +129,9 @@ def _open(path: Path | None, schema: str) -> Database:
     if path is not None:
         path.touch(mode=0o600)  # SQLite makes the files beside it with the same mode
         path.chmod(0o600)
-    database = sqlite3.connect(path or ":memory:", LOCKED_MAX, isolation_level=None, factory=Database)
+    database = connect(path, LOCKED_MAX, AUTOCHECKPOINT)
     try:
         database.execute("PRAGMA journal_mode=WAL")
-        database.execute("PRAGMA synchronous=NORMAL")
-        database.execute(f"PRAGMA wal_autocheckpoint={AUTOCHECKPOINT}")
         database.executescript(schema)
     except sqlite3.Error:
         database.close()

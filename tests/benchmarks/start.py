@@ -229,7 +229,7 @@ async def measure(backend: Backend, runs: int) -> tuple[Table, dict[int, float]]
     table = defaultdict(list, {step: list(values) for step, values in table.items()})  # without later calls
     say("sessions from the pool")
     starts = Starts(backend, readiness, 2, lambda *_seconds: None)
-    pool = Pool(backend, starts, PoolSettings(PLAIN.limits, 1, 1), time.monotonic, Seen())
+    pool = Pool(backend, starts, PoolSettings(PLAIN.limits, 1, 1), time.monotonic, observer=Seen())
     pool.keep_warm(PLAIN.kernelspec)
     for _ in range(runs):
         await warm(backend, pool, table)

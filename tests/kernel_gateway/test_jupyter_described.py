@@ -12,8 +12,8 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 from kernel_gateway.dialects import jupyter
 from kernel_gateway.dialects.jupyter.base import AbsentHandler
 from kernel_gateway.dialects.jupyter.described import OPERATIONS, description
+from kernel_gateway.gateway import Gateway as Parts
 from kernel_gateway.handlers import BaseHandler
-from kernel_gateway.handlers import Gateway as Parts
 from tests.gateways import Gateway
 from tests.kernel_gateway.test_openapi import implemented
 from tests.kernel_gateway.wire import process_only

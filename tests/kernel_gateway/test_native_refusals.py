@@ -13,8 +13,8 @@ import requests
 
 from kernel_gateway.admins import AdminHandler
 from kernel_gateway.dialects import DIALECTS
+from kernel_gateway.gateway import Gateway as Parts
 from kernel_gateway.handlers import MAX_BODY, BaseHandler
-from kernel_gateway.handlers import Gateway as Parts
 from tests.gateways import KEYS, Gateway
 from tests.kernel_gateway.wire import SHARED, Answer, failure, raw, until
 

@@ -13,8 +13,8 @@ from tornado.web import RequestHandler
 from kernel_gateway.dialects import native
 from kernel_gateway.dialects.native.events import Event, _Event
 from kernel_gateway.dialects.native.forms import STREAMS
+from kernel_gateway.gateway import Gateway as Parts
 from kernel_gateway.handlers import BaseHandler
-from kernel_gateway.handlers import Gateway as Parts
 from kernel_gateway.openapi import Operation
 from tests.gateways import Gateway
 from tests.kernel_gateway.sockets import connected

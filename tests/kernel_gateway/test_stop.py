@@ -15,8 +15,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from kernel_gateway import app
-from kernel_gateway.app import AlreadyRunning, Service
+from kernel_gateway.app import Service
 from kernel_gateway.config import Settings
+from kernel_gateway.state_dir import AlreadyRunning, lock
 from sessions import tasks
 from sessions.models import SandboxSpec, SessionKey
 from tests.fakes import FakeBackend, until
@@ -46,7 +47,7 @@ async def service(backend: FakeBackend, tmp_path: Path, monkeypatch: pytest.Monk
 
 def is_free(state_dir: Path) -> bool:
     try:
-        app._locked(state_dir).close()
+        lock(state_dir).close()
     except AlreadyRunning:
         return False
     return True

@@ -64,7 +64,7 @@ async def pool(backend: DockerBackend, seen: Seen) -> AsyncIterator[Pool]:
     readiness = Readiness(backend)
     assert await readiness.check()
     starts = Starts(backend, readiness, 2, seen.started)
-    pool = Pool(backend, starts, PoolSettings(PLAIN.limits, 2, 2), time.monotonic, seen)
+    pool = Pool(backend, starts, PoolSettings(PLAIN.limits, 2, 2), time.monotonic, observer=seen)
     pool.keep_warm(PLAIN.kernelspec)
     await until(lambda: pool.depth() == 2, START)
     yield pool
@@ -88,7 +88,11 @@ async def test_a_leased_kernel_has_imported_the_modules_of_its_kernelspec(backen
     readiness = Readiness(backend)
     assert await readiness.check()
     pool = Pool(
-        backend, Starts(backend, readiness, 2, seen.started), PoolSettings(PLAIN.limits, 1, 1), time.monotonic, seen
+        backend,
+        Starts(backend, readiness, 2, seen.started),
+        PoolSettings(PLAIN.limits, 1, 1),
+        time.monotonic,
+        observer=seen,
     )
     pool.keep_warm(spec)
     await until(lambda: pool.depth() == 1, START)

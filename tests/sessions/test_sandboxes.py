@@ -88,7 +88,7 @@ async def test_a_sandbox_has_a_container_without_a_kernel(world: World) -> None:
     assert world.sandboxes.all() == world.sandboxes.of("acme") == [sandbox]
     expected = Launch(module.NO_KERNEL, spec.limits, {"A": "1"}, sandbox.workspace, shared=True, tenant="acme")
     assert [kernel.launch for kernel in world.backend.alive] == [expected]
-    assert (sandbox.limits, sandbox.ended_at, sandbox.end_reason, sandbox.loss) == (spec.limits, None, None, None)
+    assert (sandbox.end, sandbox.loss) == (None, None)
 
 
 async def test_creating_a_sandbox_that_exists_is_refused(world: World, sandbox: Sandbox) -> None:
@@ -122,7 +122,7 @@ async def test_a_tenant_has_a_limited_number_of_sandboxes_and_an_end_frees_one(b
         assert backend.asked == 2
         await world.sandboxes.create(SessionKey("umbrella", "s2"), SPEC)
         await world.sandboxes.end(keys[0])
-        assert (await world.sandboxes.create(keys[2], SPEC)).ended_at is None
+        assert not (await world.sandboxes.create(keys[2], SPEC)).closed
         with pytest.raises(QuotaExceeded):
             await world.sandboxes.create(keys[0], SPEC)
 
@@ -146,7 +146,7 @@ async def test_a_sandbox_whose_container_does_not_start_leaves_nothing(world: Wo
     with pytest.raises(SandboxNotFound, match="there is no sandbox"):
         world.sandboxes.find(KEY)
     world.backend.refuses = None
-    assert (await world.sandboxes.create(KEY, SPEC)).ended_at is None
+    assert not (await world.sandboxes.create(KEY, SPEC)).closed
 
 
 async def test_sandboxes_that_failed_do_not_count(backend: FakeBackend) -> None:
@@ -156,7 +156,7 @@ async def test_sandboxes_that_failed_do_not_count(backend: FakeBackend) -> None:
             with pytest.raises(StartFailed):
                 await world.sandboxes.create(SessionKey("acme", f"s{number}"), SPEC)
         backend.refuses = None
-        assert (await world.sandboxes.create(KEY, SPEC)).ended_at is None
+        assert not (await world.sandboxes.create(KEY, SPEC)).closed
 
 
 async def test_a_client_that_leaves_does_not_stop_the_start(world: World) -> None:
@@ -178,7 +178,7 @@ async def test_a_failed_start_leaves_nothing_after_its_client_has_left(world: Wo
     client.cancel()
     with suppress(asyncio.CancelledError):
         await client
-    assert world.sandboxes.get(KEY).ended_at is None
+    assert not world.sandboxes.get(KEY).closed
     world.backend.refuses = StartFailed()
     world.backend.gate.set()
     await until(lambda: nothing_is_kept(world))
@@ -246,8 +246,8 @@ async def test_another_tenants_sandbox_looks_like_a_missing_one(world: World, sa
 async def test_an_ended_sandbox_can_be_found_but_not_used(world: World, sandbox: Sandbox) -> None:
     await world.sandboxes.end(KEY, "it was idle")
     assert world.sandboxes.find(KEY) is sandbox
-    assert sandbox.ended_at is not None
-    assert sandbox.ended_at >= sandbox.created_at
+    assert sandbox.end is not None
+    assert sandbox.end.at >= sandbox.created_at
     assert (world.sandboxes.all(), world.sandboxes.of("acme")) == ([], [sandbox])
     with pytest.raises(SandboxNotFound, match="the sandbox has ended: it was idle"):
         world.sandboxes.get(KEY)
@@ -258,7 +258,8 @@ async def test_an_ended_sandbox_can_be_found_but_not_used(world: World, sandbox:
 async def test_no_sandbox_ends_before_its_beginning(world: World, sandbox: Sandbox) -> None:
     world.ledger.clock = lambda: sandbox.created_at - 60  # the machine's clock was set back
     await world.sandboxes.end(KEY)
-    assert sandbox.ended_at == sandbox.created_at
+    assert sandbox.end is not None
+    assert sandbox.end.at == sandbox.created_at
 
 
 async def test_a_limited_number_of_ended_sandboxes_is_remembered(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,9 +315,10 @@ async def test_an_ended_sandbox_refuses_all_operations(world: World, sandbox: Sa
 
 async def test_ending_a_sandbox_twice_keeps_the_first_time_and_reason(world: World, sandbox: Sandbox) -> None:
     await world.sandboxes.end(KEY, "the first reason")
-    ended_at = sandbox.ended_at
+    end = sandbox.end
     await world.sandboxes.end(KEY, "another reason")
-    assert (sandbox.ended_at, sandbox.end_reason) == (ended_at, "the first reason")
+    assert end is not None
+    assert (sandbox.end, end.reason) == (end, "the first reason")
     assert world.sandboxes.find(KEY) is sandbox
 
 
@@ -338,7 +340,7 @@ async def test_a_second_end_waits_until_the_sandbox_has_ended(
     let_go.set()
     await second
     assert nothing_is_kept(world)
-    assert sandbox.ended_at is not None
+    assert sandbox.closed
 
 
 async def test_a_forgotten_sandbox_is_ended_and_no_longer_found(world: World, sandbox: Sandbox) -> None:
@@ -374,7 +376,7 @@ async def test_closing_ends_all_sandboxes_and_refuses_new_ones(world: World) -> 
     world.backend.gate.set()
     await world.sandboxes.close()
     assert nothing_is_kept(world)
-    assert {sandbox.end_reason for sandbox in sandboxes} == {"the gateway was stopped"}
+    assert {sandbox.end and sandbox.end.reason for sandbox in sandboxes} == {"the gateway was stopped"}
     assert isinstance((await starting)[0], SessionClosed)
     with pytest.raises(ShuttingDown):
         await world.sandboxes.create(SessionKey("acme", "c"), SPEC)
@@ -540,7 +542,7 @@ async def test_files_that_no_session_holds_are_reported_as_lost(world: World, sa
     world.backend.kernel.dies(137, ExitReason.OOM)
     await until(lambda: sandbox.loss)
     assert sandbox.loss == "the sandbox's files were lost: its container ended (out_of_memory)"
-    assert sandbox.ended_at is None
+    assert not sandbox.closed
 
 
 async def test_files_that_a_session_holds_are_kept(world: World, sandbox: Sandbox) -> None:
@@ -710,7 +712,7 @@ async def test_an_idle_sandbox_is_ended_with_its_sessions_and_files(
     assert await culler.sweep() == 0
     world.clock.passes(0.001)
     assert await culler.sweep() == 1
-    assert (session.state, sandbox.end_reason) == (State.CLOSED, "it was idle for 300 s")
+    assert (session.state, sandbox.end and sandbox.end.reason) == (State.CLOSED, "it was idle for 300 s")
     assert nothing_is_kept(world)
 
 
@@ -808,7 +810,8 @@ async def test_a_sandbox_past_its_maximum_lifetime_is_ended_even_while_it_is_use
     assert await culler.sweep() == 0
     world.clock.passes(1)
     assert await culler.sweep() == 1
-    assert sandbox.end_reason == f"it reached its maximum lifetime of {lived} s"
+    assert sandbox.end is not None
+    assert sandbox.end.reason == f"it reached its maximum lifetime of {lived} s"
     assert (await cell).status is Status.DIED
 
 

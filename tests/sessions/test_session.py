@@ -560,7 +560,7 @@ async def test_any_two_operations_at_once_end_well(backend: FakeBackend, one: Op
 
 
 def _workspace(session: Session, backend: FakeBackend) -> object:
-    return backend._root / "workspaces" / str(session._slot._launch.workspace)
+    return backend._root / "workspaces" / str(session._slot.launch.workspace)
 
 
 async def _together(session: Session, world: World, one: Operation, other: Operation, ticks: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernel_gateway.dialects.admin import ragflow, specified
-from kernel_gateway.handlers import Dialect, Gateway, Route
+from kernel_gateway.gateway import Dialect, Gateway, Route
 
 
 def routes(gateway: Gateway) -> list[Route]:

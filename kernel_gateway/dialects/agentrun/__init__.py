@@ -27,7 +27,7 @@ from kernel_gateway.dialects.agentrun.sandboxes import (
     StopHandler,
 )
 from kernel_gateway.dialects.agentrun.uploads import UploadHandler
-from kernel_gateway.handlers import Dialect, Gateway, Route
+from kernel_gateway.gateway import Dialect, Gateway, Route
 
 CONTROL = "/2025-09-10"
 

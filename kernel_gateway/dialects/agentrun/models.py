@@ -197,20 +197,20 @@ def template_model(template: Template) -> dict[str, Any]:
 
 def sandbox_model(sandbox: Sandbox) -> dict[str, Any]:
     """Return a sandbox as clients see it."""
-    ended = sandbox.ended_at
+    end = sandbox.end
     idle_timeout = round(sandbox.spec.idle_timeout)
-    told = {"reason": sandbox.end_reason, "filesLost": sandbox.loss}
+    told = {"reason": end and end.reason, "filesLost": sandbox.loss}
     model = {
         "sandboxId": sandbox.key.name,
         "templateId": sandbox.spec.template_id,
         "templateName": sandbox.spec.template,
         "templateType": CODE_INTERPRETER,
-        "status": "READY" if ended is None else "TERMINATED",
+        "status": "READY" if end is None else "TERMINATED",
         "sandboxIdleTimeoutSeconds": idle_timeout,
         "sandboxIdleTimeoutInSeconds": idle_timeout,
         "sandboxIdleTTLInSeconds": idle_timeout,
         "createdAt": time_of(sandbox.created_at),
-        "lastUpdatedAt": time_of(sandbox.created_at if ended is None else ended),
+        "lastUpdatedAt": time_of(sandbox.created_at if end is None else end.at),
         "metadata": {name: value for name, value in told.items() if value},
     }
-    return model if ended is None else model | {"endedAt": time_of(ended)}
+    return model if end is None else model | {"endedAt": time_of(end.at)}

@@ -65,11 +65,11 @@ class HealthHandler(AgentRunHandler):
     async def get(self, sandbox_id: str) -> None:
         """Report whether the sandbox can be used."""
         sandbox = self.gateway.sandboxes.find(self.key(sandbox_id))
-        if sandbox.ended_at is None:
+        if not sandbox.closed:
             await sandbox.ensure_container()
         self.finish_json(
             {
-                "status": "ok" if sandbox.ended_at is None else "terminated",
+                "status": "terminated" if sandbox.closed else "ok",
                 "service": "sandbox-code-interpreter",
                 "version": "v1",
                 "timestamp": time_of(time()),

@@ -23,7 +23,7 @@ from kernel_gateway.dialects.jupyter.kernels import (
     VersionHandler,
 )
 from kernel_gateway.dialects.jupyter.notebooks import Notebooks, NotebooksHandler, OneNotebookHandler
-from kernel_gateway.handlers import Dialect, Gateway, Route
+from kernel_gateway.gateway import Dialect, Gateway, Route
 
 
 def routes(gateway: Gateway) -> list[Route]:

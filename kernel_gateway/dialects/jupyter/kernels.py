@@ -20,7 +20,7 @@ from kernel_gateway.dialects.jupyter.models import (
     spec_model,
     time_of,
 )
-from kernel_gateway.handlers import Gateway
+from kernel_gateway.gateway import Gateway
 from sessions.errors import InvalidRequest, SessionNotFound
 from sessions.guest.paths import valid_path
 from sessions.kernelspecs import KernelSpec

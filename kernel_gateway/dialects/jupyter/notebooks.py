@@ -18,7 +18,7 @@ from kernel_gateway.dialects.jupyter.models import (
     kernel_id,
     kernel_model,
 )
-from kernel_gateway.handlers import Gateway
+from kernel_gateway.gateway import Gateway
 from sessions.errors import InvalidRequest, SessionError, SessionNotFound
 from sessions.session import Session
 

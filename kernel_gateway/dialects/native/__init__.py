@@ -47,7 +47,8 @@ from kernel_gateway.dialects.native.sessions import (
     SessionsHandler,
 )
 from kernel_gateway.dialects.native.stream import CodeFrame, InputFrame, InterruptFrame, StreamHandler
-from kernel_gateway.handlers import BaseHandler, Dialect, Gateway, Route
+from kernel_gateway.gateway import Dialect, Gateway, Route
+from kernel_gateway.handlers import BaseHandler
 from kernel_gateway.openapi import BINARY, Operation, document, ref
 
 _SESSION = "/v1/sessions/{name}"

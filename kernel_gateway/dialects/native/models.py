@@ -9,9 +9,10 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, Field
 
 from kernel_gateway.bodies import Body
-from kernel_gateway.config import Bytes, Settings
+from kernel_gateway.config import Settings
 from kernel_gateway.dialects.native.plain import plain_output
 from kernel_gateway.errors import STATUS
+from kernel_gateway.setting_types import Bytes
 from sessions.errors import InvalidRequest
 from sessions.guest.paths import valid_path
 from sessions.models import ExecuteRequest, ExecutionResult, Network, SessionSpec

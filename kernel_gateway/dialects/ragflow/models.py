@@ -10,7 +10,8 @@ import orjson
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from kernel_gateway.bodies import PROBLEM_MAX, PROBLEMS_MAX
-from kernel_gateway.config import Bytes, Settings
+from kernel_gateway.config import Settings
+from kernel_gateway.setting_types import Bytes
 from sessions.errors import InvalidRequest
 from sessions.programs.program import Program
 

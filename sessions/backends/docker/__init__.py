@@ -66,8 +66,8 @@ class DockerBackend:
         self.inventory: Inventory | None = None
         #: the image that was proven
         self._image = ""
-        #: True if the runtime is gVisor; None before the first proof
-        self._gvisor: bool | None = None
+        #: True if the last proof has found gVisor
+        self._gvisor = False
         #: True if the last proof is still valid
         self._proven = False
         self._lost = LostContainers(self._engine)
@@ -152,7 +152,7 @@ class DockerBackend:
             StartFailed: when the engine refused.
             BackendUnavailable: when the engine does not answer.
         """
-        if self._gvisor is None:
+        if self.inventory is None:  # no proof yet
             raise NotInitialized
         settings, launch = self._egress.settings_of(launch), self._egress.informed(launch)
         info = new_connection_info(
@@ -199,7 +199,7 @@ class DockerBackend:
                 launch,
                 name=name,
                 workspace=workspace,
-                gvisor=bool(self._gvisor),
+                gvisor=self._gvisor,
                 processor=processor,
             )
 

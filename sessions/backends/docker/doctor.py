@@ -87,10 +87,8 @@ def _disk(directory: str) -> Finding:
 
 
 def _firewall(settings: DockerSettings) -> str:
-    changed = firewall.ensure_rules(network.bridge_name(settings.network))
-    if changed is None:
-        return "this user may not read the rules; they are tested below"
-    return "rules were missing and are set now" if changed else "rules are set"
+    found = firewall.ensure_rules(network.bridge_name(settings.network))
+    return found.value + ("; they are tested below" if found is firewall.Rules.HIDDEN else "")
 
 
 def _proven(gvisor: bool) -> str:  # noqa: FBT001 - the only argument

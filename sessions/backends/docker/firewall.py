@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Sequence
+from enum import Enum
 from pathlib import Path
 
 from sessions.errors import NotInitialized
@@ -19,6 +20,14 @@ from sessions.errors import NotInitialized
 BRIDGE_NF = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")
 _HAS_IPV6 = Path("/proc/net/if_inet6")
 _TIMEOUT = 20
+
+
+class Rules(Enum):
+    """What was found of a bridge's rules."""
+
+    SET = "rules are set"
+    MISSING = "rules were missing and are set now"
+    HIDDEN = "this user may not read the rules"
 
 
 def chain_name(bridge: str) -> str:
@@ -60,7 +69,7 @@ def commands(bridge: str) -> str:
     return "; ".join([*own, *(f"{program} -I {' '.join(rule)}" for program, rule in rules(bridge))])
 
 
-def ensure_rules(bridge: str, way_out: Sequence[str] | None = None) -> bool | None:
+def ensure_rules(bridge: str, way_out: Sequence[str] | None = None) -> Rules:
     """Set the rules that are missing.
 
     Args:
@@ -68,14 +77,11 @@ def ensure_rules(bridge: str, way_out: Sequence[str] | None = None) -> bool | No
         way_out: rules for what leaves the bridge for other places than the host, in the form in which iptables lists
             them, without their chain; None: nothing leaves it.
 
-    Returns:
-        True if a rule was missing; None when this user may not read the rules.
-
     Raises:
         NotInitialized: when a rule cannot be set.
     """
     if os.geteuid() != 0:
-        return None
+        return Rules.HIDDEN
     if BRIDGE_NF.exists() and BRIDGE_NF.read_text().strip() != "1":
         raise NotInitialized("kernels could reach one another: sysctl -w net.bridge.bridge-nf-call-iptables=1")
     changed = _ensure_chain(chain_name(bridge), chain_rules(bridge))
@@ -86,7 +92,7 @@ def ensure_rules(bridge: str, way_out: Sequence[str] | None = None) -> bool | No
         if _run(program, "-C", chain, *rule).returncode != 0:
             _run_checked(program, "-I", chain, *rule)
             changed = True
-    return changed
+    return Rules.MISSING if changed else Rules.SET
 
 
 def _ensure_chain(chain: str, wanted: list[str]) -> bool:

@@ -22,8 +22,7 @@ def ensure_walls(api: docker.APIClient, settings: DockerSettings, egress: Egress
     require_runtime(api, settings)
     require_wheels(api, settings)
     network.ensure_network(api, settings.network)
-    # Rules that this user may not read, or that were missing and are set again, need a new proof.
-    stands = firewall.ensure_rules(network.bridge_name(settings.network)) is False
+    stands = firewall.ensure_rules(network.bridge_name(settings.network)) is firewall.Rules.SET
     stands = egress.ensure(api) and stands
     proof.clear(api, settings)  # also a probe that the engine made after the timeout
     return stands

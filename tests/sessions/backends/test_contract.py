@@ -90,7 +90,7 @@ async def backend(request: pytest.FixtureRequest, nothing_left: None, proven: di
         vars(backend).update(proven)
     await backend.prepare()
     if isinstance(backend, DockerBackend):
-        proven.update({name: getattr(backend, name) for name in ("_proven", "_gvisor", "_processors")})
+        proven.update({name: getattr(backend, name) for name in ("_proven", "_gvisor", "inventory", "_processors")})
     yield backend
     await backend.close()
 

@@ -171,7 +171,7 @@ class TestProof:
     @pytest.mark.gate
     async def test_the_gateways_own_network_and_rules_pass(self, backend: DockerBackend) -> None:
         await backend.prepare()
-        assert firewall.ensure_rules(BRIDGE) is False, "all rules are set"
+        assert firewall.ensure_rules(BRIDGE) is firewall.Rules.SET
 
     @pytest.mark.parametrize(
         "rule",

@@ -26,13 +26,14 @@ from sessions.backends.docker import lost as lost_module
 from sessions.backends.docker import watch as watch_module
 from sessions.backends.docker.breaker import FAILURES, Breaker
 from sessions.backends.docker.engine import END, START, TOOL, Engine, Lane
+from sessions.backends.docker.firewall import Rules
 from sessions.backends.docker.handle import DockerHandle
 from sessions.backends.docker.profile import volume_names
 from sessions.backends.docker.proof import prove
 from sessions.backends.docker.watch import Watch
 from sessions.backends.handshake import new_connection_info
 from sessions.errors import BackendUnavailable, NotInitialized, SessionError
-from sessions.models import ExitReason, KernelExit
+from sessions.models import ExitReason, Inventory, KernelExit
 from sessions.tasks import spawn
 from tests.fakes import PYTHON, until
 from tests.faults.pretence import TOOL_SAYS, FakeEngine, pretence
@@ -133,7 +134,7 @@ async def backend(faulty: Proxy, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     hasty = brief(START)
     backend._engine._threads[hasty] = backend._engine._threads[START]
     monkeypatch.setattr(docker_module, "START", hasty)
-    backend._gvisor = True
+    backend._gvisor, backend.inventory = True, Inventory("3.0", {})
     yield backend
     await backend.close()
     await end(backend._engine, faulty)
@@ -361,7 +362,7 @@ async def test_a_probe_that_is_made_late_is_removed(
     monkeypatch.setattr("sessions.backends.docker.require_image", lambda *_: backend._image)
     for name in ("require_runtime", "network.ensure_network", "network.bridge_name"):
         monkeypatch.setattr(f"sessions.backends.docker.walls.{name}", lambda *_: "")
-    monkeypatch.setattr("sessions.backends.docker.firewall.ensure_rules", lambda _: False)
+    monkeypatch.setattr("sessions.backends.docker.firewall.ensure_rules", lambda _: Rules.SET)
     monkeypatch.setattr(backend._egress, "ensure", lambda _: True)
     backend._proven = True
     fake_engine.running.add("probe")

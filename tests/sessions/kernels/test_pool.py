@@ -73,9 +73,9 @@ async def test_a_kernel_of_an_ended_session_is_not_leased_again(warm: World) -> 
 async def test_a_session_keeps_the_workspace_of_its_first_kernel(warm: World) -> None:
     session = await warm.session()
     assert (await run(session, "x = 1")).state is StateChange.NEW
-    before = session._slot._launch.workspace
+    before = session._slot.launch.workspace
     await session.restart()
-    assert session._slot._launch.workspace == before
+    assert session._slot.launch.workspace == before
     assert (await run(session, "1")).status is Status.OK
 
 

@@ -64,7 +64,7 @@ class Egress:
         networks = ensure_networks(api, self._plain, self._egress)
         started = ensure_proxy(api, self._plain, self._egress, networks.proxy)
         wait_for(networks.proxy)
-        if not started and networks.changed is False and self._networks is not None:
+        if not started and networks.stood and self._networks is not None:
             return True
         prove_proxy(networks.proxy, self._egress)
         self._networks = networks

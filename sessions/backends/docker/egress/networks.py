@@ -39,8 +39,8 @@ class Networks:
     host: str
     #: the proxy's
     proxy: str
-    #: whether a firewall rule was missing; None: this user cannot know
-    changed: bool | None
+    #: whether all firewall rules were set already; False: one was missing, or this user may not read them
+    stood: bool
 
 
 def ensure_networks(api: docker.APIClient, settings: DockerSettings, egress: EgressSettings) -> Networks:
@@ -54,11 +54,11 @@ def ensure_networks(api: docker.APIClient, settings: DockerSettings, egress: Egr
     host = ensure_network(api, inner)
     proxy = _proxy_address(api.inspect_network(inner))
     _ensure_outer(api, outer)
-    changed = [
+    found = [
         firewall.ensure_rules(bridge_name(inner), to_the_proxy(proxy)),
         firewall.ensure_rules(bridge_name(outer), to_the_world(egress.name_servers)),
     ]
-    return Networks(host, proxy, None if None in changed else any(changed))
+    return Networks(host, proxy, all(each is firewall.Rules.SET for each in found))
 
 
 def to_the_proxy(proxy: str) -> list[str]:

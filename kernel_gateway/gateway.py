@@ -1,0 +1,75 @@
+"""What a dialect is, and the parts of the gateway that its handlers use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tornado.web import RequestHandler
+
+from kernel_gateway.auth import Keys
+from kernel_gateway.config import Settings
+from kernel_gateway.keystore import KeyStore
+from kernel_gateway.metrics import Metrics
+from kernel_gateway.origins import Origins
+from kernel_gateway.slices import Slices
+from kernel_gateway.wire.incoming import Incoming
+from kernel_gateway.wire.open_sockets import OpenSockets
+from sessions.errors import SessionError
+from sessions.kernelspecs import KernelSpecs
+from sessions.models import Inventory
+from sessions.programs.program import Runner
+from sessions.providers.manager import ProviderManager
+from sessions.providers.settings import ProviderSettings
+from sessions.registry import Registry
+from sessions.sandboxes import Sandboxes
+from sessions.store.audit import Audit
+from sessions.store.templates import Templates
+from sessions.tenants.quotas import Quotas
+
+#: pattern of the path, handler, and the handler's arguments
+Route = tuple[str, type[RequestHandler], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Gateway:
+    """The parts of the gateway that handlers use."""
+
+    settings: Settings
+    registry: Registry
+    sandboxes: Sandboxes
+    templates: Templates
+    specs: KernelSpecs
+    keys: Keys
+    keystore: KeyStore
+    audit: Audit
+    metrics: Metrics
+    #: returns the error that keeps kernels from starting, or None
+    trouble: Callable[[], SessionError | None]
+    #: returns the number of warm kernels in the pool
+    warm: Callable[[], int]
+    #: returns the number of executions, running or queued
+    executions: Callable[[], int]
+    #: returns what kernels find installed, or None before the first proof
+    inventory: Callable[[], Inventory | None]
+    hosts: frozenset[str]
+    origins: Origins
+    sockets: OpenSockets
+    incoming: Incoming
+    slices: Slices
+    quotas: Quotas
+    #: runs one-shot programs with the provider that the settings name
+    providers: ProviderManager
+    provider_settings: ProviderSettings
+    #: runs one-shot programs in this gateway's kernels, whatever provider the settings name
+    runner: Runner
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """One API of the gateway. A dialect translates; it adds no behaviour."""
+
+    name: str
+    #: returns the paths and their handlers, all of which accept the gateway
+    routes: Callable[[Gateway], list[Route]]

@@ -1,0 +1,123 @@
+"""How settings are written: the types of their values, each with the text that it is made from."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field
+from pydantic_settings import NoDecode
+
+from sessions.egress import host_and_port, name_server
+from sessions.errors import InvalidRequest
+from sessions.names import valid_name
+
+#: bytes of a mebibyte
+MIB = 1024**2
+_UNITS = {"": 1, "k": 1024, "m": MIB, "g": 1024 * MIB}
+#: characters of a key, at least
+KEY_MIN = 8
+
+
+def _bytes(value: object) -> object:
+    """Convert `512m` to a number of bytes."""
+    if isinstance(value, str) and (found := re.fullmatch(r"(\d+)([kmg]?)b?", value.strip().lower())):
+        return int(found[1]) * _UNITS[found[2]]
+    return value
+
+
+def _items(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _check_tenant(name: str) -> None:
+    try:
+        valid_name("tenant", name)
+    except InvalidRequest as error:
+        raise ValueError(error.message) from error
+
+
+def _keys(value: object) -> object:
+    """Parse `tenant:key,tenant:key` into tenant by key."""
+    if not isinstance(value, str):
+        return value
+    pairs: dict[str, str] = {}
+    for item in _items(value):
+        tenant, separator, key = item.partition(":")
+        if not separator or len(key) < KEY_MIN:
+            raise ValueError(f"each must be tenant:key, with a key of at least {KEY_MIN} characters")
+        _check_tenant(tenant)
+        if pairs.setdefault(key, tenant) != tenant:
+            raise ValueError("each key must belong to one tenant")
+    return pairs
+
+
+def _access_keys(value: object) -> object:
+    """Parse `tenant:id:secret,tenant:id:secret` into (tenant, secret) by id."""
+    if not isinstance(value, str):
+        return value
+    pairs: dict[str, tuple[str, str]] = {}
+    for item in _items(value):
+        tenant, _, rest = item.partition(":")
+        access_key, separator, secret = rest.partition(":")
+        if not separator or not re.fullmatch(r"[A-Za-z0-9._-]+", access_key) or len(secret) < KEY_MIN:
+            raise ValueError(f"each must be tenant:id:secret, with a secret of at least {KEY_MIN} characters")
+        _check_tenant(tenant)
+        if access_key in pairs:
+            raise ValueError("each id must be listed only once")
+        pairs[access_key] = tenant, secret
+    return pairs
+
+
+def _names(value: object) -> object:
+    return _items(value) if isinstance(value, str) else value
+
+
+def _modules(value: object) -> object:
+    """Split full names of modules."""
+    modules = _names(value)
+    for module in modules if isinstance(modules, list) else ():
+        if not all(part.isidentifier() for part in str(module).split(".")):
+            raise ValueError(f"{module!r} is no module's name")
+    return modules
+
+
+def _hosts(value: object) -> object:
+    """Split hosts, and check that each one is exact."""
+    hosts = _names(value)
+    for host in hosts if isinstance(hosts, list) else ():
+        host_and_port(str(host))
+    return hosts
+
+
+def _name_servers(value: object) -> object:
+    """Split addresses, and check that a container can reach each one."""
+    servers = _names(value)
+    return [name_server(str(each)) for each in servers] if isinstance(servers, list) else servers
+
+
+def _origins(value: object) -> object:
+    """Split origins, and check that each one is written as browsers write it."""
+    origins = _names(value)
+    for origin in origins if isinstance(origins, list) else ():
+        if not re.fullmatch(r"\*|[a-z][a-z0-9+.-]*://[^/\s?#@]+", str(origin), re.IGNORECASE):
+            raise ValueError(f"{origin!r} is no origin: write scheme://host or scheme://host:port, with no path")
+    return origins
+
+
+Bytes = Annotated[int, BeforeValidator(_bytes), Field(gt=0)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(gt=0)]
+#: 0: no limit
+SomeBytes = Annotated[int, BeforeValidator(_bytes), Field(ge=0)]
+SomeSeconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+#: written with commas between them, as all lists are
+Names = Annotated[list[str], NoDecode, BeforeValidator(_names)]
+Modules = Annotated[list[str] | None, NoDecode, BeforeValidator(_modules)]
+Hosts = Annotated[list[str], NoDecode, BeforeValidator(_hosts)]
+NameServers = Annotated[list[str], NoDecode, BeforeValidator(_name_servers)]
+Origins = Annotated[list[str], NoDecode, BeforeValidator(_origins)]
+#: tenants by key
+Keys = Annotated[dict[str, str], NoDecode, BeforeValidator(_keys)]
+#: tenants and secrets by id
+AccessKeys = Annotated[dict[str, tuple[str, str]], NoDecode, BeforeValidator(_access_keys)]

@@ -1,0 +1,37 @@
+"""The state directory: one gateway uses it at a time, and what it has made up once stays the same there."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import uuid
+from pathlib import Path
+from typing import IO
+
+
+class AlreadyRunning(Exception):
+    """Another gateway uses this state directory."""
+
+
+def lock(state_dir: Path) -> IO[str]:
+    """Lock the state directory for this process; the lock ends with the process, however that ends.
+
+    Raises:
+        AlreadyRunning: when another gateway uses it.
+    """
+    file = (state_dir / "lock").open("a")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise AlreadyRunning(f"another gateway uses {state_dir}; give this one its own --state-dir") from None
+    return file
+
+
+def kept(path: Path) -> str:
+    """Return a random word that stays the same across restarts: an id that marks containers, or a secret."""
+    if not path.exists():
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(uuid.uuid4().hex)
+    return path.read_text().strip()

@@ -25,6 +25,7 @@ from kernel_gateway.setting_types import (
     Count,
     Hosts,
     Keys,
+    Memory,
     Modules,
     Names,
     NameServers,
@@ -34,7 +35,7 @@ from kernel_gateway.setting_types import (
     SomeSeconds,
 )
 from sessions.errors import InvalidRequest
-from sessions.models import CPUS_MIN, MEMORY_MIN, PROCESSES_MIN, Limits
+from sessions.models import CPUS_MIN, PROCESSES_MIN, Limits
 from sessions.tenants.quotas import TenantLimits
 from sessions.tenants.usage import Allowance
 
@@ -157,7 +158,7 @@ class Settings(BaseSettings):
     code_policy: Literal["none", "ragflow-strict", "weknora"] = Field(
         "none", description="rules that refuse code by its text, before it runs: a hint, no boundary"
     )
-    memory: Bytes = Field(512 * MIB, ge=MEMORY_MIN, description="memory per kernel, at least 128m")
+    memory: Memory = Field(512 * MIB, description="memory per kernel, at least 128m")
     max_total_memory: SomeBytes | None = Field(
         None,
         description="memory of all kernels together, by their limits; 0: no limit; none: twice this machine's memory",

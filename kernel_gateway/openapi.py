@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from types import MappingProxyType
 from typing import Any
 
 from pydantic import BaseModel
@@ -12,6 +14,7 @@ from pydantic.json_schema import models_json_schema
 
 REF = "#/components/schemas/{model}"
 REQUEST_ID = {"X-Request-Id": "1 to 64 of A-Z a-z 0-9 . _ -; returned, and written to the log"}
+TEXT = {"type": "string"}
 BINARY = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
 
 
@@ -27,7 +30,8 @@ class Operation:
     status: HTTPStatus = HTTPStatus.OK
     #: other media types of the answer, or of the body for PUT
     media: dict[str, Any] = field(default_factory=dict)
-    query: tuple[str, ...] = ()
+    #: schemas of the query's parameters
+    query: dict[str, Any] = field(default_factory=dict)
     #: headers of the request, with their descriptions
     headers: dict[str, str] = field(default_factory=dict)
     #: further statuses of an answer that is no failure
@@ -45,13 +49,29 @@ def ref(*models: type[BaseModel]) -> dict[str, Any]:
     return refs[0] if len(refs) == 1 else {"oneOf": refs}
 
 
-def document(title: str, version: str, operations: list[Operation], failure: type[BaseModel]) -> dict[str, Any]:
-    """Return the whole description."""
+def document(
+    title: str,
+    version: str,
+    operations: list[Operation],
+    failure: type[BaseModel],
+    examples: Mapping[type[BaseModel], Any] = MappingProxyType({}),
+) -> dict[str, Any]:
+    """Return the whole description.
+
+    Args:
+        title: name of the API.
+        version: version of the gateway.
+        operations: all operations.
+        failure: body of every answer that is not a success.
+        examples: one value for each model that has an example.
+    """
     models = {failure}
     for operation in operations:
         models |= {*filter(None, (operation.answer, operation.body)), *operation.models}
     ordered = sorted(models, key=lambda model: model.__name__)
     _, schemas = models_json_schema([(model, "validation") for model in ordered], ref_template=REF)
+    for model, example in examples.items():
+        schemas["$defs"][model.__name__]["examples"] = [example]
     paths: dict[str, dict[str, Any]] = {}
     for operation in operations:
         paths.setdefault(operation.path, {})[operation.method.lower()] = _described(operation, failure)
@@ -74,9 +94,8 @@ def _described(operation: Operation, failure: type[BaseModel]) -> dict[str, Any]
     parameters = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
         for name in re.findall(r"{(\w+)}", operation.path)
-    ] + [
-        {"name": name, "in": "query", "schema": {"type": "string"}, "allowEmptyValue": True} for name in operation.query
     ]
+    parameters += [{"name": name, "in": "query", "schema": schema} for name, schema in operation.query.items()]
     parameters += [
         {"name": name, "in": "header", "schema": {"type": "string"}, "description": description}
         for name, description in (operation.headers | REQUEST_ID).items()

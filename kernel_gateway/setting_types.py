@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_settings import NoDecode
 
 from sessions.egress import host_and_port, name_server
 from sessions.errors import InvalidRequest
+from sessions.models import MEMORY_MIN
 from sessions.names import valid_name
 
 #: bytes of a mebibyte
@@ -105,11 +106,20 @@ def _origins(value: object) -> object:
     return origins
 
 
-Bytes = Annotated[int, BeforeValidator(_bytes), Field(gt=0)]
+def _enough(memory: int) -> int:
+    if memory < MEMORY_MIN:
+        raise ValueError(f"must be at least {MEMORY_MIN // MIB}m: a kernel with less does not start")
+    return memory
+
+
+#: sizes as clients and operators write them
+_SIZE = Annotated[str, Field(pattern="^[0-9]+[kKmMgG]?[bB]?$")]
+Bytes = Annotated[int, Field(gt=0), BeforeValidator(_bytes, json_schema_input_type=Annotated[int, Field(gt=0)] | _SIZE)]
+Memory = Annotated[Bytes, AfterValidator(_enough)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(gt=0)]
 #: 0: no limit
-SomeBytes = Annotated[int, BeforeValidator(_bytes), Field(ge=0)]
+SomeBytes = Annotated[int, Field(ge=0), BeforeValidator(_bytes)]
 SomeSeconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 #: written with commas between them, as all lists are
 Names = Annotated[list[str], NoDecode, BeforeValidator(_names)]

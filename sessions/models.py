@@ -33,6 +33,12 @@ MEMORY_MIN = 128 * 1024**2
 CPUS_MIN = 0.1
 PROCESSES_MIN = 16
 _LEAST = {"memory": MEMORY_MIN, "cpus": CPUS_MIN, "processes": PROCESSES_MIN}
+_MIB = 1024**2
+
+
+def _shown(value: float) -> str:
+    """Return the value of a limit for people: large sizes in MiB."""
+    return f"{value // _MIB} MiB" if value >= _MIB and value % _MIB == 0 else str(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +69,7 @@ class Limits:
             kind, least = type(values[name]), _LEAST.get(name, 1)
             if not least <= value <= values[name]:
                 raise InvalidRequest(
-                    f"limit {name} must be at least {least} and at most {values[name]}",
+                    f"limit {name} must be at least {_shown(least)} and at most {_shown(values[name])}",
                     field=f"limits.{name}",
                     min=least,
                     max=values[name],

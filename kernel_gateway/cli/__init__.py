@@ -58,7 +58,8 @@ def main(argv: list[str] | None = None) -> int:
     except ValidationError as error:
         for problem in error.errors(include_url=False, include_input=False):
             where = ".".join(map(str, problem["loc"]))
-            print(f"kernel-gateway: {where or 'settings'}: {problem['msg']} (SB002)", file=sys.stderr)
+            what = problem["msg"].removeprefix("Value error, ")  # what our own checks raise
+            print(f"kernel-gateway: {where or 'settings'}: {what} (SB002)", file=sys.stderr)
         return 2
     except InvalidRequest as error:
         print(f"kernel-gateway: {error.message} ({error.code})", file=sys.stderr)

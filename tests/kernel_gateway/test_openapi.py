@@ -7,12 +7,32 @@ from collections.abc import Callable
 from typing import Any, cast, get_args
 
 import pytest
+from openapi_schema_validator import OAS31Validator
 from openapi_spec_validator import OpenAPIV31SpecValidator
+from pydantic import BaseModel
 from tornado.web import RequestHandler
 
 from kernel_gateway.dialects import native
+from kernel_gateway.dialects.native.admin import AuditPage, CreateKey, KeyList, NewKey
 from kernel_gateway.dialects.native.events import Event, _Event
+from kernel_gateway.dialects.native.examples import EXAMPLES
 from kernel_gateway.dialects.native.forms import STREAMS
+from kernel_gateway.dialects.native.languages import LanguageList
+from kernel_gateway.dialects.native.models import (
+    CreateSession,
+    Execute,
+    Failure,
+    FileEntry,
+    FileList,
+    Interrupted,
+    MakeDirectory,
+    Move,
+    Result,
+    SessionInfo,
+    SessionList,
+)
+from kernel_gateway.dialects.native.overview import LiveSessions, Tenants
+from kernel_gateway.dialects.native.stream import CodeFrame, InputFrame, InterruptFrame
 from kernel_gateway.gateway import Gateway as Parts
 from kernel_gateway.handlers import BaseHandler
 from kernel_gateway.openapi import Operation
@@ -141,3 +161,81 @@ def test_the_description_is_served_without_a_key(started: Callable[[str], Gatewa
     response = started("process").call("GET", "/v1/openapi.json", tenant=None)
     assert (response.status_code, response.headers["Content-Type"]) == (200, "application/json")
     assert response.json() == described()
+
+
+# -- examples --------------------------------------------------------------------------------------------------
+
+SCHEMAS = described()["components"]["schemas"]
+
+
+def problems(model: str, value: object) -> list[str]:
+    """Return what keeps a value from being as a model of the description says."""
+    validator = OAS31Validator({"$ref": f"#/components/schemas/{model}", "components": {"schemas": SCHEMAS}})
+    return [problem.message for problem in validator.iter_errors(value)]
+
+
+def shape(value: Any) -> Any:
+    """Return the names in a JSON value, without the values; of a list, those of its first item."""
+    if isinstance(value, dict):
+        return {name: shape(below) for name, below in value.items()}
+    return [shape(value[0])] if isinstance(value, list) and value else None
+
+
+def test_everything_that_is_sent_has_an_example_that_is_as_described() -> None:
+    sent = {each for operation in native.OPERATIONS for each in (operation.answer, operation.body) if each}
+    sent |= {Failure, CodeFrame, InputFrame, InterruptFrame, *_Event.__subclasses__()}
+    assert set(EXAMPLES) == sent
+    for model in sent:
+        (example,) = SCHEMAS[model.__name__]["examples"]
+        assert (model.__name__, problems(model.__name__, example)) == (model.__name__, [])
+    assert problems("SessionInfo", EXAMPLES[SessionInfo] | {"incarnation": "first"}), "control"
+
+
+def test_sizes_are_described_as_clients_may_write_them() -> None:
+    assert problems("LimitsBody", {"memory": "256m", "disk": 1024}) == []
+    assert problems("LimitsBody", {"memory": "plenty"})
+    assert problems("LimitsBody", {"memory": 0})
+
+
+def test_numbers_in_a_query_are_described_as_numbers() -> None:
+    parameters = described()["paths"]["/v1/admin/audit"]["get"]["parameters"]
+    types = {each["name"]: each["schema"]["type"] for each in parameters if each["in"] == "query"}
+    assert {name for name, kind in types.items() if kind == "integer"} == {"limit", "before"}
+
+
+def test_real_answers_have_the_form_of_their_examples(started: Callable[[str], Gateway]) -> None:
+    serving = started("process")
+    admin = {"Authorization": f"Bearer {serving.admin_key()}"}
+    name = EXAMPLES[CreateSession]["name"]
+    session, file = f"/v1/sessions/{name}", f"/v1/sessions/{name}/files/{EXAMPLES[Move]['from']}"
+    key = serving.call("POST", "/v1/admin/keys", headers=admin, tenant=None, json=EXAMPLES[CreateKey])
+    calls: list[tuple[type[BaseModel], str, str, Any]] = [
+        (SessionInfo, "POST", "/v1/sessions", EXAMPLES[CreateSession]),
+        (SessionInfo, "GET", session, None),
+        (SessionList, "GET", "/v1/sessions", None),
+        (Result, "POST", f"{session}/execute", EXAMPLES[Execute]),
+        (Interrupted, "POST", f"{session}/interrupt", None),
+        (FileEntry, "POST", f"{session}/mkdir", EXAMPLES[MakeDirectory]),
+        (FileEntry, "POST", f"{session}/move", EXAMPLES[Move]),
+        (FileList, "GET", f"{session}/files/data?list", None),
+        (AuditPage, "GET", f"/v1/admin/audit?limit=1&session={name}", None),
+        (LiveSessions, "GET", "/v1/admin/sessions", None),
+        (Tenants, "GET", "/v1/admin/tenants", None),
+        (KeyList, "GET", "/v1/admin/keys", None),
+        (Failure, "GET", "/v1/sessions/none", None),
+    ]
+    try:
+        assert shape(key.json()) == shape(EXAMPLES[NewKey])
+        for model, method, path, body in calls:
+            if method == "POST" and path.endswith("move"):
+                assert serving.call("PUT", file, data=b"a,b\n").status_code == 204
+            tenant, headers = (None, admin) if "/admin/" in path else ("alice", {})
+            answer = serving.call(method, path, json=body, tenant=tenant, headers=headers).json()
+            assert (path, shape(answer)) == (path, shape(EXAMPLES[model]))
+            assert problems(model.__name__, answer) == []
+        languages = serving.call("GET", "/v1/languages").json()
+        assert problems("LanguageList", languages) == []
+        assert languages["languages"][0].keys() == EXAMPLES[LanguageList]["languages"][0].keys()
+    finally:
+        serving.call("DELETE", session)
+        serving.call("DELETE", f"/v1/admin/keys/{key.json()['id']}", headers=admin, tenant=None)

@@ -81,10 +81,17 @@ def test_limits_can_be_lowered() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "asked", "least"), [("memory", MEMORY_MIN - 1, 134217728), ("cpus", 0.09, 0.1), ("processes", 15.9, 16)]
+    ("name", "asked", "least", "shown"),
+    [
+        ("memory", MEMORY_MIN - 1, 134217728, "128 MiB and at most 512 MiB"),
+        ("cpus", 0.09, 0.1, "0.1 and at most 1.0"),
+        ("processes", 15.9, 16, "16 and at most 64"),
+    ],
 )
-def test_a_limit_below_what_a_kernel_needs_is_refused_with_the_bound(name: str, asked: float, least: float) -> None:
-    with pytest.raises(InvalidRequest, match=f"limit {name} must be at least {least} and at most") as refused:
+def test_a_limit_below_what_a_kernel_needs_is_refused_with_the_bound(
+    name: str, asked: float, least: float, shown: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=f"limit {name} must be at least {shown}$") as refused:
         Limits().narrowed({name: asked})
     assert (refused.value.details["field"], refused.value.details["min"]) == (f"limits.{name}", least)
 

@@ -16,11 +16,17 @@ from pydantic import BaseModel
 from kernel_gateway.dialects.jupyter.entries import Created, Moved, Saved
 from kernel_gateway.dialects.jupyter.models import NotebookSession, StartKernel
 from kernel_gateway.handlers import BaseHandler
-from kernel_gateway.openapi import Operation, document
+from kernel_gateway.openapi import TEXT, Operation, document
 
 _JSON: dict[str, Any] = {"application/json": {}}
 _KERNEL, _NOTEBOOK = "/api/kernels/{kernel}", "/api/sessions/{session}"
 _FILE = "/api/contents/{path}"
+_ASKED = {
+    "type": {"enum": ["file", "directory", "notebook"]},
+    "format": {"enum": ["text", "base64"]},
+    "content": {"enum": [0, 1]},
+    "hash": {"enum": [0, 1]},
+}
 
 
 class Problem(BaseModel):
@@ -34,7 +40,9 @@ class Problem(BaseModel):
 OPERATIONS = [
     Operation("GET", "/api", "Return the gateway's version", media=_JSON),
     Operation("GET", "/api/status", "Count the tenant's kernels and connections", media=_JSON),
-    Operation("GET", "/api/me", "Return the caller's identity and permissions", media=_JSON, query=("permissions",)),
+    Operation(
+        "GET", "/api/me", "Return the caller's identity and permissions", media=_JSON, query={"permissions": TEXT}
+    ),
     Operation("GET", "/api/kernelspecs", "List the kernelspecs", media=_JSON),
     Operation("GET", "/api/kernelspecs/{name}", "Describe a kernelspec", media=_JSON),
     Operation("GET", "/kernelspecs/{name}/{file}", "Download a logo of a kernelspec", media={"image/*": {}}),
@@ -49,7 +57,7 @@ OPERATIONS = [
         f"{_KERNEL}/channels",
         "Upgrade to a WebSocket with the kernel's messages",
         status=HTTPStatus.SWITCHING_PROTOCOLS,
-        query=("session_id", "token"),
+        query={"session_id": TEXT, "token": TEXT},
     ),
     Operation("GET", "/api/sessions", "List the tenant's notebook sessions", media=_JSON),
     Operation(
@@ -58,9 +66,7 @@ OPERATIONS = [
     Operation("GET", _NOTEBOOK, "Describe a notebook session", media=_JSON),
     Operation("PATCH", _NOTEBOOK, "Rename a notebook, or give it another kernel", None, NotebookSession, media=_JSON),
     Operation("DELETE", _NOTEBOOK, "Forget a notebook and end its kernel", status=HTTPStatus.NO_CONTENT),
-    Operation(
-        "GET", _FILE, "Return a file, or list a directory", media=_JSON, query=("type", "format", "content", "hash")
-    ),
+    Operation("GET", _FILE, "Return a file, or list a directory", media=_JSON, query=_ASKED),
     Operation("PUT", _FILE, "Write a file or notebook, or make a directory", None, Saved, media=_JSON),
     Operation(
         "POST", _FILE, "Copy a file, or make one under a new name", None, Created, HTTPStatus.CREATED, media=_JSON

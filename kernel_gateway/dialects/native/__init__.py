@@ -7,6 +7,7 @@ from importlib.metadata import version
 from typing import Any
 
 from kernel_gateway.dialects.native.admin import (
+    AUDIT_QUERY,
     AuditHandler,
     AuditPage,
     CreateKey,
@@ -16,6 +17,7 @@ from kernel_gateway.dialects.native.admin import (
     NewKey,
 )
 from kernel_gateway.dialects.native.events import Event
+from kernel_gateway.dialects.native.examples import EXAMPLES
 from kernel_gateway.dialects.native.execute import LAST_EVENT, ExecuteHandler
 from kernel_gateway.dialects.native.files import FilesHandler, MakeDirectoryHandler, MoveHandler
 from kernel_gateway.dialects.native.languages import LanguageList, LanguagesHandler
@@ -49,7 +51,7 @@ from kernel_gateway.dialects.native.sessions import (
 from kernel_gateway.dialects.native.stream import CodeFrame, InputFrame, InterruptFrame, StreamHandler
 from kernel_gateway.gateway import Dialect, Gateway, Route
 from kernel_gateway.handlers import BaseHandler
-from kernel_gateway.openapi import BINARY, Operation, document, ref
+from kernel_gateway.openapi import BINARY, TEXT, Operation, document, ref
 
 _SESSION = "/v1/sessions/{name}"
 _RESUME_HEADERS = {
@@ -91,7 +93,7 @@ OPERATIONS = [
         "Download a file or a part of it, or list a directory",
         FileList,
         media=BINARY,
-        query=("list",),
+        query={"list": TEXT | {"description": "present: list the directory"}},
         headers=_RANGE_HEADERS,
         others=(HTTPStatus.PARTIAL_CONTENT,),
     ),
@@ -116,7 +118,7 @@ OPERATIONS = [
         "/v1/admin/audit",
         "List who ran what, newest first",
         AuditPage,
-        query=("tenant", "session", "outcome", "since", "limit", "before"),
+        query=AUDIT_QUERY,
     ),
     Operation("GET", "/v1/admin/sessions", "List the sessions of all tenants, oldest first", LiveSessions),
     Operation("DELETE", "/v1/admin/sessions/{tenant}/{name}", "End a tenant's session", status=HTTPStatus.NO_CONTENT),
@@ -137,7 +139,7 @@ class OpenApiHandler(BaseHandler):
 
 def openapi() -> dict[str, Any]:
     """Return the OpenAPI document of this API."""
-    return document("sandboxed-kernel-gateway", version("sandboxed-kernel-gateway"), OPERATIONS, Failure)
+    return document("sandboxed-kernel-gateway", version("sandboxed-kernel-gateway"), OPERATIONS, Failure, EXAMPLES)
 
 
 def routes(gateway: Gateway) -> list[Route]:

@@ -18,6 +18,7 @@ from kernel_gateway.admins import AdminHandler
 from kernel_gateway.bodies import Body
 from kernel_gateway.errors import KeyNotFound
 from kernel_gateway.keystore import Key, Role
+from kernel_gateway.openapi import TEXT
 from sessions.errors import InvalidRequest
 from sessions.names import valid_name
 from sessions.store.audit_search import Account, Search
@@ -27,6 +28,15 @@ PAGE = 100
 PAGE_MAX = 1000
 
 _TIME = TypeAdapter(AwareDatetime)
+#: parameters of a search in the audit
+AUDIT_QUERY = {
+    "tenant": TEXT,
+    "session": TEXT,
+    "outcome": TEXT | {"description": "as in `outcome` of an execution"},
+    "since": TEXT | {"description": "seconds since 1970 or a time as in ISO 8601: only later executions"},
+    "limit": {"type": "integer", "minimum": 1, "description": f"executions in the answer, at most {PAGE_MAX}"},
+    "before": {"type": "integer", "minimum": 1, "description": "`next` of the page before"},
+}
 
 
 class CreateKey(Body):
@@ -75,7 +85,9 @@ class ExecutionInfo(BaseModel):
     began_at: datetime
     ended_at: datetime | None = Field(description="null while the execution runs")
     outcome: str | None = Field(
-        None, description="ok, error, timeout, interrupted, died; unsent: never ran; unknown: the gateway was killed"
+        None,
+        description="ok, error, timeout, interrupted, died; refused: by the code policy; unsent: "
+        "never ran; unknown: the gateway was killed",
     )
     duration_ms: float | None = None
     error: str | None = Field(None, description="SB code of the failure")

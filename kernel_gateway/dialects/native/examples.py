@@ -1,0 +1,156 @@
+"""One example for each body of the native API, as its description shows them. Tests hold them against real answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from pydantic import BaseModel
+
+from kernel_gateway.dialects.native.admin import AuditPage, CreateKey, KeyList, NewKey
+from kernel_gateway.dialects.native.events import (
+    ClearEvent,
+    ErrorEvent,
+    InputEvent,
+    OutputEvent,
+    ResultEvent,
+    StartedEvent,
+    UpdateEvent,
+)
+from kernel_gateway.dialects.native.languages import LanguageList
+from kernel_gateway.dialects.native.models import (
+    CreateSession,
+    Execute,
+    Failure,
+    FileEntry,
+    FileList,
+    Interrupted,
+    MakeDirectory,
+    Move,
+    Result,
+    SessionInfo,
+    SessionList,
+)
+from kernel_gateway.dialects.native.overview import LiveSessions, Tenants
+from kernel_gateway.dialects.native.stream import CodeFrame, InputFrame, InterruptFrame
+
+_ID = "8c1f52d09a7b4e0f8c1f52d09a7b4e0f"
+_TIME = "2026-11-25T09:30:00Z"
+_LANGUAGE = {
+    "name": "python",
+    "display_name": "Python 3",
+    "aliases": ["py"],
+    "kernelspec": "python3",
+    "version": "3.12.3",
+    "packages": {"numpy": "2.3.5", "pandas": "2.3.3"},
+}
+_SESSION = {
+    "name": "report",
+    "id": _ID,
+    "language": "python",
+    "state": "idle",
+    "incarnation": 1,
+    "created_at": _TIME,
+    "last_activity": _TIME,
+    "idle_timeout": 900.0,
+    "image": None,
+    "limits": {"memory": 268435456, "cpus": 0.5, "processes": 32, "disk": 67108864, "output": 1048576},
+    "network": "none",
+}
+_OUTPUT = {"output_type": "stream", "name": "stdout", "text": "42\n"}
+_ENDED = {
+    "status": "ok",
+    "execution_count": 1,
+    "duration_ms": 4.2,
+    "state": "new",
+    "state_reason": None,
+    "session_id": _ID,
+    "incarnation": 1,
+    "truncated": False,
+    "replayed": False,
+    "error": None,
+}
+_ERROR = {
+    "code": "SB011",
+    "name": "SessionNotFound",
+    "message": "there is no session 'report' any more: the session was idle for 300 s",
+    "resolution": "Create it first, or execute code in it: a session is made on first use.",
+    "details": {"session": "report"},
+}
+_FILE = {"name": "sales.csv", "type": "file", "size": 1024, "modified": 1795599685.3}
+_KEY = {"id": "9af153f7", "tenant": "team-a", "role": "user", "created_at": _TIME}
+_EXECUTION = {
+    "seq": 89,
+    "execution": "c8e4d0a1aef94feeb70138e8a8ddb3f8",
+    "tenant": "team-a",
+    "session": "report",
+    "language": "python",
+    "code_sha256": "18d6e1cac2a8adaf25577cca14db7753507f4f03a288124ce9fe2d60babd7bb0",
+    "began_at": _TIME,
+    "ended_at": _TIME,
+    "outcome": "ok",
+    "duration_ms": 4.2,
+    "error": None,
+    "output_bytes": 3,
+    "memory": 53477376,
+}
+_LIVE = {
+    "tenant": "team-a",
+    "name": "report",
+    "language": "python",
+    "state": "idle",
+    "created_at": _TIME,
+    "idle_seconds": 12.5,
+    "memory_bytes": 53477376,
+    "container": "4f0d3c5a9e21b6d8",
+    "executions": 3,
+}
+_TENANT = {
+    "tenant": "team-a",
+    "sessions": {"used": 1, "max": 50},
+    "executions": {"used": 0, "max": 10},
+    "queued": {"used": 0, "max": 20},
+    "execution_seconds": {"used": 31.4, "max": 3600},
+    "output_bytes": {"used": None, "max": None},
+    "upload_bytes": {"used": None, "max": None},
+}
+
+EXAMPLES: Mapping[type[BaseModel], Any] = MappingProxyType(
+    {
+        CreateSession: {"name": "report", "limits": {"memory": "256m", "cpus": 0.5}, "idle_timeout": 900},
+        Execute: {"code": "print(6 * 7)", "timeout": 20, "idempotency_key": "step-1"},
+        Move: {"from": "sales.csv", "to": "data/sales.csv"},
+        MakeDirectory: {"path": "data/raw"},
+        CreateKey: {"tenant": "team-a"},
+        CodeFrame: {"code": "name = input('who? ')", "id": "cell-1"},
+        InputFrame: {"input": "Ada"},
+        InterruptFrame: {"interrupt": True},
+        LanguageList: {"languages": [_LANGUAGE]},
+        SessionInfo: _SESSION,
+        SessionList: {"sessions": [_SESSION]},
+        Result: _ENDED | {"outputs": [_OUTPUT]},
+        Failure: {"error": _ERROR | {"request_id": "e14c2d94f2b0236a"}},
+        Interrupted: {"interrupted": True},
+        FileEntry: _FILE,
+        FileList: {"entries": [_FILE], "truncated": False},
+        KeyList: {"keys": [_KEY]},
+        NewKey: _KEY | {"key": "the-secret-that-is-shown-once"},
+        AuditPage: {"executions": [_EXECUTION], "next": None},
+        LiveSessions: {"sessions": [_LIVE]},
+        Tenants: {"tenants": [_TENANT], "window": 3600.0},
+        StartedEvent: {"type": "started", "execution_count": 1, "id": 1},
+        OutputEvent: {"type": "output", "output": _OUTPUT, "id": 2},
+        UpdateEvent: {
+            "type": "update_display_data",
+            "display_id": "progress",
+            "data": {"text/plain": "50 %"},
+            "metadata": {},
+            "id": 3,
+        },
+        ClearEvent: {"type": "clear_output", "wait": True, "id": 4},
+        InputEvent: {"type": "input_request", "prompt": "who? ", "password": False, "id": "cell-1"},
+        ErrorEvent: {"type": "error", "error": _ERROR, "id": "cell-1"},
+        ResultEvent: {"type": "result", **_ENDED, "id": 5},
+    }
+)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -126,3 +127,23 @@ def test_the_sdk_speaks_https_to_both_planes(release: str, mode: str) -> None:
         assert serving.url.startswith("https://")
         trusting = ACCESS_KEY | {"SSL_CERT_FILE": str(serving.state_dir / "tls.pem")}
         assert "Template.get_by_name" in drive(serving, release, "shorthands", trusting, mode)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("release", RELEASES)
+def test_the_readmes_example_works_when_pasted(plain: Gateway, release: str) -> None:
+    readme = (ROOT / "README.md").read_text()
+    [endpoints] = re.findall(r"```sh\n(export AGENTRUN_.*?)```", readme, re.DOTALL)
+    [program] = re.findall(r"```python\n(from agentrun.*?)```", readme, re.DOTALL)
+    endpoints = endpoints.replace("http://127.0.0.1:8888", plain.url).replace("=KEY", f"={KEYS['alice']}")
+    assert endpoints.count(plain.url) == 2
+    done = subprocess.run(
+        ["sh", "-eu", "-c", f'{endpoints}\nexec "$0" -c "$1"', ROOT / f".venv-{release}/bin/python", program],
+        env={"PATH": os.defpath, "HOME": str(plain.state_dir), "DISABLE_BREAKING_CHANGES_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert "42" in done.stdout

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,10 +75,27 @@ def test_a_session_has_the_image_that_it_asked_for(own_image: str, tmp_path: Pat
         uses_it(serving)
 
 
-def test_the_slim_image_runs_all_languages_without_packages() -> None:
-    assert shutil.which("docker")
-    built = subprocess.run([KERNEL_IMAGE / "build.sh", "--slim", SLIM], check=False, capture_output=True, text=True)
+def build_slim(**environment: str) -> None:
+    built = subprocess.run(
+        [KERNEL_IMAGE / "build.sh", "--slim", SLIM],
+        env=os.environ | environment,  # noqa: TID251 - a child gets this environment, and more
+        check=False,
+        capture_output=True,
+        text=True,
+    )
     assert built.returncode == 0, built.stdout[-2000:] + built.stderr[-2000:]
+
+
+def test_the_slim_image_has_what_is_added() -> None:
+    build_slim(EXTRA="tabulate tqdm")
+    with gateway("docker", image=SLIM) as serving:
+        assert {"tabulate", "tqdm"} <= packages(serving).keys()
+        assert not {"numpy", "pandas", "matplotlib"} & packages(serving).keys()
+        assert "1  2" in serving.text("py", "import tabulate; print(tabulate.tabulate([[1, 2]]))")
+
+
+def test_the_slim_image_runs_all_languages_without_packages() -> None:
+    build_slim(EXTRA="")
     with gateway("docker", image=SLIM) as serving:
         assert {"ipykernel", "orjson"} <= packages(serving).keys()
         assert not {"numpy", "pandas", "matplotlib"} & packages(serving).keys()

@@ -95,6 +95,15 @@ def promtool(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.promtool
+def test_prometheus_accepts_the_readmes_configuration(tmp_path: Path) -> None:
+    (example,) = re.findall(r"```yaml\n(.*?)```", (MONITORING / "README.md").read_text(), re.DOTALL)
+    (tmp_path / "prometheus.yml").write_text(example)
+    shutil.copy(MONITORING / "alerts.yml", tmp_path)
+    ended = promtool("check", "config", tmp_path / "prometheus.yml")
+    assert (ended.returncode, f"{len(ALERTS)} rules found" in ended.stdout) == (0, True), ended.stdout + ended.stderr
+
+
+@pytest.mark.promtool
 def test_the_rules_are_valid() -> None:
     ended = promtool("check", "rules", MONITORING / "alerts.yml")
     assert (ended.returncode, f"{len(ALERTS)} rules found" in ended.stdout) == (0, True), ended.stdout + ended.stderr

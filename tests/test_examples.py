@@ -1,0 +1,178 @@
+"""Every example of the pages for users and operators is run by a test, as it is written there."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kernel_gateway.config import load
+from tests.gateways import KEYS, gateway
+from tests.sessions.providers.e2b_server import KEY as E2B_KEY
+from tests.sessions.providers.e2b_server import serving
+
+ROOT = Path(__file__).parents[1]
+PAGES = (
+    "README.md",
+    "kernel_image/README.md",
+    "kernel_gateway/operating/README.md",
+    "kernel_gateway/monitoring/README.md",
+)
+GATEWAY = "http://127.0.0.1:8888"
+#: the tests that run each example: (page, text of its first line) and the test
+RUN_BY = {
+    ("README.md", "make serve"): "tests/engine/test_fresh.py::test_make_serve_sets_up_everything",
+    ("README.md", "from pathlib"): "tests/test_readme.py::test_the_client_example_works_when_pasted",
+    ("README.md", '{"status"'): "tests/test_examples.py::test_the_reply_is_as_shown",
+    ("README.md", '{"name"'): "tests/test_readme.py::test_the_example_of_a_session_is_accepted_and_applies",
+    ("README.md", "export AGENTRUN"): "tests/clients/test_agentrun.py::test_the_readmes_example_works_when_pasted",
+    ("README.md", "from agentrun"): "tests/clients/test_agentrun.py::test_the_readmes_example_works_when_pasted",
+    ("README.md", ".venv/bin/kernel-gateway keys"): "tests/test_examples.py::test_keys_are_made_and_revoked_as_shown",
+    ("README.md", "curl -X POST"): "tests/test_examples.py::test_a_provider_is_configured_as_shown",
+    ("README.md", "$ echo"): "tests/test_examples.py::test_one_program_runs_as_shown",
+    ("README.md", "make egress-image"): "tests/test_examples.py::test_hosts_are_listed_as_shown",
+    ("README.md", "# gateway.toml"): "tests/test_readme.py::test_the_example_of_a_file_with_settings_is_accepted",
+    (
+        "kernel_image/README.md",
+        "make image",
+    ): "tests/kernel_image/test_other_images.py::test_the_slim_image_has_what_is_added",
+    (
+        "kernel_image/README.md",
+        "FROM ",
+    ): "tests/kernel_image/test_other_images.py::test_an_image_of_ones_own_adds_a_package",
+    ("kernel_image/README.md", "docker build"): "tests/kernel_image/test_other_images.py::"
+    "test_an_image_of_ones_own_adds_a_package",
+    ("kernel_gateway/operating/README.md", "python3 -m venv"): "tests/engine/test_fresh.py::"
+    "test_a_gateway_is_installed_upgraded_and_removed_as_the_guide_says",
+    ("kernel_gateway/operating/README.md", "curl --silent"): "tests/test_examples.py::"
+    "test_the_session_of_a_container_is_found_as_shown",
+    ("kernel_gateway/operating/README.md", "/opt/kernel-gateway/bin/pip"): "tests/engine/test_fresh.py::"
+    "test_a_gateway_is_installed_upgraded_and_removed_as_the_guide_says",
+    ("kernel_gateway/operating/README.md", "systemctl disable"): "tests/engine/test_fresh.py::"
+    "test_a_gateway_is_installed_upgraded_and_removed_as_the_guide_says",
+    ("kernel_gateway/monitoring/README.md", "# prometheus.yml"): "tests/kernel_gateway/monitoring/test_monitoring.py::"
+    "test_prometheus_accepts_the_readmes_configuration",
+}
+
+needs_curl = pytest.mark.skipif(shutil.which("curl") is None, reason="no curl here")
+
+
+def blocks(page: str) -> list[str]:
+    """Return the examples of a page: all code except diagrams."""
+    found = re.findall(r"^```(\w+).*\n((?:.*\n)*?)```$", (ROOT / page).read_text(), re.MULTILINE)
+    return [code for language, code in found if language != "mermaid"]
+
+
+def example(page: str, begins: str) -> list[str]:
+    """Return the examples of a page that begin with these words."""
+    found = [block for block in blocks(page) if block.startswith(begins)]
+    assert found
+    return found
+
+
+def shell(code: str, **environment: str) -> str:
+    """Run shell commands with this environment's programs in place of those of a checkout; return what they print."""
+    code = code.replace(".venv/bin/kernel-gateway", f"{sys.executable} -m kernel_gateway")
+    done = subprocess.run(
+        ["bash", "-eu", "-c", code],
+        env=os.environ | environment,  # noqa: TID251 - a child gets this environment, and settings on top
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_each_example_is_run_by_a_test_that_exists() -> None:
+    for page in PAGES:
+        for block in blocks(page):
+            tests = [test for (where, words), test in RUN_BY.items() if where == page and block.startswith(words)]
+            assert len(tests) == 1, f"{page}: {block[:60]!r} is run by {tests or 'no test'}"
+    for (page, begins), test in RUN_BY.items():
+        assert example(page, begins)
+        file, _, name = test.partition("::")
+        assert f"def {name}(" in (ROOT / file).read_text(), test
+
+
+def test_the_reply_is_as_shown() -> None:
+    [shown] = map(json.loads, example("README.md", '{"status"'))
+    with gateway("process") as serving:
+        serving.execute("demo", "import pandas as pd; df = pd.DataFrame({'x': [1, 2, 3]})")
+        reply = serving.execute("demo", "df.x.sum()")
+        described = subprocess.run(
+            [sys.executable, "-m", "kernel_gateway", "run", "-s", "demo", "-c", "df.describe()"],
+            env=os.environ | {"KERNEL_GATEWAY_URL": serving.url, "KERNEL_GATEWAY_KEY": KEYS["alice"]},  # noqa: TID251
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+    varies = ("duration_ms", "session_id")
+    assert shown.keys() == reply.keys()
+    assert shown | dict.fromkeys(varies) == reply | dict.fromkeys(varies)
+    assert "run -s demo -c 'df.describe()'" in (ROOT / "README.md").read_text()
+    assert "mean" in described.stdout
+
+
+def test_keys_are_made_and_revoked_as_shown(tmp_path: Path) -> None:
+    first, page = example("README.md", ".venv/bin/kernel-gateway keys")
+    state = {"KERNEL_GATEWAY_STATE_DIR": str(tmp_path)}
+    *others, revoke = first.splitlines()
+    user, admin, *rows = shell("\n".join(others), **state).splitlines()
+    assert user != admin
+    assert [row.split()[-1] for row in rows] == ["team-a", "ops"]
+    shell(revoke.replace(" ID ", f" {rows[0].split()[0]} "), **state)
+    shell(page, **state)
+    rows = shell(".venv/bin/kernel-gateway keys list", **state).splitlines()
+    assert [(row.split()[1], row.split()[-1]) for row in rows] == [("admin", "ops"), ("admin", "ops")]
+
+
+@needs_curl
+async def test_a_provider_is_configured_as_shown() -> None:
+    [code] = example("README.md", "curl -X POST")
+    async with serving() as elsewhere:
+        server = f'"api_url": "{elsewhere.url}", "sandbox_url": "{elsewhere.url}"'
+        code = code.replace('"e2b_..."', f'"{E2B_KEY}", {server}')
+        assert server in code
+        with gateway("process", admin_key="the-admins-own-key") as serving_here:
+            code = code.replace(GATEWAY, serving_here.url)
+            said = await asyncio.to_thread(shell, code, ADMIN_KEY="the-admins-own-key")
+    assert json.loads(said) == {"message": "Configuration saved"}
+
+
+def test_one_program_runs_as_shown(tmp_path: Path) -> None:
+    [block] = example("README.md", "$ echo")
+    code, shown = block.removeprefix("$ ").splitlines()
+    with gateway("process") as serving_here:
+        place = {"KERNEL_GATEWAY_URL": serving_here.url, "KERNEL_GATEWAY_KEY": KEYS["alice"]}
+        said = shell(code, KERNEL_GATEWAY_STATE_DIR=str(tmp_path), **place)
+    assert said.strip() == shown
+
+
+def test_hosts_are_listed_as_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    [block] = example("README.md", "make egress-image")
+    for name, value in re.findall(r"^(KERNEL_GATEWAY_\w+)=(\S+)", block, re.MULTILINE):
+        monkeypatch.setenv(name, value)
+    given = load({})
+    assert given.egress
+    assert (given.egress_tenants, given.egress_dns) == (["team-a", "team-b"], ["192.0.2.53"])
+    assert given.egress_allow == ["packages.example.org", "data.example.org:8443"]
+
+
+@needs_curl
+def test_the_session_of_a_container_is_found_as_shown() -> None:
+    [code] = example("kernel_gateway/operating/README.md", "curl --silent")
+    with gateway("process") as serving_here:
+        serving_here.execute("mine", "1")
+        answer = shell(code.replace(GATEWAY, serving_here.url), KEY=serving_here.admin_key())
+        [session] = json.loads(answer)["sessions"]
+        assert (session["tenant"], session["name"], bool(session["container"])) == ("alice", "mine", True)

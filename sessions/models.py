@@ -107,6 +107,9 @@ class SessionSpec:
     #: True: no client uses the session again, no later gateway takes it over, and its end is not remembered
     throwaway: bool = False
     network: Network = Network.NONE
+    #: what its client uses it for, such as a notebook's path; empty: unknown. When the gateway has ended the session,
+    #: the next session of this place reports that: Jupyter's clients give each session a new name
+    place: str = ""
 
     @property
     def in_sandbox(self) -> bool:

@@ -13,6 +13,9 @@ from sessions.notices import StateNotice
 from sessions.services import SessionServices
 from sessions.session import Session
 
+#: why a session ended whose client has ended it
+ASKED = "the session was ended"
+
 
 class Registry(Hosts[Session]):
     """All sessions of all tenants."""
@@ -97,13 +100,18 @@ class Registry(Hosts[Session]):
         kernelspec.check(spec.limits)
         self._services.egress.require(key, spec.network)
         self._admit(key.tenant)
-        reason = self._services.ledger.why_ended(key)
+        ledger = self._services.ledger
+        reason, before = ledger.why_ended(key), ledger.last_end_at(key.tenant, spec.place)
+        if reason is None and before is not None:
+            reason = f"an earlier kernel of {spec.place} has ended: {before[1]}"
         notice = StateNotice(StateChange.LOST if reason else StateChange.NEW, reason, incarnation=0)
-        session = Session(Identity(key, spec, kernelspec, self._services.ledger.clock()), self._services, notice)
+        session = Session(Identity(key, spec, kernelspec, ledger.clock()), self._services, notice)
         await self._start(session)
+        if before is not None:
+            ledger.forget_end(before[0])
         return session
 
-    def end(self, key: SessionKey, reason: str = "the session was ended") -> asyncio.Future[None]:
+    def end(self, key: SessionKey, reason: str = ASKED) -> asyncio.Future[None]:
         """End a session and free everything it has. It is out of the registry when this returns.
 
         Args:
@@ -122,7 +130,8 @@ class Registry(Hosts[Session]):
 
     def _record_end(self, host: Session, reason: str) -> None:
         if host.incarnation and not host.spec.throwaway:
-            self._services.ledger.end(host.key, reason)
+            # A client that has ended its kernel need not be told by the next one.
+            self._services.ledger.end(host.key, reason, "" if reason == ASKED else host.spec.place)
 
     async def freed(self, workspace: str) -> None:
         """Wait until everything of the ended sessions on a workspace is freed.

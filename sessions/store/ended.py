@@ -12,7 +12,8 @@ REMEMBERED = 10_000
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS ended (
-    at INTEGER PRIMARY KEY, tenant TEXT NOT NULL, name TEXT NOT NULL, reason TEXT NOT NULL, UNIQUE (tenant, name)
+    at INTEGER PRIMARY KEY, tenant TEXT NOT NULL, name TEXT NOT NULL, reason TEXT NOT NULL,
+    place TEXT NOT NULL DEFAULT '', UNIQUE (tenant, name)
 ) STRICT;
 CREATE INDEX IF NOT EXISTS ended_of ON ended (tenant);
 """
@@ -28,6 +29,9 @@ class EndedSessions:
             database: has the tables of `SCHEMA`.
         """
         self._database = database
+        columns = {name for _, name, *_ in database.execute("PRAGMA table_info(ended)")}
+        if "place" not in columns:  # an earlier version has made the table
+            database.execute("ALTER TABLE ended ADD COLUMN place TEXT NOT NULL DEFAULT ''")
         self._counts: Counter[str] = Counter()
         self.count()
 
@@ -43,11 +47,19 @@ class EndedSessions:
         ).fetchone()
         return row[0] if row else None
 
-    def add(self, key: SessionKey, reason: str) -> None:
+    def last_at(self, tenant: str, place: str) -> tuple[SessionKey, str] | None:
+        """Return the last session of a place that has ended, and why; None: there was none, or it is forgotten."""
+        row = self._database.execute(
+            "SELECT name, reason FROM ended WHERE tenant = ? AND place = ? ORDER BY at DESC", [tenant, place]
+        ).fetchone()
+        return (SessionKey(tenant, row[0]), row[1]) if row else None
+
+    def add(self, key: SessionKey, reason: str, place: str = "") -> None:
         """Remember an end, and forget another one if there are too many."""
         self.remove(key)
         self._database.execute(
-            "INSERT INTO ended (tenant, name, reason) VALUES (?, ?, ?)", [key.tenant, key.name, reason]
+            "INSERT INTO ended (tenant, name, reason, place) VALUES (?, ?, ?, ?)",
+            [key.tenant, key.name, reason, place],
         )
         self._counts[key.tenant] += 1
         if self._counts.total() > REMEMBERED:

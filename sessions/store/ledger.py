@@ -140,23 +140,24 @@ class Ledger:
             log.exception("the ledger cannot be written")
             raise LedgerUnavailable from error
 
-    def end(self, key: SessionKey, reason: str) -> None:
+    def end(self, key: SessionKey, reason: str, place: str = "") -> None:
         """Record the end of a session. Sessions must end on a full disk too: an unwritten end is noticed later.
 
         Args:
             key: key of the session.
             reason: reason that a returning client gets.
+            place: place whose next session reports this end; see `SessionSpec`.
         """
         try:
-            self._database.free(lambda: self._end(key, reason))
+            self._database.free(lambda: self._end(key, reason, place))
         except (sqlite3.Error, OSError):
             log.exception("the ledger cannot be written")
 
-    def _end(self, key: SessionKey, reason: str) -> None:
+    def _end(self, key: SessionKey, reason: str, place: str) -> None:
         with self._transaction():
             self._sessions.delete(key)
             self._database.execute("DELETE FROM asked WHERE tenant = ? AND name = ?", _pair(key))
-            self._ended.add(key, reason)
+            self._ended.add(key, reason, place)
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -181,6 +182,17 @@ class Ledger:
     def why_ended(self, key: SessionKey) -> str | None:
         """Return why the last session with this key ended; None: there was none, or it is no longer remembered."""
         return self._ended.why(key)
+
+    def last_end_at(self, tenant: str, place: str) -> tuple[SessionKey, str] | None:
+        """Return the last session of a place whose end no other session has reported, and why it ended."""
+        return self._ended.last_at(tenant, place) if place else None
+
+    def forget_end(self, key: SessionKey) -> None:
+        """Forget why a session ended, because a later session reports it."""
+        try:
+            self._database.free(lambda: self._ended.remove(key))
+        except (sqlite3.Error, OSError):
+            log.exception("the ledger cannot be written")
 
     def close(self) -> None:
         """Close the database."""

@@ -187,6 +187,26 @@ def test_a_user_runs_interrupts_and_restarts_a_notebook(notebook: Notebook) -> N
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("gateway", ["process"], indirect=True)
+def test_a_user_is_told_that_a_kernel_was_ended(notebook: Notebook) -> None:
+    notebook.run("text")
+    expect(notebook.output("text")).to_contain_text("printed 42")
+    gateway, ended = notebook.gateway, notebook.session()["name"]
+    admin = {"Authorization": f"Bearer {gateway.admin_key()}"}
+    assert gateway.call("DELETE", f"/v1/admin/sessions/alice/{ended}", headers=admin, tenant=None).status_code == 204
+    notebook.shows("Disconnected")
+    notebook.page.reload()  # JupyterLab starts another kernel
+    notebook.shows("Idle")
+    notebook.run("kept")
+    output = notebook.output("kept")
+    expect(output).to_contain_text("kernel-gateway: the variables of earlier cells are gone: an earlier kernel of ")
+    expect(output).to_contain_text("has ended: the session was ended by an admin")
+    expect(output).to_contain_text("NameError: name 'x' is not defined")
+    for kernel in gateway.kernels():
+        gateway.call("DELETE", f"/api/kernels/{kernel}")
+
+
+@pytest.mark.full
 @pytest.mark.parametrize("gateway", [pytest.param("docker", marks=pytest.mark.engine)], indirect=True)  # has the font
 def test_a_user_sees_plotly_widgets_styled_tables_and_chinese_titles(
     page: Page, gateway: Gateway, request: pytest.FixtureRequest

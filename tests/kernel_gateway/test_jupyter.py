@@ -195,6 +195,37 @@ def test_variables_of_the_client_reach_the_kernel(gateway: Gateway) -> None:
 
 
 @process_only
+@pytest.mark.parametrize("how", ["directory", "path"])
+async def test_the_next_kernel_of_a_notebook_tells_once_that_the_gateway_ended_the_last_one(
+    gateway: Gateway, how: str
+) -> None:
+    place = f"/home/ada/{uuid.uuid4()}"
+
+    def started() -> str:
+        if how == "path":
+            asked = {"path": place, "type": "notebook"}
+            return str(gateway.call("POST", "/api/sessions", json=asked).json()["kernel"]["id"])
+        env = {"KERNEL_WORKING_DIR": place}  # as Jupyter Server does with --gateway-url
+        return str(gateway.call("POST", "/api/kernels", json={"env": env}).json()["id"])
+
+    first = started()
+    admin = {"Authorization": f"Bearer {gateway.admin_key()}"}
+    ended = gateway.call("DELETE", f"/v1/admin/sessions/alice/{first}", headers=admin, tenant=None)
+    assert ended.status_code == 204
+    second = started()
+    async with connected(gateway, second) as client:
+        told = await client.text("print('x' in dir())")
+        assert told.startswith("kernel-gateway: the variables of earlier cells are gone: ")
+        assert f"an earlier kernel of {place} has ended: the session was ended by an admin\n" in told
+        assert await client.text("print(2)") == "2\n"
+    gateway.call("DELETE", f"/api/kernels/{second}")
+    third = started()
+    async with connected(gateway, third) as client:
+        assert await client.text("print(3)") == "3\n", "the client itself has ended the second"
+    gateway.call("DELETE", f"/api/kernels/{third}")
+
+
+@process_only
 def test_two_requests_for_one_path_at_once_share_one_kernel(gateway: Gateway) -> None:
     asked = {"path": "at-once.ipynb", "type": "notebook"}
     before = {kernel["id"] for kernel in gateway.call("GET", "/api/kernels").json()}

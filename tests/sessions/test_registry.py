@@ -320,6 +320,37 @@ async def test_a_failed_start_does_not_use_up_the_report_of_a_loss(world: World)
     assert await next_report(await world.registry.get_or_create(KEY)) == (StateChange.LOST, "it was idle")
 
 
+async def test_the_next_session_of_a_place_reports_once_that_the_gateway_ended_the_last_one(world: World) -> None:
+    spec = SessionSpec(place="/home/ada")
+
+    async def started(name: str, tenant: str = "acme") -> Session:
+        return await world.registry.create(SessionKey(tenant, name), spec)
+
+    reasons = {"a": "it was idle", "b": "it was old"}
+    for name in reasons:
+        await started(name)
+    for name, reason in reasons.items():
+        await world.registry.end(SessionKey("acme", name), reason)
+    assert await next_report(await started("theirs", "umbrella")) == (StateChange.NEW, None)
+    assert await next_report(await world.session("elsewhere")) == (StateChange.NEW, None)
+    world.backend.refuses = StartFailed()
+    with pytest.raises(StartFailed):
+        await started("next")
+    world.backend.refuses = None
+    for name, reason in (("next", "it was old"), ("second", "it was idle")):
+        told = StateChange.LOST, f"an earlier kernel of /home/ada has ended: {reason}"
+        assert await next_report(await started(name)) == told
+    assert await next_report(await started("third")) == (StateChange.NEW, None)
+
+
+async def test_a_client_that_has_ended_its_session_is_not_told_by_the_next_one(world: World) -> None:
+    spec = SessionSpec(place="/home/ada")
+    await world.registry.create(KEY, spec)
+    await world.registry.end(KEY)
+    next_one = await world.registry.create(SessionKey(KEY.tenant, "next"), spec)
+    assert await next_report(next_one) == (StateChange.NEW, None)
+
+
 async def test_a_limited_number_of_ends_is_remembered(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ended, "REMEMBERED", 2)
     for number in range(3):

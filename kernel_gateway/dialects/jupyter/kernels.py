@@ -32,8 +32,14 @@ from sessions.session import Session
 PERMISSIONS = TypeAdapter(dict[str, list[str]])
 
 
-async def start_kernel(gateway: Gateway, tenant: str, asked: StartKernel) -> Session:
+async def start_kernel(gateway: Gateway, tenant: str, asked: StartKernel, place: str) -> Session:
     """Start a kernel and return its session; a request for an existing id returns the existing session.
+
+    Args:
+        gateway: the parts of the gateway.
+        tenant: tenant of the client.
+        asked: what the client asks for.
+        place: the notebook or directory that the kernel is for; see `SessionSpec`.
 
     Raises:
         InvalidRequest: when the kernelspec is unknown, or the id or the idle timeout is not valid.
@@ -47,7 +53,8 @@ async def start_kernel(gateway: Gateway, tenant: str, asked: StartKernel) -> Ses
     except SessionNotFound:
         cwd = valid_path(asked.cwd or asked.path or "")
         idle_timeout = gateway.settings.valid_idle_timeout(asked.idle_timeout)
-        spec = replace(gateway.registry.defaults, env=valid_env(asked.wanted_env), cwd=cwd, idle_timeout=idle_timeout)
+        env = valid_env(asked.wanted_env)
+        spec = replace(gateway.registry.defaults, env=env, cwd=cwd, idle_timeout=idle_timeout, place=place)
         if asked.name:
             spec = replace(spec, language=asked.name)
         return await gateway.registry.create(SessionKey(tenant, name), spec)
@@ -157,7 +164,8 @@ class KernelsHandler(RestHandler):
 
     async def post(self) -> None:
         """Start a kernel."""
-        session = await start_kernel(self.gateway, self.tenant, self.body(StartKernel))
+        asked = self.body(StartKernel)
+        session = await start_kernel(self.gateway, self.tenant, asked, asked.place)
         self.set_status(HTTPStatus.CREATED)
         self.set_header("Location", f"/api/kernels/{kernel_id(session.key)}")
         self.finish_json(kernel_model(session))

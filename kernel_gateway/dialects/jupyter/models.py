@@ -26,6 +26,10 @@ KERNEL_ID = re.compile(r"\w+-\w+-\w+-\w+-\w+")
 DROPPED = re.compile(r"KERNEL_(IDLE_TIMEOUT|LAUNCH_TIMEOUT|USERNAME|WORKING_DIR|GATEWAY(_.*)?)", re.DOTALL)
 #: variable of a client's environment: Jupyter Server sends its own variables `KERNEL_…` with each kernel that it starts
 IDLE_TIMEOUT = "KERNEL_IDLE_TIMEOUT"
+#: variable that Jupyter Server adds: the directory of the notebook for which it starts a kernel
+WORKING_DIR = "KERNEL_WORKING_DIR"
+#: characters of a place; the report of an earlier kernel's end names it
+PLACE_MAX = 500
 _STATES = {State.STARTING: "starting", State.IDLE: "idle", State.BUSY: "busy"}
 
 
@@ -49,6 +53,11 @@ class StartKernel(Body):
     def wanted_env(self) -> dict[str, str]:
         """The environment without the variables that describe the client's own machine or are not for the kernel."""
         return {name: value for name, value in self.env.items() if not DROPPED.fullmatch(name)}
+
+    @property
+    def place(self) -> str:
+        """The directory of the client's notebook; empty: the client does not say."""
+        return place_of(self.env.get(WORKING_DIR, ""))
 
     @property
     def idle_timeout(self) -> float | None:
@@ -97,6 +106,11 @@ class NotebookSession(Body):
     def kind(self) -> str | None:
         """The type, which the older form implies."""
         return "notebook" if self.notebook else self.type
+
+
+def place_of(path: str) -> str:
+    """Return the place of a session from a path on the client's machine; see `SessionSpec`."""
+    return path if len(path) <= PLACE_MAX and path.isprintable() else ""
 
 
 def kernel_id(key: SessionKey) -> str:

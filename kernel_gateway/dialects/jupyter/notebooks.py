@@ -17,6 +17,7 @@ from kernel_gateway.dialects.jupyter.models import (
     StartKernel,
     kernel_id,
     kernel_model,
+    place_of,
 )
 from kernel_gateway.gateway import Gateway
 from sessions.errors import InvalidRequest, SessionError, SessionNotFound
@@ -108,8 +109,12 @@ class NotebookHandler(RestHandler):
         unknown = failure.details.get("field") == KERNEL_NAME
         return HTTPStatus.NOT_IMPLEMENTED if unknown else super().status_of(failure)
 
-    async def kernel(self, asked: KernelOfSession) -> tuple[Session, bool]:
+    async def kernel(self, asked: KernelOfSession, path: str) -> tuple[Session, bool]:
         """Return the session of the requested kernel, and whether it was started for this request.
+
+        Args:
+            asked: the kernel that the client asks for.
+            path: path of the notebook.
 
         Raises:
             InvalidRequest: when there is no kernelspec of the requested name.
@@ -122,7 +127,8 @@ class NotebookHandler(RestHandler):
             raise InvalidRequest(unknown.message, field=KERNEL_NAME) from None
         # In the older form clients send words such as "foo", which no other request could name.
         wanted = asked.id if asked.id and KERNEL_ID.fullmatch(asked.id) else None
-        return await start_kernel(self.gateway, self.tenant, StartKernel(name=asked.name, kernel_id=wanted)), True
+        start = StartKernel(name=asked.name, kernel_id=wanted)
+        return await start_kernel(self.gateway, self.tenant, start, place_of(path)), True
 
     def exists(self, kernel: str) -> bool:
         """Return whether the tenant has a kernel with this id."""
@@ -153,7 +159,7 @@ class NotebooksHandler(NotebookHandler):
         book = self.notebooks.at(self.tenant, path)
         if book is None:
             self.notebooks.require_room(self.tenant)
-            session, new = await self.kernel(asked.kernel or KernelOfSession())
+            session, new = await self.kernel(asked.kernel or KernelOfSession(), path)
             book = self.notebooks.at(self.tenant, path)
             if book is None:
                 book = Notebook(path, asked.name or "", kind, kernel_id(session.key))
@@ -180,7 +186,7 @@ class OneNotebookHandler(NotebookHandler):
         if asked.kernel is not None and (asked.kernel.id or asked.kernel.name):
             if asked.kernel.id is not None and not self.exists(asked.kernel.id):
                 raise InvalidRequest(f"No such kernel: {asked.kernel.id[:64]}", field="kernel.id")
-            session, new = await self.kernel(asked.kernel)
+            session, new = await self.kernel(asked.kernel, changed.path)
             changed = replace(changed, kernel=kernel_id(session.key))
             if book.id not in self.notebooks.of(self.tenant) and new:
                 await self.end(changed.kernel)  # the notebook was deleted meanwhile

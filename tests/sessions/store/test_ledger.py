@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -83,6 +83,40 @@ def test_an_end_is_remembered_until_a_new_session_has_the_same_name(path: Path) 
     again.keep(SESSION)
     assert again.why_ended(KEY) is None
     again.close()
+
+
+def test_the_last_end_of_a_place_is_remembered_until_it_is_reported(path: Path) -> None:
+    ledger = Ledger(path)
+    first, second, elsewhere = (SessionKey("acme", name) for name in ("a", "b", "c"))
+    ledger.end(first, "it was idle", "/home/ada")
+    ledger.end(second, "it was old", "/home/ada")
+    ledger.end(elsewhere, "it was full")
+    ledger.close()
+    again = reopened(path)
+    assert again.last_end_at("acme", "/home/ada") == (second, "it was old")
+    again.forget_end(second)
+    assert again.last_end_at("acme", "/home/ada") == (first, "it was idle")
+    again.forget_end(first)
+    again.forget_end(first)
+    assert again.last_end_at("acme", "/home/ada") is None
+    assert again.last_end_at("umbrella", "/home/ada") is None
+    assert again.last_end_at("acme", "") is None, "sessions without a place have nothing in common"
+    assert again.why_ended(elsewhere) == "it was full"
+    again.close()
+
+
+def test_a_ledger_of_an_earlier_version_is_continued(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as earlier, earlier:
+        earlier.execute(
+            "CREATE TABLE ended (at INTEGER PRIMARY KEY, tenant TEXT NOT NULL, name TEXT NOT NULL, "
+            "reason TEXT NOT NULL, UNIQUE (tenant, name)) STRICT"
+        )
+        earlier.execute("INSERT INTO ended VALUES (1, 'acme', 'a', 'it was idle')")
+    ledger = Ledger(path)
+    ledger.end(SessionKey("acme", "b"), "it was old", "/home/ada")
+    assert ledger.why_ended(SessionKey("acme", "a")) == "it was idle"
+    assert ledger.last_end_at("acme", "/home/ada") == (SessionKey("acme", "b"), "it was old")
+    ledger.close()
 
 
 def test_a_tenant_with_many_ends_pushes_out_only_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

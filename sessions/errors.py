@@ -130,7 +130,7 @@ class BackendUnavailable(SessionError, code="SB009"):
 
 
 class KernelDied(SessionError, code="SB010"):
-    """The kernel ended while it was needed; its variables are lost.
+    """The kernel has ended; its variables are lost.
 
     Run the setup cells again: the next execute starts a fresh kernel.
     """
@@ -139,7 +139,7 @@ class KernelDied(SessionError, code="SB010"):
 class SessionNotFound(SessionError, code="SB011"):
     """There is no such session.
 
-    Create it first, or execute code in it: a session is made on first use.
+    Create it, or execute code without `if_session`: a session is made on first use. Then run the setup cells again.
     """
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from sessions.activity import Activity
 from sessions.backends.base import KernelHandle
-from sessions.models import Limits, SessionKey
+from sessions.models import SandboxSpec, SessionKey, SessionSpec
 from sessions.services import SessionServices
 from sessions.tasks import spawn
 
@@ -30,17 +30,20 @@ class End:
 class Host(ABC):
     """One tenant's session or sandbox; a `ToolHost`."""
 
-    def __init__(self, key: SessionKey, limits: Limits, created_at: float, services: SessionServices) -> None:
+    def __init__(
+        self, key: SessionKey, spec: SessionSpec | SandboxSpec, created_at: float, services: SessionServices
+    ) -> None:
         """Begin its age and its activity.
 
         Args:
             key: its tenant and name.
-            limits: for each of its containers.
+            spec: its settings; the limits are for each of its containers.
             created_at: when it was made, perhaps by an earlier gateway, in seconds since 1970.
             services: services that sessions and sandboxes share.
         """
         self.key = key
-        self.limits = limits
+        self.limits = spec.limits
+        self._idle_timeout = spec.idle_timeout
         self.created_at = created_at
         self._services = services
         self._activity = Activity(services.clock, max(0.0, services.ledger.clock() - created_at))
@@ -64,6 +67,10 @@ class Host(ABC):
     @abstractmethod
     def idle_for(self) -> float:
         """Return the seconds since a client last used it; 0 while one does."""
+
+    def idle_left(self) -> float:
+        """Return the seconds until it is ended as idle, if no client uses it."""
+        return max(0.0, self._idle_timeout - self.idle_for())
 
     @property
     def closed(self) -> bool:

@@ -47,7 +47,8 @@ class Hosts(ABC, Generic[H]):
         """
         if self._closing:
             raise ShuttingDown
-        self._services.quotas.admit_session(sum(key.tenant == tenant for key in self._present))
+        present = [host for key, host in self._present.items() if key.tenant == tenant]
+        self._services.quotas.admit_session(len(present), min((host.idle_left() for host in present), default=0.0))
 
     async def _start(self, host: H) -> None:
         """Add a new host, and start its container.

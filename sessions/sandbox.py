@@ -57,7 +57,7 @@ class Sandbox(Host):
             services: services that sessions and sandboxes share.
             record: of the sandbox that an earlier gateway has left; `take_over` gets its container.
         """
-        super().__init__(key, spec.limits, record.created_at if record else services.ledger.clock(), services)
+        super().__init__(key, spec, record.created_at if record else services.ledger.clock(), services)
         self.spec = spec
         self.workspace = record.workspace if record else uuid.uuid4().hex
         #: order to start its own container

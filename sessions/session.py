@@ -41,7 +41,7 @@ class Session(Host):
             left: the kernel that an earlier gateway has left, for `take_over`.
         """
         spec = identity.spec
-        super().__init__(identity.key, spec.limits, identity.created_at, services)
+        super().__init__(identity.key, spec, identity.created_at, services)
         self.id = identity.id
         self.spec = spec
         self.kernelspec = identity.kernelspec

@@ -19,6 +19,7 @@ from tornado.httpclient import AsyncHTTPClient, HTTPError, HTTPRequest
 from tornado.websocket import WebSocketError, websocket_connect
 
 from kernel_gateway.config import Client
+from kernel_gateway.escapes import without_escapes
 
 #: bytes of one event; a single output may be as large as all output of a cell
 MESSAGE_MAX = 1024**3
@@ -194,7 +195,8 @@ def _print_output(output: dict[str, Any]) -> None:
         case "stream":
             print(output["text"], end="", file=sys.stderr if output["name"] == "stderr" else sys.stdout, flush=True)
         case "error":
-            print("\n".join(output["traceback"]), file=sys.stderr)
+            text = "\n".join(output["traceback"])
+            print(text if sys.stderr.isatty() else without_escapes(text), file=sys.stderr)
         case _:
             others = [mime for mime in output["data"] if mime != "text/plain"]
             print(output["data"].get("text/plain", ""), *(f"[{mime}]" for mime in others))

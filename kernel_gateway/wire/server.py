@@ -56,7 +56,10 @@ def serve(
         max_header_size=MAX_HEAD,
     )
     listener = Listener(server, admission, tls, metrics.paused)
-    listener.listen(bind_sockets(settings.port, settings.host, backlog=BACKLOG))
+    try:
+        listener.listen(bind_sockets(settings.port, settings.host, backlog=BACKLOG))
+    except OSError as error:  # it names no address
+        raise OSError(f"cannot listen on {settings.host}:{settings.port}: {error.strerror}") from error
     return server, listener
 
 

@@ -16,7 +16,7 @@ from typing import NoReturn, TypeVar
 import structlog
 
 from sessions.backends.base import Backend, KernelHandle, Launch
-from sessions.errors import QuotaExceeded, SessionClosed, SessionError
+from sessions.errors import QuotaExceeded, SessionClosed, SessionError, ShuttingDown
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.starts import Starts
 from sessions.kernels.warm import PoolObserver, PoolSettings, WarmKernels
@@ -86,6 +86,8 @@ class Pool:
             begun = self._clock()
             try:
                 kernel = await self._starts.start_kernel(Launch(warm.kernelspec, self._settings.limits))
+            except ShuttingDown:
+                return  # the gateway ends: no warm kernel is wanted
             except SessionError as error:
                 log.warning("no warm kernel", language=name, code=error.code, reason=error.message)
                 warm.pause(self._clock())

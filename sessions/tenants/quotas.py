@@ -5,6 +5,7 @@ So a limit holds for a cell of any origin. The rules are in `admission.py` and `
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from sessions.tenants.usage import Allowance, Kind, Usage
 
 #: maximum executions of all tenants at a time
 CONCURRENT = 100
-#: seconds after which a refused execution may be tried again
+#: seconds after which a refused execution may be tried again, because others end at any time
 RETRY_AFTER = 1
 #: kinds of use that are counted for an execution
 _OF_EXECUTIONS = (Kind.SECONDS, Kind.OUTPUT)
@@ -72,18 +73,22 @@ class Quotas:
         """Number of executions of all tenants that wait to be admitted."""
         return self._admission.waiting
 
-    def admit_session(self, present: int) -> None:
+    def admit_session(self, present: int, room_in: float) -> None:
         """Allow a tenant one more session.
 
         Args:
             present: number of its sessions now.
+            room_in: seconds until the first of them is ended as idle, if no client uses it.
 
         Raises:
             QuotaExceeded: when the tenant has the maximum number of sessions.
         """
         if present >= self._limits.sessions:
             raise QuotaExceeded(
-                f"at most {self._limits.sessions} sessions at a time", limit="sessions", max=self._limits.sessions
+                f"at most {self._limits.sessions} sessions at a time",
+                limit="sessions",
+                max=self._limits.sessions,
+                retry_after=max(RETRY_AFTER, math.ceil(room_in)),
             )
 
     def under_way(self) -> int:

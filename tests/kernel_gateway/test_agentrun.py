@@ -226,7 +226,7 @@ def test_a_sandbox_has_at_most_the_limits_of_the_gateway(gateway: Gateway) -> No
 
 
 @process_only
-@pytest.mark.parametrize(("limit", "bound"), [({"memory": 64}, "134217728"), ({"cpu": 0.05}, "0.1")])
+@pytest.mark.parametrize(("limit", "bound"), [({"memory": 64}, "128 MiB"), ({"cpu": 0.05}, "0.1")])
 def test_a_template_with_less_than_a_kernel_needs_makes_no_sandbox(
     gateway: Gateway, limit: dict[str, float], bound: str
 ) -> None:

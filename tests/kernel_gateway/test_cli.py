@@ -374,6 +374,17 @@ def test_ctrl_c_interrupts_the_cell_and_ends_run(run: Callable[..., int], gatewa
     until(lambda: gateway.call("GET", "/v1/sessions/stopped").json()["state"] == "idle")
 
 
+@pytest.mark.parametrize("terminal", [True, False])
+def test_run_prints_colours_only_on_a_terminal(
+    run: Callable[..., int], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *, terminal: bool
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    run("-s", "coloured", "-c", "1/0")
+    told = capsys.readouterr().err
+    assert "ZeroDivisionError" in told
+    assert ("\x1b[" in told) is terminal
+
+
 def test_run_works_as_a_separate_process(run: Callable[..., int]) -> None:
     ended = command("run", "-s", "child", stdin="print('as a child')\n1/0")
     assert (ended.returncode, ended.stdout) == (1, "as a child\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ from structlog.testing import capture_logs
 from tornado.websocket import websocket_connect
 
 from sessions.tasks import spawn
+from tests import gateways
 from tests.gateways import KEYS, Gateway, text_of
-from tests.kernel_gateway.sockets import Socket, request
+from tests.kernel_gateway.sockets import Socket, connected, request
 from tests.kernel_gateway.wire import until
 
 OURS = re.compile("[0-9a-f]{16}")
@@ -130,3 +132,27 @@ def test_secrets_are_in_no_log_no_metric_no_audit_and_no_error(gateway: Gateway,
     assert session in told[-1] + told[-2]  # the control: log or audit do mention the session
     for secret in (*PLANTED.values(), *KEYS.values()):
         assert not [text for text in told if secret in text], secret
+
+
+@pytest.mark.parametrize("isolation", ["process", pytest.param("docker", marks=[pytest.mark.engine, pytest.mark.full])])
+async def test_normal_use_logs_no_warning(isolation: str) -> None:
+    with gateways.gateway(isolation, pool_size="1") as serving:
+        assert serving.call("POST", "/v1/sessions", json={"name": "idle", "idle_timeout": 1}).status_code == 201
+        assert serving.text("used", "print(6 * 7)") == "42\n"
+        assert serving.execute("used", "1/0")["status"] == "error"
+        assert serving.execute("used", "while True: pass", timeout=0.5)["status"] == "timeout"
+        assert serving.call("PUT", "/v1/sessions/used/files/a", data=b"a").status_code == 204
+        assert serving.call("POST", "/v1/sessions/used/restart").status_code == 200
+        async with connected(serving, "used") as socket:
+            await socket.send(code="print(1)")
+            await socket.until("result")
+        box = serving.call("POST", "/sandboxes", json={"templateName": "code-interpreter-v1"}).json()["sandboxId"]
+        assert serving.call("DELETE", f"/sandboxes/{box}").status_code == 200
+        until(lambda: serving.call("GET", "/v1/sessions/idle").status_code == 404)
+        assert serving.call("DELETE", "/v1/sessions/used").status_code == 204
+        serving.text("left", "1")
+        serving.process.send_signal(signal.SIGTERM)
+        serving.process.wait(60)
+        events = {record["event"] for record in serving.logged()}
+        assert {"session culled", "request", "execution"} <= events, "control"
+        assert [record for record in serving.logged() if record["level"] not in {"debug", "info"}] == []

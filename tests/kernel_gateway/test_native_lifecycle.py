@@ -201,7 +201,8 @@ def test_a_second_gateway_on_the_same_state_directory_refuses(gateway: Gateway) 
 def test_a_second_gateway_on_the_same_port_refuses(gateway: Gateway, tmp_path: Path) -> None:
     ended = serve("--port", gateway.url.rsplit(":", 1)[1], "--state-dir", str(tmp_path))
     assert (ended.returncode, ended.stdout) == (1, "")
-    assert "in use" in ended.stderr
+    address = gateway.url.removeprefix("http://")
+    assert ended.stderr == f"kernel-gateway: cannot listen on {address}: Address already in use\n"
     assert "Traceback" not in ended.stderr
 
 

@@ -209,8 +209,12 @@ async def test_a_tenant_has_a_limited_number_of_sessions_and_an_end_frees_one(ba
     async with world_over(backend, quotas=TenantLimits(sessions=2)) as world:
         await world.session("a")
         await world.session("b")
-        with pytest.raises(QuotaExceeded):
+        world.clock.passes(100)
+        world.registry.get(SessionKey("acme", "b")).touch()
+        with pytest.raises(QuotaExceeded) as refused:
             await world.session("c")
+        # when the first of the two is ended as idle
+        assert refused.value.details["retry_after"] == world.registry.defaults.idle_timeout - 100
         await world.session("c", tenant="umbrella")
         await world.registry.end(SessionKey("acme", "a"))
         assert (await world.session("c")).state is State.IDLE

@@ -34,6 +34,7 @@ from kernel_gateway.dialects.native.models import (
 )
 from kernel_gateway.dialects.native.overview import LiveSessions, Tenants
 from kernel_gateway.dialects.native.stream import CodeFrame, InputFrame, InterruptFrame
+from sessions.errors import SessionNotFound
 
 _ID = "8c1f52d09a7b4e0f8c1f52d09a7b4e0f"
 _TIME = "2026-11-25T09:30:00Z"
@@ -75,7 +76,7 @@ _ERROR = {
     "code": "SB011",
     "name": "SessionNotFound",
     "message": "there is no session 'report' any more: the session was idle for 300 s",
-    "resolution": "Create it first, or execute code in it: a session is made on first use.",
+    "resolution": SessionNotFound().resolution,
     "details": {"session": "report"},
 }
 _FILE = {"name": "sales.csv", "type": "file", "size": 1024, "modified": 1795599685.3}

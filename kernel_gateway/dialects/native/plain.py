@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from kernel_gateway.escapes import without_escapes
+
 #: characters of a traceback, of a result, and of printed text
 TRACEBACK_MAX = 4000
 TEXT_MAX = 10_000
@@ -15,8 +17,6 @@ PRINTED_MAX = 50_000
 #: lines of a traceback that are read, from its end
 _LINES_MAX = 200
 
-#: Source: ECMA-48: control sequences, operating system commands, and other escape sequences
-_ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]*[0-~])")
 #: first line of a frame in IPython's tracebacks
 _FRAME = re.compile(r"(?:File (?P<path>.+?):\d+|Cell In\[\d+\], line \d+)(?:, in |\n|$)")
 #: frames of installed packages, the standard library and the interpreter
@@ -70,7 +70,7 @@ def _plain_traceback(lines: list[str]) -> list[str]:
 
 
 def _plain(text: str, most: int) -> str:
-    return _ESCAPE.sub("", _shortened(text, most))
+    return without_escapes(_shortened(text, most))
 
 
 def _shortened(text: str, most: int) -> str:

@@ -10,7 +10,15 @@ import pytest
 from structlog.testing import capture_logs
 
 from sessions.backends.base import Launch
-from sessions.errors import BackendUnavailable, NotInitialized, QuotaExceeded, SessionClosed, StartFailed
+from sessions.errors import (
+    BackendUnavailable,
+    NotInitialized,
+    QuotaExceeded,
+    SessionClosed,
+    SessionError,
+    ShuttingDown,
+    StartFailed,
+)
 from sessions.kernels import kernel as kernels
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.warm import PAUSE, QUIET
@@ -320,6 +328,19 @@ async def test_a_failed_refill_is_retried_after_a_pause(backend: FakeBackend) ->
         world.clock.passes(PAUSE)
         world.pool.tend()
         await until(lambda: world.pool.depth() == 1)
+
+
+@pytest.mark.parametrize(("cause", "warnings"), [(ShuttingDown(), 0), (StartFailed(), 1)])
+async def test_a_refill_that_fails_is_a_warning_unless_the_gateway_ends(
+    backend: FakeBackend, cause: SessionError, warnings: int
+) -> None:
+    async with world_over(backend, pool_size=1) as world:
+        backend.refuses = cause
+        with capture_logs() as logs:
+            world.pool.keep_warm(PYTHON)
+            await until(lambda: backend.asked == 1)
+            await asyncio.sleep(0.01)
+        assert [line["event"] for line in logs if line["log_level"] == "warning"] == ["no warm kernel"] * warnings
 
 
 async def test_kernels_for_sessions_start_before_warm_kernels(backend: FakeBackend) -> None:

@@ -21,9 +21,9 @@ from sessions.states import State
 
 #: the form of a kernel id that clients accept
 KERNEL_ID = re.compile(r"\w+-\w+-\w+-\w+-\w+")
-#: variables that Jupyter Server adds by itself, or that are for the gateway or its command line (`KERNEL_GATEWAY_URL`);
-#: all others reach the kernel
-DROPPED = re.compile(r"KERNEL_(IDLE_TIMEOUT|LAUNCH_TIMEOUT|USERNAME|WORKING_DIR|GATEWAY(_.*)?)", re.DOTALL)
+#: variables that Jupyter Server adds by itself, that are for the gateway or its command line (`KERNEL_GATEWAY_URL`), or
+#: that the gateway itself sets (`NETWORK` in `protocol.py`); all others reach the kernel
+DROPPED = re.compile(r"KERNEL_(IDLE_TIMEOUT|LAUNCH_TIMEOUT|NETWORK|USERNAME|WORKING_DIR|GATEWAY(_.*)?)", re.DOTALL)
 #: variable of a client's environment: Jupyter Server sends its own variables `KERNEL_…` with each kernel that it starts
 IDLE_TIMEOUT = "KERNEL_IDLE_TIMEOUT"
 #: variable that Jupyter Server adds: the directory of the notebook for which it starts a kernel

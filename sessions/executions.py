@@ -175,6 +175,7 @@ class Executions:
         """Release the turn when the cell has ended: not earlier if its client leaves, not later if it reads slowly."""
         async with held:
             result = await execution.result()
+            await asyncio.sleep(0)  # its client, who waits for the same event, gets the answer before it is recorded
             del self._running[execution.id]
             self._slot.become_idle()
             if result.state in {StateChange.RESTARTED, StateChange.LOST} and execution.kernel is self._slot.kernel:

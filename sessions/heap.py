@@ -1,15 +1,31 @@
-"""Returns freed memory to the system.
+"""How the C library keeps freed memory.
 
-The C library keeps freed memory for later use. After a few large outputs that is a hundred megabytes, which a gateway
-would hold for as long as it runs.
+It gets each block of more than 32 MiB from the system, and gives it back when it is freed. orjson asks for such blocks
+to read or write a text of 3 MB or more, and the system's work for their pages takes much longer than the reading. So
+the gateway keeps freed memory for the next message, and returns it every few seconds: after a few large outputs it is
+a hundred megabytes, which must not stay for as long as the gateway runs.
 """
 
 from __future__ import annotations
 
 import ctypes
 
-#: function of glibc; other C libraries return memory on their own
-_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+_library = ctypes.CDLL(None)
+#: functions of glibc; other C libraries have rules of their own
+_trim = getattr(_library, "malloc_trim", None)
+_option = getattr(_library, "mallopt", None)
+#: options of `mallopt`. Source: malloc.h of glibc
+_TRIM_THRESHOLD, _MMAP_MAX = -1, -4
+#: bytes at the end of the heap from which free memory is returned at once. Most of them have no page: orjson asks for
+#: twelve times the size of what it reads, and uses a part.
+KEPT = 1024**3
+
+
+def keep_freed_memory() -> None:
+    """Keep freed memory of the main thread, also that of large blocks, until `trim_heap` returns it."""
+    if _option is not None:
+        _option(_TRIM_THRESHOLD, KEPT)
+        _option(_MMAP_MAX, 0)
 
 
 def trim_heap() -> None:

@@ -13,6 +13,7 @@ from kernel_gateway.app import Service
 from kernel_gateway.cli.settings import add_settings, settings_from
 from kernel_gateway.state_dir import AlreadyRunning
 from kernel_gateway.wire import descriptors
+from sessions.heap import keep_freed_memory
 from sessions.tasks import spawn
 
 add_arguments = add_settings
@@ -26,6 +27,7 @@ def main(arguments: argparse.Namespace) -> int:
     """
     logs.set_up()
     descriptors.raise_limit()
+    keep_freed_memory()
     try:
         service = Service(settings_from(arguments))
         asyncio.run(_serve(service))

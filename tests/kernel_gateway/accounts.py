@@ -13,7 +13,7 @@ import requests
 
 from sessions.store.records import Begin, End, read
 from tests.gateways import Gateway
-from tests.kernel_gateway.wire import children, failure
+from tests.kernel_gateway.wire import children, failure, until
 
 
 def accounts(state_dir: Path) -> dict[str, list[Begin | End]]:
@@ -26,7 +26,11 @@ def accounts(state_dir: Path) -> dict[str, list[Begin | End]]:
 
 
 def outcomes(state_dir: Path) -> Counter[str]:
-    """Count the outcomes of executions; check that each has one begin and one end."""
+    """Count the outcomes of executions when all have ended; check that each has one begin and one end.
+
+    A cell's answer comes before the record of its end.
+    """
+    until(lambda: all(len(records) > 1 for records in accounts(state_dir).values()))
     found = accounts(state_dir)
     for begin, *rest in found.values():
         assert isinstance(begin, Begin)

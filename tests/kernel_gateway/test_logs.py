@@ -66,7 +66,7 @@ async def test_cells_of_a_socket_have_the_id_of_its_request(gateway: Gateway, se
     socket = Socket(await websocket_connect(request(gateway, session, headers)))
     await socket.run("1")
     await socket.close()
-    (cell,) = lines(gateway, event="execution", session=session)
+    (cell,) = until(lambda: lines(gateway, event="execution", session=session))
     assert cell["request_id"] == session
 
 

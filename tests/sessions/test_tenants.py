@@ -10,7 +10,7 @@ import pytest
 
 from sessions.errors import AuditUnavailable, FileNotFound, InvalidRequest, QuotaExceeded, SessionError
 from sessions.guest.workspace import list_files, write_file
-from sessions.models import ExecutionResult, SandboxSpec, SessionKey, Status
+from sessions.models import ExecuteRequest, ExecutionResult, SandboxSpec, SessionKey, Status
 from sessions.sandbox import Sandbox
 from sessions.session import Session
 from sessions.tasks import spawn
@@ -196,6 +196,27 @@ async def test_cells_queued_in_the_kernel_are_interrupted_when_the_quota_is_used
 
 
 # -- channel clients -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("by_events", [False, True])
+async def test_a_client_gets_its_answer_before_the_end_is_recorded(
+    world: World, session: Session, *, by_events: bool
+) -> None:
+    seen = asyncio.Event()
+
+    async def waits(cell: Cell) -> None:
+        cell.says(busy(), started(cell.code))
+        if by_events:
+            await seen.wait()
+        cell.ends()
+
+    async with session.execute(ExecuteRequest(world.backend.on("waits", waits))) as execution:
+        if by_events:
+            async for _ in execution:
+                seen.set()
+        await execution.result()
+        assert world.observed == []
+    assert len(world.observed) == 1
 
 
 async def test_output_after_the_reply_is_counted(world: World, session: Session) -> None:

@@ -63,7 +63,7 @@ class ExecuteHandler(JsonHandler):
             return
         async with session.execute(request, seen) as execution:
             result = await execution.result()
-        self.finish_json(await self._result(session, result))
+            self.finish_json(await self._result(session, result))
 
     async def _result(self, session: Session, result: ExecutionResult, *, outputs: bool = True) -> dict[str, Any]:
         if not self._plain:
@@ -84,5 +84,5 @@ class ExecuteHandler(JsonHandler):
                 await execution.result()  # the client has left: its cell continues, or this task is cancelled here
                 return
             result = await execution.result()
-        last = {"type": "result", **await self._result(session, result, outputs=execution.gap)}
-        self.finish(render(last, execution.number + 1))
+            last = {"type": "result", **await self._result(session, result, outputs=execution.gap)}
+            self.finish(render(last, execution.number + 1))

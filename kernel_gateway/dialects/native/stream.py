@@ -127,10 +127,11 @@ class StreamHandler(SocketHandler):
                     await self._send((plain_event(event) if cell.plain else event) | mark)
                     self._end_input()
                 result = await execution.result()
+                self._running = None
+                last = result_json(self._session, result, outputs=execution.gap, plain=cell.plain)
+                await self._send({"type": "result", **last, **mark})
         finally:
             self._running = None
-        last = result_json(self._session, result, outputs=execution.gap, plain=cell.plain)
-        await self._send({"type": "result", **last, **mark})
 
     async def _send(self, event: dict[str, Any]) -> None:
         """Send one event, and wait while the client reads slowly."""

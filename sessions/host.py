@@ -64,6 +64,11 @@ class Host(ABC):
         """Return the seconds since it was made."""
         return self._activity.age()
 
+    @property
+    def in_use(self) -> bool:
+        """Whether a client uses it now."""
+        return self._activity.users > 0
+
     @abstractmethod
     def idle_for(self) -> float:
         """Return the seconds since a client last used it; 0 while one does."""

@@ -114,7 +114,7 @@ class Session(Host):
     @property
     def in_use(self) -> bool:
         """Whether a cell runs or waits, or a file is being transferred."""
-        return self._activity.users > 0 or self.channels.running or self._executions.orphaned
+        return super().in_use or self.channels.running or self._executions.orphaned
 
     # -- its kernels ----------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Generic, NoReturn, TypeVar
 
 import structlog
@@ -79,6 +79,14 @@ async def shielded(task: asyncio.Task[T]) -> T:
     if cancelled is not None:
         raise cancelled
     return task.result()
+
+
+async def set_within(event: asyncio.Event, seconds: float) -> bool:
+    """Wait for an event, for at most `seconds`, and return whether it is set."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    return event.is_set()
 
 
 class Shared(Generic[T]):

@@ -251,6 +251,8 @@ class FakeKernel:
         self.connection_info = info
         self.listener: HandleListener | None = None
         self.tenant = NOBODY
+        #: how often the gateway announced a message
+        self.roused = 0
         self.behaviour = behaviour
         self.failures = Failures() if failures is None else failures
         self.launch = launch
@@ -423,6 +425,9 @@ class FakeKernel:
     def alive(self) -> bool:
         return not self._exit.done()
 
+    def rouse(self) -> None:
+        self.roused += 1
+
     def attach(self, listener: HandleListener, tenant: str) -> None:
         self.failures.strike("attach")
         self.listener, self.tenant = listener, tenant
@@ -498,6 +503,9 @@ async def _nothing() -> AsyncIterator[bytes]:
 
 class Listener:
     """Records the events of a connection or a kernel."""
+
+    #: whether a client uses the kernel
+    in_use = False
 
     def __init__(self, handle: Callable[[Message], None] | None = None) -> None:
         #: called with each message, besides the list

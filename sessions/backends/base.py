@@ -72,6 +72,10 @@ def no_op() -> None:
 class HandleListener(Protocol):
     """Uses a kernel's container or process."""
 
+    @property
+    def in_use(self) -> bool:
+        """Whether something runs in it for a client."""
+
     def on_out_of_memory(self, handle: KernelHandle) -> None:
         """Take that the kernel or a process that it started ran out of memory; both may survive."""
 
@@ -89,6 +93,9 @@ class KernelHandle(Protocol):
             listener: gets what happens to it.
             tenant: tenant that it works for; NOBODY: none yet.
         """
+
+    def rouse(self) -> None:
+        """Take that a message for the kernel follows. Kernels that nobody uses may be slow to react; must be cheap."""
 
     async def wait(self) -> KernelExit:
         """Wait until the kernel and all its resources are gone. The workspace stays."""

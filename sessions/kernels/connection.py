@@ -7,8 +7,7 @@ malformed message is counted and dropped.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -22,6 +21,7 @@ from sessions.kernels.idle_barrier import IdleBarrier, Line
 from sessions.kernels.messages import Codec, MalformedMessage, Message
 from sessions.kernels.replies import Replies
 from sessions.kernels.transport import Transport
+from sessions.tasks import set_within
 
 log = structlog.get_logger()
 
@@ -62,6 +62,7 @@ class Connection:
         max_message_bytes: int,
         flush: str = "",
         prelude: str = "",
+        before_send: Callable[[], None] = lambda: None,
     ) -> None:
         """Prepare the channels; `open` opens them.
 
@@ -71,10 +72,12 @@ class Connection:
             max_message_bytes: a larger frame is refused and costs the kernel the connection, which is then renewed.
             flush: `KernelSpec.flush`, for a kernel whose `idle` comes too early.
             prelude: `KernelSpec.prelude`, which the kernel runs first. Its messages are dropped.
+            before_send: called before each message to the kernel.
         """
         self._listener = listener
         self._codec = Codec(info.key, info.signature)
         self._transport = Transport(info, self, max_message_bytes)
+        self._before_send = before_send
         self._replies = Replies()
         self._idle_barrier = (
             IdleBarrier(Line(lambda: self._ask(flush), self._send_later, self._deliver)) if flush else None
@@ -183,6 +186,7 @@ class Connection:
         self._send_in_turn(channel, orjson.loads(parts[0])["msg_type"] if self._idle_barrier else "", frames)
 
     def _send_in_turn(self, channel: str, msg_type: str, frames: list[bytes]) -> None:
+        self._before_send()
         if self._idle_barrier is None or channel != "shell":
             self._transport.send(channel, frames)
         elif self._idle_barrier.admits(msg_type, frames):
@@ -193,6 +197,7 @@ class Connection:
                 raise
 
     def _send_later(self, frames: list[bytes]) -> None:
+        self._before_send()
         with suppress(ConnectionFailed):  # the kernel accepts no messages; the cell ends at its deadline
             self._transport.send("shell", frames)
 
@@ -224,13 +229,9 @@ class Connection:
             while not self._transport.closed and not probe.passed.is_set():
                 with suppress(ConnectionFailed):  # a channel that is being renewed takes no messages: ask again
                     probe.sent.add(self.send("shell", "kernel_info_request", {}))
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(pause):
-                        await probe.replied.wait()
+                await set_within(probe.replied, pause)
                 pause = min(pause * READY_GROWTH, READY_RETRY_MAX)
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(AUDIBLE_RETRY):
-                        await probe.passed.wait()
+                await set_within(probe.passed, AUDIBLE_RETRY)
         await self._transport.connected.wait()
         if self._transport.closed:
             raise ConnectionFailed

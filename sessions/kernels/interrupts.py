@@ -10,7 +10,7 @@ from typing import Any
 from sessions.backends.base import KernelHandle
 from sessions.errors import SessionError
 from sessions.kernels.connection import Connection
-from sessions.tasks import spawn
+from sessions.tasks import set_within, spawn
 
 #: seconds for the kernel to acknowledge an interrupt that was sent as a message
 ACKNOWLEDGE_TIMEOUT = 1.0
@@ -53,10 +53,8 @@ class Interrupts:
         """
         for interrupt in (self.by_message, self.by_signal):
             await interrupt()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(step):
-                    await done.wait()
-                    return True
+            if await set_within(done, step):
+                return True
         return False
 
     async def by_message(self) -> None:

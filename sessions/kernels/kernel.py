@@ -31,6 +31,10 @@ PULSE_TIMEOUT = 2.0
 class KernelListener(Protocol):
     """Gets the messages of a kernel."""
 
+    @property
+    def in_use(self) -> bool:
+        """Whether a cell runs or waits, or a file is being transferred."""
+
     def received(self, message: Message) -> None:
         """Take a message of the kernel."""
 
@@ -54,7 +58,12 @@ class Kernel:
         bound = max(launch.limits.output + ENVELOPE_BYTES, MESSAGE_BYTES)
         spec = launch.kernelspec
         self.connection = Connection(
-            handle.connection_info, self, max_message_bytes=bound, flush=spec.flush, prelude=spec.prelude
+            handle.connection_info,
+            self,
+            max_message_bytes=bound,
+            flush=spec.flush,
+            prelude=spec.prelude,
+            before_send=handle.rouse,
         )
         self._listener: KernelListener | None = None
         #: why the gateway ended the kernel, if it did
@@ -157,6 +166,11 @@ class Kernel:
     def attach(self, listener: KernelListener) -> None:
         """Hand all later messages to a listener, until the kernel has ended."""
         self._listener = listener
+
+    @property
+    def in_use(self) -> bool:
+        """Whether a client uses the kernel, or it imports a module ahead of need."""
+        return self.preloading.under_way or (self._listener is not None and self._listener.in_use)
 
     # -- what connection and container report ------------------------------------------------------------------------
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import NoReturn
 
 import structlog
 
 from sessions.backends.base import Backend
 from sessions.errors import BackendUnavailable, NotInitialized, SessionError, ShuttingDown
-from sessions.tasks import forever, log_failure
+from sessions.tasks import forever, log_failure, set_within
 
 log = structlog.get_logger()
 
@@ -87,9 +86,7 @@ class Readiness:
         await forever(self._check_in_time)
 
     async def _check_in_time(self) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._pause()):
-                await self._doubt.wait()
+        await set_within(self._doubt, self._pause())
         self._doubt.clear()
         await self.check()
 

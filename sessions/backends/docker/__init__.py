@@ -27,6 +27,7 @@ from sessions.backends.docker.profile import (
     EgressSettings,
     volume_names,
 )
+from sessions.backends.docker.rest import Rest
 from sessions.backends.docker.walls import ensure_walls, prove_walls
 from sessions.backends.docker.watch import Watch
 from sessions.backends.docker.weights import Weights
@@ -38,7 +39,6 @@ from sessions.models import Inventory
 from sessions.tasks import gather_all, spawn
 
 __all__ = ["DockerBackend", "DockerSettings", "EgressSettings", "engine_answers", "examine"]
-
 
 #: seconds that the end of the gateway waits for containers that were made just now
 SOON = 3.0
@@ -61,7 +61,8 @@ class DockerBackend:
         self._breaker.on_open = self._doubt
         self._handles: dict[str, DockerHandle] = {}
         self._watch: Watch | None = None
-        self._weighing: asyncio.Task[NoReturn] | None = None
+        #: tasks that look at all kernels from time to time
+        self._rounds: list[asyncio.Task[NoReturn]] = []
         self._processors = Processors()
         self.inventory: Inventory | None = None
         #: the image that was proven
@@ -99,7 +100,7 @@ class DockerBackend:
             self._breaker.close()
         if self._watch is None:
             self._watch = Watch(self.settings.instance, self._handles, self.on_proof_needed)
-            self._weighing = spawn(Weights(self._handles).run(), "weights of kernels")
+            self._rounds = [spawn(each(self._handles).run(), f"{each.__name__} of kernels") for each in (Weights, Rest)]
             self._egress.follow()
 
     def _prepare_blocking(self) -> None:
@@ -167,8 +168,7 @@ class DockerBackend:
         processor = self._processors.choose(launch.limits, bound) if launch.kernelspec.one_processor else None
         container = await self._create(launch, processor)
         # Registered before the start, so that an end directly after it is not missed.
-        handle = self._handles[container] = DockerHandle(self._engine, container, info, launch.tenant)
-        handle.processor = processor
+        handle = self._handles[container] = DockerHandle(self._engine, container, info, launch.tenant, processor)
         spawn(self._forget(handle), "forget container")
         try:
             address = await self._engine.call(
@@ -235,8 +235,8 @@ class DockerBackend:
         await self._lost.give_up(SOON)
         if self._watch is not None:
             self._watch.stop()
-        if self._weighing is not None:
-            self._weighing.cancel()
+        for each in self._rounds:
+            each.cancel()
         self._egress.leave()
         await self._engine.close()
 

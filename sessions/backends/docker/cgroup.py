@@ -1,4 +1,4 @@
-"""A container's control group on the host: its memory, its processor time, and its weight beside other containers.
+"""A container's control group on the host: memory, processor time, threads, and weight beside other containers.
 
 All of it is read and written as files and not through the engine, which would need a process for each. A gateway that
 runs in a container itself sees only its own control group, and then reads and writes nothing.
@@ -17,6 +17,7 @@ _GROUPS = ("system.slice/docker-{id}.scope", "docker/{id}")
 _MEMORY = ("memory.current", "memory/", "memory.usage_in_bytes")
 _TIME = ("cpu.stat", "cpuacct/", "cpuacct.usage")
 _WEIGHT = ("cpu.weight", "cpu/", "cpu.shares")
+_THREADS = ("cgroup.threads", "cpuacct/", "tasks")
 #: weight of a group that nothing was set for, and the least weight, by the name of the file
 _USUAL = {"cpu.weight": 100, "cpu.shares": 1024}
 _LEAST = {"cpu.weight": 1, "cpu.shares": 2}
@@ -39,6 +40,7 @@ class ControlGroup:
             return [root / group / new for group in groups] + [root / tree / group / old for group in groups]
 
         self._memory, self._time, self._weight = files(_MEMORY), files(_TIME), files(_WEIGHT)
+        self._threads = files(_THREADS)
         #: what was last written
         self._weighed: int | None = None
 
@@ -55,6 +57,10 @@ class ControlGroup:
         if found.startswith("usage_usec "):
             return int(found.split(maxsplit=2)[1]) / 1e6
         return int(found) / 1e9
+
+    def threads(self) -> set[int]:
+        """Return the ids of the container's threads; empty: it is gone, or not visible from here."""
+        return set(map(int, (_read(self._threads) or "").split()))
 
     def weigh(self, weight: float) -> None:
         """Set the share of the processors that the container gets when others want them too.

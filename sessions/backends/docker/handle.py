@@ -12,6 +12,7 @@ from docker.errors import APIError, NotFound
 from sessions.backends.base import HandleListener
 from sessions.backends.docker.cgroup import ControlGroup
 from sessions.backends.docker.engine import SIGNAL, Engine
+from sessions.backends.docker.timers import Timers
 from sessions.backends.docker.tool import ToolStream
 from sessions.connection_info import ConnectionInfo
 from sessions.errors import BackendUnavailable, ConnectionFailed, QuotaExceeded, SessionError
@@ -36,16 +37,24 @@ TOOLS_MAX = 16
 class DockerHandle:
     """A started container. It is removed when it ends, whatever the cause."""
 
-    def __init__(self, engine: Engine, container: str, info: ConnectionInfo, tenant: str = NOBODY) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        container: str,
+        info: ConnectionInfo,
+        tenant: str = NOBODY,
+        processor: int | None = None,
+    ) -> None:
         self.id = container
         #: tenant whose turns its calls to the engine take
         self.tenant = tenant
         self.connection_info = info
         self._listener: HandleListener | None = None
         #: number of the only processor that the container uses; None: any
-        self.processor: int | None = None
+        self.processor = processor
         self._engine = engine
         self.cgroup = ControlGroup(container)
+        self.timers = Timers(self.cgroup)
         #: True after the start; only then its absence from the list of running containers is an end
         self.was_running = False
         self._killed = False
@@ -60,11 +69,24 @@ class DockerHandle:
         #: timer that ends the container after a pause that is too long
         self._pause: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
+        #: time of the last use
+        self.used_at = self._loop.time()
         self._gone: asyncio.Future[KernelExit] = self._loop.create_future()
 
     def attach(self, listener: HandleListener, tenant: str) -> None:
         """Hand the container to its present user."""
         self._listener, self.tenant = listener, tenant
+
+    @property
+    def in_use(self) -> bool:
+        """Whether a cell or a tool runs in the container."""
+        return self._tools_open > 0 or (self._listener is not None and self._listener.in_use)
+
+    def rouse(self) -> None:
+        """Note a use of the container, and end its rest."""
+        self.used_at = self._loop.time()
+        with suppress(OSError):  # only a gateway that may do this puts kernels to rest
+            self.timers.make_prompt()
 
     async def wait(self) -> KernelExit:
         """Wait until the container is gone."""
@@ -72,6 +94,7 @@ class DockerHandle:
 
     async def interrupt(self) -> None:
         """Send SIGINT to the launcher, which passes it on to the kernel."""
+        self.rouse()
         with suppress(APIError, BackendUnavailable):  # gone or unreachable: the caller escalates further
             await self._engine.call(lambda: self._engine.api.kill(self.id, "SIGINT"), lane=SIGNAL, owner=self.tenant)
             await asyncio.sleep(SIGNAL_DELAY)
@@ -115,6 +138,7 @@ class DockerHandle:
         """Remove a container that has ended or must end, and find out how it ended. Idempotent."""
         self.note_resumed()
         if self._end is None:
+            self.rouse()
             self._end = spawn(self._reap(), f"end of container {self.id[:12]}")
 
     async def _reap(self) -> KernelExit:
@@ -178,6 +202,7 @@ class DockerHandle:
             raise ConnectionFailed("the sandbox is ending")
         if self._tools_open >= TOOLS_MAX:
             raise QuotaExceeded(f"at most {TOOLS_MAX} file operations of a session at a time", max=TOOLS_MAX)
+        self.rouse()
         self._tools_open += 1
         # Separate tasks: a tool that has begun is read to its end, even when the caller leaves.
         opening = spawn(self._open_tool(name, argument), f"begin {name}")

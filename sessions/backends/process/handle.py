@@ -63,6 +63,9 @@ class ProcessHandle:
     def attach(self, listener: HandleListener, tenant: str) -> None:
         """Do nothing: the memory of the kernel's processes is not limited, and tenants need take no turns."""
 
+    def rouse(self) -> None:
+        """Do nothing: a process that waits costs nothing."""
+
     async def wait(self) -> KernelExit:
         """Wait until the kernel is gone."""
         return await asyncio.shield(self._gone)

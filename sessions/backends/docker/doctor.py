@@ -18,6 +18,7 @@ from sessions.backends.docker.egress.proxy import require_image as require_proxy
 from sessions.backends.docker.engine import CONNECTION_ERRORS, connect
 from sessions.backends.docker.needs import require_image, require_runtime, require_wheels
 from sessions.backends.docker.profile import DockerSettings
+from sessions.backends.docker.timers import may_be_set
 from sessions.errors import SessionError
 
 #: free bytes on the disk below which the engine may soon fail
@@ -49,6 +50,7 @@ def _examine(api: docker.APIClient, settings: DockerSettings) -> Iterator[Findin
         _step("wheels", lambda: require_wheels(api, settings), "make the directory, readable for all users"),
         _step("network", lambda: network.ensure_network(api, settings.network), "remove it; the gateway makes it anew"),
         _step("firewall", lambda: _firewall(settings), "run the gateway as root, or as root: " + _commands(settings)),
+        _rest(),
     ]
     if settings.egress is not None:
         egress = settings.egress
@@ -89,6 +91,13 @@ def _disk(directory: str) -> Finding:
 def _firewall(settings: DockerSettings) -> str:
     found = firewall.ensure_rules(network.bridge_name(settings.network))
     return found.value + ("; they are tested below" if found is firewall.Rules.HIDDEN else "")
+
+
+def _rest() -> Finding:
+    if may_be_set():
+        return Finding("idle kernels", None, detail="rest, and use little processor time")
+    newer = "gVisor from release-20260622 on needs no rest"
+    return Finding("idle kernels", None, detail=f"rest only if the gateway runs as root, outside a container; {newer}")
 
 
 def _proven(gvisor: bool) -> str:  # noqa: FBT001 - the only argument

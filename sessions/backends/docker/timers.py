@@ -11,6 +11,7 @@ from pathlib import Path
 
 from sessions.backends.docker.cgroup import ControlGroup
 
+PROC = Path("/proc")
 #: nanoseconds: Linux's own value, and that of a container at rest
 PROMPT = 50_000
 LATE = 50_000_000
@@ -19,8 +20,15 @@ LATE = 50_000_000
 class Timers:
     """The timers of one container."""
 
-    def __init__(self, cgroup: ControlGroup) -> None:
+    def __init__(self, cgroup: ControlGroup, proc: Path = PROC) -> None:
+        """Change nothing yet.
+
+        Args:
+            cgroup: has the container's threads.
+            proc: folder of the processes.
+        """
         self._cgroup = cgroup
+        self._proc = proc
         #: present slack; None: unknown, because an earlier gateway may have set it
         self._slack: int | None = None
 
@@ -53,14 +61,14 @@ class Timers:
         while new := self._cgroup.threads() - done:  # again: one of them may have made another meanwhile
             for thread in new:
                 with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
-                    Path(f"/proc/{thread}/timerslack_ns").write_text(str(slack))
+                    (self._proc / str(thread) / "timerslack_ns").write_text(str(slack))
             done |= new
 
 
-def may_be_set() -> bool:
-    """Return whether this user may set timers of other users' threads."""
+def may_be_set(proc: Path = PROC) -> bool:
+    """Return whether this user may set the timers of other users' threads."""
     try:
-        Path("/proc/1/timerslack_ns").read_text()
+        (proc / "1" / "timerslack_ns").read_text()  # needs the same capability
     except OSError:
         return False
     return True

@@ -30,12 +30,16 @@ from sessions.backends.docker.profile import (
     host_config,
     volume_names,
 )
+from sessions.backends.docker.timers import LATE, PROMPT
 from sessions.errors import ConnectionFailed, NotInitialized, SessionClosed
 from sessions.kernels.kernel import Kernel
+from sessions.kernels.messages import Message
 from sessions.kernelspecs import KernelSpecs
 from sessions.models import Limits
 from sessions.sandbox import NO_KERNEL
-from tests.fakes import until
+from sessions.tasks import spawn
+from tests.fakes import Listener, until
+from tests.figures import hold
 
 PYTHON = KernelSpecs(KERNEL_IMAGE / "kernelspecs").find("python")
 #: network of these tests alone, because they remove its rules
@@ -57,6 +61,28 @@ def remains(container: str, workspace: str) -> list[str]:
 def settings_of(**changes: Any) -> DockerSettings:
     settings = DockerSettings("runsc", "kernel-gateway/python:latest", NETWORK, f"test-{uuid.uuid4().hex}")
     return replace(settings, **changes)
+
+
+def slacks(handle: DockerHandle) -> set[int]:
+    """Return the timer slacks of a container's threads, in nanoseconds."""
+    found = set()
+    for thread in handle.cgroup.threads():
+        with suppress(OSError):  # ended meanwhile
+            found.add(int(Path(f"/proc/{thread}/timerslack_ns").read_text()))
+    return found
+
+
+async def run(kernel: Kernel, code: str) -> str:
+    """Run a cell, and return what it has printed."""
+    listener = Listener()
+    kernel.attach(listener)
+    msg_id = kernel.connection.send("shell", "execute_request", {"code": code, "silent": False, "allow_stdin": False})
+
+    def of_cell() -> list[Message]:
+        return [message for message in listener.messages if message.parent_id == msg_id]
+
+    await until(lambda: any(message.content.get("execution_state") == "idle" for message in of_cell()))
+    return "".join(message.content["text"] for message in of_cell() if message.type == "stream")
 
 
 class TestProfile:
@@ -240,7 +266,7 @@ class TestProof:
 
     @pytest.mark.usefixtures("api")
     def test_the_doctor_finds_no_problem_and_reports_missing_requirements(self) -> None:
-        assert [finding.problem for finding in examine(settings_of())] == [None] * 9
+        assert [finding.problem for finding in examine(settings_of())] == [None] * 10
         sick = {finding.name: finding for finding in examine(settings_of(image="no/such:image", runtime="no-such"))}
         assert not sick["image"].ok
         assert not sick["runtime"].ok
@@ -329,6 +355,88 @@ class TestContainers:
             return int(next(file for file in files if file.exists()).read_text())
 
         await until(lambda: 5 * weight_of(busy) < weight_of(idle))
+
+    async def test_a_kernel_that_nobody_uses_costs_little_and_answers_with_its_variables(
+        self, backend: DockerBackend
+    ) -> None:
+        await backend.prepare()
+        control, kernel = [await Kernel.start(backend, Launch(PYTHON)) for _ in range(2)]
+        used = Listener()
+        used.in_use = True
+        control.attach(used)
+        await run(kernel, "x = 41")
+        handles = [backend._handles[each.handle.id] for each in (control, kernel)]
+        await until(lambda: handles[1].timers.late)
+
+        def seconds() -> list[float]:
+            return [handle.cgroup.seconds() or 0.0 for handle in handles]
+
+        before = seconds()
+        await asyncio.sleep(25)  # longer than a kernel that does not answer the system's questions is kept
+        usual, at_rest = [after - earlier for after, earlier in zip(seconds(), before, strict=True)]
+        assert [slacks(handle) for handle in handles] == [{PROMPT}, {LATE}]
+        hold("processor time of an idle kernel at rest", at_rest, usual / 4)
+        assert await run(kernel, "print(x + 1)") == "42\n"
+        assert slacks(handles[1]) == {PROMPT}
+
+    async def test_a_kernel_at_rest_goes_on_with_what_it_does_for_itself(self, backend: DockerBackend) -> None:
+        await backend.prepare()
+        kernel = await Kernel.start(backend, Launch(PYTHON))
+        handle = backend._handles[kernel.handle.id]
+        for rounds in backend._rounds:
+            rounds.cancel()  # else this work would end the rest
+        await run(
+            kernel,
+            "import threading, time\n"
+            "def tick():\n    while True: print('tick', flush=True); time.sleep(0.2)\n"
+            "threading.Thread(target=tick, daemon=True).start()",
+        )
+        ticks: list[Message] = []
+        kernel.attach(Listener(ticks.append))
+        handle.timers.make_late()
+        await until(lambda: sum(message.type == "stream" for message in ticks) > 5)
+        assert slacks(handle) == {LATE}
+
+    @pytest.mark.parametrize("what", ["files", "interrupt", "end", "docker rm -f", "docker exec", "new gateway"])
+    async def test_nothing_that_is_asked_of_a_kernel_at_rest_hangs(
+        self, api: docker.APIClient, backend: DockerBackend, what: str
+    ) -> None:
+        await backend.prepare()
+        kernel = await Kernel.start(backend, Launch(PYTHON))
+        handle = backend._handles[kernel.handle.id]
+        await run(kernel, "x = 41")
+        if what == "interrupt":
+            cell = spawn(run(kernel, "import time; time.sleep(60)"), "cell")
+            await asyncio.sleep(1)  # it has begun
+        await until(lambda: not handle.in_use)
+        handle.timers.make_late()
+        assert slacks(handle) == {LATE}
+        match what:
+            case "files":
+                output = handle.run_tool("files", '{"op": "list", "path": "", "size": 0}')
+                assert b"entries" in b"".join([piece async for piece in output])
+            case "interrupt":
+                await handle.interrupt()
+                await cell
+            case "end":
+                await kernel.kill(SessionClosed())
+            case "docker rm -f":
+                await asyncio.to_thread(api.remove_container, handle.id, force=True)
+                await kernel.wait()
+            case "docker exec":
+                made = await asyncio.to_thread(api.exec_create, handle.id, ["/bin/echo", "here"])
+                assert await asyncio.to_thread(api.exec_start, made["Id"]) == b"here\n"
+            case "new gateway":
+                kernel.connection.close()
+                later = DockerBackend(backend.settings)
+                await later.prepare()
+                adopted = await later.adopt({handle.id: handle.connection_info})
+                after = await Kernel.take_over(kernel.launch, adopted[handle.id])
+                await after.first_answer()
+                assert await run(after, "print(x + 1)") == "42\n"
+                assert slacks(handle) == {PROMPT}
+                after.connection.close()
+                await later.release()
 
     @pytest.mark.parametrize("how", ["end of the session", "docker rm -f", "docker kill"])
     async def test_a_container_that_is_paused_or_has_an_unread_download_leaves_nothing(

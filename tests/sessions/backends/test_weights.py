@@ -15,12 +15,11 @@ from structlog.testing import capture_logs
 
 from sessions.backends.docker import weights as module
 from sessions.backends.docker.cgroup import ControlGroup
-from sessions.backends.docker.handle import DockerHandle
 from sessions.backends.docker.profile import WEIGHT
 from sessions.backends.docker.weights import Weights, weight
-from sessions.backends.handshake import new_connection_info
 from sessions.tasks import spawn
 from tests.fakes import until
+from tests.sessions.backends.kernels import Kernels
 
 #: processors that an idle kernel uses under gVisor, and a canary that runs a short cell twenty times a second
 IDLE, CANARY = 0.02, 0.2
@@ -42,32 +41,6 @@ def test_idle_kernels_take_no_weight_from_the_one_that_computes() -> None:
 @given(st.lists(st.floats(0, 64), max_size=50))
 def test_a_weight_is_above_zero_and_at_most_that_of_a_new_kernel(used: list[float]) -> None:
     assert 0 < weight(used) <= WEIGHT * (1 + 1e-9)
-
-
-class Kernels:
-    """Kernels whose control groups are files."""
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-        self.handles: dict[str, DockerHandle] = {}
-
-    def add(self, tenant: str) -> DockerHandle:
-        """Add a kernel of a tenant."""
-        name = f"{len(self.handles):064}"
-        info = new_connection_info("tcp", "127.0.0.1", first_port=1, encryption=False)
-        handle = self.handles[name] = DockerHandle(Mock(), name, info, tenant)
-        handle.cgroup = ControlGroup(name, self._root)
-        (self._root / "docker" / name).mkdir(parents=True)
-        self.uses(handle, 0)
-        return handle
-
-    def uses(self, handle: DockerHandle, seconds: float) -> None:
-        """Let a kernel have used this processor time since its start."""
-        (self._root / "docker" / handle.id / "cpu.stat").write_text(f"usage_usec {round(seconds * 1e6)}\n")
-
-    def weight(self, handle: DockerHandle) -> int:
-        """Return the weight that was set for a kernel."""
-        return int((self._root / "docker" / handle.id / "cpu.weight").read_text())
 
 
 @pytest.fixture

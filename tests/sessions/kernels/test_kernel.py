@@ -25,7 +25,7 @@ from sessions.kernels import kernel as module
 from sessions.kernels.kernel import Kernel
 from sessions.models import ExitReason
 from sessions.tasks import spawn
-from tests.fakes import PYTHON, FakeBackend, FakeKernel, until
+from tests.fakes import PYTHON, FakeBackend, FakeKernel, Listener, until
 
 LAUNCH = Launch(PYTHON)
 
@@ -44,6 +44,31 @@ async def test_a_kernel_that_was_started_has_answered(backend: FakeBackend, kern
     assert kernel.alive
     assert kernel.handle is backend.kernel
     assert (await kernel.connection.request("control", "kernel_info_request", {})).content["status"] == "ok"
+
+
+async def test_every_message_rouses_the_kernel(backend: FakeBackend, kernel: Kernel) -> None:
+    for send in (
+        lambda: kernel.connection.send("shell", "kernel_info_request", {}),
+        lambda: kernel.connection.send("control", "kernel_info_request", {}),
+        lambda: kernel.connection.send("stdin", "input_reply", {"value": ""}),
+        lambda: kernel.connection.forward(
+            "shell", [b'{"msg_id": "1", "msg_type": "comm_info_request"}', *[b"{}"] * 3], []
+        ),
+    ):
+        before = backend.kernel.roused
+        send()
+        assert backend.kernel.roused == before + 1
+
+
+async def test_a_kernel_is_in_use_while_a_client_uses_it_or_it_imports(kernel: Kernel) -> None:
+    assert not kernel.in_use
+    async with kernel.preloading.rest():
+        assert kernel.in_use
+    listener = Listener()
+    kernel.attach(listener)
+    assert not kernel.in_use
+    listener.in_use = True
+    assert kernel.in_use
 
 
 async def test_a_kernel_gets_its_own_workspace(backend: FakeBackend, kernel: Kernel) -> None:

@@ -1,7 +1,7 @@
 """Rest for kernels that nobody uses: their timers may fire late, so that gVisor's polling costs little.
 
-gVisor looks every 0.4 ms whether a sandbox that does nothing could do it faster, which costs 1 to 3 % of a processor
-for each (until release-20260622, see google/gvisor#13470). At rest it looks 20 times a second. A kernel at rest goes on
+gVisor's systrap tunes itself every 0.4 ms, also in a sandbox that does nothing, which costs 1 to 3 % of a processor for
+each (before release-20260622, see google/gvisor#13470). At rest it does so 20 times a second. A kernel at rest goes on
 running and answers everything. Only what it does on its own, when a time has passed, comes up to 50 ms late.
 """
 

@@ -356,6 +356,7 @@ class TestContainers:
 
         await until(lambda: 5 * weight_of(busy) < weight_of(idle))
 
+    @pytest.mark.full
     async def test_a_kernel_that_nobody_uses_costs_little_and_answers_with_its_variables(
         self, backend: DockerBackend
     ) -> None:

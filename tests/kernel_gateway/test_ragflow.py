@@ -103,7 +103,7 @@ ROWS = {
     "no main": (PYTHON, "x = 1", *ERROR, "has no attribute 'main'"),
     "no JSON": (PYTHON, "def main(): return {1}", *ERROR, "not JSON serializable"),
     "exit 3": (PYTHON, "import sys\ndef main(): sys.exit(3)", "program_error", 3, "exit code 3"),
-    "_exit": (PYTHON, "import os\ndef main(): os._exit(5)", "program_error", 5, "kernel ended"),
+    "_exit": (PYTHON, "import os\ndef main(): os._exit(5)", "program_error", 5, "kernel has ended"),
     "memory": (PYTHON, "def main(): raise MemoryError", "resource_limit_exceeded", 1, "MemoryError"),
     "syntax": (PYTHON, "def main(:\n", "program_runner_error", -999, "Line -1: Parsing Error: "),
     "throws": (NODEJS, "function main() {\n  throw new Error('bad') }", *ERROR, "Error: bad\n    at main ("),

@@ -111,6 +111,7 @@ bench: setup engine image ## what an execution costs, beside a raw client and be
 	$(BIN)/python tests/benchmarks/start.py
 	$(BIN)/python tests/benchmarks/ragflow.py
 	$(BIN)/python tests/benchmarks/jupyter.py
+	$(BIN)/python tests/benchmarks/e2b.py
 
 readme: setup ## write the generated parts of the READMEs anew
 	$(BIN)/python -m tests.readme

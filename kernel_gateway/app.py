@@ -9,10 +9,12 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import NoReturn, Self
+from typing import Any, NoReturn, Self
 
 import structlog
 from tornado.httpserver import HTTPServer
+from tornado.httputil import HTTPServerRequest
+from tornado.routing import PathMatches, Rule
 from tornado.web import Application, RequestHandler
 
 from kernel_gateway import auth, logs
@@ -76,6 +78,19 @@ STARTS_AT_ONCE = 2 * (os.cpu_count() or 1)
 #: one step of the gateway's end; an awaitable result is awaited
 Step = Callable[[], object]
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
+
+
+class Paths(PathMatches):
+    """The requests of one dialect's path."""
+
+    def __init__(self, pattern: str, serves: Callable[[HTTPServerRequest], bool] | None) -> None:
+        super().__init__(pattern)
+        self._serves = serves
+
+    def match(self, request: HTTPServerRequest) -> dict[str, Any] | None:
+        """Return the parts of the path, or None if another route must serve the request."""
+        found = super().match(request)
+        return found if found is None or self._serves is None or self._serves(request) else None
 
 
 class Service:
@@ -232,7 +247,7 @@ class Service:
         gateway = self._gateway()
         application = Application(
             [
-                (path, handler, arguments | {"dialect": dialect.name})
+                Rule(Paths(path, dialect.serves), handler, arguments | {"dialect": dialect.name})
                 for dialect in DIALECTS
                 for path, handler, arguments in dialect.routes(gateway)
             ],

@@ -51,7 +51,9 @@ class Settings(BaseSettings):
     host: str = Field("127.0.0.1", description="address to listen on; another than loopback needs keys and a sandbox")
     port: int = Field(8888, ge=0, le=65535, description="port to listen on; 0 takes a free one")
     allowed_hosts: Names = Field(
-        [], description="names in the Host header to answer to, with commas; loopback names always work on loopback"
+        [],
+        description="names in the Host header to answer to, with commas; `*.name` is any name one label below; "
+        "loopback names always work on loopback",
     )
     allowed_origins: Origins = Field(
         [], description="origins of web pages that may use the gateway, with commas; * for all"

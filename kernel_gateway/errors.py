@@ -78,6 +78,13 @@ class RangeNotSatisfiable(SessionError, code="SB038"):
     """
 
 
+class NotSupported(SessionError, code="SB046"):
+    """This gateway does not have what the request asks for.
+
+    Do without it: the README lists what each API has here.
+    """
+
+
 #: HTTP status of every error; a test checks that the table is complete
 STATUS: dict[type[SessionError], HTTPStatus] = {
     errors.NotInitialized: HTTPStatus.SERVICE_UNAVAILABLE,
@@ -115,4 +122,5 @@ STATUS: dict[type[SessionError], HTTPStatus] = {
     KeyNotFound: HTTPStatus.NOT_FOUND,
     TooManyConnections: HTTPStatus.SERVICE_UNAVAILABLE,
     RangeNotSatisfiable: HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE,
+    NotSupported: HTTPStatus.NOT_IMPLEMENTED,
 }

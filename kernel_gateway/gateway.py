@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from tornado.httputil import HTTPServerRequest
 from tornado.web import RequestHandler
 
 from kernel_gateway.auth import Keys
@@ -73,3 +74,5 @@ class Dialect:
     name: str
     #: returns the paths and their handlers, all of which accept the gateway
     routes: Callable[[Gateway], list[Route]]
+    #: returns whether a request is one of this dialect, beside its path; None: the path is enough
+    serves: Callable[[HTTPServerRequest], bool] | None = None

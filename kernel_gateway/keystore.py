@@ -15,9 +15,6 @@ from pathlib import Path
 from sessions.names import valid_name
 from sessions.store.database import open_database, saving
 
-#: prefix of every key, so that a leaked key is recognised as one
-PREFIX = "kg-"
-
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS keys (
     id TEXT PRIMARY KEY, digest TEXT NOT NULL UNIQUE, tenant TEXT NOT NULL, role TEXT NOT NULL, created REAL NOT NULL
@@ -32,6 +29,18 @@ class Role(StrEnum):
     USER = "user"
     #: also administer the gateway
     ADMIN = "admin"
+
+
+class KeyForm(StrEnum):
+    """The prefix of a key, so that a leaked key is recognised as one."""
+
+    OWN = "kg-"
+    #: the only form that some clients of E2B accept, with hexadecimal digits behind it
+    E2B = "e2b_"
+
+    def secret(self) -> str:
+        """Return a new secret of this form."""
+        return self + (secrets.token_hex(20) if self is KeyForm.E2B else secrets.token_urlsafe(32))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +66,7 @@ class KeyStore:
         state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._database = open_database(state_dir / "keys.db", _SCHEMA)
 
-    def add(self, tenant: str, role: Role = Role.USER) -> tuple[Key, str]:
+    def add(self, tenant: str, role: Role = Role.USER, form: KeyForm = KeyForm.OWN) -> tuple[Key, str]:
         """Make a key.
 
         Returns:
@@ -67,7 +76,7 @@ class KeyStore:
             InvalidRequest: when the tenant's name is not allowed.
             LedgerUnavailable: when the key cannot be saved.
         """
-        secret = PREFIX + secrets.token_urlsafe(32)
+        secret = form.secret()
         key = Key(secrets.token_hex(4), valid_name("tenant", tenant), role, time.time())
         values = [key.id, digest_of(secret), key.tenant, key.role, key.created_at]
         with saving("the key"):
@@ -76,7 +85,7 @@ class KeyStore:
 
     def find(self, secret: str) -> Key | None:
         """Return the key with this secret, or None. The response time reveals at most something of the digest."""
-        if not secret.startswith(PREFIX):
+        if not secret.startswith(tuple(KeyForm)):
             return None
         row = self._database.execute(
             "SELECT id, tenant, role, created FROM keys WHERE digest = ?", [digest_of(secret)]

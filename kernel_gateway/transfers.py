@@ -21,7 +21,7 @@ from sessions.tasks import spawn
 #: pieces of an upload that may wait for the sandbox
 QUEUE = 4
 
-#: seconds that a download waits for a client that reads nothing
+#: seconds that an answer waits for a client that reads nothing
 STALL = 60.0
 
 

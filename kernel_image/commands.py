@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import os
 import signal
 import subprocess
+import termios
 import threading
 import time
+from collections.abc import Callable
 from typing import IO
 
 from kernel_image.procfs import descendants
@@ -53,37 +56,64 @@ class Output(threading.Thread):
             self.truncated = self.truncated or len(piece) > room
 
     def keep_pipe_read(self) -> None:
-        """Keep the pipe read: otherwise a background process would be ended by its next output."""
-        with contextlib.suppress(OSError):  # the limit of processes is reached
-            subprocess.Popen(  # noqa: S603 - a constant
-                [DRAIN_PROGRAM],
-                env={MARK: DRAIN},
-                stdin=self._pipe,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
+        """Keep the pipe read after the command's end."""
+        discard(self._pipe)
+
+
+def discard(pipe: IO[bytes]) -> None:
+    """Have another process read a pipe: otherwise a background process would be ended by its next output."""
+    with contextlib.suppress(OSError):  # the limit of processes is reached
+        subprocess.Popen(  # noqa: S603 - a constant
+            [DRAIN_PROGRAM],
+            env={MARK: DRAIN},
+            stdin=pipe,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
 
 
 class Command:
-    """A shell command and all processes that descend from it."""
+    """A command and all processes that descend from it."""
 
-    def __init__(self, command: str, cwd: str | None, env: dict[str, str]) -> None:
+    def __init__(
+        self,
+        argv: list[str],
+        cwd: str | None,
+        env: dict[str, str],
+        *,
+        takes_input: bool = False,
+        terminal: int | None = None,
+    ) -> None:
         """Start a command.
+
+        Args:
+            argv: program and arguments.
+            cwd: directory to start in; None: the present one.
+            env: its environment.
+            takes_input: True: its standard input is a pipe; False: it is empty.
+            terminal: descriptor of a terminal that is its input and output, which this call closes; None: it has pipes.
 
         Raises:
             OSError: when it cannot be started.
         """
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
-        self.process = subprocess.Popen(  # noqa: S603 - a sandbox is for running given commands
-            ["/bin/sh", "-c", "--", command],
-            cwd=cwd,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
+        output = subprocess.PIPE if terminal is None else terminal
+        own = subprocess.PIPE if takes_input else subprocess.DEVNULL
+        try:
+            self.process = subprocess.Popen(  # noqa: S603 - a sandbox is for running given commands
+                argv,
+                cwd=cwd,
+                env=env,
+                stdin=own if terminal is None else terminal,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                preexec_fn=None if terminal is None else _control_terminal,  # noqa: PLW1509 - there are no threads yet
+            )
+        finally:
+            if terminal is not None:
+                os.close(terminal)
         #: set when the command itself has ended; its background processes may continue
         self.ended = threading.Event()
         self._code = 0
@@ -98,21 +128,31 @@ class Command:
         """Its exit code, as shells report it."""
         return self._code if self._code >= 0 else _SIGNALLED - self._code
 
-    def watch(self) -> None:
+    @property
+    def returned(self) -> int:
+        """Its exit code, or the negative number of the signal that has ended it."""
+        return self._code
+
+    def watch(self, on_end: Callable[[], object] | None = None) -> None:
         """Note the command's end, and clear away its processes that have ended.
+
+        Args:
+            on_end: called at the command's end, in another thread.
 
         Raises:
             RuntimeError: when the limit of processes is reached: threads count, too.
         """
-        threading.Thread(target=self._reap, daemon=True).start()
+        threading.Thread(target=self._reap, args=(on_end,), daemon=True).start()
 
-    def _reap(self) -> None:
+    def _reap(self, on_end: Callable[[], object] | None) -> None:
         with contextlib.suppress(ChildProcessError):  # all processes of the command have ended
             while True:
                 pid, status = os.wait()
                 if pid == self.process.pid:
                     self._code = self.process.returncode = os.waitstatus_to_exitcode(status)
                     self.ended.set()
+                    if on_end is not None:
+                        on_end()
 
     def end(self) -> None:
         """Kill all processes of the command, and wait until they have ended."""
@@ -121,3 +161,8 @@ class Command:
             for pid in left:
                 with contextlib.suppress(ProcessLookupError):  # ended meanwhile
                     os.kill(pid, signal.SIGKILL)
+
+
+def _control_terminal() -> None:
+    """Make the terminal that is the standard input the one of this session. Source: ioctl_tty(2)."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)

@@ -1,7 +1,7 @@
 """Programs beside user code, as its user, in its workspace (the current directory).
 
-The only argument is JSON: `{"op": "run" | "list" | "kill", …}`. The answer is one line of JSON; `run` prints blanks
-before it as a sign that the program still runs. Standard library only.
+The only argument is JSON: `{"op": "run" | "list" | "kill" | "signal", …}`. The answer is one line of JSON; `run` prints
+blanks before it as a sign that the program still runs. Standard library only.
 
 `run` kills its command and all processes that descend from it when the time is over, and when its standard input is
 closed, which means that the client has left. After a command's own end, processes in its background stay, as they do in
@@ -45,7 +45,7 @@ LIST_BYTES = 6 * 1024**2
 def main(argument: str, stdin: BinaryIO, stdout: BinaryIO) -> None:
     """Run the operation that `argument` describes."""
     request = json.loads(argument)
-    answer = {"run": _run, "list": _list, "kill": _kill}[request["op"]](request, stdin, stdout)
+    answer = {"run": _run, "list": _list, "kill": _kill, "signal": _signal}[request["op"]](request, stdin, stdout)
     stdout.write(json.dumps(answer).encode() + b"\n")
     stdout.flush()
 
@@ -55,10 +55,10 @@ def main(argument: str, stdin: BinaryIO, stdout: BinaryIO) -> None:
 
 def _run(request: dict[str, Any], stdin: BinaryIO, stdout: BinaryIO) -> dict[str, Any]:
     began = time.monotonic()
-    env = {**_environment(), **request["env"], MARK: os.getcwd()}
+    env = {**environment(), **request["env"], MARK: os.getcwd()}
     ending = threading.Lock()  # held by the one that ends the command early
     try:
-        command = Command(request["command"], request["cwd"] or None, env)
+        command = Command(["/bin/sh", "-c", "--", request["command"]], request["cwd"] or None, env)
     except OSError as error:
         return {"error": "directory" if error.filename == request["cwd"] else "failed", "reason": str(error.strerror)}
     try:
@@ -88,7 +88,8 @@ def _run(request: dict[str, Any], stdin: BinaryIO, stdout: BinaryIO) -> dict[str
     }
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
+    """Return the environment of a program beside kernels."""
     own = os.environ  # noqa: TID251 - the image's own, not the gateway's
     return {
         "HOME": own.get("HOME", os.getcwd()),
@@ -153,6 +154,17 @@ def _kill(request: dict[str, Any], _stdin: BinaryIO, _stdout: BinaryIO) -> dict[
     except PermissionError:
         return {"error": "denied"}
     return {"ended": False}
+
+
+def _signal(request: dict[str, Any], _stdin: BinaryIO, _stdout: BinaryIO) -> dict[str, Any]:
+    """Send a signal to a process."""
+    try:
+        os.kill(request["pid"], request["signal"])
+    except ProcessLookupError:
+        return {"error": "absent"}
+    except PermissionError:
+        return {"error": "denied"}
+    return {}
 
 
 def _is_gone_within(seconds: float, pid: int) -> bool:

@@ -19,6 +19,7 @@ GATEWAY_REQUESTS = frozenset({LEASE_REQUEST, PRELOAD_REQUEST})
 #: the tools beside a kernel, by the names of their modules
 FILES_TOOL = "files"
 PROCESSES_TOOL = "processes"
+ATTACHED_TOOL = "attached"
 #: the directory for files besides the workspace
 TEMPORARY = "/tmp"  # noqa: S108
 #: form of the length before each piece of an upload of unknown size; an empty piece ends the upload. Source: `struct`

@@ -76,7 +76,7 @@ class Culler:
         lifetime = min(filter(None, (self._max_lifetime, sandbox.spec.lifetime)), default=0.0)
         if 0 < lifetime <= sandbox.age():
             return f"it reached its maximum lifetime of {lifetime:g} s"
-        if sandbox.idle_for() >= sandbox.spec.idle_timeout:
+        if 0 < sandbox.spec.idle_timeout <= sandbox.idle_for():
             return f"it was idle for {sandbox.spec.idle_timeout:g} s"
         return None
 

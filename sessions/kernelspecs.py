@@ -17,6 +17,8 @@ To add a language, add its folder there; nothing else changes. The folder's name
 - `preload`: modules that a warm kernel of this language imports before it is leased, one after the other.
 - `env_at_start`: a pattern for the variables that the kernel reads, or sets itself, only when it starts.
 - `package`: the Python package that contains the language's interpreter, if it is not Python itself.
+- `setenv`: an expression that sets environment variables of the running kernel. In it `{json}` is replaced by a string
+  literal with an object of names and values; null removes a variable.
 - `call`: an expression that calls `main`; `{json}` is replaced by a string literal with the arguments.
 - `run`: an expression that runs a whole program; `{json}` is replaced by an object of `code`, `arguments` and `most`.
   It displays the outcome as `RUN_MIME`, see `sessions/programs/outcomes.py`. Code that it needs and that the kernel has
@@ -74,6 +76,8 @@ class KernelSpec:
     env_at_start: str = ""
     #: Python package that contains the interpreter; empty: the interpreter is Python
     package: str = ""
+    #: expression that sets environment variables; empty: not supported
+    setenv: str = ""
     #: expression that calls `main` with arguments; empty: not supported
     call: str = ""
     #: cell that runs a whole program, with `{json}`; empty: not supported
@@ -114,6 +118,16 @@ class KernelSpec:
         if not self.call:
             raise InvalidRequest(f"{self.name} code takes no arguments", field="arguments")
         return f"{code}\n\n{self.call.replace('{json}', _literal(arguments))}"
+
+    def setting(self, env: Mapping[str, str | None]) -> str:
+        """Return the code that sets environment variables; None removes one.
+
+        Raises:
+            InvalidRequest: when the language has no such code.
+        """
+        if not self.setenv:
+            raise InvalidRequest(f"{self.name} cells take no environment variables of their own", field="env")
+        return self.setenv.replace("{json}", _literal(env))
 
     def whole(self, code: str, arguments: Mapping[str, Any], most: int) -> str:
         """Return the cell that runs code as a whole program. It contains the code only as a string literal.
@@ -205,6 +219,7 @@ def _read(path: Path) -> KernelSpec:
         preload=tuple(ours.get("preload", ())),
         env_at_start=ours.get("env_at_start", ""),
         package=ours.get("package", ""),
+        setenv=ours.get("setenv", ""),
         call=ours.get("call", ""),
         run="\n".join([*(file.read_text() for file in path.parent.glob("run.*")), ours.get("run", "")]).strip(),
         env=content.get("env", {}),

@@ -81,7 +81,6 @@ class Limits:
 class Network(StrEnum):
     """What a session's code may reach."""
 
-    #: nothing
     NONE = "none"
     #: the hosts that the operator lists, through a proxy
     ALLOWLIST = "allowlist"
@@ -126,14 +125,19 @@ class SandboxSpec:
     #: limits of each of its containers; `disk`: of the workspace
     limits: Limits = field(default_factory=Limits)
     env: Mapping[str, str] = field(default_factory=dict)
-    #: seconds without activity before the culler ends it
+    #: seconds without activity before the culler ends it; 0: no limit
     idle_timeout: float = 300.0
     #: seconds after which the sandbox is ended in any case; 0: no limit
     lifetime: float = 0.0
     #: seconds that any execution in the sandbox may run
     max_execute_timeout: float = 600.0
-    #: id of its template
     template_id: str = ""
+    #: the client's own labels, by which it finds the sandbox again
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    #: secret from which a dialect makes tokens for this sandbox alone; empty: clients need a key of the tenant
+    secret: str = field(default="", repr=False)
+    #: id of the key that such tokens are revoked with; None: that key cannot be revoked
+    key_id: str | None = None
 
 
 class ExitReason(StrEnum):
@@ -141,7 +145,6 @@ class ExitReason(StrEnum):
 
     #: the kernel used more memory than its limit
     OOM = "out_of_memory"
-    #: the gateway ended the kernel
     KILLED = "killed"
     #: the kernel ended on its own, crashed, or was ended from outside the gateway
     EXITED = "exited"
@@ -193,6 +196,8 @@ class ExecuteRequest:
     expressions: tuple[str, ...] = ()
     #: a later request with this key gets this one's result instead of running again
     idempotency_key: str | None = None
+    #: environment variables for this cell alone; afterwards those of the session are back
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
     #: id of the session with the variables that the cell needs; None: any session, also a new one
     if_session: str | None = None
     #: code as the client wrote it, if other code is sent to the kernel

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import uuid
 from contextlib import suppress
-from functools import partial
+from dataclasses import replace
+from typing import Any
 
 import structlog
 
 from sessions.backends.base import KernelHandle, Launch
-from sessions.commands import run_command
+from sessions.commands import Commands
 from sessions.errors import LedgerUnavailable, NotInitialized, SessionClosed, SessionNotFound
 from sessions.guest.paths import sandbox_path
-from sessions.guest.processes import ProcessResult, run_process
 from sessions.guest.tools import answers
 from sessions.host import Host
 from sessions.kernelspecs import KernelSpec
-from sessions.models import ExecuteRequest, SandboxSpec, SessionKey, SessionSpec
+from sessions.models import SandboxSpec, SessionKey, SessionSpec
 from sessions.registry import Registry
 from sessions.services import SessionServices
 from sessions.session import Session
@@ -69,6 +69,8 @@ class Sandbox(Host):
         self._registry = registry
         self._container: KernelHandle | None = None
         self._start: Shared[KernelHandle] = Shared(f"start sandbox {key}")
+        #: shell commands in its own container
+        self.commands = Commands(self, services, self._activity)
 
     def idle_for(self) -> float:
         """Return the seconds since a client last used it or one of its sessions; 0 while one does."""
@@ -121,6 +123,15 @@ class Sandbox(Host):
         left = ContainerRecord(container.id, container.connection_info, self.workspace) if container else None
         self._services.ledger.keep(SandboxRecord(self.key, self.spec, self.workspace, self.created_at, left, self.loss))
 
+    def amend(self, **changes: Any) -> None:
+        """Change fields of its spec; LedgerUnavailable: they cannot be recorded, and nothing has changed."""
+        before, self.spec = self.spec, replace(self.spec, **changes)
+        try:
+            self._record(self._container)
+        except LedgerUnavailable:
+            self.spec = before
+            raise
+
     async def take_over(self, container: KernelHandle | None) -> None:
         """Continue with the container that an earlier gateway has left; None: it is gone.
 
@@ -155,8 +166,7 @@ class Sandbox(Host):
         spawn(self._check_pulse(container), "pulse after memory ran out")
 
     async def _check_pulse(self, container: KernelHandle) -> None:
-        # Not through the sandbox, which would count this as use by a client.
-        if not await answers(container, PULSE_TIMEOUT):
+        if not await answers(container, PULSE_TIMEOUT):  # not through the sandbox: this is no use by a client
             await container.kill()
 
     async def _watch_exit(self, container: KernelHandle, began: float) -> None:
@@ -166,13 +176,6 @@ class Sandbox(Host):
             return
         if self._services.clock() - began >= LASTING:
             await self.ensure_container()  # only a session holds the workspace now, and it may end at any time
-
-    async def run(self, command: str, cwd: str, seconds: float) -> ProcessResult:
-        """Run a shell command in its own container; see `run_command`."""
-        with self._activity.use():
-            request = ExecuteRequest(command, min(seconds, self.spec.max_execute_timeout))
-            run = partial(run_process, self, command, cwd, self.spec.env, request.timeout)
-            return await run_command(self._services, self.key, request, run)
 
     # -- its sessions ---------------------------------------------------------------------------------------
 
@@ -188,9 +191,8 @@ class Sandbox(Host):
             SessionNotFound: when it has no session with this name.
         """
         self.touch()
-        for session in self.sessions():
-            if session.key.name == name:
-                return session
+        if found := [session for session in self.sessions() if session.key.name == name]:
+            return found[0]
         raise SessionNotFound(f"the sandbox has no session {name[:64]!r}", session=name[:64])
 
     async def create_session(self, language: str, cwd: str) -> Session:
@@ -211,21 +213,23 @@ class Sandbox(Host):
             SessionError: as in `Registry.create`.
         """
         with self._activity.use():
-            spec = self._session_spec(language, "")
-            name = uuid.uuid5(uuid.UUID(self.workspace), self._registry.language(language))
-            return await self._registry.get_or_create(SessionKey(self.key.tenant, str(name)), spec)
+            key = SessionKey(self.key.tenant, self.default_name(language))
+            return await self._registry.get_or_create(key, self._session_spec(language, ""))
+
+    def default_name(self, language: str) -> str:
+        """Return the name of that session, made or not; InvalidRequest: there is no such language."""
+        return str(uuid.uuid5(uuid.UUID(self.workspace), self._registry.language(language)))
 
     def _session_spec(self, language: str, cwd: str) -> SessionSpec:
         if self.closed:
             raise SessionClosed("the sandbox was ended")
         of = self.spec
-        return SessionSpec(
-            language, self.limits, of.env, of.idle_timeout, of.max_execute_timeout, cwd, workspace=self.workspace
-        )
+        return SessionSpec(language, self.limits, of.env, of.idle_timeout, of.max_execute_timeout, cwd, self.workspace)
 
     # -- its end --------------------------------------------------------------------------------------------
 
     async def _free(self, reason: str) -> None:
+        await self.commands.close()
         for session in self.sessions():
             self._registry.end(session.key, reason)
         # Also sessions that were ended before: one whose kernel is being started would make the workspace again.

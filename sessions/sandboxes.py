@@ -57,6 +57,8 @@ class Sandboxes(Hosts[Sandbox]):
             SandboxNotFound: when there is none, or it has ended; the message says why it ended.
         """
         sandbox = self.find(key)
+        if sandbox.end is None and 0 < sandbox.spec.lifetime <= sandbox.age():  # the culler comes only now and then
+            self.end(key, f"it reached its maximum lifetime of {sandbox.spec.lifetime:g} s")
         if sandbox.end is not None:
             raise SandboxNotFound(f"the sandbox has ended: {sandbox.end.reason}", sandbox=key.name)
         sandbox.touch()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import re
@@ -15,8 +14,6 @@ import pytest
 
 from kernel_gateway.config import load
 from tests.gateways import KEYS, gateway
-from tests.sessions.providers.e2b_server import KEY as E2B_KEY
-from tests.sessions.providers.e2b_server import serving
 
 ROOT = Path(__file__).parents[1]
 PAGES = (
@@ -34,6 +31,8 @@ RUN_BY = {
     ("README.md", '{"name"'): "tests/test_readme.py::test_the_example_of_a_session_is_accepted_and_applies",
     ("README.md", "export AGENTRUN"): "tests/clients/test_agentrun.py::test_the_readmes_example_works_when_pasted",
     ("README.md", "from agentrun"): "tests/clients/test_agentrun.py::test_the_readmes_example_works_when_pasted",
+    ("README.md", "export E2B"): "tests/clients/test_e2b.py::test_the_readmes_example_works_when_pasted",
+    ("README.md", "from e2b"): "tests/clients/test_e2b.py::test_the_readmes_example_works_when_pasted",
     ("README.md", ".venv/bin/kernel-gateway keys"): "tests/test_examples.py::test_keys_are_made_and_revoked_as_shown",
     ("README.md", "curl -X POST"): "tests/test_examples.py::test_a_provider_is_configured_as_shown",
     ("README.md", "$ echo"): "tests/test_examples.py::test_one_program_runs_as_shown",
@@ -137,15 +136,13 @@ def test_keys_are_made_and_revoked_as_shown(tmp_path: Path) -> None:
 
 
 @needs_curl
-async def test_a_provider_is_configured_as_shown() -> None:
+def test_a_provider_is_configured_as_shown() -> None:
     [code] = example("README.md", "curl -X POST")
-    async with serving() as elsewhere:
+    with gateway("process") as elsewhere, gateway("process", admin_key="the-admins-own-key") as serving_here:
         server = f'"api_url": "{elsewhere.url}", "sandbox_url": "{elsewhere.url}"'
-        code = code.replace('"e2b_..."', f'"{E2B_KEY}", {server}')
+        code = code.replace('"e2b_..."', f'"{KEYS["alice"]}", {server}')
         assert server in code
-        with gateway("process", admin_key="the-admins-own-key") as serving_here:
-            code = code.replace(GATEWAY, serving_here.url)
-            said = await asyncio.to_thread(shell, code, ADMIN_KEY="the-admins-own-key")
+        said = shell(code.replace(GATEWAY, serving_here.url), ADMIN_KEY="the-admins-own-key")
     assert json.loads(said) == {"message": "Configuration saved"}
 
 

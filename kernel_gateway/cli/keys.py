@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from kernel_gateway.config import Client
-from kernel_gateway.keystore import KeyStore, Role
+from kernel_gateway.keystore import KeyForm, KeyStore, Role
 from sessions.errors import InvalidRequest, LedgerUnavailable
 
 
@@ -22,6 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = actions.add_parser("add", help="make a key and print it; it is not shown again")
     add.add_argument("tenant", metavar="TENANT")
     add.add_argument("--role", choices=list(Role), default=Role.USER, type=Role, help="default: user")
+    add.add_argument(
+        "--e2b", action="store_const", const=KeyForm.E2B, default=KeyForm.OWN, help="in the form that E2B's SDKs want"
+    )
     actions.add_parser("list", help="list the keys, without their secrets")
     revoke = actions.add_parser("revoke", help="revoke a key; the next request with it is refused")
     revoke.add_argument("id", metavar="ID", help="as `list` shows it")
@@ -51,7 +54,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _add(store: KeyStore, arguments: argparse.Namespace) -> int:
     try:
-        key, secret = store.add(arguments.tenant, arguments.role)
+        key, secret = store.add(arguments.tenant, arguments.role, arguments.e2b)
     except InvalidRequest as error:
         print(f"kernel-gateway: {error.message}", file=sys.stderr)
         return 2

@@ -1,6 +1,16 @@
 """The table of the gateway's dialects. To add one, write a module here that exports `DIALECT`, and add its line."""
 
-from kernel_gateway.dialects import admin, agentrun, jupyter, native, ops, ragflow, web
+from kernel_gateway.dialects import admin, agentrun, e2b, jupyter, native, ops, ragflow, web
 
-#: the first dialect that matches a path serves it; Jupyter's matches all of `/api` that no other dialect has
-DIALECTS = (native.DIALECT, admin.DIALECT, jupyter.DIALECT, agentrun.DIALECT, ragflow.DIALECT, ops.DIALECT, web.DIALECT)
+#: The first dialect that matches a request serves it. E2B's matches only requests of its clients, but on any path;
+#: Jupyter's matches all of `/api` that no other dialect has.
+DIALECTS = (
+    e2b.DIALECT,
+    native.DIALECT,
+    admin.DIALECT,
+    jupyter.DIALECT,
+    agentrun.DIALECT,
+    ragflow.DIALECT,
+    ops.DIALECT,
+    web.DIALECT,
+)

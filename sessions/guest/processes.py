@@ -36,6 +36,8 @@ class ProcessResult:
     truncated: bool
     #: seconds
     duration: float
+    #: bytes of output that were passed on while it ran, and are in no field
+    passed_on: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,3 +172,17 @@ async def kill_process(host: ToolRunner, pid: int) -> bool:
         case {"ended": bool(ended)}:
             return ended
     raise ConnectionFailed("the sandbox gave no valid answer")
+
+
+async def signal_process(host: ToolRunner, pid: int, number: int) -> None:
+    """Send a signal to a process.
+
+    Raises:
+        InvalidRequest: when the process may not get it.
+        ProcessNotFound: when no process has this id.
+    """
+    match await ask(host, PROCESSES_TOOL, {"op": "signal", "pid": pid, "signal": number}):
+        case {"error": "absent"}:
+            raise ProcessNotFound(f"there is no process {pid}")
+        case {"error": _}:
+            raise InvalidRequest("this process may not get the signal", field="pid")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kernel_gateway.keystore import PREFIX, KeyStore, Role
+from kernel_gateway.keystore import KeyForm, KeyStore, Role
 from sessions.errors import InvalidRequest
 from tests import gateways
 
@@ -26,7 +26,7 @@ def test_a_key_is_found_by_its_secret_alone(store: KeyStore) -> None:
     other, _ = store.add("bob", Role.ADMIN)
     assert store.find(secret) == key
     assert (key.tenant, key.role, other.role) == ("alice", Role.USER, Role.ADMIN)
-    for wrong in (key.id, secret[:-1], secret.upper(), f"{secret} ", "", PREFIX, "\ud800"):
+    for wrong in (key.id, secret[:-1], secret.upper(), f"{secret} ", "", KeyForm.OWN, "\ud800"):
         assert store.find(wrong) is None
     assert store.all() == [key, other]
 
@@ -44,7 +44,7 @@ def test_no_secret_is_kept_and_nobody_else_reads_the_file(store: KeyStore, tmp_p
     files = list((tmp_path / "state").iterdir())
     assert files
     for file in files:
-        assert secret.removeprefix(PREFIX).encode() not in file.read_bytes()
+        assert secret.removeprefix(KeyForm.OWN).encode() not in file.read_bytes()
         assert file.stat().st_mode & 0o077 == 0
 
 
@@ -94,7 +94,7 @@ def test_a_change_by_the_command_takes_effect_at_once() -> None:
 
         made = command(gateway.state_dir, "add", "carol")
         secret = made.stdout.strip()
-        assert secret.startswith(PREFIX)
+        assert secret.startswith(KeyForm.OWN)
         assert status(secret) == 200
         assert status(f"{secret}x") == 401
         (line,) = command(gateway.state_dir, "list").stdout.splitlines()

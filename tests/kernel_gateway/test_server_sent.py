@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from kernel_gateway.dialects.native import forms as module
-from sessions.executions import Running
+from kernel_gateway.pauses import with_pauses
 from tests.gateways import Gateway
 from tests.kernel_gateway.wire import SERVER_SENT, process_only
 
@@ -27,10 +26,9 @@ class Slow:
             yield {"event": event}
 
 
-async def test_a_pause_is_seen_before_the_next_event_and_no_event_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PAUSE", 0.01)
+async def test_a_pause_is_seen_before_the_next_event_and_no_event_is_lost() -> None:
     execution = Slow()
-    seen = module.with_pauses(cast("Running", execution))
+    seen = with_pauses(execution, 0.01)
     for number in (1, 2):
         assert await anext(seen) is None
         assert await anext(seen) is None

@@ -14,7 +14,7 @@ import requests
 
 from tests import gateways
 from tests.gateways import KEYS, Gateway
-from tests.kernel_gateway import jupyter, sockets
+from tests.kernel_gateway import e2b, jupyter, sockets
 from tests.kernel_gateway.accounts import accounts, crash, execute, outcomes, refusal
 from tests.kernel_gateway.agentrun import Box, boxed
 from tests.kernel_gateway.wire import HANGS, NDJSON, exists, metric, until
@@ -188,11 +188,11 @@ def test_a_quota_used_up_in_one_dialect_is_used_up_in_all_also_after_a_kill(way:
         assert gateway.execute("s", "1", tenant="bob")["status"] == "ok"
 
 
-@pytest.mark.parametrize("way", some(["native", "json", "form"], gate=1))
+@pytest.mark.parametrize("way", some(["native", "json", "form", "e2b"], gate=1))
 def test_uploads_count_in_every_dialect(way: str, tmp_path: Path) -> None:
     with metered(tmp_path) as gateway, boxed(gateway) as box:
         assert {_upload(gateway, box, way, name).status_code for name in "ab"} <= {200, 204}
-        for other in ("native", "json", "form"):
+        for other in ("native", "json", "form", "e2b"):
             assert "1000 upload bytes per 3600 s are used up" in refusal(_upload(gateway, box, other, "c"))
         assert gateway.execute("s", "1")["status"] == "ok"
 
@@ -204,5 +204,8 @@ def _upload(gateway: Gateway, box: Box, way: str, name: str) -> requests.Respons
             return gateway.call("PUT", f"/v1/sessions/s/files/{name}", data=content)
         case "json":
             return box.call("POST", "/files", json={"path": name, "content": content.decode()})
+        case "e2b":
+            with e2b.boxed(gateway) as own:
+                return own.call("POST", "/files", e2b.ENVD, params={"path": name}, data=content)
         case _:
             return box.call("POST", "/filesystem/upload", data={"path": name}, files={"file": content})

@@ -17,6 +17,7 @@ from sessions.backends.base import Launch
 from sessions.culler import Culler
 from sessions.errors import (
     InvalidRequest,
+    LedgerUnavailable,
     NotInitialized,
     QuotaExceeded,
     SandboxNotFound,
@@ -303,7 +304,7 @@ async def test_an_ended_sandbox_refuses_all_operations(world: World, sandbox: Sa
         sandbox.ensure_container(),
         sandbox.create_session("python", ""),
         sandbox.default_session("python"),
-        sandbox.run("true", "", 1),
+        sandbox.commands.run("true", "", 1),
         list_files(sandbox, ""),
     ]
     for attempt in attempts:
@@ -636,7 +637,7 @@ async def test_a_container_that_runs_its_maximum_of_tools_is_not_taken_for_hangi
 async def test_a_command_runs_in_the_workspace_with_the_environment_of_the_sandbox(world: World) -> None:
     sandbox = await world.sandboxes.create(KEY, replace(SPEC, env={"WHO": "me"}))
     await write(sandbox, "dir/a", b"content")
-    ended = await sandbox.run("cat a; echo $WHO >&2; exit 3", "dir", 10)
+    ended = await sandbox.commands.run("cat a; echo $WHO >&2; exit 3", "dir", 10)
     assert (ended.exit_code, ended.stdout, ended.stderr) == (3, "content", "me\n")
     assert not ended.timed_out
     assert not ended.truncated
@@ -647,14 +648,14 @@ async def test_a_command_counts_as_an_execution(backend: FakeBackend) -> None:
     async with world_over(backend, quotas=TenantLimits(executions=1)) as world:
         sandbox = await world.sandboxes.create(KEY, SPEC)
         session = await sandbox.create_session("python", "")
-        running = spawn(sandbox.run("touch began; sleep 60", "", 60), "client")
+        running = spawn(sandbox.commands.run("touch began; sleep 60", "", 60), "client")
         await until((_workspace(world, sandbox) / "began").exists)
-        for attempt in (sandbox.run("true", "", 1), run(session, "1")):
+        for attempt in (sandbox.commands.run("true", "", 1), run(session, "1")):
             with pytest.raises(QuotaExceeded):
                 await attempt
         running.cancel()
         await asyncio.wait({running})
-        assert (await sandbox.run("true", "", 10)).exit_code == 0
+        assert (await sandbox.commands.run("true", "", 10)).exit_code == 0
 
 
 def _workspace(world: World, sandbox: Sandbox) -> Path:
@@ -667,7 +668,7 @@ async def test_a_command_whose_sandbox_ends_before_its_turn_never_runs(backend: 
         running = spawn(run(other, SLEEP), "running")
         await until(lambda: backend.kernel.executed)
         sandbox = await world.sandboxes.create(KEY, SPEC)
-        waiting = asyncio.gather(sandbox.run("true", "", 1), return_exceptions=True)
+        waiting = asyncio.gather(sandbox.commands.run("true", "", 1), return_exceptions=True)
         await until(lambda: world.quotas.waiting)
         await world.sandboxes.end(KEY)
         await other.interrupt()
@@ -679,13 +680,13 @@ async def test_a_command_whose_sandbox_ends_before_its_turn_never_runs(backend: 
 
 async def test_a_command_runs_no_longer_than_the_maximum_timeout(world: World) -> None:
     sandbox = await world.sandboxes.create(KEY, replace(SPEC, max_execute_timeout=0.3))
-    ended = await sandbox.run("sleep 60", "", 60)
+    ended = await sandbox.commands.run("sleep 60", "", 60)
     assert (ended.exit_code, ended.timed_out) == (124, True)
     assert ended.duration < 30
 
 
 async def test_leaving_a_command_ends_it(world: World, sandbox: Sandbox) -> None:
-    running = spawn(sandbox.run("touch began; sleep 60", "", 60), "client")
+    running = spawn(sandbox.commands.run("touch began; sleep 60", "", 60), "client")
     await until((_workspace(world, sandbox) / "began").exists)
     assert len(await _processes(world, sandbox)) > 0
     running.cancel()
@@ -716,6 +717,48 @@ async def test_an_idle_sandbox_is_ended_with_its_sessions_and_files(
     assert nothing_is_kept(world)
 
 
+async def test_a_sandbox_without_an_idle_timeout_is_only_ended_at_the_end_of_its_life(
+    world: World, culler: Culler
+) -> None:
+    sandbox = await world.sandboxes.create(KEY, replace(SPEC, idle_timeout=0.0, lifetime=900.0))
+    world.clock.passes(600.0)
+    assert await culler.sweep() == 0
+    sandbox.amend(lifetime=sandbox.age() + 600.0)
+    world.clock.passes(599.0)
+    assert await culler.sweep() == 0
+    world.clock.passes(1.0)
+    assert await culler.sweep() == 1
+    assert sandbox.end is not None
+    assert sandbox.end.reason == "it reached its maximum lifetime of 1200 s"
+
+
+async def test_the_first_client_after_the_end_of_a_sandboxs_life_finds_it_ended(world: World) -> None:
+    sandbox = await world.sandboxes.create(KEY, replace(SPEC, lifetime=10.0))
+    world.clock.passes(9.0)
+    assert world.sandboxes.get(KEY) is sandbox
+    world.clock.passes(1.0)
+    with pytest.raises(SandboxNotFound, match="maximum lifetime"):
+        world.sandboxes.get(KEY)
+    assert sandbox.closed
+
+
+async def test_a_change_of_its_settings_is_recorded_or_not_made(
+    world: World, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandbox.amend(metadata={"a": "b"})
+    (record,) = world.ledger.sandboxes()
+    assert record.spec == sandbox.spec == replace(SPEC, metadata={"a": "b"})
+    assert record.container is not None
+
+    def fail(_record: object) -> None:
+        raise LedgerUnavailable
+
+    monkeypatch.setattr(world.ledger, "keep", fail)
+    with pytest.raises(LedgerUnavailable):
+        sandbox.amend(metadata={})
+    assert sandbox.spec.metadata == {"a": "b"}
+
+
 async def test_a_session_is_not_culled_without_its_sandbox(world: World, culler: Culler, sandbox: Sandbox) -> None:
     idle = await sandbox.create_session("python", "")
     world.clock.passes(SPEC.idle_timeout)
@@ -730,7 +773,7 @@ async def _uses_a_file(_world: World, sandbox: Sandbox, _session: Session) -> No
 
 
 async def _runs_a_command(_world: World, sandbox: Sandbox, _session: Session) -> None:
-    await sandbox.run("true", "", 10)
+    await sandbox.commands.run("true", "", 10)
 
 
 async def _runs_a_cell(_world: World, _sandbox: Sandbox, session: Session) -> None:

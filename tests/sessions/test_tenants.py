@@ -46,7 +46,7 @@ class Tenant:
         await heard(self._client, send(self.session, self._client, code))
 
     async def command(self, command: str) -> None:
-        await self.sandbox.run(command, "", 10)
+        await self.sandbox.commands.run(command, "", 10)
 
     async def prints(self, way: str) -> None:
         """Output 101 bytes."""
@@ -90,7 +90,7 @@ async def test_a_kernel_that_dies_frees_the_place_and_ends_the_audit_record(tena
 async def test_every_end_of_a_command_is_audited_once(tenant: Tenant) -> None:
     await tenant.command("exit 3")
     assert tenant.ended().status is Status.ERROR
-    await tenant.sandbox.run("sleep 60", "", 0.2)
+    await tenant.sandbox.commands.run("sleep 60", "", 0.2)
     overdue = tenant.ended()
     assert (overdue.status, overdue.error and overdue.error.code) == (Status.TIMEOUT, "SB005")
     leaving = spawn(tenant.command("sleep 60"), "client")
@@ -100,7 +100,7 @@ async def test_every_end_of_a_command_is_audited_once(tenant: Tenant) -> None:
     assert tenant.ended().status is Status.INTERRUPTED
     for command, cwd, error in (("true", "absent", FileNotFound), ("\0", "", InvalidRequest)):
         with pytest.raises(error):
-            await tenant.sandbox.run(command, cwd, 10)
+            await tenant.sandbox.commands.run(command, cwd, 10)
     assert (tenant.world.observed, tenant.world.open, tenant.world.quotas.running) == ([], {}, 0)
 
 

@@ -7,8 +7,8 @@ import re
 from http import HTTPStatus
 from typing import Any
 
+from kernel_gateway.answers import sentences
 from kernel_gateway.auth import Caller
-from kernel_gateway.dialects.agentrun.models import sentences
 from kernel_gateway.errors import Unauthorized
 from kernel_gateway.handlers import BaseHandler, JsonHandler, Model
 from kernel_gateway.signatures import BODY_DIGEST, UNSIGNED
@@ -92,7 +92,7 @@ class AgentRunHandler(AgentRunBaseHandler, JsonHandler):
         return super().body(model)
 
     def path_argument(self, default: str | None = None) -> str:
-        """Return the path in the query unchanged: tornado's own method replaces control characters by blanks.
+        """Return the path in the query.
 
         Args:
             default: the path when the query has none.
@@ -100,12 +100,10 @@ class AgentRunHandler(AgentRunBaseHandler, JsonHandler):
         Raises:
             InvalidRequest: when the query has no path and there is no default, or the path is not text.
         """
-        values = self.request.query_arguments.get("path")
-        if values:
-            return self.decode_argument(values[-1], "path")
-        if default is None:
+        path = self.raw_argument("path")
+        if path is None and default is None:
             raise InvalidRequest("the query has no path", field="path")
-        return default
+        return path if path is not None else default or ""
 
     def number(self, name: str, default: int, most: int) -> int:
         """Return a number of the query, at least 1.

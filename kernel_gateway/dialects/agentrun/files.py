@@ -8,8 +8,9 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from kernel_gateway.answers import time_of
 from kernel_gateway.dialects.agentrun.base import AgentRunHandler
-from kernel_gateway.dialects.agentrun.models import MakeDirectory, Move, Remove, WriteFile, time_of
+from kernel_gateway.dialects.agentrun.models import MakeDirectory, Move, Remove, WriteFile
 from kernel_gateway.errors import TooLarge
 from kernel_gateway.transfers import send_file, wanted_part
 from sessions.errors import FileNotFound, InvalidRequest

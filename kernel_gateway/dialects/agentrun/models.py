@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from kernel_gateway.answers import time_of
 from kernel_gateway.bodies import validated
 from kernel_gateway.config import Settings
-from sessions.errors import InvalidRequest, SessionError
+from sessions.errors import InvalidRequest
 from sessions.models import SandboxSpec
 from sessions.names import valid_env
 from sessions.sandbox import Sandbox
@@ -165,22 +165,6 @@ class Command(Body):
     command: str
     cwd: str | None = None
     timeout: _Seconds | None = None
-
-
-#: seconds from 1970 to the year 10000, which `datetime` cannot represent
-YEAR_10000 = 253_402_300_800
-
-
-def time_of(seconds: float) -> str:
-    """Return a time in the form of the wire."""
-    # The time of a file may be any number, because code in the sandbox can set it.
-    seconds = min(max(seconds, 0), YEAR_10000 - 1)
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-
-
-def sentences(failure: SessionError) -> str:
-    """Return the message and the resolution of a failure, for clients that have one field for both."""
-    return f"{failure.message.rstrip('.')}. {failure.resolution}"
 
 
 def template_model(template: Template) -> dict[str, Any]:

@@ -6,8 +6,9 @@ from time import time
 from typing import Any
 from uuid import uuid4
 
+from kernel_gateway.answers import time_of
 from kernel_gateway.dialects.agentrun.base import AgentRunHandler
-from kernel_gateway.dialects.agentrun.models import Command, time_of
+from kernel_gateway.dialects.agentrun.models import Command
 from sessions.guest.paths import seen_path
 from sessions.guest.processes import Process, find_process, kill_process, list_processes
 from sessions.sandbox import Sandbox
@@ -40,7 +41,7 @@ class CommandHandler(AgentRunHandler):
     async def _run(self, sandbox: Sandbox, body: Command) -> None:
         settings = self.gateway.settings
         seconds = min(body.timeout or settings.execute_timeout, settings.max_execute_timeout)
-        ended = await sandbox.run(body.command, body.cwd or "", seconds)
+        ended = await sandbox.commands.run(body.command, body.cwd or "", seconds)
         took = round(ended.duration * 1000)
         self.finish_json(
             {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernel_gateway.dialects.agentrun.models import sentences
+from kernel_gateway.answers import sentences
 from sessions.cells.outputs import Output
 from sessions.models import ExecutionResult, Status
 

@@ -6,111 +6,46 @@ import hashlib
 from functools import partial
 from typing import Any
 
-from python_multipart.exceptions import FormParserError
-from python_multipart.multipart import MultipartParser, parse_options_header
-
 from kernel_gateway.dialects.agentrun.base import AgentRunBaseHandler
 from kernel_gateway.errors import Unauthorized
+from kernel_gateway.multipart import FILE, FORM_MAX, Form, boundary_of
 from kernel_gateway.transfers import Upload
 from sessions.errors import InvalidRequest, NoSpace, SessionError
 from sessions.guest import workspace
 from sessions.sandbox import Sandbox
 
-#: maximum bytes of a form besides its file
-FORM_MAX = 64 * 1024
 #: names that clients use for the field with the file's path
 PATHS = ("path", "current_path")
-FILE = "file"
 
 
-class Form:
-    """A form that is read as it arrives: fields are kept, the file's content is passed on in pieces."""
+class UploadForm(Form):
+    """A form with one file, whose path comes before it."""
 
     def __init__(self, boundary: bytes) -> None:
-        self.fields: dict[str, str] = {}
+        super().__init__(boundary)
         #: pieces of the file that have arrived and were not passed on yet
         self.pieces: list[bytes] = []
         self.has_file = False
-        self.complete = False
-        self._name = ""
-        self._value = bytearray()
-        self._header = bytearray()
-        self._disposition = bytearray()
-        #: bytes of the form so far, besides the file's content
-        self._bytes_besides_file = 0
-        self._parser = MultipartParser(
-            boundary,
-            {
-                "on_part_begin": self._part_began,
-                "on_header_begin": self._header_began,
-                "on_header_field": self._header_named,
-                "on_header_value": self._header_value_received,
-                "on_headers_finished": self._part_headers_finished,
-                "on_part_data": self._data,
-                "on_part_end": self._part_ended,
-                "on_end": self._ended,
-            },
-        )
 
     @property
     def path(self) -> str:
         """The path for the file; empty until its field has arrived."""
         return next((self.fields[name] for name in PATHS if name in self.fields), "")
 
-    def write(self, chunk: bytes) -> None:
-        """Parse the next chunk.
+    def file_begins(self, _name: str) -> None:
+        """Check that it is the only file and that its path is known."""
+        if self.has_file:
+            raise InvalidRequest("a form may hold only one file", field=FILE)
+        if not self.path:
+            raise InvalidRequest("the field `path` must come before the file", field="path")
+        self.has_file = True
 
-        Raises:
-            InvalidRequest: when the body is not such a form.
-        """
-        try:
-            self._parser.write(chunk)
-        except FormParserError:
-            raise InvalidRequest("the body is no valid multipart form", field="body") from None
+    def file_continues(self, piece: bytes) -> None:
+        """Keep a piece until it is passed on."""
+        self.pieces.append(piece)
 
-    def _part_began(self) -> None:
-        self._name = ""
-        self._value.clear()
-        self._disposition.clear()
-
-    def _header_began(self) -> None:
-        self._header.clear()
-
-    def _header_named(self, data: bytes, start: int, end: int) -> None:
-        self._keep(self._header, data[start:end])
-
-    def _header_value_received(self, data: bytes, start: int, end: int) -> None:
-        if self._header.lower() == b"content-disposition":
-            self._keep(self._disposition, data[start:end])
-
-    def _part_headers_finished(self) -> None:
-        _, options = parse_options_header(bytes(self._disposition))
-        self._name = options.get(b"name", b"").decode("utf-8", "replace")
-        if self._name == FILE:
-            if self.has_file:
-                raise InvalidRequest("a form may hold only one file", field=FILE)
-            if not self.path:
-                raise InvalidRequest("the field `path` must come before the file", field="path")
-            self.has_file = True
-
-    def _data(self, data: bytes, start: int, end: int) -> None:
-        if self._name == FILE:
-            self.pieces.append(data[start:end])
-        else:
-            self._keep(self._value, data[start:end])
-
-    def _keep(self, kept: bytearray, more: bytes) -> None:
-        self._bytes_besides_file += len(more)
-        if self._bytes_besides_file > FORM_MAX:
-            raise InvalidRequest("the form has too many bytes besides its file", field="body")
-        kept += more
-
-    def _part_ended(self) -> None:
-        if self._name != FILE:
-            self.fields[self._name] = self._value.decode("utf-8", "replace")
-
-    def _ended(self) -> None:
-        self.complete = True
+    def file_ends(self) -> None:
+        """Do nothing: the file ends with the form."""
 
 
 class UploadHandler(AgentRunBaseHandler):
@@ -121,7 +56,7 @@ class UploadHandler(AgentRunBaseHandler):
     _refusal: SessionError | None = None
     #: of the whole body, in hashlib's type, which has no public name
     _digest: Any = None
-    _form: Form
+    _form: UploadForm
     _sandbox: Sandbox
     _path = ""
     _size = 0
@@ -134,15 +69,11 @@ class UploadHandler(AgentRunBaseHandler):
         disk = self.gateway.settings.disk
         if (self.announced_length or 0) > disk + FORM_MAX:
             raise NoSpace(f"the file is larger than any workspace ({disk} bytes)", size=self.announced_length)
-        kind, options = parse_options_header(self.request.headers.get("Content-Type", ""))
-        if kind != b"multipart/form-data" or not options.get(b"boundary"):
+        if (boundary := boundary_of(self.request.headers.get("Content-Type", ""))) is None:
             raise InvalidRequest("an upload must be a multipart form", field="Content-Type")
         self._sandbox = self.sandbox(self.path_args[0])
         self._digest = hashlib.sha256()
-        try:
-            self._form = Form(options[b"boundary"])
-        except FormParserError:
-            raise InvalidRequest("the boundary is too long", field="Content-Type") from None
+        self._form = UploadForm(boundary)
         self.http.set_max_body_size(disk + FORM_MAX)
         if self.announced_length is None:
             self.limit_body_time(disk + FORM_MAX)

@@ -17,7 +17,7 @@ from pydantic import AwareDatetime, BaseModel, Field, TypeAdapter, ValidationErr
 from kernel_gateway.admins import AdminHandler
 from kernel_gateway.bodies import Body
 from kernel_gateway.errors import KeyNotFound
-from kernel_gateway.keystore import Key, Role
+from kernel_gateway.keystore import Key, KeyForm, Role
 from kernel_gateway.openapi import TEXT
 from sessions.errors import InvalidRequest
 from sessions.names import valid_name
@@ -44,6 +44,7 @@ class CreateKey(Body):
 
     tenant: str
     role: Role = Field(Role.USER, strict=False)
+    e2b: bool = Field(False, description="make the key in the form that E2B's SDKs want")  # noqa: FBT003
 
 
 class KeyInfo(BaseModel):
@@ -120,7 +121,7 @@ class KeysHandler(AdminHandler):
     def post(self) -> None:
         """Make a key, which is valid at once."""
         body = self.body(CreateKey)
-        key, secret = self.gateway.keystore.add(body.tenant, body.role)
+        key, secret = self.gateway.keystore.add(body.tenant, body.role, KeyForm.E2B if body.e2b else KeyForm.OWN)
         self.set_status(HTTPStatus.CREATED)
         self.set_header("Location", f"/v1/admin/keys/{key.id}")
         self.finish_json(NewKey(key=secret, **KeyInfo.of(key).model_dump()).model_dump(mode="json"))

@@ -8,10 +8,11 @@ from typing import Any
 
 from tornado.iostream import StreamClosedError
 
-from kernel_gateway.dialects.native.forms import SSE_COMMENT, STREAMS, Render, sse, wanted_stream, with_pauses
+from kernel_gateway.dialects.native.forms import PAUSE, SSE_COMMENT, STREAMS, Render, sse, wanted_stream
 from kernel_gateway.dialects.native.models import Execute, result_json
 from kernel_gateway.dialects.native.plain import plain_event
 from kernel_gateway.handlers import JsonHandler
+from kernel_gateway.pauses import with_pauses
 from sessions.errors import InvalidRequest
 from sessions.models import ExecuteRequest, ExecutionResult, SessionKey
 from sessions.session import Session
@@ -74,7 +75,7 @@ class ExecuteHandler(JsonHandler):
         self.http.stream.set_nodelay(True)
         async with session.execute(request, seen) as execution:
             try:
-                async for event in with_pauses(execution) if render is sse else execution:
+                async for event in with_pauses(execution, PAUSE) if render is sse else execution:
                     if event is None:
                         self.write(SSE_COMMENT)
                     else:

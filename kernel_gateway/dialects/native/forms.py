@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import orjson
-
-from sessions.cells.outputs import Event
-from sessions.executions import Running
-from sessions.tasks import spawn
 
 #: function that writes an event with its number
 Render = Callable[[dict[str, Any], int], bytes]
@@ -30,28 +25,6 @@ def sse(event: dict[str, Any], number: int) -> bytes:
 #: connections
 SSE_COMMENT = b":\n\n"
 PAUSE = 15.0
-
-
-async def with_pauses(execution: Running) -> AsyncIterator[Event | None]:
-    """Yield the events of an execution, and None after each pause of `PAUSE` seconds."""
-    events = aiter(execution)
-    upcoming = spawn(_next(events), "next event")
-    try:
-        while True:
-            await asyncio.wait({upcoming}, timeout=PAUSE)
-            if not upcoming.done():
-                yield None
-            elif (event := upcoming.result()) is not None:
-                yield event
-                upcoming = spawn(_next(events), "next event")  # not earlier: the number of the event would change
-            else:
-                return
-    finally:
-        upcoming.cancel()
-
-
-async def _next(events: AsyncIterator[Event]) -> Event | None:
-    return await anext(events, None)
 
 
 #: media type of an answer that is no stream

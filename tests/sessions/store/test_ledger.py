@@ -30,7 +30,8 @@ SESSION = SessionRecord(
     CONTAINER,
     StateNotice(StateChange.RESTARTED, "a restart was asked for", 3),
 )
-SANDBOX = SandboxRecord(KEY, SandboxSpec("t", Limits(), {"A": "b"}, 1.0, 2.0, 3.0, "id"), "w1", 5.0, CONTAINER, "gone")
+SPEC = SandboxSpec("t", Limits(), {"A": "b"}, 1.0, 2.0, 3.0, "id", {"of": "é"}, "secret", "key")
+SANDBOX = SandboxRecord(KEY, SPEC, "w1", 5.0, CONTAINER, "gone")
 
 
 @pytest.fixture

@@ -1,0 +1,53 @@
+"""The E2B dialect: sandboxes, code contexts, files and commands, as E2B's SDKs use them.
+
+Three services on one port: the control plane, and two of each sandbox, its code interpreter and `envd` with files and
+commands; `targets.py` tells them apart. A sandbox is a `Sandbox`, a context one of its sessions.
+Sources: the requests and parsers of `e2b` 2.63 and `e2b-code-interpreter` 2.11, and the code interpreter's server.
+"""
+
+from __future__ import annotations
+
+from kernel_gateway.dialects.e2b import control, filesystem, health, processes
+from kernel_gateway.dialects.e2b.connect import AbsentMethod
+from kernel_gateway.dialects.e2b.contexts import ContextHandler, ContextsHandler, ExecuteHandler, RestartHandler
+from kernel_gateway.dialects.e2b.files import FilesHandler
+from kernel_gateway.dialects.e2b.targets import serves
+from kernel_gateway.gateway import Dialect, Gateway, Route
+
+
+def routes(gateway: Gateway) -> list[Route]:
+    """Return the routes of the API."""
+    one = r"/sandboxes/([^/]+)"
+    table = (
+        (r"(?:/v2)?/sandboxes", control.SandboxesHandler),
+        (one, control.OneSandboxHandler),
+        (rf"(?:/v2)?{one}/connect", control.ConnectHandler),
+        (one + "/timeout", control.TimeoutHandler),
+        (one + "/refreshes", control.RefreshHandler),
+        (r"/(?:v[23]/)?(?:sandboxes|snapshots|templates|volumes|secrets)(?:/.*)?", control.AbsentHandler),
+        (r"/health", health.HealthHandler),
+        (r"/execute", ExecuteHandler),
+        (r"/contexts", ContextsHandler),
+        (r"/contexts/([^/]+)", ContextHandler),
+        (r"/contexts/([^/]+)/restart", RestartHandler),
+        (r"/files", FilesHandler),
+        (r"/filesystem\.Filesystem/Stat", filesystem.StatHandler),
+        (r"/filesystem\.Filesystem/ListDir", filesystem.ListHandler),
+        (r"/filesystem\.Filesystem/MakeDir", filesystem.MakeDirHandler),
+        (r"/filesystem\.Filesystem/Move", filesystem.MoveHandler),
+        (r"/filesystem\.Filesystem/Remove", filesystem.RemoveHandler),
+        (r"/process\.Process/Start", processes.StartHandler),
+        (r"/process\.Process/Connect", processes.ConnectHandler),
+        (r"/process\.Process/List", processes.ListHandler),
+        (r"/process\.Process/SendInput", processes.SendInputHandler),
+        (r"/process\.Process/StreamInput", processes.StreamInputHandler),
+        (r"/process\.Process/CloseStdin", processes.CloseStdinHandler),
+        (r"/process\.Process/SendSignal", processes.SendSignalHandler),
+        (r"/process\.Process/Update", processes.UpdateHandler),
+        (r"/(?:filesystem\.Filesystem|process\.Process)/(\w+)", AbsentMethod),
+        (r"/.*", health.AbsentHandler),
+    )
+    return [(path, handler, {"gateway": gateway}) for path, handler in table]
+
+
+DIALECT = Dialect("e2b", routes, serves)

@@ -1,0 +1,152 @@
+"""Base handlers of the dialect: who may use the control plane or a sandbox, and the form of a failure."""
+
+from __future__ import annotations
+
+import base64
+import secrets
+from http import HTTPStatus
+from typing import Any, ClassVar
+
+from kernel_gateway.answers import sentences
+from kernel_gateway.auth import Caller
+from kernel_gateway.dialects.e2b.targets import ENVD, ID, INTERPRETER, Target, target_of
+from kernel_gateway.dialects.e2b.tokens import access_token, is_token, traffic_token
+from kernel_gateway.errors import NoSuchRoute
+from kernel_gateway.handlers import BaseHandler, JsonHandler
+from sessions.errors import ConnectionFailed, InvalidRequest, SandboxNotFound, SessionError
+from sessions.models import SessionKey
+from sessions.sandbox import Sandbox
+
+#: the one user of a sandbox, by the name that clients know
+USER = "user"
+#: words that clients look for in a message. Source: `e2b` 2.63, `e2b/exceptions.py`
+NOT_FOUND = "The sandbox was not found"
+NOT_OPEN = "The sandbox is running but port is not open"
+
+
+class ControlHandler(JsonHandler):
+    """A request to the control plane, with a key of the tenant."""
+
+    def render_failure(self, failure: SessionError) -> dict[str, Any]:
+        """Return the gateway's own form, with the flat fields that these clients read."""
+        return super().render_failure(failure) | {"code": self.get_status(), "message": sentences(failure)}
+
+    def sandbox(self, sandbox_id: str) -> Sandbox:
+        """Return one of the tenant's sandboxes.
+
+        Raises:
+            SandboxNotFound: when there is no such sandbox, or it has ended.
+        """
+        if not ID.fullmatch(sandbox_id):
+            raise SandboxNotFound
+        sandbox = self.gateway.sandboxes.get(SessionKey(self.tenant, sandbox_id))
+        if not sandbox.spec.secret:  # made by a client of another dialect
+            raise SandboxNotFound
+        return sandbox
+
+
+class SandboxHandler(BaseHandler):
+    """A request to a service in a sandbox, with a token of that sandbox."""
+
+    #: ports of the services that have the path
+    ports: ClassVar[frozenset[int]] = frozenset({ENVD})
+    target: Target | None
+    sandbox: Sandbox
+
+    def authenticate(self) -> Caller:
+        """Return the owner of the sandbox. A wrong token, and no sandbox at all, get the same answer.
+
+        Raises:
+            SandboxNotFound: when the request has no token of a sandbox that is there.
+            ConnectionFailed: when nothing listens on the port.
+            NoSuchRoute: when the service does not have the path.
+        """
+        self.target = target_of(self.request)
+        self.sandbox, caller = self.found()
+        if self.target is not None and self.target.port not in {ENVD, INTERPRETER}:
+            raise ConnectionFailed(NOT_OPEN, port=self.target.port)
+        if self.target is not None and self.target.port not in self.ports:
+            raise NoSuchRoute
+        return caller
+
+    def found(self) -> tuple[Sandbox, Caller]:
+        """Return the sandbox that the request is for, and its owner.
+
+        Raises:
+            SandboxNotFound: when the request has no token of a sandbox that is there.
+        """
+        name = self.target.sandbox if self.target is not None else ""
+        sandboxes = self.gateway.sandboxes.all()
+        sandbox = next((each for each in sandboxes if each.key.name == name and each.spec.secret), None)
+        # An unknown sandbox is checked with a random secret, so that the response time does not reveal which there are.
+        if not self._has_token(sandbox.spec.secret if sandbox else secrets.token_hex()) or sandbox is None:
+            raise SandboxNotFound(NOT_FOUND)
+        return self.admitted(sandbox)
+
+    def admitted(self, sandbox: Sandbox) -> tuple[Sandbox, Caller]:
+        """Return a sandbox whose token or signature is right, with its owner.
+
+        Raises:
+            SandboxNotFound: when the key that it was made with is revoked, or its time is over.
+        """
+        caller = Caller(sandbox.key.tenant, key_id=sandbox.spec.key_id)
+        if not self.gateway.keys.is_still_valid(caller):
+            raise SandboxNotFound(NOT_FOUND)
+        return self.gateway.sandboxes.get(sandbox.key), caller
+
+    def _has_token(self, secret: str) -> bool:
+        headers = self.request.headers
+        if is_token(headers.get("X-Access-Token", ""), access_token(secret)):
+            return True
+        of_code = self.target is not None and self.target.port != ENVD
+        return of_code and is_token(headers.get("E2B-Traffic-Access-Token", ""), traffic_token(secret))
+
+    def status_of(self, failure: SessionError) -> HTTPStatus:
+        """Return the status of a proxy without a server for a sandbox that is gone: clients look for it."""
+        return HTTPStatus.BAD_GATEWAY if isinstance(failure, SandboxNotFound) else super().status_of(failure)
+
+    def render_failure(self, failure: SessionError) -> dict[str, Any]:
+        """Return the form that clients read."""
+        status = self.get_status()
+        if isinstance(failure, SandboxNotFound):
+            target = getattr(self, "target", None)
+            return {"sandboxId": target.sandbox if target else "", "message": NOT_FOUND, "code": status}
+        message = NOT_OPEN if failure.message == NOT_OPEN else sentences(failure)
+        told = {"code": status, "message": message}
+        return (
+            super().render_failure(failure) | told | ({"port": failure.details["port"]} if message is NOT_OPEN else {})
+        )
+
+
+class EnvdHandler(SandboxHandler):
+    """A request to a sandbox's service for files and commands."""
+
+    def check_user(self) -> None:
+        """Check for whom the client wants to act: there is one user in a sandbox.
+
+        Raises:
+            InvalidRequest: when it is another one.
+        """
+        scheme, _, encoded = self.request.headers.get("Authorization", "").partition(" ")
+        named = self.raw_argument("username") or ""
+        if scheme.lower() == "basic" and not named:
+            try:
+                named = base64.b64decode(encoded.strip(), validate=True).decode().partition(":")[0]
+            except ValueError:
+                raise InvalidRequest("the user in the header Authorization cannot be read", field="username") from None
+        if named not in {"", USER}:
+            raise InvalidRequest(f"there is no user {named[:64]!r} in a sandbox here, only {USER!r}", field="username")
+
+
+class InterpreterHandler(SandboxHandler, JsonHandler):
+    """A request to the code interpreter of a sandbox."""
+
+    ports = frozenset({INTERPRETER})
+
+    def finish_failure(self, failure: SessionError) -> None:
+        """Send plain text: clients put the body behind the status as it is."""
+        if isinstance(failure, SandboxNotFound) or failure.message == NOT_OPEN:
+            super().finish_failure(failure)
+            return
+        self.set_header("Content-Type", "text/plain; charset=UTF-8")
+        self.finish(sentences(failure))

@@ -1,0 +1,161 @@
+"""Connect RPC with JSON, as E2B's clients speak it: single answers and streams of them.
+
+Source: the Connect protocol, "Unary-Request", "Streaming-Request" and "Error codes". The clients never send binary
+messages and never compress one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Iterator
+from http import HTTPStatus
+from typing import Any
+
+import orjson
+
+from kernel_gateway.answers import sentences
+from kernel_gateway.bodies import Model, validated
+from kernel_gateway.dialects.e2b.base import EnvdHandler
+from kernel_gateway.errors import NotSupported
+from kernel_gateway.handlers import JsonHandler
+from kernel_gateway.transfers import STALL
+from sessions import bounded_json
+from sessions.errors import InvalidRequest, SandboxNotFound, SessionError
+
+#: word for a failure, by HTTP status
+CODES = {
+    HTTPStatus.BAD_REQUEST: "invalid_argument",
+    HTTPStatus.UNAUTHORIZED: "unauthenticated",
+    HTTPStatus.FORBIDDEN: "permission_denied",
+    HTTPStatus.NOT_FOUND: "not_found",
+    HTTPStatus.CONFLICT: "already_exists",
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "resource_exhausted",
+    HTTPStatus.TOO_MANY_REQUESTS: "resource_exhausted",
+    HTTPStatus.INSUFFICIENT_STORAGE: "resource_exhausted",
+    HTTPStatus.NOT_IMPLEMENTED: "unimplemented",
+    HTTPStatus.BAD_GATEWAY: "unavailable",
+    HTTPStatus.SERVICE_UNAVAILABLE: "unavailable",
+}
+
+
+def error_of(failure: SessionError, status: HTTPStatus) -> dict[str, Any]:
+    """Return a failure in Connect's form."""
+    return {"code": CODES.get(status, "internal"), "message": sentences(failure)}
+
+
+class UnaryHandler(EnvdHandler, JsonHandler):
+    """A call with one answer."""
+
+    def prepare(self) -> None:
+        """Check for whom the client calls."""
+        super().prepare()
+        if hasattr(self, "sandbox"):  # not so for a preflight
+            self.check_user()
+
+    def render_failure(self, failure: SessionError) -> dict[str, Any]:
+        """Return Connect's form, but not for a sandbox that is gone: clients know that one by its own."""
+        if isinstance(failure, SandboxNotFound):
+            return super().render_failure(failure)
+        return error_of(failure, HTTPStatus(self.get_status()))
+
+
+#: flags and length before each message of a stream; flag of the last one
+_ENVELOPE = struct.Struct(">BI")
+_LAST = 2
+#: bytes of a message that a client streams
+MESSAGE_MAX = 1024**2
+STREAM = "application/connect+json"
+
+
+def envelope(value: dict[str, Any], *, last: bool = False) -> bytes:
+    """Return a message of a stream."""
+    body = orjson.dumps(value)
+    return _ENVELOPE.pack(_LAST if last else 0, len(body)) + body
+
+
+class Envelopes:
+    """The messages that a client streams, as they arrive."""
+
+    def __init__(self) -> None:
+        self._received = bytearray()
+
+    def read(self, chunk: bytes) -> Iterator[bytes]:
+        """Yield the messages that are complete with this chunk.
+
+        Raises:
+            InvalidRequest: when a message is compressed or too large.
+        """
+        self._received += chunk
+        while len(self._received) >= _ENVELOPE.size:
+            flags, size = _ENVELOPE.unpack_from(self._received)
+            if flags or size > MESSAGE_MAX:
+                raise InvalidRequest(f"a message must be plain JSON of at most {MESSAGE_MAX} bytes", field="body")
+            if len(self._received) < _ENVELOPE.size + size:
+                return
+            yield bytes(self._received[_ENVELOPE.size : _ENVELOPE.size + size])
+            del self._received[: _ENVELOPE.size + size]
+
+    @property
+    def complete(self) -> bool:
+        """Whether no part of a message is left."""
+        return not self._received
+
+
+class StreamHandler(EnvdHandler):
+    """A call whose answer is a stream: its failures are in its last message."""
+
+    def prepare(self) -> None:
+        """Check for whom the client calls."""
+        super().prepare()
+        if hasattr(self, "sandbox"):  # not so for a preflight
+            self.check_user()
+
+    def finish_failure(self, failure: SessionError) -> None:
+        """Send the failure as the whole stream, but not for a sandbox that is gone: clients know that by its status."""
+        if isinstance(failure, SandboxNotFound):
+            super().finish_failure(failure)
+            return
+        told = error_of(failure, HTTPStatus(self.get_status()))
+        self.set_status(HTTPStatus.OK)
+        self.set_header("Content-Type", STREAM)
+        self.finish(envelope({"error": told}, last=True))
+
+    async def send(self, value: dict[str, Any]) -> None:
+        """Send a message.
+
+        Raises:
+            StreamClosedError: when the client has left.
+            TimeoutError: when it reads nothing.
+        """
+        self.write(envelope(value))
+        async with asyncio.timeout(STALL):
+            await self.flush()
+
+    def finish_stream(self, failure: SessionError | None = None) -> None:
+        """End the stream; of a sandbox that has ended, only the connection: clients understand that alone."""
+        if self.sandbox.closed:
+            self.http.close()
+            return
+        error = {"error": error_of(failure, self.status_of(failure))} if failure is not None else {}
+        self.finish(envelope(error, last=True))
+
+
+def message_of(model: type[Model], body: bytes) -> Model:
+    """Return a message as `model`.
+
+    Raises:
+        InvalidRequest: when it is no JSON, or does not fit.
+    """
+    try:
+        return validated(model, bounded_json.loads(body or b"{}"))
+    except orjson.JSONDecodeError as error:
+        raise InvalidRequest(f"the message is no valid JSON: {error.msg}", field="body") from None
+
+
+class AbsentMethod(UnaryHandler):
+    """A call that this gateway does not have."""
+
+    def post(self, method: str) -> None:
+        """Refuse it; an HTTP status is an answer to calls with a stream, too."""
+        raise NotSupported(f"{method[:64]}: sandboxes have no such call here")

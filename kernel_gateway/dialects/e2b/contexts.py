@@ -1,0 +1,138 @@
+"""The code interpreter of a sandbox: contexts, which are its sessions, and code that runs in them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tornado.iostream import StreamClosedError
+
+from kernel_gateway.dialects.e2b.base import InterpreterHandler
+from kernel_gateway.dialects.e2b.events import END, KEEPALIVE, events_of, failure_event, line
+from kernel_gateway.dialects.e2b.models import Execute, NewContext
+from kernel_gateway.pauses import with_pauses
+from sessions.errors import InvalidRequest, SessionError, SessionNotFound
+from sessions.guest.paths import seen_path
+from sessions.models import ExecuteRequest
+from sessions.names import valid_env
+from sessions.session import Session
+
+#: the language when the client names none
+LANGUAGE = "python"
+#: languages whose default contexts are listed from the start; a kernel is started when one is first used
+LISTED = ("python", "javascript")
+#: seconds without an event after which the client's connection is tried
+PAUSE = 5.0
+
+
+def context_model(session: Session) -> dict[str, Any]:
+    """Return a context as clients see it."""
+    return {"id": session.key.name, "language": session.kernelspec.name, "cwd": seen_path(session.spec.cwd)}
+
+
+class ContextBase(InterpreterHandler):
+    """Finds contexts."""
+
+    def defaults(self) -> dict[str, str]:
+        """Return the languages of the default contexts that are always listed, by their ids."""
+        known = {spec.name for spec in self.gateway.specs.all}
+        return {self.sandbox.default_name(language): language for language in LISTED if language in known}
+
+    async def context(self, context_id: str) -> Session:
+        """Return a context; a default one is started if it was not used yet.
+
+        Raises:
+            SessionNotFound: when there is no such context.
+        """
+        try:
+            return self.sandbox.session(context_id)
+        except SessionNotFound:
+            if (language := self.defaults().get(context_id)) is None:
+                raise SessionNotFound(f"Context {context_id[:64]} not found") from None
+            return await self.sandbox.default_session(language)
+
+
+class ContextsHandler(ContextBase):
+    """`/contexts`."""
+
+    def get(self) -> None:
+        """List the contexts: the default ones first, then the others, oldest first."""
+        home, defaults = seen_path(""), self.defaults()
+        first = [{"id": name, "language": language, "cwd": home} for name, language in defaults.items()]
+        others = [session for session in self.sandbox.sessions() if session.key.name not in defaults]
+        self.finish_json([*first, *(context_model(session) for session in others)])
+
+    async def post(self) -> None:
+        """Create a context."""
+        body = self.body(NewContext)
+        session = await self.sandbox.create_session(_language(body.language), body.cwd or "")
+        self.finish_json(context_model(session))
+
+
+class ContextHandler(ContextBase):
+    """`/contexts/{id}`."""
+
+    async def delete(self, context_id: str) -> None:
+        """End the context; the sandbox's files are kept. A default context starts afresh when it is used again."""
+        if context_id not in self.defaults() or any(context_id == each.key.name for each in self.sandbox.sessions()):
+            await self.gateway.registry.end((await self.context(context_id)).key, "the context was removed")
+        self.finish_json(None)
+
+
+class RestartHandler(ContextBase):
+    """`/contexts/{id}/restart`."""
+
+    async def post(self, context_id: str) -> None:
+        """Give the context a fresh kernel; its id and the sandbox's files stay."""
+        await (await self.context(context_id)).restart()
+        self.finish_json(None)
+
+
+class ExecuteHandler(ContextBase):
+    """`/execute`."""
+
+    async def post(self) -> None:
+        """Run code, and send what it shows as it happens. A client that leaves interrupts it."""
+        body = self.body(Execute)
+        # These clients do not send how long they wait: they leave.
+        longest = self.gateway.settings.max_execute_timeout
+        request = ExecuteRequest(body.code, longest, env=valid_env(body.env_vars or {}))
+        await self.run_until_client_leaves(self._run(body, request))
+
+    async def _run(self, body: Execute, request: ExecuteRequest) -> None:
+        session = await self._session(body)
+        self.set_header("Content-Type", "application/x-ndjson")
+        self.http.stream.set_nodelay(True)
+        try:
+            await self.flush()  # clients wait less long for the headers than for the events
+            try:
+                await self._stream(session, request)
+            except SessionError as failure:
+                self.write(line(failure_event(failure)))
+            if self.sandbox.closed:
+                self.http.close()  # clients understand only a broken connection
+                return
+            self.finish(line(END))
+        except StreamClosedError:
+            return  # the client has left, and this work is cancelled
+
+    async def _stream(self, session: Session, request: ExecuteRequest) -> None:
+        async with session.execute(request) as execution:
+            async for event in with_pauses(execution, PAUSE):
+                told = [KEEPALIVE] if event is None else events_of(event)
+                for each in told:
+                    self.write(line(each))
+                await self.flush()
+            result = await execution.result()
+        if result.error is not None:
+            self.write(line(failure_event(result.error)))
+
+    async def _session(self, body: Execute) -> Session:
+        if body.context_id is None:
+            return await self.sandbox.default_session(_language(body.language))
+        if body.language:
+            raise InvalidRequest("only one of context_id and language can be given", field="language")
+        return await self.context(body.context_id)
+
+
+def _language(name: str | None) -> str:
+    return (name or "").strip() or LANGUAGE

@@ -1,0 +1,130 @@
+"""The control plane: create, find, keep and end sandboxes."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import secrets
+from dataclasses import replace
+from http import HTTPStatus
+
+from kernel_gateway.auth import Caller
+from kernel_gateway.dialects.e2b.base import ControlHandler
+from kernel_gateway.dialects.e2b.lists import Wanted
+from kernel_gateway.dialects.e2b.models import (
+    Connect,
+    NewSandbox,
+    Refresh,
+    Timeout,
+    access_model,
+    lifetime,
+    sandbox_model,
+)
+from kernel_gateway.dialects.e2b.tokens import new_secret
+from kernel_gateway.errors import NotSupported
+from sessions.errors import SessionExists
+from sessions.models import SessionKey
+from sessions.sandbox import Sandbox
+
+#: bytes of a new id
+_ID_BYTES = 13
+
+
+def _id(seed: bytes) -> str:
+    return base64.b32encode(seed)[:20].decode().lower()
+
+
+class SandboxesHandler(ControlHandler):
+    """`/v2/sandboxes`, and `/sandboxes` of early SDKs."""
+
+    def get(self) -> None:
+        """List the tenant's sandboxes, newest first, a page at a time."""
+        query = {name: ",".join(self.get_query_arguments(name)) for name in self.request.query_arguments}
+        own = [each for each in self.gateway.sandboxes.of(self.tenant) if each.spec.secret and self._lives(each)]
+        page, token = Wanted.of(query).page(own)
+        if token:
+            self.set_header("X-Next-Token", token)
+        self.finish_json([sandbox_model(sandbox) for sandbox in page])
+
+    def _lives(self, sandbox: Sandbox) -> bool:
+        return not sandbox.closed and not 0 < sandbox.spec.lifetime <= sandbox.age()
+
+    async def post(self) -> None:
+        """Create a sandbox. A repeated request with the same idempotency key gets the same one."""
+        body = self.body(NewSandbox)
+        spec = body.spec(self.gateway.settings, self.caller.key_id)
+        asked = self.request.headers.get("Idempotency-Key")
+        seed = secrets.token_bytes(_ID_BYTES)
+        if asked is not None:
+            seed = hashlib.sha256(f"{self.tenant}:{asked}".encode("utf-8", "surrogatepass")).digest()
+        key = SessionKey(self.tenant, _id(seed))
+        try:
+            sandbox = await self.gateway.sandboxes.create(key, spec)
+        except SessionExists:
+            sandbox = self.sandbox(key.name)
+            await sandbox.ensure_container()
+        else:
+            sandbox.amend(lifetime=sandbox.age() + spec.lifetime)  # counted from now, when it can be used
+        self.set_status(HTTPStatus.CREATED)
+        self.finish_json(access_model(sandbox))
+
+
+class OneSandboxHandler(ControlHandler):
+    """`/sandboxes/{id}`."""
+
+    def get(self, sandbox_id: str) -> None:
+        """Describe the sandbox."""
+        self.finish_json(sandbox_model(self.sandbox(sandbox_id)))
+
+    async def delete(self, sandbox_id: str) -> None:
+        """End the sandbox. It can no longer be used when this returns."""
+        await self.gateway.sandboxes.end(self.sandbox(sandbox_id).key, "it was killed")
+        self.set_status(HTTPStatus.NO_CONTENT)
+
+
+class ConnectHandler(ControlHandler):
+    """`/v2/sandboxes/{id}/connect`, and without `/v2`."""
+
+    def post(self, sandbox_id: str) -> None:
+        """Return what a client needs to use the sandbox, which then lives at least as long as the client asks."""
+        body = self.body(Connect)
+        sandbox = self.sandbox(sandbox_id)
+        longer = max(sandbox.spec.lifetime, sandbox.age() + lifetime(body.timeout, self.gateway.settings))
+        spec = replace(sandbox.spec, lifetime=longer)
+        if not self.gateway.keys.is_still_valid(Caller(self.tenant, key_id=spec.key_id)):
+            spec = replace(spec, secret=new_secret(), key_id=self.caller.key_id)
+        sandbox.amend(lifetime=spec.lifetime, secret=spec.secret, key_id=spec.key_id)
+        self.finish_json(access_model(sandbox))
+
+
+class TimeoutHandler(ControlHandler):
+    """`/sandboxes/{id}/timeout`."""
+
+    def post(self, sandbox_id: str) -> None:
+        """Let the sandbox end after these seconds from now."""
+        body = self.body(Timeout)
+        sandbox = self.sandbox(sandbox_id)
+        sandbox.amend(lifetime=sandbox.age() + lifetime(body.timeout, self.gateway.settings))
+        self.set_status(HTTPStatus.NO_CONTENT)
+
+
+class RefreshHandler(ControlHandler):
+    """`/sandboxes/{id}/refreshes`, of early SDKs."""
+
+    def post(self, sandbox_id: str) -> None:
+        """Let the sandbox live at least these seconds from now."""
+        body = self.body(Refresh)
+        sandbox = self.sandbox(sandbox_id)
+        longer = sandbox.age() + lifetime(body.duration, self.gateway.settings)
+        sandbox.amend(lifetime=max(sandbox.spec.lifetime, longer))
+        self.set_status(HTTPStatus.NO_CONTENT)
+
+
+class AbsentHandler(ControlHandler):
+    """Paths of E2B's control plane that this gateway does not have."""
+
+    def prepare(self) -> None:
+        """Refuse every method, once the key is known."""
+        super().prepare()
+        if not self.gateway.origins.is_preflight(self.request):
+            raise NotSupported(f"{self.request.path[:100]}: this gateway has no such call of E2B's API")

@@ -1,0 +1,85 @@
+"""The events of a run as E2B's clients read them: one line of JSON each. Pure functions but for the time of a text.
+
+Source: `e2b-dev/code-interpreter`, its server's `messaging.py` and the clients' `models`, read in November 2026.
+Clients split lines at all of Unicode's line breaks and decode each chunk of the connection alone, so everything is
+escaped to ASCII.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from kernel_gateway.answers import sentences
+from kernel_gateway.escapes import without_escapes
+from sessions.cells.outputs import Event, Output
+from sessions.errors import KernelDied, SessionError
+
+#: field of a result, by media type; all others are in `extra`
+FIELDS = {
+    "text/plain": "text",
+    "text/html": "html",
+    "text/markdown": "markdown",
+    "image/svg+xml": "svg",
+    "image/png": "png",
+    "image/jpeg": "jpeg",
+    "application/pdf": "pdf",
+    "text/latex": "latex",
+    "application/json": "json",
+    "application/javascript": "javascript",
+}
+#: characters of a text in one event: the JavaScript client takes time that grows with the square of a line's length
+TEXT_MAX = 64 * 1024
+
+KEEPALIVE: Event = {"type": "keepalive"}
+END: Event = {"type": "end_of_execution"}
+
+
+def line(event: Event) -> bytes:
+    """Return an event as a line of ASCII."""
+    return json.dumps(event, allow_nan=False).encode() + b"\n"
+
+
+def events_of(event: Event) -> Iterator[Event]:
+    """Yield what clients get for an event of an execution: nothing for one that they do not know."""
+    match event:
+        case {"type": "started", "execution_count": int() as count}:
+            yield {"type": "number_of_executions", "execution_count": count}
+        case {"type": "output", "output": {"output_type": "stream", "name": name, "text": text}}:
+            timestamp = datetime.now(UTC).isoformat()
+            for start in range(0, len(text), TEXT_MAX):
+                yield {"type": name, "text": text[start : start + TEXT_MAX], "timestamp": timestamp}
+        case {"type": "output", "output": {"output_type": "error"} as output}:
+            yield error(output["ename"], output["evalue"], without_escapes("\n".join(output["traceback"])))
+        case {"type": "output", "output": output}:
+            yield _result(output)
+
+
+def _result(output: Output) -> Event:
+    result: Event = {"type": "result"}
+    extra: dict[str, Any] = {}
+    for mime, value in output["data"].items():
+        if mime in FIELDS:
+            result[FIELDS[mime]] = _unquoted(value) if mime == "text/plain" else value
+        else:
+            extra[mime] = value
+    return result | {"extra": extra, "is_main_result": output["output_type"] == "execute_result"}
+
+
+def _unquoted(text: str) -> str:
+    """Return the text of a string's representation, as clients expect it: without the quotes."""
+    return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text
+
+
+def error(name: str, value: str, traceback: str = "") -> Event:
+    """Return the event of an error."""
+    return {"type": "error", "name": name, "value": value, "traceback": traceback}
+
+
+def failure_event(failure: SessionError) -> Event:
+    """Return the event of a run that the gateway ended or refused."""
+    if isinstance(failure, KernelDied):  # clients know these words
+        return error("ContextRestarting", f"Context was restarted. {sentences(failure)}")
+    return error(failure.name, sentences(failure))

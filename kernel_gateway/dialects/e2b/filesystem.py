@@ -1,0 +1,106 @@
+"""The service `filesystem.Filesystem`: entries of a sandbox's directories. Source: `envd`'s `filesystem.proto`."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+from kernel_gateway.answers import time_of
+from kernel_gateway.dialects.e2b.connect import UnaryHandler
+from kernel_gateway.dialects.e2b.models import Body
+from kernel_gateway.errors import TooLarge
+from sessions.errors import FileExists, FileNotFound, InvalidRequest
+from sessions.guest import workspace
+from sessions.guest.paths import seen_path
+from sessions.guest.workspace import Entry
+
+#: levels of a listing
+DEPTH_MAX = 16
+TYPES = {"file": "FILE_TYPE_FILE", "directory": "FILE_TYPE_DIRECTORY", "link": "FILE_TYPE_SYMLINK"}
+
+
+class OnePath(Body):
+    """A path."""
+
+    path: str = ""
+
+
+class ListDir(OnePath):
+    """A directory to list."""
+
+    depth: int = 1
+
+
+class Move(Body):
+    """An entry to move."""
+
+    source: str = ""
+    destination: str = ""
+
+
+def entry_model(entry: Entry) -> dict[str, Any]:
+    """Return an entry as clients see it; numbers of 64 bits are texts."""
+    kept = {name: entry[name] for name in ("name", "mode", "permissions", "owner", "group")}
+    return kept | {
+        "type": TYPES.get(entry["type"], "FILE_TYPE_UNSPECIFIED"),
+        "path": seen_path(entry["path"]),
+        "size": str(entry["size"]),
+        "modifiedTime": time_of(entry["modified"], "microseconds"),
+    }
+
+
+class StatHandler(UnaryHandler):
+    """`Stat`."""
+
+    async def post(self) -> None:
+        """Describe an entry."""
+        entry = await workspace.stat_file(self.sandbox, self.body(OnePath).path)
+        self.finish_json({"entry": entry_model(entry)})
+
+
+class ListHandler(UnaryHandler):
+    """`ListDir`."""
+
+    async def post(self) -> None:
+        """List a directory."""
+        body = self.body(ListDir)
+        if not 0 <= body.depth <= DEPTH_MAX:
+            raise InvalidRequest(f"depth must be at most {DEPTH_MAX}", field="depth")
+        listing = await workspace.list_files(self.sandbox, body.path, body.depth or 1)
+        if listing.truncated:  # an answer has no field for that
+            raise TooLarge(f"the directory has more entries than a list may have; {len(listing.entries)} would be told")
+        self.finish_json({"entries": [entry_model(entry) for entry in listing.entries]})
+
+
+class MakeDirHandler(UnaryHandler):
+    """`MakeDir`."""
+
+    async def post(self) -> None:
+        """Make a directory and those above it."""
+        path = self.body(OnePath).path
+        with suppress(FileNotFound):
+            found = await workspace.stat_file(self.sandbox, path)
+            if found["type"] != "directory":
+                raise InvalidRequest("something that is no directory is at this path", field="path")
+            raise FileExists("the directory exists already")
+        self.finish_json({"entry": entry_model(await workspace.make_directory(self.sandbox, path, 0o755))})
+
+
+class MoveHandler(UnaryHandler):
+    """`Move`."""
+
+    async def post(self) -> None:
+        """Move an entry; a file at the destination is replaced."""
+        body = self.body(Move)
+        moved = await workspace.move_file(self.sandbox, body.source, body.destination, parents=True)
+        self.finish_json({"entry": entry_model(moved)})
+
+
+class RemoveHandler(UnaryHandler):
+    """`Remove`."""
+
+    async def post(self) -> None:
+        """Remove an entry with all below it; a missing entry is no error."""
+        with suppress(FileNotFound):
+            await workspace.delete_file(self.sandbox, self.body(OnePath).path)
+        self.finish_json({})

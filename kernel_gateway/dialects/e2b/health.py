@@ -1,0 +1,34 @@
+"""Whether a sandbox's services answer, and paths that they do not have."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+from kernel_gateway.dialects.e2b.base import SandboxHandler
+from kernel_gateway.dialects.e2b.targets import ENVD, INTERPRETER
+from kernel_gateway.errors import NotSupported
+
+
+class HealthHandler(SandboxHandler):
+    """`/health`, on both ports."""
+
+    ports = frozenset({ENVD, INTERPRETER})
+
+    def get(self) -> None:
+        """Answer that the sandbox is there."""
+        if self.target is not None and self.target.port == INTERPRETER:
+            self.finish_json("OK")
+        else:
+            self.set_status(HTTPStatus.NO_CONTENT)
+
+
+class AbsentHandler(SandboxHandler):
+    """Paths of a sandbox's services that this gateway does not have."""
+
+    ports = frozenset({ENVD, INTERPRETER})
+
+    def prepare(self) -> None:
+        """Refuse every method, once the token is known."""
+        super().prepare()
+        if not self.gateway.origins.is_preflight(self.request):
+            raise NotSupported(f"{self.request.path[:100]}: sandboxes have no such call here")

@@ -1,0 +1,110 @@
+"""Lists of sandboxes: what a client filters them by, and pages whose place does not move when others come and go."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from urllib.parse import parse_qsl, unquote
+
+from sessions.errors import InvalidRequest
+from sessions.sandbox import Sandbox
+
+PAGE_MAX = 100
+#: pairs of metadata that a list may be filtered by
+_PAIRS_MAX = 100
+_TOKEN = re.compile(r"([0-9]{1,12}\.[0-9]{1,9})-([a-z2-7]{20})")
+
+#: time of a sandbox's creation in seconds since 1970, and its id
+Place = tuple[float, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which sandboxes a client wants to see, and from which place on."""
+
+    #: pairs of metadata that a sandbox must have
+    metadata: dict[str, str]
+    #: states; none: any
+    states: frozenset[str]
+    #: empty: any
+    template: str
+    #: seconds since 1970
+    since: float
+    #: the place of the last sandbox on the page before; None: this is the first page
+    after: Place | None
+    descending: bool
+    #: most sandboxes of the page
+    limit: int
+
+    @classmethod
+    def of(cls, query: dict[str, str]) -> Wanted:
+        """Read a query.
+
+        Raises:
+            InvalidRequest: when one of its values cannot be read.
+        """
+        return cls(
+            metadata=_metadata(query.get("metadata", "")),
+            states=frozenset(filter(None, query.get("state", "").split(","))),
+            template=query.get("template", ""),
+            since=_seconds(query.get("startedAfter", "")),
+            after=_place(query.get("nextToken", "")),
+            descending=query.get("order") != "asc",
+            limit=_limit(query.get("limit", "")),
+        )
+
+    def page(self, sandboxes: list[Sandbox]) -> tuple[list[Sandbox], str | None]:
+        """Return a page of these sandboxes, and the token of the next one; None: there is no further page."""
+        found = sorted(filter(self._has, sandboxes), key=place_of, reverse=self.descending)
+        last = place_of(found[self.limit - 1]) if len(found) > self.limit else None
+        return found[: self.limit], last and f"{last[0]:.6f}-{last[1]}"
+
+    def _has(self, sandbox: Sandbox) -> bool:
+        place = place_of(sandbox)
+        if self.after is not None and not (place < self.after if self.descending else place > self.after):
+            return False
+        return (
+            (not self.states or "running" in self.states)
+            and self.template in {"", sandbox.spec.template}
+            and sandbox.created_at > self.since
+            and self.metadata.items() <= dict(sandbox.spec.metadata).items()
+        )
+
+
+def place_of(sandbox: Sandbox) -> Place:
+    """Return the place of a sandbox among all others."""
+    return round(sandbox.created_at, 6), sandbox.key.name
+
+
+def _metadata(text: str) -> dict[str, str]:
+    """Read pairs that the client has encoded twice; the first time was undone with the rest of the query."""
+    try:
+        pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=_PAIRS_MAX)
+    except ValueError:
+        raise InvalidRequest(f"metadata may have at most {_PAIRS_MAX} pairs", field="metadata") from None
+    return {unquote(name): unquote(value) for name, value in pairs}
+
+
+def _seconds(time: str) -> float:
+    if not time:
+        return 0.0
+    try:
+        asked = datetime.fromisoformat(time)
+        return (asked if asked.tzinfo else asked.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        raise InvalidRequest("startedAfter must be a time of RFC 3339", field="startedAfter") from None
+
+
+def _place(token: str) -> Place | None:
+    if not token:
+        return None
+    if (found := _TOKEN.fullmatch(token)) is None:
+        raise InvalidRequest("nextToken is none of this list", field="nextToken")
+    return float(found[1]), found[2]
+
+
+def _limit(value: str) -> int:
+    if not re.fullmatch("[0-9]{0,9}", value) or value.strip("0") == "" != value:
+        raise InvalidRequest("limit must be a number from 1 on", field="limit")
+    return min(int(value or PAGE_MAX), PAGE_MAX)

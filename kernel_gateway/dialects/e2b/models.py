@@ -1,0 +1,164 @@
+"""Bodies and models of the dialect. Clients of several versions send bodies: unknown fields are no error."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from kernel_gateway.answers import time_of
+from kernel_gateway.config import Settings
+from kernel_gateway.dialects.e2b.tokens import access_token, new_secret, traffic_token
+from kernel_gateway.errors import NotSupported
+from sessions.errors import InvalidRequest, TemplateNotFound
+from sessions.models import SandboxSpec
+from sessions.names import valid_env
+from sessions.sandbox import Sandbox
+
+#: templates that all stand for the gateway's own image
+TEMPLATES = frozenset({"base", "code-interpreter-v1"})
+#: version of E2B's service in the sandbox whose features clients find here: uploads as octet-stream, and gzip
+ENVD_VERSION = "0.5.7"
+#: bytes of a sandbox's metadata
+METADATA_MAX = 16 * 1024
+_MIB = 1024**2
+#: seconds
+Seconds = Annotated[int, Field(ge=0)]
+
+
+class Body(BaseModel):
+    """A request's body."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class NewSandbox(Body):
+    """A sandbox to create."""
+
+    templateID: str  # noqa: N815 - the wire's names
+    timeout: Seconds = 15
+    metadata: dict[str, str] | None = None
+    envVars: dict[str, str] | None = None  # noqa: N815
+    autoPause: bool | None = None  # noqa: N815
+    network: dict[str, Any] | None = None
+    mcp: Any = None
+    iam: Any = None
+    volumeMounts: Any = None  # noqa: N815
+
+    def spec(self, settings: Settings, key_id: str | None) -> SandboxSpec:
+        """Return the spec of the sandbox.
+
+        Args:
+            settings: limits of the gateway.
+            key_id: id of the key that the sandbox is created with.
+
+        Raises:
+            InvalidRequest: when the timeout is too long, or metadata or variables are not allowed.
+            NotSupported: when the body asks for something that sandboxes cannot have here.
+            TemplateNotFound: when there is no such template.
+        """
+        self._refuse_what_is_not_there()
+        metadata = self.metadata or {}
+        if sum(len(name.encode()) + len(value.encode()) for name, value in metadata.items()) > METADATA_MAX:
+            raise InvalidRequest(f"metadata is larger than {METADATA_MAX} bytes", field="metadata")
+        return SandboxSpec(
+            template=self.templateID,
+            limits=settings.limits,
+            env=valid_env(self.envVars or {}),
+            idle_timeout=0.0,
+            lifetime=lifetime(self.timeout, settings),
+            max_execute_timeout=settings.max_execute_timeout,
+            metadata=metadata,
+            secret=new_secret(),
+            key_id=key_id,
+        )
+
+    def _refuse_what_is_not_there(self) -> None:
+        reasons = {
+            "autoPause": (self.autoPause, "sandboxes cannot be paused here"),
+            "network.allowOut": ((self.network or {}).get("allowOut"), "sandboxes have no network here"),
+            "mcp": (self.mcp, "sandboxes run no MCP servers here"),
+            "iam": (self.iam, "sandboxes get no identity tokens here"),
+            "volumeMounts": (self.volumeMounts, "nothing can be mounted into sandboxes here"),
+        }
+        for field, (asked, reason) in reasons.items():
+            if asked:
+                raise NotSupported(f"{field}: {reason}", field=field)
+        if self.templateID.partition(":")[0] not in TEMPLATES:
+            known = ", ".join(sorted(TEMPLATES))
+            raise TemplateNotFound(f"template {self.templateID[:64]!r} not found; there are: {known}")
+
+
+def lifetime(timeout: int, settings: Settings) -> float:
+    """Return the seconds that a sandbox may live from now on.
+
+    Raises:
+        InvalidRequest: when the operator does not allow so many.
+    """
+    if timeout > settings.max_idle_timeout:
+        raise InvalidRequest(f"timeout must be at most {settings.max_idle_timeout:g} s", field="timeout")
+    return max(float(timeout), 0.001)  # 0 stands for no limit there
+
+
+class Timeout(Body):
+    """Seconds that a sandbox may live from now on."""
+
+    timeout: Seconds
+
+
+class Connect(Body):
+    """A sandbox to connect to; it lives at least as long as this from now on."""
+
+    timeout: Seconds = 300
+
+
+class Refresh(Body):
+    """What early SDKs send to keep a sandbox."""
+
+    duration: Seconds = 15
+
+
+class NewContext(Body):
+    """A context to create."""
+
+    language: str | None = None
+    cwd: str | None = None
+
+
+class Execute(Body):
+    """Code to run."""
+
+    code: str
+    context_id: str | None = None
+    language: str | None = None
+    env_vars: dict[str, str] | None = None
+
+
+def access_model(sandbox: Sandbox) -> dict[str, Any]:
+    """Return what a client needs to use a sandbox."""
+    return {
+        "templateID": sandbox.spec.template,
+        "sandboxID": sandbox.key.name,
+        "clientID": "kernel-gateway",
+        "envdVersion": ENVD_VERSION,
+        "envdAccessToken": access_token(sandbox.spec.secret),
+        "trafficAccessToken": traffic_token(sandbox.spec.secret),
+    }
+
+
+def sandbox_model(sandbox: Sandbox) -> dict[str, Any]:
+    """Return a sandbox as clients see it."""
+    return {
+        "templateID": sandbox.spec.template,
+        "sandboxID": sandbox.key.name,
+        "clientID": "kernel-gateway",
+        "envdVersion": ENVD_VERSION,
+        "startedAt": time_of(sandbox.created_at, "microseconds"),
+        "endAt": time_of(sandbox.created_at + sandbox.spec.lifetime, "microseconds"),
+        "cpuCount": math.ceil(sandbox.limits.cpus),
+        "memoryMB": sandbox.limits.memory // _MIB,
+        "diskSizeMB": sandbox.limits.disk // _MIB,
+        "state": "running",
+        "metadata": dict(sandbox.spec.metadata),
+    }

@@ -1,0 +1,61 @@
+"""Tokens and signatures with which clients use one sandbox without a key of its tenant. Pure.
+
+Both are made from the sandbox's secret, so they outlive a restart of the gateway together with the sandbox.
+Source of the signature: `e2b` 2.63, `e2b/sandbox/signature.py`.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import secrets
+from dataclasses import dataclass
+
+
+def new_secret() -> str:
+    """Return a secret for a new sandbox."""
+    return secrets.token_hex(32)
+
+
+def access_token(secret: str) -> str:
+    """Return the token for files, commands and code."""
+    return _token(secret, "access")
+
+
+def traffic_token(secret: str) -> str:
+    """Return the token for code alone."""
+    return _token(secret, "traffic")
+
+
+def _token(secret: str, purpose: str) -> str:
+    return hmac.new(secret.encode(), purpose.encode(), hashlib.sha256).hexdigest()
+
+
+def is_token(given: str, token: str) -> bool:
+    """Return whether a token is the right one, in constant time."""
+    return hmac.compare_digest(_bytes(given), token.encode())
+
+
+@dataclass(frozen=True, slots=True)
+class SignedUrl:
+    """What the signature of a URL is made of, as it is in the URL."""
+
+    path: str
+    #: `read` or `write`
+    operation: str
+    #: empty: none
+    user: str
+    #: seconds since 1970; None: no end
+    expiration: str | None
+    signature: str
+
+    def is_of(self, secret: str) -> bool:
+        """Return whether the signature is right for the sandbox with this secret, in constant time."""
+        parts = [self.path, self.operation, self.user, access_token(secret)]
+        digest = hashlib.sha256(_bytes(":".join(parts if self.expiration is None else [*parts, self.expiration])))
+        return is_token(self.signature, f"v1_{base64.b64encode(digest.digest()).decode().rstrip('=')}")
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")

@@ -1,0 +1,33 @@
+"""Streams that say something also when nothing happens, so that the loss of a client or proxy is noticed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterable, AsyncIterator
+from typing import TypeVar
+
+from sessions.tasks import spawn
+
+T = TypeVar("T")
+
+
+async def with_pauses(events: AsyncIterable[T], seconds: float) -> AsyncIterator[T | None]:
+    """Yield the events, none of which is None, and None after each pause of `seconds`."""
+    coming = aiter(events)
+    upcoming = spawn(_next(coming), "next event")
+    try:
+        while True:
+            await asyncio.wait({upcoming}, timeout=seconds)
+            if not upcoming.done():
+                yield None
+            elif (event := upcoming.result()) is not None:
+                yield event
+                upcoming = spawn(_next(coming), "next event")  # not earlier: the number of the event would change
+            else:
+                return
+    finally:
+        upcoming.cancel()
+
+
+async def _next(events: AsyncIterator[T]) -> T | None:
+    return await anext(events, None)

@@ -1,0 +1,218 @@
+"""One program beside user code, as its user, whose input and output pass through as they happen.
+
+The only argument is JSON with `argv`, `cwd`, `env`, `stdin` (whether the program has an input), `timeout`, and `size`
+in columns and rows for a program with a terminal. Standard output is lines of JSON: `{"pid": …}` when the program has
+begun, then `{"stdout": …}`, `{"stderr": …}` or `{"pty": …}` with base64, `{}` as a sign of life, and at its end
+`{"code": …, "timed_out": …}`; or only `{"error": …}`. Standard input is lines of JSON, too: `{"data": …}` with base64,
+`{"close": true}`, and `{"size": [columns, rows]}`. Its end means that nobody wants the program any more: it is killed
+with all processes that descend from it, as at its timeout. Standard library only.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import selectors
+import signal
+import struct
+import sys
+import termios
+import time
+from typing import IO, Any, BinaryIO
+
+if __name__ == "__main__":  # in isolated mode Python looks for no modules beside a program
+    sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+from kernel_image.commands import Command, discard
+from kernel_image.processes import LAST_OUTPUT, SIGN_OF_LIFE, environment
+from kernel_image.protocol import MARK
+
+#: bytes that are read at a time
+PIECE = 64 * 1024
+#: bytes of input that the program has not read yet; above, no more is read
+INPUT_MAX = 64 * 1024
+
+
+class Attached:
+    """The program with its streams."""
+
+    def __init__(self, request: dict[str, Any], stdin: BinaryIO, stdout: BinaryIO) -> None:
+        """Start the program.
+
+        Raises:
+            OSError: when it cannot be started.
+            RuntimeError: when the limit of processes is reached: threads count, too.
+        """
+        self._stdin = stdin.fileno()
+        self._stdout = stdout
+        self._lines = bytearray()
+        self._pending = bytearray()
+        self._closing = False
+        self._selector = selectors.DefaultSelector()
+        #: the program's outputs, by the name under which they are passed on
+        self._outputs: dict[str, IO[bytes]] = {}
+        self._terminal: int | None = None
+        env = {**environment(), **request["env"], MARK: os.getcwd()}
+        if request.get("size"):
+            self._terminal, program = os.openpty()
+            self._resize(request["size"])
+            env["TERM"] = request["env"].get("TERM", "xterm-256color")
+            self.command = Command(request["argv"], request["cwd"] or None, env, terminal=program)
+            self._outputs["pty"] = os.fdopen(self._terminal, "rb", buffering=0)
+            self._input: int | None = os.dup(self._terminal)
+        else:
+            self.command = Command(request["argv"], request["cwd"] or None, env, takes_input=request["stdin"])
+            process = self.command.process
+            self._outputs |= {"stdout": self.command.pipes[0], "stderr": self.command.pipes[1]}
+            self._input = os.dup(process.stdin.fileno()) if process.stdin else None
+            if process.stdin:
+                process.stdin.close()
+        if self._input is not None:
+            os.set_blocking(self._input, False)
+        self._woken, wake = os.pipe()
+        try:
+            self.command.watch(lambda: os.close(wake))
+        except RuntimeError:
+            self.command.end()
+            raise
+        self._selector.register(self._stdin, selectors.EVENT_READ, "stdin")
+        self._selector.register(self._woken, selectors.EVENT_READ, "end")
+        for name, output in self._outputs.items():
+            self._selector.register(output, selectors.EVENT_READ, name)
+
+    def say(self, value: dict[str, Any]) -> None:
+        """Write a line."""
+        self._stdout.write(json.dumps(value).encode() + b"\n")
+        self._stdout.flush()
+
+    def run(self, deadline: float) -> None:
+        """Pass input and output on until the program's end."""
+        self.say({"pid": self.command.process.pid})
+        while (left := deadline - time.monotonic()) > 0 and not self.command.ended.is_set():
+            self._pass_on(min(left, SIGN_OF_LIFE))
+        timed_out = not self.command.ended.is_set()
+        if timed_out:
+            self.command.end()
+        last = time.monotonic() + LAST_OUTPUT  # a background process may hold the outputs open
+        while self._outputs and (left := last - time.monotonic()) > 0:
+            self._pass_on(left)
+        for output in self._outputs.values():
+            if self._terminal is None:
+                discard(output)
+        self.command.ended.wait(LAST_OUTPUT)
+        self.say({"code": self.command.returned, "timed_out": timed_out})
+
+    def _pass_on(self, seconds: float) -> None:
+        """Wait for input or output for some time and pass it on."""
+        ready = self._selector.select(seconds)
+        if not ready and seconds >= SIGN_OF_LIFE:
+            self.say({})
+        for key, _ in ready:
+            match key.data:
+                case "end":
+                    self._selector.unregister(self._woken)
+                case "stdin":
+                    self._read_lines()
+                case "input":
+                    self._write_input()
+                case name:
+                    self._read_output(name)
+
+    def _read_output(self, name: str) -> None:
+        output = self._outputs[name]
+        try:
+            piece = os.read(output.fileno(), PIECE)
+        except OSError:  # a terminal that no process has open any more
+            piece = b""
+        if piece:
+            self.say({name: base64.b64encode(piece).decode()})
+        else:
+            self._selector.unregister(output)
+            del self._outputs[name]
+
+    def _read_lines(self) -> None:
+        piece = os.read(self._stdin, PIECE)
+        if not piece:
+            self.command.end()
+            os._exit(0)
+        self._lines += piece
+        *lines, rest = self._lines.split(b"\n")
+        self._lines = bytearray(rest)
+        for line in lines:
+            self._take(json.loads(line))
+        self._write_input()
+
+    def _take(self, told: dict[str, Any]) -> None:
+        match told:
+            case {"data": str(data)}:
+                self._pending += base64.b64decode(data)
+            case {"close": True}:
+                self._closing = True
+            case {"size": size}:
+                self._resize(size)
+
+    def _resize(self, size: list[int]) -> None:
+        if self._terminal is not None:
+            columns, rows = size
+            fcntl.ioctl(self._terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def _write_input(self) -> None:
+        """Write what the program has room for, and read more only when that is enough."""
+        if self._input is None:
+            self._pending.clear()
+            return
+        try:
+            while self._pending:
+                del self._pending[: os.write(self._input, self._pending[:PIECE])]
+        except BlockingIOError:
+            pass
+        except OSError:  # the program has closed its input
+            self._pending.clear()
+        if self._closing and not self._pending:
+            self._end_input()
+            return
+        self._watch("input", self._input, selectors.EVENT_WRITE, wanted=bool(self._pending))
+        self._watch("stdin", self._stdin, selectors.EVENT_READ, wanted=len(self._pending) <= INPUT_MAX)
+
+    def _end_input(self) -> None:
+        if self._input is None:
+            return
+        self._watch("input", self._input, selectors.EVENT_WRITE, wanted=False)
+        if self._terminal is not None:  # a terminal ends its input with a character. Source: termios(3), VEOF
+            with contextlib.suppress(OSError):
+                os.write(self._input, b"\x04")
+        os.close(self._input)
+        self._input = None
+        self._watch("stdin", self._stdin, selectors.EVENT_READ, wanted=True)
+
+    def _watch(self, name: str, descriptor: int, event: int, *, wanted: bool) -> None:
+        watched = descriptor in self._selector.get_map()
+        if wanted and not watched:
+            self._selector.register(descriptor, event, name)
+        elif watched and not wanted:
+            self._selector.unregister(descriptor)
+
+
+def main(argument: str, stdin: BinaryIO, stdout: BinaryIO) -> None:
+    """Run the program that `argument` describes."""
+    request = json.loads(argument)
+    began = time.monotonic()
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    try:
+        attached = Attached(request, stdin, stdout)
+    except (OSError, RuntimeError) as error:
+        number = error.errno if isinstance(error, OSError) else errno.EAGAIN
+        word = "directory" if getattr(error, "filename", None) == request["cwd"] else "failed"
+        stdout.write(json.dumps({"error": word, "reason": os.strerror(number or 0)}).encode() + b"\n")
+        return
+    attached.run(began + request["timeout"])
+    stdout.flush()
+    os._exit(0)  # a thread may still wait for processes in the background
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.stdin.buffer, sys.stdout.buffer)

@@ -1,0 +1,157 @@
+"""A program in a sandbox whose input and output pass through as they happen; `kernel_image/attached.py` runs it."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+
+import orjson
+
+from kernel_image.protocol import ATTACHED_TOOL
+from sessions import bounded_json
+from sessions.errors import ConnectionFailed, FileNotFound, InvalidRequest
+from sessions.guest.paths import sandbox_path
+from sessions.guest.processes import REQUEST_MAX
+from sessions.guest.tools import ToolRunner
+from sessions.names import NOT_PASSED
+
+#: bytes of a line of the tool: a piece of 64 KiB in base64, and more
+LINE_MAX = 128 * 1024
+#: outputs of a program; one with a terminal has only `pty`
+STREAMS = frozenset({"stdout", "stderr", "pty"})
+#: most columns or rows of a terminal. Source: ioctl_tty(2), struct winsize
+SIZE_MAX = 65_535
+#: line that ends the program's input
+CLOSE = b'{"close":true}\n'
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A program to run."""
+
+    argv: tuple[str, ...]
+    #: directory to start in, as processes in the sandbox write it
+    cwd: str = ""
+    #: variables besides the sandbox's own
+    env: Mapping[str, str] | None = None
+    #: False: its input is empty
+    takes_input: bool = False
+    #: columns and rows of its terminal; None: it has none
+    size: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """The program has begun."""
+
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """A piece of output."""
+
+    #: one of `STREAMS`
+    stream: str
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The program has ended."""
+
+    #: exit code, or the negative number of the signal that has ended it
+    code: int
+    #: True: it ran too long
+    timed_out: bool
+
+
+Happening = Begun | Data | Ended
+
+
+def data_line(content: bytes) -> bytes:
+    """Return the line that gives the program more input."""
+    return orjson.dumps({"data": base64.b64encode(content).decode()}) + b"\n"
+
+
+def size_line(size: tuple[int, int]) -> bytes:
+    """Return the line that changes the size of the program's terminal."""
+    return orjson.dumps({"size": size}) + b"\n"
+
+
+async def attach(
+    host: ToolRunner, program: Program, env: Mapping[str, str], seconds: float, lines: AsyncIterable[bytes]
+) -> AsyncGenerator[Happening, None]:
+    """Run a program, and yield what happens. Closing the generator ends the program.
+
+    Args:
+        host: sandbox that runs it.
+        program: the program.
+        env: the sandbox's own variables.
+        seconds: timeout in seconds.
+        lines: lines of `data_line`, `size_line` and `CLOSE`.
+
+    Raises:
+        FileNotFound: when its directory does not exist.
+        InvalidRequest: when its directory is not allowed, or the program is no text, too long, or cannot be run.
+        ConnectionFailed: when the sandbox has ended, or gives no valid answer.
+    """
+    if not any(program.argv[:1]) or any(NOT_PASSED.search(word) for word in program.argv):
+        raise InvalidRequest("the command is empty, or contains a NUL or a lone surrogate", field="command")
+    request = orjson.dumps(
+        {
+            "argv": program.argv,
+            "cwd": sandbox_path(program.cwd),
+            "env": {**env, **(program.env or {})},
+            "stdin": program.takes_input,
+            "size": program.size,
+            "timeout": seconds,
+        }
+    )
+    if len(request) > REQUEST_MAX:
+        raise InvalidRequest(f"command and env may have at most {REQUEST_MAX} bytes as JSON", field="command")
+    async with aclosing(host.run_tool(ATTACHED_TOOL, request.decode(), lines)) as output:
+        async for line in _lines(output):
+            if (happening := _happening(line)) is not None:
+                yield happening
+            if isinstance(happening, Ended):
+                return
+    raise ConnectionFailed("the sandbox ended while the command ran")
+
+
+async def _lines(output: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+    rest = bytearray()
+    async for piece in output:
+        rest += piece
+        *lines, tail = rest.split(b"\n")
+        if any(len(line) > LINE_MAX for line in (*lines, tail)):
+            break
+        rest = bytearray(tail)
+        for line in lines:
+            yield bytes(line)
+    if rest:
+        raise ConnectionFailed("the sandbox gave no valid answer")
+
+
+def _happening(line: bytes) -> Happening | None:
+    """Return what a line of the tool says; None: it is a sign of life."""
+    try:
+        said = bounded_json.loads(line)
+        match said:
+            case {"pid": int(pid)} if pid > 0:
+                return Begun(pid)
+            case {"code": int(code), "timed_out": bool(timed_out)} if abs(code) < 1 << 31:
+                return Ended(code, timed_out)
+            case {"error": "directory"}:
+                raise FileNotFound("there is no such directory to run in")
+            case {"error": _}:
+                raise InvalidRequest("the command cannot be run", field="command")
+            case {}:
+                for stream in STREAMS & said.keys():
+                    return Data(stream, base64.b64decode(said[stream], validate=True))
+                return None
+    except (ValueError, TypeError):
+        pass
+    raise ConnectionFailed("the sandbox gave no valid answer")

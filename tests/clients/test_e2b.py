@@ -1,0 +1,443 @@
+"""The real Python SDK of E2B, newest release, unmodified: sandboxes, contexts and code on this gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import io
+import re
+import shlex
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+from e2b import CommandExitException, PtySize
+from e2b.exceptions import (
+    AuthenticationException,
+    FileNotFoundException,
+    InvalidArgumentException,
+    NotFoundException,
+    SandboxException,
+    SandboxNotFoundException,
+    TimeoutException,
+)
+from e2b_code_interpreter import AsyncSandbox, Sandbox
+
+from tests import gateways
+from tests.gateways import KEYS, Gateway
+from tests.kernel_gateway.wire import until
+
+pytestmark = pytest.mark.timeout(300)
+Options = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def gateway() -> Iterator[Gateway]:
+    with gateways.gateway("process", pool_size="1") as serving:
+        yield serving
+        assert serving.errors() == []
+
+
+def options(gateway: Gateway, tenant: str = "alice") -> Options:
+    """Return the options of the SDK with which it finds the gateway."""
+    return {"api_key": KEYS[tenant], "api_url": gateway.url, "sandbox_url": gateway.url, "retries": 0}
+
+
+@contextmanager
+def made(gateway: Gateway, **more: Any) -> Iterator[Sandbox]:
+    sandbox = Sandbox.create(timeout=300, **options(gateway), **more)
+    try:
+        yield sandbox
+    finally:
+        sandbox.kill()
+
+
+@pytest.fixture
+def sandbox(gateway: Gateway) -> Iterator[Sandbox]:
+    with made(gateway) as sandbox:
+        yield sandbox
+
+
+def life(gateway: Gateway) -> None:
+    """Use a sandbox from its creation to its end."""
+    own = options(gateway)
+    sandbox = Sandbox.create(timeout=120, metadata={"a b": "ä&="}, envs={"WHO": "me"}, **own)
+    try:
+        assert sandbox.is_running()
+        info = sandbox.get_info()
+        assert (info.metadata, info.template_id, info.state.value) == ({"a b": "ä&="}, "code-interpreter-v1", "running")
+        assert 100 < (info.end_at - info.started_at).total_seconds() < 300
+        execution = sandbox.run_code("import os\nprint(os.environ['WHO'])\nx = 20\nx + 1")
+        assert (execution.text, execution.logs.stdout, execution.execution_count) == ("21", ["me\n"], 1)
+        again = Sandbox.connect(sandbox.sandbox_id, timeout=600, **own)
+        assert again.run_code("x").text == "20"
+        assert sandbox.run_code("const y = 5; y * 2", language="javascript").text == "10"
+        assert sandbox.run_code("y", language="js").text == "5"
+        assert {context.language for context in sandbox.list_code_contexts()} == {"python", "javascript"}
+        figure = "import matplotlib.pyplot as plt; plt.plot([1, 2]); plt.show()"
+        (plot,) = sandbox.run_code(figure).results
+        assert plot.png
+        assert not plot.extra
+        failed = sandbox.run_code("def f():\n    raise LookupError('what')\nf()")
+        assert failed.error is not None
+        assert (failed.error.name, failed.error.value) == ("LookupError", "what")
+        assert "line 2" in failed.error.traceback
+        sandbox.files.write("made here/ä.txt", "grüße")
+        assert sandbox.run_code("open('made here/ä.txt').read()").text == "grüße"
+        sandbox.run_code("open('/tmp/answer', 'wb').write(bytes(range(256)))")
+        assert sandbox.files.read("/tmp/answer", format="bytes") == bytearray(range(256))
+        assert {"made here"} <= {entry.name for entry in sandbox.files.list("/home/user")}
+        command = sandbox.commands.run("cat 'made here/ä.txt'; echo $WHO >&2; test -t 1 || echo !")
+        assert (command.stdout, command.stderr, command.exit_code) == ("grüße!\n", "me\n", 0)
+        terminal = sandbox.pty.create(PtySize(rows=20, cols=50))
+        sandbox.pty.send_stdin(terminal.pid, b"stty size; exit\n")
+        shown: list[bytes] = []
+        terminal.wait(on_pty=shown.append)
+        assert b"20 50" in b"".join(shown)
+        assert [each.sandbox_id for each in Sandbox.list(**own).next_items()] == [sandbox.sandbox_id]
+        with pytest.raises(TimeoutException):
+            sandbox.run_code("import time; time.sleep(300)", timeout=1)
+        assert sandbox.run_code("x").text == "20"
+    finally:
+        assert sandbox.kill()
+    assert not sandbox.kill()
+    assert not sandbox.is_running()
+    with pytest.raises(TimeoutException, match="was not found"):
+        sandbox.run_code("1")
+
+
+def test_a_sandbox_lives_its_whole_life(gateway: Gateway) -> None:
+    life(gateway)
+
+
+def test_the_readmes_example_works_when_pasted(gateway: Gateway) -> None:
+    page = (Path(__file__).parents[2] / "README.md").read_text()
+    (settings,) = re.findall(r"^```sh\n(export E2B(?:.*\n)*?)```$", page, re.MULTILINE)
+    (code,) = re.findall(r"^```python\n(from e2b(?:.*\n)*?)```$", page, re.MULTILINE)
+    settings = settings.replace("http://127.0.0.1:8888", gateway.url).replace("=KEY", f"={KEYS['alice']}")
+    pasted = f"{settings}\nexec {shlex.quote(sys.executable)} -c {shlex.quote(code)}"
+    done = subprocess.run(["bash", "-eu", "-c", pasted], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    text, url, lines = done.stdout.split()
+    assert (text, lines) == ("42", "1")
+    assert url.startswith(f"{gateway.url}/files?path=report.csv&signature=v1_")
+
+
+@pytest.mark.engine
+@pytest.mark.gate
+def test_a_sandboxed_sandbox_lives_its_whole_life() -> None:
+    with gateways.gateway("docker") as gateway:
+        life(gateway)
+
+
+@pytest.mark.engine
+def test_a_sandbox_outlives_a_restart_of_the_gateway_with_its_token_and_time(tmp_path: Path) -> None:
+    with gateways.gateway("docker", state_dir=str(tmp_path), keep_sessions="true") as first:
+        before = Sandbox.create(timeout=600, metadata={"a": "b"}, **options(first))
+        before.run_code("x = 20")
+        before.files.write("file", "text")
+        ends = before.get_info().end_at
+    with gateways.gateway("docker", state_dir=str(tmp_path)) as second:
+        headers = {"E2b-Sandbox-Id": before.sandbox_id, "E2b-Sandbox-Port": "49983"}
+        headers["X-Access-Token"] = str(before._envd_access_token)
+        answer = requests.get(f"{second.url}/files?path=file", headers=headers, timeout=60)
+        assert (answer.status_code, answer.text) == (200, "text")
+        after = Sandbox.connect(before.sandbox_id, timeout=1, **options(second))
+        assert (after.get_info().end_at, after.get_info().metadata) == (ends, {"a": "b"})
+        assert after.run_code("x + 1").text == "21"
+        assert after.kill()
+
+
+async def test_the_asynchronous_sdk_does_the_same(gateway: Gateway) -> None:
+    sandbox = await AsyncSandbox.create(timeout=120, **options(gateway))
+    try:
+        runs = [sandbox.run_code(f"{number} + 1", language="python") for number in range(3)]
+        assert [execution.text for execution in await asyncio.gather(*runs)] == ["1", "2", "3"]
+        context = await sandbox.create_code_context(language="js")
+        assert (await sandbox.run_code("1 + 1", context=context)).text == "2"
+        assert await sandbox.is_running()
+    finally:
+        assert await sandbox.kill()
+
+
+def test_outputs_reach_callbacks_as_they_happen(sandbox: Sandbox) -> None:
+    context = sandbox.create_code_context()
+    seen: list[str] = []
+
+    def on_stdout(message: Any) -> None:
+        seen.append(message.line)
+        sandbox.run_code(f"open('seen-{len(seen)}', 'w').close()", context=context)
+
+    code = """
+import pathlib, time
+for number in 1, 2:
+    print(number, flush=True)
+    while not pathlib.Path(f'seen-{number}').exists(): time.sleep(0.01)
+1 / 0
+"""
+    failures: list[Any] = []
+    sandbox.run_code(code, on_stdout=on_stdout, on_error=failures.append)
+    assert seen == ["1\n", "2\n"]
+    assert [failure.name for failure in failures] == ["ZeroDivisionError"]
+
+
+def test_contexts_are_apart_and_share_their_files(sandbox: Sandbox) -> None:
+    one, two = sandbox.create_code_context(cwd="/home/user/one"), sandbox.create_code_context()
+    assert [context.id for context in sandbox.list_code_contexts()][-2:] == [one.id, two.id]
+    assert (one.cwd, two.cwd) == ("/home/user/one", "/home/user")
+    sandbox.run_code("x = 1; open('file', 'w').write('text')", context=one)
+    assert sandbox.run_code("open('one/file').read()", context=two).text == "text"
+    error = sandbox.run_code("x", context=two).error
+    assert error is not None
+    assert error.name == "NameError"
+    sandbox.restart_code_context(one)
+    assert (error := sandbox.run_code("x", context=one).error)
+    assert error.name == "NameError"
+    sandbox.remove_code_context(two)
+    with pytest.raises(NotFoundException, match=two.id):
+        sandbox.run_code("1", context=two)
+
+
+def test_variables_of_a_run_are_those_of_the_run(gateway: Gateway) -> None:
+    with made(gateway, envs={"A": "global"}) as sandbox:
+        value = 'it\'s "quoted" \\ and\nlong; import os'
+        assert sandbox.run_code("import os; print(os.environ['A'])", envs={"A": value}).logs.stdout == [f"{value}\n"]
+        assert sandbox.run_code("os.environ['A']").text == "global"
+
+
+def test_a_run_right_after_one_that_timed_out_runs(sandbox: Sandbox) -> None:
+    for number in range(3):
+        with pytest.raises(TimeoutException):
+            sandbox.run_code("import time; time.sleep(300)", timeout=0.5)
+        assert sandbox.run_code(f"{number}", timeout=60).text == str(number)
+
+
+def test_a_sandbox_that_is_killed_during_a_run_is_said_to_be_killed(gateway: Gateway, sandbox: Sandbox) -> None:
+    begun = threading.Event()
+
+    def kill() -> None:
+        begun.wait(60)
+        assert Sandbox.kill(sandbox.sandbox_id, **options(gateway))
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    code = "print('begun', flush=True)\nimport time; time.sleep(300)"
+    with pytest.raises(Exception, match="killed while the request was in progress"):
+        sandbox.run_code(code, on_stdout=lambda _: begun.set())
+    killer.join()
+
+
+def test_a_sandbox_ends_when_its_time_is_over(gateway: Gateway, sandbox: Sandbox) -> None:
+    sandbox.set_timeout(1)
+    until(lambda: not sandbox.is_running())
+    with pytest.raises(SandboxNotFoundException):
+        Sandbox.connect(sandbox.sandbox_id, **options(gateway))
+
+
+def test_pages_and_filters_of_a_list(gateway: Gateway) -> None:
+    with made(gateway, metadata={"of": "pages"}) as one, made(gateway, metadata={"of": "pages"}) as two, made(gateway):
+        query: Any = {"metadata": {"of": "pages"}}
+        from e2b_code_interpreter import SandboxQuery  # noqa: PLC0415 - a name of the newest SDK alone
+
+        listed = Sandbox.list(query=SandboxQuery(**query), limit=1, **options(gateway))
+        pages = [[each.sandbox_id for each in listed.next_items()] for _ in range(2)]
+        assert pages == [[two.sandbox_id], [one.sandbox_id]]
+        assert not listed.has_next
+
+
+@pytest.mark.parametrize(
+    ("asked", "error", "words"),
+    [
+        ({"template": "mine"}, SandboxException, "template 'mine' not found"),
+        ({"timeout": 10**6}, SandboxException, "timeout must be at most"),
+        ({"mcp": {"exa": {}}}, SandboxException, "MCP"),
+        ({"api_key": "e2b_0123456789abcdef0123456789abcdef01234567"}, AuthenticationException, "key"),
+    ],
+    ids=str,
+)
+def test_refusals_reach_the_user_with_their_reason(
+    gateway: Gateway, asked: Options, error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        Sandbox.create(**options(gateway) | asked)
+
+
+def test_pausing_is_refused(sandbox: Sandbox) -> None:
+    pause: Callable[[], Any] = sandbox.pause
+    with pytest.raises(SandboxException, match="no such call"):
+        pause()
+    assert sandbox.run_code("1").text == "1"
+
+
+def test_another_tenants_sandbox_is_not_there(gateway: Gateway, sandbox: Sandbox) -> None:
+    bob = options(gateway, "bob")
+    assert not Sandbox.kill(sandbox.sandbox_id, **bob)
+    for attempt in (Sandbox.connect, Sandbox.get_info):
+        with pytest.raises(SandboxNotFoundException):
+            attempt(sandbox.sandbox_id, **bob)
+    assert Sandbox.list(**bob).next_items() == []
+    assert sandbox.is_running()
+
+
+# -- files -----------------------------------------------------------------------------------------------------
+
+
+def test_files_are_written_read_listed_moved_and_removed(sandbox: Sandbox) -> None:
+    files = sandbox.files
+    written = files.write("some where/ä b.txt", "grüße\n")
+    assert (written.name, written.path) == ("ä b.txt", "/home/user/some where/ä b.txt")
+    assert files.read("/home/user/some where/ä b.txt") == "grüße\n"
+    several: Any = [{"path": "one", "data": "1"}, {"path": "/tmp/e2b two", "data": b"\x00\xff"}]
+    assert [each.path for each in files.write_files(several)] == ["/home/user/one", "/tmp/e2b two"]
+    assert files.read("/tmp/e2b two", format="bytes") == bytearray(b"\x00\xff")
+    assert files.make_dir("a/b")
+    assert not files.make_dir("a/b")
+    assert files.rename("one", "a/new/three").path == "/home/user/a/new/three"
+    info = files.get_info("a/new/three")
+    assert (info.name, info.size, info.permissions, str(info.type)) == ("three", 1, "-rw-r--r--", "FileType.FILE")
+    names = {entry.path for entry in files.list("a", depth=3)}
+    assert names == {"/home/user/a/b", "/home/user/a/new", "/home/user/a/new/three"}
+    assert files.exists("a/new/three")
+    files.remove("a")
+    files.remove("a")
+    assert not files.exists("a/new/three")
+
+
+def test_large_files_are_streamed_in_every_form(sandbox: Sandbox) -> None:
+    content = bytes(range(256)) * 16 * 1024  # 4 MiB
+    sandbox.files.write("form", content)
+    sandbox.files.write("stream", io.BytesIO(content))
+    sandbox.files.write("gzip", io.BytesIO(content), gzip=True)
+    sandbox.files.write("pieces", iter([content[:1000], content[1000:]]))
+    for name in ("form", "stream", "gzip", "pieces"):
+        assert b"".join(sandbox.files.read(name, format="stream")) == content, name
+
+
+def test_failures_of_file_calls_have_the_sdks_own_types(sandbox: Sandbox) -> None:
+    sandbox.files.make_dir("directory")
+    with pytest.raises(FileNotFoundException):
+        sandbox.files.read("absent")
+    with pytest.raises(FileNotFoundException):
+        sandbox.files.list("absent")
+    with pytest.raises(InvalidArgumentException, match="directory"):
+        sandbox.files.read("directory")
+    for path in ("/etc/passwd", "../../etc/passwd", "/home/user/../../etc/passwd"):
+        with pytest.raises(InvalidArgumentException):
+            sandbox.files.read(path)
+        with pytest.raises(InvalidArgumentException):
+            sandbox.files.write(path, "x")
+    with pytest.raises(InvalidArgumentException, match="only 'user'"):
+        sandbox.files.read("x", user="root")
+    with pytest.raises(SandboxException, match="no such call"):
+        sandbox.files.watch_dir("directory")
+
+
+def test_signed_urls_need_no_headers(sandbox: Sandbox) -> None:
+    sent = requests.post(sandbox.upload_url("up ä"), files={"file": ("any name", b"content")}, timeout=60)
+    assert sent.json() == [{"name": "up ä", "path": "/home/user/up ä", "type": "file"}]
+    url = sandbox.download_url("up ä", use_signature_expiration=600)
+    assert requests.get(url, timeout=60).content == b"content"
+    assert requests.get(url.replace("up", "us"), timeout=60).status_code == 502
+    over = sandbox.download_url("up ä", use_signature_expiration=-1)
+    assert requests.get(over, timeout=60).status_code == 401
+
+
+def test_a_file_larger_than_the_workspace_is_refused_and_nothing_is_left(gateway: Gateway, sandbox: Sandbox) -> None:
+    bomb = gzip.compress(bytes(300 * 1024**2), 1)
+    headers = {"E2b-Sandbox-Id": sandbox.sandbox_id, "E2b-Sandbox-Port": "49983", "Content-Encoding": "gzip"}
+    headers |= {"X-Access-Token": str(sandbox._envd_access_token), "Content-Type": "application/octet-stream"}
+    answer = requests.post(f"{gateway.url}/files?path=bomb", data=bomb, headers=headers, timeout=120)
+    assert answer.status_code == 507
+    assert sandbox.files.list(".") == []
+    assert sandbox.files.write("fits", "x").name == "fits"
+
+
+# -- commands --------------------------------------------------------------------------------------------------
+
+
+def test_commands_have_variables_a_directory_and_an_exit_code(gateway: Gateway) -> None:
+    with made(gateway, envs={"A": "global"}) as sandbox:
+        sandbox.files.make_dir("some where")
+        seen: list[str] = []
+        command = "echo $A $B; pwd; echo err >&2"
+        ended = sandbox.commands.run(
+            command, envs={"B": 'it\'s "own"'}, cwd="/home/user/some where", on_stdout=seen.append
+        )
+        assert ended.stdout.startswith('global it\'s "own"\n')
+        assert ended.stdout.endswith("/some where\n")
+        assert (ended.stderr, "".join(seen)) == ("err\n", ended.stdout)
+        with pytest.raises(CommandExitException) as failed:
+            sandbox.commands.run("echo out; exit 3")
+        assert (failed.value.exit_code, failed.value.stdout) == (3, "out\n")
+        with pytest.raises(NotFoundException, match="directory"):
+            sandbox.commands.run("true", cwd="absent")
+        with pytest.raises(InvalidArgumentException):
+            sandbox.commands.run("true", cwd="/root")
+        with pytest.raises(InvalidArgumentException, match="LD_PRELOAD"):
+            sandbox.commands.run("true", envs={"LD_PRELOAD": "x"})
+
+
+def test_a_command_takes_input_until_it_is_closed(sandbox: Sandbox) -> None:
+    running = sandbox.commands.run("cat; echo done", background=True, stdin=True)
+    sandbox.commands.send_stdin(running.pid, "grüße\n")
+    sandbox.commands.close_stdin(running.pid)
+    assert running.wait().stdout == "grüße\ndone\n"
+    counting = sandbox.commands.run("wc -c", background=True, stdin=True)
+    sandbox.commands.stream_input(counting.pid, (b"x" * 100_000 for _ in range(10)))
+    sandbox.commands.close_stdin(counting.pid)
+    assert counting.wait().stdout.split() == ["1000000"]
+    assert sandbox.commands.run("cat").stdout == ""
+    with pytest.raises(NotFoundException):
+        sandbox.commands.send_stdin(counting.pid, "late")
+
+
+def test_a_command_outlives_its_client_and_is_found_again(gateway: Gateway, sandbox: Sandbox) -> None:
+    begun = sandbox.commands.run("until test -e go; do sleep 0.05; done; echo gone; exit 4", background=True)
+    begun.disconnect()
+    again = Sandbox.connect(sandbox.sandbox_id, **options(gateway))
+    (listed,) = again.commands.list()
+    assert (listed.pid, listed.cmd, listed.args[:2]) == (begun.pid, "/bin/bash", ["-l", "-c"])
+    handle = again.commands.connect(begun.pid)
+    again.files.write("go", "")
+    with pytest.raises(CommandExitException) as ended:
+        handle.wait()
+    assert (ended.value.stdout, ended.value.exit_code) == ("gone\n", 4)
+    until(lambda: again.commands.list() == [])
+
+
+def test_a_command_is_killed_once(sandbox: Sandbox) -> None:
+    running = sandbox.commands.run("sleep 300", background=True)
+    assert sandbox.commands.kill(running.pid)
+    with pytest.raises(CommandExitException) as ended:
+        running.wait()
+    assert (ended.value.exit_code, ended.value.error) == (-1, "signal: killed")
+    assert not sandbox.commands.kill(running.pid)
+    assert not sandbox.commands.kill(1)
+
+
+def test_a_terminal_has_a_size_that_changes(sandbox: Sandbox) -> None:
+    terminal = sandbox.pty.create(PtySize(rows=20, cols=50), timeout=60)
+    shown: list[bytes] = []
+
+    def on_pty(data: bytes) -> None:
+        shown.append(data)
+        if b"20 50" in data:
+            sandbox.pty.resize(terminal.pid, PtySize(rows=21, cols=51))
+            sandbox.pty.send_stdin(terminal.pid, b"stty size; exit 0\n")
+
+    sandbox.pty.send_stdin(terminal.pid, b"stty size\n")
+    assert terminal.wait(on_pty=on_pty).exit_code == 0
+    assert b"21 51" in b"".join(shown)
+
+
+def test_a_sandbox_that_is_killed_ends_the_commands_of_its_clients(sandbox: Sandbox) -> None:
+    running = sandbox.commands.run("sleep 300", background=True)
+    sandbox.kill()
+    with pytest.raises(SandboxException, match="killed or reached its end"):
+        running.wait()

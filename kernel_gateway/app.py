@@ -24,7 +24,7 @@ from kernel_gateway.dialects import DIALECTS
 from kernel_gateway.dialects.agentrun.models import DEFAULT_TEMPLATE
 from kernel_gateway.gateway import Gateway
 from kernel_gateway.handlers import MAX_BODY, BaseHandler, NotFoundHandler
-from kernel_gateway.isolation import make_backend
+from kernel_gateway.isolation import kernelspecs, make_backend
 from kernel_gateway.itself import leads_here
 from kernel_gateway.journal import Journal
 from kernel_gateway.keystore import KeyStore
@@ -38,14 +38,12 @@ from kernel_gateway.wire.listener import Listener
 from kernel_gateway.wire.open_sockets import OpenSockets
 from kernel_gateway.wire.server import serve
 from sessions import providers
-from sessions.backends.base import KERNEL_IMAGE
 from sessions.culler import Culler
 from sessions.egress import EgressTenants
 from sessions.kernels.pool import Pool
 from sessions.kernels.readiness import Readiness
 from sessions.kernels.starts import Starts
 from sessions.kernels.warm import PoolSettings
-from sessions.kernelspecs import KernelSpecs
 from sessions.models import SessionSpec
 from sessions.programs.runs import ProgramRunner
 from sessions.providers.manager import ProviderManager, Rules
@@ -108,9 +106,11 @@ class Service:
         self._lock = lock(self.state_dir)
         self.metrics = Metrics()
         self.metrics.lines_left_out.set_function(lambda: logs.limit.left_out)
-        preload = {} if settings.preload is None else {"python": settings.preload}
-        self.specs = KernelSpecs(KERNEL_IMAGE / "kernelspecs", preload)
-        self.backend = make_backend(settings, kept(self.state_dir / "instance"), kept(self.state_dir / "egress"))
+        self.specs = kernelspecs(settings)
+        self.backend = make_backend(
+            settings, kept(self.state_dir / "instance"), kept(self.state_dir / "egress"), self.specs
+        )
+        self.backend.on_restored = self.metrics.pool.restored
         self.readiness = Readiness(self.backend)
         memory = PromisedMemory(settings.total_memory)
         starts = Starts(self.backend, self.readiness, STARTS_AT_ONCE, self.metrics.pool.started, memory=memory)
@@ -198,6 +198,7 @@ class Service:
             warm=self.pool.depth,
             executions=self.quotas.under_way,
             inventory=lambda: self.backend.inventory,
+            checkpoints=lambda: self.backend.checkpoints,
             hosts=self._hosts(),
             origins=Origins(self.settings.allowed_origins),
             sockets=OpenSockets(self.settings, self.metrics.connections),

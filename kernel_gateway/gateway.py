@@ -17,6 +17,7 @@ from kernel_gateway.origins import Origins
 from kernel_gateway.slices import Slices
 from kernel_gateway.wire.incoming import Incoming
 from kernel_gateway.wire.open_sockets import OpenSockets
+from sessions.backends.base import Ability
 from sessions.errors import SessionError
 from sessions.kernelspecs import KernelSpecs
 from sessions.models import Inventory
@@ -54,6 +55,8 @@ class Gateway:
     executions: Callable[[], int]
     #: returns what kernels find installed, or None before the first proof
     inventory: Callable[[], Inventory | None]
+    #: returns whether kernels are restored from checkpoints
+    checkpoints: Callable[[], Ability]
     hosts: frozenset[str]
     origins: Origins
     sockets: OpenSockets

@@ -9,21 +9,23 @@ from typing import TYPE_CHECKING
 from kernel_gateway import logs
 from kernel_gateway.config import Settings
 from kernel_gateway.wire import descriptors
-from sessions.backends.base import Backend, Finding
+from sessions.backends.base import KERNEL_IMAGE, Backend, Finding
 from sessions.backends.process import ProcessBackend
 from sessions.egress import host_and_port
+from sessions.kernelspecs import KernelSpecs
 
 if TYPE_CHECKING:
     from sessions.backends.docker.profile import DockerSettings
 
 
-def make_backend(settings: Settings, instance: str, egress_secret: str) -> Backend:
+def make_backend(settings: Settings, instance: str, egress_secret: str, specs: KernelSpecs) -> Backend:
     """Make the backend that the settings ask for; `auto` means the strongest one available.
 
     Args:
         settings: settings of the deployment.
         instance: id of this installation.
         egress_secret: makes the passwords for the egress proxy.
+        specs: all languages.
     """
     if settings.isolation == "process":
         return ProcessBackend()
@@ -31,22 +33,28 @@ def make_backend(settings: Settings, instance: str, egress_secret: str) -> Backe
 
     if settings.isolation == "auto" and settings.loopback and not docker.engine_answers():
         return ProcessBackend()
-    return docker.DockerBackend(_docker_settings(settings, instance, egress_secret), logs.egress)
+    return docker.DockerBackend(_docker_settings(settings, instance, egress_secret, specs), logs.egress)
 
 
-def _docker_settings(settings: Settings, instance: str, egress_secret: str) -> DockerSettings:
-    from sessions.backends.docker.profile import DockerSettings, EgressSettings  # noqa: PLC0415 - as above
+def _docker_settings(settings: Settings, instance: str, egress_secret: str, specs: KernelSpecs) -> DockerSettings:
+    from sessions.backends.docker import profile  # noqa: PLC0415 - as above
 
     allow = tuple(host_and_port(host) for host in settings.egress_allow)
     servers = tuple(settings.egress_dns)
-    return DockerSettings(
+    directory = settings.state_dir.expanduser() / "checkpoints"
+    waiting = tuple(spec for spec in specs.all if spec.waits)
+    checkpoints = profile.CheckpointSettings(directory, settings.checkpoint_disk, settings.limits, waiting)
+    return profile.DockerSettings(
         settings.runtime,
         settings.image,
         settings.network,
         instance,
         wheels="" if settings.wheels is None else str(settings.wheels),
         images=tuple(settings.images),
-        egress=EgressSettings(settings.egress_image, allow, servers, egress_secret) if settings.egress else None,
+        egress=profile.EgressSettings(settings.egress_image, allow, servers, egress_secret)
+        if settings.egress
+        else None,
+        checkpoints=checkpoints if settings.checkpoints == "auto" else None,
     )
 
 
@@ -58,4 +66,10 @@ def examine(settings: Settings) -> Iterator[Finding]:
         return
     from sessions.backends import docker  # noqa: PLC0415 - as above
 
-    yield from docker.examine(_docker_settings(settings, "doctor", secrets.token_hex(16)))
+    yield from docker.examine(_docker_settings(settings, "doctor", secrets.token_hex(16), kernelspecs(settings)))
+
+
+def kernelspecs(settings: Settings) -> KernelSpecs:
+    """Return all languages, with the modules that the settings name."""
+    preload = {} if settings.preload is None else {"python": settings.preload}
+    return KernelSpecs(KERNEL_IMAGE / "kernelspecs", preload)

@@ -26,6 +26,12 @@ class PoolMetrics:
             language,
             registry=registry,
         )
+        self._restores = Counter(
+            "kernel_gateway_restores",
+            "Kernels that have a checkpoint; restored: from it; failed: started plainly instead",
+            ["result"],
+            registry=registry,
+        )
         self._refill = _seconds("pool_refill", "from the lack of a warm kernel to its first answer", registry)
         self._container = _seconds("container_start", "that the backend takes to start a container", registry)
         self._ready = _seconds("kernel_ready", "from a container's start to its kernel's first answer", registry)
@@ -53,6 +59,10 @@ class PoolMetrics:
     def refilled(self, _language: str, seconds: float) -> None:
         """Record the seconds until a warm kernel was replaced."""
         self._refill.observe(seconds)
+
+    def restored(self, succeeded: bool) -> None:  # noqa: FBT001 - a callback has no names
+        """Count an attempt to restore a kernel."""
+        self._restores.labels("restored" if succeeded else "failed").inc()
 
     def started(self, container: float, ready: float | None) -> None:
         """Record the seconds that a start took."""

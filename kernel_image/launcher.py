@@ -1,6 +1,9 @@
 """The first process beside user code: reads one handshake, starts the kernel, passes interrupts on, reaps orphans.
 
 Without a kernel to start, the launcher only keeps the sandbox open for tools. It ends with the process that started it.
+A handshake without keys starts a kernel ahead of need, which imports its modules and waits. The gateway takes a
+checkpoint of the sandbox then. The next handshake arrives in a sandbox that was restored from it, and completes the
+kernel.
 The process backend passes that process's id as the argument; a container's first process gets no argument.
 
 The launcher knows no language and imports only the standard library. It runs as PID 1 of a container, or as a child of
@@ -18,6 +21,10 @@ import signal
 import sys
 import time
 from types import FrameType
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any  # at a start it would cost ten milliseconds
 
 _PR_SET_PDEATHSIG = 1
 _SIGNALLED = 128
@@ -39,14 +46,25 @@ def main() -> int:
         the kernel's exit code, or 128 plus the signal that ended it; 0 without a kernel.
     """
     _die_with(int(sys.argv[1]) if sys.argv[1:] else os.getppid())
-    handshake = json.loads(sys.stdin.buffer.readline())
+    handshake = _read_handshake()
     os.umask(0o077)
+    if handshake["connection"] is None:
+        return _reap_until(_complete(*_start_ahead(handshake)))
     _enter(handshake["workspace"], handshake["cwd"])
     _write_private(handshake["connection_file"], json.dumps(handshake["connection"]).encode())
     _furnish(handshake["home"])
     _silence()
     if not handshake["argv"]:
         return _hold()
+    return _reap_until(_fork_kernel(handshake["argv"], handshake["env"]))
+
+
+def _read_handshake() -> dict[str, Any]:
+    handshake: dict[str, Any] = json.loads(sys.stdin.buffer.readline())
+    return handshake
+
+
+def _fork_kernel(argv: list[str], env: dict[str, str]) -> int:
     launcher = os.getpid()
     # Until there is a kernel to pass them on to, signals wait. Blocked ones wait even where they are ignored, as in
     # a process that was started in a shell's background.
@@ -54,12 +72,69 @@ def main() -> int:
     kernel = os.fork()
     if kernel == 0:
         _die_with(launcher)
-        _become_kernel(handshake["argv"], handshake["env"])
+        _become_kernel(argv, env)
     with contextlib.suppress(OSError):  # both sides do it: neither knows whether the other has run yet
         os.setpgid(kernel, kernel)
     _forward_signals(kernel)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
-    return _reap_until(kernel)
+    return kernel
+
+
+def _start_ahead(handshake: dict[str, Any]) -> tuple[int, int]:
+    """Start a kernel that waits for its keys, and report its first line on standard output.
+
+    Returns:
+        process id of the kernel, and the launcher's end of the connection to its standard input.
+    """
+    import socket  # noqa: PLC0415 - a usual start needs no sockets
+
+    os.chdir(handshake["workspace"])
+    _furnish(handshake["home"])
+    own, kernels = (end.detach() for end in socket.socketpair())
+    gateways = [os.dup(descriptor) for descriptor in range(3)]
+    _silence()
+    os.dup2(kernels, 0)
+    os.close(kernels)
+    kernel = _fork_kernel(handshake["argv"], handshake["env"])
+    for number, descriptor in enumerate(gateways):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    os.write(own, json.dumps(handshake).encode() + b"\n")
+    first = _read_line(own)
+    if not first:
+        sys.exit("the kernel ended before it waited")
+    os.write(1, first)
+    return kernel, own
+
+
+def _complete(kernel: int, connection: int) -> int:
+    """Give a kernel that waits its keys, limits and surroundings, and report on standard output that it serves.
+
+    Returns:
+        process id of the kernel.
+    """
+    handshake = _read_handshake()
+    _limit(handshake["limits"])
+    _write_private(handshake["connection_file"], json.dumps(handshake["connection"]).encode())
+    os.write(connection, json.dumps(handshake).encode() + b"\n")
+    serves = _read_line(connection)
+    os.close(connection)
+    os.write(1, serves)
+    _silence()
+    return kernel
+
+
+def _read_line(connection: int) -> bytes:
+    line = b""
+    while not line.endswith(b"\n") and (piece := os.read(connection, 65536)):
+        line += piece
+    return line
+
+
+def _limit(limits: dict[str, int]) -> None:
+    """Lower this process's limits: the checkpoint has those of the sandbox in which it was taken."""
+    for name, value in limits.items():
+        resource.setrlimit(getattr(resource, name), (value, value))
 
 
 def _die_with(parent: int) -> None:

@@ -15,6 +15,8 @@ To add a language, add its folder there; nothing else changes. The folder's name
   `sessions/kernels/idle_barrier.py`.
 - `lease`: a running kernel accepts environment and directory by a `lease_request` on its control channel.
 - `preload`: modules that a warm kernel of this language imports before it is leased, one after the other.
+- `waits`: with `-` for its connection file the kernel imports these modules and waits for its connection on standard
+  input; see `kernel_image/python_kernel/waiting.py`.
 - `env_at_start`: a pattern for the variables that the kernel reads, or sets itself, only when it starts.
 - `package`: the Python package that contains the language's interpreter, if it is not Python itself.
 - `setenv`: an expression that sets environment variables of the running kernel. In it `{json}` is replaced by a string
@@ -41,6 +43,8 @@ from sessions.errors import InvalidRequest
 from sessions.models import MEMORY_MIN, Limits
 
 _MIB = 1024**2
+#: bytes of a kernel's limit of memory below which it imports nothing ahead of need: the usual modules take 130 MiB
+PRELOAD_MEMORY = 384 * _MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,8 @@ class KernelSpec:
     lease: bool = False
     #: modules that a warm kernel imports ahead of need, by a `preload_request` on shell
     preload: tuple[str, ...] = ()
+    #: True: the kernel can import these modules and wait for its keys, so that it can be checkpointed
+    waits: bool = False
     #: pattern of variables that have an effect only if the kernel is started with them
     env_at_start: str = ""
     #: Python package that contains the interpreter; empty: the interpreter is Python
@@ -217,6 +223,7 @@ def _read(path: Path) -> KernelSpec:
         prelude="\n".join(file.read_text() for file in path.parent.glob("prelude.*")),
         lease=bool(ours.get("lease", False)),
         preload=tuple(ours.get("preload", ())),
+        waits=bool(ours.get("waits", False)),
         env_at_start=ours.get("env_at_start", ""),
         package=ours.get("package", ""),
         setenv=ours.get("setenv", ""),

@@ -30,7 +30,7 @@ import zmq
 from jupyter_client.session import Session as Codec
 
 from kernel_image.protocol import LEASE_REQUEST, PRELOAD_REQUEST
-from sessions.backends.base import KERNEL_IMAGE, HandleListener, Launch, no_op
+from sessions.backends.base import KERNEL_IMAGE, Ability, HandleListener, Launch, no_op
 from sessions.backends.handshake import kernel_env, new_connection_info
 from sessions.cells.notebook import notebook
 from sessions.cells.transcript import Transcript
@@ -565,6 +565,8 @@ class FakeBackend:
         #: error of the proof; None: the sandbox is ready
         self.unprepared: SessionError | None = None
         self.on_proof_needed: Callable[[], None] = no_op
+        self.on_restored: Callable[[bool], None] = no_op
+        self.checkpoints = Ability(on=False, detail="scripted kernels have none")
         self.inventory = Inventory("3.0", {})
         #: while it is not set, all starts wait
         self.gate = asyncio.Event()

@@ -61,6 +61,8 @@ def banner(service: Service) -> str:
     scheme = "http" if service.certificate is None else "https"
     url = f"{scheme}://{service.settings.host}:{service.port}"
     lines = [f"kernel-gateway listens on {url}", f"isolation: {service.backend.isolation}"]
+    checkpoints = service.backend.checkpoints
+    lines.append(f"checkpoints: {'on' if checkpoints.on else 'off'}, {checkpoints.detail}")
     if trouble := service.readiness.trouble:
         lines += [f"NOT READY ({trouble.code}): {trouble.message}", f"  {trouble.resolution}"]
     own = service.state_dir / "tls.pem" if service.certificate and not service.settings.tls_certificate else None

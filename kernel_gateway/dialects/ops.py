@@ -30,7 +30,8 @@ class ReadyHandler(BaseHandler):
         """Answer that the gateway is ready, or why not."""
         trouble = self.gateway.trouble()
         if trouble is None:
-            self.finish_json({"ready": True})
+            checkpoints = self.gateway.checkpoints()
+            self.finish_json({"ready": True, "checkpoints": {"on": checkpoints.on, "detail": checkpoints.detail}})
         else:
             self.set_status(HTTPStatus.SERVICE_UNAVAILABLE)
             self.finish_json({"ready": False, **self.render_failure(trouble)})

@@ -1,4 +1,4 @@
-"""Starts the kernel: `python python_kernel/__main__.py -f CONNECTION_FILE`."""
+"""Starts the kernel: `python python_kernel/__main__.py -f CONNECTION_FILE`; with `-f -` it waits for its connection."""
 
 import sys
 
@@ -11,7 +11,12 @@ if __name__ == "__main__":
     from python_kernel import imports
 
     imports.lean()
-    from python_kernel.app import main
+    from python_kernel.app import KernelApp, main
 
+    kind = KernelApp
+    if sys.argv[1:] == ["-f", "-"]:
+        from python_kernel.waiting import WaitingApp
+
+        kind = WaitingApp
     del sys.path[0]
-    main()
+    main(kind)

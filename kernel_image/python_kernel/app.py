@@ -170,17 +170,20 @@ class PythonKernel(IPythonKernel):
 
     async def lease_request(self, stream: Any, ident: list[bytes], parent: dict[str, Any]) -> None:
         """Apply a session's environment and directory, as if started with them. They are data and run no cell."""
-        wanted = parent["content"]
-        os.environ.update(wanted["env"])  # noqa: TID251 - the sandbox's, not the gateway's
+        self.settle(parent["content"]["env"], parent["content"]["cwd"])
+        self.session.send(stream, "lease_reply", {"status": "ok"}, parent, ident)
+
+    def settle(self, env: dict[str, str], directory: str) -> None:
+        """Apply a session's environment, and its directory unless that is empty."""
+        os.environ.update(env)  # noqa: TID251 - the sandbox's, not the gateway's
         time.tzset()
-        if wanted["cwd"]:
+        if directory:
             with suppress(OSError):  # as in the launcher: an obstacle at this path does not prevent the start
-                os.makedirs(wanted["cwd"], exist_ok=True)
-                os.chdir(wanted["cwd"])
+                os.makedirs(directory, exist_ok=True)
+                os.chdir(directory)
             shell: Any = self.shell
             shell.starting_dir = str(Path.cwd())
             shell.history_manager.dir_hist[:] = [Path.cwd()]  # cells know it as `_dh`
-        self.session.send(stream, "lease_reply", {"status": "ok"}, parent, ident)
 
     async def preload_request(self, stream: Any, ident: list[bytes], parent: dict[str, Any]) -> None:
         """Import a module in the main thread, as a cell would."""
@@ -281,6 +284,9 @@ class KernelApp(IPKernelApp):
         self.iopub_thread.start()
         self.iopub_socket = self.iopub_thread.background_socket
 
+    def wait(self) -> None:
+        """Do nothing: this application has had its keys from the start."""
+
     def close(self) -> None:
         """Close all sockets. The shell channel's thread closes those between shells, so it must have been started."""
         if self.shell_channel_thread is not None:
@@ -323,11 +329,16 @@ def config() -> Config:
     return settings
 
 
-def main() -> None:
-    """Run a kernel until it ends."""
+def main(kind: type[KernelApp]) -> None:
+    """Run a kernel until it ends.
+
+    Args:
+        kind: the usual application, or one that waits for its keys.
+    """
     load_programs()
-    app = KernelApp.instance(config=config())
+    app = kind.instance(config=config())
     app.initialize()
     bundle.release()
     find_user_packages()
+    app.wait()
     app.start()

@@ -6,7 +6,7 @@ suite in `tests/sessions/backends/test_contract.py` over it.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -48,6 +48,15 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
+class Ability:
+    """Whether a backend can do what not every backend can."""
+
+    on: bool
+    #: what it does, or why it does not
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """State of one requirement of a backend."""
 
@@ -65,7 +74,7 @@ class Finding:
         return self.problem is None
 
 
-def no_op() -> None:
+def no_op(*_: object) -> None:
     """Do nothing: the default callback."""
 
 
@@ -85,6 +94,10 @@ class KernelHandle(Protocol):
 
     id: str
     connection_info: ConnectionInfo
+
+    @property
+    def preloaded(self) -> Collection[str]:
+        """Modules that the kernel had imported, or tried to, when it was started."""
 
     def attach(self, listener: HandleListener, tenant: str) -> None:
         """Hand it to its present user, until it is gone.
@@ -139,6 +152,12 @@ class Backend(Protocol):
     isolation: str
     #: called when the proof of `prepare` may have become invalid, or may be possible again
     on_proof_needed: Callable[[], None]
+    #: called after each attempt to restore a kernel, with True if it succeeded
+    on_restored: Callable[[bool], None]
+
+    @property
+    def checkpoints(self) -> Ability:
+        """Whether kernels are restored from a checkpoint in which their modules are imported."""
 
     @property
     def inventory(self) -> Inventory | None:

@@ -49,7 +49,7 @@ def kernel_env(launch: Launch, home: str, sandbox: Mapping[str, str]) -> dict[st
 
 def handshake(
     launch: Launch,
-    info: ConnectionInfo,
+    info: ConnectionInfo | None,
     *,
     python: str,
     image: str,
@@ -57,19 +57,32 @@ def handshake(
     home: str,
     env: Mapping[str, str],
 ) -> bytes:
-    """Return the launcher's input on stdin, because keys must not be in arguments, environment or labels."""
+    """Return the launcher's input on stdin, because keys must not be in arguments, environment or labels.
+
+    Args:
+        launch: what to start.
+        info: connection of the kernel; None: the kernel imports its modules and waits for a second handshake.
+        python: path of the interpreter.
+        image: path of the folder `kernel_image`.
+        workspace: path of the workspace.
+        home: path of the home directory.
+        env: variables of every process in the sandbox.
+    """
     connection_file = f"{home}/.connection.json"
-    places = {"python": python, "image": image, "connection_file": connection_file}
+    places = {"python": python, "image": image, "connection_file": "-" if info is None else connection_file}
     return (
         orjson.dumps(
             {
                 "argv": [part.format(**places) for part in launch.kernelspec.argv],
-                "connection": info.file(),
+                "connection": None if info is None else info.file(),
                 "connection_file": connection_file,
                 "workspace": workspace,
                 "home": home,
                 "cwd": launch.cwd,
                 "env": kernel_env(launch, home, env),
+                # What follows is for kernels that wait: one that was restored has the limits of another sandbox.
+                "preload": launch.kernelspec.preload,
+                "limits": {"RLIMIT_NPROC": launch.limits.processes, "RLIMIT_FSIZE": launch.limits.disk},
             }
         )
         + b"\n"

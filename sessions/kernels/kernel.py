@@ -71,7 +71,7 @@ class Kernel:
         #: seconds that the start of its container or process took, and from then to its first answer
         self.started_in = self.ready_in = 0.0
         self.interrupts = Interrupts(self.connection, handle)
-        self.preloading = Preloading(self.connection)
+        self.preloading = Preloading(self.connection, handle.preloaded)
         self._exit: asyncio.Task[KernelExit]
 
     # -- beginning ------------------------------------------------------------------------------------------

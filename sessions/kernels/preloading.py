@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 
 from kernel_image.protocol import PRELOAD_REQUEST
@@ -17,16 +17,17 @@ TIMEOUT = 30.0
 class Preloading:
     """The imports of one kernel."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, before: Collection[str] = ()) -> None:
         """Begin without imports.
 
         Args:
             connection: connection to the kernel.
+            before: modules that the kernel has imported already, or tried to.
         """
         self._connection = connection
         self._importing = asyncio.Lock()
         #: modules that the kernel has imported, or tried to
-        self.tried: set[str] = set()
+        self.tried = set(before)
 
     @property
     def under_way(self) -> bool:

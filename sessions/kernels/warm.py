@@ -14,7 +14,7 @@ import structlog
 
 from sessions.errors import SessionError, StartFailed
 from sessions.kernels.kernel import Kernel
-from sessions.kernelspecs import KernelSpec
+from sessions.kernelspecs import PRELOAD_MEMORY, KernelSpec
 from sessions.models import Limits
 
 log = structlog.get_logger()
@@ -23,8 +23,6 @@ log = structlog.get_logger()
 QUIET = 300.0
 #: seconds before the pool retries a failed start on its own, and between two starts that replace dead kernels
 PAUSE = 30.0
-#: bytes of a kernel's limit of memory below which it preloads nothing: the usual modules take 130 MiB
-PRELOAD_MEMORY = 384 * 1024**2
 
 
 class PoolObserver(Protocol):

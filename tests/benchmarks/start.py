@@ -2,7 +2,7 @@
 
 One machine, one run: all ways take turns, so read the shares. Run by `make bench`, or
 
-    .venv/bin/python tests/benchmarks/start.py [--isolation docker|process] [--image NAME] [--runs N]
+    .venv/bin/python tests/benchmarks/start.py [--isolation docker|process] [--image NAME] [--runs N] [--restored]
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import structlog
@@ -27,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from sessions.backends.base import KERNEL_IMAGE, Backend, Launch
 from sessions.backends.docker import DockerBackend, DockerSettings
+from sessions.backends.docker.profile import CheckpointSettings
 from sessions.backends.process import ProcessBackend
 from sessions.errors import SessionClosed
 from sessions.kernels.kernel import Kernel
@@ -42,7 +44,8 @@ from tests.fakes import KERNELSPECS, Listener, Seen, until
 NETWORK = f"kernel-gateway-start-{os.getpid()}"
 PLAIN = Launch(KERNELSPECS.find("python"))
 #: the modules that warm kernels import ahead of need
-PRELOAD = KernelSpecs(KERNEL_IMAGE / "kernelspecs").find("python").preload
+FULL = KernelSpecs(KERNEL_IMAGE / "kernelspecs").find("python")
+PRELOAD = FULL.preload
 #: first cells that import a lot
 FIRST_CELLS = {
     "pandas and a plot": "import pandas, matplotlib.pyplot as plt; plt.plot(pandas.Series([1, 3, 2])); plt.show()",
@@ -179,6 +182,72 @@ async def first_cells(backend: Backend, table: Table) -> None:
             await end(backend, kernel)
 
 
+async def restores(backends: dict[str, Backend], runs: int) -> Table:
+    """Measure cold starts with and without a checkpoint, from the request to each result; the ways take turns.
+
+    Args:
+        backends: by the way in which they start kernels, each ready.
+        runs: number of starts of each way.
+    """
+    table: Table = defaultdict(list)
+    launch = Launch(FULL)
+    for _ in range(runs):
+        for how, backend in backends.items():
+            begun = time.perf_counter()
+            kernel = await Kernel.start(backend, launch)
+            await printed(kernel, "1")
+            table[f"cold, to the first result, {how}"].append(time.perf_counter() - begun)
+            for name, code in FIRST_CELLS.items():
+                cell = time.perf_counter()
+                await printed(kernel, code)
+                table[f"then {name}, {how}"].append(time.perf_counter() - cell)
+            table[f"cold, to all of these, {how}"].append(time.perf_counter() - begun)
+            await end(backend, kernel)
+            context = replace(launch, workspace=f"context-{os.getpid()}", shared=True)
+            begun = time.perf_counter()
+            kernel = await Kernel.start(backend, context)
+            await printed(kernel, "1")
+            table[f"a sandbox's context, to its first result, {how}"].append(time.perf_counter() - begun)
+            await asyncio.sleep(REST)
+            table[f"MiB, {how}"].append(memory(kernel.handle.id))
+            await end(backend, kernel)
+            table[f"refill of one kernel of four, {how}"].append(await refill(backend))
+    return table
+
+
+async def refill(backend: Backend, count: int = 4) -> float:
+    """Return the seconds that one warm kernel takes, of some that the pool starts one after the other."""
+    starts = Starts(backend, await ready(backend), count, lambda *_seconds: None)
+    pool = Pool(backend, starts, PoolSettings(PLAIN.limits, count, count, 0.0), clock=time.monotonic, observer=Seen())
+    begun = time.perf_counter()
+    pool.keep_warm(FULL)
+    await until(lambda: pool.depth() == count, 60)
+    took = time.perf_counter() - begun
+    await pool.close()
+    return took / count
+
+
+async def compare(settings: DockerSettings, runs: int) -> Table:
+    """Measure kernels that are restored beside kernels that are started plainly."""
+    with TemporaryDirectory() as directory:
+        mine = CheckpointSettings(Path(directory) / "checkpoints", 1024**3, PLAIN.limits, (FULL,))
+        restoring = DockerBackend(replace(settings, checkpoints=mine))
+        plain = DockerBackend(replace(settings, instance=f"{settings.instance}-plain"))
+        backends: dict[str, Backend] = {"restored": restoring, "started": plain}
+        try:
+            for backend in backends.values():
+                await ready(backend)
+                await backend.adopt({})
+            await until(lambda: restoring.checkpoints.on, 90)
+            # The first context of a sandbox lets the gateway make the checkpoint of such contexts.
+            await end(restoring, await Kernel.start(restoring, replace(Launch(FULL), workspace="first", shared=True)))
+            await until(lambda: not restoring._starter.checkpoints._making, 90)
+            return await restores(backends, runs)
+        finally:
+            for backend in backends.values():
+                await backend.close()
+
+
 def memory(container: str) -> float:
     """Return the MiB charged to the container's control group, including the page cache of its files."""
     for path in (
@@ -248,6 +317,18 @@ def row(step: str, values: list[float], whole: float) -> str:
     )
 
 
+async def run_compare(image: str, runs: int) -> None:
+    """Compare restored kernels with started ones and print the table."""
+    table = await compare(DockerSettings("runsc", image, NETWORK, NETWORK), runs)
+    held = {name: table.pop(name) for name in list(table) if name.startswith("MiB")}
+    print(f"restored and started kernels in turn, {runs} runs each\n\n| | p50 ms | p99 ms | of a plain start |")
+    print("|---|---|---|---|")
+    for step in sorted(table):
+        print(row(step, table[step], median(table[f"{step.rpartition(', ')[0]}, started"])))
+    for name, sizes in held.items():
+        print(f"\nidle session, {name}: {median(sizes):.0f} ({min(sizes):.0f}-{max(sizes):.0f})")
+
+
 async def run(isolation: str, image: str, runs: int) -> None:
     """Measure one isolation and print its tables."""
     settings = DockerSettings("runsc", image, NETWORK, NETWORK)
@@ -274,10 +355,14 @@ def main() -> None:
     parser.add_argument("--isolation", default="docker", choices=["docker", "process"])
     parser.add_argument("--image", default="kernel-gateway/python:latest")
     parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument("--restored", action="store_true", help="only compare restored kernels with started ones")
     arguments = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     try:
-        asyncio.run(run(arguments.isolation, arguments.image, arguments.runs))
+        if not arguments.restored:
+            asyncio.run(run(arguments.isolation, arguments.image, arguments.runs))
+        if arguments.isolation == "docker":
+            asyncio.run(run_compare(arguments.image, arguments.runs))
     finally:
         if arguments.isolation == "docker":
             forget_network(NETWORK)

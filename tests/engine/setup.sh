@@ -12,6 +12,8 @@ readonly BASE_IMAGE=kernel-gateway/base:bookworm
 readonly BASE_PACKAGES=python3,python3-venv,ca-certificates,fonts-wqy-microhei,iptables,tzdata
 readonly PACKAGES_LABEL=kernel-gateway.packages
 readonly WRAPPER=/usr/local/lib/kernel-gateway/runsc
+WRAPPER_SOURCE=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)/sessions/backends/docker/checkpoints/runsc.sh
+readonly WRAPPER_SOURCE
 readonly DAEMON_JSON=/etc/docker/daemon.json
 readonly ENGINE_LOG=/var/log/kernel-gateway-dockerd.log
 readonly ENGINE_DEADLINE=60
@@ -169,15 +171,18 @@ install_runsc() {
 
 # --- the engine ----------------------------------------------------------------------------------
 
-# From kernel 6 on /proc/sys/net/core/rmem_default exists in every network namespace. These builds of runsc take
-# such a namespace for the host's and refuse to start. The wrapper shows them an empty directory instead.
+# The wrapper has its own reasons in it. It is renamed into place, so that containers may start meanwhile.
 write_wrapper() {
   mkdir -p "${WRAPPER%/*}"
-  cat >"$WRAPPER" <<'END'
-#!/bin/sh
-exec unshare -m sh -c 'mount -t tmpfs none /proc/sys/net && exec /usr/bin/runsc "$@"' sh "$@"
-END
-  chmod 755 "$WRAPPER"
+  install -m 755 "$WRAPPER_SOURCE" "$WRAPPER.new"
+  mv "$WRAPPER.new" "$WRAPPER"
+}
+
+# A wrapper of an earlier version would not restore checkpoints.
+update_wrapper() {
+  if [[ ! -e $WRAPPER ]] || cmp -s "$WRAPPER_SOURCE" "$WRAPPER"; then return; fi
+  step "updating $WRAPPER"
+  write_wrapper
 }
 
 register_runtime() {
@@ -302,6 +307,7 @@ main() {
   require_debian_root
   one_at_a_time
   if engine_has_runsc; then step 'an engine with runsc answers: nothing to install'; else provide_engine; fi
+  update_wrapper
   if $compose; then apt_install docker-compose; fi
   require_bridge_filtering
   image_is_present || make_base_image

@@ -49,6 +49,8 @@ OTHER: dict[str, tuple[str, Any]] = {
     "pool_size": ("0", 0),
     "pool_max": ("8", 8),
     "preload": ("numpy, scipy.stats", ["numpy", "scipy.stats"]),
+    "checkpoints": ("off", "off"),
+    "checkpoint_disk": ("512m", 512 * 1024**2),
     "max_connections": ("64", 64),
     "max_connections_per_address": ("8", 8),
     "max_sockets": ("9", 9),

@@ -16,6 +16,7 @@ from kernel_gateway.isolation import make_backend
 from sessions.backends.docker import DockerBackend
 from sessions.backends.process import ProcessBackend
 from tests import gateways
+from tests.fakes import KERNELSPECS
 from tests.gateways import Gateway
 from tests.kernel_gateway.wire import children, failure
 
@@ -48,7 +49,10 @@ def serves_nothing_and_says_why(gateway: Gateway, code: str, word: str) -> None:
 @pytest.mark.engine
 def test_a_gateway_with_a_complete_sandbox_is_ready(started: Callable[[str], Gateway]) -> None:
     gateway = started("docker")
-    assert gateway.call("GET", "/readyz", tenant=None).json() == {"ready": True}
+    assert gateway.call("GET", "/readyz", tenant=None).json() == {
+        "ready": True,
+        "checkpoints": {"on": False, "detail": "`checkpoints` is off"},
+    }
     assert b"kernel_gateway_ready 1.0" in gateway.call("GET", "/metrics", tenant=None).content
     assert gateway.text("ready", "1") == "1"
     with closing(docker.from_env()) as engine:
@@ -125,9 +129,12 @@ def test_without_an_engine_only_auto_on_loopback_uses_processes(
     monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], backend: type[object]
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:1")
-    assert type(make_backend(Settings.model_validate(settings), "tests", "secret")) is backend
+    assert type(make_backend(Settings.model_validate(settings), "tests", "secret", KERNELSPECS)) is backend
 
 
 @pytest.mark.engine
 def test_with_an_engine_auto_uses_it() -> None:
-    assert type(make_backend(Settings.model_validate({"isolation": "auto"}), "tests", "secret")) is DockerBackend
+    assert (
+        type(make_backend(Settings.model_validate({"isolation": "auto"}), "tests", "secret", KERNELSPECS))
+        is DockerBackend
+    )

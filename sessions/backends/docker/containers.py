@@ -69,23 +69,31 @@ def create(
     return str(container["Id"])
 
 
-def hello(settings: DockerSettings, launch: Launch, info: ConnectionInfo) -> bytes:
-    """Return the handshake for a kernel in a container."""
+def hello(settings: DockerSettings, launch: Launch, info: ConnectionInfo | None) -> bytes:
+    """Return the handshake for a kernel in a container; without connection info, for one that waits for another."""
     env = environment(settings, online=launch.egress is not None)
     return handshake(launch, info, python=PYTHON, image=IMAGE_DIR, workspace=WORKSPACE, home=HOME, env=env)
 
 
-def start(engine: Engine, network: str, container: str, hello: bytes) -> str:
-    """Start a container, send the handshake to its stdin, and return its address in the network."""
+def start(engine: Engine, container: str, hello: bytes) -> None:
+    """Start a container, and send the handshake to its stdin."""
     api = engine.api
     stdin, _ = take_over(api.attach_socket(container, params={"stdin": 1, "stream": 1}))
     with stdin:
         api.start(container)
         stdin.sendall(hello)
-    address = str(api.inspect_container(container)["NetworkSettings"]["Networks"][network]["IPAddress"])
-    if not address:
+
+
+def address(engine: Engine, network: str, container: str) -> str:
+    """Return the address of a running container in the network.
+
+    Raises:
+        StartFailed: when the container has ended.
+    """
+    found = str(engine.api.inspect_container(container)["NetworkSettings"]["Networks"][network]["IPAddress"])
+    if not found:
         raise StartFailed("the kernel ended while it started")
-    return address
+    return found
 
 
 def running(engine: Engine, label: str) -> dict[str, int | None]:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import docker
 import zmq
@@ -14,8 +17,10 @@ from docker.errors import APIError
 from sessions.backends.base import Finding
 from sessions.backends.docker import firewall, network, proof
 from sessions.backends.docker.breaker import explained
+from sessions.backends.docker.checkpoints.golden import Shape, Workshop
+from sessions.backends.docker.checkpoints.runtime import CheckpointFailed
 from sessions.backends.docker.egress.proxy import require_image as require_proxy_image
-from sessions.backends.docker.engine import CONNECTION_ERRORS, connect
+from sessions.backends.docker.engine import CONNECTION_ERRORS, Engine, connect
 from sessions.backends.docker.needs import require_image, require_runtime, require_wheels
 from sessions.backends.docker.profile import DockerSettings
 from sessions.backends.docker.timers import may_be_set
@@ -60,6 +65,7 @@ def _examine(api: docker.APIClient, settings: DockerSettings) -> Iterator[Findin
         fix = "the rules must be in effect: as root " + _commands(settings)
         address = network.ensure_network(api, settings.network)
         yield _step("isolation test", lambda: _proven(proof.prove(api, settings, address).gvisor), fix)
+        yield Finding("checkpoints", None, detail=_checkpoints(settings))
 
 
 def _step(name: str, look: Callable[[], str], fix: str) -> Finding:
@@ -98,6 +104,24 @@ def _rest() -> Finding:
         return Finding("idle kernels", None, detail="rest, and use little processor time")
     newer = "gVisor from release-20260622 on needs no rest"
     return Finding("idle kernels", None, detail=f"rest only if the gateway runs as root, outside a container; {newer}")
+
+
+def _checkpoints(settings: DockerSettings) -> str:
+    """Take a checkpoint and restore it. Kernels start without, too, so this is no requirement."""
+    if settings.checkpoints is None or not settings.checkpoints.kernelspecs:
+        return "off"
+    parent = settings.checkpoints.directory.parent
+    parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=parent) as directory:
+        mine = replace(settings.checkpoints, directory=Path(directory))
+        shape = Shape.of(mine.kernelspecs[0])
+        engine = Engine()
+        with closing(engine.api):
+            try:
+                _, image = Workshop(engine, settings, mine).golden(shape)
+            except (CheckpointFailed, *CONNECTION_ERRORS) as error:
+                return f"off: {error}"
+        return f"taken and restored, {sum(size for _, size in image.sizes) // 1024**2} MiB"
 
 
 def _proven(gvisor: bool) -> str:  # noqa: FBT001 - the only argument

@@ -60,7 +60,8 @@ END = Lane("end", threads=4, request=15.0, call=60.0)
 SIGNAL = Lane("signal", threads=4, request=10.0, call=15.0)
 TOOL = Lane("tool", threads=8, request=10.0, call=15.0)
 PREPARE = Lane("prepare", threads=1, request=15.0, call=180.0)
-LANES = (START, END, SIGNAL, TOOL, PREPARE)
+CHECKPOINT = Lane("checkpoint", threads=1, request=20.0, call=180.0)
+LANES = (START, END, SIGNAL, TOOL, PREPARE, CHECKPOINT)
 
 #: limits of the current call of a thread: `until`, its deadline, and `request`, seconds for one request
 _call_limits = threading.local()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable
+from collections.abc import AsyncGenerator, AsyncIterable, Collection
 from contextlib import suppress
 from typing import Any
 
@@ -49,6 +49,7 @@ class DockerHandle:
         #: tenant whose turns its calls to the engine take
         self.tenant = tenant
         self.connection_info = info
+        self.preloaded: Collection[str] = ()
         self._listener: HandleListener | None = None
         #: number of the only processor that the container uses; None: any
         self.processor = processor

@@ -6,11 +6,13 @@ Each line is a promise that a test checks. The differences between gVisor and a 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from docker.types import DriverConfig, LogConfig, Mount, Ulimit
 
 from kernel_image.protocol import NETWORK, NO_NETWORK, TEMPORARY
+from sessions.kernelspecs import KernelSpec
 from sessions.models import Limits
 
 #: user id in the container: not root, and no user of the host
@@ -53,6 +55,19 @@ class EgressSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointSettings:
+    """Settings of the checkpoints from which kernels are restored."""
+
+    directory: Path
+    #: bytes on disk of all checkpoints together
+    disk: int
+    #: the usual limits of a kernel, which are the highest, too
+    limits: Limits
+    #: languages whose kernels are to be restored
+    kernelspecs: tuple[KernelSpec, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class DockerSettings:
     """Settings of this backend in a deployment."""
 
@@ -67,6 +82,8 @@ class DockerSettings:
     images: tuple[str, ...] = ()
     #: None: no kernel reaches anything
     egress: EgressSettings | None = None
+    #: None: all kernels are started plainly
+    checkpoints: CheckpointSettings | None = None
 
     @property
     def labels(self) -> dict[str, str]:

@@ -17,14 +17,14 @@ import socket
 import sys
 import tempfile
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from kernel_image.inventory import packages
 from kernel_image.procfs import pids
 from kernel_image.protocol import MARK
-from sessions.backends.base import KERNEL_IMAGE, Launch, no_op
+from sessions.backends.base import KERNEL_IMAGE, Ability, Launch, no_op
 from sessions.backends.handshake import handshake, new_connection_info
 from sessions.backends.process.handle import ProcessHandle
 from sessions.connection_info import ConnectionInfo
@@ -71,8 +71,14 @@ class ProcessBackend:
         # A short path, because a socket path may have at most 107 bytes.
         self._root = Path(tempfile.mkdtemp(prefix="kernel-gateway-"))
         self._kernels: set[ProcessHandle] = set()
-        self.on_proof_needed = no_op
+        self.on_proof_needed: Callable[[], None] = no_op
+        self.on_restored: Callable[[bool], None] = no_op
         self.inventory = Inventory(platform.python_version(), packages(sys.path))
+
+    @property
+    def checkpoints(self) -> Ability:
+        """Return that there are none."""
+        return Ability(on=False, detail="plain processes have none")
 
     @property
     def leftovers(self) -> int:

@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import AsyncGenerator, AsyncIterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterable, Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -31,6 +31,7 @@ class ProcessHandle:
     def __init__(self, process: asyncio.subprocess.Process, info: ConnectionInfo, home: Path, workspace: Path) -> None:
         self.id = home.name
         self.connection_info = info
+        self.preloaded: Collection[str] = ()
         self._process = process
         self._home = home
         self._workspace = workspace

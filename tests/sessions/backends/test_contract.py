@@ -9,9 +9,12 @@ import asyncio
 import base64
 import json
 import os
+import shutil
+import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing, closing
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import docker
@@ -21,7 +24,7 @@ import pytest
 from kernel_image import protocol
 from sessions.backends.base import Backend, KernelHandle, Launch
 from sessions.backends.docker import DockerBackend, DockerSettings
-from sessions.backends.docker.profile import INSTANCE_LABEL
+from sessions.backends.docker.profile import INSTANCE_LABEL, CheckpointSettings
 from sessions.backends.process import ProcessBackend
 from sessions.errors import ConnectionFailed, SessionClosed
 from sessions.kernels.kernel import Kernel
@@ -30,16 +33,23 @@ from sessions.models import ExitReason, KernelExit
 from sessions.sandbox import NO_KERNEL
 from sessions.tasks import spawn
 from tests.attacks.bench import forget_network
-from tests.fakes import KERNELSPECS, FakeBackend, Listener, connect
+from tests.fakes import KERNELSPECS, FakeBackend, Listener, connect, until
 
 #: id of the installation that only this run uses
 INSTANCE = f"contract-{os.getpid()}"
 NETWORK = f"kernel-gateway-{INSTANCE}"
 WORKSPACE = f"ws-{os.getpid()}"
+CHECKPOINTS = Path(tempfile.gettempdir()) / INSTANCE
 
 
 def docker_backend() -> DockerBackend:
     return DockerBackend(DockerSettings("runsc", "kernel-gateway/python:latest", NETWORK, INSTANCE))
+
+
+def restoring_backend() -> DockerBackend:
+    """A Docker backend whose kernels are restored from a checkpoint, which all of these share."""
+    mine = CheckpointSettings(CHECKPOINTS, 1024 * MIB, LAUNCH.limits, (LAUNCH.kernelspec,))
+    return DockerBackend(replace(docker_backend().settings, checkpoints=mine))
 
 
 #: every backend; a mark names what only some machines have
@@ -47,6 +57,8 @@ BACKENDS: list[Any] = [
     pytest.param(FakeBackend, id="fake"),
     pytest.param(ProcessBackend, id="process"),
     pytest.param(docker_backend, id="docker", marks=pytest.mark.engine),
+    # the same backend in the gate would only repeat what the line above shows
+    pytest.param(restoring_backend, id="restored", marks=[pytest.mark.engine, pytest.mark.full]),
 ]
 
 LAUNCH = Launch(KERNELSPECS.find("python"), env={"GREETING": "hello"})
@@ -73,6 +85,7 @@ def network() -> Iterator[str]:
         for volume in client.volumes.list(filters={"label": f"{INSTANCE_LABEL}={INSTANCE}"}):
             volume.remove()
     forget_network(NETWORK)
+    shutil.rmtree(CHECKPOINTS, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")
@@ -87,10 +100,16 @@ async def backend(request: pytest.FixtureRequest, nothing_left: None, proven: di
     backend = make()
     if isinstance(backend, DockerBackend):
         request.getfixturevalue("network")
-        vars(backend).update(proven)
+        backend._proven = "gvisor" in proven
+        backend.inventory = proven.get("inventory")
+        vars(backend._starter).update({name: value for name, value in proven.items() if name != "inventory"})
     await backend.prepare()
     if isinstance(backend, DockerBackend):
-        proven.update({name: getattr(backend, name) for name in ("_proven", "_gvisor", "inventory", "_processors")})
+        proven.update({name: getattr(backend._starter, name) for name in ("gvisor", "processors")})
+        proven["inventory"] = backend.inventory
+        if backend.settings.checkpoints is not None:
+            await backend.adopt({})
+            await until(lambda: backend.checkpoints.on, NOTICED)
     yield backend
     await backend.close()
 
@@ -245,6 +264,15 @@ async def test_closing_a_backend_kills_all_its_kernels(backend: Backend) -> None
     kernels = await asyncio.gather(*(Kernel.start(backend, LAUNCH) for _ in range(2)))
     await backend.close()
     assert {(await kernel.handle.wait()).reason for kernel in kernels} == {ExitReason.KILLED}
+
+
+async def test_a_backend_says_whether_it_restores_kernels_and_only_then_does(backend: Backend) -> None:
+    outcomes: list[bool] = []
+    backend.on_restored = outcomes.append
+    kernel = await Kernel.start(backend, LAUNCH)
+    assert outcomes == [True] * backend.checkpoints.on
+    assert backend.checkpoints.detail
+    await kernel.kill(SessionClosed())
 
 
 # -- secrets ---------------------------------------------------------------------------------------------------

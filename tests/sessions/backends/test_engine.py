@@ -19,6 +19,7 @@ from docker.errors import APIError
 from structlog.testing import capture_logs
 
 import sessions.backends.docker as docker_module
+import sessions.backends.docker.starter as starter_module
 from sessions.backends.base import Launch
 from sessions.backends.docker import DockerBackend, DockerSettings
 from sessions.backends.docker import engine as module
@@ -133,15 +134,15 @@ async def backend(faulty: Proxy, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     backend = DockerBackend(DockerSettings("runsc", "image", "network", "test"))
     hasty = brief(START)
     backend._engine._threads[hasty] = backend._engine._threads[START]
-    monkeypatch.setattr(docker_module, "START", hasty)
-    backend._gvisor, backend.inventory = True, Inventory("3.0", {})
+    monkeypatch.setattr(starter_module, "START", hasty)
+    backend._starter.gvisor, backend.inventory = True, Inventory("3.0", {})
     yield backend
     await backend.close()
     await end(backend._engine, faulty)
 
 
 async def test_a_container_is_made(backend: DockerBackend) -> None:
-    assert await backend._create(LAUNCH) == "made"
+    assert await backend._starter._create(LAUNCH) == "made"
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -153,23 +154,23 @@ async def test_a_failing_engine_gets_no_more_requests_until_a_proof(
     faulty.fail(fault, CREATE)
     for _ in range(FAILURES):
         with pytest.raises(BackendUnavailable):
-            await backend._create(LAUNCH)
+            await backend._starter._create(LAUNCH)
     faulty.heal()
     asked = faulty.calls.count(CREATE)
     for _ in range(3):
         with pytest.raises(BackendUnavailable):
-            await backend._create(LAUNCH)
+            await backend._starter._create(LAUNCH)
     assert faulty.calls.count(CREATE) == asked, "no request reaches the engine"
     assert doubts == [True]
-    backend._breaker.close()
-    assert await backend._create(LAUNCH) == "made"
+    backend._starter.breaker.close()
+    assert await backend._starter._create(LAUNCH) == "made"
 
 
 async def test_a_call_waiting_for_a_thread_is_refused_when_the_breaker_opens(
     backend: DockerBackend, faulty: Proxy
 ) -> None:
     faulty.fail(Fault.HANG, CREATE)
-    creates = [backend._create(LAUNCH) for _ in range(4 * START.threads)]
+    creates = [backend._starter._create(LAUNCH) for _ in range(4 * START.threads)]
     outcomes = await asyncio.gather(*creates, return_exceptions=True)
     assert all(isinstance(outcome, BackendUnavailable) for outcome in outcomes)
     assert faulty.calls.count(CREATE) <= 2 * START.threads
@@ -190,9 +191,9 @@ async def test_error_answers_of_the_engine_do_not_open_the_breaker(backend: Dock
     faulty.fail(Fault.ERROR, CREATE)
     for _ in range(2 * FAILURES):
         with pytest.raises(BackendUnavailable):
-            await backend._create(LAUNCH)
+            await backend._starter._create(LAUNCH)
     faulty.heal()
-    assert await backend._create(LAUNCH) == "made"
+    assert await backend._starter._create(LAUNCH) == "made"
 
 
 @pytest.mark.parametrize("fault", [*FAULTS, Fault.ERROR])
@@ -201,13 +202,13 @@ async def test_a_container_that_may_have_been_made_is_removed(
 ) -> None:
     faulty.fail(fault, CREATE)
     with pytest.raises(BackendUnavailable):
-        await backend._create(LAUNCH)
+        await backend._starter._create(LAUNCH)
     await until(lambda: any(re.fullmatch("DELETE /containers/kernel-gateway-[0-9a-f]{32}", it) for it in faulty.calls))
 
 
 async def test_a_container_whose_creation_was_cancelled_is_removed(backend: DockerBackend, faulty: Proxy) -> None:
     rule = faulty.fail(Fault.MUTE, CREATE)
-    creating = spawn(backend._create(LAUNCH), "create")
+    creating = spawn(backend._starter._create(LAUNCH), "create")
     await until(lambda: rule.struck)
     creating.cancel()
     await until(lambda: any(call.startswith("DELETE /containers/kernel-gateway-") for call in faulty.calls))
@@ -229,7 +230,7 @@ async def runs_out_of_time(creating: asyncio.Task[Any]) -> None:
 
 
 def searches(backend: DockerBackend) -> int:
-    return len(backend._lost._soon) + len(backend._lost._later)
+    return len(backend._starter.lost._soon) + len(backend._starter.lost._later)
 
 
 @pytest.fixture
@@ -255,7 +256,7 @@ async def test_a_container_that_is_made_late_is_removed_with_its_volumes(
     shared: bool,  # noqa: FBT001
 ) -> None:
     fake_engine.may_make.clear()
-    creating = spawn(backend._create(replace(LAUNCH, workspace=WORKSPACE, shared=shared)), "create")
+    creating = spawn(backend._starter._create(replace(LAUNCH, workspace=WORKSPACE, shared=shared)), "create")
     await until(lambda: fake_engine.asked)
     await gives_up(creating)
     await backend.delete_workspace(WORKSPACE)  # the session ends before its volumes exist
@@ -278,7 +279,7 @@ async def test_a_container_is_removed_when_the_caller_leaves_as_the_answer_arriv
 
     monkeypatch.setattr(backend._engine, "call", leaves_with_the_answer)
     with pytest.raises(asyncio.CancelledError):
-        await backend._create(LAUNCH)
+        await backend._starter._create(LAUNCH)
     await until(lambda: not searches(backend))
     assert (fake_engine.made, fake_engine.volumes) == ({}, set())
 
@@ -299,7 +300,7 @@ async def test_volumes_of_a_container_without_a_given_workspace_are_removed(
     backend: DockerBackend, fake_engine: FakeEngine
 ) -> None:
     fake_engine.may_make.clear()
-    creating = spawn(backend._create(LAUNCH), "create")
+    creating = spawn(backend._starter._create(LAUNCH), "create")
     await until(lambda: fake_engine.asked)
     await leaves(creating)
     fake_engine.may_make.set()
@@ -312,7 +313,7 @@ async def test_a_volume_that_is_made_late_without_its_container_is_removed(
     backend: DockerBackend, fake_engine: FakeEngine, looked: Callable[[], int]
 ) -> None:
     fake_engine.may_make.clear()
-    creating = spawn(backend._create(replace(LAUNCH, workspace=WORKSPACE)), "create")
+    creating = spawn(backend._starter._create(replace(LAUNCH, workspace=WORKSPACE)), "create")
     await until(lambda: fake_engine.asked)
     await leaves(creating)
     await until(looked)
@@ -328,10 +329,10 @@ async def test_a_volume_that_another_container_uses_is_kept(
     backend: DockerBackend, fake_engine: FakeEngine, looked: Callable[[], int]
 ) -> None:
     launch = replace(LAUNCH, workspace=WORKSPACE)
-    await backend._create(launch)
+    await backend._starter._create(launch)
     (first,) = fake_engine.made
     fake_engine.may_make.clear()
-    creating = spawn(backend._create(launch), "create")
+    creating = spawn(backend._starter._create(launch), "create")
     await until(lambda: fake_engine.asked == 2)
     await leaves(creating)
     await until(looked)
@@ -345,11 +346,11 @@ async def test_a_search_without_a_result_does_not_keep_the_gateway_from_ending(
     backend: DockerBackend, fake_engine: FakeEngine
 ) -> None:
     fake_engine.may_make.clear()
-    creating = spawn(backend._create(LAUNCH), "create")
+    creating = spawn(backend._starter._create(LAUNCH), "create")
     await until(lambda: fake_engine.asked)
     await leaves(creating)
-    await until(lambda: backend._lost._later)
-    (search,) = backend._lost._later
+    await until(lambda: backend._starter.lost._later)
+    (search,) = backend._starter.lost._later
     await backend.close()
     await asyncio.wait({search})
     assert search.cancelled()

@@ -14,7 +14,7 @@ from sessions.backends.base import Launch
 from sessions.errors import SessionClosed
 from sessions.kernels import preloading
 from sessions.kernels.kernel import Kernel
-from sessions.kernels.warm import PRELOAD_MEMORY
+from sessions.kernelspecs import PRELOAD_MEMORY
 from sessions.models import Limits, SessionSpec
 from sessions.tasks import spawn
 from tests.fakes import PYTHON, FakeBackend, FakeKernel, Listener, World, until, world_over

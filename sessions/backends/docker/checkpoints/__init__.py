@@ -1,0 +1,159 @@
+"""Checkpoints: kernels that are restored with everything imported, in place of being started.
+
+gVisor can write the whole memory of a sandbox to disk, and load it into another sandbox that the engine has made. For
+each shape of sandbox the gateway takes one checkpoint, at a moment at which nothing in it is anybody's: the kernel has
+imported its modules and waits for its keys. Each restored kernel gets its own keys, environment, limits, random state
+and workspace before it serves. Whatever goes wrong, a kernel is started plainly instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+from docker.errors import APIError
+
+from sessions.backends.base import Ability, Launch
+from sessions.backends.docker.checkpoints.golden import Shape, Workshop, fits
+from sessions.backends.docker.checkpoints.images import Image
+from sessions.backends.docker.checkpoints.restoring import restore
+from sessions.backends.docker.checkpoints.runtime import CheckpointFailed
+from sessions.backends.docker.engine import CHECKPOINT, Engine
+from sessions.backends.docker.profile import DockerSettings
+from sessions.errors import BackendUnavailable
+from sessions.kernelspecs import PRELOAD_MEMORY
+from sessions.tasks import spawn
+
+__all__ = ["CheckpointFailed", "Checkpoints", "Image", "restore"]
+
+log = structlog.get_logger()
+
+#: failed restores in a row after which an image is made anew
+FAILURES_MAX = 3
+#: times that images of a shape are made, until the gateway or the container image is changed
+ATTEMPTS_MAX = 3
+#: seconds that the end of the gateway waits for an image that is being made
+SOON = 10.0
+
+
+class Checkpoints:
+    """The golden images in use."""
+
+    def __init__(self, engine: Engine, settings: DockerSettings) -> None:
+        """Make nothing yet."""
+        self._engine = engine
+        self._settings = settings.checkpoints
+        self._workshop = None if self._settings is None else Workshop(engine, settings, self._settings)
+        #: why there are none; empty: there are, or will be soon
+        self._trouble = self._hindrance()
+        self._images: dict[Shape, Image] = {}
+        #: keys of the images in use; all others are removed
+        self._keys: set[str] = set()
+        self._making: dict[Shape, asyncio.Task[None]] = {}
+        self._attempts: dict[Shape, int] = {}
+        #: number of calls of `begin`
+        self._round = 0
+        #: failed restores in a row, by image
+        self._failures: dict[Image, int] = {}
+
+    def _hindrance(self) -> str:
+        if self._settings is None:
+            return "`checkpoints` is off"
+        if self._settings.limits.memory < PRELOAD_MEMORY:
+            return f"kernels have less than {PRELOAD_MEMORY} bytes of memory"
+        return ""
+
+    @property
+    def ability(self) -> Ability:
+        """Whether kernels are restored."""
+        if self._trouble:
+            return Ability(on=False, detail=self._trouble)
+        if not self._images:
+            return Ability(on=False, detail="the first one is being made; until then kernels start plainly")
+        return Ability(on=True, detail="kernels are restored with their modules imported")
+
+    # -- making images ------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Begin to make the usual images; called when kernels can be started, and after the image has changed."""
+        self._round += 1
+        self._images.clear()
+        self._keys.clear()
+        self._attempts.clear()
+        self._trouble = self._hindrance()
+        if self._settings is not None:
+            for kernelspec in self._settings.kernelspecs:
+                self._make(Shape.of(kernelspec))
+
+    def _make(self, shape: Shape) -> None:
+        attempts = self._attempts.get(shape, 0)
+        if self._hindrance() or shape in self._making or attempts >= ATTEMPTS_MAX:
+            return
+        self._attempts[shape] = attempts + 1
+        self._making[shape] = spawn(self._make_now(shape), f"checkpoint of {shape.language}")
+
+    async def _make_now(self, shape: Shape) -> None:
+        now = self._round
+        try:
+            key, image = await self._engine.call(self._work, shape, lane=CHECKPOINT)
+            if now == self._round:
+                self._images[shape] = image
+                self._keys.add(key)
+                self._trouble = ""
+                log.info("kernels are restored", language=shape.language, shared=shape.shared)
+        except (CheckpointFailed, APIError, BackendUnavailable) as error:
+            self._trouble = str(error)
+            log.warning("no checkpoint: kernels start plainly", language=shape.language, reason=str(error))
+        finally:
+            del self._making[shape]
+        if now != self._round:  # the container image has changed meanwhile
+            self._make(shape)
+
+    def _work(self, shape: Shape) -> tuple[str, Image]:
+        if self._workshop is None:
+            raise CheckpointFailed(self._hindrance())
+        return self._workshop.golden(shape, set(self._keys))
+
+    # -- restoring kernels ---------------------------------------------------------------------------------------
+
+    def image_for(self, launch: Launch) -> Image | None:
+        """Return the image from which a kernel is restored; None: it is started plainly."""
+        if self._settings is None or launch.limits.memory < PRELOAD_MEMORY or not fits(launch, self._settings.limits):
+            return None
+        shape = Shape.of(launch.kernelspec, shared=launch.shared)
+        image = self._images.get(shape)
+        if image is not None and not image.whole():
+            self._drop(image, "its files have changed")
+            image = None
+        if image is None:
+            self._make(shape)
+        return image
+
+    def succeeded(self, image: Image) -> None:
+        """Record that a kernel was restored."""
+        self._failures.pop(image, None)
+
+    def failed(self, image: Image, reason: str) -> None:
+        """Record that a kernel was not restored; an image that fails again and again is made anew."""
+        failures = self._failures[image] = self._failures.get(image, 0) + 1
+        if failures == 1:
+            log.warning("a kernel was not restored and is started plainly", reason=reason)
+        if failures >= FAILURES_MAX:
+            self._drop(image, "restores fail again and again")
+
+    def _drop(self, image: Image, reason: str) -> None:
+        self._failures.pop(image, None)
+        for shape in [shape for shape, used in self._images.items() if used == image]:
+            log.warning("a checkpoint is given up", language=shape.language, reason=reason)
+            del self._images[shape]
+            self._keys.discard(image.path.name)
+            self._trouble = reason
+
+    async def close(self) -> None:
+        """End the making of images."""
+        making = set(self._making.values())
+        if self._workshop is not None and making:
+            await self._engine.call(self._workshop.close)
+            await asyncio.wait(making, timeout=SOON)
+            for task in making:
+                task.cancel()

@@ -1,0 +1,131 @@
+"""Checkpoints on disk: whole, or not there at all, and together within a bound.
+
+A checkpoint is a directory named by its key, with runsc's files and `manifest.json`: their sizes and digests, which
+modules its kernel has imported, and the container image that its files are from. It becomes visible under its name when
+it is complete. Only the gateway's user may enter.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import uuid
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sessions.backends.docker.checkpoints.runtime import CheckpointFailed
+
+_MANIFEST = "manifest.json"
+_PARTIAL = ".partial"
+#: bytes that stay free on the disk
+_FREE_MIN = 1024**3
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A complete checkpoint of a sandbox whose kernel waits for its keys."""
+
+    path: Path
+    #: id of the container image that the sandbox was made from
+    source: str
+    #: modules that the kernel has imported, or tried to
+    modules: frozenset[str]
+    #: bytes of each file
+    sizes: tuple[tuple[str, int], ...]
+
+    def whole(self) -> bool:
+        """Return whether all files have the size that they had. Takes microseconds."""
+        try:
+            return all((self.path / name).stat().st_size == size for name, size in self.sizes)
+        except OSError:
+            return False
+
+
+class Images:
+    """The checkpoints of one installation. All methods block."""
+
+    def __init__(self, directory: Path, most: int) -> None:
+        """Set the place.
+
+        Args:
+            directory: made if it is absent.
+            most: bytes of all checkpoints together.
+        """
+        self._directory = directory
+        self._most = most
+
+    def find(self, key: str) -> Image | None:
+        """Return a checkpoint, if it is complete and unchanged. One that is not is removed."""
+        path = self._directory / key
+        try:
+            manifest: dict[str, Any] = json.loads((path / _MANIFEST).read_bytes())
+            sizes = tuple((name, size) for name, (size, _) in manifest["files"].items())
+            image = Image(path, manifest["source"], frozenset(manifest["modules"]), sizes)
+            same = all(_digest(path / name) == digest for name, (_, digest) in manifest["files"].items())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError):
+            same = False
+        if not same:
+            self.remove(key)
+            return None
+        return image
+
+    def begin(self, expected: int) -> Path:
+        """Return a new empty directory for a checkpoint.
+
+        Args:
+            expected: bytes that it will take.
+
+        Raises:
+            CheckpointFailed: when it would not fit.
+        """
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        used = sum(file.stat().st_size for file in self._directory.glob("*/*"))
+        if used + expected > self._most:
+            raise CheckpointFailed(
+                f"it would take {expected} bytes, {used} are in use, and `checkpoint_disk` is {self._most}"
+            )
+        if (free := shutil.disk_usage(self._directory).free) < expected + _FREE_MIN:
+            raise CheckpointFailed(f"only {free} bytes are free on the disk of {self._directory}")
+        path = self._directory / f"{uuid.uuid4().hex}{_PARTIAL}"
+        path.mkdir(mode=0o700)
+        return path
+
+    def finish(self, begun: Path, key: str, source: str, modules: Collection[str]) -> None:
+        """Give a checkpoint its name.
+
+        Args:
+            begun: its directory.
+            key: the name.
+            source: id of the container image.
+            modules: what its kernel has imported.
+
+        Raises:
+            CheckpointFailed: when a file is missing or empty.
+        """
+        files = {file.name: (file.stat().st_size, _digest(file)) for file in sorted(begun.iterdir())}
+        if "checkpoint.img" not in files or not all(size for size, _ in files.values()):
+            raise CheckpointFailed(f"the runtime has not written all files: {files}")
+        manifest = {"source": source, "modules": sorted(modules), "files": files}
+        (begun / _MANIFEST).write_text(json.dumps(manifest))
+        begun.rename(self._directory / key)
+
+    def remove(self, name: str) -> None:
+        """Remove a checkpoint, or the directory that was begun for one."""
+        shutil.rmtree(self._directory / name, ignore_errors=True)
+
+    def remove_others(self, keys: Collection[str]) -> None:
+        """Remove all checkpoints but these, and what is left of incomplete ones. None may be under way."""
+        if self._directory.is_dir():
+            for path in self._directory.iterdir():
+                if path.name not in keys:
+                    self.remove(path.name)
+
+
+def _digest(file: Path) -> str:
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()

@@ -1,0 +1,150 @@
+"""What checkpoints take from the runtime: `runsc checkpoint`, and marks that turn a container's start into a restore.
+
+The engine's own checkpoints are copied through containerd, need its experimental mode, and are restored into the same
+container only. So the gateway calls runsc itself, as root on the engine's machine. A restore is an ordinary start: the
+runtime is a wrapper (`runsc.sh`) that restores a container for which it finds a mark.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import docker
+
+from sessions.backends.docker.profile import DockerSettings
+
+#: directory of the marks, which only root may write to: no session can mark a container. The wrapper names it, too.
+MARKS = Path("/run/kernel-gateway/restore")
+#: directories with the state of runsc's containers, of every version of the engine
+_STATES = ("/run/docker/runtime-*/*", "/run/containerd/runsc/*")
+#: seconds to write a checkpoint; measured: 0.2 to 0.7 s for 160 MB
+_TAKE_TIMEOUT = 30.0
+
+
+class CheckpointFailed(Exception):
+    """A checkpoint was not taken or not restored; the reason is for the operator."""
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """The runtime of the engine, called by its path."""
+
+    #: path of the wrapper, with the flags that the engine passes, too
+    command: tuple[str, ...]
+    version: str
+
+    def take(self, container: str, directory: Path) -> None:
+        """Write a checkpoint of a container, which ends with that. Blocks.
+
+        Args:
+            container: full id of the container.
+            directory: an empty directory.
+
+        Raises:
+            CheckpointFailed: when the runtime failed or took too long; the directory may have incomplete files.
+        """
+        options = ("-compression=none", "-image-path", str(directory), container)
+        _run([*self.command, "--root", _state_of(container), "checkpoint", *options], _TAKE_TIMEOUT)
+
+
+def find_runtime(api: docker.APIClient, settings: DockerSettings) -> Runtime:
+    """Return the runtime, if this process can take and restore checkpoints with it.
+
+    Raises:
+        CheckpointFailed: when something is missing, and how to add it.
+    """
+    if settings.runtime == "runc":
+        raise CheckpointFailed("the runtime runc has none that the gateway could use")
+    if os.geteuid() != 0:
+        raise CheckpointFailed("the gateway does not run as root on the engine's machine")
+    registered = api.info()["Runtimes"][settings.runtime]
+    path = Path(registered.get("path") or "")
+    if not path.is_absolute() or not path.is_file():
+        raise CheckpointFailed(f"the runtime {path} is not visible here: is the engine on another machine?")
+    if os.fsencode(MARKS) not in path.read_bytes():
+        raise CheckpointFailed(f"the runtime {path} is not the gateway's wrapper: {INSTALL}")
+    _marks()
+    command = (str(path), *registered.get("runtimeArgs", ()))
+    return Runtime(command, _run([str(path), "--version"], _TAKE_TIMEOUT).strip())
+
+
+#: how the wrapper is installed
+INSTALL = f"install {Path(__file__).parent / 'runsc.sh'} as the runtime's path in /etc/docker/daemon.json"
+
+
+def mark(container: str, image: Path) -> None:
+    """Let the next start of a container restore a checkpoint.
+
+    Args:
+        container: full id of the container, which has not been started.
+        image: directory of the checkpoint.
+
+    Raises:
+        CheckpointFailed: when the mark cannot be made.
+    """
+    try:
+        (_marks() / container).symlink_to(image)
+    except OSError as error:
+        raise CheckpointFailed(f"no mark in {MARKS}: {error.strerror}") from error
+
+
+def unmark(container: str) -> bool:
+    """Remove a container's mark.
+
+    Returns:
+        True if it was there: the runtime has not used it.
+    """
+    try:
+        (MARKS / container).unlink()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def clear_marks(api: docker.APIClient) -> None:
+    """Remove the marks that ended gateways have left: those of containers that are gone."""
+    marks = [file.name for file in _marks().iterdir()]  # first: the container of each is older than its mark
+    there = {container["Id"] for container in api.containers(all=True)}
+    for container in marks:
+        if container not in there:
+            unmark(container)
+
+
+def _marks() -> Path:
+    """Return the directory of the marks, made if it is absent.
+
+    Raises:
+        CheckpointFailed: when others may write to it.
+    """
+    try:
+        MARKS.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = MARKS.lstat()
+    except OSError as error:
+        raise CheckpointFailed(f"{MARKS} cannot be made: {error.strerror}") from error
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != 0 or found.st_mode & 0o077:
+        raise CheckpointFailed(f"{MARKS} must be a directory of root that nobody else may enter")
+    return MARKS
+
+
+def _state_of(container: str) -> str:
+    for pattern in _STATES:
+        for directory in Path("/").glob(pattern.lstrip("/")):
+            if any(directory.glob(f"{container}_*")):
+                return str(directory)
+    raise CheckpointFailed("the state of the runtime's containers was not found")
+
+
+def _run(command: list[str], timeout: float) -> str:
+    try:
+        done = subprocess.run(  # noqa: S603 - the engine's own runtime
+            command, check=False, capture_output=True, text=True, timeout=timeout
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise CheckpointFailed(f"{command[0]} could not be run or took too long: {error}") from error
+    if done.returncode:
+        raise CheckpointFailed(f"{command[0]} ended with status {done.returncode}: {done.stderr[-300:].strip()}")
+    return done.stdout

@@ -1,0 +1,165 @@
+"""How a kernel's container is made and started: from a checkpoint if one fits, else plainly."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+
+from docker.errors import APIError, ImageNotFound
+
+from sessions.backends.base import Launch
+from sessions.backends.docker import containers
+from sessions.backends.docker.breaker import Breaker, fails, log_refusal
+from sessions.backends.docker.checkpoints import CheckpointFailed, Checkpoints, Image, restore
+from sessions.backends.docker.egress import Egress
+from sessions.backends.docker.engine import START, Engine
+from sessions.backends.docker.handle import DockerHandle
+from sessions.backends.docker.lost import LostContainers
+from sessions.backends.docker.processors import Processors
+from sessions.backends.docker.profile import FIRST_PORT, DockerSettings
+from sessions.backends.handshake import new_connection_info
+from sessions.errors import BackendUnavailable, StartFailed
+from sessions.tasks import spawn
+
+
+class Starter:
+    """Starts kernels in containers."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        settings: DockerSettings,
+        egress: Egress,
+        handles: dict[str, DockerHandle],
+        doubt: Callable[[], None],
+    ) -> None:
+        """Begin without starts.
+
+        Args:
+            engine: makes the containers.
+            settings: of the backend.
+            egress: the way of some kernels to listed hosts.
+            handles: all containers by id; new ones are added, and those that have ended removed.
+            doubt: called when a start shows that the engine may be in trouble.
+        """
+        self._engine = engine
+        self._settings = settings
+        self._egress = egress
+        self._handles = handles
+        self._doubt = doubt
+        self.breaker = Breaker()
+        self.breaker.on_open = doubt
+        self.checkpoints = Checkpoints(engine, settings)
+        self.processors = Processors()
+        self.lost = LostContainers(engine)
+        #: True if the last proof has found gVisor
+        self.gvisor = False
+        #: called with whether a kernel that has a checkpoint was restored
+        self.on_restored: Callable[[bool], None] = lambda _: None
+
+    async def start(self, launch: Launch) -> DockerHandle:
+        """Start a kernel's container.
+
+        Raises:
+            NetworkNotAllowed: when it needs the egress proxy, and there is none.
+            StartFailed: when the engine refused.
+            BackendUnavailable: when the engine does not answer.
+        """
+        image = self.checkpoints.image_for(launch) if self.gvisor else None
+        if image is None:
+            return await self._start(launch)
+        try:
+            # By its id: the checkpoint knows the files of this image, whatever has the name now.
+            handle = await self._start(replace(launch, image=image.source), image)
+        except (StartFailed, BackendUnavailable) as error:
+            self.checkpoints.failed(image, str(error.__cause__ or error))
+            self.on_restored(False)  # noqa: FBT003 - a callback has no names
+            if isinstance(error, BackendUnavailable):
+                raise
+            return await self._start(launch)
+        self.checkpoints.succeeded(image)
+        self.on_restored(True)  # noqa: FBT003 - as above
+        handle.preloaded = image.modules
+        return handle
+
+    async def _start(self, launch: Launch, image: Image | None = None) -> DockerHandle:
+        settings, launch = self._egress.settings_of(launch), self._egress.informed(launch)
+        info = new_connection_info(
+            "tcp",
+            "0.0.0.0",  # noqa: S104 - inside the container
+            first_port=FIRST_PORT,
+            encryption=launch.kernelspec.encryption,
+            signature=launch.kernelspec.signature,
+        )
+        hello = containers.hello(self._settings, launch, info)
+        bound = (handle.processor for handle in self._handles.values())
+        processor = self.processors.choose(launch.limits, bound) if launch.kernelspec.one_processor else None
+        container = await self._create(launch, processor)
+        # Registered before the start, so that an end directly after it is not missed.
+        handle = self._handles[container] = DockerHandle(self._engine, container, info, launch.tenant, processor)
+        spawn(self.forget(handle), "forget container")
+
+        def begin() -> str:
+            if image is None:
+                containers.start(self._engine, container, hello)
+            else:
+                restore(self._engine, container, image.path, hello)
+            return containers.address(self._engine, settings.network, container)
+
+        try:
+            address = await self._engine.call(begin, lane=START, owner=launch.tenant)
+        except BaseException as error:
+            await asyncio.shield(handle.kill())
+            if isinstance(error, APIError):
+                log_refusal("start a container", error)
+            if isinstance(error, APIError | CheckpointFailed):
+                raise StartFailed("the engine could not start the container") from error
+            if isinstance(error, BackendUnavailable):
+                self._doubt()  # caused by the engine, or by a kernel with very little processor time
+            raise
+        handle.was_running = True
+        handle.connection_info = replace(info, ip=address)
+        return handle
+
+    async def _create(self, launch: Launch, processor: int | None = None) -> str:
+        """Create a container. When the engine does not report the outcome, search for the container by its name."""
+        self.breaker.require()
+        name, workspace = f"kernel-gateway-{uuid.uuid4().hex}", launch.workspace or uuid.uuid4().hex
+
+        def create() -> str:
+            self.breaker.require()  # the breaker may have opened while this call waited for a thread
+            return containers.create(
+                self._engine,
+                self._egress.settings_of(launch),
+                launch,
+                name=name,
+                workspace=workspace,
+                gvisor=self.gvisor,
+                processor=processor,
+            )
+
+        try:
+            container = await self._engine.call(create, lane=START, owner=launch.tenant)
+        except APIError as error:
+            self.breaker.answered()
+            if error.is_client_error():
+                log_refusal("make a container", error)
+                absent = "has no such image: the gateway's operator has to build or pull it"
+                refused = absent if isinstance(error, ImageNotFound) else "refused to make a container"
+                raise StartFailed(f"the engine {refused}") from error
+            self.lost.look_for(name, workspace)
+            raise fails("make a container", error) from error
+        except BaseException as error:
+            if isinstance(error, BackendUnavailable):
+                self.breaker.failed()
+            self.lost.look_for(name, workspace)
+            raise
+        self.breaker.answered()
+        return container
+
+    async def forget(self, handle: DockerHandle) -> None:
+        """Remove a container's handle when the container is gone."""
+        await handle.wait()
+        self._handles.pop(handle.id, None)

@@ -426,6 +426,7 @@ class FakeKernel:
         return not self._exit.done()
 
     def rouse(self) -> None:
+        self.failures.strike("rouse")
         self.roused += 1
 
     def attach(self, listener: HandleListener, tenant: str) -> None:

@@ -93,7 +93,7 @@ def test_a_restart_keeps_the_certificate_and_the_banner_names_it(tmp_path: Path)
         with gateways.gateway("process", tls="true", state_dir=str(tmp_path)) as serving:
             assert serving.call("GET", "/v1/sessions").status_code == 200
             assert serving.process.stdout is not None
-            told = [serving.process.stdout.readline().decode() for _ in range(4)]
+            told = [serving.process.stdout.readline().decode() for _ in range(5)]
             assert any(str(tmp_path / "tls.pem") in line for line in told)
             assert any(f"--cacert {tmp_path / 'tls.pem'} {serving.url}" in line for line in told)
             kept.append((tmp_path / "tls.pem").read_bytes())

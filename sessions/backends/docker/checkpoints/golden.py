@@ -22,8 +22,7 @@ from sessions.backends.docker.checkpoints.images import Image, Images
 from sessions.backends.docker.checkpoints.restoring import attached, restore
 from sessions.backends.docker.checkpoints.runtime import CheckpointFailed, Runtime, clear_marks, find_runtime
 from sessions.backends.docker.engine import Engine
-from sessions.backends.docker.profile import FIRST_PORT, CheckpointSettings, DockerSettings, host_config, volume_names
-from sessions.backends.handshake import new_connection_info
+from sessions.backends.docker.profile import CheckpointSettings, DockerSettings, host_config, volume_names
 from sessions.kernelspecs import KernelSpec
 from sessions.models import Limits
 
@@ -157,14 +156,7 @@ class Workshop:
 
     def _prove(self, shape: Shape, image: Image) -> None:
         launch = replace(shape.launch(self.limits), image=image.source)
-        spec = shape.kernelspec
-        info = new_connection_info(
-            "tcp",
-            "0.0.0.0",  # noqa: S104 - inside the container
-            first_port=FIRST_PORT,
-            encryption=spec.encryption,
-            signature=spec.signature,
-        )
+        info = containers.new_connection(shape.kernelspec)
         with self._container(launch) as container:
             restore(self.engine, container, image.path, containers.hello(self.settings, launch, info))
 

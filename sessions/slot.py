@@ -21,7 +21,11 @@ from sessions.tasks import Shared, log_failure, spawn
 
 
 class SlotListener(KernelListener, Protocol):
-    """Gets the messages of a session's kernels, and their beginnings and ends."""
+    """The session: gets the messages of its kernels, and their beginnings and ends."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether the session was ended."""
 
     def connected(self, kernel: Kernel) -> None:
         """The session has a new kernel, in place of the previous one."""
@@ -49,7 +53,7 @@ class KernelSlot:
         """
         self.identity = identity
         self.key = identity.key
-        self.state = State.STARTING
+        self._state = State.STARTING
         #: notice about the variables that the next execution reports
         self.notice = notice
         #: the kernel that an earlier gateway has left; None: there was none, or it was taken over
@@ -64,15 +68,20 @@ class KernelSlot:
 
     # -- state ----------------------------------------------------------------------------------------------
 
+    @property
+    def state(self) -> State:
+        """What the session is doing."""
+        return State.CLOSED if self.listener.closed else self._state
+
     def move(self, state: State) -> None:
-        """Change to a state that may follow the present one.
+        """Change to a state that may follow the present one. To `closed` it comes only by the session's end.
 
         Raises:
             RuntimeError: when it may not follow, which is a defect.
         """
-        if state not in MOVES[self.state]:
+        if state not in MOVES[self.state] or state is State.CLOSED:
             raise RuntimeError(f"session {self.key} cannot go from {self.state} to {state}")
-        self.state = state
+        self._state = state
 
     def announce(self, change: StateChange, reason: str | None) -> None:
         """Set what the next execution reports about the variables."""
@@ -82,11 +91,6 @@ class KernelSlot:
         """Become idle after a cell, unless the kernel or the session has ended with it."""
         if self.state is State.BUSY:
             self.move(State.IDLE)
-
-    @property
-    def closed(self) -> bool:
-        """Whether the session was ended."""
-        return self.state is State.CLOSED
 
     @property
     def alive(self) -> bool:
@@ -103,7 +107,7 @@ class KernelSlot:
             SessionError: when no kernel could be started.
         """
         # Check again after each wait: the session or its kernel may end before this caller's turn in the event loop.
-        while not self.closed:
+        while not self.listener.closed:
             if self.kernel is None:
                 if self.state is State.DEAD:
                     self.move(State.STARTING)
@@ -126,7 +130,7 @@ class KernelSlot:
             SessionError: when no kernel could be started; the present one stays.
         """
         await self._start.run(partial(self._start_kernel, change, reason))
-        if self.closed:
+        if self.listener.closed:
             raise SessionClosed
 
     async def _start_kernel(self, change: StateChange | None, reason: str | None) -> None:
@@ -140,7 +144,7 @@ class KernelSlot:
     async def _acquire(self, change: StateChange | None, reason: str | None) -> None:
         kernel = await self._services.kernels.acquire(self.launch)
         self.launch = kernel.launch  # its workspace is the session's, even if the session has ended meanwhile
-        if self.closed:
+        if self.listener.closed:
             await kernel.kill(SessionClosed())
             raise SessionClosed
         notice = replace(self.notice, incarnation=self.notice.incarnation + 1)
@@ -169,7 +173,7 @@ class KernelSlot:
 
     async def _watch_exit(self, kernel: Kernel) -> None:
         cause = await kernel.wait()
-        if kernel is self.kernel and not self.closed:
+        if kernel is self.kernel and not self.listener.closed:
             self.kernel = None
             self._lost(cause)
         self.listener.ended(kernel, cause)
@@ -202,7 +206,7 @@ class KernelSlot:
                 kernel = await Kernel.take_over(self.launch, handle)
             except SessionError as error:
                 lost = error
-        if self.closed:
+        if self.listener.closed:
             if kernel is not None:
                 await kernel.kill(SessionClosed())
             await self._delete_files()
@@ -217,7 +221,7 @@ class KernelSlot:
 
     def reported(self) -> None:
         """Record that a cell of the present kernel has reported the notice: the next gateway must not repeat it."""
-        if self.kernel is not None and not self.closed:
+        if self.kernel is not None and not self.listener.closed:
             with suppress(LedgerUnavailable):  # then it is reported twice
                 self._record(self.kernel, self.notice)
 

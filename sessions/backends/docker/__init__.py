@@ -24,6 +24,7 @@ from sessions.backends.docker.profile import (
     volume_names,
 )
 from sessions.backends.docker.rest import Rest
+from sessions.backends.docker.rounds import Rounds
 from sessions.backends.docker.starter import Starter
 from sessions.backends.docker.walls import ensure_walls, prove_walls
 from sessions.backends.docker.watch import Watch
@@ -106,7 +107,10 @@ class DockerBackend:
             self._starter.breaker.close()
         if self._watch is None:
             self._watch = Watch(self.settings.instance, self._handles, self.on_proof_needed)
-            self._rounds = [spawn(each(self._handles).run(), f"{each.__name__} of kernels") for each in (Weights, Rest)]
+            self._rounds = [
+                spawn(Rounds(self._handles, Weights()).run(), "weights of kernels"),
+                spawn(Rounds(self._handles, Rest()).run(), "rest of kernels"),
+            ]
             self._egress.follow()
         if before and before != self._image:
             self._starter.checkpoints.begin()

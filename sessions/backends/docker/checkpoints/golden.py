@@ -98,12 +98,13 @@ class Workshop:
         with suppress(NotFound):
             self.engine.api.remove_container(container, force=True)
 
-    def golden(self, shape: Shape, used: Collection[str] = ()) -> tuple[str, Image]:
-        """Return a shape's image, taken now unless it is there, and proven by one restore.
+    def golden(self, shape: Shape, used: Collection[str] = (), *, doubted: bool = False) -> tuple[str, Image]:
+        """Return a shape's image, taken now unless it is there, and proven by a restore, perhaps by an earlier gateway.
 
         Args:
             shape: of the sandbox.
             used: keys of the images in use. Others make room for a new one.
+            doubted: True if an image that an earlier gateway has proven must be proven again.
 
         Returns:
             key of the image, and the image.
@@ -116,6 +117,9 @@ class Workshop:
         clear_marks(self.engine.api)
         source = str(self.engine.api.inspect_image(self.settings.image)["Id"])
         key = self._key(shape, source, runtime)
+        image = None if doubted else self.images.proven(key)
+        if image is not None:
+            return key, image
         image = self.images.find(key)
         if image is None:
             self.images.remove_others(used)
@@ -125,6 +129,7 @@ class Workshop:
         except CheckpointFailed:
             self.images.remove(key)
             raise
+        self.images.remember_proof(image)
         return key, image
 
     def _key(self, shape: Shape, source: str, runtime: Runtime) -> str:

@@ -22,7 +22,7 @@ SPECS = KERNEL_IMAGE / "kernelspecs"
         (SPECS / "javascript" / "run.js", {protocol.RUN_MIME}),
         (SPECS / "javascript" / "prelude.js", {protocol.FLUSHED, protocol.SETTLED}),
         (SPECS / "javascript" / "kernel.json", {protocol.FLUSHED}),
-        (KERNEL_IMAGE / "python_kernel" / "app.py", protocol.GATEWAY_REQUESTS),
+        (KERNEL_IMAGE / "python_kernel" / "kernel.py", protocol.GATEWAY_REQUESTS),
     ],
     ids=lambda value: getattr(value, "name", ""),
 )

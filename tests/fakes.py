@@ -36,6 +36,7 @@ from sessions.cells.notebook import notebook
 from sessions.cells.transcript import Transcript
 from sessions.connection_info import ConnectionInfo
 from sessions.errors import ConnectionFailed, SessionError
+from sessions.exits import ExitReason, KernelExit
 from sessions.kernels.connection import Connection
 from sessions.kernels.messages import Message
 from sessions.kernels.pool import Pool
@@ -43,7 +44,7 @@ from sessions.kernels.readiness import Readiness
 from sessions.kernels.starts import Starts
 from sessions.kernels.warm import PoolSettings
 from sessions.kernelspecs import KernelSpec, KernelSpecs
-from sessions.models import ExecuteRequest, ExecutionResult, ExitReason, Inventory, KernelExit, SessionKey, SessionSpec
+from sessions.models import ExecuteRequest, ExecutionResult, Inventory, SessionKey, SessionSpec
 from sessions.recovery import Recovery
 from sessions.registry import Registry
 from sessions.sandboxes import Sandboxes

@@ -13,8 +13,9 @@ from typing import Protocol
 
 import kernel_image
 from sessions.connection_info import ConnectionInfo
+from sessions.exits import KernelExit
 from sessions.kernelspecs import KernelSpec
-from sessions.models import Inventory, KernelExit, Limits, SessionKey
+from sessions.models import Inventory, Limits, SessionKey
 from sessions.tenants.admission import NOBODY
 
 #: folder of the programs that run beside user code; a container has them in another folder

@@ -16,7 +16,7 @@ from sessions.backends.docker.timers import Timers
 from sessions.backends.docker.tool import ToolStream
 from sessions.connection_info import ConnectionInfo
 from sessions.errors import BackendUnavailable, ConnectionFailed, QuotaExceeded, SessionError
-from sessions.models import ExitReason, KernelExit
+from sessions.exits import ExitReason, KernelExit
 from sessions.tasks import spawn
 from sessions.tenants.admission import NOBODY
 

@@ -15,7 +15,7 @@ from kernel_image.procfs import pids, status
 from sessions.backends.base import KERNEL_IMAGE, HandleListener
 from sessions.connection_info import ConnectionInfo
 from sessions.errors import ConnectionFailed
-from sessions.models import ExitReason, KernelExit
+from sessions.exits import ExitReason, KernelExit
 from sessions.tasks import spawn
 
 _PIECE = 256 * 1024

@@ -27,9 +27,9 @@ from sessions.backends.docker import DockerBackend, DockerSettings
 from sessions.backends.docker.profile import INSTANCE_LABEL, CheckpointSettings
 from sessions.backends.process import ProcessBackend
 from sessions.errors import ConnectionFailed, SessionClosed
+from sessions.exits import ExitReason, KernelExit
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.messages import Message
-from sessions.models import ExitReason, KernelExit
 from sessions.sandbox import NO_KERNEL
 from sessions.tasks import spawn
 from tests.attacks.bench import forget_network

@@ -34,7 +34,8 @@ from sessions.backends.docker.proof import prove
 from sessions.backends.docker.watch import Watch
 from sessions.backends.handshake import new_connection_info
 from sessions.errors import BackendUnavailable, NotInitialized, SessionError
-from sessions.models import ExitReason, Inventory, KernelExit
+from sessions.exits import ExitReason, KernelExit
+from sessions.models import Inventory
 from sessions.tasks import spawn
 from tests.fakes import PYTHON, until
 from tests.faults.pretence import TOOL_SAYS, FakeEngine, pretence

@@ -1,13 +1,17 @@
-"""A client of the E2B dialect that sends any request, for what the real SDK does not send."""
+"""A client of the E2B dialect that sends any request, for what the real SDK does not send, and fixtures of its tests.
+
+Test modules import everything from here: their `gateway` has no sandbox, and their `box` is E2B's.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 import requests
 
 from tests.gateways import KEYS, Gateway
@@ -70,3 +74,16 @@ def boxed(gateway: Gateway, **body: Any) -> Iterator[Box]:
         yield Box(gateway, told["sandboxID"], told["envdAccessToken"])
     finally:
         control(gateway, "DELETE", f"/sandboxes/{told['sandboxID']}")
+
+
+@pytest.fixture
+def gateway(started: Callable[[str], Gateway]) -> Gateway:
+    """The gateway without a sandbox: the wire is the same."""
+    return started("process")
+
+
+@pytest.fixture
+def box(gateway: Gateway) -> Iterator[Box]:
+    """A sandbox that no other test uses."""
+    with boxed(gateway) as box:
+        yield box

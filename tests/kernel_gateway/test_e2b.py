@@ -16,20 +16,9 @@ import requests
 
 from tests import gateways
 from tests.gateways import KEYS, Gateway
+from tests.kernel_gateway.e2b import *  # noqa: F403 - the fixtures
 from tests.kernel_gateway.e2b import ENVD, INTERPRETER, NOWHERE, SDK, Box, boxed, control
 from tests.kernel_gateway.wire import failure, raw, until
-
-
-@pytest.fixture
-def gateway(started: Callable[[str], Gateway]) -> Gateway:
-    """The gateway without a sandbox: the wire is the same."""
-    return started("process")
-
-
-@pytest.fixture
-def box(gateway: Gateway) -> Iterator[Box]:
-    with boxed(gateway) as box:
-        yield box
 
 
 def refused(response: requests.Response) -> tuple[int, str]:

@@ -5,30 +5,19 @@ from __future__ import annotations
 import base64
 import json
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import requests
 
 from tests.gateways import Gateway
+from tests.kernel_gateway.e2b import *  # noqa: F403 - the fixtures
 from tests.kernel_gateway.e2b import ENVD, Box, boxed
 from tests.kernel_gateway.wire import until
 
 STREAM = {"Content-Type": "application/connect+json"}
 Message = dict[str, Any]
-
-
-@pytest.fixture
-def gateway(started: Callable[[str], Gateway]) -> Gateway:
-    """The gateway without a sandbox: the wire is the same."""
-    return started("process")
-
-
-@pytest.fixture
-def box(gateway: Gateway) -> Iterator[Box]:
-    with boxed(gateway) as box:
-        yield box
 
 
 def envelope(message: Message | bytes, flags: int = 0) -> bytes:

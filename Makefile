@@ -71,6 +71,12 @@ sdks: $(addprefix .venv-,$(addsuffix /.setup,$(SDKS))) ## make an environment fo
 	.venv-jupyter/bin/python -m pip download --progress-bar off --quiet --no-deps --no-binary :all: --group jupyter-sources --dest $@
 	@touch $@
 
+# No lock file: it would name one registry. npm itself starts `node`, which is beside it.
+.venv-e2b-npm/node_modules: .venv-e2b-npm/.setup tests/clients/e2b/package.json
+	cp tests/clients/e2b/package.json .venv-e2b-npm/
+	PATH="$(CURDIR)/.venv-e2b-npm/bin:$$PATH" npm install --prefix .venv-e2b-npm --no-package-lock --no-audit --no-fund --loglevel=error
+	@touch $@
+
 tools: ## set up all that tests need, side by side (Debian, root)
 	@$(MAKE) --no-print-directory --jobs=4 setup sdks compose-images
 
@@ -93,7 +99,7 @@ test: tools ## the gate, in about ten minutes: real engine, real gVisor, real br
 	$(GATE) -m "gate and not full and not engine and not browser" $(FLAGS) || [ $$? = $(NO_TESTS) ]
 	$(GATE) -m "gate and not full and (engine or browser)" $(FLAGS) || [ $$? = $(NO_TESTS) ]
 
-test-all: test .venv-jupyter/sources ## every test, in about an hour: also attacks, faults, measurements, all clients; FLAGS=tests/attacks for a part
+test-all: test .venv-jupyter/sources .venv-e2b-npm/node_modules ## every test, in about an hour: also attacks, faults, measurements, all clients; FLAGS=tests/attacks for a part
 	$(BIN)/pytest -m "not gate or full or measured" $(FLAGS)
 
 mutate: setup engine image ## take the wall's lines away one by one: a test must find each loss; WORDS=cap_drop for some

@@ -216,12 +216,20 @@ def _leads_to_directory(place: Place) -> bool:
         return False
 
 
+def _space(_request: dict[str, Any], _stdin: BinaryIO, stdout: BinaryIO) -> None:
+    """Tell how much room the workspace has, and how much of it is used."""
+    info = os.statvfs(".")
+    used = info.f_blocks - info.f_bfree
+    _say(stdout, {"size": info.f_blocks * info.f_frsize, "used": used * info.f_frsize})
+
+
 _OPERATIONS = {
     "delete": _delete,
     "list": _list,
     "mkdir": _mkdir,
     "move": _move,
     "read": _read,
+    "space": _space,
     "stat": _stat,
     "write": _write,
 }

@@ -256,6 +256,8 @@ class FakeKernel:
         self.roused = 0
         self.behaviour = behaviour
         self.failures = Failures() if failures is None else failures
+        #: seconds of processor time that it claims to have used
+        self.computed = 0.0
         self.launch = launch
         self.workspace = workspace
         self.namespace: Json = {"env": kernel_env(launch, str(workspace), {})}
@@ -451,6 +453,10 @@ class FakeKernel:
     def memory(self) -> int | None:
         self.failures.strike("memory")
         return MEMORY if self.alive else None
+
+    def processor_seconds(self) -> float | None:
+        self.failures.strike("processor_seconds")
+        return self.computed if self.alive else None
 
     async def kill(self) -> None:
         self.failures.strike("kill")

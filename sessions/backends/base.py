@@ -120,6 +120,9 @@ class KernelHandle(Protocol):
     def memory(self) -> int | None:
         """Return the memory in use in bytes; None: the kernel is gone, or its memory is not measured. Must be cheap."""
 
+    def processor_seconds(self) -> float | None:
+        """Return the processor time used so far in seconds; None: as for `memory`. Must be cheap."""
+
     async def kill(self) -> None:
         """End the kernel now and wait until it is gone. Idempotent.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import gzip
 import io
 import re
@@ -35,6 +36,7 @@ from tests.kernel_gateway.wire import until
 
 pytestmark = pytest.mark.timeout(300)
 Options = dict[str, Any]
+MIB = 1024**2
 
 
 @pytest.fixture(scope="module")
@@ -134,6 +136,22 @@ def test_the_readmes_example_works_when_pasted(gateway: Gateway) -> None:
 def test_a_sandboxed_sandbox_lives_its_whole_life() -> None:
     with gateways.gateway("docker") as gateway:
         life(gateway)
+
+
+@pytest.mark.engine
+def test_a_sandbox_tells_what_all_of_it_uses() -> None:
+    with gateways.gateway("docker", cpus="0.5") as gateway, made(gateway) as sandbox:
+        before = sandbox.get_metrics()[0]
+        assert (before.cpu_count, before.mem_total, before.disk_total) == (1, 512 * MIB, 256 * MIB)
+        sandbox.run_code("kept = b'x' * (100 << 20); open('file', 'wb').write(bytes(20 << 20))")
+        sandbox.run_code("import threading\ndef work():\n    while True: pass\nthreading.Thread(target=work).start()")
+        after = sandbox.get_metrics()[0]
+        assert after.mem_total == 1024 * MIB
+        assert after.mem_used > before.mem_used + 90 * MIB
+        assert 15 * MIB < after.disk_used - before.disk_used < 30 * MIB
+        assert before.cpu_used_pct < after.cpu_used_pct
+        past = after.timestamp - datetime.timedelta(hours=1)
+        assert sandbox.get_metrics(end=past) == []
 
 
 @pytest.mark.engine

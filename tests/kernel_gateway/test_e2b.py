@@ -122,7 +122,6 @@ def test_what_cannot_be_had_is_refused_and_says_why(
     [
         ("POST", "/sandboxes/{id}/pause"),
         ("POST", "/sandboxes/{id}/resume"),
-        ("GET", "/sandboxes/{id}/metrics"),
         ("POST", "/sandboxes/{id}/snapshots"),
         ("PUT", "/sandboxes/{id}/network"),
         ("GET", "/templates"),
@@ -153,6 +152,15 @@ def test_its_time_begins_when_a_sandbox_can_be_used_and_is_over_at_once(gateway:
     assert box.call("GET", "/health", ENVD).status_code == 502
     assert refused(control(gateway, "GET", f"/sandboxes/{box.id}"))[0] == 404
     assert refused(control(gateway, "POST", f"/sandboxes/{box.id}/timeout", json={"timeout": 9}))[0] == 404
+
+
+def test_plain_processes_have_no_figures(gateway: Gateway, box: Box) -> None:
+    path = f"/sandboxes/{box.id}/metrics"
+    answer = control(gateway, "GET", path, params={"start": "0", "end": "99999999999"})
+    assert (answer.status_code, answer.json()) == (200, [])
+    for query in ({"start": "x"}, {"end": "-1"}, {"end": "1" * 13}, {"start": "1.5"}):
+        status, message = refused(control(gateway, "GET", path, params=query))
+        assert (status, next(iter(query)) in message) == (400, True)
 
 
 def test_a_sandbox_of_another_dialect_is_none_of_this_one(gateway: Gateway) -> None:
@@ -212,6 +220,7 @@ def test_another_tenants_sandbox_is_not_there(gateway: Gateway, box: Box) -> Non
         ("POST", "/timeout"),
         ("POST", "/connect"),
         ("POST", "/refreshes"),
+        ("GET", "/metrics"),
     ):
         told = [
             control(gateway, method, f"/sandboxes/{name}{path}", "bob", json={"timeout": 9})

@@ -7,7 +7,7 @@ Sources: the requests and parsers of `e2b` 2.63 and `e2b-code-interpreter` 2.11,
 
 from __future__ import annotations
 
-from kernel_gateway.dialects.e2b import control, filesystem, health, processes
+from kernel_gateway.dialects.e2b import control, filesystem, health, metrics, processes
 from kernel_gateway.dialects.e2b.connect import AbsentMethod
 from kernel_gateway.dialects.e2b.contexts import ContextHandler, ContextsHandler, ExecuteHandler, RestartHandler
 from kernel_gateway.dialects.e2b.files import FilesHandler
@@ -24,6 +24,7 @@ def routes(gateway: Gateway) -> list[Route]:
         (rf"(?:/v2)?{one}/connect", control.ConnectHandler),
         (one + "/timeout", control.TimeoutHandler),
         (one + "/refreshes", control.RefreshHandler),
+        (one + "/metrics", metrics.MetricsHandler),
         (r"/(?:v[23]/)?(?:sandboxes|snapshots|templates|volumes|secrets)(?:/.*)?", control.AbsentHandler),
         (r"/health", health.HealthHandler),
         (r"/execute", ExecuteHandler),

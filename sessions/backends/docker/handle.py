@@ -104,6 +104,10 @@ class DockerHandle:
         """Return the container's memory in bytes, from its control group; None when that cannot be read."""
         return self.cgroup.memory()
 
+    def processor_seconds(self) -> float | None:
+        """Return the container's processor time in seconds, from its control group; None when that cannot be read."""
+        return self.cgroup.seconds()
+
     async def kill(self) -> None:
         """Remove the container with all its processes."""
         self._killed = True

@@ -86,6 +86,10 @@ class ProcessHandle:
         """Return None: the memory of the kernel's processes is not measured."""
         return None
 
+    def processor_seconds(self) -> float | None:
+        """Return None: the processor time of the kernel's processes is not measured."""
+        return None
+
     async def kill(self) -> None:
         """Kill the processes of the kernel."""
         if not self._gone.done():

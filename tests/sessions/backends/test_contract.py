@@ -245,6 +245,21 @@ async def test_a_kernels_memory_is_reported_while_it_runs_except_for_plain_proce
     assert kernel.handle.memory() is None
 
 
+async def test_a_kernels_processor_time_is_reported_while_it_runs_except_for_plain_processes(
+    backend: Backend, kernel: Kernel
+) -> None:
+    before = kernel.handle.processor_seconds()
+    assert (before is None) == (backend.name == "process")
+    if backend.name == "docker":
+        assert before is not None
+        assert (await execute(kernel, "sum(range(10**6))"))[0] == "ok"
+        after = kernel.handle.processor_seconds()
+        assert after is not None
+        assert after > before
+    await kernel.kill(SessionClosed())
+    assert kernel.handle.processor_seconds() is None
+
+
 @pytest.mark.gate
 async def test_two_kernels_have_nothing_in_common(backend: Backend, kernel: Kernel) -> None:
     other = await Kernel.start(backend, LAUNCH)

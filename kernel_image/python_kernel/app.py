@@ -124,11 +124,11 @@ def find_user_packages() -> None:
     sys.path_importer_cache[path] = FileFinder(path, *kinds)
 
 
-def config() -> Config:
-    """Return the settings of the kernel."""
+def config(kernel: type[PythonKernel] = PythonKernel) -> Config:
+    """Return the settings of a kernel of this class."""
     settings = Config()
     settings.KernelApp.outstream_class = f"{Stream.__module__}.{Stream.__name__}"
-    settings.KernelApp.kernel_class = f"{PythonKernel.__module__}.{PythonKernel.__name__}"
+    settings.KernelApp.kernel_class = kernel
     settings.HistoryManager.enabled = False
     settings.Session.check_pid = False
     settings.IPythonKernel._execute_sleep = 0  # noqa: SLF001 - the setting's name; saves half a millisecond per cell

@@ -108,23 +108,26 @@ class PythonKernel(IPythonKernel):
 
     async def do_execute(self, *args: Any, **options: Any) -> dict[str, Any]:
         """Run a cell."""
-        reply: dict[str, Any]
         if not self._in_main_thread():
-            reply = await super().do_execute(*args, **options)
-            return reply
+            return await self.run_cell(*args, **options)
         # Interrupts are accepted from the moment at which clients see that the cell runs until its end. At any other
         # moment an interrupt would leave the request without its reply.
         try:
             try:
                 signal.signal(signal.SIGINT, signal.default_int_handler)
                 self.iopub_thread.release()
-                reply = await super().do_execute(*args, **options)
+                reply = await self.run_cell(*args, **options)
             finally:
                 signal.signal(signal.SIGINT, signal.SIG_IGN)
         except KeyboardInterrupt:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             reply = self._interrupted()
         self.iopub_thread.hold()
+        return reply
+
+    async def run_cell(self, *args: Any, **options: Any) -> dict[str, Any]:
+        """Run a cell's code, as ipykernel does; the kernel of another language does it in its own way."""
+        reply: dict[str, Any] = await super().do_execute(*args, **options)
         return reply
 
     def _interrupted(self) -> dict[str, Any]:

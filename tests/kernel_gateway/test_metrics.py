@@ -199,7 +199,7 @@ def codes(error: type[SessionError] = SessionError) -> set[str]:
 CLOSED: dict[str, set[str]] = {
     "code": codes(),
     "dialect": {dialect.name for dialect in DIALECTS} | {"none"},
-    "language": {"python", "javascript"},
+    "language": {"python", "javascript", "bash"},
     "method": {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "other"},
     "reason": {"address", "bytes", "session", "slow", "tenant", "total"},
     "result": {"hit", "miss"},

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from kernel_image.inventory import packages
+from kernel_image.inventory import interpreters, packages
 from kernel_image.procfs import pids
 from kernel_image.protocol import MARK
 from sessions.backends.base import KERNEL_IMAGE, Ability, Launch, no_op
@@ -73,7 +73,7 @@ class ProcessBackend:
         self._kernels: set[ProcessHandle] = set()
         self.on_proof_needed: Callable[[], None] = no_op
         self.on_restored: Callable[[bool], None] = no_op
-        self.inventory = Inventory(platform.python_version(), packages(sys.path))
+        self.inventory = Inventory(platform.python_version(), packages(sys.path) | interpreters())
 
     @property
     def checkpoints(self) -> Ability:

@@ -8,7 +8,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from . import bundle
+from . import bundle, fonts
 
 
 def lean() -> None:
@@ -50,6 +50,7 @@ def ahead(module: str) -> str:
     bundle.use(bundle.AHEAD)  # before all other places: no cell has put modules of its own anywhere yet
     try:
         importlib.import_module(module)
+        fonts.map_fonts()
     except BaseException as error:  # noqa: BLE001 - a module may raise anything, and the kernel must survive it
         return f"{type(error).__name__}: {error}"
     finally:

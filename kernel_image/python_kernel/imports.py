@@ -10,6 +10,9 @@ from typing import Any
 
 from . import bundle, fonts
 
+#: the last module that a plot needs
+PLOTS = "matplotlib.backends.backend_agg"
+
 
 def lean() -> None:
     """Import libraries with stand-ins for modules they hardly need. Later imports by cells get the complete modules."""
@@ -39,7 +42,7 @@ def late(module: str, function: str) -> None:
 
 
 def ahead(module: str) -> str:
-    """Import a module before a cell asks for it. No cell sees a new name, and nothing is drawn or computed.
+    """Import a module before a cell asks for it. No cell sees a new name.
 
     Args:
         module: full name of the module.
@@ -51,6 +54,8 @@ def ahead(module: str) -> str:
     try:
         importlib.import_module(module)
         fonts.map_fonts()
+        if module == PLOTS:
+            fonts.draw_once()
     except BaseException as error:  # noqa: BLE001 - a module may raise anything, and the kernel must survive it
         return f"{type(error).__name__}: {error}"
     finally:

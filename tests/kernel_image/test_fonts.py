@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -50,6 +51,7 @@ print("DejaVuSans.ttf" in open("/proc/self/maps").read())
 """
 
 
+@functools.cache
 def drawn(how: str) -> list[str]:
     command = [sys.executable, "-c", DRAW, str(KERNEL_IMAGE), how]
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout.splitlines()

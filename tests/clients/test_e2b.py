@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
+import datetime as dt
 import gzip
 import io
 import re
@@ -150,7 +150,7 @@ def test_a_sandbox_tells_what_all_of_it_uses() -> None:
         assert after.mem_used > before.mem_used + 90 * MIB
         assert 15 * MIB < after.disk_used - before.disk_used < 30 * MIB
         assert before.cpu_used_pct < after.cpu_used_pct
-        past = after.timestamp - datetime.timedelta(hours=1)
+        past = after.timestamp - dt.timedelta(hours=1)
         assert sandbox.get_metrics(end=past) == []
 
 

@@ -20,7 +20,7 @@ from sessions.models import ExecuteRequest, StateChange
 from sessions.services import SessionServices
 from sessions.slot import KernelSlot
 from sessions.states import State
-from sessions.tasks import shielded, spawn
+from sessions.tasks import set_within, shielded, spawn
 
 #: a cell under way, as its client sees it
 Running = Execution | Attempt
@@ -146,6 +146,7 @@ class Executions:
         try:
             yield execution
         finally:
+            execution.left.set()
             if execution.status is None:
                 await shielded(spawn(execution.leave(), "leave execution"))
             await shielded(ending)
@@ -175,10 +176,10 @@ class Executions:
         return execution, execution_id
 
     async def _finish(self, execution: Execution, execution_id: str, held: AsyncExitStack) -> None:
-        """Release the turn when the cell has ended: not earlier if its client leaves, not later if it reads slowly."""
+        """Release the turn when the cell has ended: not earlier if its client leaves, nor much later if it stays."""
         async with held:
             result = await execution.result()
-            await asyncio.sleep(0)  # its client, who waits for the same event, gets the answer before it is recorded
+            await set_within(execution.left, self._services.timeouts.answer)  # it is answered before it is recorded
             await self._variables.reset(execution.kernel, execution.request.env)
             del self._running[execution.id]
             self._slot.become_idle()

@@ -175,6 +175,7 @@ class PythonKernel(IPythonKernel):
     async def preload_request(self, stream: Any, ident: list[bytes], parent: dict[str, Any]) -> None:
         """Import a module in the main thread, as a cell would."""
         problem = imports.ahead(parent["content"]["module"])
+        imports.settle()
         self.session.send(stream, "preload_reply", {"status": "ok", "problem": problem}, parent, ident)
 
     @property

@@ -135,6 +135,15 @@ async def test_the_first_plot_is_drawn_by_the_usual_backend_with_fonts_that_are_
     assert plot["data"] == usual["data"]
 
 
+async def test_what_is_imported_ahead_is_left_out_of_garbage_collection(backend: ProcessBackend) -> None:
+    count = "import json.tool, gc; listed = [each for each in gc.get_objects() if each is json.tool.__dict__]; "
+    count += "print(gc.get_freeze_count(), len(listed))"
+    talk, plain = await preloaded(backend, "json.tool"), await preloaded(backend)
+    frozen, listed = map(int, (await talk.says(count)).split())
+    assert (frozen > 1000, listed) == (True, 0)
+    assert await plain.says(count) == "0 1\n"
+
+
 @pytest.mark.full
 async def test_all_that_is_imported_ahead_leaves_a_kernel_as_a_cell_would_that_imports_it(
     backend: ProcessBackend,

@@ -74,7 +74,8 @@ def test_refusals_are_counted_by_code(gateway: Gateway, path: str, code: str) ->
 
 
 def test_the_current_sessions_and_warm_kernels_are_shown(gateway: Gateway, session: str) -> None:
-    gateway.call("POST", "/v1/sessions", json={"name": session})
+    gateway.execute(session, "")
+    until(lambda: gateway.call("GET", f"/v1/sessions/{session}").json()["state"] == "idle")
     idle = metric(gateway, "kernel_gateway_sessions", state="idle")
     assert idle >= 1
     gateway.call("DELETE", f"/v1/sessions/{session}")

@@ -572,6 +572,8 @@ class FakeBackend:
         self.refuses: SessionError | None = None
         #: error of the proof; None: the sandbox is ready
         self.unprepared: SessionError | None = None
+        #: why it starts no kernel until the next proof, although the last one has succeeded
+        self.refusal: SessionError | None = None
         self.on_proof_needed: Callable[[], None] = no_op
         self.on_restored: Callable[[bool], None] = no_op
         self.checkpoints = Ability(on=False, detail="scripted kernels have none")

@@ -13,6 +13,7 @@ from typing import Protocol
 
 import kernel_image
 from sessions.connection_info import ConnectionInfo
+from sessions.errors import SessionError
 from sessions.exits import KernelExit
 from sessions.kernelspecs import KernelSpec
 from sessions.models import Inventory, Limits, SessionKey
@@ -158,6 +159,10 @@ class Backend(Protocol):
     on_proof_needed: Callable[[], None]
     #: called after each attempt to restore a kernel, with True if it succeeded
     on_restored: Callable[[bool], None]
+
+    @property
+    def refusal(self) -> SessionError | None:
+        """Why it starts no kernel until `prepare` has succeeded again; None: it starts kernels."""
 
     @property
     def checkpoints(self) -> Ability:

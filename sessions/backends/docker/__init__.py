@@ -10,7 +10,7 @@ from docker.errors import APIError
 
 from sessions.backends.base import Ability, Launch, no_op
 from sessions.backends.docker import containers
-from sessions.backends.docker.breaker import fails
+from sessions.backends.docker.breaker import fails, unavailable
 from sessions.backends.docker.doctor import examine
 from sessions.backends.docker.egress import Egress, ignore
 from sessions.backends.docker.engine import PREPARE, Engine, engine_answers
@@ -31,7 +31,7 @@ from sessions.backends.docker.watch import Watch
 from sessions.backends.docker.weights import Weights
 from sessions.connection_info import ConnectionInfo
 from sessions.egress import EgressRequest
-from sessions.errors import NotInitialized
+from sessions.errors import BackendUnavailable, NotInitialized
 from sessions.models import Inventory
 from sessions.tasks import gather_all, spawn
 
@@ -64,6 +64,11 @@ class DockerBackend:
         self._image = ""
         #: True if the last proof is still valid
         self._proven = False
+
+    @property
+    def refusal(self) -> BackendUnavailable | None:
+        """Why it starts no kernel: the engine does not answer."""
+        return unavailable() if self._starter.breaker.open else None
 
     @property
     def checkpoints(self) -> Ability:

@@ -76,6 +76,10 @@ class ProcessBackend:
         self.inventory = Inventory(platform.python_version(), packages(sys.path) | interpreters())
 
     @property
+    def refusal(self) -> None:
+        """Return None: it can always start processes."""
+
+    @property
     def checkpoints(self) -> Ability:
         """Return that there are none."""
         return Ability(on=False, detail="plain processes have none")

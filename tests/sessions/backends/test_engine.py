@@ -163,7 +163,9 @@ async def test_a_failing_engine_gets_no_more_requests_until_a_proof(
             await backend._starter._create(LAUNCH)
     assert faulty.calls.count(CREATE) == asked, "no request reaches the engine"
     assert doubts == [True]
+    assert isinstance(backend.refusal, BackendUnavailable), "`/readyz` must say so before the proof has ended"
     backend._starter.breaker.close()
+    assert backend.refusal is None
     assert await backend._starter._create(LAUNCH) == "made"
 
 

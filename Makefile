@@ -1,6 +1,6 @@
 # Two commands are enough: `make serve` and `make test`. Both install the tools that they need.
 .DEFAULT_GOAL := help
-.PHONY: help setup engine browser promtool sdks image image-slim egress-image tools serve lint test test-all mutate \
+.PHONY: help setup engine browser promtool sdks image image-slim egress-image sandbox tools serve lint test test-all mutate \
   audit soak bench readme clean machine compose-images
 
 VENV := .venv
@@ -42,13 +42,15 @@ image-slim: ## build kernel-gateway/python:slim, without packages for user code
 egress-image: ## build the image of the egress proxy, which only the setting egress_allow needs
 	kernel_image/egress/build.sh
 
-serve: setup ## run the gateway; sets up an engine with gVisor where there is none (Debian, root; not with ISOLATION=process)
+sandbox: # the image, and an engine with gVisor where there is none and this machine can have one
 	@if [ '$(ISOLATION)' = process ]; then :; \
 	elif $(HAVE_DOCKER); then kernel_image/build.sh; \
 	elif [ "$$(id -u)" = 0 ] && [ -f /etc/debian_version ]; then \
 	  echo '==> no Docker engine answers: setting one up with gVisor, in about two minutes (ISOLATION=process leaves it)'; \
 	  tests/engine/setup.sh && kernel_image/build.sh; \
 	else echo '==> no Docker engine answers: kernels will not be sandboxed'; fi
+
+serve: setup sandbox ## run the gateway; sets up an engine with gVisor where there is none (Debian, root; not with ISOLATION=process)
 	$(BIN)/kernel-gateway serve $(if $(ISOLATION),--isolation $(ISOLATION)) $(FLAGS)
 
 lint: setup ## ruff, mypy, shell scripts
@@ -112,12 +114,8 @@ MINUTES ?= 60
 soak: setup engine image ## an hour of mixed tenants, some of them hostile: what grows, and what is left; MINUTES=3 for less
 	$(BIN)/python -m tests.soak --minutes $(MINUTES) $(FLAGS)
 
-bench: setup engine image ## what an execution costs, beside a raw client and beside jupyter_kernel_gateway
-	$(BIN)/python tests/benchmarks/execute.py --write $(FLAGS)
-	$(BIN)/python tests/benchmarks/start.py
-	$(BIN)/python tests/benchmarks/ragflow.py
-	$(BIN)/python tests/benchmarks/jupyter.py
-	$(BIN)/python tests/benchmarks/e2b.py
+bench: setup sandbox ## measure cells, new sessions and many sessions in about 15 minutes, and write the README's tables and plot
+	$(BIN)/python -m tests.benchmarks --write $(FLAGS)
 
 readme: setup ## write the generated parts of the READMEs anew
 	$(BIN)/python -m tests.readme

@@ -274,6 +274,7 @@ class FakeKernel:
         #: code of all cells that it has run
         self.executed: list[str] = []
         self.answer: asyncio.Future[str] | None = None
+        self._tools: set[asyncio.subprocess.Process] = set()
         self._codec = Codec(key=info.key, username="kernel", signature_scheme=info.signature)
         self._loop = asyncio.get_running_loop()
         self._exit: asyncio.Future[KernelExit] = self._loop.create_future()
@@ -418,6 +419,9 @@ class FakeKernel:
             return
         self._exit.set_result(KernelExit(reason, code))
         self._worker.cancel()
+        for tool in self._tools:
+            with contextlib.suppress(ProcessLookupError):
+                tool.kill()
         for socket in self._sockets.values():
             self._loop.remove_reader(socket.FD)
             socket.close()
@@ -481,6 +485,7 @@ class FakeKernel:
         )
         assert program.stdin is not None
         assert program.stdout is not None
+        self._tools.add(program)
         feeding = spawn(_feed(program.stdin, stdin), f"input of {name}")
         try:
             while piece := await program.stdout.read(65536):
@@ -488,6 +493,7 @@ class FakeKernel:
                     raise ConnectionFailed
                 yield piece
         finally:
+            self._tools.discard(program)
             feeding.cancel()
             program.stdin.close()
             await program.communicate()

@@ -6,6 +6,7 @@ Test modules import everything from here: their `gateway` has no sandbox, and th
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ ENVD, INTERPRETER = 49983, 49999
 #: headers by which the gateway knows a client of E2B
 SDK = {"User-Agent": "e2b-python-sdk/2.63.0"}
 NOWHERE = "a" * 20
+#: header of a call whose answer, or request, is a stream of messages
+STREAM = {"Content-Type": "application/connect+json"}
 
 
 def control(gateway: Gateway, method: str, path: str, tenant: str = "alice", **options: Any) -> requests.Response:
@@ -58,6 +61,26 @@ class Box:
         """Run code and return the text of its main result."""
         (result,) = (event for event in self.run(code, **body) if event.get("is_main_result"))
         return str(result["text"])
+
+
+def envelope(message: dict[str, Any] | bytes, flags: int = 0) -> bytes:
+    """Return a message of a stream."""
+    body = message if isinstance(message, bytes) else json.dumps(message).encode()
+    return struct.pack(">BI", flags, len(body)) + body
+
+
+def messages(pieces: Iterator[bytes]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield flags and content of each message; check that the stream is whole."""
+    received = b""
+    for piece in pieces:
+        received += piece
+        while len(received) >= 5:
+            flags, size = struct.unpack(">BI", received[:5])
+            if len(received) < 5 + size:
+                break
+            yield flags, json.loads(received[5 : 5 + size])
+            received = received[5 + size :]
+    assert received == b""
 
 
 def _refuse(name: str) -> Any:

@@ -24,6 +24,7 @@ async function control(sandbox) {
   assert.ok((await sandbox.getInfo()).endAt - info.endAt > 200_000)
   const listed = await Sandbox.list({ query: { metadata: { 'a b': 'ä&=' } }, limit: 1, ...options }).nextItems()
   assert.deepEqual(listed.map((each) => each.sandboxId), [sandbox.sandboxId])
+  assert.ok(Array.isArray(await sandbox.getMetrics()))
   const again = await Sandbox.connect(sandbox.sandboxId, options)
   assert.equal((await again.runCode('20 + 1')).text, '21')
 }
@@ -85,6 +86,27 @@ async function files(sandbox) {
   await assert.rejects(sandbox.files.read('absent'), FileNotFoundError)
 }
 
+async function watches(sandbox) {
+  await sandbox.files.makeDir('watched/below')
+  const events = []
+  const wanted = [
+    [FilesystemEventType.CREATE, 'below/made by a kernel'],
+    [FilesystemEventType.WRITE, 'below/made by a kernel'],
+  ]
+  const all = event()
+  const ended = event()
+  const onEvent = (told) => {
+    events.push([told.type, told.name])
+    if (events.length === wanted.length) all.happens()
+  }
+  const handle = await sandbox.files.watchDir('watched', onEvent, { recursive: true, onExit: ended.happens })
+  await sandbox.runCode("open('watched/below/made by a kernel', 'w').write('x')")
+  await all.happened
+  assert.deepEqual(events, wanted)
+  await handle.stop()
+  await ended.happened
+}
+
 async function commands(sandbox) {
   const done = await sandbox.commands.run("cat 'made here/ä.txt'; echo $WHO $B >&2", { envs: { B: 'b' } })
   assert.deepEqual([done.stdout, done.stderr, done.exitCode], ['grüße', 'me b\n', 0])
@@ -120,7 +142,7 @@ async function terminal(sandbox) {
   assert.ok(shown.includes('21 51'), shown)
 }
 
-const STEPS = { control, code, contexts, files, commands, terminal }
+const STEPS = { control, code, contexts, files, watches, commands, terminal }
 
 const sandbox = await Sandbox.create({ timeoutMs: 300_000, metadata: { 'a b': 'ä&=' }, envs: { WHO: 'me' }, ...options })
 try {

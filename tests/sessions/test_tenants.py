@@ -221,7 +221,7 @@ async def test_a_client_that_stays_does_not_keep_the_end_from_being_recorded(wor
     async with session.execute(ExecuteRequest("1")) as execution:
         await execution.result()
         await until(lambda: len(world.observed) == 1)
-        assert await run(session, "2")
+        assert (await run(session, "2")).status == "ok"
 
 
 async def test_output_after_the_reply_is_counted(world: World, session: Session) -> None:

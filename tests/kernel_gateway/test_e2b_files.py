@@ -187,8 +187,8 @@ def test_a_signature_is_good_for_one_path_operation_user_and_time(gateway: Gatew
         ("Move", {"source": "file", "destination": "/etc/x"}, (400, "invalid_argument")),
         ("Remove", {"path": "/etc/passwd"}, (400, "invalid_argument")),
         ("Remove", {"path": ""}, (400, "invalid_argument")),
-        ("CreateWatcher", {"path": ""}, (501, "unimplemented")),
-        ("WatchDir", {"path": ""}, (501, "unimplemented")),
+        ("GetWatcherEvents", {"watcherId": "x"}, (404, "not_found")),
+        ("MakeSnapshot", {"path": ""}, (501, "unimplemented")),
     ],
     ids=str,
 )

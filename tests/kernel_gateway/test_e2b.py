@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
@@ -483,3 +484,16 @@ def test_a_run_that_waits_for_its_turn_ends_with_its_sandbox(gateway: Gateway, b
             control(gateway, "DELETE", f"/sandboxes/{box.id}")
             with pytest.raises(requests.exceptions.ChunkedEncodingError):
                 list(second.iter_lines())
+
+
+def test_a_sandbox_that_is_killed_cuts_the_requests_that_wait_for_its_kernels(gateway: Gateway) -> None:
+    with boxed(gateway) as box, ThreadPoolExecutor() as others:
+        hangs = "import time; time.sleep(300)"
+        path = {"path": ".ipython/profile_default/startup/hangs.py"}
+        assert box.call("POST", "/files", ENVD, params=path, files={"file": hangs}).status_code == 200
+        waiting = [others.submit(box.call, "POST", path, json={"code": "1"}) for path in ("/contexts", "/execute")]
+        until(lambda: len(gateway.call("GET", "/v1/sessions").json()["sessions"]) == 2)
+        assert control(gateway, "DELETE", f"/sandboxes/{box.id}").status_code == 204
+        for answer in waiting:
+            with pytest.raises(requests.exceptions.ConnectionError):
+                answer.result()

@@ -142,6 +142,14 @@ def test_the_results_stand_between_the_marks_of_the_readme(monkeypatch: pytest.M
     assert (tmp_path / report.PLOT).exists()
 
 
+def test_a_part_alone_is_written_without_a_plot(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("<!-- bench -->\n<!-- /bench -->\n")
+    monkeypatch.setattr(bench, "ROOT", tmp_path)
+    bench.write(Results(parts={"first": RESULTS.parts["first"]}))
+    assert report.PLOT not in (tmp_path / "README.md").read_text()
+    assert [path.name for path in tmp_path.iterdir()] == ["README.md"]
+
+
 def test_pictures_of_the_readme_exist() -> None:
     for picture in re.findall(r"!\[[^]]*\]\(([^)]*)\)", (ROOT / "README.md").read_text()):
         assert (ROOT / picture).exists(), picture

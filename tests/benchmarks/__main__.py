@@ -107,7 +107,8 @@ def write(results: Results) -> None:
     """Write tables and plot into the README."""
     readme = ROOT / "README.md"
     readme.write_text(filled(readme.read_text(), markdown(results)))
-    draw(results.parts["ways"], ROOT / PLOT)
+    if ways := results.parts.get("ways"):
+        draw(ways, ROOT / PLOT)
 
 
 def filled(readme: str, text: str) -> str:

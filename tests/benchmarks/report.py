@@ -196,7 +196,7 @@ TABLES = {
 
 def markdown(results: Results) -> str:
     """Return everything that stands between the marks in the README."""
-    lines = [f"![Latency of `{CODE}` by way and isolation]({PLOT})\n"]
+    lines = [f"![Latency of `{CODE}` by way and isolation]({PLOT})\n"] if "ways" in results.parts else []
     for name, table in TABLES.items():
         lines += table.lines(results.parts.get(name))
     dates = sorted({part.date for part in results.parts.values()})

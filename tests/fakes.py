@@ -37,6 +37,7 @@ from sessions.cells.transcript import Transcript
 from sessions.connection_info import ConnectionInfo
 from sessions.errors import ConnectionFailed, SessionError
 from sessions.exits import ExitReason, KernelExit
+from sessions.inventory import Inventory
 from sessions.kernels.connection import Connection
 from sessions.kernels.messages import Message
 from sessions.kernels.pool import Pool
@@ -44,7 +45,7 @@ from sessions.kernels.readiness import Readiness
 from sessions.kernels.starts import Starts
 from sessions.kernels.warm import PoolSettings
 from sessions.kernelspecs import KernelSpec, KernelSpecs
-from sessions.models import ExecuteRequest, ExecutionResult, Inventory, SessionKey, SessionSpec
+from sessions.models import ExecuteRequest, ExecutionResult, SessionKey, SessionSpec
 from sessions.recovery import Recovery
 from sessions.registry import Registry
 from sessions.sandboxes import Sandboxes

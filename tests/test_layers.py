@@ -154,7 +154,7 @@ ROOMS = [
 ]
 #: modules that are in no package: the vocabulary that all others use, and the sessions themselves
 VOCABULARY = {
-    *("activity", "bounded_json", "connection_info", "egress", "errors", "exits", "heap", "kernelspecs"),
+    *("activity", "bounded_json", "connection_info", "egress", "errors", "exits", "heap", "inventory", "kernelspecs"),
     *("models", "names", "notices", "states", "tasks", "timeouts"),
 }
 LIVE = {

@@ -15,8 +15,9 @@ import kernel_image
 from sessions.connection_info import ConnectionInfo
 from sessions.errors import SessionError
 from sessions.exits import KernelExit
+from sessions.inventory import Inventory
 from sessions.kernelspecs import KernelSpec
-from sessions.models import Inventory, Limits, SessionKey
+from sessions.models import Limits, SessionKey
 from sessions.tenants.admission import NOBODY
 
 #: folder of the programs that run beside user code; a container has them in another folder

@@ -229,6 +229,55 @@ def test_variables_of_a_run_are_those_of_the_run(gateway: Gateway) -> None:
         assert sandbox.run_code("os.environ['A']").text == "global"
 
 
+def test_bash_keeps_its_state_and_has_the_variables_of_sandbox_and_run(gateway: Gateway) -> None:
+    with made(gateway, envs={"A": "global"}) as sandbox:
+        sandbox.run_code("kept=1; mkdir sub; cd sub", language="bash")
+        run = sandbox.run_code("echo $kept ${PWD##*/} $A $B; false", language="bash", envs={"B": "it's $A"})
+        assert (run.logs.stdout, run.error and run.error.value) == (["1 sub global it's $A\n"], "1")
+        assert sandbox.run_code("echo ${B-unset}", language="bash").logs.stdout == ["unset\n"]
+
+
+PLOTS = {
+    "line": "ax.plot([1, 2], [3, 4], label='a'); ax.set_xlabel('t (s)'); ax.set_title('T')",
+    "scatter": "ax.scatter([1, 2], [3, 4])",
+    "bar": "ax.bar(['a', 'b'], [1, 2])",
+    "pie": "ax.pie([1, 3], labels=['x', 'y'])",
+    "box_and_whisker": "ax.boxplot([[1, 2, 3, 4], [2, 3, 4, 9]], patch_artist=True)",
+    "unknown": "ax.imshow([[1, 2]])",
+}
+
+
+def test_a_figure_has_its_chart_beside_its_picture(sandbox: Sandbox) -> None:
+    charts = {}
+    for kind, code in PLOTS.items():
+        run = sandbox.run_code(f"import matplotlib.pyplot as plt; fig, ax = plt.subplots(); {code}; plt.show()")
+        (result,) = run.results
+        assert (result.chart.type.value, bool(result.png), result.extra) == (kind, True, {}), run.logs
+        assert run.logs.stderr == []
+        charts[kind] = result.chart
+    line = charts["line"]
+    assert (line.title, line.x_label, line.x_unit, line.y_label) == ("T", "t (s)", "s", None)
+    assert [(each.label, each.points) for each in line.elements] == [("a", [(1.0, 3.0), (2.0, 4.0)])]
+    assert [(each.label, each.value) for each in charts["bar"].elements] == [("a", 1.0), ("b", 2.0)]
+    assert [each.angle for each in charts["pie"].elements] == [90.0, 270.0]
+    assert charts["scatter"].elements[0].points == [(1.0, 3.0), (2.0, 4.0)]
+    assert charts["box_and_whisker"].elements[0].median == 2.5
+    two = "fig, axes = plt.subplots(2); axes[0].plot([1]); axes[1].bar([1, 2], [1, 2]); plt.show()"
+    (result,) = sandbox.run_code(two).results
+    assert [each.type.value for each in result.chart.elements] == ["line", "bar"]
+
+
+def test_a_table_has_its_data_and_a_list_is_json(sandbox: Sandbox) -> None:
+    columns = "{'a': [1.5, None], 'at': [pd.Timestamp('2026-01-02'), pd.NaT], 3: ['x', 'y']}"
+    (result,) = sandbox.run_code(f"import pandas as pd; pd.DataFrame({columns})").results
+    assert result.data == {"a": [1.5, None], "at": ["2026-01-02T00:00:00", None], "3": ["x", "y"]}
+    assert result.html
+    (result,) = sandbox.run_code("{'a': [1, float('inf')]}").results
+    assert (result.json, result.text) == ({"a": [1, None]}, "{'a': [1, inf]}")
+    (result,) = sandbox.run_code("[object]").results
+    assert "json" not in result.formats()
+
+
 def test_a_run_right_after_one_that_timed_out_runs(sandbox: Sandbox) -> None:
     for number in range(3):
         with pytest.raises(TimeoutException):

@@ -32,7 +32,7 @@ from sessions.backends.docker.weights import Weights
 from sessions.connection_info import ConnectionInfo
 from sessions.egress import EgressRequest
 from sessions.errors import BackendUnavailable, NotInitialized
-from sessions.models import Inventory
+from sessions.inventory import Inventory
 from sessions.tasks import gather_all, spawn
 
 __all__ = ["DockerBackend", "DockerSettings", "EgressSettings", "engine_answers", "examine"]

@@ -29,7 +29,7 @@ from sessions.backends.handshake import handshake, new_connection_info
 from sessions.backends.process.handle import ProcessHandle
 from sessions.connection_info import ConnectionInfo
 from sessions.errors import NetworkNotAllowed, StartFailed
-from sessions.models import Inventory
+from sessions.inventory import Inventory
 from sessions.tasks import gather_all, spawn
 
 #: attempts to find free ports

@@ -35,7 +35,7 @@ from sessions.backends.docker.watch import Watch
 from sessions.backends.handshake import new_connection_info
 from sessions.errors import BackendUnavailable, NotInitialized, SessionError
 from sessions.exits import ExitReason, KernelExit
-from sessions.models import Inventory
+from sessions.inventory import Inventory
 from sessions.tasks import spawn
 from tests.fakes import PYTHON, until
 from tests.faults.pretence import TOOL_SAYS, FakeEngine, pretence

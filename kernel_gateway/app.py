@@ -287,7 +287,13 @@ class Service:
     def _culler(self) -> Culler:
         longest = 0.0 if self.settings.cull_connected else self.settings.max_idle_timeout
         lifetime = self.settings.max_lifetime
-        return Culler(self.registry, self.sandboxes, max_lifetime=lifetime, connected_timeout=longest)
+        return Culler(
+            self.registry,
+            self.sandboxes,
+            max_lifetime=lifetime,
+            connected_timeout=longest,
+            max_pause=self.settings.max_pause,
+        )
 
     async def drain(self) -> None:
         """Refuse new cells and wait for the running ones; interrupt them when that takes too long.

@@ -112,6 +112,9 @@ class Settings(BaseSettings):
     max_lifetime: float = Field(
         0, ge=0, allow_inf_nan=False, description="seconds after which any session is ended; 0: no limit"
     )
+    max_pause: float = Field(
+        86400, ge=0, allow_inf_nan=False, description="seconds after which a paused sandbox is ended; 0: no limit"
+    )
     ping_interval: Seconds = Field(
         20, description="seconds between two pings of a WebSocket, and to wait for the answer before closing"
     )

@@ -36,6 +36,7 @@ class Culler:
         *,
         max_lifetime: float = 0.0,
         connected_timeout: float = 0.0,
+        max_pause: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Set the rules.
@@ -46,12 +47,14 @@ class Culler:
             max_lifetime: seconds after which even busy sessions and sandboxes are ended; 0: no limit.
             connected_timeout: seconds without activity after which a session with connected channel clients is ended,
                 if this is more than its own idle timeout.
+            max_pause: seconds after which a paused sandbox is ended; 0: no limit.
             clock: returns seconds, which also pass while the gateway is stopped.
         """
         self._registry = registry
         self._sandboxes = sandboxes
         self._max_lifetime = max_lifetime
         self._connected_timeout = connected_timeout
+        self._max_pause = max_pause
         self._clock = clock
 
     def verdict(self, session: Session) -> str | None:
@@ -73,9 +76,14 @@ class Culler:
         """Return why a sandbox must end now, or None."""
         if sandbox.left_container is not None:
             return None
-        lifetime = min(filter(None, (self._max_lifetime, sandbox.spec.lifetime)), default=0.0)
+        paused = self._sandboxes.paused_at_end(sandbox)
+        own = 0.0 if paused else sandbox.spec.lifetime
+        lifetime = min(filter(None, (self._max_lifetime, own)), default=0.0)
         if 0 < lifetime <= sandbox.age():
             return f"it reached its maximum lifetime of {lifetime:g} s"
+        if paused:
+            over = 0 < self._max_pause <= sandbox.pausing.paused_for
+            return f"it was paused for {self._max_pause:g} s" if over else None
         if 0 < sandbox.spec.idle_timeout <= sandbox.idle_for():
             return f"it was idle for {sandbox.spec.idle_timeout:g} s"
         return None

@@ -138,6 +138,10 @@ class SandboxSpec:
     secret: str = field(default="", repr=False)
     #: id of the key that such tokens are revoked with; None: that key cannot be revoked
     key_id: str | None = None
+    #: True: it is paused at the end of its lifetime, and not ended
+    auto_pause: bool = False
+    #: its age in seconds when it was paused; None: it is not
+    paused_at: float | None = None
 
 
 class StateChange(StrEnum):

@@ -66,6 +66,11 @@ class Recovery:
         sandboxes = [(sandbox, sandbox.left_container) for sandbox in self._sandboxes.all()]
         places = [container for _, container in [*sessions, *sandboxes] if container]
         handles = await self._backend.adopt({container.id: container.info for container in places})
+        paused = [sandbox for sandbox, _ in sandboxes if sandbox.pausing.paused]
+        workspaces = {sandbox.workspace for sandbox in paused}
+        for container in places:
+            if container.workspace in workspaces and container.id in handles:
+                await handles[container.id].resume()  # a container that stands still cannot be taken over
         for session, container in sessions:
             if handle := handles.get(container.id):
                 self._starts.count(handle, session.launch)
@@ -77,5 +82,8 @@ class Recovery:
                 self._starts.count(handle, sandbox.launch)
             with log_failure(f"taking over sandbox {sandbox.key}"):
                 await sandbox.take_over(handles.get(held.id) if held else None)
+        for sandbox in paused:
+            if not sandbox.closed:
+                sandbox.pausing.begin()
         if places:
             log.info("taken over from an earlier gateway", known=len(places), found=len(handles))

@@ -255,6 +255,7 @@ class FakeKernel:
         self.tenant = NOBODY
         #: how often the gateway announced a message
         self.roused = 0
+        self.paused = False
         self.behaviour = behaviour
         self.failures = Failures() if failures is None else failures
         #: seconds of processor time that it claims to have used
@@ -432,6 +433,14 @@ class FakeKernel:
     @property
     def alive(self) -> bool:
         return not self._exit.done()
+
+    async def pause(self) -> None:
+        self.failures.strike("pause")
+        self.paused = True
+
+    async def resume(self) -> None:
+        self.failures.strike("resume")
+        self.paused = False
 
     def rouse(self) -> None:
         self.failures.strike("rouse")

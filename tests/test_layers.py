@@ -158,7 +158,7 @@ VOCABULARY = {
     *("models", "names", "notices", "states", "tasks", "timeouts"),
 }
 LIVE = {
-    *("attached", "commands", "culler", "executions", "host", "hosts", "identity", "recovery", "registry"),
+    *("attached", "commands", "culler", "executions", "host", "hosts", "identity", "pausing", "recovery", "registry"),
     *("sandbox", "sandboxes", "services", "session", "slot"),
 }
 

@@ -125,6 +125,20 @@ class KernelHandle(Protocol):
     def processor_seconds(self) -> float | None:
         """Return the processor time used so far in seconds; None: as for `memory`. Must be cheap."""
 
+    async def pause(self) -> None:
+        """Stop everything in it where it is, with its memory.
+
+        Raises:
+            SessionError: when the engine does not answer, or refuses.
+        """
+
+    async def resume(self) -> None:
+        """Let everything in it continue. Does nothing when it is gone or was not paused.
+
+        Raises:
+            BackendUnavailable: when the engine does not answer.
+        """
+
     async def kill(self) -> None:
         """End the kernel now and wait until it is gone. Idempotent.
 

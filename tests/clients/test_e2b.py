@@ -10,7 +10,8 @@ import shlex
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -28,7 +29,7 @@ from e2b.exceptions import (
     SandboxNotFoundException,
     TimeoutException,
 )
-from e2b_code_interpreter import AsyncSandbox, Sandbox
+from e2b_code_interpreter import AsyncSandbox, Sandbox, SandboxQuery, SandboxState
 
 from tests import gateways
 from tests.gateways import KEYS, Gateway
@@ -310,8 +311,6 @@ def test_a_sandbox_ends_when_its_time_is_over(gateway: Gateway, sandbox: Sandbox
 def test_pages_and_filters_of_a_list(gateway: Gateway) -> None:
     with made(gateway, metadata={"of": "pages"}) as one, made(gateway, metadata={"of": "pages"}) as two, made(gateway):
         query: Any = {"metadata": {"of": "pages"}}
-        from e2b_code_interpreter import SandboxQuery  # noqa: PLC0415 - a name of the newest SDK alone
-
         listed = Sandbox.list(query=SandboxQuery(**query), limit=1, **options(gateway))
         pages = [[each.sandbox_id for each in listed.next_items()] for _ in range(2)]
         assert pages == [[two.sandbox_id], [one.sandbox_id]]
@@ -335,11 +334,75 @@ def test_refusals_reach_the_user_with_their_reason(
         Sandbox.create(**options(gateway) | asked)
 
 
-def test_pausing_is_refused(sandbox: Sandbox) -> None:
-    pause: Callable[[], Any] = sandbox.pause
-    with pytest.raises(SandboxException, match="no such call"):
-        pause()
-    assert sandbox.run_code("1").text == "1"
+def pause_and_resume(gateway: Gateway) -> None:
+    """Pause a sandbox while a cell runs, and find everything there again."""
+    own = options(gateway)
+    sandbox = Sandbox.create(timeout=120, **own)
+    try:
+        sandbox.run_code("x = [1]; from threading import Thread")
+        sandbox.run_code("kept=1", language="bash")
+        sandbox.files.write("file", "text")
+        pauses: list[bool] = []
+        pauser = threading.Thread(target=lambda: pauses.append(sandbox.pause()))
+        code = "x.append(2); print('begun', flush=True)\nimport time; time.sleep(300)"
+        with pytest.raises(Exception, match="killed while the request was in progress"):
+            sandbox.run_code(code, on_stdout=lambda _: pauser.start())
+        pauser.join()
+        assert (pauses, sandbox.pause()) == ([True], False)
+        assert sandbox.get_info().state.value == "paused"
+        assert not sandbox.is_running()
+        with pytest.raises(TimeoutException, match="was not found"):
+            sandbox.run_code("x")
+        query = SandboxQuery(state=[SandboxState.PAUSED])
+        assert [each.sandbox_id for each in Sandbox.list(query=query, **own).next_items()] == [sandbox.sandbox_id]
+        again = Sandbox.connect(sandbox.sandbox_id, timeout=300, **own)
+        assert again.get_info().state.value == "running"
+        assert (again.run_code("x").text, again.files.read("file")) == ("[1, 2]", "text")
+        assert again.run_code("echo $kept", language="bash").logs.stdout == ["1\n"]
+        sandbox.pause()
+    finally:
+        assert sandbox.kill()
+    assert not sandbox.kill()
+
+
+def test_a_paused_sandbox_keeps_its_memory_and_files(gateway: Gateway) -> None:
+    pause_and_resume(gateway)
+
+
+@pytest.mark.engine
+@pytest.mark.gate
+def test_a_paused_sandboxed_sandbox_keeps_its_memory_and_files() -> None:
+    with gateways.gateway("docker") as gateway:
+        pause_and_resume(gateway)
+        assert gateway.errors() == []
+
+
+@pytest.mark.engine
+def test_a_paused_sandbox_stands_still_and_outlives_a_restart_of_the_gateway(tmp_path: Path) -> None:
+    with gateways.gateway("docker", state_dir=str(tmp_path), keep_sessions="true") as first:
+        sandbox = Sandbox.create(timeout=300, **options(first))
+        ticking = "import threading, time\nx = 0\ndef tick():\n    global x\n    while True: x += 1; time.sleep(0.1)"
+        sandbox.run_code(f"{ticking}\nthreading.Thread(target=tick, daemon=True).start()")
+        before = int(sandbox.run_code("x").text or "")
+        sandbox.pause()
+        time.sleep(12)  # longer than a pause from outside may last
+    with gateways.gateway("docker", state_dir=str(tmp_path)) as second:
+        own = options(second)
+        until(second.ready)
+        assert Sandbox.get_info(sandbox.sandbox_id, **own).state.value == "paused"
+        after = int(Sandbox.connect(sandbox.sandbox_id, **own).run_code("x").text or "")
+        assert before <= after < before + 100  # 12 s would be 120
+        assert Sandbox.kill(sandbox.sandbox_id, **own)
+
+
+def test_a_sandbox_is_paused_when_its_time_is_over_if_its_client_wants_that(gateway: Gateway) -> None:
+    own = options(gateway)
+    sandbox = Sandbox.create(timeout=120, lifecycle={"on_timeout": "pause"}, **own)
+    sandbox.run_code("x = 1")
+    sandbox.set_timeout(1)
+    until(lambda: sandbox.get_info().state.value == "paused")
+    assert Sandbox.connect(sandbox.sandbox_id, timeout=300, **own).run_code("x").text == "1"
+    assert sandbox.kill()
 
 
 def test_another_tenants_sandbox_is_not_there(gateway: Gateway, sandbox: Sandbox) -> None:

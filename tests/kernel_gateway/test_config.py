@@ -42,6 +42,7 @@ OTHER: dict[str, tuple[str, Any]] = {
     "idle_timeout": ("1.5", 1.5),
     "max_idle_timeout": ("1000", 1000),
     "max_lifetime": ("60", 60),
+    "max_pause": ("60", 60),
     "cull_connected": ("true", True),
     "ping_interval": ("5", 5.0),
     "drain_timeout": ("2.5", 2.5),

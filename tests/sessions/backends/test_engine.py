@@ -718,7 +718,7 @@ async def test_a_container_that_stays_paused_is_ended(
     monkeypatch: pytest.MonkeyPatch,
     resumes: bool,  # noqa: FBT001
 ) -> None:
-    monkeypatch.setattr("sessions.backends.docker.handle.PAUSE_MAX", 0.1)
+    monkeypatch.setattr("sessions.backends.docker.pauses.PAUSE_MAX", 0.1)
     handle = DockerHandle(engine, "c1", None)  # type: ignore[arg-type]
     handle.note_paused()
     if resumes:
@@ -727,6 +727,20 @@ async def test_a_container_that_stays_paused_is_ended(
         assert "DELETE /containers/c1" not in faulty.calls
     else:
         await until(lambda: "DELETE /containers/c1" in faulty.calls)
+    await handle.kill()
+
+
+async def test_a_container_that_the_gateway_has_paused_may_stay_paused(
+    engine: Engine, faulty: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sessions.backends.docker.pauses.PAUSE_MAX", 0.1)
+    handle = DockerHandle(engine, "c1", None)  # type: ignore[arg-type]
+    await handle.pause()
+    handle.note_paused()
+    await asyncio.sleep(0.3)
+    assert "DELETE /containers/c1" not in faulty.calls
+    await handle.resume()
+    assert faulty.calls[-2:] == ["POST /containers/c1/pause", "POST /containers/c1/unpause"]
     await handle.kill()
 
 

@@ -96,7 +96,6 @@ def test_a_list_refuses_what_it_cannot_read(gateway: Gateway, query: dict[str, s
     ("body", "status", "words"),
     [
         ({"templateID": "mine"}, 404, "template 'mine' not found"),
-        ({"templateID": "base", "autoPause": True}, 501, "paused"),
         ({"templateID": "base", "mcp": {"a": {}}}, 501, "MCP"),
         ({"templateID": "base", "volumeMounts": [{"name": "a", "path": "/a"}]}, 501, "mounted"),
         ({"templateID": "base", "network": {"allowOut": ["1.1.1.1"]}}, 501, "no network"),
@@ -121,7 +120,6 @@ def test_what_cannot_be_had_is_refused_and_says_why(
 @pytest.mark.parametrize(
     ("method", "path"),
     [
-        ("POST", "/sandboxes/{id}/pause"),
         ("POST", "/sandboxes/{id}/resume"),
         ("POST", "/sandboxes/{id}/snapshots"),
         ("PUT", "/sandboxes/{id}/network"),

@@ -109,5 +109,5 @@ class Pausing:
             await gather_all(*(container.resume() for container in self._containers()))
 
     def _containers(self) -> list[KernelHandle]:
-        found = [self._container(), *(session.container for session in self._sandbox.sessions())]
+        found = [self._container(), *(session.container for session in self._sandbox.sessions() if session.alive)]
         return [each for each in found if each is not None]

@@ -35,12 +35,13 @@ def granted(asked: Mapping[str, Any], displays: Any) -> Iterator[None]:
     variables = os.environ  # noqa: TID251 - the sandbox's, not the gateway's
     env: Mapping[str, str] = asked.get("env", {})
     before = {name: variables.get(name) for name in env}
-    usual = dict(displays.formatters)
+    usual = displays.formatters
     variables.update(env)
     if wanted := asked.get("formats"):
-        from .formats import FORMATTERS  # noqa: PLC0415 - most kernels never need it
+        from .formats import formatters  # noqa: PLC0415 - most kernels never need it
 
-        displays.formatters.update({mime: FORMATTERS[mime](parent=displays) for mime in FORMATTERS.keys() & wanted})
+        more = formatters(displays)
+        displays.formatters = usual | {mime: more[mime] for mime in more.keys() & wanted}
     try:
         yield
     finally:

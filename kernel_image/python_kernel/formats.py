@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from functools import cache
 from typing import Any
 
 import orjson
@@ -72,9 +73,15 @@ def _told(value: Any) -> str | None:
     return None if text in {"NaT", "<NA>"} else text
 
 
-#: the formatters, by MIME type
-FORMATTERS: dict[str, Any] = {
-    DataFormatter.format_type.default_value: DataFormatter,
-    ChartFormatter.format_type.default_value: ChartFormatter,
-    "application/json": PlainFormatter,
-}
+@cache
+def formatters(displays: Any) -> dict[str, Any]:
+    """Return the formatters by MIME type, made once: it would take 0.15 ms of each cell.
+
+    Args:
+        displays: IPython's `DisplayFormatter`.
+    """
+    return {
+        DataFormatter.format_type.default_value: DataFormatter(parent=displays),
+        ChartFormatter.format_type.default_value: ChartFormatter(parent=displays),
+        "application/json": PlainFormatter(parent=displays),
+    }

@@ -28,12 +28,16 @@ def make_backend(settings: Settings, instance: str, egress_secret: str, specs: K
         specs: all languages.
     """
     if settings.isolation == "process":
-        return ProcessBackend()
+        return _processes(settings)
     from sessions.backends import docker  # noqa: PLC0415 - the engine's client takes a tenth of a start
 
     if settings.isolation == "auto" and settings.loopback and not docker.engine_answers():
-        return ProcessBackend()
+        return _processes(settings)
     return docker.DockerBackend(_docker_settings(settings, instance, egress_secret, specs), logs.egress)
+
+
+def _processes(settings: Settings) -> ProcessBackend:
+    return ProcessBackend(settings.state_dir.expanduser() / "workspaces")
 
 
 def _docker_settings(settings: Settings, instance: str, egress_secret: str, specs: KernelSpecs) -> DockerSettings:
@@ -55,6 +59,7 @@ def _docker_settings(settings: Settings, instance: str, egress_secret: str, spec
         if settings.egress
         else None,
         checkpoints=checkpoints if settings.checkpoints == "auto" else None,
+        files=settings.files,
     )
 
 

@@ -65,11 +65,12 @@ class Recovery:
         sessions = [(session, session.left_container) for session in self._registry.all() if session.left_container]
         sandboxes = [(sandbox, sandbox.left_container) for sandbox in self._sandboxes.all()]
         places = [container for _, container in [*sessions, *sandboxes] if container]
-        handles = await self._backend.adopt({container.id: container.info for container in places})
+        workspaces = {container.workspace for container in places} | {sandbox.workspace for sandbox, _ in sandboxes}
+        handles = await self._backend.adopt({container.id: container.info for container in places}, workspaces)
         paused = [sandbox for sandbox, _ in sandboxes if sandbox.pausing.paused]
-        workspaces = {sandbox.workspace for sandbox in paused}
+        standing = {sandbox.workspace for sandbox in paused}
         for container in places:
-            if container.workspace in workspaces and container.id in handles:
+            if container.workspace in standing and container.id in handles:
                 await handles[container.id].resume()  # a container that stands still cannot be taken over
         for session, container in sessions:
             if handle := handles.get(container.id):

@@ -154,12 +154,12 @@ class Sandbox(Host):
             self._lost("its container ended while the gateway was away")
 
     def _lost(self, why: str) -> bool:
-        """Note that its own container is gone, and with it the workspace, unless a session has held that.
+        """Note that its own container is gone, and with it a workspace in memory, unless a session has held that.
 
         Returns:
             True if files were lost.
         """
-        if any(session.alive for session in self.sessions()):
+        if self._services.kernels.keeps_files or any(session.alive for session in self.sessions()):
             return False
         self.loss = f"the sandbox's files were lost: {why}"
         log.warning("files of a sandbox lost", tenant=self.key.tenant, sandbox=self.key.name, reason=why)
@@ -180,7 +180,7 @@ class Sandbox(Host):
         self._container = None
         if self.closed or self._lost(f"its container ended ({ended.reason.value})"):
             return
-        if self._services.clock() - began >= LASTING:
+        if not self._services.kernels.keeps_files and self._services.clock() - began >= LASTING:
             await self.ensure_container()  # only a session holds the workspace now, and it may end at any time
 
     # -- its sessions ---------------------------------------------------------------------------------------

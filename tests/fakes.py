@@ -594,6 +594,8 @@ class FakeBackend:
         self.on_restored: Callable[[bool], None] = no_op
         self.checkpoints = Ability(on=False, detail="scripted kernels have none")
         self.inventory = Inventory("3.0", {})
+        #: as if workspaces went with their last container
+        self.keeps_files = False
         #: while it is not set, all starts wait
         self.gate = asyncio.Event()
         self.gate.set()
@@ -638,15 +640,16 @@ class FakeBackend:
         if self.unprepared is not None:
             raise self.unprepared
 
-    async def adopt(self, kernels: Mapping[str, ConnectionInfo]) -> dict[str, FakeKernel]:
+    async def adopt(
+        self, kernels: Mapping[str, ConnectionInfo], workspaces: Collection[str] = ()
+    ) -> dict[str, FakeKernel]:
         self.failures.strike("adopt")
         if self.refuses is not None:
             raise self.refuses
         for kernel in self.alive:
             if kernel.id not in kernels:
                 await kernel.kill()
-        held = {kernel.workspace.name for kernel in self.alive}
-        for workspace in set(self.workspaces) - held:
+        for workspace in set(self.workspaces) - set(workspaces):
             await self.delete_workspace(workspace)
         return {kernel.id: kernel for kernel in self.started if kernel.id in kernels}
 

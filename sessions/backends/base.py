@@ -180,6 +180,10 @@ class Backend(Protocol):
         """Why it starts no kernel until `prepare` has succeeded again; None: it starts kernels."""
 
     @property
+    def keeps_files(self) -> bool:
+        """Whether a workspace outlives the containers that use it; otherwise it goes with the last one."""
+
+    @property
     def checkpoints(self) -> Ability:
         """Whether kernels are restored from a checkpoint in which their modules are imported."""
 
@@ -199,13 +203,16 @@ class Backend(Protocol):
             BackendUnavailable: when the engine does not answer.
         """
 
-    async def adopt(self, kernels: Mapping[str, ConnectionInfo]) -> Mapping[str, KernelHandle]:
+    async def adopt(
+        self, kernels: Mapping[str, ConnectionInfo], workspaces: Collection[str] = ()
+    ) -> Mapping[str, KernelHandle]:
         """Take over kernels that an earlier gateway of this installation started, and remove its other leftovers.
 
         Called after `prepare` has succeeded, before any kernel is started. Called again only after a failure.
 
         Args:
             kernels: connection info of the kernels, by the id of their handle.
+            workspaces: workspaces that stay, also those of kernels that have ended meanwhile.
 
         Returns:
             handles of the kernels that are left; one may have ended.

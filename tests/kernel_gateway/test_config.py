@@ -75,6 +75,7 @@ OTHER: dict[str, tuple[str, Any]] = {
     "cpus": ("0.5", 0.5),
     "processes": ("32", 32),
     "disk": ("1m", 1024**2),
+    "files": ("memory", "memory"),
     "execute_timeout": ("1", 1),
     "max_execute_timeout": ("100", 100),
     "max_output_bytes": ("1000", 1000),

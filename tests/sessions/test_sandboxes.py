@@ -540,6 +540,15 @@ async def test_a_container_that_ended_is_replaced_when_it_is_needed(world: World
     assert world.backend.kernel.launch.workspace == sandbox.workspace
 
 
+async def test_files_that_outlive_containers_are_not_reported_as_lost(world: World, sandbox: Sandbox) -> None:
+    world.pool.keeps_files = True
+    await write(sandbox, "a")
+    world.backend.kernel.dies(137, ExitReason.OOM)
+    await until(lambda: sandbox._container is None)
+    assert "a" in await names(sandbox)
+    assert sandbox.loss is None
+
+
 async def test_files_that_no_session_holds_are_reported_as_lost(world: World, sandbox: Sandbox) -> None:
     world.backend.kernel.dies(137, ExitReason.OOM)
     await until(lambda: sandbox.loss)

@@ -132,7 +132,7 @@ async def backend(faulty: Proxy, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     """A backend after its proof, with short timeouts."""
     monkeypatch.setattr(module, "RETRY", 0.02)
     monkeypatch.setattr(lost_module, "SOON", (0.0, 0.05, 0.05))
-    backend = DockerBackend(DockerSettings("runsc", "image", "network", "test"))
+    backend = DockerBackend(DockerSettings("runsc", "image", "network", "test", files="memory"))
     hasty = brief(START)
     backend._engine._threads[hasty] = backend._engine._threads[START]
     monkeypatch.setattr(starter_module, "START", hasty)

@@ -295,7 +295,8 @@ class Proofs:
         """Let a new gateway want an image; return what it has done for that."""
         api = SimpleNamespace(inspect_image=lambda _: {"Id": self.image})
         assert self.settings.checkpoints is not None
-        workshop = Workshop(SimpleNamespace(api=api), self.settings, self.settings.checkpoints)  # type: ignore[arg-type]
+        engine: Any = SimpleNamespace(api=api)
+        workshop = Workshop(engine, Disks(engine, self.settings), self.settings, self.settings.checkpoints)
 
         def take(_: Shape, key: str, *__: object) -> Image:
             self.done.append("taken")

@@ -19,7 +19,8 @@ from sessions.backends.docker.disks import helper_config
 from sessions.backends.docker.needs import require_image
 from sessions.backends.docker.profile import DISKS_LABEL, volume_names
 from sessions.errors import StartFailed
-from sessions.models import Inventory, Limits
+from sessions.inventory import Inventory
+from sessions.models import Limits
 from sessions.sandbox import NO_KERNEL
 from tests.attacks.bench import IMAGE, NETWORK_PREFIX, RUN, forget_network, require_root
 

@@ -158,8 +158,8 @@ VOCABULARY = {
     *("models", "names", "notices", "states", "tasks", "timeouts"),
 }
 LIVE = {
-    *("attached", "commands", "culler", "executions", "host", "hosts", "identity", "pausing", "recovery", "registry"),
-    *("sandbox", "sandboxes", "services", "session", "slot"),
+    *("attached", "commands", "culler", "executions", "host", "hosts", "identity", "measuring", "pausing", "recovery"),
+    *("registry", "sandbox", "sandboxes", "services", "session", "slot", "watchers"),
 }
 
 

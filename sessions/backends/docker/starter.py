@@ -18,7 +18,6 @@ from sessions.backends.docker.egress import Egress
 from sessions.backends.docker.engine import START, Engine
 from sessions.backends.docker.handle import DockerHandle
 from sessions.backends.docker.lost import LostContainers
-from sessions.backends.docker.processors import Processors
 from sessions.backends.docker.profile import DockerSettings
 from sessions.errors import BackendUnavailable, StartFailed
 from sessions.tasks import spawn
@@ -53,7 +52,6 @@ class Starter:
         self.breaker.on_open = doubt
         self.disks = Disks(engine, settings)
         self.checkpoints = Checkpoints(engine, self.disks, settings)
-        self.processors = Processors()
         self.lost = LostContainers(engine)
         #: True if the last proof has found gVisor
         self.gvisor = False
@@ -89,11 +87,9 @@ class Starter:
         settings, launch = self._egress.settings_of(launch), self._egress.informed(launch)
         info = containers.new_connection(launch.kernelspec)
         hello = containers.hello(self._settings, launch, info)
-        bound = (handle.processor for handle in self._handles.values())
-        processor = self.processors.choose(launch.limits, bound) if launch.kernelspec.one_processor else None
-        container = await self._create(launch, processor)
+        container = await self._create(launch)
         # Registered before the start, so that an end directly after it is not missed.
-        handle = self._handles[container] = DockerHandle(self._engine, container, info, launch.tenant, processor)
+        handle = self._handles[container] = DockerHandle(self._engine, container, info, launch.tenant)
         spawn(self.forget(handle), "forget container")
 
         def begin() -> str:
@@ -118,7 +114,7 @@ class Starter:
         handle.connection_info = replace(info, ip=address)
         return handle
 
-    async def _create(self, launch: Launch, processor: int | None = None) -> str:
+    async def _create(self, launch: Launch) -> str:
         """Create a container. When the engine does not report the outcome, search for the container by its name."""
         self.breaker.require()
         name, workspace = f"kernel-gateway-{uuid.uuid4().hex}", launch.workspace or uuid.uuid4().hex
@@ -133,7 +129,6 @@ class Starter:
                 name=name,
                 workspace=workspace,
                 gvisor=self.gvisor,
-                processor=processor,
             )
 
         try:

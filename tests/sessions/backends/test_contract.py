@@ -105,7 +105,7 @@ async def backend(request: pytest.FixtureRequest, nothing_left: None, proven: di
         vars(backend._starter).update({name: value for name, value in proven.items() if name != "inventory"})
     await backend.prepare()
     if isinstance(backend, DockerBackend):
-        proven.update({name: getattr(backend._starter, name) for name in ("gvisor", "processors")})
+        proven["gvisor"] = backend._starter.gvisor
         proven["inventory"] = backend.inventory
         if backend.settings.checkpoints is not None:
             await backend.adopt({})

@@ -312,7 +312,7 @@ class TestProof:
 
     @pytest.mark.usefixtures("api")
     def test_the_doctor_finds_no_problem_and_reports_missing_requirements(self) -> None:
-        assert [finding.problem for finding in examine(settings_of())] == [None] * 10
+        assert not any(finding.problem for finding in examine(settings_of()))
         sick = {finding.name: finding for finding in examine(settings_of(image="no/such:image", runtime="no-such"))}
         assert not sick["image"].ok
         assert not sick["runtime"].ok
@@ -359,25 +359,15 @@ class TestContainers:
         await backend.delete_workspace(workspace)
         assert volumes() == set()
 
-    async def test_kernels_that_may_use_one_processor_are_bound_to_one_each_in_turn(
+    async def test_gvisor_sees_a_second_processor_beside_that_of_a_kernel(
         self, api: docker.APIClient, backend: DockerBackend
     ) -> None:
+        """With one only, gVisor's network waits up to 20 ms for the processor at each message after a pause."""
         await backend.prepare()
-        count = api.info()["NCPU"]
-        handles = [await backend.start(Launch(NO_KERNEL, workspace=uuid.uuid4().hex)) for _ in range(count + 1)]
-        wide = replace(Launch(NO_KERNEL, workspace=uuid.uuid4().hex), limits=Limits(cpus=2))
-        handles.append(await backend.start(wide))
-        shy = replace(NO_KERNEL, one_processor=False)
-        handles.append(await backend.start(Launch(shy, workspace=uuid.uuid4().hex)))
-
-        def bound(handle: DockerHandle) -> str:
-            return str(api.inspect_container(handle.id)["HostConfig"]["CpusetCpus"])
-
-        assert sorted(map(bound, handles[:count])) == sorted(map(str, range(count)))
-        assert bound(handles[count]).isdecimal()
-        assert [bound(handle) for handle in handles[-2:]] == ["", ""]
-        adopted = await DockerBackend(backend.settings).adopt({each.id: each.connection_info for each in handles})
-        assert [adopted[each.id].processor for each in handles] == [each.processor for each in handles]
+        handle = await backend.start(Launch(NO_KERNEL, workspace=uuid.uuid4().hex))
+        program = ["nproc", "--all"]
+        seen = int(api.exec_start(api.exec_create(handle.id, program)["Id"]))
+        assert seen == min(2, api.info()["NCPU"])
 
     @pytest.mark.gate
     async def test_a_container_removed_behind_our_back_is_noticed(

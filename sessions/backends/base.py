@@ -129,7 +129,7 @@ class KernelHandle(Protocol):
         """Stop everything in it where it is, with its memory.
 
         Raises:
-            SessionError: when the engine does not answer, or refuses.
+            BackendUnavailable: when the engine does not answer, or refuses.
         """
 
     async def resume(self) -> None:
@@ -137,6 +137,7 @@ class KernelHandle(Protocol):
 
         Raises:
             BackendUnavailable: when the engine does not answer.
+            ConnectionFailed: when the engine refuses.
         """
 
     async def kill(self) -> None:

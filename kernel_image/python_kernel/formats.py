@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 from IPython.core.formatters import BaseFormatter, JSONFormatter
-from traitlets import ObjectName, Unicode
+from traitlets import Unicode
 
 _PLAIN = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 
@@ -22,29 +22,29 @@ class DataFormatter(BaseFormatter):
     """A DataFrame of pandas as an object with a list of values for each column; times are in ISO 8601."""
 
     format_type = Unicode("application/vnd.kernel-gateway.data+json")
-    print_method = ObjectName("_repr_e2b_data_")
-    _return_type = dict
 
     def __call__(self, obj: Any) -> Any:
-        """Return the data, or None."""
+        """Return the data; None: it is no table, or JSON cannot hold it (columns with names of several levels)."""
         pandas = sys.modules.get("pandas")  # no cell should pay for its import that has no table
         if pandas is None or not isinstance(obj, pandas.DataFrame):
-            return super().__call__(obj)
-        return orjson.loads(orjson.dumps(obj.to_dict(orient="list"), default=_told, option=_PLAIN))
+            return None
+        try:
+            with warnings.catch_warnings(action="ignore"):  # about columns of one name, in the cell's own output
+                return orjson.loads(orjson.dumps(obj.to_dict(orient="list"), default=_told, option=_PLAIN))
+        except TypeError:
+            return None
 
 
 class ChartFormatter(BaseFormatter):
     """A figure of matplotlib as a description of its chart; empty if there is none, or it cannot be read."""
 
     format_type = Unicode("application/vnd.kernel-gateway.chart+json")
-    print_method = ObjectName("_repr_e2b_chart_")
-    _return_type = dict
 
     def __call__(self, obj: Any) -> Any:
-        """Return the chart, or None."""
+        """Return the chart; None: it is no figure."""
         figure = sys.modules.get("matplotlib.figure")
         if figure is None or not isinstance(obj, figure.Figure):
-            return super().__call__(obj)
+            return None
         from e2b_charts import chart_figure_to_dict  # noqa: PLC0415 - it takes half a second
 
         try:

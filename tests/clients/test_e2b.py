@@ -273,6 +273,11 @@ def test_a_table_has_its_data_and_a_list_is_json(sandbox: Sandbox) -> None:
     (result,) = sandbox.run_code(f"import pandas as pd; pd.DataFrame({columns})").results
     assert result.data == {"a": [1.5, None], "at": ["2026-01-02T00:00:00", None], "3": ["x", "y"]}
     assert result.html
+    for columns in ("{('a', 'b'): [1], ('a', 'c'): [2]}", "{'a': [2**64]}"):  # JSON cannot hold these
+        (result,) = sandbox.run_code(f"pd.DataFrame({columns})").results
+        assert (result.data, bool(result.html)) == (None, True)
+    run = sandbox.run_code("pd.DataFrame([[1, 2]], columns=['a', 'a'])")
+    assert (run.results[0].data, run.logs.stderr) == ({"a": [2]}, [])
     (result,) = sandbox.run_code("{'a': [1, float('inf')]}").results
     assert (result.json, result.text) == ({"a": [1, None]}, "{'a': [1, inf]}")
     (result,) = sandbox.run_code("[object]").results

@@ -48,7 +48,7 @@ class SandboxesHandler(ControlHandler):
         self.finish_json([sandbox_model(sandbox) for sandbox in page])
 
     def _lives(self, sandbox: Sandbox) -> bool:
-        if self.gateway.sandboxes.paused_at_end(sandbox):
+        if self.gateway.sandboxes.pause_at_end(sandbox):
             return not sandbox.closed
         return not sandbox.closed and not 0 < sandbox.spec.lifetime <= sandbox.age()
 

@@ -69,6 +69,7 @@ class Pauses:
             self._own = False
             self._limit()  # one from outside may have begun meanwhile
             raise fails("pause a container", error) from error
+        self.ended()  # it ran until now, so no pause from outside lasts, even if the event of its end was missed
 
     async def resume(self, owner: str) -> None:
         """Resume the container, for the tenant whose it is. Does nothing when it is gone or is not paused.

@@ -730,14 +730,21 @@ async def test_a_container_that_stays_paused_is_ended(
     await handle.kill()
 
 
+@pytest.mark.parametrize("paused_before", [True, False])
 async def test_a_container_that_the_gateway_has_paused_may_stay_paused(
-    engine: Engine, faulty: Proxy, fake_engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+    engine: Engine,
+    faulty: Proxy,
+    fake_engine: FakeEngine,
+    monkeypatch: pytest.MonkeyPatch,
+    paused_before: bool,  # noqa: FBT001
 ) -> None:
-    monkeypatch.setattr("sessions.backends.docker.pauses.PAUSE_MAX", 0.1)
+    monkeypatch.setattr("sessions.backends.docker.pauses.PAUSE_MAX", 0.3)
     handle = DockerHandle(engine, "c1", None)  # type: ignore[arg-type]
+    if paused_before:
+        handle.note_paused()  # and the event of its end is missed
     await handle.pause()
     handle.note_paused()
-    await asyncio.sleep(0.3)
+    await asyncio.sleep(0.6)
     assert "DELETE /containers/c1" not in faulty.calls
     fake_engine.state = {"Running": True, "Paused": True}
     await handle.resume()

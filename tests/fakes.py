@@ -642,9 +642,7 @@ class FakeBackend:
         if self.unprepared is not None:
             raise self.unprepared
 
-    async def adopt(
-        self, kernels: Mapping[str, ConnectionInfo], workspaces: Collection[str] = ()
-    ) -> dict[str, FakeKernel]:
+    async def adopt(self, kernels: Mapping[str, ConnectionInfo], workspaces: Collection[str]) -> dict[str, FakeKernel]:
         self.failures.strike("adopt")
         if self.refuses is not None:
             raise self.refuses

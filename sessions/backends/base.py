@@ -205,7 +205,7 @@ class Backend(Protocol):
         """
 
     async def adopt(
-        self, kernels: Mapping[str, ConnectionInfo], workspaces: Collection[str] = ()
+        self, kernels: Mapping[str, ConnectionInfo], workspaces: Collection[str]
     ) -> Mapping[str, KernelHandle]:
         """Take over kernels that an earlier gateway of this installation started, and remove its other leftovers.
 
@@ -213,7 +213,7 @@ class Backend(Protocol):
 
         Args:
             kernels: connection info of the kernels, by the id of their handle.
-            workspaces: workspaces that stay, also those of kernels that have ended meanwhile.
+            workspaces: workspaces that stay, those of `kernels` included. The files of all others are deleted.
 
         Returns:
             handles of the kernels that are left; one may have ended.

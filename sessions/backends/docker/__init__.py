@@ -141,7 +141,7 @@ class DockerBackend:
             self._proven = True
 
     async def adopt(
-        self, kernels: Mapping[str, ConnectionInfo], workspaces: Collection[str] = ()
+        self, kernels: Mapping[str, ConnectionInfo], workspaces: Collection[str]
     ) -> dict[str, DockerHandle]:
         """Take over the containers of `kernels` and the `workspaces` of an earlier gateway, and remove its others.
 

@@ -336,7 +336,7 @@ class TestContainers:
         after = DockerBackend(mine)
         await after.prepare()
         assert api.containers(filters={"id": lost.handle.id}), "the kernel can still be taken over"
-        assert await after.adopt({}) == {}
+        assert await after.adopt({}, ()) == {}
         assert not api.containers(all=True, filters={"id": lost.handle.id})
         assert api.containers(filters={"id": kept.handle.id})
         await asyncio.gather(left.close(), other.close(), after.close())
@@ -467,7 +467,7 @@ class TestContainers:
                 kernel.connection.close()
                 later = DockerBackend(backend.settings)
                 await later.prepare()
-                adopted = await later.adopt({handle.id: handle.connection_info})
+                adopted = await later.adopt({handle.id: handle.connection_info}, [str(kernel.launch.workspace)])
                 after = await Kernel.take_over(kernel.launch, adopted[handle.id])
                 await after.first_answer()
                 assert await run(after, "print(x + 1)") == "42\n"

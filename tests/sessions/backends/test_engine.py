@@ -492,7 +492,7 @@ async def test_what_an_earlier_gateway_could_not_remove_is_removed_later(
     monkeypatch.setattr(lost_module, "VOLUMES_WAIT", 0.05)
     fake_engine.volumes.add("kernel-gateway-left")
     fake_engine.volume_failures = 10**6
-    assert await backend.adopt({}) == {}
+    assert await backend.adopt({}, ()) == {}
     assert backend.leftovers == 1
     fake_engine.volume_failures = 0
     await until(lambda: not fake_engine.volumes)

@@ -65,7 +65,7 @@ async def ready(backend: DockerBackend, *, on: bool = True) -> list[bool]:
     outcomes: list[bool] = []
     backend.on_restored = outcomes.append
     await backend.prepare()
-    await backend.adopt({})
+    await backend.adopt({}, ())
     checkpoints = backend._starter.checkpoints
     await until(lambda: not checkpoints._making, MADE)
     assert backend.checkpoints.on is on, backend.checkpoints.detail

@@ -183,7 +183,7 @@ WALL: dict[str, dict[str, dict[str, Found | tuple[Found, ...] | str]]] = {
             "host_config=": _contract("test_a_kernel_answers_and_keeps_its_variables[docker]"),
         },
     },
-    "sessions/backends/docker/disks.py": {
+    "sessions/backends/docker/helper.py": {
         "helper_config": {
             "runtime": _HELPER,
             "network_mode": _HELPER,

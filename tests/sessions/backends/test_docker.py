@@ -20,8 +20,8 @@ from docker.types import IPAMConfig, IPAMPool
 from kernel_image import protocol
 from sessions.backends.base import KERNEL_IMAGE, Launch
 from sessions.backends.docker import DockerBackend, DockerSettings, examine, firewall, network, proof
-from sessions.backends.docker.disks import helper_config
 from sessions.backends.docker.handle import DockerHandle
+from sessions.backends.docker.helper import helper_config
 from sessions.backends.docker.profile import (
     HOME,
     INSTANCE_LABEL,

@@ -1,4 +1,4 @@
-"""Further forms of what cells display: the data of a table, the chart in a figure, and JSON of plain lists and dicts.
+"""Further forms of what cells display: data of tables, charts in figures, JSON of lists and dicts, and saved images.
 
 E2B's clients read them. Their form is that of E2B's own server (`e2b-dev/code-interpreter`, read in November 2026); the
 package `e2b_charts`, which that server uses, reads figures.
@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import sys
 import warnings
-from functools import cache
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache, wraps
 from typing import Any
 
 import orjson
 from IPython.core.formatters import BaseFormatter, JSONFormatter
+from IPython.display import display
 from traitlets import Unicode
 
+SAVED_IMAGES = "application/vnd.kernel-gateway.saved-images"
 _PLAIN = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 
 
@@ -85,3 +89,28 @@ def formatters(displays: Any) -> dict[str, Any]:
         ChartFormatter.format_type.default_value: ChartFormatter(parent=displays),
         "application/json": PlainFormatter(parent=displays),
     }
+
+
+@contextmanager
+def showing_saved_images() -> Iterator[None]:
+    """Display each image that Pillow saves under a name, which includes `savefig` of matplotlib."""
+    try:
+        from PIL import Image  # noqa: PLC0415 - the slim image has no Pillow
+    except ImportError:
+        yield
+        return
+    images: Any = Image.Image
+    usual = images.save
+
+    @wraps(usual)
+    def save(image: Any, fp: Any, *arguments: Any, **options: Any) -> None:
+        usual(image, fp, *arguments, **options)
+        if isinstance(fp, str):
+            display(image)
+
+    images.save = save
+    try:
+        yield
+    finally:
+        if images.save is save:  # else the cell has put a function of its own there
+            images.save = usual

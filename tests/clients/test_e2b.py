@@ -286,6 +286,18 @@ def test_a_table_has_its_data_and_a_list_is_json(sandbox: Sandbox) -> None:
     assert "json" not in result.formats()
 
 
+def test_an_image_that_is_saved_is_shown_to_these_clients(sandbox: Sandbox) -> None:
+    made = "from PIL import Image; image = Image.new('RGB', (8, 8)); image.{}"
+    for call in ("show()", "save('image.png')"):
+        (result,) = sandbox.run_code(made.format(call)).results
+        assert (bool(result.png), result.is_main_result) == (True, False)
+    assert sandbox.files.list("/root")[0].name == "image.png"
+    assert not sandbox.run_code("import io; image.save(io.BytesIO(), 'PNG')").results
+    own = sandbox.run_code("saving = Image.Image.save = lambda self, name: print(name); image.save('a')")
+    assert (own.logs.stdout, own.results) == (["a\n"], [])
+    assert sandbox.run_code("Image.Image.save.__wrapped__ is saving").text == "True"
+
+
 def test_a_run_right_after_one_that_timed_out_runs(sandbox: Sandbox) -> None:
     for number in range(3):
         with pytest.raises(TimeoutException):
@@ -545,7 +557,7 @@ def test_commands_have_variables_a_directory_and_an_exit_code(gateway: Gateway) 
         with pytest.raises(NotFoundException, match="directory"):
             sandbox.commands.run("true", cwd="absent")
         with pytest.raises(InvalidArgumentException):
-            sandbox.commands.run("true", cwd="/root")
+            sandbox.commands.run("true", cwd="/etc")
         with pytest.raises(InvalidArgumentException, match="LD_PRELOAD"):
             sandbox.commands.run("true", envs={"LD_PRELOAD": "x"})
 

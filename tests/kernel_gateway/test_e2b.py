@@ -465,7 +465,7 @@ def test_a_run_that_cannot_begin_says_why(box: Box, body: dict[str, Any], status
 
 
 def test_a_context_in_a_directory_of_its_own_stays_in_the_workspace(box: Box) -> None:
-    assert box.call("POST", "/contexts", json={"cwd": "/root"}).status_code == 400
+    assert box.call("POST", "/contexts", json={"cwd": "/etc"}).status_code == 400
     assert box.call("POST", "/contexts", json={"cwd": "/home/user/../../etc"}).status_code == 400
     assert box.call("POST", "/contexts", json={"cwd": "/tmp/fine"}).status_code == 200
 

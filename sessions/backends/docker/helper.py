@@ -204,9 +204,8 @@ class Helper:
             except APIError as error:
                 if error.status_code != _BEING_REMOVED:
                     raise
-                api.wait(
-                    self._name, timeout=round(_ANSWER), condition="removed"
-                )  # the engine is removing it: it has ended
+                # The helper has ended, and the engine is removing it.
+                api.wait(self._name, timeout=round(_ANSWER), condition="removed")
 
     def reap(self) -> None:
         """Remove the helpers of earlier gateways, which have ended on their own unless the engine was in trouble."""

@@ -74,6 +74,7 @@ class Failed(Exception):
 
 def main() -> None:
     """Answer requests until standard input ends."""
+    os.umask(0o077)  # an image is for nobody but root on the host, where every user sees its path
     for half_made in (file for file in os.listdir() if file.endswith(_HALF_MADE)):
         os.unlink(half_made)
     with ThreadPoolExecutor(_AT_ONCE) as serving:

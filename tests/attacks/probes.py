@@ -182,6 +182,71 @@ def devices_by_number(numbers: list[list]) -> list[list]:  # type: ignore[type-a
     return found
 
 
+def holding(paths: list[str], mark: str, folders: list[str], numbers: list[list]) -> list[str]:  # type: ignore[type-arg]
+    """Return the files and devices in whose first 64 MiB a mark is found.
+
+    Args:
+        paths: files and devices.
+        mark: the mark.
+        folders: in each of them a node is made for each device, and a symbolic link to each path; all are tried, too.
+        numbers: devices, as type, major and minor number.
+    """
+    ways = list(paths)
+    for folder in folders:
+        for index, path in enumerate(paths):
+            ways.append(os.path.join(folder, f"link-{index}"))  # noqa: PTH118
+            os.symlink(path, ways[-1])  # noqa: PTH211
+        for kind, major, minor in numbers:
+            ways.append(os.path.join(folder, f"node-{kind}-{major}-{minor}"))  # noqa: PTH118
+            mode = {"b": stat.S_IFBLK, "c": stat.S_IFCHR}[kind] | 0o666
+            _LIBC.mknod(os.fsencode(ways[-1]), mode, os.makedev(major, minor))
+    found = [way for way in ways if _holds(way, mark.encode())]
+    for way in ways[len(paths) :]:
+        with contextlib.suppress(OSError):
+            os.unlink(way)  # noqa: PTH108
+    return found
+
+
+def _holds(path: str, mark: bytes) -> bool:
+    with contextlib.suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            return any(mark in os.pread(descriptor, 1024**2 + len(mark), start << 20) for start in range(64))
+        finally:
+            os.close(descriptor)
+    return False
+
+
+def linked(files: list[str], folder: str) -> list[str]:
+    """Return the files that can be given a further name in a folder, directly or by an open descriptor."""
+    found = []
+    name = os.path.join(folder, "hard")  # noqa: PTH118
+    for path in files:
+        with contextlib.suppress(OSError), open(path, "rb") as file:  # noqa: PTH123
+            for source in (path, f"/proc/self/fd/{file.fileno()}"):
+                with contextlib.suppress(OSError):
+                    os.link(source, name, follow_symlinks=True)
+                    os.unlink(name)  # noqa: PTH108
+                    found.append(path)
+                    break
+    return found
+
+
+def crowded(folder: str, limit: int) -> list:  # type: ignore[type-arg]  # JSON
+    """Return how many empty files fit into a folder, at most `limit`, and the error at the end; all are removed."""
+    place = os.path.join(folder, "crowd")  # noqa: PTH118
+    os.mkdir(place)  # noqa: PTH102
+    try:
+        for number in range(limit):
+            try:
+                os.close(os.open(os.path.join(place, str(number)), os.O_CREAT | os.O_WRONLY))  # noqa: PTH118
+            except OSError as error:
+                return [number, errno.errorcode[error.errno or 0]]
+        return [limit, None]
+    finally:
+        shutil.rmtree(place)
+
+
 def tunnels() -> list[str]:
     """Return the devices that make a network interface or a file system. Never to be run outside a container."""
     made = []

@@ -143,10 +143,3 @@ def test_bash_has_the_environment_and_directory_of_its_session(gateway: Gateway,
 def test_arguments_are_refused(gateway: Gateway, shell: str) -> None:
     answer = gateway.call("POST", f"/v1/sessions/{shell}/execute", json={"code": ":", "arguments": {"a": 1}})
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "SB002")
-
-
-@process_only
-def test_the_language_is_listed(gateway: Gateway) -> None:
-    model = gateway.call("GET", "/api/kernelspecs").json()["kernelspecs"]["bash"]
-    assert (model["spec"]["language"], model["spec"]["display_name"]) == ("bash", "Bash")
-    assert gateway.call("GET", model["resources"]["logo-svg"]).content.startswith(b"<svg ")

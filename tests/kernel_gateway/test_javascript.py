@@ -214,13 +214,6 @@ async def test_a_front_end_that_queues_cells_gets_the_output_of_each(gateway: Ga
             assert text == f"{number}\n" * 99
 
 
-@process_only
-def test_the_language_is_listed(gateway: Gateway) -> None:
-    model = gateway.call("GET", "/api/kernelspecs").json()["kernelspecs"]["deno"]
-    assert (model["spec"]["language"], model["spec"]["display_name"]) == ("javascript", "JavaScript (Deno)")
-    assert gateway.call("GET", model["resources"]["logo-svg"]).content.startswith(b"<svg ")
-
-
 # -- deadlines and interrupts ----------------------------------------------------------------------------------
 
 

@@ -10,7 +10,7 @@ from packaging.version import Version
 
 from kernel_image.no_network import POLICY
 from tests.gateways import Gateway, gateway
-from tests.kernel_gateway.wire import failure
+from tests.kernel_gateway.wire import failure, process_only
 
 SHOW = """
 import json, platform
@@ -32,6 +32,18 @@ def test_each_language_is_listed_with_its_version_and_packages(gateway: Gateway,
     assert python["version"] == version
     assert python["packages"].items() <= seen.items()
     assert {"numpy", "pandas", "matplotlib"} <= python["packages"].keys()
+
+
+@process_only
+@pytest.mark.parametrize(
+    ("kernelspec", "language", "title"), [("bash", "bash", "Bash"), ("deno", "javascript", "JavaScript (Deno)")]
+)
+def test_jupyter_clients_see_a_language_with_its_logo(
+    gateway: Gateway, kernelspec: str, language: str, title: str
+) -> None:
+    model = gateway.call("GET", "/api/kernelspecs").json()["kernelspecs"][kernelspec]
+    assert (model["spec"]["language"], model["spec"]["display_name"]) == (language, title)
+    assert gateway.call("GET", model["resources"]["logo-svg"]).content.startswith(b"<svg ")
 
 
 @pytest.mark.gate

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -29,13 +28,6 @@ from tests.fakes import FakeBackend, World, until, world_over
 KEY = SessionKey("acme", "s1")
 
 
-@pytest.fixture
-async def sandbox(world: World) -> AsyncIterator[Sandbox]:
-    sandbox = await world.sandboxes.create(KEY, SandboxSpec("template", env={"A": "own"}, max_execute_timeout=60.0))
-    yield sandbox
-    await sandbox.close()
-
-
 def shell(command: str, *, takes_input: bool = False, cwd: str = "") -> Program:
     return Program(("/bin/sh", "-c", command), cwd, {"B": "more"}, takes_input)
 
@@ -52,10 +44,6 @@ async def heard(listener: Listener) -> tuple[bytes, Ended | None]:
     return output, end
 
 
-def place(world: World, sandbox: Sandbox) -> Path:
-    return world.backend._root / "workspaces" / sandbox.workspace
-
-
 async def test_a_command_runs_with_both_environments_and_is_recorded(world: World, sandbox: Sandbox) -> None:
     command, listener = await sandbox.commands.start(shell("echo $A $B; exit 3"), "tag")
     assert (command.pid > 0, command.tag) == (True, "tag")
@@ -67,14 +55,14 @@ async def test_a_command_runs_with_both_environments_and_is_recorded(world: Worl
     assert (result.status, result.output_bytes) == (Status.ERROR, 9)
 
 
-async def test_listeners_come_and_go_and_the_command_continues(world: World, sandbox: Sandbox) -> None:
+async def test_listeners_come_and_go_and_the_command_continues(sandbox: Sandbox, place: Path) -> None:
     command, first = await sandbox.commands.start(shell("until test -e go; do sleep 0.02; done; echo late"), None)
     command.leave(first)
     assert await heard(first) == (b"", None)
     assert sandbox.commands.find(command.pid) is command
     assert sandbox.idle_for() == 0
     second, third = command.listen(), command.listen()
-    (place(world, sandbox) / "go").touch()
+    (place / "go").touch()
     late = (b"late\n", Ended(0, timed_out=False))
     assert [*await asyncio.gather(heard(second), heard(third))] == [late, late]
     with pytest.raises(ProcessNotFound):

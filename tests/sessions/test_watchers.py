@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
 
@@ -20,26 +19,16 @@ from sessions.errors import (
 )
 from sessions.guest.tools import ANSWER_MAX
 from sessions.guest.watching import Change
-from sessions.models import SandboxSpec, SessionKey
 from sessions.sandbox import Sandbox
 from sessions.tasks import spawn
 from sessions.watchers import WATCHERS_MAX
 from tests.fakes import World, until
 
-KEY = SessionKey("acme", "s1")
 
-
-@pytest.fixture
-async def sandbox(world: World, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Sandbox]:
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the gateway look often."""
     monkeypatch.setattr(watchers, "EVERY", 0.02)
-    sandbox = await world.sandboxes.create(KEY, SandboxSpec("template"))
-    yield sandbox
-    await sandbox.close()
-
-
-@pytest.fixture
-def place(world: World, sandbox: Sandbox) -> Path:
-    return world.backend._root / "workspaces" / sandbox.workspace
 
 
 async def test_a_client_asks_for_what_has_changed(sandbox: Sandbox, place: Path) -> None:

@@ -15,22 +15,26 @@ from sessions.backends.docker.engine import Engine, take_over
 #: "Attach to a container", stream format
 _HEAD = 8
 #: bytes of the longest line that a sandbox may say
-_LINE_MAX = 64 * 1024
+LINE_MAX = 64 * 1024
 
 
 class Conversation:
     """The attached standard input and output of a container, one JSON line each."""
 
-    def __init__(self, connection: socket.socket, early: bytes, failure: type[Exception]) -> None:
+    def __init__(
+        self, connection: socket.socket, early: bytes, failure: type[Exception], longest: int = LINE_MAX
+    ) -> None:
         """Begin a conversation.
 
         Args:
             connection: the attached connection.
             early: bytes that were read from it already.
             failure: class of the errors that are raised when the container does not converse.
+            longest: bytes of the longest line that the container may say.
         """
         self._connection = connection
         self.failure = failure
+        self._longest = longest
         self._read = early
         self._said = b""
 
@@ -63,8 +67,8 @@ class Conversation:
         try:
             while b"\n" not in self._said:
                 head = self._exactly(_HEAD, until)
-                self._said += self._exactly(min(int.from_bytes(head[4:], "big"), _LINE_MAX), until)
-                if len(self._said) > _LINE_MAX:
+                self._said += self._exactly(min(int.from_bytes(head[4:], "big"), self._longest), until)
+                if len(self._said) > self._longest:
                     raise self.failure("the container says too much")
             line, _, self._said = self._said.partition(b"\n")
             return dict(json.loads(line))
@@ -87,8 +91,17 @@ class Conversation:
 
 
 @contextmanager
-def attached(engine: Engine, container: str, failure: type[Exception]) -> Iterator[Conversation]:
-    """Attach to a container that has not been started yet. When the context is left, its standard input ends."""
+def attached(
+    engine: Engine, container: str, failure: type[Exception], longest: int = LINE_MAX
+) -> Iterator[Conversation]:
+    """Attach to a container that has not been started yet. When the context is left, its standard input ends.
+
+    Args:
+        engine: has made the container.
+        container: id or name of the container.
+        failure: as for `Conversation`, as is `longest`.
+        longest: bytes of the longest line that the container may say.
+    """
     connection, early = take_over(engine.api.attach_socket(container, params={"stdin": 1, "stdout": 1, "stream": 1}))
     with connection:
-        yield Conversation(connection, early, failure)
+        yield Conversation(connection, early, failure, longest)

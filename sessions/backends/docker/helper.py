@@ -25,6 +25,8 @@ from sessions.errors import StartFailed
 
 #: seconds for an answer of the helper; to make a disk takes 0.1 s
 _ANSWER = 15.0
+#: bytes of the longest answer: the names of all disks, of 50 bytes each
+_ANSWER_MAX = 16 * 1024**2
 #: attempts of a request, each with a helper that has not failed yet
 _ATTEMPTS = 2
 #: status code of the engine. Source: Docker Engine API, ContainerDelete
@@ -178,7 +180,7 @@ class Helper:
             host_config=api.create_host_config(**helper_config(self._volume, settings)),
         )
         try:
-            conversation = self._open.enter_context(attached(self._engine, self._name, HelperFailed))
+            conversation = self._open.enter_context(attached(self._engine, self._name, HelperFailed, _ANSWER_MAX))
             api.start(self._name)
         except BaseException:
             self._open.close()

@@ -184,6 +184,18 @@ async def test_a_request_to_the_helper_that_fails_with_it_is_repeated(backend: D
         await asyncio.to_thread(backend._starter.disks.delete, disk.name)
 
 
+async def test_a_gateway_knows_the_names_of_thousands_of_disks(backend: DockerBackend) -> None:
+    await asyncio.to_thread(backend._starter.disks.prove)
+    with closing(docker.from_env()) as client:
+        volumes = client.api.volumes(filters={"label": f"{DISKS_LABEL}={backend.settings.instance}"})["Volumes"]
+    images = [Path(volumes[0]["Mountpoint"]) / f"kernel-gateway-{uuid.uuid4().hex}.img" for _ in range(3000)]
+    for image in images:
+        image.touch()
+    assert set(await asyncio.to_thread(backend._starter.disks.names)) == {image.stem for image in images}
+    for image in images:
+        image.unlink()
+
+
 async def test_a_helper_that_was_removed_is_started_again(backend: DockerBackend) -> None:
     workspace = uuid.uuid4().hex
     await write(backend, workspace, b"kept")

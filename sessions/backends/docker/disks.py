@@ -34,6 +34,8 @@ class Disks:
         self._settings = settings
         self._volume = f"kernel-gateway-files-{settings.instance}"
         self._helper = Helper(engine, settings, self._volume)
+        #: the disk with which the helper is proven: one, so that proofs that fail again and again leave no more
+        self._probe = Disk(f"kernel-gateway-proof-{uuid.uuid4().hex}", "", _PROBE_SIZE, "0700")
 
     @property
     def _used(self) -> bool:
@@ -50,10 +52,9 @@ class Disks:
         """
         if not self._used:
             return "in memory: files end with their kernels"
-        probe = Disk(f"kernel-gateway-proof-{uuid.uuid4().hex}", "", _PROBE_SIZE, "0700")
         try:
-            self.attach([probe])
-            self.delete(probe.name)
+            self.attach([self._probe])
+            self.delete(self._probe.name)
         except StartFailed as error:
             raise NotInitialized(f"{error.message}. Without loop devices set `files` to `memory`") from error
         return "on disk: files outlive their kernels"

@@ -20,7 +20,7 @@ from sessions.backends.docker import DockerBackend, DockerSettings
 from sessions.backends.docker.helper import helper_config
 from sessions.backends.docker.needs import require_image
 from sessions.backends.docker.profile import DISKS_LABEL, Disk, volume_names
-from sessions.errors import StartFailed
+from sessions.errors import NotInitialized, StartFailed
 from sessions.inventory import Inventory
 from sessions.models import Limits
 from sessions.sandbox import NO_KERNEL
@@ -182,6 +182,24 @@ async def test_a_request_to_the_helper_that_fails_with_it_is_repeated(backend: D
     assert len({*chain.from_iterable(each.values() for each in devices)}) == len(disks)
     for disk in disks:
         await asyncio.to_thread(backend._starter.disks.delete, disk.name)
+
+
+async def test_proofs_that_fail_again_and_again_leave_one_disk(
+    backend: DockerBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disks = backend._starter.disks
+
+    def fails(_name: str) -> None:
+        raise StartFailed("no")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(disks, "delete", fails)
+        for _ in range(3):
+            with pytest.raises(NotInitialized):
+                await asyncio.to_thread(disks.prove)
+    assert len(await asyncio.to_thread(disks.names)) == 1
+    await asyncio.to_thread(disks.prove)
+    assert not await asyncio.to_thread(disks.names)
 
 
 async def test_a_gateway_knows_the_names_of_thousands_of_disks(backend: DockerBackend) -> None:

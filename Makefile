@@ -1,6 +1,6 @@
 # Two commands are enough: `make serve` and `make test`. Both install the tools that they need.
 .DEFAULT_GOAL := help
-.PHONY: help setup engine browser promtool sdks image image-slim egress-image sandbox tools serve lint test test-all mutate \
+.PHONY: help setup engine browser promtool sdks image image-slim image-r egress-image sandbox tools serve lint test test-all mutate \
   audit soak bench readme clean machine compose-images
 
 VENV := .venv
@@ -38,6 +38,9 @@ image: ## build the kernels' image, if its sources have changed; EXTRA="pkg1 pkg
 
 image-slim: ## build kernel-gateway/python:slim, without packages for user code
 	kernel_image/build.sh --slim
+
+image-r: ## build kernel-gateway/python:r, with R besides the usual
+	kernel_image/build.sh --r
 
 egress-image: ## build the image of the egress proxy, which only the setting egress_allow needs
 	kernel_image/egress/build.sh

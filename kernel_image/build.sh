@@ -1,10 +1,10 @@
 #!/bin/sh
 # Builds the kernels' image with the engine that the docker command reaches, and shows its progress.
 #
-#   kernel_image/build.sh [--slim] [NAME]
+#   kernel_image/build.sh [--slim | --r] [NAME]
 #
-# NAME defaults to kernel-gateway/python:latest, and with --slim to kernel-gateway/python:slim, which has no packages
-# besides those of the kernels.
+# NAME defaults to kernel-gateway/python:latest; with --slim to kernel-gateway/python:slim, which has no packages besides
+# those of the kernels; with --r to kernel-gateway/python:r, which has R besides the usual.
 #
 # BASE_IMAGE chooses the base image. Without it, the base that tests/engine/setup.sh makes from Debian's packages is
 # used if it exists, else the official Python image.
@@ -13,11 +13,11 @@
 # `make serve` does not take them away; EXTRA= takes them away.
 set -eu
 
-requirements=requirements.txt tag=latest
-if [ "${1:-}" = --slim ]; then
-  requirements=requirements-slim.txt tag=slim
-  shift
-fi
+requirements=requirements.txt tag=latest debian=
+case "${1:-}" in
+  --slim) requirements=requirements-slim.txt tag=slim; shift ;;
+  --r) tag=r debian="r-base-core r-cran-irkernel"; shift ;;
+esac
 name=${1:-kernel-gateway/python:$tag}
 here=$(cd "$(dirname "$0")" && pwd)
 local_base=kernel-gateway/base:bookworm
@@ -36,7 +36,7 @@ trap 'rm -rf "$context"' EXIT
 cp -R "$here/Dockerfile" "$here"/requirements*.txt "$here"/*.py "$here/python_kernel" "$here/kernelspecs" "$context/"
 find "$context" -name __pycache__ -prune -exec rm -rf {} +
 base_id=$(docker image inspect -f '{{.Id}}' "$BASE_IMAGE" 2>/dev/null || echo "$BASE_IMAGE")
-digest=$( (cd "$context" && find . -type f | sort | xargs sha256sum; echo "$base_id $requirements $extra") |
+digest=$( (cd "$context" && find . -type f | sort | xargs sha256sum; echo "$base_id $requirements $extra$debian") |
   sha256sum | cut -d' ' -f1)
 if [ "$(label sources)" = "$digest" ]; then
   say "$name is up to date"
@@ -46,10 +46,16 @@ fi
 # If the package index is reached through a proxy with its own certificate authority, the build needs its certificate.
 if [ -n "${PIP_CERT:-}" ]; then install -m 644 "$PIP_CERT" "$context/ca.pem"; fi
 
+# The local base has no package sources: it gets this machine's, and its settings for downloads.
+if [ -n "$debian" ] && [ "$BASE_IMAGE" = "$local_base" ]; then
+  cp /etc/apt/sources.list.d/debian.sources "$context/"
+  apt-config dump Acquire >"$context/apt.conf"
+fi
+
 say "building $name on $BASE_IMAGE${extra:+ with $extra} (a few minutes the first time)"
 # Every engine has the classic builder, but not every one has BuildKit.
 if ! DOCKER_BUILDKIT=0 docker build --network=host --build-arg "BASE_IMAGE=$BASE_IMAGE" \
-  --build-arg "REQUIREMENTS=$requirements" --build-arg "EXTRA=$extra" \
+  --build-arg "REQUIREMENTS=$requirements" --build-arg "EXTRA=$extra" --build-arg "DEBIAN=$debian" \
   --label "kernel-gateway.sources=$digest" --label "kernel-gateway.extra=$extra" -t "$name" "$context"; then
   say "the image was not built. No registry? 'make engine' makes a base image from Debian's packages (as root)."
   exit 1

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+#: exit code of a launcher that has not found the kernel's program, as of a shell
+NO_PROGRAM = 127
+
 
 class ExitReason(StrEnum):
     """Why a kernel is gone."""
@@ -22,3 +25,9 @@ class KernelExit:
 
     reason: ExitReason
     code: int | None = None
+
+    def at_start(self, language: str) -> str:
+        """Return why a kernel of a language ended before it could be used."""
+        if self.code == NO_PROGRAM:
+            return f"the kernels' image has no {language}"
+        return f"the kernel ended while it started (exit code {self.code})"

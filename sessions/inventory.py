@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from sessions.kernelspecs import KernelSpec
+
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
@@ -14,3 +16,7 @@ class Inventory:
     python: str
     #: version of each Python package, by its normalized name, and of interpreters that are none
     packages: Mapping[str, str]
+
+    def version(self, spec: KernelSpec) -> str | None:
+        """Return the version of a language's interpreter; None: it is not installed."""
+        return self.packages.get(spec.package) if spec.package else self.python

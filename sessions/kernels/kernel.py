@@ -135,7 +135,7 @@ class Kernel:
         try:
             await asyncio.wait({ready, self._exit}, timeout=START_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
             if self._exit.done():
-                raise StartFailed(f"the kernel ended while it started (exit code {self._exit.result().code})")
+                raise StartFailed(self._exit.result().at_start(self.launch.kernelspec.display_name))
             if not ready.done():
                 raise StartFailed(f"the kernel did not answer within {START_TIMEOUT:.0f} s")
             ready.result()

@@ -21,7 +21,7 @@ print(json.dumps([platform.python_version(), {each.name: each.version for each i
 
 def test_each_language_is_listed_with_its_version_and_packages(gateway: Gateway, session: str) -> None:
     listed = {each["name"]: each for each in gateway.call("GET", "/v1/languages").json()["languages"]}
-    assert set(listed) == {"bash", "javascript", "python"}
+    assert set(listed) == {"bash", "javascript", "python", "r"}
     python, javascript = listed["python"], listed["javascript"]
     assert (python["kernelspec"], python["aliases"]) == ("python3", ["py"])
     version, packages = json.loads(gateway.text(session, SHOW))

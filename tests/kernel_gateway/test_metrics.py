@@ -200,7 +200,7 @@ def codes(error: type[SessionError] = SessionError) -> set[str]:
 CLOSED: dict[str, set[str]] = {
     "code": codes(),
     "dialect": {dialect.name for dialect in DIALECTS} | {"none"},
-    "language": {"python", "javascript", "bash"},
+    "language": {"python", "javascript", "bash", "r"},
     "method": {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "other"},
     "reason": {"address", "bytes", "session", "slow", "tenant", "total"},
     "result": {"hit", "miss"},

@@ -64,6 +64,17 @@ def test_the_slim_image_has_its_own_name(build: Build) -> None:
     assert chosen(build("--slim", "mine", EXTRA="a"))[0] == "mine"
 
 
+def test_the_image_with_r_is_the_usual_one_and_r(build: Build) -> None:
+    built = build("--r")
+    assert chosen(built) == ("kernel-gateway/python:r", "requirements.txt", "")
+    assert built is not None
+    assert built["DEBIAN"] == "r-base-core r-cran-irkernel"
+    assert build("--r") is None
+    usual = build()
+    assert usual is not None
+    assert usual["DEBIAN"] == ""
+
+
 def test_more_packages_stay_until_they_are_taken_away(build: Build) -> None:
     assert chosen(build(EXTRA="a b"))[2] == "a b"
     assert build() is None, "they are kept"

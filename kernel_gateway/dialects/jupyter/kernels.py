@@ -113,10 +113,11 @@ class KernelSpecsHandler(RestHandler):
     """`/api/kernelspecs`."""
 
     def get(self) -> None:
-        """Return all kernelspecs."""
-        specs = self.gateway.specs
+        """Return the kernelspecs of the languages that are installed; all of them while that is not known yet."""
+        specs, inventory = self.gateway.specs, self.gateway.inventory()
         default = specs.find(self.gateway.registry.defaults.language)
-        models = {spec.jupyter_name: spec_model(spec) for spec in specs.all}
+        there = [spec for spec in specs.all if inventory is None or inventory.version(spec)]
+        models = {spec.jupyter_name: spec_model(spec) for spec in there}
         self.finish_json({"default": default.jupyter_name, "kernelspecs": models})
 
 

@@ -37,7 +37,7 @@ class Language(BaseModel):
             display_name=spec.display_name,
             aliases=sorted(spec.aliases),
             kernelspec=spec.jupyter_name,
-            version=inventory.packages.get(spec.package) if spec.package else inventory.python,
+            version=inventory.version(spec),
             packages={} if spec.package else packages,
         )
 

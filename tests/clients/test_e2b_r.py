@@ -1,0 +1,81 @@
+"""R in the image that has it besides the usual (`make image-r`), with E2B's real SDK."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+from e2b_code_interpreter import Sandbox
+from e2b_code_interpreter.exceptions import TimeoutException
+
+from sessions.backends.base import KERNEL_IMAGE
+from tests import gateways
+from tests.gateways import KEYS, Gateway
+
+#: tests build it for themselves, with the layers of the usual one
+IMAGE = "kernel-gateway/python:r-test"
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module")
+def gateway() -> Iterator[Gateway]:
+    built = subprocess.run([KERNEL_IMAGE / "build.sh", "--r", IMAGE], check=False, capture_output=True, text=True)
+    assert built.returncode == 0, built.stdout[-2000:] + built.stderr[-2000:]
+    with gateways.gateway("docker", image=IMAGE, memory="256m") as serving:
+        yield serving
+        assert serving.errors() == []
+
+
+@pytest.fixture
+def sandbox(gateway: Gateway) -> Iterator[Sandbox]:
+    own = {"api_key": KEYS["alice"], "api_url": gateway.url, "sandbox_url": gateway.url}
+    sandbox = Sandbox.create(timeout=300, envs={"WHO": "me"}, **own)
+    try:
+        yield sandbox
+    finally:
+        sandbox.kill()
+
+
+def test_variables_tables_plots_and_errors_of_r_arrive(sandbox: Sandbox) -> None:
+    context = sandbox.create_code_context(language="r")
+    assert (context.language, context.cwd) == ("r", "/home/user")
+    (result,) = sandbox.run_code("x <- 20; x + 1", context=context).results
+    assert result.text == "[1] 21"
+    run = sandbox.run_code("cat(x, Sys.getenv('WHO'), getwd())", context=context)
+    assert run.logs.stdout == ["20 me /home/user"]
+    (table,) = sandbox.run_code("data.frame(a = 1:2)", context=context).results
+    assert table.html
+    (plot,) = sandbox.run_code("plot(1:3)", context=context).results
+    assert plot.png
+    failed = sandbox.run_code("stop('no')", context=context)
+    assert failed.error is not None
+    assert "no" in failed.error.value
+    sandbox.files.write("ä.txt", "grüße")
+    assert sandbox.run_code("cat(readLines('ä.txt'))", context=context).logs.stdout == ["grüße"]
+    once = sandbox.run_code("cat(Sys.getenv(c('WHO', 'NEW')))", context=context, envs={"WHO": "you", "NEW": "a\"'\\ü"})
+    assert once.logs.stdout == ["you a\"'\\ü"]
+    assert sandbox.run_code("cat(Sys.getenv(c('WHO', 'NEW'), NA))", context=context).logs.stdout == ["me NA"]
+
+
+def test_an_interrupt_keeps_the_variables_of_r(sandbox: Sandbox) -> None:
+    context = sandbox.create_code_context(language="r")
+    sandbox.run_code("x <- 20", context=context)
+    for endless in ("Sys.sleep(300)", "while (TRUE) {}"):
+        with pytest.raises(TimeoutException):
+            sandbox.run_code(endless, context=context, timeout=1)
+        assert sandbox.run_code("cat(x)", context=context).logs.stdout == ["20"]
+
+
+def test_r_is_listed_with_its_version(gateway: Gateway) -> None:
+    (r,) = (each for each in gateway.call("GET", "/v1/languages").json()["languages"] if each["name"] == "r")
+    assert r["version"].startswith("4.")
+    assert "ir" in gateway.call("GET", "/api/kernelspecs").json()["kernelspecs"]
+
+
+def test_an_image_without_r_says_so() -> None:
+    with gateways.gateway("docker") as usual:
+        refused = usual.call("POST", "/v1/sessions", json={"language": "r"})
+        assert (refused.status_code, "image has no R" in refused.text) == (502, True)
+        assert "ir" not in usual.call("GET", "/api/kernelspecs").json()["kernelspecs"]

@@ -6,8 +6,8 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
+from e2b.exceptions import SandboxException, TimeoutException
 from e2b_code_interpreter import Sandbox
-from e2b_code_interpreter.exceptions import TimeoutException
 
 from sessions.backends.base import KERNEL_IMAGE
 from tests import gateways
@@ -79,3 +79,7 @@ def test_an_image_without_r_says_so() -> None:
         refused = usual.call("POST", "/v1/sessions", json={"language": "r"})
         assert (refused.status_code, "image has no R" in refused.text) == (502, True)
         assert "ir" not in usual.call("GET", "/api/kernelspecs").json()["kernelspecs"]
+        sandbox = Sandbox.create(timeout=300, api_key=KEYS["alice"], api_url=usual.url, sandbox_url=usual.url)
+        with pytest.raises(SandboxException, match=r"500.*image has no R"):  # 502 would be a sandbox that is gone
+            sandbox.create_code_context(language="r")
+        assert sandbox.kill()

@@ -14,7 +14,7 @@ from kernel_gateway.dialects.e2b.targets import ENVD, ID, INTERPRETER, Target, t
 from kernel_gateway.dialects.e2b.tokens import access_token, is_token, traffic_token
 from kernel_gateway.errors import NoSuchRoute
 from kernel_gateway.handlers import BaseHandler, JsonHandler
-from sessions.errors import ConnectionFailed, InvalidRequest, SandboxNotFound, SessionError
+from sessions.errors import ConnectionFailed, InvalidRequest, SandboxNotFound, SessionError, StartFailed
 from sessions.models import SessionKey
 from sessions.sandbox import Sandbox
 
@@ -135,7 +135,9 @@ class SandboxHandler(BaseHandler):
             super().write_error(status_code, **kwargs)
 
     def status_of(self, failure: SessionError) -> HTTPStatus:
-        """Return the status of a proxy without a server for a sandbox that is gone: clients look for it."""
+        """Return the status of a proxy without a server only for a sandbox that is gone: clients look for it."""
+        if isinstance(failure, StartFailed):
+            return HTTPStatus.INTERNAL_SERVER_ERROR
         return HTTPStatus.BAD_GATEWAY if isinstance(failure, SandboxNotFound) else super().status_of(failure)
 
     def render_failure(self, failure: SessionError) -> dict[str, Any]:

@@ -104,10 +104,10 @@ test: tools ## the gate, in about ten minutes: real engine, real gVisor, real br
 	$(GATE) -m "gate and not full and not engine and not browser" $(FLAGS) || [ $$? = $(NO_TESTS) ]
 	$(GATE) -m "gate and not full and (engine or browser)" $(FLAGS) || [ $$? = $(NO_TESTS) ]
 
-test-all: test .venv-jupyter/sources .venv-e2b-early/.setup .venv-e2b-npm/node_modules ## every test, in about an hour: also attacks, faults, measurements, all clients; FLAGS=tests/attacks for a part
+test-all: test egress-image .venv-jupyter/sources .venv-e2b-early/.setup .venv-e2b-npm/node_modules ## every test, in about an hour: also attacks, faults, measurements, all clients; FLAGS=tests/attacks for a part
 	$(BIN)/pytest -m "not gate or full or measured" $(FLAGS)
 
-mutate: setup engine image ## take the wall's lines away one by one: a test must find each loss; WORDS=cap_drop for some
+mutate: setup engine image egress-image ## take the wall's lines away one by one: a test must find each loss; WORDS=cap_drop for some
 	$(BIN)/python -m tests.mutate $(WORDS)
 
 audit: setup .venv-audit/.setup ## look up all installed packages in the list of known vulnerabilities; needs the internet

@@ -153,7 +153,10 @@ def test_a_full_folder_causes_only_an_error(evil: Attacker, folder: str, size: i
     assert evil.probe(probes.filled, folder, size // 2) == [size // 2, None]
     written, error = evil.probe(probes.filled, folder)
     assert error == "ENOSPC" or (folder == WORKSPACE and error == "short")
-    assert size - 2 <= written <= size
+    if folder == WORKSPACE:  # a disk, larger than its limit by what its file system may need (`_make` in disks.py)
+        assert size <= written <= size + size // 16 + 1
+    else:
+        assert size - 2 <= written <= size
     assert evil.probe(probes.filled, folder, size // 2) == [size // 2, None]
     evil.still_works()
 

@@ -17,7 +17,7 @@ from kernel_gateway.origins import Origins
 from kernel_gateway.slices import Slices
 from kernel_gateway.wire.incoming import Incoming
 from kernel_gateway.wire.open_sockets import OpenSockets
-from sessions.backends.base import Ability
+from sessions.backends.abilities import Ability
 from sessions.errors import SessionError
 from sessions.kernelspecs import KernelSpecs
 from sessions.models import Inventory

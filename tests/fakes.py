@@ -20,6 +20,7 @@ import json
 import shutil
 import sys
 import tempfile
+import time
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -30,12 +31,13 @@ import zmq
 from jupyter_client.session import Session as Codec
 
 from kernel_image.protocol import LEASE_REQUEST, PRELOAD_REQUEST
-from sessions.backends.base import KERNEL_IMAGE, Ability, HandleListener, Launch, no_op
+from sessions.backends.abilities import Ability, CannotWake, SleepFailed, SleepImage
+from sessions.backends.base import KERNEL_IMAGE, HandleListener, KernelHandle, Launch, no_op
 from sessions.backends.handshake import kernel_env, new_connection_info
 from sessions.cells.notebook import notebook
 from sessions.cells.transcript import Transcript
 from sessions.connection_info import ConnectionInfo
-from sessions.errors import ConnectionFailed, SessionError
+from sessions.errors import ConnectionFailed, SessionError, StartFailed
 from sessions.kernels.connection import Connection
 from sessions.kernels.messages import Message
 from sessions.kernels.pool import Pool
@@ -549,6 +551,55 @@ def connect(info: ConnectionInfo, listener: Listener | None = None, *, most: int
 # -- the backend -----------------------------------------------------------------------------------------------
 
 
+class FakeSleep:
+    """Keeps the namespaces of scripted kernels, as if they were on disk."""
+
+    def __init__(self, backend: FakeBackend) -> None:
+        self._backend = backend
+        self.ability = Ability(on=True, detail="scripted kernels can sleep")
+        #: kernels that sleep, by the id of their image
+        self.kept: dict[str, FakeKernel] = {}
+        #: bytes that the image of each kernel has
+        self.size = 1000
+        #: why no image can be used; empty: each can
+        self.damaged = ""
+        #: attempts to wake a kernel that will fail
+        self.fails = 0
+        #: while it is not set, a kernel that falls asleep waits
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def take(self, handle: KernelHandle, _launch: Launch) -> SleepImage:
+        await self.gate.wait()
+        self._backend.failures.strike("take")
+        kernel = next((kernel for kernel in self._backend.alive if kernel.id == handle.id), None)
+        if kernel is None:
+            raise SleepFailed("it has ended")
+        self.kept[kernel.id] = kernel
+        return SleepImage(kernel.id, self.size, time.time(), "written down")
+
+    async def resume(self, _handle: KernelHandle) -> None:
+        self._backend.failures.strike("resume")
+
+    async def wake(self, image: SleepImage, launch: Launch, info: ConnectionInfo) -> FakeKernel:
+        self._backend.failures.strike("wake")
+        await self._backend.gate.wait()
+        if self.damaged or image.id not in self.kept:
+            raise CannotWake(self.damaged or "it is gone")
+        if self.fails:
+            self.fails -= 1
+            raise StartFailed
+        slept = self.kept[image.id]
+        kernel = FakeKernel(info, self._backend.behaviour, launch, slept.workspace, self._backend.failures)
+        kernel.namespace, kernel.count = slept.namespace, slept.count
+        self._backend.started.append(kernel)
+        return kernel
+
+    async def discard(self, image: SleepImage) -> None:
+        self._backend.failures.strike("discard")
+        self.kept.pop(image.id, None)
+
+
 class FakeBackend:
     """Starts kernels that follow a script."""
 
@@ -569,6 +620,7 @@ class FakeBackend:
         self.on_restored: Callable[[bool], None] = no_op
         self.checkpoints = Ability(on=False, detail="scripted kernels have none")
         self.inventory = Inventory("3.0", {})
+        self.sleep = FakeSleep(self)
         #: while it is not set, all starts wait
         self.gate = asyncio.Event()
         self.gate.set()
@@ -613,14 +665,18 @@ class FakeBackend:
         if self.unprepared is not None:
             raise self.unprepared
 
-    async def adopt(self, kernels: Mapping[str, ConnectionInfo]) -> dict[str, FakeKernel]:
+    async def adopt(
+        self, kernels: Mapping[str, ConnectionInfo], asleep: Collection[SleepImage] = ()
+    ) -> dict[str, FakeKernel]:
         self.failures.strike("adopt")
         if self.refuses is not None:
             raise self.refuses
         for kernel in self.alive:
             if kernel.id not in kernels:
                 await kernel.kill()
-        held = {kernel.workspace.name for kernel in self.alive}
+        known = {image.id for image in asleep}
+        self.sleep.kept = {image: kernel for image, kernel in self.sleep.kept.items() if image in known}
+        held = {kernel.workspace.name for kernel in [*self.alive, *self.sleep.kept.values()]}
         for workspace in set(self.workspaces) - held:
             await self.delete_workspace(workspace)
         return {kernel.id: kernel for kernel in self.started if kernel.id in kernels}

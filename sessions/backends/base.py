@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 import kernel_image
+from sessions.backends.abilities import Ability, SleepImage
 from sessions.connection_info import ConnectionInfo
 from sessions.kernelspecs import KernelSpec
 from sessions.models import Inventory, KernelExit, Limits, SessionKey
@@ -45,15 +46,6 @@ class Launch:
     def place(self) -> str | None:
         """What the kernel shares with the one that it replaces; None: nothing yet, or others share it, too."""
         return None if self.shared else self.workspace
-
-
-@dataclass(frozen=True, slots=True)
-class Ability:
-    """Whether a backend can do what not every backend can."""
-
-    on: bool
-    #: what it does, or why it does not
-    detail: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +135,38 @@ class KernelHandle(Protocol):
         """
 
 
+class KernelSleep(Protocol):
+    """Writes kernels to disk and continues with them later; an ability that a backend need not have."""
+
+    @property
+    def ability(self) -> Ability:
+        """Whether kernels can sleep here."""
+
+    async def take(self, handle: KernelHandle, launch: Launch) -> SleepImage:
+        """Write a kernel's memory to disk. It is held then: the caller kills it, or lets it go on with `resume`.
+
+        The caller has closed its connections with a reset, and does not cancel this call.
+
+        Raises:
+            SleepFailed: when that was not possible; the kernel goes on.
+        """
+
+    async def resume(self, handle: KernelHandle) -> None:
+        """Let a kernel go on whose memory was written."""
+
+    async def wake(self, image: SleepImage, launch: Launch, info: ConnectionInfo) -> KernelHandle:
+        """Start a container that continues with a kernel's memory and keys. The image stays.
+
+        Raises:
+            CannotWake: when the image is damaged or does not fit any more; no later attempt would succeed.
+            StartFailed: when the kernel could not be continued.
+            BackendUnavailable: when the engine does not answer.
+        """
+
+    async def discard(self, image: SleepImage) -> None:
+        """Delete an image. Idempotent."""
+
+
 class Backend(Protocol):
     """A place where kernels run."""
 
@@ -154,6 +178,10 @@ class Backend(Protocol):
     on_proof_needed: Callable[[], None]
     #: called after each attempt to restore a kernel, with True if it succeeded
     on_restored: Callable[[bool], None]
+
+    @property
+    def sleep(self) -> KernelSleep:
+        """Whether and how kernels sleep."""
 
     @property
     def checkpoints(self) -> Ability:
@@ -175,13 +203,16 @@ class Backend(Protocol):
             BackendUnavailable: when the engine does not answer.
         """
 
-    async def adopt(self, kernels: Mapping[str, ConnectionInfo]) -> Mapping[str, KernelHandle]:
+    async def adopt(
+        self, kernels: Mapping[str, ConnectionInfo], asleep: Collection[SleepImage] = ()
+    ) -> Mapping[str, KernelHandle]:
         """Take over kernels that an earlier gateway of this installation started, and remove its other leftovers.
 
         Called after `prepare` has succeeded, before any kernel is started. Called again only after a failure.
 
         Args:
             kernels: connection info of the kernels, by the id of their handle.
+            asleep: images of the kernels that sleep; all others are deleted.
 
         Returns:
             handles of the kernels that are left; one may have ended.

@@ -231,11 +231,13 @@ class Transport:
         # Sending can swallow the edge of a message that arrived meanwhile.
         self._drain_soon(channel)
 
-    def close(self) -> None:
-        """Close the sockets; idempotent."""
+    def close(self, *, reset: bool = False) -> None:
+        """Close the sockets; idempotent. With `reset` nothing of the connections is left in the kernel's sandbox."""
         if self.closed:
             return
         self.closed = True
+        for backlog in self._backlogs.values() if reset else ():
+            backlog.reset_when_closed()
         self.connected.set()
         self._watchdog.close()
         for monitor in self._monitors.values():

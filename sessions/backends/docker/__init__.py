@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import NoReturn
 
 from docker.errors import APIError
 
-from sessions.backends.base import Ability, Launch, no_op
+from sessions.backends.abilities import Ability, SleepImage
+from sessions.backends.base import Launch, no_op
 from sessions.backends.docker import containers
 from sessions.backends.docker.breaker import fails
 from sessions.backends.docker.doctor import examine
@@ -24,6 +25,7 @@ from sessions.backends.docker.profile import (
     volume_names,
 )
 from sessions.backends.docker.rest import Rest
+from sessions.backends.docker.sleep import DockerSleep
 from sessions.backends.docker.starter import Starter
 from sessions.backends.docker.walls import ensure_walls, prove_walls
 from sessions.backends.docker.watch import Watch
@@ -55,6 +57,7 @@ class DockerBackend:
         self._engine = Engine()
         self._handles: dict[str, DockerHandle] = {}
         self._starter = Starter(self._engine, settings, self._egress, self._handles, self._doubt)
+        self.sleep = DockerSleep(self._engine, settings, self._starter)
         self._watch: Watch | None = None
         #: tasks that look at all kernels from time to time
         self._rounds: list[asyncio.Task[NoReturn]] = []
@@ -123,14 +126,18 @@ class DockerBackend:
                 self._starter.processors.learn(api, settings)
             self._proven = True
 
-    async def adopt(self, kernels: Mapping[str, ConnectionInfo]) -> dict[str, DockerHandle]:
+    async def adopt(
+        self, kernels: Mapping[str, ConnectionInfo], asleep: Collection[SleepImage] = ()
+    ) -> dict[str, DockerHandle]:
         """Take over the containers of `kernels` from an earlier gateway, and remove its other containers.
 
         Raises:
             BackendUnavailable: when the engine does not answer.
         """
         try:
-            volumes = await self._engine.call(containers.reap, self._engine, self._label, set(kernels), lane=PREPARE)
+            await self.sleep.adopt(asleep)  # first: a container that is held cannot be removed
+            known = {*kernels, *(image.keeper for image in asleep)}
+            volumes = await self._engine.call(containers.reap, self._engine, self._label, known, lane=PREPARE)
             await delete_volumes(self._engine, volumes)
             adopted = {container: DockerHandle(self._engine, container, info) for container, info in kernels.items()}
             for handle in adopted.values():

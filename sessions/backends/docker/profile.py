@@ -5,6 +5,7 @@ Each line is a promise that a test checks. The differences between gVisor and a 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,17 @@ class CheckpointSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class SleepSettings:
+    """Settings of the checkpoints that contain the memory of sleeping kernels."""
+
+    directory: Path
+    #: bytes on disk of all of them together
+    disk: int
+    #: returns the installation's key, with which they are encrypted
+    key: Callable[[], bytes]
+
+
+@dataclass(frozen=True, slots=True)
 class DockerSettings:
     """Settings of this backend in a deployment."""
 
@@ -84,6 +96,8 @@ class DockerSettings:
     egress: EgressSettings | None = None
     #: None: all kernels are started plainly
     checkpoints: CheckpointSettings | None = None
+    #: None: no kernel sleeps
+    sleep: SleepSettings | None = None
 
     @property
     def labels(self) -> dict[str, str]:

@@ -20,6 +20,7 @@ from sessions.backends.docker.lost import LostContainers
 from sessions.backends.docker.processors import Processors
 from sessions.backends.docker.profile import FIRST_PORT, DockerSettings
 from sessions.backends.handshake import new_connection_info
+from sessions.connection_info import ConnectionInfo
 from sessions.errors import BackendUnavailable, StartFailed
 from sessions.tasks import spawn
 
@@ -85,7 +86,7 @@ class Starter:
         return handle
 
     async def _start(self, launch: Launch, image: Image | None = None) -> DockerHandle:
-        settings, launch = self._egress.settings_of(launch), self._egress.informed(launch)
+        launch = self._egress.informed(launch)
         info = new_connection_info(
             "tcp",
             "0.0.0.0",  # noqa: S104 - inside the container
@@ -94,6 +95,27 @@ class Starter:
             signature=launch.kernelspec.signature,
         )
         hello = containers.hello(self._settings, launch, info)
+
+        def begin(container: str) -> None:
+            if image is None:
+                containers.start(self._engine, container, hello)
+            else:
+                restore(self._engine, container, image.path, hello)
+
+        return await self.start_with(begin, launch, info)
+
+    async def start_with(self, begin: Callable[[str], None], launch: Launch, info: ConnectionInfo) -> DockerHandle:
+        """Make a container and start it in a way of the caller's.
+
+        Args:
+            begin: starts the container with this id. Blocks.
+            launch: what the container is for.
+            info: connection info of its kernel, except for its address.
+
+        Raises:
+            SessionError: as in `start`.
+        """
+        settings = self._egress.settings_of(launch)
         bound = (handle.processor for handle in self._handles.values())
         processor = self.processors.choose(launch.limits, bound) if launch.kernelspec.one_processor else None
         container = await self._create(launch, processor)
@@ -101,15 +123,12 @@ class Starter:
         handle = self._handles[container] = DockerHandle(self._engine, container, info, launch.tenant, processor)
         spawn(self.forget(handle), "forget container")
 
-        def begin() -> str:
-            if image is None:
-                containers.start(self._engine, container, hello)
-            else:
-                restore(self._engine, container, image.path, hello)
+        def start() -> str:
+            begin(container)
             return containers.address(self._engine, settings.network, container)
 
         try:
-            address = await self._engine.call(begin, lane=START, owner=launch.tenant)
+            address = await self._engine.call(start, lane=START, owner=launch.tenant)
         except BaseException as error:
             await asyncio.shield(handle.kill())
             if isinstance(error, APIError):

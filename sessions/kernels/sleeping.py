@@ -1,0 +1,111 @@
+"""Kernels fall asleep and wake: their channels end and begin again, their keys and variables stay."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import structlog
+
+from sessions.backends.abilities import Ability, CannotWake, SleepImage
+from sessions.backends.base import Backend, KernelSleep, Launch
+from sessions.connection_info import ConnectionInfo
+from sessions.errors import ConnectionFailed, SessionClosed, StartFailed
+from sessions.kernels.kernel import Kernel
+from sessions.kernels.pool import Pool
+from sessions.kernels.starts import Starts
+from sessions.tasks import shielded, spawn
+
+log = structlog.get_logger()
+
+#: attempts to wake a kernel: on a busy machine gVisor was measured to end one of five restored sandboxes at once
+ATTEMPTS_MAX = 3
+
+
+class Sleeping:
+    """Lets kernels fall asleep, and wakes them."""
+
+    def __init__(self, backend: Backend, starts: Starts, pool: Pool) -> None:
+        """Set what is used.
+
+        Args:
+            backend: where kernels run.
+            starts: starts kernels in turn, sleeping ones included.
+            pool: gives room for a kernel that wakes.
+        """
+        self._sleep: KernelSleep = backend.sleep
+        self._starts = starts
+        self._pool = pool
+
+    @property
+    def ability(self) -> Ability:
+        """Whether kernels can sleep."""
+        return self._sleep.ability
+
+    async def take(self, kernel: Kernel) -> SleepImage:
+        """Write an idle kernel's memory to disk. Nothing may use the kernel; the caller does not cancel this.
+
+        Returns:
+            its image. The kernel is held: the caller kills it, or lets it go on with `resume`.
+
+        Raises:
+            SleepFailed: when that was not possible; the kernel goes on.
+        """
+        kernel.connection.suspend()
+        try:
+            return await self._sleep.take(kernel.handle, kernel.launch)
+        except BaseException:
+            self._reopen(kernel)
+            raise
+
+    async def resume(self, kernel: Kernel, image: SleepImage) -> None:
+        """Let a kernel go on whose memory was written, and delete its image."""
+        await self._sleep.resume(kernel.handle)
+        self._reopen(kernel)
+        await self._sleep.discard(image)
+
+    def _reopen(self, kernel: Kernel) -> None:
+        if kernel.alive:
+            try:
+                kernel.connection.open()
+            except ConnectionFailed:  # there are no sockets left
+                spawn(kernel.kill(ConnectionFailed()), "kill unreachable kernel")
+
+    async def wake(self, image: SleepImage, launch: Launch, info: ConnectionInfo) -> Kernel:
+        """Continue with a kernel. Its image stays.
+
+        Args:
+            image: its memory.
+            launch: what it was started with.
+            info: its connection info.
+
+        Returns:
+            the kernel, which has answered.
+
+        Raises:
+            CannotWake: when no later attempt would succeed, either.
+            QuotaExceeded: when all kernels together would be promised too much memory.
+            BackendUnavailable: when the engine does not answer.
+        """
+        wake = partial(self._wake, image, info)
+        return await self._pool.with_room(lambda: self._starts.start_kernel(launch, wake))
+
+    async def _wake(self, image: SleepImage, info: ConnectionInfo, launch: Launch) -> Kernel:
+        for attempt in range(ATTEMPTS_MAX):
+            try:
+                return await self._attempt(image, info, launch)
+            except StartFailed as error:
+                log.warning("a kernel did not wake", attempt=attempt + 1, reason=str(error.__cause__ or error))
+        raise CannotWake(f"it did not answer in {ATTEMPTS_MAX} attempts")
+
+    async def _attempt(self, image: SleepImage, info: ConnectionInfo, launch: Launch) -> Kernel:
+        kernel = await Kernel.take_over(launch, await self._sleep.wake(image, launch, info))
+        try:
+            await kernel.first_answer()
+        except BaseException:
+            await shielded(spawn(kernel.kill(SessionClosed()), "kill a kernel that did not wake"))
+            raise
+        return kernel
+
+    async def discard(self, image: SleepImage) -> None:
+        """Delete an image."""
+        await self._sleep.discard(image)

@@ -57,6 +57,8 @@ class Gateway:
     inventory: Callable[[], Inventory | None]
     #: returns whether kernels are restored from checkpoints
     checkpoints: Callable[[], Ability]
+    #: returns whether idle sessions can sleep
+    sleep: Callable[[], Ability]
     hosts: frozenset[str]
     origins: Origins
     sockets: OpenSockets

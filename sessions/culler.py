@@ -8,22 +8,27 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import NoReturn
+from weakref import WeakKeyDictionary
 
 import structlog
 
+from sessions.asleep import OnIdle
 from sessions.heap import trim_heap
 from sessions.registry import Registry
 from sessions.sandbox import Sandbox
 from sessions.sandboxes import Sandboxes
 from sessions.session import Session
+from sessions.states import State
 from sessions.tasks import forever, gather_all
 
 log = structlog.get_logger()
 
 #: seconds that a sweep may be late; beyond that the gateway itself was stopped
 STALL = 5.0
+#: seconds before a session tries again to fall asleep, and after which one that cannot is ended
+SLEEP_RETRY, SLEEP_PATIENCE = 60.0, 600.0
 
 
 class Culler:
@@ -36,6 +41,7 @@ class Culler:
         *,
         max_lifetime: float = 0.0,
         connected_timeout: float = 0.0,
+        sleep_for: float = 86400.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Set the rules.
@@ -46,13 +52,17 @@ class Culler:
             max_lifetime: seconds after which even busy sessions and sandboxes are ended; 0: no limit.
             connected_timeout: seconds without activity after which a session with connected channel clients is ended,
                 if this is more than its own idle timeout.
+            sleep_for: seconds that a session may sleep.
             clock: returns seconds, which also pass while the gateway is stopped.
         """
         self._registry = registry
         self._sandboxes = sandboxes
         self._max_lifetime = max_lifetime
         self._connected_timeout = connected_timeout
+        self._sleep_for = sleep_for
         self._clock = clock
+        #: seconds since a session was last used, at its last failed attempt to fall asleep
+        self._awake: WeakKeyDictionary[Session, float] = WeakKeyDictionary()
 
     def verdict(self, session: Session) -> str | None:
         """Return why a session must end now, or None."""
@@ -62,6 +72,9 @@ class Culler:
             return None  # no client can use it yet
         if 0 < self._max_lifetime <= session.age():
             return f"the session reached its maximum lifetime of {self._max_lifetime:g} s"
+        if (image := session.sleeper.image) is not None:
+            slept = max(0.0, self._registry.now() - image.since)
+            return f"the session slept for {slept:.0f} s" if slept >= self._sleep_for else None
         timeout = session.spec.idle_timeout
         if session.channels.clients:
             timeout = max(timeout, self._connected_timeout)
@@ -89,18 +102,40 @@ class Culler:
         Raises:
             ExceptionGroup: when not everything they had could be freed.
         """
-        ending = []
+        ending: list[Awaitable[None]] = []
+        falling: list[Awaitable[None]] = []
         for sandbox in self._sandboxes.all():
             if reason := self.verdict_on(sandbox):
                 log.info("sandbox culled", tenant=sandbox.key.tenant, sandbox=sandbox.key.name, reason=reason)
                 ending.append(self._sandboxes.end(sandbox.key, reason))
         for session in self._registry.all():
             if reason := self.verdict(session):
-                log.info("session culled", tenant=session.key.tenant, session=session.key.name, reason=reason)
+                if session.spec.on_idle is OnIdle.SLEEP and session.state is State.IDLE:
+                    falling.append(self._sleep(session, reason))
+                    continue
                 # No await between the verdict and the removal of the session: no execution can begin in between.
-                ending.append(self._registry.end(session.key, reason))
-        await gather_all(*ending)
+                ending.append(self._end(session, reason))
+        await gather_all(*ending, *falling)
         return len(ending)
+
+    def _end(self, session: Session, reason: str) -> asyncio.Future[None]:
+        log.info("session culled", tenant=session.key.tenant, session=session.key.name, reason=reason)
+        return self._registry.end(session.key, reason)
+
+    async def _sleep(self, session: Session, reason: str) -> None:
+        """Let a session sleep. One that cannot is kept for a while, and then ended."""
+        idle, tried = session.idle_for(), self._awake.get(session)
+        if tried is not None and tried <= idle < tried + SLEEP_RETRY:
+            return
+        failure = await session.fall_asleep()
+        if not failure:
+            self._awake.pop(session, None)
+            log.info("session sleeps", tenant=session.key.tenant, session=session.key.name)
+        elif not session.closed and session.idle_for() >= session.spec.idle_timeout + SLEEP_PATIENCE:
+            await self._end(session, f"{reason}, and it could not sleep: {failure}")
+        elif not session.in_use:
+            self._awake[session] = idle
+            log.warning("a session cannot sleep", session=str(session.key), reason=failure)
 
     async def run(self, interval: float) -> NoReturn:
         """Sweep every `interval` seconds until cancelled, and return unused memory to the system."""

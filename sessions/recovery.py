@@ -65,7 +65,8 @@ class Recovery:
         sessions = [(session, session.left_container) for session in self._registry.all() if session.left_container]
         sandboxes = [(sandbox, sandbox.left_container) for sandbox in self._sandboxes.all()]
         places = [container for _, container in [*sessions, *sandboxes] if container]
-        handles = await self._backend.adopt({container.id: container.info for container in places})
+        asleep = [image for session in self._registry.all() if (image := session.sleeper.image)]
+        handles = await self._backend.adopt({container.id: container.info for container in places}, asleep)
         for session, container in sessions:
             if handle := handles.get(container.id):
                 self._starts.count(handle, session.launch)

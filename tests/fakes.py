@@ -31,7 +31,8 @@ import zmq
 from jupyter_client.session import Session as Codec
 
 from kernel_image.protocol import LEASE_REQUEST, PRELOAD_REQUEST
-from sessions.backends.abilities import Ability, CannotWake, SleepFailed, SleepImage
+from sessions.asleep import CannotWake, SleepFailed, SleepImage
+from sessions.backends.abilities import Ability
 from sessions.backends.base import KERNEL_IMAGE, HandleListener, KernelHandle, Launch, no_op
 from sessions.backends.handshake import kernel_env, new_connection_info
 from sessions.cells.notebook import notebook
@@ -42,6 +43,7 @@ from sessions.kernels.connection import Connection
 from sessions.kernels.messages import Message
 from sessions.kernels.pool import Pool
 from sessions.kernels.readiness import Readiness
+from sessions.kernels.sleeping import Sleeping
 from sessions.kernels.starts import Starts
 from sessions.kernels.warm import PoolSettings
 from sessions.kernelspecs import KernelSpec, KernelSpecs
@@ -563,6 +565,10 @@ class FakeSleep:
         self.size = 1000
         #: why no image can be used; empty: each can
         self.damaged = ""
+        #: why no kernel can be written; empty: each can
+        self.refuses = ""
+        #: number of attempts to write a kernel
+        self.asked = 0
         #: attempts to wake a kernel that will fail
         self.fails = 0
         #: while it is not set, a kernel that falls asleep waits
@@ -570,8 +576,11 @@ class FakeSleep:
         self.gate.set()
 
     async def take(self, handle: KernelHandle, _launch: Launch) -> SleepImage:
+        self.asked += 1
         await self.gate.wait()
         self._backend.failures.strike("take")
+        if self.refuses:
+            raise SleepFailed(self.refuses)
         kernel = next((kernel for kernel in self._backend.alive if kernel.id == handle.id), None)
         if kernel is None:
             raise SleepFailed("it has ended")
@@ -813,7 +822,15 @@ class World:
         #: error that each new cell gets; None: cells may begin
         self.refuses: SessionError | None = None
         self.ledger = Ledger(ledger)
-        services = SessionServices(self.pool, self.quotas, self.clock, self, self.ledger, timeouts or TIMEOUTS)
+        services = SessionServices(
+            self.pool,
+            self.quotas,
+            self.clock,
+            self,
+            self.ledger,
+            timeouts or TIMEOUTS,
+            Sleeping(backend, self.starts, self.pool),
+        )
         self.registry = Registry(PLAIN, defaults, services)
         self.sandboxes = Sandboxes(self.registry, services)
         self.services = services

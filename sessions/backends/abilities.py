@@ -1,4 +1,4 @@
-"""What not every backend can do, and the words for it."""
+"""What not every backend can do."""
 
 from __future__ import annotations
 
@@ -12,26 +12,3 @@ class Ability:
     on: bool
     #: what it does, or why it does not
     detail: str
-
-
-class SleepFailed(Exception):
-    """A kernel's memory could not be written; the kernel goes on as before. The reason is for the operator."""
-
-
-class CannotWake(Exception):
-    """A kernel's memory cannot be used any more; the reason is for the session's client."""
-
-
-@dataclass(frozen=True, slots=True)
-class SleepImage:
-    """A kernel's memory on disk."""
-
-    id: str
-    #: bytes on disk
-    size: int
-    #: when it was written, in seconds since 1970
-    since: float
-    #: image that the kernel's container was made from
-    source: str
-    #: container that keeps the workspace meanwhile; empty: none is needed
-    keeper: str = ""

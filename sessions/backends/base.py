@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Protocol
 
 import kernel_image
-from sessions.backends.abilities import Ability, SleepImage
+from sessions.asleep import SleepImage
+from sessions.backends.abilities import Ability
 from sessions.connection_info import ConnectionInfo
 from sessions.kernelspecs import KernelSpec
 from sessions.models import Inventory, KernelExit, Limits, SessionKey

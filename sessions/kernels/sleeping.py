@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 
 import structlog
 
-from sessions.backends.abilities import Ability, CannotWake, SleepImage
+from sessions.asleep import SleepImage
+from sessions.backends.abilities import Ability
 from sessions.backends.base import Backend, KernelSleep, Launch
 from sessions.connection_info import ConnectionInfo
 from sessions.errors import ConnectionFailed, SessionClosed, StartFailed
@@ -19,6 +21,8 @@ log = structlog.get_logger()
 
 #: attempts to wake a kernel: on a busy machine gVisor was measured to end one of five restored sandboxes at once
 ATTEMPTS_MAX = 3
+#: seconds before the third attempt
+PAUSE = 0.5
 
 
 class Sleeping:
@@ -83,6 +87,7 @@ class Sleeping:
 
         Raises:
             CannotWake: when no later attempt would succeed, either.
+            StartFailed: when it did not answer.
             QuotaExceeded: when all kernels together would be promised too much memory.
             BackendUnavailable: when the engine does not answer.
         """
@@ -95,7 +100,8 @@ class Sleeping:
                 return await self._attempt(image, info, launch)
             except StartFailed as error:
                 log.warning("a kernel did not wake", attempt=attempt + 1, reason=str(error.__cause__ or error))
-        raise CannotWake(f"it did not answer in {ATTEMPTS_MAX} attempts")
+                await asyncio.sleep(PAUSE * attempt)
+        raise StartFailed(f"the session sleeps, and its kernel did not answer in {ATTEMPTS_MAX} attempts")
 
     async def _attempt(self, image: SleepImage, info: ConnectionInfo, launch: Launch) -> Kernel:
         kernel = await Kernel.take_over(launch, await self._sleep.wake(image, launch, info))

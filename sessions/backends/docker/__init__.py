@@ -8,7 +8,8 @@ from typing import NoReturn
 
 from docker.errors import APIError
 
-from sessions.backends.abilities import Ability, SleepImage
+from sessions.asleep import SleepImage
+from sessions.backends.abilities import Ability
 from sessions.backends.base import Launch, no_op
 from sessions.backends.docker import containers
 from sessions.backends.docker.breaker import fails

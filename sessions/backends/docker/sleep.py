@@ -20,7 +20,8 @@ from pathlib import Path
 import structlog
 from docker.errors import APIError
 
-from sessions.backends.abilities import Ability, CannotWake, SleepFailed, SleepImage
+from sessions.asleep import CannotWake, SleepFailed, SleepImage
+from sessions.backends.abilities import Ability
 from sessions.backends.base import KernelHandle, Launch
 from sessions.backends.docker.breaker import fails, short_cause, unavailable
 from sessions.backends.docker.checkpoints import CheckpointFailed, restart

@@ -24,7 +24,8 @@ from pathlib import Path
 from kernel_image.inventory import packages
 from kernel_image.procfs import pids
 from kernel_image.protocol import MARK
-from sessions.backends.abilities import Ability, CannotWake, SleepFailed, SleepImage
+from sessions.asleep import CannotWake, SleepFailed, SleepImage
+from sessions.backends.abilities import Ability
 from sessions.backends.base import KERNEL_IMAGE, KernelHandle, Launch, no_op
 from sessions.backends.handshake import handshake, new_connection_info
 from sessions.backends.process.handle import ProcessHandle

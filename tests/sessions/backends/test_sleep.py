@@ -15,7 +15,7 @@ from pathlib import Path
 import docker
 import pytest
 
-from sessions.backends.abilities import CannotWake, SleepFailed, SleepImage
+from sessions.asleep import CannotWake, SleepFailed, SleepImage
 from sessions.backends.base import Launch
 from sessions.backends.docker import DockerBackend, DockerSettings
 from sessions.backends.docker.checkpoints import runtime

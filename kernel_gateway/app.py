@@ -38,6 +38,7 @@ from kernel_gateway.wire.listener import Listener
 from kernel_gateway.wire.open_sockets import OpenSockets
 from kernel_gateway.wire.server import serve
 from sessions import providers
+from sessions.asleep import OnIdle
 from sessions.culler import Culler
 from sessions.egress import EgressTenants
 from sessions.kernels.pool import Pool
@@ -144,7 +145,7 @@ class Service:
             limits=settings.limits,
             idle_timeout=settings.idle_timeout,
             max_execute_timeout=settings.max_execute_timeout,
-            on_idle=settings.on_idle,
+            on_idle=OnIdle(settings.on_idle),
         )
         self.registry = Registry(self.specs, defaults, services)
         self.runner = ProgramRunner(self.registry, self.specs, settings.execute_timeout)

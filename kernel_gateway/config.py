@@ -34,7 +34,6 @@ from kernel_gateway.setting_types import (
     SomeBytes,
     SomeSeconds,
 )
-from sessions.asleep import OnIdle
 from sessions.errors import InvalidRequest
 from sessions.models import CPUS_MIN, PROCESSES_MIN, Limits
 from sessions.tenants.quotas import TenantLimits
@@ -110,8 +109,8 @@ class Settings(BaseSettings):
         False,  # noqa: FBT003
         description="end idle sessions with connected Jupyter clients, too; otherwise only after max_idle_timeout",
     )
-    on_idle: OnIdle = Field(
-        OnIdle.END, description="what happens to an idle session: end, or sleep: its memory is kept on disk"
+    on_idle: Literal["end", "sleep"] = Field(
+        "end", description="what happens to an idle session: end, or sleep: its memory is kept on disk"
     )
     sleep_for: Seconds = Field(86400, description="seconds that a session may sleep; then it is ended")
     sleep_disk: SomeBytes = Field(4096 * MIB, description="disk for sleeping sessions, in state_dir; 0: none may sleep")

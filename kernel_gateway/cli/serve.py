@@ -13,7 +13,6 @@ from kernel_gateway.app import Service
 from kernel_gateway.cli.settings import add_settings, settings_from
 from kernel_gateway.state_dir import AlreadyRunning
 from kernel_gateway.wire import descriptors
-from sessions.asleep import OnIdle
 from sessions.heap import keep_freed_memory
 from sessions.tasks import spawn
 
@@ -64,7 +63,7 @@ def banner(service: Service) -> str:
     lines = [f"kernel-gateway listens on {url}", f"isolation: {service.backend.isolation}"]
     checkpoints = service.backend.checkpoints
     lines.append(f"checkpoints: {'on' if checkpoints.on else 'off'}, {checkpoints.detail}")
-    if service.settings.on_idle is OnIdle.SLEEP:
+    if service.settings.on_idle == "sleep":
         sleep = service.backend.sleep.ability
         lines.append(f"sleep: {'on' if sleep.on else 'off'}, {sleep.detail}")
     if trouble := service.readiness.trouble:

@@ -43,7 +43,7 @@ class CreateSession(Body):
     limits: LimitsBody | None = None
     env: dict[str, str] = Field(default_factory=dict)
     idle_timeout: _Seconds | None = Field(None, description="seconds; at most `max_idle_timeout`")
-    on_idle: OnIdle | None = Field(
+    on_idle: Literal["end", "sleep"] | None = Field(
         None, description="when it is idle for too long: `end` it, or let it `sleep` with its memory on disk"
     )
     image: str | None = Field(
@@ -66,7 +66,7 @@ class CreateSession(Body):
             limits=defaults.limits.narrowed(self.limits.model_dump(exclude_none=True) if self.limits else {}),
             env=valid_env(self.env),
             idle_timeout=settings.valid_idle_timeout(self.idle_timeout),
-            on_idle=defaults.on_idle if self.on_idle is None else self.on_idle,
+            on_idle=defaults.on_idle if self.on_idle is None else OnIdle(self.on_idle),
             cwd=valid_path(self.cwd),
             image=settings.valid_image(self.image),
             network=Network(self.network),
@@ -163,7 +163,7 @@ class SessionInfo(BaseModel):
     created_at: datetime
     last_activity: datetime
     idle_timeout: float
-    on_idle: OnIdle
+    on_idle: Literal["end", "sleep"]
     image: str | None = Field(description="image that was asked for; null: the gateway's usual one")
     limits: LimitsInfo
     network: Literal["none", "allowlist"]
@@ -182,7 +182,7 @@ class SessionInfo(BaseModel):
                 "created_at": now - timedelta(seconds=session.age()),
                 "last_activity": now - timedelta(seconds=session.idle_for()),
                 "idle_timeout": session.spec.idle_timeout,
-                "on_idle": session.spec.on_idle,
+                "on_idle": session.spec.on_idle.value,
                 "image": session.spec.image or None,
                 "limits": {name: getattr(limits, name) for name in LimitsInfo.model_fields},
                 "network": session.spec.network.value,

@@ -48,9 +48,7 @@ async def measure(backend: DockerBackend, runs: int) -> None:
     starts = Starts(backend, readiness, 2, lambda _container, _ready: None)
     pool = Pool(backend, starts, PoolSettings(LAUNCH.limits, 0, 0), Clock(), observer=Seen())
     sleeping = Sleeping(backend, starts, pool)
-    print(
-        f"{'heap MB':>8} {'sleep s':>8} {'wake s':>8} {'disk MB':>8} {'asleep MB':>10} {'asleep CPU s':>13} {'not woken':>10}"
-    )
+    print(" heap MB  sleep s   wake s  disk MB  asleep MB  asleep CPU s  not woken")
     for heap in HEAPS:
         slept, woken, disk, left, used, failed = [], [], 0, 0, 0.0, 0
         for _ in range(runs):

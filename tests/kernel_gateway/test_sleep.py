@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Iterator
 
 import pytest
@@ -29,9 +30,12 @@ def gateway() -> Iterator[Gateway]:
         yield serving
 
 
-def make(gateway: Gateway, name: str) -> None:
+def make(gateway: Gateway) -> str:
+    """Make a session that sleeps when it is idle, and return its name."""
+    name = uuid.uuid4().hex
     made = gateway.call("POST", "/v1/sessions", json={"name": name, "on_idle": "sleep"})
     assert (made.status_code, made.json().get("on_idle")) == (201, "sleep"), made.text
+    return name
 
 
 def wait(gateway: Gateway, name: str, state: str) -> None:
@@ -43,12 +47,12 @@ def wait(gateway: Gateway, name: str, state: str) -> None:
 
 @pytest.mark.gate
 def test_an_idle_session_sleeps_on_disk_and_wakes_with_variables_and_files(gateway: Gateway) -> None:
-    make(gateway, "sleeper")
-    gateway.execute("sleeper", "x = list(range(1000)); notes = open('notes.txt', 'w+'); notes.write('kept')")
-    wait(gateway, "sleeper", "asleep")
+    name = make(gateway)
+    gateway.execute(name, "x = list(range(1000)); notes = open('notes.txt', 'w+'); notes.write('kept')")
+    wait(gateway, name, "asleep")
     images = list((gateway.state_dir / "asleep").rglob("*.sealed"))
     assert len(images) == 3
-    reply = gateway.execute("sleeper", "print(sum(x), notes.flush(), open('notes.txt').read())")
+    reply = gateway.execute(name, "print(sum(x), notes.flush(), open('notes.txt').read())")
     assert (reply["outputs"][0]["text"], reply["state"]) == ("499500 None kept\n", "preserved")
     assert [image for image in images if image.exists()] == []
 
@@ -62,24 +66,24 @@ def test_a_session_without_the_wish_is_ended(gateway: Gateway) -> None:
 
 
 async def test_a_file_and_a_connected_jupyter_client_wake_a_session(gateway: Gateway) -> None:
-    make(gateway, "woken")
-    gateway.execute("woken", "x = 41; print(open('here.txt', 'w').write('kept'))")
-    wait(gateway, "woken", "asleep")
-    assert gateway.call("GET", "/v1/sessions/woken/files/here.txt").text == "kept"
-    async with connected(gateway, kernel_id(SessionKey("alice", "woken"))) as client:
+    name = make(gateway)
+    gateway.execute(name, "x = 41; print(open('here.txt', 'w').write('kept'))")
+    wait(gateway, name, "asleep")
+    assert gateway.call("GET", f"/v1/sessions/{name}/files/here.txt").text == "kept"
+    async with connected(gateway, kernel_id(SessionKey("alice", name))) as client:
         assert await client.text("print(x)") == "41\n"
-        wait(gateway, "woken", "asleep")
+        wait(gateway, name, "asleep")
         assert await client.text("print(x + 1)") == "42\n"
 
 
 def test_a_sleeping_session_outlives_a_gateway_that_is_killed(gateway: Gateway) -> None:
-    make(gateway, "outlives")
-    gateway.execute("outlives", "x = 41")
-    wait(gateway, "outlives", "asleep")
+    name = make(gateway)
+    gateway.execute(name, "x = 41")
+    wait(gateway, name, "asleep")
     gateway.process.kill()
     gateway.process.wait()
     with gateways.gateway(
         "docker", checkpoints="auto", preload="", idle_timeout="60", state_dir=str(gateway.state_dir)
     ) as later:
-        reply = later.execute("outlives", "print(x)")
+        reply = later.execute(name, "print(x)")
         assert (reply["outputs"][0]["text"], reply["state"]) == ("41\n", "preserved")

@@ -55,6 +55,7 @@ _SESSION = {
     "created_at": _TIME,
     "last_activity": _TIME,
     "idle_timeout": 900.0,
+    "on_idle": "end",
     "image": None,
     "limits": {"memory": 268435456, "cpus": 0.5, "processes": 32, "disk": 67108864, "output": 1048576},
     "network": "none",

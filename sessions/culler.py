@@ -132,7 +132,8 @@ class Culler:
             self._awake.pop(session, None)
             log.info("session sleeps", tenant=session.key.tenant, session=session.key.name)
         elif not session.closed and session.idle_for() >= session.spec.idle_timeout + SLEEP_PATIENCE:
-            await self._end(session, f"{reason}, and it could not sleep: {failure}")
+            log.warning("a session cannot sleep and is ended", session=str(session.key), reason=failure)
+            await self._end(session, f"{reason}, and it could not sleep")  # the reason may name paths of the host
         elif not session.in_use:
             self._awake[session] = idle
             log.warning("a session cannot sleep", session=str(session.key), reason=failure)

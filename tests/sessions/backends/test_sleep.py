@@ -111,8 +111,8 @@ notes = open("notes.txt", "w+"); notes.write("first\\n"); notes.flush()
 def numbers():
     for number in range(10): yield number
 flight = numbers(); next(flight); next(flight)
-random.seed(7); np.random.seed(7); [random.random() for _ in range(3)]
-expected = random.Random(); expected.setstate(random.getstate())
+chance, expected = random.Random(7), random.Random(7); chance.random(); expected.random()
+np.random.seed(7); drawn = np.random.RandomState(7)
 ticks = 0
 def tick():
     global ticks
@@ -127,7 +127,8 @@ before = ticks; time.sleep(0.3)
 child.stdin.write("echo\\n"); child.stdin.flush()
 table.execute("insert into t values (1)"); table.commit()
 notes.write("second\\n"); notes.seek(0)
-print(int(frame.x.sum()), next(flight), random.random() == expected.random(), ticks > before,
+print(int(frame.x.sum()), next(flight), ticks > before,
+      chance.random() == expected.random() and np.random.random() == drawn.random_sample(),
       notes.read().split(), child.stdout.readline().strip(), table.execute("select count(*) from t").fetchone()[0])
 """
 SURVIVED = "499999500000 2 True True ['first', 'second'] echo 1"

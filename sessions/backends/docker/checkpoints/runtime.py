@@ -166,5 +166,5 @@ def _run(command: list[str], timeout: float) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CheckpointFailed(f"{command[0]} could not be run or took too long: {error}") from error
     if done.returncode:
-        raise CheckpointFailed(f"{command[0]} ended with status {done.returncode}: {done.stderr[-300:].strip()}")
+        raise CheckpointFailed(f"{command[0]} ended with status {done.returncode}: {done.stderr.strip()[:300]}")
     return done.stdout

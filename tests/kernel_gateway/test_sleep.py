@@ -45,7 +45,6 @@ def wait(gateway: Gateway, name: str, state: str) -> None:
         time.sleep(0.1)
 
 
-@pytest.mark.gate
 def test_an_idle_session_sleeps_on_disk_and_wakes_with_variables_and_files(gateway: Gateway) -> None:
     name = make(gateway)
     gateway.execute(name, "x = list(range(1000)); notes = open('notes.txt', 'w+'); notes.write('kept')")

@@ -1,6 +1,6 @@
 # Two commands are enough: `make serve` and `make test`. Both install the tools that they need.
 .DEFAULT_GOAL := help
-.PHONY: help setup engine browser promtool sdks image image-slim egress-image tools serve lint test test-all mutate \
+.PHONY: help setup engine browser promtool sdks image image-slim egress-image sandbox tools serve lint test test-all mutate \
   audit soak bench readme clean machine compose-images
 
 VENV := .venv
@@ -42,13 +42,15 @@ image-slim: ## build kernel-gateway/python:slim, without packages for user code
 egress-image: ## build the image of the egress proxy, which only the setting egress_allow needs
 	kernel_image/egress/build.sh
 
-serve: setup ## run the gateway; sets up an engine with gVisor where there is none (Debian, root; not with ISOLATION=process)
+sandbox: # the image, and an engine with gVisor where there is none and this machine can have one
 	@if [ '$(ISOLATION)' = process ]; then :; \
 	elif $(HAVE_DOCKER); then kernel_image/build.sh; \
 	elif [ "$$(id -u)" = 0 ] && [ -f /etc/debian_version ]; then \
 	  echo '==> no Docker engine answers: setting one up with gVisor, in about two minutes (ISOLATION=process leaves it)'; \
 	  tests/engine/setup.sh && kernel_image/build.sh; \
 	else echo '==> no Docker engine answers: kernels will not be sandboxed'; fi
+
+serve: setup sandbox ## run the gateway; sets up an engine with gVisor where there is none (Debian, root; not with ISOLATION=process)
 	$(BIN)/kernel-gateway serve $(if $(ISOLATION),--isolation $(ISOLATION)) $(FLAGS)
 
 lint: setup ## ruff, mypy, shell scripts
@@ -69,6 +71,12 @@ sdks: $(addprefix .venv-,$(addsuffix /.setup,$(SDKS))) ## make an environment fo
 # The source packages of Jupyter's servers contain their tests.
 .venv-jupyter/sources: .venv-jupyter/.setup
 	.venv-jupyter/bin/python -m pip download --progress-bar off --quiet --no-deps --no-binary :all: --group jupyter-sources --dest $@
+	@touch $@
+
+# No lock file: it would name one registry. npm itself starts `node`, which is beside it.
+.venv-e2b-npm/node_modules: .venv-e2b-npm/.setup tests/clients/e2b/package.json
+	cp tests/clients/e2b/package.json .venv-e2b-npm/
+	PATH="$(CURDIR)/.venv-e2b-npm/bin:$$PATH" npm install --prefix .venv-e2b-npm --no-package-lock --no-audit --no-fund --loglevel=error
 	@touch $@
 
 tools: ## set up all that tests need, side by side (Debian, root)
@@ -93,7 +101,7 @@ test: tools ## the gate, in about ten minutes: real engine, real gVisor, real br
 	$(GATE) -m "gate and not full and not engine and not browser" $(FLAGS) || [ $$? = $(NO_TESTS) ]
 	$(GATE) -m "gate and not full and (engine or browser)" $(FLAGS) || [ $$? = $(NO_TESTS) ]
 
-test-all: test .venv-jupyter/sources ## every test, in about an hour: also attacks, faults, measurements, all clients; FLAGS=tests/attacks for a part
+test-all: test .venv-jupyter/sources .venv-e2b-early/.setup .venv-e2b-npm/node_modules ## every test, in about an hour: also attacks, faults, measurements, all clients; FLAGS=tests/attacks for a part
 	$(BIN)/pytest -m "not gate or full or measured" $(FLAGS)
 
 mutate: setup engine image ## take the wall's lines away one by one: a test must find each loss; WORDS=cap_drop for some
@@ -106,12 +114,8 @@ MINUTES ?= 60
 soak: setup engine image ## an hour of mixed tenants, some of them hostile: what grows, and what is left; MINUTES=3 for less
 	$(BIN)/python -m tests.soak --minutes $(MINUTES) $(FLAGS)
 
-bench: setup engine image ## what an execution costs, beside a raw client and beside jupyter_kernel_gateway
-	$(BIN)/python tests/benchmarks/execute.py --write $(FLAGS)
-	$(BIN)/python tests/benchmarks/start.py
-	$(BIN)/python tests/benchmarks/ragflow.py
-	$(BIN)/python tests/benchmarks/jupyter.py
-	$(BIN)/python tests/benchmarks/e2b.py
+bench: setup sandbox ## measure cells, new sessions and many sessions in about 15 minutes, and write the README's tables and plot
+	$(BIN)/python -m tests.benchmarks --write $(FLAGS)
 
 readme: setup ## write the generated parts of the READMEs anew
 	$(BIN)/python -m tests.readme

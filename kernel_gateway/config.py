@@ -99,7 +99,7 @@ class Settings(BaseSettings):
     secrets_key_file: Path | None = Field(
         None, description="file with the key of the providers' secrets; else secrets.key in state_dir, made if absent"
     )
-    tls: bool = Field(False, description="serve https, with a self-signed certificate unless one is given")  # noqa: FBT003
+    tls: bool = Field(False, description="serve https, with a certificate of its own unless one is given")  # noqa: FBT003
     tls_certificate: Path | None = Field(
         None, description="PEM file with the certificate, its issuers and its private key; turns https on"
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
 from typing import TypeVar
 
 from sessions.tasks import spawn
@@ -11,8 +11,11 @@ from sessions.tasks import spawn
 T = TypeVar("T")
 
 
-async def with_pauses(events: AsyncIterable[T], seconds: float) -> AsyncIterator[T | None]:
-    """Yield the events, none of which is None, and None after each pause of `seconds`."""
+async def with_pauses(events: AsyncIterable[T], seconds: float) -> AsyncGenerator[T | None, None]:
+    """Yield the events, none of which is None, and None after each pause of `seconds`.
+
+    When it is closed, nothing waits for an event any more.
+    """
     coming = aiter(events)
     upcoming = spawn(_next(coming), "next event")
     try:
@@ -27,6 +30,7 @@ async def with_pauses(events: AsyncIterable[T], seconds: float) -> AsyncIterator
                 return
     finally:
         upcoming.cancel()
+        await asyncio.wait({upcoming})
 
 
 async def _next(events: AsyncIterator[T]) -> T | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import shutil
 import stat
 from collections.abc import Iterator
@@ -15,6 +16,10 @@ PIECE = 256 * 1024
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 #: NONBLOCK: do not wait for the other end of a pipe
 _REGULAR = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+#: form of the names of entries that exist until another one is complete
+UNFINISHED = re.compile(r"\.(upload|move)-[0-9a-f]{16}")
 
 
 def unused_name(purpose: str) -> str:

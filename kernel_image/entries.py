@@ -21,11 +21,14 @@ def describe(directory: int, name: str, path: str) -> dict[str, Any]:
         name: its name there.
         path: path of the entry in the answer.
     """
-    info = os.stat(name, dir_fd=directory, follow_symlinks=False)
+    return _described(os.stat(name, dir_fd=directory, follow_symlinks=False), path)
+
+
+def _described(info: os.stat_result, path: str) -> dict[str, Any]:
     kinds = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "link"}
     return {
-        "name": _text(os.path.basename(path)),
-        "path": _text(path),
+        "name": text(os.path.basename(path)),
+        "path": text(path),
         "type": kinds.get(stat.S_IFMT(info.st_mode), "special"),
         "size": info.st_size,
         "modified": info.st_mtime,
@@ -36,7 +39,8 @@ def describe(directory: int, name: str, path: str) -> dict[str, Any]:
     }
 
 
-def _text(name: str) -> str:
+def text(name: str) -> str:
+    """Return a name as JSON can have it."""
     return os.fsencode(name).decode("utf-8", "replace")
 
 
@@ -48,7 +52,24 @@ def _name(find: Any, number: int) -> str:
 
 
 def below(place: Place, path: str, depth: int) -> Iterator[dict[str, Any]]:
-    """Yield a directory's entries by name, then those of its subdirectories, down to `depth`; no link is followed."""
+    """Yield a directory's entries as `each_below` does, described."""
+    for way, info in each_below(place, depth):
+        yield _described(info, os.path.join(path, *way))
+
+
+def each_below(place: Place, depth: float) -> Iterator[tuple[list[str], os.stat_result]]:
+    """Yield a directory's entries by name, then those of its subdirectories; no link is followed.
+
+    Args:
+        place: the directory.
+        depth: levels to go down; 1: the directory's own entries alone.
+
+    Yields:
+        the names on the way to an entry, its own last, and its status.
+
+    Raises:
+        OSError: when the place is no directory, or cannot be read.
+    """
     waiting = [[place.name]]  # names on the way to each directory
     for way in waiting:
         try:
@@ -60,9 +81,9 @@ def below(place: Place, path: str, depth: int) -> Iterator[dict[str, Any]]:
         try:
             for name in sorted(os.listdir(directory)):
                 with contextlib.suppress(FileNotFoundError):  # removed since it was listed
-                    entry = describe(directory, name, os.path.join(path, *way[1:], name))
-                    if entry["type"] == "directory" and len(way) < depth:
+                    info = os.stat(name, dir_fd=directory, follow_symlinks=False)
+                    if stat.S_ISDIR(info.st_mode) and len(way) < depth:
                         waiting.append([*way, name])
-                    yield entry
+                    yield [*way[1:], name], info
         finally:
             os.close(directory)

@@ -7,7 +7,6 @@ library only. Links, pipes, devices and directories that user code makes or chan
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import signal
@@ -23,7 +22,7 @@ if __name__ == "__main__":  # in isolated mode Python looks for no modules besid
 from kernel_image.copying import PIECE, create, open_regular, remove, rename, unused_name
 from kernel_image.entries import below, describe
 from kernel_image.protocol import FRAME_FORMAT, TRUNCATED
-from kernel_image.walk import Place, Refused, find, open_directory
+from kernel_image.walk import Place, Refused, find, open_directory, refusal
 
 #: entries of a listing; further entries are left out
 LIST_MAX = 10_000
@@ -40,29 +39,10 @@ def main(argument: str, stdin: BinaryIO, stdout: BinaryIO) -> None:
     request = json.loads(argument)
     try:
         _OPERATIONS[request["op"]](request, stdin, stdout)
-    except Refused as refused:
-        _say(stdout, {"error": refused.args[0]})
-    except OSError as error:
-        _say(stdout, {"error": _WORDS.get(error.errno or 0, "failed"), "errno": errno.errorcode.get(error.errno or 0)})
+    except (Refused, OSError) as error:
+        _say(stdout, refusal(error))
     except RecursionError:  # directories nested deeper than `shutil` can follow
         _say(stdout, {"error": "failed", "errno": "ELOOP"})
-
-
-_WORDS = {
-    errno.EEXIST: "exists",
-    errno.ENOENT: "absent",
-    errno.ENOTDIR: "absent",
-    errno.ELOOP: "link",
-    errno.ENXIO: "special",
-    errno.ENOSPC: "full",
-    errno.EDQUOT: "full",
-    errno.EFBIG: "full",
-    errno.EISDIR: "directory",
-    errno.EACCES: "denied",
-    errno.EPERM: "denied",
-    errno.EROFS: "denied",
-    errno.ENAMETOOLONG: "name",
-}
 
 
 def _say(stdout: BinaryIO, value: dict[str, Any]) -> None:
@@ -216,12 +196,20 @@ def _leads_to_directory(place: Place) -> bool:
         return False
 
 
+def _space(_request: dict[str, Any], _stdin: BinaryIO, stdout: BinaryIO) -> None:
+    """Tell how much room the workspace has, and how much of it is used."""
+    info = os.statvfs(".")
+    used = info.f_blocks - info.f_bfree
+    _say(stdout, {"size": info.f_blocks * info.f_frsize, "used": used * info.f_frsize})
+
+
 _OPERATIONS = {
     "delete": _delete,
     "list": _list,
     "mkdir": _mkdir,
     "move": _move,
     "read": _read,
+    "space": _space,
     "stat": _stat,
     "write": _write,
 }

@@ -1,4 +1,4 @@
-"""Lists the Python packages of an environment by the names of their folders.
+"""Lists what code finds installed: Python packages, by the names of their folders, and interpreters of other languages.
 
 `importlib.metadata` would read a file of each of a hundred packages, which takes a second in gVisor.
 """
@@ -6,12 +6,18 @@
 from __future__ import annotations
 
 import contextlib
+import glob
+import json
 import os
 import re
+import subprocess
 import sys
 from collections.abc import Iterable
 
 _SUFFIX = ".dist-info"
+_KERNELSPECS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "kernelspecs")
+#: seconds for an interpreter to print its version
+_TIMEOUT = 10
 
 
 def packages(directories: Iterable[str]) -> dict[str, str]:
@@ -34,3 +40,16 @@ def site_packages() -> str:
     """Return the directory of the environment's packages, also when the interpreter was started without them."""
     environment = os.path.dirname(os.path.dirname(sys.executable))
     return f"{environment}/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
+
+
+def interpreters() -> dict[str, str]:
+    """Return the version of each interpreter that is no Python package and is there, by `package` of its kernelspec."""
+    found: dict[str, str] = {}
+    for path in glob.glob(os.path.join(_KERNELSPECS, "*", "kernel.json")):
+        with open(path) as file:
+            ours = json.load(file)["metadata"]["kernel_gateway"]
+        if "version" in ours:
+            with contextlib.suppress(OSError, subprocess.SubprocessError):
+                asked = subprocess.run(ours["version"], capture_output=True, text=True, timeout=_TIMEOUT, check=True)  # noqa: S603 - the image's own
+                found[ours["package"]] = asked.stdout.strip()
+    return found

@@ -19,7 +19,7 @@ from typing import Any
 if __name__ == "__main__":  # in isolated mode Python looks for no modules beside a program
     sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from kernel_image.inventory import packages, site_packages
+from kernel_image.inventory import interpreters, packages, site_packages
 
 #: seconds per target
 TIMEOUT = 1.0
@@ -34,7 +34,7 @@ def main(argument: str) -> None:
         "reached": _reached(request["targets"]),
         "uid": os.getuid(),
         "python": platform.python_version(),
-        "packages": packages([site_packages()]),
+        "packages": packages([site_packages()]) | interpreters(),
     }
     print(json.dumps(answer), flush=True)
     if listener is not None:

@@ -20,12 +20,15 @@ GATEWAY_REQUESTS = frozenset({LEASE_REQUEST, PRELOAD_REQUEST})
 FILES_TOOL = "files"
 PROCESSES_TOOL = "processes"
 ATTACHED_TOOL = "attached"
+WATCHING_TOOL = "watching"
 #: the directory for files besides the workspace
 TEMPORARY = "/tmp"  # noqa: S108
 #: form of the length before each piece of an upload of unknown size; an empty piece ends the upload. Source: `struct`
 FRAME_FORMAT = ">I"
 #: field of a listing that says that entries were left out
 TRUNCATED = "truncated"
+#: entries that a watched directory may have, with those below it if these are watched, too
+TREE_MAX = 10_000
 #: variable in the environment of all processes that the processes tool starts
 MARK = "KERNEL_GATEWAY_PROCESS"
 #: variable with the policy for a sandbox's network, and the policy that allows none

@@ -29,6 +29,32 @@ class Refused(Exception):
     """The operation was refused; the first argument is an error word that the gateway knows."""
 
 
+#: what the gateway is told for a failed system call
+_WORDS = {
+    errno.EEXIST: "exists",
+    errno.ENOENT: "absent",
+    errno.ENOTDIR: "absent",
+    errno.ELOOP: "link",
+    errno.ENXIO: "special",
+    errno.ENOSPC: "full",
+    errno.EDQUOT: "full",
+    errno.EFBIG: "full",
+    errno.EISDIR: "directory",
+    errno.EACCES: "denied",
+    errno.EPERM: "denied",
+    errno.EROFS: "denied",
+    errno.ENAMETOOLONG: "name",
+}
+
+
+def refusal(error: Refused | OSError) -> dict[str, str | None]:
+    """Return the answer of an operation that was refused or has failed."""
+    if isinstance(error, Refused):
+        return {"error": error.args[0]}
+    number = error.errno or 0
+    return {"error": _WORDS.get(number, "failed"), "errno": errno.errorcode.get(number)}
+
+
 class Place:
     """A name in an open directory. The entry and the directories before it may be absent. Closed by `with`."""
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 
 from sessions.activity import Activity
@@ -12,14 +12,15 @@ from sessions.cells.execution import Execution
 from sessions.cells.idempotency import Attempt, IdempotencyCache
 from sessions.cells.orphan import OrphanCell
 from sessions.cells.transcript import Transcript
-from sessions.errors import ConnectionFailed, InvalidRequest, SessionError, SessionNotFound
+from sessions.cells.variables import CellVariables
+from sessions.errors import InvalidRequest, SessionError, SessionNotFound
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.messages import Message
 from sessions.models import ExecuteRequest, StateChange
 from sessions.services import SessionServices
 from sessions.slot import KernelSlot
 from sessions.states import State
-from sessions.tasks import shielded, spawn
+from sessions.tasks import set_within, shielded, spawn
 
 #: a cell under way, as its client sees it
 Running = Execution | Attempt
@@ -47,6 +48,7 @@ class Executions:
         self._turn = asyncio.Lock()
         self._running: dict[str, Execution] = {}
         self._orphan: OrphanCell | None = None
+        self._variables = CellVariables(slot.identity.kernelspec, slot.identity.spec.env)
         self._idempotency = IdempotencyCache(output, services.ledger.idempotency_keys(slot.key))
 
     @property
@@ -144,6 +146,7 @@ class Executions:
         try:
             yield execution
         finally:
+            execution.left.set()
             if execution.status is None:
                 await shielded(spawn(execution.leave(), "leave execution"))
             await shielded(ending)
@@ -162,7 +165,7 @@ class Executions:
         execution_id = self._audit_begin(request)
         execution = Execution(kernel, self.transcript, request, notice=notice, timeouts=self._services.timeouts)
         try:
-            self._set(kernel, request.env)
+            self._variables.set(kernel, request.env)
             execution.send()
         except SessionError:
             self._services.journal.ended(self._slot.key, execution_id, request, None)
@@ -172,27 +175,12 @@ class Executions:
         self._slot.move(State.BUSY)
         return execution, execution_id
 
-    def _set(self, kernel: Kernel, env: Mapping[str, str | None]) -> None:
-        """Set environment variables; the kernel runs what is sent to it in order."""
-        if env:
-            code = self._slot.identity.kernelspec.setting(env)
-            silent = {"code": code, "silent": True, "store_history": False, "allow_stdin": False}
-            kernel.connection.send("shell", "execute_request", silent)
-
-    async def _reset(self, execution: Execution) -> None:
-        """Give the session's own variables back after a cell that had others."""
-        if execution.request.env:
-            await execution.kernel.interrupts.settle()
-            own = self._slot.identity.spec.env
-            with suppress(ConnectionFailed):  # the kernel has ended, and its variables with it
-                self._set(execution.kernel, {name: own.get(name) for name in execution.request.env})
-
     async def _finish(self, execution: Execution, execution_id: str, held: AsyncExitStack) -> None:
-        """Release the turn when the cell has ended: not earlier if its client leaves, not later if it reads slowly."""
+        """Release the turn when the cell has ended: not earlier if its client leaves, nor much later if it stays."""
         async with held:
             result = await execution.result()
-            await asyncio.sleep(0)  # its client, who waits for the same event, gets the answer before it is recorded
-            await self._reset(execution)
+            await set_within(execution.left, self._services.timeouts.answer)  # it is answered before it is recorded
+            await self._variables.reset(execution.kernel, execution.request.env)
             del self._running[execution.id]
             self._slot.become_idle()
             if result.state in {StateChange.RESTARTED, StateChange.LOST} and execution.kernel is self._slot.kernel:

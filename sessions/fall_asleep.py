@@ -27,7 +27,7 @@ async def _fall_asleep(slot: KernelSlot) -> str:
         image = await slot.sleeper.take(kernel)
     except SleepFailed as error:
         return str(error)
-    if slot.closed or slot.kernel is not kernel:
+    if slot.listener.closed or slot.kernel is not kernel:
         await slot.sleeper.give_back(kernel, image)
         return "the kernel was ended or replaced"
     try:

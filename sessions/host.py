@@ -21,6 +21,8 @@ class End:
 
     #: why, for clients that return later
     reason: str
+    #: True: a client has asked for it, who need not be told of it later
+    asked: bool
     #: when, in seconds since 1970
     at: float
     #: frees everything it had
@@ -124,11 +126,16 @@ class Host(ABC):
         """
         return asyncio.shield(self.begin_end(reason).freed)
 
-    def begin_end(self, reason: str) -> End:
-        """Do as `close`, and return the end."""
+    def begin_end(self, reason: str, *, asked: bool = False) -> End:
+        """Do as `close`, and return the end.
+
+        Args:
+            reason: as for `close`.
+            asked: True if a client has asked for it.
+        """
         if self.end is None:
             at = max(self.created_at, self._services.ledger.clock())  # the machine's clock may have been set back
-            self.end = End(reason, at, spawn(self._free(reason), f"end {self.key}"))
+            self.end = End(reason, asked, at, spawn(self._free(reason), f"end {self.key}"))
             self._refuse(reason)
         return self.end
 

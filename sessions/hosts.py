@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from typing import Generic, TypeVar
 
 from sessions.errors import SessionClosed, ShuttingDown
-from sessions.host import Host
+from sessions.host import End, Host
 from sessions.models import SessionKey
 from sessions.services import SessionServices
 from sessions.tasks import gather_all, spawn
@@ -87,16 +87,23 @@ class Hosts(ABC, Generic[H]):
             SessionError: when there is none.
         """
 
-    def _remove(self, host: H, reason: str) -> None:
-        """Begin the end of a host; `close` of the host waits for it."""
+    def _remove(self, host: H, reason: str, *, asked: bool = False) -> None:
+        """Begin the end of a host; `close` of the host waits for it.
+
+        Args:
+            host: a present host.
+            reason: why, for clients that return later.
+            asked: True if a client has asked for it.
+        """
         del self._present[host.key]
-        self._record_end(host, reason)
+        end = host.begin_end(reason, asked=asked)
+        self._record_end(host, end)
         self._ending.add(host)
-        host.begin_end(reason).freed.add_done_callback(lambda _: self._ending.discard(host))
+        end.freed.add_done_callback(lambda _: self._ending.discard(host))
 
     @abstractmethod
-    def _record_end(self, host: H, reason: str) -> None:
-        """Record for the next gateway that a host has ended."""
+    def _record_end(self, host: H, end: End) -> None:
+        """Record the end of a host for the next gateway."""
 
     async def close(self) -> None:
         """End all hosts, and make no more.

@@ -18,7 +18,8 @@ To add a language, add its folder there; nothing else changes. The folder's name
 - `waits`: with `-` for its connection file the kernel imports these modules and waits for its connection on standard
   input; see `kernel_image/python_kernel/waiting.py`.
 - `env_at_start`: a pattern for the variables that the kernel reads, or sets itself, only when it starts.
-- `package`: the Python package that contains the language's interpreter, if it is not Python itself.
+- `package`: the Python package that contains the language's interpreter, if it is not Python itself. If no Python
+  package contains it, any name, and `version` is the command that prints its version.
 - `setenv`: an expression that sets environment variables of the running kernel. In it `{json}` is replaced by a string
   literal with an object of names and values; null removes a variable.
 - `call`: an expression that calls `main`; `{json}` is replaced by a string literal with the arguments.
@@ -80,7 +81,7 @@ class KernelSpec:
     waits: bool = False
     #: pattern of variables that have an effect only if the kernel is started with them
     env_at_start: str = ""
-    #: Python package that contains the interpreter; empty: the interpreter is Python
+    #: package that contains the interpreter; empty: the interpreter is Python
     package: str = ""
     #: expression that sets environment variables; empty: not supported
     setenv: str = ""

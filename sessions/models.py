@@ -140,24 +140,6 @@ class SandboxSpec:
     key_id: str | None = None
 
 
-class ExitReason(StrEnum):
-    """Why a kernel is gone."""
-
-    #: the kernel used more memory than its limit
-    OOM = "out_of_memory"
-    KILLED = "killed"
-    #: the kernel ended on its own, crashed, or was ended from outside the gateway
-    EXITED = "exited"
-
-
-@dataclass(frozen=True, slots=True)
-class KernelExit:
-    """How a kernel ended."""
-
-    reason: ExitReason
-    code: int | None = None
-
-
 class StateChange(StrEnum):
     """What a reply reports about the variables that a client may count on."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from sessions.errors import InvalidRequest, SessionExists, SessionNotFound
+from sessions.host import End
 from sessions.hosts import Hosts
 from sessions.identity import Identity
 from sessions.kernelspecs import KernelSpecs
@@ -12,9 +13,6 @@ from sessions.models import SessionKey, SessionSpec, StateChange
 from sessions.notices import StateNotice
 from sessions.services import SessionServices
 from sessions.session import Session
-
-#: why a session ended whose client has ended it
-ASKED = "the session was ended"
 
 
 class Registry(Hosts[Session]):
@@ -115,12 +113,12 @@ class Registry(Hosts[Session]):
             ledger.forget_end(before[0])
         return session
 
-    def end(self, key: SessionKey, reason: str = ASKED) -> asyncio.Future[None]:
+    def end(self, key: SessionKey, reason: str | None = None) -> asyncio.Future[None]:
         """End a session and free everything it has. It is out of the registry when this returns.
 
         Args:
             key: key of the session.
-            reason: why, for a client that returns later.
+            reason: why the gateway ends it, for a client that returns later; None: its client has asked for that.
 
         Returns:
             a future that is done when everything is freed; cancelling it does not stop that.
@@ -129,13 +127,13 @@ class Registry(Hosts[Session]):
             SessionNotFound: when there is none.
         """
         session = self.get(key)
-        self._remove(session, reason)
+        self._remove(session, reason or "the session was ended", asked=reason is None)
         return session.close()
 
-    def _record_end(self, host: Session, reason: str) -> None:
+    def _record_end(self, host: Session, end: End) -> None:
         if host.incarnation and not host.spec.throwaway:
             # A client that has ended its kernel need not be told by the next one.
-            self._services.ledger.end(host.key, reason, "" if reason == ASKED else host.spec.place)
+            self._services.ledger.end(host.key, end.reason, "" if end.asked else host.spec.place)
 
     async def freed(self, workspace: str) -> None:
         """Wait until everything of the ended sessions on a workspace is freed.

@@ -26,6 +26,7 @@ from sessions.services import SessionServices
 from sessions.session import Session
 from sessions.store.session_records import ContainerRecord, SandboxRecord
 from sessions.tasks import Shared, spawn
+from sessions.watchers import Watchers
 
 log = structlog.get_logger()
 #: kernelspec of a sandbox's own container
@@ -71,6 +72,8 @@ class Sandbox(Host):
         self._start: Shared[KernelHandle] = Shared(f"start sandbox {key}")
         #: shell commands in its own container
         self.commands = Commands(self, services, self._activity)
+        #: directories that clients watch
+        self.watchers = Watchers(self)
 
     def idle_for(self) -> float:
         """Return the seconds since a client last used it or one of its sessions; 0 while one does."""
@@ -237,5 +240,6 @@ class Sandbox(Host):
         await self._start.wait()
         if self._container is not None:
             await self._container.kill()
+        await self.watchers.close()
         if self.left_container is None:  # else `take_over` deletes it
             await self._services.kernels.delete_workspace(self.workspace)

@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 
 from sessions.errors import SandboxNotFound, SessionExists
+from sessions.host import End
 from sessions.hosts import Hosts
 from sessions.models import SandboxSpec, SessionKey
 from sessions.registry import Registry
@@ -103,7 +104,7 @@ class Sandboxes(Hosts[Sandbox]):
         self._remove(sandbox, reason)
         return sandbox.close()
 
-    def _record_end(self, host: Sandbox, reason: str) -> None:  # noqa: ARG002 - `_ended` remembers the reason
+    def _record_end(self, host: Sandbox, end: End) -> None:  # noqa: ARG002 - `_ended` remembers it
         self._services.ledger.end_sandbox(host.key)
 
     async def forget(self, key: SessionKey) -> Sandbox:

@@ -231,7 +231,6 @@ class Session(Host):
     # -- the end --------------------------------------------------------------------------------------------
 
     def _refuse(self, reason: str) -> None:
-        self._slot.move(State.CLOSED)
         self.over.set()
         self.channels.close(SessionClosed(reason))
         self._executions.close()

@@ -39,7 +39,7 @@ class KernelSlot:
         self.identity = identity
         self.key = identity.key
         self.sleeper = Sleeper(identity.key, services, left)
-        self.state = State.STARTING if self.sleeper.image is None else State.ASLEEP
+        self._state = State.STARTING if self.sleeper.image is None else State.ASLEEP
         #: notice about the variables that the next execution reports
         self.notice = notice
         #: the kernel that an earlier gateway has left; None: there was none, or it was taken over
@@ -54,15 +54,20 @@ class KernelSlot:
 
     # -- state ----------------------------------------------------------------------------------------------
 
+    @property
+    def state(self) -> State:
+        """What the session is doing."""
+        return State.CLOSED if self.listener.closed else self._state
+
     def move(self, state: State) -> None:
-        """Change to a state that may follow the present one.
+        """Change to a state that may follow the present one. To `closed` it comes only by the session's end.
 
         Raises:
             RuntimeError: when it may not follow, which is a defect.
         """
-        if state not in MOVES[self.state]:
+        if state not in MOVES[self.state] or state is State.CLOSED:
             raise RuntimeError(f"session {self.key} cannot go from {self.state} to {state}")
-        self.state = state
+        self._state = state
 
     def announce(self, change: StateChange, reason: str | None) -> None:
         """Set what the next execution reports about the variables."""
@@ -72,11 +77,6 @@ class KernelSlot:
         """Become idle after a cell, unless the kernel or the session has ended with it."""
         if self.state is State.BUSY:
             self.move(State.IDLE)
-
-    @property
-    def closed(self) -> bool:
-        """Whether the session was ended."""
-        return self.state is State.CLOSED
 
     @property
     def alive(self) -> bool:
@@ -93,7 +93,7 @@ class KernelSlot:
             SessionError: when no kernel could be started.
         """
         # Check again after each wait: the session or its kernel may end before this caller's turn in the event loop.
-        while not self.closed:
+        while not self.listener.closed:
             await self.sleeper.falling.wait()
             if self.kernel is None:
                 if self.state in {State.DEAD, State.ASLEEP}:
@@ -117,7 +117,7 @@ class KernelSlot:
             SessionError: when no kernel could be started; the present one stays.
         """
         await self._start.run(partial(self._start_kernel, change, reason))
-        if self.closed:
+        if self.listener.closed:
             raise SessionClosed
 
     async def _start_kernel(self, change: StateChange | None, reason: str | None) -> None:
@@ -134,7 +134,7 @@ class KernelSlot:
             self.announce(StateChange.LOST, self.sleeper.loss)
         kernel = woken or await self._services.kernels.acquire(self.launch)
         self.launch = kernel.launch  # its workspace is the session's, even if the session has ended meanwhile
-        if self.closed:
+        if self.listener.closed:
             await kernel.kill(SessionClosed())
             raise SessionClosed
         notice = replace(self.notice, incarnation=self.notice.incarnation + (woken is None))
@@ -164,7 +164,7 @@ class KernelSlot:
 
     async def _watch_exit(self, kernel: Kernel) -> None:
         cause = await kernel.wait()
-        if kernel is self.kernel and not self.closed:
+        if kernel is self.kernel and not self.listener.closed:
             self.kernel = None
             self._lost(cause)
         self.listener.ended(kernel, cause)
@@ -197,7 +197,7 @@ class KernelSlot:
                 kernel = await Kernel.take_over(self.launch, handle)
             except SessionError as error:
                 lost = error
-        if self.closed:
+        if self.listener.closed:
             if kernel is not None:
                 await kernel.kill(SessionClosed())
             await self._delete_files()
@@ -212,7 +212,7 @@ class KernelSlot:
 
     def reported(self) -> None:
         """Record that a cell of the present kernel has reported the notice: the next gateway must not repeat it."""
-        if self.kernel is not None and not self.closed:
+        if self.kernel is not None and not self.listener.closed:
             with suppress(LedgerUnavailable):  # then it is reported twice
                 self.record(self.kernel, self.notice)
 

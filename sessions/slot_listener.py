@@ -11,6 +11,10 @@ from sessions.kernels.kernel import Kernel, KernelListener
 class SlotListener(KernelListener, Protocol):
     """Gets the messages of a session's kernels, and their beginnings and ends."""
 
+    @property
+    def closed(self) -> bool:
+        """Whether the session was ended."""
+
     def connected(self, kernel: Kernel) -> None:
         """The session has a new kernel, in place of the previous one."""
 

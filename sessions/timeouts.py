@@ -15,3 +15,5 @@ class Timeouts:
     proof: float = 10.0
     #: after each attempt to interrupt it
     interrupt_step: float = 2.0
+    #: for its client to get its last events, before the end is recorded
+    answer: float = 0.05

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -116,6 +117,7 @@ def _promtool_is_there() -> bool:
 #: tools that some machines lack: marker of the tests that need one, check for it, and reason for a skip
 WANTED: dict[str, tuple[Callable[[], bool], str]] = {
     "browser": (_browser_is_there, "no Chromium in a network of its own: `make browser`"),
+    "curl": (lambda: shutil.which("curl") is not None, "no curl"),
     "engine": (_engine_is_there, "no Docker engine with runsc: `make engine`"),
     "promtool": (_promtool_is_there, "no promtool: `make promtool`"),
 }

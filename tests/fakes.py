@@ -39,6 +39,7 @@ from sessions.cells.notebook import notebook
 from sessions.cells.transcript import Transcript
 from sessions.connection_info import ConnectionInfo
 from sessions.errors import ConnectionFailed, SessionError, StartFailed
+from sessions.exits import ExitReason, KernelExit
 from sessions.kernels.connection import Connection
 from sessions.kernels.messages import Message
 from sessions.kernels.pool import Pool
@@ -47,7 +48,7 @@ from sessions.kernels.sleeping import Sleeping
 from sessions.kernels.starts import Starts
 from sessions.kernels.warm import PoolSettings
 from sessions.kernelspecs import KernelSpec, KernelSpecs
-from sessions.models import ExecuteRequest, ExecutionResult, ExitReason, Inventory, KernelExit, SessionKey, SessionSpec
+from sessions.models import ExecuteRequest, ExecutionResult, Inventory, SessionKey, SessionSpec
 from sessions.recovery import Recovery
 from sessions.registry import Registry
 from sessions.sandboxes import Sandboxes
@@ -259,6 +260,8 @@ class FakeKernel:
         self.roused = 0
         self.behaviour = behaviour
         self.failures = Failures() if failures is None else failures
+        #: seconds of processor time that it claims to have used
+        self.computed = 0.0
         self.launch = launch
         self.workspace = workspace
         self.namespace: Json = {"env": kernel_env(launch, str(workspace), {})}
@@ -275,6 +278,7 @@ class FakeKernel:
         #: code of all cells that it has run
         self.executed: list[str] = []
         self.answer: asyncio.Future[str] | None = None
+        self._tools: set[asyncio.subprocess.Process] = set()
         self._codec = Codec(key=info.key, username="kernel", signature_scheme=info.signature)
         self._loop = asyncio.get_running_loop()
         self._exit: asyncio.Future[KernelExit] = self._loop.create_future()
@@ -419,6 +423,9 @@ class FakeKernel:
             return
         self._exit.set_result(KernelExit(reason, code))
         self._worker.cancel()
+        for tool in self._tools:
+            with contextlib.suppress(ProcessLookupError):
+                tool.kill()
         for socket in self._sockets.values():
             self._loop.remove_reader(socket.FD)
             socket.close()
@@ -455,6 +462,10 @@ class FakeKernel:
         self.failures.strike("memory")
         return MEMORY if self.alive else None
 
+    def processor_seconds(self) -> float | None:
+        self.failures.strike("processor_seconds")
+        return self.computed if self.alive else None
+
     async def kill(self) -> None:
         self.failures.strike("kill")
         self.dies(137, ExitReason.KILLED)
@@ -478,6 +489,7 @@ class FakeKernel:
         )
         assert program.stdin is not None
         assert program.stdout is not None
+        self._tools.add(program)
         feeding = spawn(_feed(program.stdin, stdin), f"input of {name}")
         try:
             while piece := await program.stdout.read(65536):
@@ -485,6 +497,7 @@ class FakeKernel:
                     raise ConnectionFailed
                 yield piece
         finally:
+            self._tools.discard(program)
             feeding.cancel()
             program.stdin.close()
             await program.communicate()
@@ -625,6 +638,8 @@ class FakeBackend:
         self.refuses: SessionError | None = None
         #: error of the proof; None: the sandbox is ready
         self.unprepared: SessionError | None = None
+        #: why it starts no kernel until the next proof, although the last one has succeeded
+        self.refusal: SessionError | None = None
         self.on_proof_needed: Callable[[], None] = no_op
         self.on_restored: Callable[[bool], None] = no_op
         self.checkpoints = Ability(on=False, detail="scripted kernels have none")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -59,8 +58,6 @@ RUN_BY = {
     ("kernel_gateway/monitoring/README.md", "# prometheus.yml"): "tests/kernel_gateway/monitoring/test_monitoring.py::"
     "test_prometheus_accepts_the_readmes_configuration",
 }
-
-needs_curl = pytest.mark.skipif(shutil.which("curl") is None, reason="no curl here")
 
 
 def blocks(page: str) -> list[str]:
@@ -135,7 +132,7 @@ def test_keys_are_made_and_revoked_as_shown(tmp_path: Path) -> None:
     assert [(row.split()[1], row.split()[-1]) for row in rows] == [("admin", "ops"), ("admin", "ops")]
 
 
-@needs_curl
+@pytest.mark.curl
 def test_a_provider_is_configured_as_shown() -> None:
     [code] = example("README.md", "curl -X POST")
     with gateway("process") as elsewhere, gateway("process", admin_key="the-admins-own-key") as serving_here:
@@ -165,7 +162,7 @@ def test_hosts_are_listed_as_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     assert given.egress_allow == ["packages.example.org", "data.example.org:8443"]
 
 
-@needs_curl
+@pytest.mark.curl
 def test_the_session_of_a_container_is_found_as_shown() -> None:
     [code] = example("kernel_gateway/operating/README.md", "curl --silent")
     with gateway("process") as serving_here:

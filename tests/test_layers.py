@@ -154,7 +154,7 @@ ROOMS = [
 ]
 #: modules that are in no package: the vocabulary that all others use, and the sessions themselves
 VOCABULARY = {
-    *("activity", "asleep", "bounded_json", "connection_info", "egress", "errors", "heap", "kernelspecs"),
+    *("activity", "asleep", "bounded_json", "connection_info", "egress", "errors", "exits", "heap", "kernelspecs"),
     *("models", "names", "notices", "states", "tasks", "timeouts"),
 }
 LIVE = {
@@ -200,6 +200,7 @@ PURE = [
     "cells.transcript",
     "egress",
     "errors",
+    "exits",
     "guest.paths",
     "kernels.messages",
     "models",

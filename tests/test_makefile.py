@@ -1,4 +1,4 @@
-"""What `make serve` sets up before it serves; the steps themselves are replaced by stubs that print their names."""
+"""What `make serve` and `make bench` set up first; stubs that print their names stand for the steps themselves."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from tests.readme import ROOT
 
 ENGINE, IMAGE, SERVE = "tests/engine/setup.sh", "kernel_image/build.sh", ".venv/bin/kernel-gateway"
+PYTHON = ".venv/bin/python"
 
 
 def stub(path: Path, body: str) -> None:
@@ -19,17 +20,17 @@ def stub(path: Path, body: str) -> None:
     path.chmod(0o755)
 
 
-def steps(checkout: Path, *, engine: bool, root: bool, isolation: str = "") -> list[str]:
-    """Return the steps that `make serve` takes."""
+def steps(checkout: Path, target: str, *, engine: bool, root: bool, isolation: str = "") -> list[str]:
+    """Return the steps that `make` takes."""
     shutil.copy(ROOT / "Makefile", checkout)
-    for step in (ENGINE, IMAGE, SERVE):
+    for step in (ENGINE, IMAGE, SERVE, PYTHON):
         stub(checkout / step, f'echo "step {step} $*"')
     stub(checkout / "bin" / "docker", f"exit {int(not engine)}")
     stub(checkout / "bin" / "id", f"echo {0 if root else 1000}")
     (checkout / "pyproject.toml").touch()
     (checkout / ".venv" / ".setup").touch()
     done = subprocess.run(
-        ["make", "--silent", "serve", f"ISOLATION={isolation}", "FLAGS=--port 0"],
+        ["make", "--silent", target, f"ISOLATION={isolation}", "FLAGS=--port 0"],
         cwd=checkout,
         env={"PATH": f"{checkout / 'bin'}:/usr/bin:/bin"},
         capture_output=True,
@@ -52,4 +53,8 @@ def steps(checkout: Path, *, engine: bool, root: bool, isolation: str = "") -> l
 def test_serve_sets_up_what_is_missing(
     tmp_path: Path, expected: list[str], isolation: str, *, engine: bool, root: bool
 ) -> None:
-    assert steps(tmp_path, engine=engine, root=root, isolation=isolation) == expected
+    assert steps(tmp_path, "serve", engine=engine, root=root, isolation=isolation) == expected
+
+
+def test_bench_measures_also_what_needs_no_engine(tmp_path: Path) -> None:
+    assert steps(tmp_path, "bench", engine=False, root=False) == [f"{PYTHON} -m tests.benchmarks --write --port 0"]

@@ -5,9 +5,14 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from tests import conftest
+from tests.test_examples import RUN_BY
 
 TESTS = Path(__file__).parent
 FILES = sorted(TESTS.rglob("test_*.py"))
@@ -36,6 +41,39 @@ def test_no_test_of_the_gate_is_in_an_ignored_file() -> None:
     assert ignored
     for path in ignored:
         assert not any(is_chosen(decorators) for _, decorators in functions_of(TESTS.parent / path))
+
+
+@dataclass
+class Item:
+    """What of a collected test decides whether it is skipped."""
+
+    mark: str
+    path: Path = Path("test_something.py")
+    added: list[str] = field(default_factory=list)
+
+    def get_closest_marker(self, name: str) -> bool:
+        return name == self.mark
+
+    def add_marker(self, mark: pytest.MarkDecorator) -> None:
+        self.added.append(mark.name)
+
+
+@pytest.mark.parametrize("tool", conftest.WANTED)
+@pytest.mark.parametrize("ci", ["true", ""])
+def test_a_test_whose_tool_is_absent_is_skipped_except_in_ci(
+    monkeypatch: pytest.MonkeyPatch, tool: str, ci: str
+) -> None:
+    monkeypatch.setenv("CI", ci)
+    monkeypatch.setitem(conftest.WANTED, tool, (lambda: False, "absent"))
+    item: Any = Item(tool)
+    conftest.pytest_collection_modifyitems([item])
+    assert ("skip" in item.added) is not bool(ci)
+
+
+def test_every_example_that_calls_curl_says_so() -> None:
+    tests = {test.rpartition("::")[2] for (_, begins), test in RUN_BY.items() if begins.startswith("curl")}
+    found = {name: marks for name, marks in functions_of(TESTS / "test_examples.py") if name in tests}
+    assert found == {name: ["pytest.mark.curl"] for name in tests}
 
 
 #: source text of elapsed seconds and grown memory

@@ -1,4 +1,4 @@
-"""HTTPS: the server's certificate, given or self-signed."""
+"""HTTPS: the server's certificate, given or made by the gateway."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-#: lifetime of a self-signed certificate, and the time before its end at which a new one is made
+#: lifetime of a certificate that the gateway makes, and the time before its end at which a new one is made
 VALID = timedelta(days=365)
 RENEW = timedelta(days=30)
 
@@ -36,10 +37,14 @@ def context(certificate: Path) -> ssl.SSLContext:
 
 
 def own_certificate(directory: Path, names: frozenset[str]) -> Path:
-    """Return a self-signed certificate for these names, kept over restarts because clients may trust it already.
+    """Return a certificate for these names, kept over restarts because clients may trust its issuer already.
+
+    The issuer is made with it, and its key is forgotten: it signs nothing else. A certificate that is its own issuer
+    would do for OpenSSL, but not for rustls, which E2B's newest SDK uses ("CaUsedAsEndEntity").
 
     Args:
-        directory: directory of the files: `tls.key` with certificate and key, `tls.pem` without the key for clients.
+        directory: directory of the files: `tls.key` with key, certificate and issuer, `tls.pem` with the issuer for
+            clients.
         names: host names and addresses of the certificate.
 
     Returns:
@@ -47,50 +52,85 @@ def own_certificate(directory: Path, names: frozenset[str]) -> Path:
     """
     private, public = directory / "tls.key", directory / "tls.pem"
     if not _is_good(private, public, names):
-        key, certificate = _made(names)
+        key, certificate, issuer = _made(names)
         private.unlink(missing_ok=True)
         private.touch(mode=0o600, exist_ok=False)
-        private.write_bytes(key + certificate)
-        public.write_bytes(certificate)
+        private.write_bytes(key + certificate + issuer)
+        public.write_bytes(issuer)
     return private
 
 
 def _is_good(private: Path, public: Path, names: frozenset[str]) -> bool:
     try:
         context(private)
-        if private.stat().st_mode & 0o077 or not private.read_bytes().endswith(public.read_bytes()):
+        present, issuer = x509.load_pem_x509_certificates(private.read_bytes())
+        if private.stat().st_mode & 0o077 or public.read_bytes() != issuer.public_bytes(serialization.Encoding.PEM):
             return False
-        present = x509.load_pem_x509_certificate(public.read_bytes())
+        present.verify_directly_issued_by(issuer)
         found = present.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except (OSError, ValueError, x509.ExtensionNotFound):
+    except (OSError, ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound):
         return False
     covered = {*found.get_values_for_type(x509.DNSName), *map(str, found.get_values_for_type(x509.IPAddress))}
     return names <= covered and present.not_valid_after_utc - datetime.now(UTC) > RENEW
 
 
-def _made(names: frozenset[str]) -> tuple[bytes, bytes]:
-    """Make a private key and its certificate, in PEM."""
-    private = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "sandboxed-kernel-gateway")])
-    now = datetime.now(UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(private.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(hours=1))
-        .not_valid_after(now + VALID)
-        .add_extension(x509.SubjectAlternativeName([_name(name) for name in sorted(names)]), critical=False)
+def _made(names: frozenset[str]) -> tuple[bytes, bytes, bytes]:
+    """Make a private key, its certificate, and the certificate of the issuer, in PEM."""
+    private, issuer_key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+    issuer_name = _subject("sandboxed-kernel-gateway: issuer of its certificate")
+    identifier = x509.SubjectKeyIdentifier.from_public_key(issuer_key.public_key())
+    issuer = (
+        _certificate(issuer_name, issuer_name, issuer_key)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(signs_certificates=True), critical=True)
+        .add_extension(identifier, critical=False)
+        .sign(issuer_key, hashes.SHA256())
+    )
+    certificate = (
+        _certificate(_subject("sandboxed-kernel-gateway"), issuer_name, private)
+        .add_extension(x509.SubjectAlternativeName([_name(name) for name in sorted(names)]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs_certificates=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(private.public_key()), critical=False)
-        .sign(private, hashes.SHA256())
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier), critical=False)
+        .sign(issuer_key, hashes.SHA256())
     )
     key = private.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-    return key, certificate.public_bytes(serialization.Encoding.PEM)
+    return key, certificate.public_bytes(serialization.Encoding.PEM), issuer.public_bytes(serialization.Encoding.PEM)
+
+
+def _subject(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _certificate(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + VALID)
+    )
+
+
+def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        encipher_only=False,
+        decipher_only=False,
+    )
 
 
 def _name(name: str) -> x509.GeneralName:

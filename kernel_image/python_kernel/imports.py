@@ -3,12 +3,16 @@
 In gVisor importing a module costs as much as ten without gVisor, and an extension as much as a hundred.
 """
 
+import gc
 import importlib
 import sys
 from types import ModuleType
 from typing import Any
 
-from . import bundle
+from . import bundle, fonts
+
+#: the last module that a plot needs
+PLOTS = "matplotlib.backends.backend_agg"
 
 
 def lean() -> None:
@@ -39,7 +43,7 @@ def late(module: str, function: str) -> None:
 
 
 def ahead(module: str) -> str:
-    """Import a module before a cell asks for it. No cell sees a new name, and nothing is drawn or computed.
+    """Import a module before a cell asks for it. No cell sees a new name.
 
     Args:
         module: full name of the module.
@@ -50,8 +54,20 @@ def ahead(module: str) -> str:
     bundle.use(bundle.AHEAD)  # before all other places: no cell has put modules of its own anywhere yet
     try:
         importlib.import_module(module)
+        fonts.map_fonts()
+        if module == PLOTS:
+            fonts.draw_once()
     except BaseException as error:  # noqa: BLE001 - a module may raise anything, and the kernel must survive it
         return f"{type(error).__name__}: {error}"
     finally:
         bundle.release()
     return ""
+
+
+def settle() -> None:
+    """Take what has been imported out of Python's garbage collection: it stays, and there is a lot of it.
+
+    What a later `gc.get_objects` returns does not contain it.
+    """
+    gc.collect()
+    gc.freeze()

@@ -56,6 +56,7 @@ class WaitingApp(KernelApp):
         first = _receive()
         problems = {module: problem for module in first["preload"] if (problem := imports.ahead(module))}
         sources = Sources()
+        imports.settle()
         _send(problems)
         handshake = _receive()  # checkpoints are taken here
         self.waiting = False

@@ -15,8 +15,10 @@ import kernel_image
 from sessions.asleep import SleepImage
 from sessions.backends.abilities import Ability
 from sessions.connection_info import ConnectionInfo
+from sessions.errors import SessionError
+from sessions.exits import KernelExit
 from sessions.kernelspecs import KernelSpec
-from sessions.models import Inventory, KernelExit, Limits, SessionKey
+from sessions.models import Inventory, Limits, SessionKey
 from sessions.tenants.admission import NOBODY
 
 #: folder of the programs that run beside user code; a container has them in another folder
@@ -112,6 +114,9 @@ class KernelHandle(Protocol):
     def memory(self) -> int | None:
         """Return the memory in use in bytes; None: the kernel is gone, or its memory is not measured. Must be cheap."""
 
+    def processor_seconds(self) -> float | None:
+        """Return the processor time used so far in seconds; None: as for `memory`. Must be cheap."""
+
     async def kill(self) -> None:
         """End the kernel now and wait until it is gone. Idempotent.
 
@@ -183,6 +188,10 @@ class Backend(Protocol):
     @property
     def sleep(self) -> KernelSleep:
         """Whether and how kernels sleep."""
+
+    @property
+    def refusal(self) -> SessionError | None:
+        """Why it starts no kernel until `prepare` has succeeded again; None: it starts kernels."""
 
     @property
     def checkpoints(self) -> Ability:

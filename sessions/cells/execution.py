@@ -56,6 +56,8 @@ class Execution(Cell):
         self.request = request
         #: the request's message id
         self.id = ""
+        #: set when no client reads it any more
+        self.left = asyncio.Event()
         #: the number of the last event that the client got
         self.number = 0
         self._transcript = transcript

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ from sessions import bounded_json
 from sessions.errors import ConnectionFailed, FileNotFound, InvalidRequest
 from sessions.guest.paths import sandbox_path
 from sessions.guest.processes import REQUEST_MAX
-from sessions.guest.tools import ToolRunner
+from sessions.guest.tools import ToolRunner, lines_of
 from sessions.names import NOT_PASSED
 
 #: bytes of a line of the tool: a piece of 64 KiB in base64, and more
@@ -113,26 +113,12 @@ async def attach(
     if len(request) > REQUEST_MAX:
         raise InvalidRequest(f"command and env may have at most {REQUEST_MAX} bytes as JSON", field="command")
     async with aclosing(host.run_tool(ATTACHED_TOOL, request.decode(), lines)) as output:
-        async for line in _lines(output):
+        async for line in lines_of(output, LINE_MAX):
             if (happening := _happening(line)) is not None:
                 yield happening
             if isinstance(happening, Ended):
                 return
     raise ConnectionFailed("the sandbox ended while the command ran")
-
-
-async def _lines(output: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
-    rest = bytearray()
-    async for piece in output:
-        rest += piece
-        *lines, tail = rest.split(b"\n")
-        if any(len(line) > LINE_MAX for line in (*lines, tail)):
-            break
-        rest = bytearray(tail)
-        for line in lines:
-            yield bytes(line)
-    if rest:
-        raise ConnectionFailed("the sandbox gave no valid answer")
 
 
 def _happening(line: bytes) -> Happening | None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +12,7 @@ import orjson
 from kernel_image.protocol import PROCESSES_TOOL, TRUNCATED
 from sessions.errors import ConnectionFailed, FileNotFound, InvalidRequest, ProcessNotFound
 from sessions.guest.paths import sandbox_path
-from sessions.guest.tools import ToolRunner, ask
+from sessions.guest.tools import ToolRunner, ask, open_end
 from sessions.names import NOT_PASSED
 
 #: exit code of a command that was ended at its timeout. Source: timeout(1)
@@ -87,7 +86,7 @@ async def run_process(
     request = {"op": "run", "command": command, "cwd": sandbox_path(cwd), "env": dict(env), "timeout": seconds}
     if len(orjson.dumps(request)) > REQUEST_MAX:
         raise InvalidRequest(f"command and env may have at most {REQUEST_MAX} bytes as JSON", field="command")
-    answer = await ask(host, PROCESSES_TOOL, request, _open_end())
+    answer = await ask(host, PROCESSES_TOOL, request, open_end())
     match answer:
         case {"error": "directory"}:
             raise FileNotFound("there is no such directory to run in")
@@ -104,12 +103,6 @@ async def run_process(
             code = TIMED_OUT if timed_out else code
             return ProcessResult(code, _text(stdout), _text(stderr), timed_out, truncated, float(took))
     raise ConnectionFailed("the sandbox gave no valid answer")
-
-
-async def _open_end() -> AsyncIterator[bytes]:
-    """Yield nothing until the caller is cancelled: the tool ends its command when its input ends."""
-    await asyncio.Event().wait()
-    yield b""
 
 
 def _text(encoded: str) -> str:

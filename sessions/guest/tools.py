@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
 from contextlib import aclosing
 from typing import Any, Protocol
 
@@ -81,6 +81,38 @@ async def first_line(output: AsyncGenerator[bytes, None]) -> tuple[dict[str, Any
         if len(seen) > ANSWER_MAX:
             break
     raise ConnectionFailed("the sandbox gave no valid answer")
+
+
+async def open_end() -> AsyncIterator[bytes]:
+    """Yield nothing until the caller is cancelled: a tool that goes on ends when its input ends."""
+    await asyncio.Event().wait()
+    yield b""
+
+
+async def lines_of(output: AsyncIterable[bytes], longest: int) -> AsyncIterator[bytes]:
+    """Yield the lines of a tool that says more than one, without their ends.
+
+    Args:
+        output: pieces of its output.
+        longest: bytes of a line, at most.
+
+    Raises:
+        ConnectionFailed: when a line is longer, or the last one has no end.
+    """
+    rest = bytearray()
+    async for piece in output:
+        *lines, tail = piece.split(b"\n")
+        for line in lines:
+            rest += line
+            if len(rest) > longest:
+                raise ConnectionFailed("the sandbox gave no valid answer")
+            yield bytes(rest)
+            rest.clear()
+        rest += tail
+        if len(rest) > longest:
+            break
+    if rest:
+        raise ConnectionFailed("the sandbox gave no valid answer")
 
 
 def _parsed(line: bytes) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from kernel_image.protocol import FILES_TOOL, FRAME_FORMAT, TRUNCATED
 from sessions.errors import ConnectionFailed, InvalidRequest, NoSpace, QuotaExceeded
 from sessions.guest.paths import entry_path, sandbox_path
 from sessions.guest.refusals import accepted
-from sessions.guest.tools import ToolHost, ask
+from sessions.guest.tools import ToolHost, ToolRunner, ask
 
 _FRAME = struct.Struct(FRAME_FORMAT)
 #: types of directory entries
@@ -32,6 +32,26 @@ class FileList:
     entries: list[Entry]
     #: True: further ones were left out
     truncated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """The room of a workspace, in bytes."""
+
+    size: int
+    used: int
+
+
+async def space_of(host: ToolRunner) -> Space:
+    """Return how much room a workspace has. Without a sandbox, it is that of the machine's own file system.
+
+    Raises:
+        ConnectionFailed: when the sandbox has ended, or gives no valid answer.
+    """
+    match await ask(host, FILES_TOOL, {"op": "space"}):
+        case {"size": int(size), "used": int(used)} if 0 <= used <= size:
+            return Space(size, used)
+    raise ConnectionFailed("the sandbox gave no valid answer")
 
 
 async def list_files(host: ToolHost, path: str, depth: int = 1) -> FileList:

@@ -11,11 +11,11 @@ from typing import Protocol
 from kernel_image.protocol import LEASE_REQUEST
 from sessions.backends.base import Backend, KernelHandle, Launch
 from sessions.errors import ConnectionFailed, KernelDied, OutOfMemory, SessionError, StartFailed
+from sessions.exits import ExitReason, KernelExit
 from sessions.kernels.connection import Connection
 from sessions.kernels.interrupts import Interrupts
 from sessions.kernels.messages import Message
 from sessions.kernels.preloading import Preloading, caused
-from sessions.models import ExitReason, KernelExit
 from sessions.tasks import log_failure, shielded, spawn
 
 #: seconds from a kernel's start to its first answer, at most

@@ -34,8 +34,13 @@ class Readiness:
         self.first: Callable[[], Awaitable[None]] | None = None
         self._doubt = asyncio.Event()
         backend.on_proof_needed = self._doubt.set
-        #: why no kernel can be started; None when one can
-        self.trouble: SessionError | None = NotInitialized("the gateway is still preparing its sandbox")
+        #: why the last proof does not hold; None: it holds
+        self._trouble: SessionError | None = NotInitialized("the gateway is still preparing its sandbox")
+
+    @property
+    def trouble(self) -> SessionError | None:
+        """Why no kernel can be started; None when one can. The backend may know before the next proof has ended."""
+        return self._trouble or self._backend.refusal
 
     def require(self) -> None:
         """Raise an error unless kernels can be started.
@@ -44,13 +49,13 @@ class Readiness:
             NotInitialized: when something is missing or does not hold.
             BackendUnavailable: when the engine does not answer.
         """
-        if self.trouble is not None:  # a new instance: the stored one would collect tracebacks
-            raise type(self.trouble)(self.trouble.message, **self.trouble.details)
+        if (trouble := self.trouble) is not None:  # a new instance: the stored one would collect tracebacks
+            raise type(trouble)(trouble.message, **trouble.details)
 
     def close(self) -> None:
         """Refuse all later starts."""
         self._closed = True
-        self.trouble = ShuttingDown()
+        self._trouble = ShuttingDown()
 
     async def check(self) -> bool:
         """Let the backend prove its sandbox now. An unexpected error counts as a proof that does not hold.
@@ -63,7 +68,7 @@ class Readiness:
             found = await self._prove()
         if self._closed:
             return False
-        before, self.trouble = self.trouble, found
+        before, self._trouble = self._trouble, found
         if found is None and before is not None:
             log.info("ready", isolation=self._backend.isolation)
         if found is not None and (before is None or before.message != found.message):
@@ -91,6 +96,6 @@ class Readiness:
         await self.check()
 
     def _pause(self) -> float:
-        if self.trouble is None:
+        if self._trouble is None:
             return RECHECK
-        return RETRY_ENGINE if isinstance(self.trouble, BackendUnavailable) else RETRY
+        return RETRY_ENGINE if isinstance(self._trouble, BackendUnavailable) else RETRY

@@ -71,6 +71,7 @@ class Transport:
         self._drops = dict.fromkeys(CHANNELS, 0)
         #: channels without a handshake
         self._strangers = set(CHANNELS)
+        self._logged = False  # that channels were dropped; again when all were connected meanwhile
         self._paused = False
         self._maker = Sockets(info, max_message_bytes)
         self._backlogs = {channel: Backlog(*info.endpoint(channel)) for channel in CHANNELS if info.transport == "tcp"}
@@ -136,6 +137,7 @@ class Transport:
                     self._strangers.discard(channel)
                     if not self._strangers:
                         self.connected.set()
+                        self._logged = False
         if dropped:
             # Not at once: libzmq reports the end before it hands over the last messages.
             self._loop.call_later(RENEWAL_DELAY, self._renew, channel)
@@ -149,7 +151,9 @@ class Transport:
             self._listener.on_broken()
         if self._drops[channel] >= DROPS_MAX:
             return
-        log.warning("kernel channel dropped, connecting again", channel=channel)
+        if not self._logged:  # a kernel that dies drops all channels at once
+            self._logged = True
+            log.warning("kernel channels dropped, connecting again", channels=sorted(self._strangers))
         socket, url = self._sockets[channel], self._info.url(channel)
         socket.disconnect(url)
         socket.connect(url)
@@ -174,10 +178,9 @@ class Transport:
 
     def _has_messages(self, channel: str) -> bool:
         """Return whether a channel has whole messages. They are read then, because the question swallows their edge."""
-        if not self._sockets[channel].poll(0):
-            return False
-        self._drain_soon(channel)
-        return True
+        if found := self._sockets[channel].poll(0) != 0:
+            self._drain_soon(channel)
+        return found
 
     def _on_readable(self, channel: str) -> None:
         # At once: for every small message, another turn of the event loop would poll all descriptors.
@@ -185,8 +188,7 @@ class Transport:
             self._drain(channel)
 
     def _drain_soon(self, channel: str) -> None:
-        # One scheduled drain at most: a drain that finds more than a batch reschedules itself, and several of them
-        # would starve other work.
+        # One at most: a drain that finds more than a batch reschedules itself, and several would starve other work.
         if channel not in self._draining:
             self._draining.add(channel)
             self._loop.call_soon(self._drain, channel)

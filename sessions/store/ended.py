@@ -32,6 +32,7 @@ class EndedSessions:
         columns = {name for _, name, *_ in database.execute("PRAGMA table_info(ended)")}
         if "place" not in columns:  # an earlier version has made the table
             database.execute("ALTER TABLE ended ADD COLUMN place TEXT NOT NULL DEFAULT ''")
+        database.execute("CREATE INDEX IF NOT EXISTS ended_at ON ended (tenant, place)")  # not before the column
         self._counts: Counter[str] = Counter()
         self.count()
 

@@ -225,36 +225,31 @@ def filled(folder: str, limit: int = 1024) -> list:  # type: ignore[type-arg]  #
     """Return how many MiB fit into a folder, at most `limit`, and the error at the end; all is removed again."""
     place = os.path.join(folder, "filling")  # noqa: PTH118
     os.mkdir(place)  # noqa: PTH102
-    block = b"x" * 1024**2
-    written = 0
     try:
-        while written < limit:
-            with open(os.path.join(place, str(written)), "wb", buffering=0) as file:  # noqa: PTH118, PTH123
-                if file.write(block) < len(block):
-                    return [written, "short"]
-            written += 1
-    except OSError as error:
-        return [written, errno.errorcode[error.errno or 0]]
+        return appended([os.path.join(place, str(number)) for number in range(limit)])  # noqa: PTH118
     finally:
         shutil.rmtree(place)
-    return [written, None]
 
 
 def grown(path: str, limit: int) -> list:  # type: ignore[type-arg]  # JSON
     """Return how many MiB one file can hold, at most `limit`, and the error at the end; the file is removed again."""
-    block = b"x" * 1024**2
-    written = 0
     try:
-        with open(path, "wb", buffering=0) as file:  # noqa: PTH123
-            while written < limit:
-                if file.write(block) < len(block):
-                    return [written, "short"]
-                written += 1
-    except OSError as error:
-        return [written, errno.errorcode[error.errno or 0]]
+        return appended([path] * limit)
     finally:
         os.unlink(path)  # noqa: PTH108
-    return [written, None]
+
+
+def appended(files: list[str]) -> list:  # type: ignore[type-arg]  # JSON
+    """Append a MiB to one file after the other; return how many MiB were written, and the error at the end."""
+    block = b"x" * 1024**2
+    for written, name in enumerate(files):
+        try:
+            with open(name, "ab", buffering=0) as file:  # noqa: PTH123
+                if file.write(block) < len(block):
+                    return [written, "short"]
+        except OSError as error:
+            return [written, errno.errorcode[error.errno or 0]]
+    return [len(files), None]
 
 
 def listed(folder: str) -> list[str]:

@@ -1,7 +1,7 @@
 """Measures E2B's `run_code` and its `/execute`, beside the native API's execute, all on the same kernel.
 
 Then, with warm kernels, from `Sandbox.create` to the first result. One gateway, one run, the ways take turns: read the
-ratios. Run by `make bench`, or
+ratios. Run by hand:
 
     .venv/bin/python tests/benchmarks/e2b.py [--isolation docker|process] [--image NAME] [--rounds N]
 """
@@ -25,7 +25,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from e2b_code_interpreter import Sandbox
 
 from tests.benchmarks.figures import percentile, say, spread
-from tests.benchmarks.ways import AUTHORIZATION, CODE, until_warm
+from tests.benchmarks.serving import until_warm
+from tests.benchmarks.ways import AUTHORIZATION, CODE
 from tests.gateways import KEYS, Gateway, gateway
 
 WAYS = ("native execute", "E2B's /execute", "run_code of E2B's SDK", "the same with envs")

@@ -1,33 +1,22 @@
 """Measures a cell over every way to a kernel, beside raw clients (stock ipykernel, our kernel) and another gateway.
 
-One machine, one run, all ways in turn on separate kernels: read the ratios, not the milliseconds. Run by
-`make bench`, or
-
-    .venv/bin/python tests/benchmarks/execute.py [--isolation process|runc|runsc ...] [--rounds N] [--write]
+One machine, one run, all ways in turn on separate kernels: read the ratios, not the milliseconds. It is the part `ways`
+of `make bench`.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
-import datetime as dt
-import logging
 import os
-import re
-import sys
+import subprocess
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator
-from dataclasses import replace
-from pathlib import Path
-from statistics import median
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-import structlog
 from jupyter_client.asynchronous.client import AsyncKernelClient
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from sessions.backends.base import Backend, Launch
 from sessions.backends.docker import DockerBackend, DockerSettings
@@ -35,19 +24,23 @@ from sessions.backends.process import ProcessBackend
 from sessions.errors import SessionClosed
 from sessions.kernels.kernel import Kernel
 from tests.attacks.bench import forget_network
-from tests.benchmarks.figures import engine, machine, percentile, say, versions
-from tests.benchmarks.peer import KERNEL, STOCK_KERNEL, peer
+from tests.benchmarks.figures import rounds, say
+from tests.benchmarks.peer import KERNEL, STOCK_KERNEL, install, peer
+from tests.benchmarks.results import Ways
+from tests.benchmarks.serving import IMAGE, serving_on
 from tests.benchmarks.ways import (
     BYTES,
     CODE,
-    LINES,
     LINES_BYTES,
     MANY_LINES,
     MUCH_TEXT,
+    ON_OURS,
+    ON_STOCK,
     PER_ROUND,
     PICTURE,
     PICTURE_BYTES,
     PICTURE_MADE,
+    REST,
     TIMEOUT,
     V1,
     WARM_UP,
@@ -58,17 +51,13 @@ from tests.benchmarks.ways import (
     StreamClient,
 )
 from tests.fakes import KERNELSPECS
-from tests.gateways import gateway
 
-ROOT = Path(__file__).parents[2]
 NETWORK = f"kernel-gateway-execute-{os.getpid()}"
-ISOLATIONS = ("process", "runc", "runsc")
 OURS = Launch(KERNELSPECS.find("python"))
 #: a stock kernel, started in the usual way
 STOCK = replace(
     OURS, kernelspec=replace(OURS.kernelspec, argv=("{python}", "-m", "ipykernel_launcher", "-f", "{connection_file}"))
 )
-ON_STOCK, ON_OURS = "raw client, stock ipykernel", "raw client, our kernel"
 #: the measurements: the code, and the bytes that it shows
 RUNS = {
     "cell": (CODE, 0),
@@ -79,10 +68,17 @@ RUNS = {
 }
 #: number of rounds between two runs of the large ones
 LARGE_EVERY = 3
-#: idle seconds before a cell, as between the cells of an agent
-REST = 1.0
+#: the other gateway, which has no sandbox, without and with TCP_NODELAY; and the kernels that it starts
+PEERS = {"jupyter_kernel_gateway": False, "jupyter_kernel_gateway with TCP_NODELAY": True}
+PEER_KERNELS = {"stock ipykernel": STOCK_KERNEL, "our kernel": KERNEL}
 
-Seconds = dict[str, dict[str, list[float]]]
+
+@dataclass
+class Found:
+    """Clients by way, and what cannot be measured here with the reason."""
+
+    clients: dict[str, Client] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
 
 
 @contextlib.asynccontextmanager
@@ -109,7 +105,7 @@ async def backend_of(isolation: str) -> AsyncIterator[Backend]:
     if isolation == "process":
         backend: Backend = ProcessBackend()
     else:
-        backend = DockerBackend(DockerSettings(isolation, "kernel-gateway/python:latest", NETWORK, NETWORK))
+        backend = DockerBackend(DockerSettings(isolation, IMAGE, NETWORK, NETWORK))
     try:
         await backend.prepare()
         yield backend
@@ -120,116 +116,71 @@ async def backend_of(isolation: str) -> AsyncIterator[Backend]:
 
 
 @contextlib.asynccontextmanager
-async def ways_of(isolation: str) -> AsyncIterator[dict[str, Client]]:
+async def ways_of(isolation: str) -> AsyncIterator[Found]:
     """All ways under one isolation."""
     async with contextlib.AsyncExitStack() as stack:
         backend = await stack.enter_async_context(backend_of(isolation))
-        ways = {
-            ON_STOCK: await stack.enter_async_context(raw_client(backend, STOCK)),
-            ON_OURS: await stack.enter_async_context(raw_client(backend, OURS)),
-        }
-        kind, runtime = ("process", "runsc") if isolation == "process" else ("docker", isolation)
-        serving = stack.enter_context(gateway(kind, pool_size="0", max_output_bytes="32m", runtime=runtime))
+        found = Found()
+        ways = found.clients
+        ways[ON_STOCK] = await stack.enter_async_context(raw_client(backend, STOCK))
+        ways[ON_OURS] = await stack.enter_async_context(raw_client(backend, OURS))
+        serving = stack.enter_context(serving_on(isolation, max_output_bytes="32m"))
         ways["HTTP"] = HttpClient(serving, "http")
         ways["WebSocket"] = await StreamClient.connect(serving, "stream")
         ways["Jupyter's channels"] = await Server(serving.url, serving.process.pid, "python3").connect(V1)
-        if isolation == "process":  # jupyter_kernel_gateway has no sandbox
-            for name, nodelay in (("jupyter_kernel_gateway", False), ("the same with TCP_NODELAY", True)):
-                url, pid = stack.enter_context(peer(nodelay=nodelay))
-                ways[f"{name}, stock ipykernel"] = await Server(url, pid, STOCK_KERNEL, attempts=3).connect(V1)
-                ways[f"{name}, our kernel"] = await Server(url, pid, KERNEL, attempts=3).connect(V1)
-        yield ways
+        if isolation == "process":
+            await add_peers(found, stack)
+        yield found
 
 
-async def run(way: str, client: Client, what: str, seconds: Seconds) -> None:
+async def add_peers(found: Found, stack: contextlib.AsyncExitStack) -> None:
+    """Add the ways over the other gateway."""
+    try:
+        install()
+    except subprocess.CalledProcessError:
+        missing = "jupyter_kernel_gateway cannot be installed here"
+        found.missing |= {f"{name}, {kernel}": missing for name in PEERS for kernel in PEER_KERNELS}
+        return
+    for name, nodelay in PEERS.items():
+        url, pid = stack.enter_context(peer(nodelay=nodelay))
+        for kernel, kernelspec in PEER_KERNELS.items():
+            found.clients[f"{name}, {kernel}"] = await Server(url, pid, kernelspec, attempts=3).connect(V1)
+
+
+async def run(client: Client, what: str, seconds: dict[str, list[float]]) -> None:
     """Time one run, whose whole output must arrive."""
     code, bytes_shown = RUNS[what]
     begun = time.perf_counter()
     found = await client.run(code)
-    seconds[way][what].append(time.perf_counter() - begun)
-    assert found == bytes_shown, f"{way}, {what}: of {bytes_shown} bytes {found} have arrived"
+    seconds[what].append(time.perf_counter() - begun)
+    assert found == bytes_shown, f"{what}: of {bytes_shown} bytes {found} have arrived"
 
 
-async def measure(isolation: str, rounds: int) -> Seconds:
-    """Return the seconds by way and measurement; the ways take turns."""
-    seconds: Seconds = defaultdict(lambda: defaultdict(list))
+async def measure(isolation: str, most: int, limit: float) -> Ways:
+    """Measure all ways in turn.
+
+    Args:
+        isolation: isolation of all kernels.
+        most: number of rounds.
+        limit: seconds after which no further round begins.
+    """
     say(f"{isolation}: starting kernels and gateways")
-    async with ways_of(isolation) as ways:
-        for client in ways.values():
+    async with ways_of(isolation) as found:
+        seconds: dict[str, dict[str, list[float]]] = {way: defaultdict(list) for way in found.clients}
+        ways = [(client, seconds[way]) for way, client in found.clients.items()]
+        for client, _ in ways:
             await client.run(PICTURE_MADE)
             for _ in range(WARM_UP):
                 await client.run(CODE)
-        for number in range(rounds):
-            for way, client in ways.items():
+        for number in rounds(f"ways, {isolation}", most, limit):
+            for client, noted in ways:
                 for _ in range(PER_ROUND):
-                    await run(way, client, "cell", seconds)
+                    await run(client, "cell", noted)
             await asyncio.sleep(REST)
-            for way, client in ways.items():
-                await run(way, client, "rested", seconds)
+            for client, noted in ways:
+                await run(client, "rested", noted)
             if number % LARGE_EVERY == 0:
-                for way, client in ways.items():
+                for client, noted in ways:
                     for what in ("lines", "text", "picture"):
-                        await run(way, client, what, seconds)
-            say(f"{isolation}: round {number + 1} of {rounds}")
-    return seconds
-
-
-def row(isolation: str, way: str, seconds: Seconds) -> str:
-    """Return one line of the table."""
-    cell = seconds[way]["cell"]
-    p50 = median(cell)
-    figures = [f"{p50 * 1e3:.2f}", f"{percentile(cell, 0.99) * 1e3:.1f}"]
-    figures += [f"{p50 / median(seconds[base]['cell']):.2f}" for base in (ON_STOCK, ON_OURS)]
-    rested = median(seconds[way]["rested"])
-    figures.append(f"{rested * 1e3:.0f} ({rested / median(seconds[ON_STOCK]['rested']):.2f})")
-    for what in ("lines", "text", "picture"):
-        took = median(seconds[way][what])
-        figures.append(f"{took * 1e3:.0f} ({took / median(seconds[ON_OURS][what]):.2f})")
-    return f"| {isolation} | {way} | " + " | ".join(figures) + " |"
-
-
-def table(found: dict[str, Seconds], rounds: int) -> str:
-    """Return all figures as Markdown."""
-    titles = (
-        f"`{CODE}` p50, ms|p99, ms|p50 to raw, stock|to raw, ours|after {REST:.0f} s of rest, ms"
-        f"|{LINES:,} lines, ms|10 MB of text|5 MB picture"
-    )
-    lines = [f"| | | {titles.replace('|', ' | ')} |", "|---" * 10 + "|"]
-    lines += [row(isolation, way, seconds) for isolation, seconds in found.items() for way in seconds]
-    what = f"medians of {rounds * PER_ROUND} cells and {-(-rounds // LARGE_EVERY)} large outputs each"
-    bases = "a raw client on our kernel, after a rest to one on a stock ipykernel"
-    parts = versions("ipykernel", "jupyter_client", "pyzmq", "tornado")
-    lines += [
-        f"\n{dt.datetime.now(dt.UTC).date()}, `make bench`: {what}; in brackets: to {bases}.",
-        f"{machine()}; {parts}, {engine()}.",
-    ]
-    return "\n".join(lines)
-
-
-def write(text: str) -> None:
-    """Write the table into the README."""
-    readme = ROOT / "README.md"
-    old = readme.read_text()
-    new = re.sub(r"(<!-- bench -->\n).*?(<!-- /bench -->)", rf"\g<1>\n{text}\n\n\g<2>", old, flags=re.DOTALL)
-    assert new != old
-    readme.write_text(new)
-
-
-def main() -> None:
-    """Run the benchmark and print its table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--isolation", action="append", choices=ISOLATIONS, help="by default all, one after the other")
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--write", action="store_true", help="put the table into the README")
-    arguments = parser.parse_args()
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    isolations = arguments.isolation or ISOLATIONS
-    found = {isolation: asyncio.run(measure(isolation, arguments.rounds)) for isolation in isolations}
-    text = table(found, arguments.rounds)
-    print(text)
-    if arguments.write:
-        write(text)
-
-
-if __name__ == "__main__":
-    main()
+                        await run(client, what, noted)
+    return seconds | found.missing

@@ -5,17 +5,39 @@ from __future__ import annotations
 import os
 import platform
 import re
+import shutil
+import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 
 import docker
+from docker.errors import DockerException
 
 
 def say(text: str) -> None:
     """Print progress, apart from the result."""
     print(text, file=sys.stderr, flush=True)
+
+
+def rounds(what: str, most: int, seconds: float) -> Iterator[int]:
+    """Yield the numbers of rounds until there were `most`, or the time is used up; at least one.
+
+    Args:
+        what: name of what is measured, for the progress.
+        most: number of rounds.
+        seconds: time in which a round may begin.
+    """
+    until = time.monotonic() + seconds
+    for number in range(most):
+        if number and time.monotonic() > until:
+            say(f"{what}: no time for more than {number} of {most} rounds")
+            return
+        yield number
+        say(f"{what}: round {number + 1} of {most}")
 
 
 def percentile(seconds: list[float], share: float) -> float:
@@ -44,9 +66,32 @@ def versions(*packages: str) -> str:
 
 
 def engine() -> str:
-    """Return the engine's version."""
-    client = docker.from_env()
+    """Return the versions of the engine and of gVisor, as far as they are there."""
     try:
-        return f"Docker {client.version()['Version']}"
+        client = docker.from_env()
+    except DockerException:
+        return "no Docker engine"
+    try:
+        known = f"Docker {client.version()['Version']}"
+    finally:
+        client.close()
+    if shutil.which("runsc") is None:
+        return known
+    said = subprocess.run(["runsc", "--version"], capture_output=True, text=True, timeout=20, check=True).stdout
+    return f"{known}, gVisor {said.splitlines()[0].removeprefix('runsc version ')}"
+
+
+def hindrance(isolation: str, image: str) -> str:
+    """Return why this machine cannot run kernels with an isolation; empty: it can."""
+    if isolation == "process":
+        return ""
+    try:
+        client = docker.from_env()
+    except DockerException:
+        return "no Docker engine answers"
+    try:
+        if isolation not in client.info()["Runtimes"]:
+            return f"the Docker engine has no runtime `{isolation}`"
+        return "" if client.images.list(image) else f"there is no image `{image}`"
     finally:
         client.close()

@@ -1,7 +1,7 @@
 """Measures Jupyter's channels through the gateway, beside a raw client and beside `jupyter_kernel_gateway`.
 
 All ways run the same kernel program; each way has separate kernels, and all take turns: read the ratios, not the
-milliseconds. A cell has ended when its reply and its `idle` have arrived. Run by `make bench`, or
+milliseconds. A cell has ended when its reply and its `idle` have arrived. Run by hand:
 
     .venv/bin/python tests/benchmarks/jupyter.py [--isolation docker|process] [--rounds N] [--nodelay]
 """

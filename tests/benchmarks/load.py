@@ -9,135 +9,27 @@ hundred is hostile. Then sessions are made and deleted, and the gateway's resour
 from __future__ import annotations
 
 import argparse
-import itertools
-import queue
-import secrets
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-import requests
-
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.benchmarks.figures import percentile, say
-from tests.gateways import KEYS, Gateway, gateway, text_of
+from tests.benchmarks.live import Caller, Live, control_groups, for_each
+from tests.gateways import Gateway, gateway
 
 #: parallel clients: as many as two processors serve without a queue
 CLIENTS = 4
 #: sessions made in parallel
 MAKERS = 4
-TENANTS = list(KEYS)
 MIB = 1024**2
-#: cells of the hostile sessions, in turn; each harms only its own session
-HOSTILE = (
-    "while True: pass",
-    "x = []\nwhile True: x.append(bytearray(1 << 23))",
-    "import os\nos._exit(3)",
-    "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass",
-    "while True: print('x' * 10_000)",
-)
-#: timeouts in seconds for a cell, and for a hostile one
-PATIENT, SHORT = 120.0, 2.0
 #: seconds before each measurement of resources while sessions are made and deleted
 LOOK = 5.0
-
-
-@dataclass
-class Live:
-    """One session, and the state that it must keep."""
-
-    number: int
-    word: str = field(default_factory=lambda: secrets.token_hex(8))
-    count: int = 0
-
-    @property
-    def name(self) -> str:
-        return f"load-{self.number}"
-
-    @property
-    def tenant(self) -> str:
-        return TENANTS[self.number % len(TENANTS)]
-
-    @property
-    def hostile(self) -> bool:
-        return self.number % 100 == 99
-
-
-class Caller:
-    """One client with its own connection."""
-
-    def __init__(self, serving: Gateway) -> None:
-        self._serving = serving
-        self._http = requests.Session()
-
-    def execute(self, live: Live, code: str, seconds: float = PATIENT) -> dict[str, Any]:
-        """Run a cell and return its reply."""
-        response = self._http.post(
-            f"{self._serving.url}/v1/sessions/{live.name}/execute",
-            json={"code": code, "timeout": seconds},
-            headers={"Authorization": f"Bearer {KEYS[live.tenant]}"},
-            timeout=PATIENT + 60,
-        )
-        assert response.status_code == 200, (live.name, response.text)
-        reply: dict[str, Any] = response.json()
-        return reply
-
-    def begin(self, live: Live) -> float:
-        """Make a session and set its word; return the seconds."""
-        began = time.perf_counter()
-        reply = self.execute(live, f"n = 0; word = {live.word!r}")
-        assert (reply["status"], reply["state"]) == ("ok", "new"), reply
-        return time.perf_counter() - began
-
-    def step(self, live: Live) -> float:
-        """Run a cell that proves the session's identity and state; return the seconds."""
-        began = time.perf_counter()
-        reply = self.execute(live, "n += 1; print(n, word)")
-        took = time.perf_counter() - began
-        live.count += 1
-        assert (text_of(reply), reply["state"]) == (f"{live.count} {live.word}\n", "preserved"), (live, reply)
-        return took
-
-    def attack(self, live: Live) -> float:
-        """Run a cell that must not harm other sessions."""
-        self.execute(live, HOSTILE[live.count % len(HOSTILE)], SHORT)
-        live.count += 1
-        return 0.0
-
-    def close(self) -> None:
-        self._http.close()
-
-
-def for_each(
-    serving: Gateway, work: Iterable[Live], what: Callable[[Caller, Live], float], clients: int
-) -> list[float]:
-    """Apply `what` to all sessions with a few parallel clients; return the seconds of each call."""
-    waiting: queue.SimpleQueue[Live] = queue.SimpleQueue()
-    for live in work:
-        waiting.put(live)
-
-    def run(_number: int) -> list[float]:
-        caller = Caller(serving)
-        took: list[float] = []
-        try:
-            while True:
-                try:
-                    live = waiting.get_nowait()
-                except queue.Empty:
-                    return took
-                took.append(what(caller, live))
-        finally:
-            caller.close()
-
-    with ThreadPoolExecutor(clients) as threads:
-        return list(itertools.chain.from_iterable(threads.map(run, range(clients))))
 
 
 def load(serving: Gateway, sessions: int, executes: int) -> None:
@@ -151,7 +43,7 @@ def load(serving: Gateway, sessions: int, executes: int) -> None:
     alone.close()
     say(f"making {sessions} sessions")
     created = for_each(serving, every, Caller.begin, MAKERS)
-    resident = memory(serving)
+    held = [size for group in control_groups(serving) if (size := group.memory()) is not None]
     say(f"{executes} cells in each")
     busy: list[float] = []
     for number in range(executes):
@@ -176,7 +68,9 @@ def load(serving: Gateway, sessions: int, executes: int) -> None:
     print(
         f"\np95 with {sessions} alive to one alive, one client: {percentile(quiet, 0.95) / percentile(base, 0.95):.2f}"
     )
-    print(f"memory of an idle session: {resident / MIB:.0f} MiB; of the gateway: {serving.memory() / MIB:.0f} MiB")
+    if held:
+        print(f"memory of an idle session: {median(held) / MIB:.0f} MiB")
+    print(f"memory of the gateway: {serving.memory() / MIB:.0f} MiB")
 
 
 def _attack(serving: Gateway, live: Live) -> None:
@@ -185,21 +79,6 @@ def _attack(serving: Gateway, live: Live) -> None:
         caller.attack(live)
     finally:
         caller.close()
-
-
-def memory(serving: Gateway) -> float:
-    """Return the median of the containers' memory in bytes."""
-    found = []
-    for container in serving.containers():
-        for path in (
-            Path(f"/sys/fs/cgroup/system.slice/docker-{container['Id']}.scope/memory.current"),
-            Path(f"/sys/fs/cgroup/docker/{container['Id']}/memory.current"),
-            Path(f"/sys/fs/cgroup/memory/docker/{container['Id']}/memory.usage_in_bytes"),
-        ):
-            if path.exists():
-                found.append(int(path.read_text()))
-                break
-    return median(found) if found else 0.0
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """One tenant's worst second: what a tenant and `/healthz` notice of another tenant's attacks.
 
 A canary of one tenant runs `1+1` in its session again and again, while another tenant attacks, and a second client
-asks for `/healthz`. Each attack lasts the same time. Run by hand, alone on the machine:
+asks for `/healthz`. Each attack lasts the same time. The run fails when an attack makes the canary's 95th percentile
+more than three times what it is at rest, or `/healthz` slower than 100 ms. Run by hand, alone on the machine:
 
     .venv/bin/python tests/benchmarks/neighbour.py [--seconds N] [--only PATTERN] [--isolation docker|process]
 """
@@ -33,6 +34,10 @@ from tests.gateways import KEYS, Gateway, gateway
 
 #: seconds between two calls of the canary, and of the client that asks for `/healthz`
 BEAT = 0.05
+#: the most that an attack may cost the others: the canary's 95th percentile as a multiple of the one at rest, and
+#: seconds until `/healthz` has answered
+MOST_DELAY = 3.0
+MOST_HEALTH = 0.1
 ATTACKS: dict[str, Attack] = {"nothing": nothing, **BY_LOAD, **BY_LOOP}
 #: the attackers' own work must not delay the canary's client; a process that is made otherwise would prepare nothing
 FORK = multiprocessing.get_context("fork")
@@ -63,14 +68,19 @@ class Seen:
     #: seconds until a new session of the canary's tenant had run its first cell
     new: float
 
+    def delay(self, rest: Seen) -> float:
+        """Return the canary's 95th percentile as a multiple of the one at rest."""
+        return percentile(self.canary, 0.95) / percentile(rest.canary, 0.95)
+
+    def too_much(self, rest: Seen) -> bool:
+        """Return whether the others noticed more than they may."""
+        return self.delay(rest) > MOST_DELAY or max(self.health) > MOST_HEALTH
+
     def row(self, name: str, rest: Seen) -> str:
         """Return a row of the table, with the ratio to the measurement at rest."""
-        share = partial(percentile, self.canary)
-        ratio = share(0.95) / percentile(rest.canary, 0.95)
-        times = " | ".join(f"{1000 * share(each):.0f}" for each in (0.5, 0.95, 0.99))
-        return (
-            f"| {name} | {len(self.canary)} | {times} | {ratio:.1f} | {1000 * max(self.health):.0f} | {self.new:.1f} |"
-        )
+        times = " | ".join(f"{1000 * percentile(self.canary, each):.0f}" for each in (0.5, 0.95, 0.99))
+        health = f"{1000 * max(self.health):.0f}"
+        return f"| {name} | {len(self.canary)} | {times} | {self.delay(rest):.1f} | {health} | {self.new:.1f} |"
 
 
 def measure(serving: Gateway, attack: Attack, seconds: float) -> Seen:
@@ -130,12 +140,17 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|---|")
     with gateway(arguments.isolation, memory="256m") as serving:
         rest: Seen | None = None
+        failed: list[str] = []
         for name, attack in ATTACKS.items():
             if attack is nothing or re.search(arguments.only, name):
                 say(name)
                 seen = measure(serving, attack, arguments.seconds)
                 rest = rest or seen
                 print(seen.row(name, rest), flush=True)
+                if seen.too_much(rest):
+                    failed.append(name)
+    if failed:
+        sys.exit(f"the others noticed too much of: {', '.join(failed)}")
 
 
 if __name__ == "__main__":

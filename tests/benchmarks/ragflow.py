@@ -1,7 +1,6 @@
 """Measures a program over `/run`, beside a cell in an existing session and one in a session from the pool.
 
-One gateway, one run, the ways take turns, and each finds a warm kernel: read the ratios and differences. Run by
-`make bench`, or
+One gateway, one run, the ways take turns, and each finds a warm kernel: read the ratios and differences. Run by hand:
 
     .venv/bin/python tests/benchmarks/ragflow.py [--isolation docker|process] [--image NAME] [--rounds N]
 """
@@ -23,7 +22,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.benchmarks.figures import percentile, say
-from tests.benchmarks.ways import AUTHORIZATION, CODE, until_warm
+from tests.benchmarks.serving import until_warm
+from tests.benchmarks.ways import AUTHORIZATION, CODE
 from tests.gateways import Gateway, gateway
 
 SESSION = "bench"

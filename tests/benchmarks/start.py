@@ -1,6 +1,6 @@
 """Measures the start of a session, from the pool, cold and step by step, its first plot, and its memory when idle.
 
-One machine, one run: all ways take turns, so read the shares. Run by `make bench`, or
+One machine, one run: all ways take turns, so read the shares. Run by hand:
 
     .venv/bin/python tests/benchmarks/start.py [--isolation docker|process] [--image NAME] [--runs N] [--restored]
 """

@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from tests.kernel_gateway.wire import until
 
 pytestmark = pytest.mark.timeout(300)
 Options = dict[str, Any]
+MIB = 1024**2
 
 
 @pytest.fixture(scope="module")
@@ -134,6 +136,22 @@ def test_the_readmes_example_works_when_pasted(gateway: Gateway) -> None:
 def test_a_sandboxed_sandbox_lives_its_whole_life() -> None:
     with gateways.gateway("docker") as gateway:
         life(gateway)
+
+
+@pytest.mark.engine
+def test_a_sandbox_tells_what_all_of_it_uses() -> None:
+    with gateways.gateway("docker", cpus="0.5") as gateway, made(gateway) as sandbox:
+        before = sandbox.get_metrics()[0]
+        assert (before.cpu_count, before.mem_total, before.disk_total) == (1, 512 * MIB, 256 * MIB)
+        sandbox.run_code("kept = b'x' * (100 << 20); open('file', 'wb').write(bytes(20 << 20))")
+        sandbox.run_code("import threading\ndef work():\n    while True: pass\nthreading.Thread(target=work).start()")
+        after = sandbox.get_metrics()[0]
+        assert after.mem_total == 1024 * MIB
+        assert after.mem_used > before.mem_used + 90 * MIB
+        assert 15 * MIB < after.disk_used - before.disk_used < 30 * MIB
+        assert before.cpu_used_pct < after.cpu_used_pct
+        past = after.timestamp - timedelta(hours=1)
+        assert sandbox.get_metrics(end=past) == []
 
 
 @pytest.mark.engine
@@ -334,8 +352,38 @@ def test_failures_of_file_calls_have_the_sdks_own_types(sandbox: Sandbox) -> Non
             sandbox.files.write(path, "x")
     with pytest.raises(InvalidArgumentException, match="only 'user'"):
         sandbox.files.read("x", user="root")
-    with pytest.raises(SandboxException, match="no such call"):
-        sandbox.files.watch_dir("directory")
+    with pytest.raises(FileNotFoundException):
+        sandbox.files.watch_dir("absent")
+    sandbox.files.write("file", "x")
+    with pytest.raises(InvalidArgumentException, match="no directory"):
+        sandbox.files.watch_dir("file")
+
+
+def test_a_directory_is_watched_by_asking_for_its_changes(sandbox: Sandbox) -> None:
+    sandbox.files.make_dir("place/below")
+    watched = sandbox.files.watch_dir("place", recursive=True)
+    sandbox.run_code("import os; open('place/below/file', 'w').write('x')")
+    events = [(event.type.value, event.name) for event in watched.get_new_events()]
+    assert events == [("create", "below/file"), ("write", "below/file")]
+    sandbox.run_code("os.rename('place/below/file', 'place/moved'); os.chmod('place/below', 0o700)")
+    events = [(event.type.value, event.name) for event in watched.get_new_events()]
+    assert events == [("rename", "below/file"), ("chmod", "below"), ("create", "moved")]
+    watched.stop()
+    with pytest.raises(SandboxException, match="already stopped"):
+        watched.get_new_events()
+
+
+async def test_a_directory_is_watched_as_a_stream(gateway: Gateway) -> None:
+    async with await AsyncSandbox.create(timeout=120, **options(gateway)) as sandbox:
+        seen: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
+        ended: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+        watched = await sandbox.files.watch_dir(
+            "/home/user", lambda event: seen.put_nowait((event.type.value, event.name)), on_exit=ended.set_result
+        )
+        await sandbox.files.write("file", "x")
+        assert [await seen.get(), await seen.get()] == [("create", "file"), ("write", "file")]
+        await watched.stop()
+        assert await ended is None
 
 
 def test_signed_urls_need_no_headers(sandbox: Sandbox) -> None:

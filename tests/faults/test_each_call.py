@@ -113,6 +113,7 @@ def fragile() -> Iterator[Fragile]:
 
 
 @pytest.mark.full
+@pytest.mark.timeout(900)  # some tens of lives, each with three kernels, and a session after each
 def test_whichever_write_to_a_database_fails_nothing_is_left_and_the_next_session_works(fragile: Fragile) -> None:
     for n in range(1, MOST):
         fragile.countdown.write_text(str(n))

@@ -1,13 +1,18 @@
-"""A client of the E2B dialect that sends any request, for what the real SDK does not send."""
+"""A client of the E2B dialect that sends any request, for what the real SDK does not send, and fixtures of its tests.
+
+Test modules import everything from here: their `gateway` has no sandbox, and their `box` is E2B's.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import struct
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 import requests
 
 from tests.gateways import KEYS, Gateway
@@ -17,6 +22,8 @@ ENVD, INTERPRETER = 49983, 49999
 #: headers by which the gateway knows a client of E2B
 SDK = {"User-Agent": "e2b-python-sdk/2.63.0"}
 NOWHERE = "a" * 20
+#: header of a call whose answer, or request, is a stream of messages
+STREAM = {"Content-Type": "application/connect+json"}
 
 
 def control(gateway: Gateway, method: str, path: str, tenant: str = "alice", **options: Any) -> requests.Response:
@@ -56,6 +63,26 @@ class Box:
         return str(result["text"])
 
 
+def envelope(message: dict[str, Any] | bytes, flags: int = 0) -> bytes:
+    """Return a message of a stream."""
+    body = message if isinstance(message, bytes) else json.dumps(message).encode()
+    return struct.pack(">BI", flags, len(body)) + body
+
+
+def messages(pieces: Iterator[bytes]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield flags and content of each message; check that the stream is whole."""
+    received = b""
+    for piece in pieces:
+        received += piece
+        while len(received) >= 5:
+            flags, size = struct.unpack(">BI", received[:5])
+            if len(received) < 5 + size:
+                break
+            yield flags, json.loads(received[5 : 5 + size])
+            received = received[5 + size :]
+    assert received == b""
+
+
 def _refuse(name: str) -> Any:
     raise AssertionError(f"{name} is no JSON")
 
@@ -70,3 +97,16 @@ def boxed(gateway: Gateway, **body: Any) -> Iterator[Box]:
         yield Box(gateway, told["sandboxID"], told["envdAccessToken"])
     finally:
         control(gateway, "DELETE", f"/sandboxes/{told['sandboxID']}")
+
+
+@pytest.fixture
+def gateway(started: Callable[[str], Gateway]) -> Gateway:
+    """The gateway without a sandbox: the wire is the same."""
+    return started("process")
+
+
+@pytest.fixture
+def box(gateway: Gateway) -> Iterator[Box]:
+    """A sandbox that no other test uses."""
+    with boxed(gateway) as box:
+        yield box

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
@@ -16,20 +17,9 @@ import requests
 
 from tests import gateways
 from tests.gateways import KEYS, Gateway
+from tests.kernel_gateway.e2b import *  # noqa: F403 - the fixtures
 from tests.kernel_gateway.e2b import ENVD, INTERPRETER, NOWHERE, SDK, Box, boxed, control
 from tests.kernel_gateway.wire import failure, raw, until
-
-
-@pytest.fixture
-def gateway(started: Callable[[str], Gateway]) -> Gateway:
-    """The gateway without a sandbox: the wire is the same."""
-    return started("process")
-
-
-@pytest.fixture
-def box(gateway: Gateway) -> Iterator[Box]:
-    with boxed(gateway) as box:
-        yield box
 
 
 def refused(response: requests.Response) -> tuple[int, str]:
@@ -133,7 +123,6 @@ def test_what_cannot_be_had_is_refused_and_says_why(
     [
         ("POST", "/sandboxes/{id}/pause"),
         ("POST", "/sandboxes/{id}/resume"),
-        ("GET", "/sandboxes/{id}/metrics"),
         ("POST", "/sandboxes/{id}/snapshots"),
         ("PUT", "/sandboxes/{id}/network"),
         ("GET", "/templates"),
@@ -164,6 +153,15 @@ def test_its_time_begins_when_a_sandbox_can_be_used_and_is_over_at_once(gateway:
     assert box.call("GET", "/health", ENVD).status_code == 502
     assert refused(control(gateway, "GET", f"/sandboxes/{box.id}"))[0] == 404
     assert refused(control(gateway, "POST", f"/sandboxes/{box.id}/timeout", json={"timeout": 9}))[0] == 404
+
+
+def test_plain_processes_have_no_figures(gateway: Gateway, box: Box) -> None:
+    path = f"/sandboxes/{box.id}/metrics"
+    answer = control(gateway, "GET", path, params={"start": "0", "end": "99999999999"})
+    assert (answer.status_code, answer.json()) == (200, [])
+    for query in ({"start": "x"}, {"end": "-1"}, {"end": "1" * 13}, {"start": "1.5"}):
+        status, message = refused(control(gateway, "GET", path, params=query))
+        assert (status, next(iter(query)) in message) == (400, True)
 
 
 def test_a_sandbox_of_another_dialect_is_none_of_this_one(gateway: Gateway) -> None:
@@ -223,6 +221,7 @@ def test_another_tenants_sandbox_is_not_there(gateway: Gateway, box: Box) -> Non
         ("POST", "/timeout"),
         ("POST", "/connect"),
         ("POST", "/refreshes"),
+        ("GET", "/metrics"),
     ):
         told = [
             control(gateway, method, f"/sandboxes/{name}{path}", "bob", json={"timeout": 9})
@@ -485,3 +484,16 @@ def test_a_run_that_waits_for_its_turn_ends_with_its_sandbox(gateway: Gateway, b
             control(gateway, "DELETE", f"/sandboxes/{box.id}")
             with pytest.raises(requests.exceptions.ChunkedEncodingError):
                 list(second.iter_lines())
+
+
+def test_a_sandbox_that_is_killed_cuts_the_requests_that_wait_for_its_kernels(gateway: Gateway) -> None:
+    with boxed(gateway) as box, ThreadPoolExecutor() as others:
+        hangs = "import time; time.sleep(300)"
+        path = {"path": ".ipython/profile_default/startup/hangs.py"}
+        assert box.call("POST", "/files", ENVD, params=path, files={"file": hangs}).status_code == 200
+        waiting = [others.submit(box.call, "POST", path, json={"code": "1"}) for path in ("/contexts", "/execute")]
+        until(lambda: len(gateway.call("GET", "/v1/sessions").json()["sessions"]) == 2)
+        assert control(gateway, "DELETE", f"/sandboxes/{box.id}").status_code == 204
+        for answer in waiting:
+            with pytest.raises(requests.exceptions.ConnectionError):
+                answer.result()

@@ -6,7 +6,6 @@ import base64
 import gzip
 import hashlib
 import time
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -15,23 +14,12 @@ import requests
 from kernel_gateway.dialects.e2b.uploads import PIECE, Inflated
 from sessions.errors import InvalidRequest
 from tests.gateways import Gateway
-from tests.kernel_gateway.e2b import ENVD, NOWHERE, Box, boxed
+from tests.kernel_gateway.e2b import *  # noqa: F403 - the fixtures
+from tests.kernel_gateway.e2b import ENVD, NOWHERE, Box
 from tests.kernel_gateway.wire import raw
 
 FORM = {"Content-Type": "multipart/form-data; boundary=B"}
 OCTETS = {"Content-Type": "application/octet-stream"}
-
-
-@pytest.fixture
-def gateway(started: Callable[[str], Gateway]) -> Gateway:
-    """The gateway without a sandbox: the wire is the same."""
-    return started("process")
-
-
-@pytest.fixture
-def box(gateway: Gateway) -> Iterator[Box]:
-    with boxed(gateway) as box:
-        yield box
 
 
 def upload(box: Box, body: bytes, headers: dict[str, str], **query: str) -> requests.Response:
@@ -199,8 +187,8 @@ def test_a_signature_is_good_for_one_path_operation_user_and_time(gateway: Gatew
         ("Move", {"source": "file", "destination": "/etc/x"}, (400, "invalid_argument")),
         ("Remove", {"path": "/etc/passwd"}, (400, "invalid_argument")),
         ("Remove", {"path": ""}, (400, "invalid_argument")),
-        ("CreateWatcher", {"path": ""}, (501, "unimplemented")),
-        ("WatchDir", {"path": ""}, (501, "unimplemented")),
+        ("GetWatcherEvents", {"watcherId": "x"}, (404, "not_found")),
+        ("MakeSnapshot", {"path": ""}, (501, "unimplemented")),
     ],
     ids=str,
 )

@@ -3,37 +3,18 @@
 from __future__ import annotations
 
 import base64
-import json
 import struct
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import requests
 
 from tests.gateways import Gateway
-from tests.kernel_gateway.e2b import ENVD, Box, boxed
+from tests.kernel_gateway.e2b import *  # noqa: F403 - the fixtures
+from tests.kernel_gateway.e2b import ENVD, STREAM, Box, boxed, envelope, messages
 from tests.kernel_gateway.wire import until
 
-STREAM = {"Content-Type": "application/connect+json"}
 Message = dict[str, Any]
-
-
-@pytest.fixture
-def gateway(started: Callable[[str], Gateway]) -> Gateway:
-    """The gateway without a sandbox: the wire is the same."""
-    return started("process")
-
-
-@pytest.fixture
-def box(gateway: Gateway) -> Iterator[Box]:
-    with boxed(gateway) as box:
-        yield box
-
-
-def envelope(message: Message | bytes, flags: int = 0) -> bytes:
-    body = message if isinstance(message, bytes) else json.dumps(message).encode()
-    return struct.pack(">BI", flags, len(body)) + body
 
 
 def post(box: Box, method: str, body: bytes, **options: Any) -> requests.Response:
@@ -42,20 +23,6 @@ def post(box: Box, method: str, body: bytes, **options: Any) -> requests.Respons
 
 def call(box: Box, method: str, **body: Any) -> requests.Response:
     return box.call("POST", f"/process.Process/{method}", ENVD, json=body)
-
-
-def messages(pieces: Iterator[bytes]) -> Iterator[tuple[int, Message]]:
-    """Yield flags and content of each message; check that the stream is whole."""
-    received = b""
-    for piece in pieces:
-        received += piece
-        while len(received) >= 5:
-            flags, size = struct.unpack(">BI", received[:5])
-            if len(received) < 5 + size:
-                break
-            yield flags, json.loads(received[5 : 5 + size])
-            received = received[5 + size :]
-    assert received == b""
 
 
 def told(response: requests.Response) -> list[tuple[int, Message]]:

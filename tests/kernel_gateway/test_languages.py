@@ -21,13 +21,14 @@ print(json.dumps([platform.python_version(), {each.name: each.version for each i
 
 def test_each_language_is_listed_with_its_version_and_packages(gateway: Gateway, session: str) -> None:
     listed = {each["name"]: each for each in gateway.call("GET", "/v1/languages").json()["languages"]}
-    assert set(listed) == {"javascript", "python"}
+    assert set(listed) == {"bash", "javascript", "python"}
     python, javascript = listed["python"], listed["javascript"]
     assert (python["kernelspec"], python["aliases"]) == ("python3", ["py"])
     version, packages = json.loads(gateway.text(session, SHOW))
     seen: dict[str, str] = {canonicalize_name(name): version for name, version in packages.items()}
     assert Version(javascript["version"]) == Version(seen.pop("deno"))
     assert javascript["packages"] == {}
+    assert listed["bash"]["version"] == gateway.text(session, "!bash -c 'echo ${BASH_VERSION%%(*}'").strip()
     assert python["version"] == version
     assert python["packages"].items() <= seen.items()
     assert {"numpy", "pandas", "matplotlib"} <= python["packages"].keys()

@@ -60,7 +60,8 @@ def test_cells_are_counted_by_how_they_end(
     errors = metric(gateway, "kernel_gateway_errors_total", code=error or "")
     ran = metric(gateway, "kernel_gateway_execution_seconds_count")
     gateway.execute(session, code.replace("exit_now", "import os; os._exit(1)"), timeout=0.5)
-    assert metric(gateway, "kernel_gateway_executions_total", status=status) == before + 1
+    # a cell is counted after its answer
+    until(lambda: metric(gateway, "kernel_gateway_executions_total", status=status) == before + 1)
     assert metric(gateway, "kernel_gateway_errors_total", code=error or "") == errors + (error is not None)
     assert metric(gateway, "kernel_gateway_execution_seconds_count") == ran + 1
 
@@ -74,6 +75,7 @@ def test_refusals_are_counted_by_code(gateway: Gateway, path: str, code: str) ->
 
 def test_the_current_sessions_and_warm_kernels_are_shown(gateway: Gateway, session: str) -> None:
     gateway.execute(session, "")
+    until(lambda: gateway.call("GET", f"/v1/sessions/{session}").json()["state"] == "idle")
     idle = metric(gateway, "kernel_gateway_sessions", state="idle")
     assert idle >= 1
     gateway.call("DELETE", f"/v1/sessions/{session}")
@@ -198,7 +200,7 @@ def codes(error: type[SessionError] = SessionError) -> set[str]:
 CLOSED: dict[str, set[str]] = {
     "code": codes(),
     "dialect": {dialect.name for dialect in DIALECTS} | {"none"},
-    "language": {"python", "javascript"},
+    "language": {"python", "javascript", "bash"},
     "method": {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "other"},
     "reason": {"address", "bytes", "session", "slow", "tenant", "total"},
     "result": {"hit", "miss"},

@@ -16,17 +16,14 @@ from kernel_gateway.dialects import native
 from kernel_gateway.dialects.native.admin import AuditPage, CreateKey, KeyList, NewKey
 from kernel_gateway.dialects.native.events import Event, _Event
 from kernel_gateway.dialects.native.examples import EXAMPLES
+from kernel_gateway.dialects.native.files import FileEntry, FileList, MakeDirectory, Move
 from kernel_gateway.dialects.native.forms import STREAMS
 from kernel_gateway.dialects.native.languages import LanguageList
 from kernel_gateway.dialects.native.models import (
     CreateSession,
     Execute,
     Failure,
-    FileEntry,
-    FileList,
     Interrupted,
-    MakeDirectory,
-    Move,
     Result,
     SessionInfo,
     SessionList,

@@ -1,4 +1,4 @@
-"""HTTPS: a self-signed certificate of the gateway, or a given one."""
+"""HTTPS: a certificate of the gateway, or a given one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def gateway() -> Iterator[Gateway]:
 
 
 def names(certificate: Path) -> set[str]:
-    """Return the host names and addresses of a certificate."""
+    """Return the host names and addresses of the first certificate in a file."""
     read = x509.load_pem_x509_certificate(certificate.read_bytes())
     found = read.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     return {*found.get_values_for_type(x509.DNSName), *map(str, found.get_values_for_type(x509.IPAddress))}
@@ -46,7 +46,7 @@ def test_a_client_that_trusts_the_certificate_can_connect(gateway: Gateway) -> N
 
 
 def test_the_certificate_covers_each_name_that_the_gateway_answers_to(gateway: Gateway) -> None:
-    assert names(gateway.state_dir / "tls.pem") == NAMES | {"kernels.example"}
+    assert names(gateway.state_dir / "tls.key") == NAMES | {"kernels.example"}
     where = urlsplit(gateway.url)
     context = ssl.create_default_context(cafile=gateway.state_dir / "tls.pem")
     for name in ("localhost", "127.0.0.1", "kernels.example"):
@@ -116,7 +116,7 @@ def made(directory: Path, wanted: frozenset[str] = NAMES) -> tuple[bytes, bytes]
     private = tls.own_certificate(directory, wanted)
     tls.context(private)
     assert stat.S_IMODE(private.stat().st_mode) == 0o600
-    assert wanted <= names(directory / "tls.pem")
+    assert wanted <= names(private)
     return private.read_bytes(), (directory / "tls.pem").read_bytes()
 
 
@@ -158,6 +158,16 @@ def test_a_broken_certificate_is_replaced(tmp_path: Path, name: str, content: by
     second = made(tmp_path)
     assert second[1] not in {first[1], content}
     assert second[0].endswith(second[1])
+
+
+def test_a_certificate_is_not_its_own_issuer(tmp_path: Path) -> None:
+    private, issuer = made(tmp_path)
+    served, signed_by = x509.load_pem_x509_certificates(private)
+    assert [signed_by] == x509.load_pem_x509_certificates(issuer)
+    served.verify_directly_issued_by(signed_by)
+    constraints = [each.extensions.get_extension_for_class(x509.BasicConstraints) for each in (served, signed_by)]
+    assert [each.value.ca for each in constraints] == [False, True]
+    assert private.count(b"PRIVATE KEY-----") == 2  # the beginning and the end of one
 
 
 def test_a_key_that_others_could_read_is_not_kept(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The suite that every Jupyter kernel must pass, on the Python kernel."""
+"""The suite that every Jupyter kernel must pass, on the kernels of this image."""
 
 from __future__ import annotations
 
@@ -17,23 +17,24 @@ PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR4nGNgYGBgAAAABQABh
 
 @pytest.fixture(scope="class", autouse=True)
 def kernelspec(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The kernel under the name by which the suite starts it, and a separate directory for files of kernels."""
+    """The kernels under the names by which the suite starts them, and a separate directory for files of kernels."""
     home = tmp_path_factory.mktemp("home")
-    spec = json.loads((KERNEL_IMAGE / "kernelspecs/python/kernel.json").read_text())
     places = {"python": sys.executable, "image": str(KERNEL_IMAGE), "connection_file": "{connection_file}"}
-    spec["argv"] = [part.format(**places) for part in spec["argv"]]
-    Path(home, "kernels/ours").mkdir(parents=True)
-    Path(home, "kernels/ours/kernel.json").write_text(json.dumps(spec))
+    for language in ("python", "bash"):
+        spec = json.loads((KERNEL_IMAGE / "kernelspecs" / language / "kernel.json").read_text())
+        spec["argv"] = [part.format(**places) for part in spec["argv"]]
+        Path(home, f"kernels/our-{language}").mkdir(parents=True)
+        Path(home, f"kernels/our-{language}/kernel.json").write_text(json.dumps(spec))
     with pytest.MonkeyPatch.context() as environment:
         for name in ("JUPYTER_PATH", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR"):
             environment.setenv(name, str(home))
         yield
 
 
-class TestConformance(jupyter_kernel_test.KernelTests):  # type: ignore[misc]
-    """The whole suite."""
+class TestPython(jupyter_kernel_test.KernelTests):  # type: ignore[misc]
+    """The whole suite on the Python kernel."""
 
-    kernel_name = "ours"
+    kernel_name = "our-python"
     language_name = "python"
     file_extension = ".py"
     code_hello_world = "print('hello, world')"
@@ -59,4 +60,22 @@ class TestConformance(jupyter_kernel_test.KernelTests):  # type: ignore[misc]
     )
     supported_history_operations = ("tail", "range", "search")
     code_history_pattern = "1 ? 2*"
+    support_iopub_welcome = True
+
+
+class TestBash(jupyter_kernel_test.KernelTests):  # type: ignore[misc]
+    """The suite on the Bash kernel, without what a shell does not have: displays, pages, descriptions of names."""
+
+    kernel_name = "our-bash"
+    language_name = "bash"
+    file_extension = ".sh"
+    code_hello_world = "echo hello, world"
+    code_stderr = "echo test >&2"
+    code_generate_error = "false"
+    completion_samples = ({"text": "$BASH_VERSI", "matches": {"$BASH_VERSINFO", "$BASH_VERSION"}},)
+    complete_code_samples = ("echo 1", "for i in 1 2; do echo $i; done")
+    incomplete_code_samples = ("for i in 1 2; do", "echo 'hello")
+    invalid_code_samples = ("if; then",)
+    supported_history_operations = ("tail", "range", "search")
+    code_history_pattern = "echo ?2*"
     support_iopub_welcome = True

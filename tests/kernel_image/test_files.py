@@ -200,6 +200,13 @@ def test_an_entry_is_described_after_links_are_followed(workspace: Path) -> None
     assert kinds == {"": "directory", "dir": "directory", "dirlink": "directory", "fifo": "special", "loop": "link"}
 
 
+def test_the_room_of_the_workspace_is_that_of_its_file_system(workspace: Path) -> None:
+    told, _ = run(workspace, "space", "")
+    whole = shutil.disk_usage(workspace)
+    assert told["size"] == whole.total
+    assert 0 < told["used"] < told["size"]
+
+
 def test_owners_without_a_name_have_a_number(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def nobody(number: int) -> object:
         raise KeyError(number)

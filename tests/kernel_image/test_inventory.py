@@ -11,7 +11,7 @@ from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
-from kernel_image.inventory import packages
+from kernel_image.inventory import interpreters, packages
 from sessions.backends.base import KERNEL_IMAGE
 
 
@@ -32,5 +32,5 @@ def test_the_probe_lists_packages_though_it_runs_without_them() -> None:
     command = [sys.executable, "-I", "-S", str(KERNEL_IMAGE / "probe.py"), '{"listen": null, "targets": []}']
     answer = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
     assert answer["python"] == platform.python_version()
-    assert answer["packages"].items() <= packages(sys.path).items()
-    assert "ipykernel" in answer["packages"]
+    assert answer["packages"].items() <= (packages(sys.path) | interpreters()).items()
+    assert {"ipykernel", "bash"} <= answer["packages"].keys()

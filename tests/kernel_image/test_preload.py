@@ -125,12 +125,23 @@ async def test_a_module_that_cannot_be_imported_is_reported_and_the_kernel_lives
     assert await Talk(kernel).says("print(1 + 1)") == "2\n"
 
 
-async def test_the_first_plot_is_drawn_by_the_usual_backend(backend: ProcessBackend) -> None:
+async def test_the_first_plot_is_drawn_by_the_usual_backend_with_fonts_that_are_open(backend: ProcessBackend) -> None:
     talk = await preloaded(backend, *(module for module in PYTHON.preload if "matplotlib" in module))
     plain = await preloaded(backend)
+    fonts = "from matplotlib import font_manager; print(font_manager._get_font.cache_info().currsize)"
+    assert (await talk.says(fonts), await plain.says(fonts)) == ("1\n", "0\n")
     assert await talk.says(PLOT) == await plain.says(PLOT) == "module://matplotlib_inline.backend_inline\n"
     (plot,), (usual,) = talk.of_type("display_data"), plain.of_type("display_data")
     assert plot["data"] == usual["data"]
+
+
+async def test_what_is_imported_ahead_is_left_out_of_garbage_collection(backend: ProcessBackend) -> None:
+    count = "import json.tool, gc; listed = [each for each in gc.get_objects() if each is json.tool.__dict__]; "
+    count += "print(gc.get_freeze_count(), len(listed))"
+    talk, plain = await preloaded(backend, "json.tool"), await preloaded(backend)
+    frozen, listed = map(int, (await talk.says(count)).split())
+    assert (frozen > 1000, listed) == (True, 0)
+    assert await plain.says(count) == "0 1\n"
 
 
 @pytest.mark.full

@@ -22,7 +22,7 @@ SPECS = KERNEL_IMAGE / "kernelspecs"
         (SPECS / "javascript" / "run.js", {protocol.RUN_MIME}),
         (SPECS / "javascript" / "prelude.js", {protocol.FLUSHED, protocol.SETTLED}),
         (SPECS / "javascript" / "kernel.json", {protocol.FLUSHED}),
-        (KERNEL_IMAGE / "python_kernel" / "app.py", protocol.GATEWAY_REQUESTS),
+        (KERNEL_IMAGE / "python_kernel" / "kernel.py", protocol.GATEWAY_REQUESTS),
     ],
     ids=lambda value: getattr(value, "name", ""),
 )
@@ -50,6 +50,8 @@ def test_the_shared_words_are_plain_constants() -> None:
     assert isinstance(body[0], ast.Expr)
 
 
-@pytest.mark.parametrize("tool", [protocol.FILES_TOOL, protocol.PROCESSES_TOOL, protocol.ATTACHED_TOOL])
+@pytest.mark.parametrize(
+    "tool", [protocol.FILES_TOOL, protocol.PROCESSES_TOOL, protocol.ATTACHED_TOOL, protocol.WATCHING_TOOL]
+)
 def test_a_tool_has_the_name_of_its_module(tool: str) -> None:
     assert (KERNEL_IMAGE / f"{tool}.py").is_file()

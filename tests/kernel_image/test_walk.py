@@ -122,15 +122,15 @@ def test_a_directory_swapped_behind_the_walk_leads_nowhere_else(
 def test_a_subdirectory_swapped_during_a_listing_is_left_out(
     workspace: Path, outside: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def swap_behind(directory: int, name: str, path: str) -> Json:
-        described = entry(directory, name, path)
-        if name == "sub":
+    def swap_behind(info: os.stat_result, path: str) -> Json:
+        described = entry(info, path)
+        if path == "dir/sub":
             (workspace / "dir" / "sub").rename(workspace / "aside")
             (workspace / "dir" / "sub").symlink_to(outside / "sub")
         return described
 
-    entry = entries.describe
-    monkeypatch.setattr(entries, "describe", swap_behind)
+    entry = entries._described
+    monkeypatch.setattr(entries, "_described", swap_behind)
     answer, _ = ask("list", "dir", depth=2)
     assert [entry["path"] for entry in answer["entries"]] == ["dir/file", "dir/sub"]
     assert [path.name for path in (workspace / "dir" / "sub").iterdir()] == ["secret"], "control"

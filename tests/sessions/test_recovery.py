@@ -25,8 +25,9 @@ from sessions.errors import (
     SandboxNotFound,
     SessionNotFound,
 )
+from sessions.exits import ExitReason
 from sessions.kernels.connection import Connection
-from sessions.models import ExitReason, SandboxSpec, SessionKey, SessionSpec, StateChange, Status
+from sessions.models import SandboxSpec, SessionKey, SessionSpec, StateChange, Status
 from sessions.recovery import NOTE, NOTE_CUT
 from sessions.session import Session
 from sessions.states import State

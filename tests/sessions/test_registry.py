@@ -355,6 +355,17 @@ async def test_a_client_that_has_ended_its_session_is_not_told_by_the_next_one(w
     assert await next_report(next_one) == (StateChange.NEW, None)
 
 
+async def test_who_ended_a_session_is_not_read_from_the_reasons_text(world: World) -> None:
+    spec = SessionSpec(place="/home/ada")
+    by_client, by_gateway = [await world.registry.create(SessionKey(KEY.tenant, name), spec) for name in "ab"]
+    await world.registry.end(by_client.key)
+    assert by_client.end is not None
+    await world.registry.end(by_gateway.key, by_client.end.reason)
+    next_one = await world.registry.create(SessionKey(KEY.tenant, "next"), spec)
+    told = f"an earlier kernel of /home/ada has ended: {by_client.end.reason}"
+    assert await next_report(next_one) == (StateChange.LOST, told)
+
+
 async def test_a_limited_number_of_ends_is_remembered(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ended, "REMEMBERED", 2)
     for number in range(3):

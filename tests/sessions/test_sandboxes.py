@@ -27,10 +27,11 @@ from sessions.errors import (
     ShuttingDown,
     StartFailed,
 )
+from sessions.exits import ExitReason
 from sessions.guest.processes import Process, list_processes
 from sessions.guest.reading import read_file
 from sessions.guest.workspace import list_files, write_file
-from sessions.models import MEMORY_MIN, ExitReason, Limits, SandboxSpec, SessionKey, SessionSpec, StateChange, Status
+from sessions.models import MEMORY_MIN, Limits, SandboxSpec, SessionKey, SessionSpec, StateChange, Status
 from sessions.sandbox import Sandbox
 from sessions.session import Session
 from sessions.states import State

@@ -87,22 +87,38 @@ async def test_a_session_starts_until_its_kernel_answers(world: World) -> None:
     assert session.state is State.IDLE
 
 
-@pytest.mark.parametrize(("here", "there"), list(itertools.product(State, State)))
+OPEN = [state for state in State if state is not State.CLOSED]
+
+
+@pytest.mark.parametrize(("here", "there"), list(itertools.product(OPEN, OPEN)))
 async def test_only_the_moves_of_the_table_are_made(world: World, here: State, there: State) -> None:
     session = await world.session()
-    session._slot.state = here
+    session._slot._state = here
     if there in MOVES[here]:
         session._slot.move(there)
         assert session.state is there
     else:
         with pytest.raises(RuntimeError, match=f"session acme:s1 cannot go from {here} to {there}"):
             session._slot.move(there)
-    session._slot.state = State.IDLE
+    session._slot._state = State.IDLE
 
 
-def test_every_state_can_be_closed_and_closed_is_final() -> None:
+@pytest.mark.parametrize("here", OPEN)
+async def test_only_the_end_closes_a_session_in_every_state_and_for_good(session: Session, here: State) -> None:
+    assert State.CLOSED in MOVES[here]
+    session._slot._state = here
+    with pytest.raises(RuntimeError, match=f"cannot go from {here} to closed"):
+        session._slot.move(State.CLOSED)
+    ending = session.close()
+    assert session.state is State.CLOSED
+    for there in State:
+        with pytest.raises(RuntimeError, match=f"cannot go from closed to {there}"):
+            session._slot.move(there)
+    await ending
+
+
+def test_the_table_has_every_state() -> None:
     assert set(MOVES) == set(State)
-    assert all(State.CLOSED in moves for state, moves in MOVES.items() if state is not State.CLOSED)
     assert not MOVES[State.CLOSED]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 
 import pytest
 
@@ -16,7 +17,7 @@ from sessions.session import Session
 from sessions.tasks import spawn
 from sessions.tenants.quotas import TenantLimits
 from sessions.tenants.usage import Allowance
-from tests.fakes import MEMORY, Cell, FakeBackend, World, busy, idle, run, started, stream, until, world_over
+from tests.fakes import MEMORY, TIMEOUTS, Cell, FakeBackend, World, busy, idle, run, started, stream, until, world_over
 from tests.sessions.channels.test_hub import content, heard, send, text
 
 SLEEP = "import time; time.sleep(60)"
@@ -199,24 +200,28 @@ async def test_cells_queued_in_the_kernel_are_interrupted_when_the_quota_is_used
 
 
 @pytest.mark.parametrize("by_events", [False, True])
-async def test_a_client_gets_its_answer_before_the_end_is_recorded(
-    world: World, session: Session, *, by_events: bool
-) -> None:
-    seen = asyncio.Event()
-
-    async def waits(cell: Cell) -> None:
-        cell.says(busy(), started(cell.code))
-        if by_events:
-            await seen.wait()
+async def test_a_client_gets_its_answer_before_the_end_is_recorded(backend: FakeBackend, *, by_events: bool) -> None:
+    async def talks(cell: Cell) -> None:
+        cell.says(busy(), started(cell.code), stream("one"), stream("two"))
         cell.ends()
 
-    async with session.execute(ExecuteRequest(world.backend.on("waits", waits))) as execution:
-        if by_events:
-            async for _ in execution:
-                seen.set()
+    async with world_over(backend, timeouts=replace(TIMEOUTS, answer=30.0)) as world:
+        session = await world.session()
+        async with session.execute(ExecuteRequest(backend.on("talks", talks))) as execution:
+            if by_events:
+                async for _ in execution:
+                    for _turn in range(5):  # as the sending of each event takes some turns of the event loop
+                        await asyncio.sleep(0)
+            await execution.result()
+            assert world.observed == []
+        assert len(world.observed) == 1
+
+
+async def test_a_client_that_stays_does_not_keep_the_end_from_being_recorded(world: World, session: Session) -> None:
+    async with session.execute(ExecuteRequest("1")) as execution:
         await execution.result()
-        assert world.observed == []
-    assert len(world.observed) == 1
+        await until(lambda: len(world.observed) == 1)
+        assert (await run(session, "2")).status == "ok"
 
 
 async def test_output_after_the_reply_is_counted(world: World, session: Session) -> None:

@@ -7,7 +7,7 @@ Sources: the requests and parsers of `e2b` 2.63 and `e2b-code-interpreter` 2.11,
 
 from __future__ import annotations
 
-from kernel_gateway.dialects.e2b import control, filesystem, health, processes
+from kernel_gateway.dialects.e2b import control, filesystem, health, metrics, processes, watchers
 from kernel_gateway.dialects.e2b.connect import AbsentMethod
 from kernel_gateway.dialects.e2b.contexts import ContextHandler, ContextsHandler, ExecuteHandler, RestartHandler
 from kernel_gateway.dialects.e2b.files import FilesHandler
@@ -24,6 +24,7 @@ def routes(gateway: Gateway) -> list[Route]:
         (rf"(?:/v2)?{one}/connect", control.ConnectHandler),
         (one + "/timeout", control.TimeoutHandler),
         (one + "/refreshes", control.RefreshHandler),
+        (one + "/metrics", metrics.MetricsHandler),
         (r"/(?:v[23]/)?(?:sandboxes|snapshots|templates|volumes|secrets)(?:/.*)?", control.AbsentHandler),
         (r"/health", health.HealthHandler),
         (r"/execute", ExecuteHandler),
@@ -36,6 +37,10 @@ def routes(gateway: Gateway) -> list[Route]:
         (r"/filesystem\.Filesystem/MakeDir", filesystem.MakeDirHandler),
         (r"/filesystem\.Filesystem/Move", filesystem.MoveHandler),
         (r"/filesystem\.Filesystem/Remove", filesystem.RemoveHandler),
+        (r"/filesystem\.Filesystem/WatchDir", watchers.WatchHandler),
+        (r"/filesystem\.Filesystem/CreateWatcher", watchers.CreateHandler),
+        (r"/filesystem\.Filesystem/GetWatcherEvents", watchers.EventsHandler),
+        (r"/filesystem\.Filesystem/RemoveWatcher", watchers.RemoveHandler),
         (r"/process\.Process/Start", processes.StartHandler),
         (r"/process\.Process/Connect", processes.ConnectHandler),
         (r"/process\.Process/List", processes.ListHandler),

@@ -101,6 +101,13 @@ class SandboxHandler(BaseHandler):
         of_code = self.target is not None and self.target.port != ENVD
         return of_code and is_token(headers.get("E2B-Traffic-Access-Token", ""), traffic_token(secret))
 
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
+        """Answer a failure, or cut the connection when the sandbox was ended meanwhile: clients expect that."""
+        if hasattr(self, "sandbox") and self.sandbox.closed:
+            self.http.close()
+        else:
+            super().write_error(status_code, **kwargs)
+
     def status_of(self, failure: SessionError) -> HTTPStatus:
         """Return the status of a proxy without a server for a sandbox that is gone: clients look for it."""
         return HTTPStatus.BAD_GATEWAY if isinstance(failure, SandboxNotFound) else super().status_of(failure)

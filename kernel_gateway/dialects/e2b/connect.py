@@ -7,6 +7,7 @@ messages and never compress one.
 from __future__ import annotations
 
 import asyncio
+import re
 import struct
 from collections.abc import Iterator
 from http import HTTPStatus
@@ -66,6 +67,9 @@ _LAST = 2
 #: bytes of a message that a client streams
 MESSAGE_MAX = 1024**2
 STREAM = "application/connect+json"
+#: seconds between two signs of life of a stream, and the header in which a client asks for another number
+KEEPALIVE = 50.0
+KEEPALIVE_HEADER = "Keepalive-Ping-Interval"
 
 
 def envelope(value: dict[str, Any], *, last: bool = False) -> bytes:
@@ -121,14 +125,14 @@ class StreamHandler(EnvdHandler):
         self.set_header("Content-Type", STREAM)
         self.finish(envelope({"error": told}, last=True))
 
-    async def send(self, value: dict[str, Any]) -> None:
-        """Send a message.
+    async def send(self, *values: dict[str, Any]) -> None:
+        """Send messages.
 
         Raises:
             StreamClosedError: when the client has left.
             TimeoutError: when it reads nothing.
         """
-        self.write(envelope(value))
+        self.write(b"".join(map(envelope, values)))
         async with asyncio.timeout(STALL):
             await self.flush()
 
@@ -139,6 +143,27 @@ class StreamHandler(EnvdHandler):
             return
         error = {"error": error_of(failure, self.status_of(failure))} if failure is not None else {}
         self.finish(envelope(error, last=True))
+
+
+class AnswerStream(StreamHandler, JsonHandler):
+    """A call with one message, whose answer is a stream."""
+
+    def message(self) -> bytes:
+        """Return the one message of the request.
+
+        Raises:
+            InvalidRequest: when there is not exactly one.
+        """
+        envelopes = Envelopes()
+        messages = list(envelopes.read(bytes(self._received)))
+        if len(messages) != 1 or not envelopes.complete:
+            raise InvalidRequest("the request must have exactly one message", field="body")
+        return messages[0]
+
+    def pause(self) -> float:
+        """Return the seconds after which a silent stream gives a sign of life."""
+        asked = self.request.headers.get(KEEPALIVE_HEADER, "")
+        return float(asked) if re.fullmatch("[1-9][0-9]{0,3}", asked) else KEEPALIVE
 
 
 def message_of(model: type[Model], body: bytes) -> Model:

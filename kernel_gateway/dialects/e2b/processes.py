@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import re
 import signal
 from typing import Annotated, Any, Literal
 
@@ -13,6 +12,7 @@ from tornado.iostream import StreamClosedError
 
 from kernel_gateway.dialects.e2b.connect import (
     STREAM,
+    AnswerStream,
     Envelopes,
     StreamHandler,
     UnaryHandler,
@@ -20,7 +20,6 @@ from kernel_gateway.dialects.e2b.connect import (
     message_of,
 )
 from kernel_gateway.dialects.e2b.models import Body
-from kernel_gateway.handlers import JsonHandler
 from kernel_gateway.pauses import with_pauses
 from sessions.attached import AttachedCommand, Listener
 from sessions.commands import Commands
@@ -30,9 +29,6 @@ from sessions.guest.processes import signal_process
 from sessions.names import valid_env
 from sessions.tasks import spawn
 
-#: seconds between two signs of life of a stream, and the header in which a client asks for another number
-KEEPALIVE = 50.0
-KEEPALIVE_HEADER = "Keepalive-Ping-Interval"
 #: signals that a client may send; numbers: its early releases send those
 SIGNALS = {
     "SIGNAL_SIGTERM": signal.SIGTERM,
@@ -163,20 +159,8 @@ def end_model(ended: Ended, seconds: float) -> dict[str, Any]:
     return model
 
 
-class CommandStream(StreamHandler, JsonHandler):
+class CommandStream(AnswerStream):
     """A call whose answer is what happens to a command."""
-
-    def message(self) -> bytes:
-        """Return the one message of the request.
-
-        Raises:
-            InvalidRequest: when there is not exactly one.
-        """
-        envelopes = Envelopes()
-        messages = list(envelopes.read(bytes(self._received)))
-        if len(messages) != 1 or not envelopes.complete:
-            raise InvalidRequest("the request must have exactly one message", field="body")
-        return messages[0]
 
     async def follow(self, command: AttachedCommand, listener: Listener) -> None:
         """Send what happens until the command's end. It continues when the client leaves or reads nothing."""
@@ -184,7 +168,7 @@ class CommandStream(StreamHandler, JsonHandler):
         self.http.stream.set_nodelay(True)
         try:
             await self.send({"event": {"start": {"pid": command.pid}}})
-            async for event in with_pauses(listener, self._pause()):
+            async for event in with_pauses(listener, self.pause()):
                 await self.send({"event": self._shown(event)})
             self.finish_stream(command.failure)
         except StreamClosedError:
@@ -201,10 +185,6 @@ class CommandStream(StreamHandler, JsonHandler):
             case Ended():
                 return {"end": end_model(event, self.sandbox.spec.max_execute_timeout)}
         return {"keepalive": {}}
-
-    def _pause(self) -> float:
-        asked = self.request.headers.get(KEEPALIVE_HEADER, "")
-        return float(asked) if re.fullmatch("[1-9][0-9]{0,3}", asked) else KEEPALIVE
 
 
 class StartHandler(CommandStream):

@@ -19,17 +19,21 @@ from kernel_gateway.dialects.native.admin import (
 from kernel_gateway.dialects.native.events import Event
 from kernel_gateway.dialects.native.examples import EXAMPLES
 from kernel_gateway.dialects.native.execute import LAST_EVENT, ExecuteHandler
-from kernel_gateway.dialects.native.files import FilesHandler, MakeDirectoryHandler, MoveHandler
+from kernel_gateway.dialects.native.files import (
+    FileEntry,
+    FileList,
+    FilesHandler,
+    MakeDirectory,
+    MakeDirectoryHandler,
+    Move,
+    MoveHandler,
+)
 from kernel_gateway.dialects.native.languages import LanguageList, LanguagesHandler
 from kernel_gateway.dialects.native.models import (
     CreateSession,
     Execute,
     Failure,
-    FileEntry,
-    FileList,
     Interrupted,
-    MakeDirectory,
-    Move,
     Result,
     SessionInfo,
     SessionList,

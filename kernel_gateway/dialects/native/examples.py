@@ -18,16 +18,13 @@ from kernel_gateway.dialects.native.events import (
     StartedEvent,
     UpdateEvent,
 )
+from kernel_gateway.dialects.native.files import FileEntry, FileList, MakeDirectory, Move
 from kernel_gateway.dialects.native.languages import LanguageList
 from kernel_gateway.dialects.native.models import (
     CreateSession,
     Execute,
     Failure,
-    FileEntry,
-    FileList,
     Interrupted,
-    MakeDirectory,
-    Move,
     Result,
     SessionInfo,
     SessionList,

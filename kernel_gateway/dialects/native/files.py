@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from http import HTTPStatus
+from typing import Literal
 
-from kernel_gateway.dialects.native.models import FileEntry, FileList, MakeDirectory, Move
+from pydantic import BaseModel, Field
+
+from kernel_gateway.bodies import Body
 from kernel_gateway.handlers import BaseHandler, JsonHandler
 from kernel_gateway.transfers import NO_CONTENT, Upload, send_file, send_headers, wanted_part
 from sessions.errors import InvalidRequest, NoSpace
@@ -16,6 +19,36 @@ from sessions.session import Session
 
 #: permissions of a directory that a client makes
 DIRECTORY_MODE = 0o755
+
+
+class FileEntry(BaseModel):
+    """An entry of a directory."""
+
+    name: str
+    type: Literal["file", "directory", "link", "special"]
+    size: int
+    modified: float = Field(description="seconds since 1970")
+
+
+class FileList(BaseModel):
+    """The entries of a directory."""
+
+    entries: list[FileEntry]
+    truncated: bool = Field(description="True: there are more entries than a listing holds, and the rest is left out")
+
+
+class Move(Body):
+    """Where a file or directory is, and its new path."""
+
+    source: str = Field(alias="from", description="path in the workspace")
+    target: str = Field(alias="to", description="new path; missing directories on its way are made")
+    overwrite: bool = Field(False, description="replace a file at the new path; otherwise that is an error")  # noqa: FBT003
+
+
+class MakeDirectory(Body):
+    """A new directory."""
+
+    path: str = Field(description="path in the workspace; directories on its way are made, too")
 
 
 class FilesHandler(BaseHandler):

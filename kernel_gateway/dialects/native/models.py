@@ -1,4 +1,4 @@
-"""Bodies of the native API. Wire models only: each converts here to or from a type of `sessions`."""
+"""Bodies about sessions and cells. Wire models only: each converts here to or from a type of `sessions`."""
 
 from __future__ import annotations
 
@@ -242,36 +242,6 @@ def result_json(
     if not outputs:
         return value
     return value | {"outputs": list(map(plain_output, result.outputs)) if plain else result.outputs}
-
-
-class FileEntry(BaseModel):
-    """An entry of a directory."""
-
-    name: str
-    type: Literal["file", "directory", "link", "special"]
-    size: int
-    modified: float = Field(description="seconds since 1970")
-
-
-class FileList(BaseModel):
-    """The entries of a directory."""
-
-    entries: list[FileEntry]
-    truncated: bool = Field(description="True: there are more entries than a listing holds, and the rest is left out")
-
-
-class Move(Body):
-    """Where a file or directory is, and its new path."""
-
-    source: str = Field(alias="from", description="path in the workspace")
-    target: str = Field(alias="to", description="new path; missing directories on its way are made")
-    overwrite: bool = Field(False, description="replace a file at the new path; otherwise that is an error")  # noqa: FBT003
-
-
-class MakeDirectory(Body):
-    """A new directory."""
-
-    path: str = Field(description="path in the workspace; directories on its way are made, too")
 
 
 class Interrupted(BaseModel):

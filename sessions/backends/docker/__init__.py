@@ -12,7 +12,7 @@ from sessions.asleep import SleepImage
 from sessions.backends.abilities import Ability
 from sessions.backends.base import Launch, no_op
 from sessions.backends.docker import containers
-from sessions.backends.docker.breaker import fails
+from sessions.backends.docker.breaker import fails, unavailable
 from sessions.backends.docker.doctor import examine
 from sessions.backends.docker.egress import Egress, ignore
 from sessions.backends.docker.engine import PREPARE, Engine, engine_answers
@@ -26,6 +26,7 @@ from sessions.backends.docker.profile import (
     volume_names,
 )
 from sessions.backends.docker.rest import Rest
+from sessions.backends.docker.rounds import Rounds
 from sessions.backends.docker.sleep import DockerSleep
 from sessions.backends.docker.starter import Starter
 from sessions.backends.docker.walls import ensure_walls, prove_walls
@@ -33,7 +34,7 @@ from sessions.backends.docker.watch import Watch
 from sessions.backends.docker.weights import Weights
 from sessions.connection_info import ConnectionInfo
 from sessions.egress import EgressRequest
-from sessions.errors import NotInitialized
+from sessions.errors import BackendUnavailable, NotInitialized
 from sessions.models import Inventory
 from sessions.tasks import gather_all, spawn
 
@@ -67,6 +68,11 @@ class DockerBackend:
         self._image = ""
         #: True if the last proof is still valid
         self._proven = False
+
+    @property
+    def refusal(self) -> BackendUnavailable | None:
+        """Why it starts no kernel: the engine does not answer."""
+        return unavailable() if self._starter.breaker.open else None
 
     @property
     def checkpoints(self) -> Ability:
@@ -110,7 +116,10 @@ class DockerBackend:
             self._starter.breaker.close()
         if self._watch is None:
             self._watch = Watch(self.settings.instance, self._handles, self.on_proof_needed)
-            self._rounds = [spawn(each(self._handles).run(), f"{each.__name__} of kernels") for each in (Weights, Rest)]
+            self._rounds = [
+                spawn(Rounds(self._handles, Weights()).run(), "weights of kernels"),
+                spawn(Rounds(self._handles, Rest()).run(), "rest of kernels"),
+            ]
             self._egress.follow()
         if before and before != self._image:
             self._starter.checkpoints.begin()

@@ -10,6 +10,7 @@ from docker.errors import NotFound
 from sessions.backends.base import Launch
 from sessions.backends.docker.engine import Engine, take_over
 from sessions.backends.docker.profile import (
+    FIRST_PORT,
     HOME,
     IMAGE_DIR,
     PROCESSOR_LABEL,
@@ -20,9 +21,10 @@ from sessions.backends.docker.profile import (
     environment,
     host_config,
 )
-from sessions.backends.handshake import handshake
+from sessions.backends.handshake import handshake, new_connection_info
 from sessions.connection_info import ConnectionInfo
 from sessions.errors import StartFailed
+from sessions.kernelspecs import KernelSpec
 
 log = structlog.get_logger()
 
@@ -67,6 +69,17 @@ def create(
         host_config=api.create_host_config(**made_as),
     )
     return str(container["Id"])
+
+
+def new_connection(kernelspec: KernelSpec) -> ConnectionInfo:
+    """Return connection info with new keys for a kernel in a container, as the kernel itself is told it."""
+    return new_connection_info(
+        "tcp",
+        "0.0.0.0",  # noqa: S104 - inside the container
+        first_port=FIRST_PORT,
+        encryption=kernelspec.encryption,
+        signature=kernelspec.signature,
+    )
 
 
 def hello(settings: DockerSettings, launch: Launch, info: ConnectionInfo | None) -> bytes:

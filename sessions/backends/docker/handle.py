@@ -18,7 +18,7 @@ from sessions.backends.docker.timers import Timers
 from sessions.backends.docker.tool import ToolStream
 from sessions.connection_info import ConnectionInfo
 from sessions.errors import BackendUnavailable, ConnectionFailed, QuotaExceeded, SessionError
-from sessions.models import ExitReason, KernelExit
+from sessions.exits import ExitReason, KernelExit
 from sessions.tasks import spawn
 from sessions.tenants.admission import NOBODY
 
@@ -107,6 +107,10 @@ class DockerHandle:
     def memory(self) -> int | None:
         """Return the container's memory in bytes, from its control group; None when that cannot be read."""
         return self.cgroup.memory()
+
+    def processor_seconds(self) -> float | None:
+        """Return the container's processor time in seconds, from its control group; None when that cannot be read."""
+        return self.cgroup.seconds()
 
     async def kill(self) -> None:
         """Remove the container with all its processes."""

@@ -8,19 +8,9 @@ running and answers everything. Only what it does on its own, when a time has pa
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import NoReturn
 
-import structlog
+from sessions.backends.docker.rounds import Use
 
-from sessions.backends.docker.handle import DockerHandle
-from sessions.tasks import forever
-
-log = structlog.get_logger()
-
-#: seconds between two looks at all kernels
-INTERVAL = 1.0
 #: seconds without use after which a kernel rests
 UNUSED = 2.0
 #: processors that an idle kernel uses at least if rest is worthwhile
@@ -29,66 +19,32 @@ WORTHWHILE = 0.003
 WORKS, AWAKE = 0.01, 30.0
 
 
-@dataclass(slots=True)
-class _Look:
-    """What the last look at one kernel found."""
-
-    #: time, and processor time that the kernel had used, in seconds
-    at: float
-    seconds: float
-    #: time before which the kernel does not rest
-    awake_until: float
-
-
 class Rest:
     """Puts kernels to rest that nobody uses, and rouses those that work for themselves."""
 
-    def __init__(self, handles: Mapping[str, DockerHandle]) -> None:
-        """Begin without knowledge of their use.
+    interval = 1.0
+    refused = "idle kernels cannot be put to rest: see `kernel-gateway doctor`"
 
-        Args:
-            handles: all kernels, by the id of their container.
-        """
-        self._handles = handles
-        self._looks: dict[str, _Look] = {}
-        self._permitted = True
+    def __init__(self) -> None:
+        """Begin without knowledge of kernels."""
+        #: time before which a kernel does not rest, by the id of its container
+        self._awake_until: dict[str, float] = {}
 
-    async def run(self) -> NoReturn:
-        """Look at them until cancelled."""
+    async def follow(self, now: float, uses: list[Use]) -> None:
+        """Put kernels to rest, or rouse them."""
+        self._awake_until = {kernel: until for kernel, until in self._awake_until.items() if until > now}
+        for use in uses:
+            if use.elapsed:
+                self._decide(now, use)
+            await asyncio.sleep(0)  # to change the timers of one kernel takes about a millisecond
 
-        async def round_() -> None:
-            await asyncio.sleep(INTERVAL)
-            if self._permitted:
-                await self.look(asyncio.get_running_loop().time())
-
-        await forever(round_)
-
-    async def look(self, now: float) -> None:
-        """Look at all kernels.
-
-        Args:
-            now: time in seconds, by the event loop's clock.
-        """
-        before, self._looks = self._looks, {}
-        for handle in list(self._handles.values()):
-            seconds = handle.cgroup.seconds()
-            if seconds is not None:
-                last = before.get(handle.id) or _Look(now, seconds, now)
-                self._looks[handle.id] = _Look(now, seconds, last.awake_until)
-                if now > last.at:
-                    self._decide(handle, self._looks[handle.id], (seconds - last.seconds) / (now - last.at))
-                await asyncio.sleep(0)  # to change the timers of one kernel takes about a millisecond
-
-    def _decide(self, handle: DockerHandle, look: _Look, processors: float) -> None:
+    def _decide(self, now: float, use: Use) -> None:
+        handle = use.handle
         if handle.in_use:
             handle.rouse()
         elif handle.timers.late:
-            if processors > WORKS:
-                look.awake_until = look.at + AWAKE
+            if use.processors > WORKS:
+                self._awake_until[handle.id] = now + AWAKE
                 handle.rouse()
-        elif look.at >= max(look.awake_until, handle.used_at + UNUSED) and processors > WORTHWHILE:
-            try:
-                handle.timers.make_late()
-            except OSError as error:
-                self._permitted = False
-                log.warning("idle kernels cannot be put to rest: see `kernel-gateway doctor`", error=str(error))
+        elif handle.id not in self._awake_until and now >= handle.used_at + UNUSED and use.processors > WORTHWHILE:
+            handle.timers.make_late()

@@ -18,8 +18,7 @@ from sessions.backends.docker.engine import START, Engine
 from sessions.backends.docker.handle import DockerHandle
 from sessions.backends.docker.lost import LostContainers
 from sessions.backends.docker.processors import Processors
-from sessions.backends.docker.profile import FIRST_PORT, DockerSettings
-from sessions.backends.handshake import new_connection_info
+from sessions.backends.docker.profile import DockerSettings
 from sessions.connection_info import ConnectionInfo
 from sessions.errors import BackendUnavailable, StartFailed
 from sessions.tasks import spawn
@@ -87,13 +86,7 @@ class Starter:
 
     async def _start(self, launch: Launch, image: Image | None = None) -> DockerHandle:
         launch = self._egress.informed(launch)
-        info = new_connection_info(
-            "tcp",
-            "0.0.0.0",  # noqa: S104 - inside the container
-            first_port=FIRST_PORT,
-            encryption=launch.kernelspec.encryption,
-            signature=launch.kernelspec.signature,
-        )
+        info = containers.new_connection(launch.kernelspec)
         hello = containers.hello(self._settings, launch, info)
 
         def begin(container: str) -> None:

@@ -11,44 +11,17 @@ from __future__ import annotations
 import asyncio
 import errno
 import math
-import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import NoReturn
-
-import structlog
+from collections.abc import Iterable
 
 from sessions.backends.docker.handle import DockerHandle
 from sessions.backends.docker.profile import WEIGHT
-from sessions.tasks import forever
-
-log = structlog.get_logger()
+from sessions.backends.docker.rounds import Use
 
 #: how much the use of one processor lowers a tenant's weight: to 1 / (1 + this)
 STEEPNESS = 8.0
 #: seconds after which use counts a third
 MEMORY = 2.0
-#: seconds between two adjustments
-INTERVAL = 0.5
-
-
-@dataclass(slots=True)
-class _Use:
-    """The use of one kernel."""
-
-    #: time and processor time, in seconds, when it was last looked at
-    at: float
-    seconds: float
-    #: processors used of late
-    processors: float = 0.0
-
-    def update(self, now: float, seconds: float) -> None:
-        if now > self.at:
-            fades = math.exp((self.at - now) / MEMORY)
-            rate = (seconds - self.seconds) / (now - self.at)
-            self.processors = fades * self.processors + (1 - fades) * rate
-        self.at, self.seconds = now, seconds
 
 
 def weight(processors: Iterable[float]) -> float:
@@ -67,48 +40,31 @@ def weight(processors: Iterable[float]) -> float:
 class Weights:
     """Adjusts the weights of all kernels from time to time."""
 
-    def __init__(self, handles: Mapping[str, DockerHandle]) -> None:
-        """Begin without knowledge of their use.
+    interval = 0.5
+    refused = "the weights of kernels cannot be set: many busy ones delay other tenants"
 
-        Args:
-            handles: all kernels, by the id of their container.
-        """
-        self._handles = handles
-        self._uses: dict[str, _Use] = {}
-        self._permitted = True
+    def __init__(self) -> None:
+        """Begin without knowledge of their use."""
+        #: processors that each kernel has used of late, by the id of its container
+        self._recent: dict[str, float] = {}
 
-    async def run(self) -> NoReturn:
-        """Adjust them until cancelled."""
+    async def follow(self, now: float, uses: list[Use]) -> None:  # noqa: ARG002 - weights need only what has elapsed
+        """Set the weights of all kernels."""
+        await asyncio.to_thread(self._adjust, uses)
 
-        async def round_() -> None:
-            await asyncio.sleep(INTERVAL)
-            if self._permitted:
-                await asyncio.to_thread(self.adjust, list(self._handles.values()), time.monotonic())
-
-        await forever(round_)
-
-    def adjust(self, handles: Iterable[DockerHandle], now: float) -> None:
-        """Measure the use of all kernels, and set their weights.
-
-        Args:
-            handles: the kernels.
-            now: time in seconds.
-        """
-        tenants: dict[str, list[tuple[DockerHandle, _Use]]] = defaultdict(list)
-        before, self._uses = self._uses, {}
-        for handle in handles:
-            seconds = handle.cgroup.seconds()
-            if seconds is not None:
-                use = self._uses[handle.id] = before.get(handle.id) or _Use(now, seconds)
-                use.update(now, seconds)
-                tenants[handle.tenant].append((handle, use))
+    def _adjust(self, uses: Iterable[Use]) -> None:
+        tenants: dict[str, list[DockerHandle]] = defaultdict(list)
+        before, self._recent = self._recent, {}
+        for use in uses:
+            fades = math.exp(-use.elapsed / MEMORY)
+            recent = fades * before.get(use.handle.id, 0.0) + (1 - fades) * use.processors
+            self._recent[use.handle.id] = recent
+            tenants[use.handle.tenant].append(use.handle)
         try:
             for kernels in tenants.values():
-                each = weight(use.processors for _, use in kernels)
-                for handle, _ in kernels:
+                each = weight(self._recent[handle.id] for handle in kernels)
+                for handle in kernels:
                     handle.cgroup.weigh(each)
         except OSError as error:
-            if error.errno == errno.ENODEV:  # a container has ended meanwhile
-                return
-            self._permitted = False
-            log.warning("the weights of kernels cannot be set: many busy ones delay other tenants", error=str(error))
+            if error.errno != errno.ENODEV:  # else a container has ended meanwhile
+                raise

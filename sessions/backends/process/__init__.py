@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from kernel_image.inventory import packages
+from kernel_image.inventory import interpreters, packages
 from kernel_image.procfs import pids
 from kernel_image.protocol import MARK
 from sessions.asleep import CannotWake, SleepFailed, SleepImage
@@ -96,7 +96,11 @@ class ProcessBackend:
         self.on_proof_needed: Callable[[], None] = no_op
         self.on_restored: Callable[[bool], None] = no_op
         self.sleep = NoSleep()
-        self.inventory = Inventory(platform.python_version(), packages(sys.path))
+        self.inventory = Inventory(platform.python_version(), packages(sys.path) | interpreters())
+
+    @property
+    def refusal(self) -> None:
+        """Return None: it can always start processes."""
 
     @property
     def checkpoints(self) -> Ability:

@@ -15,7 +15,7 @@ from kernel_image.procfs import pids, status
 from sessions.backends.base import KERNEL_IMAGE, HandleListener
 from sessions.connection_info import ConnectionInfo
 from sessions.errors import ConnectionFailed
-from sessions.models import ExitReason, KernelExit
+from sessions.exits import ExitReason, KernelExit
 from sessions.tasks import spawn
 
 _PIECE = 256 * 1024
@@ -84,6 +84,10 @@ class ProcessHandle:
 
     def memory(self) -> int | None:
         """Return None: the memory of the kernel's processes is not measured."""
+        return None
+
+    def processor_seconds(self) -> float | None:
+        """Return None: the processor time of the kernel's processes is not measured."""
         return None
 
     async def kill(self) -> None:

@@ -5,7 +5,6 @@ The number n stands in a file, and is counted down with each write; after the fa
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 import sqlite3
@@ -17,18 +16,31 @@ COUNTDOWN = Path(os.environ["FAIL_WRITE"])  # noqa: TID251 - set by the test
 WRITES = re.compile(r"\s*(INSERT|UPDATE|DELETE|REPLACE|BEGIN|COMMIT)\b", re.IGNORECASE)
 
 
-class Connection(sqlite3.Connection):
-    """A connection whose writes are counted."""
-
-    def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
-        """Run a statement, or fail in its place."""
-        if WRITES.match(sql) and COUNTDOWN.exists():
-            left = int(COUNTDOWN.read_text()) - 1
-            COUNTDOWN.write_text(str(left))
-            if left == 0:
-                COUNTDOWN.unlink()
-                raise sqlite3.OperationalError("disk I/O error")
-        return super().execute(sql, *parameters)
+_connect = sqlite3.connect
 
 
-sqlite3.connect = functools.partial(sqlite3.connect, factory=Connection)  # type: ignore[assignment]
+def counting(kind: type[sqlite3.Connection]) -> type[sqlite3.Connection]:
+    """Return a kind of connections whose writes are counted."""
+
+    class Connection(kind):  # type: ignore[misc, valid-type]
+        def execute(self, sql: str, *parameters: Any) -> Any:
+            """Run a statement, or fail in its place."""
+            if WRITES.match(sql) and COUNTDOWN.exists():
+                left = int(COUNTDOWN.read_text()) - 1
+                COUNTDOWN.write_text(str(left))
+                if left == 0:
+                    COUNTDOWN.unlink()
+                    failure = sqlite3.OperationalError("disk I/O error")
+                    failure.sqlite_errorcode = sqlite3.SQLITE_IOERR  # as SQLite's own
+                    raise failure
+            return super().execute(sql, *parameters)
+
+    return Connection
+
+
+def connect(*arguments: Any, factory: type[sqlite3.Connection] = sqlite3.Connection, **options: Any) -> Any:
+    """Connect to a database; the gateway has connections of its own kind."""
+    return _connect(*arguments, factory=counting(factory), **options)
+
+
+sqlite3.connect = connect

@@ -18,8 +18,8 @@ from structlog.testing import capture_logs
 
 from sessions.backends.base import Launch
 from sessions.backends.docker import DockerSettings
-from sessions.backends.docker.checkpoints import ATTEMPTS_MAX, FAILURES_MAX, Checkpoints, runtime
-from sessions.backends.docker.checkpoints.golden import Shape, fits
+from sessions.backends.docker.checkpoints import ATTEMPTS_MAX, FAILURES_MAX, Checkpoints, golden, images, runtime
+from sessions.backends.docker.checkpoints.golden import Shape, Workshop, fits
 from sessions.backends.docker.checkpoints.images import Image, Images
 from sessions.backends.docker.checkpoints.restoring import Conversation
 from sessions.backends.docker.checkpoints.runtime import CheckpointFailed, Runtime
@@ -233,6 +233,94 @@ def test_images_stay_within_their_bound(shelf: Images, monkeypatch: pytest.Monke
         shelf.begin(1)
 
 
+def rewrite(file: Path) -> None:
+    """Write the same content at the same time."""
+    before = file.stat()
+    file.write_bytes(file.read_bytes())
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def replace_by_copy(file: Path) -> None:
+    shutil.copy2(file, file.with_name("copy"))
+    file.with_name("copy").rename(file)
+
+
+def restart_machine(_: Path) -> None:
+    images._BOOT.write_text("second\n")
+
+
+def test_a_proof_is_remembered_by_the_next_gateway(shelf: Images) -> None:
+    image = put(shelf, "a")
+    assert shelf.proven("a") is None
+    shelf.remember_proof(image)
+    assert Images(image.path.parent, 0).proven("a") == image
+    assert shelf.proven("b") is None
+
+
+@pytest.mark.parametrize("change", [Path.touch, rewrite, replace_by_copy, Path.unlink, restart_machine])
+@pytest.mark.parametrize("name", ["pages.img", "manifest.json"])
+def test_a_proof_is_void_when_a_file_was_touched_or_the_machine_started_again(
+    shelf: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, change: Callable[[Path], None]
+) -> None:
+    monkeypatch.setattr(images, "_BOOT", tmp_path / "boot_id")
+    images._BOOT.write_text("first\n")
+    image = put(shelf, "a")
+    shelf.remember_proof(image)
+    assert shelf.proven("a") == image
+    change(image.path / name)
+    assert shelf.proven("a") is None
+
+
+def test_a_file_that_is_changed_while_it_is_proven_makes_no_proof(shelf: Images) -> None:
+    image = put(shelf, "a")
+    (image.path / "pages.img").touch()
+    shelf.remember_proof(image)
+    assert shelf.proven("a") is None
+
+
+class Proofs:
+    """A workshop whose checkpoints are files of the test, and what it does about them."""
+
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.done: list[str] = []
+        self.image, self.runtime = "sha256:1", Runtime(("runsc",), "1")
+        self.settings = settings_of(directory)
+        self._monkeypatch = monkeypatch
+        monkeypatch.setattr(golden, "find_runtime", lambda *_: self.runtime)
+        monkeypatch.setattr(golden, "clear_marks", lambda _: None)
+        monkeypatch.setattr(golden, "host_config", lambda *_, **__: {})
+
+    def golden(self, *, doubted: bool = False) -> list[str]:
+        """Let a new gateway want an image; return what it has done for that."""
+        api = SimpleNamespace(inspect_image=lambda _: {"Id": self.image})
+        assert self.settings.checkpoints is not None
+        workshop = Workshop(SimpleNamespace(api=api), self.settings, self.settings.checkpoints)  # type: ignore[arg-type]
+
+        def take(_: Shape, key: str, *__: object) -> Image:
+            self.done.append("taken")
+            return put(workshop.images, key)
+
+        self._monkeypatch.setattr(workshop, "_taken", take)
+        self._monkeypatch.setattr(workshop, "_prove", lambda *_: self.done.append("proven"))
+        self.done.clear()
+        _, image = workshop.golden(Shape.of(PYTHON), doubted=doubted)
+        assert image.whole()
+        return list(self.done)
+
+
+def test_a_gateway_proves_what_no_earlier_one_has_proven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    proofs = Proofs(tmp_path, monkeypatch)
+    assert proofs.golden() == ["taken", "proven"]
+    assert proofs.golden() == []
+    assert proofs.golden(doubted=True) == ["proven"]
+    assert proofs.golden() == []
+    proofs.image = "sha256:2"
+    assert proofs.golden() == ["taken", "proven"]
+    proofs.runtime = replace(proofs.runtime, version="2")
+    assert proofs.golden() == ["taken", "proven"]
+    assert proofs.golden() == []
+
+
 # -- who can be restored ---------------------------------------------------------------------------------------
 
 PLAIN = Launch(PYTHON)
@@ -328,14 +416,16 @@ class Bench:
     def __init__(self, shelf: Images) -> None:
         self.images = shelf
         self.error: Exception | None = None
-        #: shapes that were asked for, in order
+        #: shapes that were asked for, in order, and whether their images were doubted
         self.asked: list[Shape] = []
+        self.doubted: list[bool] = []
         self.go = asyncio.Event()
         self.go.set()
         self._loop = asyncio.get_running_loop()
 
-    def golden(self, shape: Shape, used: Collection[str]) -> tuple[str, Image]:
+    def golden(self, shape: Shape, used: Collection[str], *, doubted: bool) -> tuple[str, Image]:
         self.asked.append(shape)
+        self.doubted.append(doubted)
         asyncio.run_coroutine_threadsafe(self.go.wait(), self._loop).result(10)
         if self.error is not None:
             raise self.error
@@ -431,6 +521,7 @@ async def test_restores_that_fail_again_and_again_give_up_the_image_and_are_logg
     assert renewed is not None
     assert renewed != image
     assert not image.path.exists()
+    assert bench.doubted == [False, True], "a proof from before the failures counts no more"
 
 
 async def test_an_image_whose_file_was_cut_is_not_used_and_made_anew(checkpoints: Checkpoints, bench: Bench) -> None:

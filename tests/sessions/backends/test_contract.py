@@ -28,9 +28,9 @@ from sessions.backends.docker import DockerBackend, DockerSettings
 from sessions.backends.docker.profile import INSTANCE_LABEL, CheckpointSettings, SleepSettings
 from sessions.backends.process import ProcessBackend
 from sessions.errors import ConnectionFailed, SessionClosed
+from sessions.exits import ExitReason, KernelExit
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.messages import Message
-from sessions.models import ExitReason, KernelExit
 from sessions.sandbox import NO_KERNEL
 from sessions.tasks import spawn
 from tests.attacks.bench import forget_network
@@ -246,6 +246,21 @@ async def test_a_kernels_memory_is_reported_while_it_runs_except_for_plain_proce
         assert before + 48 * MIB < after <= LAUNCH.limits.memory
     await kernel.kill(SessionClosed())
     assert kernel.handle.memory() is None
+
+
+async def test_a_kernels_processor_time_is_reported_while_it_runs_except_for_plain_processes(
+    backend: Backend, kernel: Kernel
+) -> None:
+    before = kernel.handle.processor_seconds()
+    assert (before is None) == (backend.name == "process")
+    if backend.name == "docker":
+        assert before is not None
+        assert (await execute(kernel, "sum(range(10**6))"))[0] == "ok"
+        after = kernel.handle.processor_seconds()
+        assert after is not None
+        assert after > before
+    await kernel.kill(SessionClosed())
+    assert kernel.handle.processor_seconds() is None
 
 
 @pytest.mark.gate

@@ -34,7 +34,8 @@ from sessions.backends.docker.proof import prove
 from sessions.backends.docker.watch import Watch
 from sessions.backends.handshake import new_connection_info
 from sessions.errors import BackendUnavailable, NotInitialized, SessionError
-from sessions.models import ExitReason, Inventory, KernelExit
+from sessions.exits import ExitReason, KernelExit
+from sessions.models import Inventory
 from sessions.tasks import spawn
 from tests.fakes import PYTHON, until
 from tests.faults.pretence import TOOL_SAYS, FakeEngine, pretence
@@ -162,7 +163,9 @@ async def test_a_failing_engine_gets_no_more_requests_until_a_proof(
             await backend._starter._create(LAUNCH)
     assert faulty.calls.count(CREATE) == asked, "no request reaches the engine"
     assert doubts == [True]
+    assert isinstance(backend.refusal, BackendUnavailable), "`/readyz` must say so before the proof has ended"
     backend._starter.breaker.close()
+    assert backend.refusal is None
     assert await backend._starter._create(LAUNCH) == "made"
 
 

@@ -18,10 +18,10 @@ from sessions.backends import process
 from sessions.backends.base import Launch
 from sessions.backends.process import ProcessBackend
 from sessions.errors import SessionClosed, StartFailed
+from sessions.exits import ExitReason, KernelExit
 from sessions.guest.processes import run_process
 from sessions.kernels.kernel import Kernel
 from sessions.kernelspecs import KernelSpec
-from sessions.models import ExitReason, KernelExit
 from sessions.tasks import spawn
 from tests.fakes import KERNELSPECS, until
 from tests.sessions.backends.test_contract import execute

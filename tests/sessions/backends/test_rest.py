@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 from sessions.backends.docker import rest as module
 from sessions.backends.docker.handle import DockerHandle
 from sessions.backends.docker.rest import AWAKE, UNUSED, Rest
+from sessions.backends.docker.rounds import Rounds
 from sessions.backends.docker.timers import LATE, PROMPT, Timers, may_be_set
 from sessions.errors import BackendUnavailable
 from sessions.tasks import spawn
@@ -43,7 +44,7 @@ class Looks:
     def __init__(self, kernels: Kernels, handle: DockerHandle) -> None:
         self.now = handle.used_at
         self._kernels, self._handle = kernels, handle
-        self._rest = Rest(kernels.handles)
+        self._rounds = Rounds(kernels.handles, Rest())
         self._seconds = 0.0
 
     async def pass_by(self, seconds: float, processors: float) -> None:
@@ -52,7 +53,7 @@ class Looks:
             self.now += 1
             self._seconds += processors
             self._kernels.uses(self._handle, self._seconds)
-            await self._rest.look(self.now)
+            await self._rounds.round(self.now)
 
 
 @pytest.fixture
@@ -128,7 +129,7 @@ async def test_threads_that_begin_or_end_while_timers_are_set_are_no_matter(
 async def test_a_user_who_may_not_put_kernels_to_rest_is_told_once(
     kernels: Kernels, handle: DockerHandle, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    monkeypatch.setattr(module, "INTERVAL", 0.01)
+    monkeypatch.setattr(Rest, "interval", 0.01)
     monkeypatch.setattr(module, "UNUSED", 0.0)
     monkeypatch.setattr(module, "WORTHWHILE", -1.0)
     refused = Mock(side_effect=OSError(number, "timerslack_ns"))
@@ -136,7 +137,7 @@ async def test_a_user_who_may_not_put_kernels_to_rest_is_told_once(
     handle.rouse()  # a message can be sent all the same
     kernels.handles["second"] = handle
     with capture_logs() as logs:
-        rounds = spawn(Rest(kernels.handles).run(), "rest")
+        rounds = spawn(Rounds(kernels.handles, Rest()).run(), "rest")
         await until(lambda: logs)
         await asyncio.sleep(0.1)  # several more rounds
         rounds.cancel()
@@ -147,9 +148,9 @@ async def test_a_user_who_may_not_put_kernels_to_rest_is_told_once(
 async def test_a_container_that_is_gone_or_not_visible_is_left_alone(kernels: Kernels, handle: DockerHandle) -> None:
     for file in (kernels.proc.parent / "docker" / handle.id).iterdir():
         file.unlink()
-    rest = Rest(kernels.handles)
+    rounds = Rounds(kernels.handles, Rest())
     for second in range(10):
-        await rest.look(handle.used_at + second)
+        await rounds.round(handle.used_at + second)
     handle.rouse()
     assert kernels.slack(THREAD) == PROMPT
 

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from sessions.backends.docker import weights as module
 from sessions.backends.docker.cgroup import ControlGroup
 from sessions.backends.docker.profile import WEIGHT
+from sessions.backends.docker.rounds import Rounds
 from sessions.backends.docker.weights import Weights, weight
 from sessions.tasks import spawn
 from tests.fakes import until
@@ -50,45 +50,46 @@ def kernels(tmp_path: Path) -> Kernels:
 
 async def test_a_tenant_that_computes_loses_weight_and_gets_it_back(kernels: Kernels) -> None:
     busy, other, neighbour = kernels.add("a"), kernels.add("a"), kernels.add("b")
-    weights = Weights(kernels.handles)
+    rounds = Rounds(kernels.handles, Weights())
     usual = round(100 * WEIGHT)
     for second in range(10):
         kernels.uses(busy, second)
-        weights.adjust(kernels.handles.values(), second)
+        await rounds.round(second)
     assert kernels.weight(busy) == kernels.weight(other) < usual / 5
     assert kernels.weight(neighbour) == usual
-    weights.adjust(kernels.handles.values(), 60.0)
+    await rounds.round(60.0)
     assert kernels.weight(busy) == usual
 
 
 async def test_a_kernel_that_moves_to_a_tenant_counts_there(kernels: Kernels) -> None:
     warm, busy = kernels.add(""), kernels.add("a")
-    weights = Weights(kernels.handles)
+    rounds = Rounds(kernels.handles, Weights())
     warm.attach(Mock(), "a")
     for second in range(10):
         kernels.uses(busy, second)
-        weights.adjust(kernels.handles.values(), second)
+        await rounds.round(second)
     assert kernels.weight(warm) == kernels.weight(busy) < 5
 
 
 async def test_a_kernel_that_is_gone_is_forgotten(kernels: Kernels, tmp_path: Path) -> None:
     gone, stays = kernels.add("a"), kernels.add("a")
-    weights = Weights(kernels.handles)
-    weights.adjust(kernels.handles.values(), 0.0)
+    weights = Weights()
+    rounds = Rounds(kernels.handles, weights)
+    await rounds.round(0.0)
     for file in (tmp_path / "docker" / gone.id).iterdir():
         file.unlink()
-    weights.adjust(kernels.handles.values(), 1.0)
-    assert list(weights._uses) == [stays.id]
+    await rounds.round(1.0)
+    assert list(weights._recent) == [stays.id]
 
 
 @pytest.fixture
 def frequent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "INTERVAL", 0.01)
+    monkeypatch.setattr(Weights, "interval", 0.01)
 
 
 async def running(kernels: Kernels, condition: Callable[[], object]) -> None:
     """Let the weights be adjusted until a condition holds."""
-    task = spawn(Weights(kernels.handles).run(), "weights")
+    task = spawn(Rounds(kernels.handles, Weights()).run(), "weights")
     await until(condition)
     await asyncio.sleep(0.1)  # several more rounds
     task.cancel()

@@ -14,7 +14,8 @@ from sessions.cells import execution as module
 from sessions.cells.execution import Execution
 from sessions.cells.outputs import Event
 from sessions.errors import ConnectionFailed, ExecutionTimeout, KernelDied, OutOfMemory, QuotaExceeded
-from sessions.models import ExecuteRequest, ExecutionResult, ExitReason, StateChange, Status
+from sessions.exits import ExitReason
+from sessions.models import ExecuteRequest, ExecutionResult, StateChange, Status
 from sessions.session import Session
 from sessions.states import State
 from tests.fakes import (

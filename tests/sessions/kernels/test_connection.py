@@ -20,6 +20,7 @@ from sessions.errors import ConnectionFailed
 from sessions.kernels import replies as module
 from sessions.kernels import transport
 from sessions.kernels.messages import Message
+from sessions.kernels.sockets import CHANNELS
 from sessions.tasks import spawn
 from tests.fakes import PYTHON, FakeBackend, FakeKernel, Listener, Saying, busy, connect, stream, until
 from tests.sessions.kernels.test_messages import MALFORMED, PARTS
@@ -331,6 +332,20 @@ async def test_an_oversized_message_breaks_the_channel_which_is_renewed(line: Li
         await until(lambda: line.texts)
         assert line.texts == [f"heard {number}"]
         line.heard.clear()
+
+
+async def test_the_log_has_one_line_for_all_channels_that_a_kernel_drops_at_once(line: Line) -> None:
+    for _ in range(2):
+        with capture_logs() as logs:
+            for channel in CHANNELS:
+                line.kernel.unbind(channel)
+            await until(lambda: set(line.connection._transport._drops.values()) == {1})
+        assert [(entry["log_level"], entry["channels"]) for entry in logs] == [("warning", sorted(CHANNELS))]
+        for channel in CHANNELS:
+            line.kernel.bind(channel)
+        await line.connection.ready()  # the next loss is another one
+        for channel in CHANNELS:
+            line.connection._transport.confirm(channel)
 
 
 async def test_a_loss_on_shell_is_reported_to_the_listener(line: Line) -> None:

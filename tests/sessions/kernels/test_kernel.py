@@ -20,10 +20,10 @@ from sessions.errors import (
     SessionClosed,
     StartFailed,
 )
+from sessions.exits import ExitReason
 from sessions.kernels import interrupts
 from sessions.kernels import kernel as module
 from sessions.kernels.kernel import Kernel
-from sessions.models import ExitReason
 from sessions.tasks import spawn
 from tests.fakes import PYTHON, FakeBackend, FakeKernel, Listener, until
 

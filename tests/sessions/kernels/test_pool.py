@@ -19,10 +19,11 @@ from sessions.errors import (
     ShuttingDown,
     StartFailed,
 )
+from sessions.exits import ExitReason
 from sessions.kernels import kernel as kernels
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.warm import PAUSE, QUIET
-from sessions.models import MEMORY_MIN, ExitReason, Limits, SandboxSpec, SessionKey, SessionSpec, StateChange, Status
+from sessions.models import MEMORY_MIN, Limits, SandboxSpec, SessionKey, SessionSpec, StateChange, Status
 from sessions.tasks import spawn
 from tests.fakes import PYTHON, FakeBackend, World, run, until, world_over
 

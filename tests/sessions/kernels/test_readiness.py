@@ -61,6 +61,18 @@ async def test_a_proof_that_fails_gives_the_reason(
     assert [entry["code"] for entry in logs] == [trouble.code]
 
 
+async def test_nothing_is_ready_while_the_backend_refuses_although_the_last_proof_holds(
+    backend: FakeBackend, readiness: Readiness
+) -> None:
+    await readiness.check()
+    backend.refusal = BackendUnavailable()
+    assert readiness.trouble is backend.refusal
+    with pytest.raises(BackendUnavailable):
+        readiness.require()
+    backend.refusal = None
+    readiness.require()
+
+
 async def test_later_trouble_and_its_end_are_noticed(backend: FakeBackend, watched: Readiness) -> None:
     await until(lambda: watched.trouble is None)
     with capture_logs() as logs:

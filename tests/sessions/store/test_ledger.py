@@ -106,12 +106,31 @@ def test_the_last_end_of_a_place_is_remembered_until_it_is_reported(path: Path) 
     again.close()
 
 
+#: the table of ends in earlier versions: without places, and with places that no index has
+WITHOUT_PLACES = (
+    "CREATE TABLE ended (at INTEGER PRIMARY KEY, tenant TEXT NOT NULL, name TEXT NOT NULL, reason TEXT NOT NULL, "
+    "UNIQUE (tenant, name)) STRICT"
+)
+WITHOUT_INDEX = f"{WITHOUT_PLACES}; ALTER TABLE ended ADD COLUMN place TEXT NOT NULL DEFAULT ''"
+
+
+@pytest.mark.parametrize("earlier", ["", WITHOUT_PLACES, WITHOUT_INDEX], ids=["new", "without places", "without index"])
+def test_the_last_end_of_a_place_is_found_by_an_index(path: Path, earlier: str) -> None:
+    with closing(sqlite3.connect(path)) as database:
+        database.executescript(earlier)
+    ledger, asked = Ledger(path), list[str]()
+    ledger._database.set_trace_callback(asked.append)
+    ledger.last_end_at("acme", "/home/ada")
+    ledger._database.set_trace_callback(None)
+    (search,) = asked
+    plan = [detail for *_, detail in ledger._database.execute(f"EXPLAIN QUERY PLAN {search}")]
+    assert plan == ["SEARCH ended USING INDEX ended_at (tenant=? AND place=?)"]  # and no sorting
+    ledger.close()
+
+
 def test_a_ledger_of_an_earlier_version_is_continued(path: Path) -> None:
     with closing(sqlite3.connect(path)) as earlier, earlier:
-        earlier.execute(
-            "CREATE TABLE ended (at INTEGER PRIMARY KEY, tenant TEXT NOT NULL, name TEXT NOT NULL, "
-            "reason TEXT NOT NULL, UNIQUE (tenant, name)) STRICT"
-        )
+        earlier.execute(WITHOUT_PLACES)
         earlier.execute("INSERT INTO ended VALUES (1, 'acme', 'a', 'it was idle')")
     ledger = Ledger(path)
     ledger.end(SessionKey("acme", "b"), "it was old", "/home/ada")

@@ -113,7 +113,8 @@ class Checkpoints:
     def _work(self, shape: Shape) -> tuple[str, Image]:
         if self._workshop is None:
             raise CheckpointFailed(self._hindrance())
-        return self._workshop.golden(shape, set(self._keys))
+        again = self._attempts.get(shape, 0) > 1  # after a failure
+        return self._workshop.golden(shape, set(self._keys), doubted=again)
 
     # -- restoring kernels ---------------------------------------------------------------------------------------
 

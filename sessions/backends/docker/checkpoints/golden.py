@@ -22,8 +22,7 @@ from sessions.backends.docker.checkpoints.images import Image, Images
 from sessions.backends.docker.checkpoints.restoring import attached, restore
 from sessions.backends.docker.checkpoints.runtime import CheckpointFailed, Runtime, clear_marks, find_runtime
 from sessions.backends.docker.engine import Engine
-from sessions.backends.docker.profile import FIRST_PORT, CheckpointSettings, DockerSettings, host_config, volume_names
-from sessions.backends.handshake import new_connection_info
+from sessions.backends.docker.profile import CheckpointSettings, DockerSettings, host_config, volume_names
 from sessions.kernelspecs import KernelSpec
 from sessions.models import Limits
 
@@ -99,12 +98,13 @@ class Workshop:
         with suppress(NotFound):
             self.engine.api.remove_container(container, force=True)
 
-    def golden(self, shape: Shape, used: Collection[str] = ()) -> tuple[str, Image]:
-        """Return a shape's image, taken now unless it is there, and proven by one restore.
+    def golden(self, shape: Shape, used: Collection[str] = (), *, doubted: bool = False) -> tuple[str, Image]:
+        """Return a shape's image, taken now unless it is there, and proven by a restore, perhaps by an earlier gateway.
 
         Args:
             shape: of the sandbox.
             used: keys of the images in use. Others make room for a new one.
+            doubted: True if an image that an earlier gateway has proven must be proven again.
 
         Returns:
             key of the image, and the image.
@@ -117,6 +117,9 @@ class Workshop:
         clear_marks(self.engine.api)
         source = str(self.engine.api.inspect_image(self.settings.image)["Id"])
         key = self._key(shape, source, runtime)
+        image = None if doubted else self.images.proven(key)
+        if image is not None:
+            return key, image
         image = self.images.find(key)
         if image is None:
             self.images.remove_others(used)
@@ -126,6 +129,7 @@ class Workshop:
         except CheckpointFailed:
             self.images.remove(key)
             raise
+        self.images.remember_proof(image)
         return key, image
 
     def _key(self, shape: Shape, source: str, runtime: Runtime) -> str:
@@ -157,14 +161,7 @@ class Workshop:
 
     def _prove(self, shape: Shape, image: Image) -> None:
         launch = replace(shape.launch(self.limits), image=image.source)
-        spec = shape.kernelspec
-        info = new_connection_info(
-            "tcp",
-            "0.0.0.0",  # noqa: S104 - inside the container
-            first_port=FIRST_PORT,
-            encryption=spec.encryption,
-            signature=spec.signature,
-        )
+        info = containers.new_connection(shape.kernelspec)
         with self._container(launch) as container:
             restore(self.engine, container, image.path, containers.hello(self.settings, launch, info))
 

@@ -3,6 +3,9 @@
 A checkpoint is a directory named by its key, with runsc's files and `manifest.json`: their sizes and digests, which
 modules its kernel has imported, and the container image that its files are from. It becomes visible under its name when
 it is complete. Only the gateway's user may enter.
+
+When a kernel was restored from it, `proof` remembers the condition of its files. As long as that is the same, a gateway
+needs neither read them nor restore a kernel to know that the checkpoint is good.
 """
 
 from __future__ import annotations
@@ -12,14 +15,18 @@ import json
 import shutil
 import uuid
 from collections.abc import Collection
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from sessions.backends.docker.checkpoints.runtime import CheckpointFailed
 
 _MANIFEST = "manifest.json"
+_PROOF = "proof"
 PARTIAL = ".partial"
+#: id of the machine's present start: after another one, files may be damaged and the processor may be another model
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
 #: bytes that stay free on the disk
 _FREE_MIN = 1024**3
 
@@ -35,6 +42,8 @@ class Image:
     modules: frozenset[str]
     #: bytes of each file
     sizes: tuple[tuple[str, int], ...]
+    #: the machine's start, and size, times and inode of each file, from before the files were read
+    condition: str = field(compare=False, repr=False)
 
     def whole(self) -> bool:
         """Return whether all files have the size that they had. Takes microseconds."""
@@ -63,10 +72,8 @@ class Images:
         """Return a checkpoint, if it is complete and unchanged. One that is not is removed."""
         path = self.directory / key
         try:
-            manifest: dict[str, Any] = json.loads((path / _MANIFEST).read_bytes())
-            sizes = tuple((name, size) for name, (size, _) in manifest["files"].items())
-            image = Image(path, manifest["source"], frozenset(manifest["modules"]), sizes)
-            same = all(_digest(path / name) == digest for name, (_, digest) in manifest["files"].items())
+            image, digests = _read(path)
+            same = all(_digest(path / name) == digest for name, digest in digests.items())
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError):
@@ -75,6 +82,23 @@ class Images:
             self.remove(key)
             return None
         return image
+
+    def proven(self, key: str) -> Image | None:
+        """Return a checkpoint that was proven since the machine's start, if its files were not touched since.
+
+        Takes microseconds.
+        """
+        path = self.directory / key
+        try:
+            image, _ = _read(path)
+            return image if (path / _PROOF).read_text() == image.condition else None
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def remember_proof(self, image: Image) -> None:
+        """Remember that a kernel was restored from a checkpoint. If the disk is full, it is proven again later."""
+        with suppress(OSError):
+            (image.path / _PROOF).write_text(image.condition)
 
     def begin(self, expected: int, name: str = "") -> Path:
         """Return a new empty directory for a checkpoint.
@@ -127,6 +151,22 @@ class Images:
             for path in self.directory.iterdir():
                 if path.name not in keys:
                     self.remove(path.name)
+
+
+def _read(path: Path) -> tuple[Image, dict[str, str]]:
+    """Return a checkpoint as its manifest describes it, and the digests of its files.
+
+    Raises:
+        OSError, ValueError, KeyError, TypeError: when it is not there, or not complete.
+    """
+    manifest: dict[str, Any] = json.loads((path / _MANIFEST).read_bytes())
+    files = manifest["files"].items()
+    stats = {name: (path / name).stat() for name in (_MANIFEST, *manifest["files"])}
+    marks = {name: (stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino) for name, stat in stats.items()}
+    condition = json.dumps({"boot": _BOOT.read_text().strip(), "files": marks})
+    sizes = tuple((name, size) for name, (size, _) in files)
+    image = Image(path, manifest["source"], frozenset(manifest["modules"]), sizes, condition)
+    return image, {name: digest for name, (_, digest) in files}
 
 
 def _digest(file: Path) -> str:

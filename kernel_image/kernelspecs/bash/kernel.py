@@ -1,0 +1,271 @@
+# noqa: INP001 - a program
+"""The Bash kernel: the Python kernel's channels and messages, and cells that one Bash runs.
+
+Started as `python kernel.py -f CONNECTION_FILE`. Bash starts with the first cell, so it has the environment and the
+directory that the kernel got with its lease. Its variables, functions and directory stay from cell to cell.
+
+It is an interactive Bash, because only that returns to its prompt when a command is interrupted, and keeps its state.
+It has no terminal. It reads the kernel's lines from its standard input: for each cell one line that evaluates the code,
+which is in a file in memory, and reports the status on a pipe. The code's own standard input is empty.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import os
+import re
+import select
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import cache, partial
+from typing import Any
+
+if __name__ == "__main__":  # no cell imports anything here
+    sys.path[0] = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    from python_kernel import bundle
+
+    bundle.use(bundle.FILE)
+    from python_kernel import imports
+
+    imports.lean()
+from python_kernel.app import KernelApp, config
+from python_kernel.kernel import PythonKernel
+
+#: bytes that are read at a time: as many as a pipe holds
+PIPE = 64 * 1024
+#: milliseconds between two looks at whether Bash is still there, while a background process holds its pipes open
+LOOK = 1000
+#: the first line that Bash reads: no prompts, no history, and its errors to the kernel from now on
+BEGIN = "PS1= PS2= PROMPT_COMMAND=; unset HISTFILE; set +o history +o histexpand; exec 2>&{err} {err}>&-\n"
+#: runs the cell; takes a prompt away that the cell may have set, as `activate` does
+CELL = 'IFS= read -rd "" -u {code} __cell; eval "$__cell" 0</dev/null; {status}; PS1= PS2=\n'
+#: reports the number of the cell and the status of its last command
+STATUS = 'printf "{number} %d\\n" $? >&{report}'
+
+#: takes the name of a stream, `stdout` or `stderr`, and text
+Publish = Callable[[str, str], None]
+
+
+class BashEnded(Exception):
+    """Bash has ended in a cell, and its state with it."""
+
+
+class Text:
+    """What one stream has printed, as text: a character may arrive in two parts."""
+
+    def __init__(self, publish: Callable[[str], None]) -> None:
+        """Publish all text with this function."""
+        self._publish = publish
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def add(self, data: bytes, *, final: bool = False) -> None:
+        """Publish more of the text."""
+        if text := self._decoder.decode(data, final):
+            self._publish(text)
+
+
+class Bash:
+    """One running Bash."""
+
+    def __init__(self) -> None:
+        """Start it, in the kernel's directory and with its environment."""
+        self._code = os.memfd_create("cell")
+        self._lines_end, self._lines = os.pipe()
+        self._out, out = os.pipe()
+        self._err, err = os.pipe()
+        self._reports, self._report = os.pipe()
+        self._process = subprocess.Popen(
+            ["bash", "--noprofile", "--norc", "--noediting", "-i"],  # noqa: S607 - the user's PATH decides, as for cells
+            stdin=self._lines_end,
+            stdout=out,
+            stderr=subprocess.DEVNULL,  # for its complaint about the missing terminal
+            pass_fds=(self._code, self._report, err),
+        )
+        for end in (self._lines_end, out, err, self._report):
+            os.close(end)
+        self._number = 0
+        self._write(BEGIN.format(err=err))
+
+    def _write(self, line: str) -> None:
+        os.write(self._lines, line.encode())
+
+    def _status(self) -> str:
+        return STATUS.format(number=self._number, report=self._report)
+
+    def run(self, code: str, publish: Publish) -> int:
+        """Run a cell.
+
+        Args:
+            code: code of the cell.
+            publish: takes what the cell prints, as it prints it.
+
+        Returns:
+            the status of the cell's last command; 130 if it was interrupted.
+
+        Raises:
+            BashEnded: when Bash has ended; the argument is its exit status.
+        """
+        if "\0" in code:
+            publish("stderr", "bash: a cell cannot contain the character NUL\n")
+            return 2
+        self._number += 1
+        os.ftruncate(self._code, 0)
+        os.pwrite(self._code, code.encode(), 0)
+        os.lseek(self._code, 0, os.SEEK_SET)
+        self._write(CELL.format(code=self._code, status=self._status()))
+        self.ask_status()
+        texts = {self._out: Text(partial(publish, "stdout")), self._err: Text(partial(publish, "stderr"))}
+        try:
+            return self._wait(texts)
+        finally:
+            for end, text in texts.items():
+                printed = bool(select.select([end], [], [], 0)[0])
+                text.add(os.read(end, PIPE) if printed else b"", final=True)
+
+    def ask_status(self) -> None:
+        """Have the status reported again: an interrupt discards the rest of the line that Bash is at."""
+        with suppress(BrokenPipeError):  # it has ended, which `_wait` notices
+            self._write(self._status() + "\n")
+
+    def set(self, env: Mapping[str, str | None]) -> None:
+        """Set environment variables; None removes one."""
+        for name, value in env.items():
+            self._write(f"unset {name}\n" if value is None else f"export {name}={shlex.quote(value)}\n")
+
+    def _wait(self, texts: Mapping[int, Text]) -> int:
+        poll = select.poll()
+        for end in (self._reports, *texts):
+            poll.register(end, select.POLLIN)
+        reports = b""
+        while True:
+            ready = dict(poll.poll(LOOK))
+            for end in texts.keys() & ready.keys():
+                texts[end].add(os.read(end, PIPE))
+            if self._reports in ready:
+                reports += os.read(self._reports, PIPE)
+                for line in reports.splitlines():
+                    number, _, status = line.partition(b" ")
+                    if number == b"%d" % self._number:
+                        return int(status)
+            if (ended := self._process.poll()) is not None:
+                raise BashEnded(ended if ended >= 0 else 128 - ended)
+
+    def close(self) -> None:
+        """Close the pipes of a Bash that has ended."""
+        for end in (self._code, self._lines, self._out, self._err, self._reports):
+            os.close(end)
+
+
+class BashKernel(PythonKernel):  # type: ignore[misc]  # found by its path, at run time
+    """A kernel whose cells are Bash's."""
+
+    implementation = "bash"
+    implementation_version = "1"
+    banner = "Bash"
+    help_links: Any = ()
+    _bash: Bash | None = None
+
+    @property
+    def kernel_info(self) -> dict[str, Any]:
+        """The kernel's description. It has no debugger, and no subshells: one Bash runs one cell at a time."""
+        language = {
+            "name": "bash",
+            "version": _version(),
+            "mimetype": "text/x-sh",
+            "file_extension": ".sh",
+            "codemirror_mode": "shell",
+            "pygments_lexer": "bash",
+        }
+        info: dict[str, Any] = super().kernel_info
+        return info | {"language_info": language, "supported_features": []}
+
+    async def create_subshell_request(self, stream: Any, ident: list[bytes], parent: dict[str, Any]) -> None:
+        """Refuse a subshell."""
+        refusal = {"status": "error", "ename": "NotSupported", "evalue": "there are no subshells", "traceback": []}
+        self.session.send(stream, "create_subshell_reply", refusal, parent, ident)
+
+    async def run_cell(self, code: str, silent: bool, store_history: bool = True, **_: Any) -> dict[str, Any]:  # noqa: FBT001, FBT002 - as in ipykernel
+        """Run a cell."""
+        reply: dict[str, Any] = {"execution_count": self.execution_count, "payload": [], "user_expressions": {}}
+        error: dict[str, Any] | None = None
+        try:
+            status = self._run(code, _nowhere if silent else self._print)
+        except BashEnded as ended:
+            lost = f"Bash has ended with status {ended}; its variables, functions and directory are lost"
+            error = {"ename": "BashEnded", "evalue": str(ended), "traceback": [lost]}
+        else:
+            if status:  # in the form of the package `bash_kernel`, which clients know
+                error = {"ename": "", "evalue": str(status), "traceback": []}
+        if store_history and not silent:
+            self.shell.history_manager.store_inputs(self.execution_count, code)
+            self.shell.execution_count += 1
+        if error is None:
+            return reply | {"status": "ok"}
+        if not silent:
+            self._tell("error", error)
+        return reply | error | {"status": "error"}
+
+    def _print(self, name: str, text: str) -> None:
+        self._tell("stream", {"name": name, "text": text})
+
+    def _tell(self, kind: str, content: dict[str, Any]) -> None:
+        self.send_response(self.iopub_socket, kind, content, ident=self._topic(kind))
+
+    def _run(self, code: str, publish: Publish) -> int:
+        if self._bash is None:
+            self._bash = Bash()
+        bash = self._bash
+        # Bash gets the same signal, because both are in the kernel's process group.
+        signal.signal(signal.SIGINT, lambda _number, _frame: bash.ask_status())
+        try:
+            return bash.run(code, publish)
+        except BashEnded:
+            bash.close()
+            self._bash = None
+            raise
+
+    async def do_complete(self, code: str, cursor_pos: int) -> dict[str, Any]:
+        """Complete the last word: a variable, or a command or file."""
+        word = re.split(r"[\s;|&()<>=\"'`]", code[:cursor_pos])[-1]
+        asked = "compgen -v -P '$' --" if word.startswith("$") else "compgen -c --", "compgen -f --"
+        found: list[str] = []
+        for each in asked:
+            self._run(f"{each} {shlex.quote(word.removeprefix('$'))}", lambda _name, text: found.append(text))
+        matches = sorted(set("".join(found).splitlines()))
+        start = cursor_pos - len(word)
+        return {"status": "ok", "matches": matches, "cursor_start": start, "cursor_end": cursor_pos, "metadata": {}}
+
+    async def do_is_complete(self, code: str) -> dict[str, Any]:
+        """Say whether Bash would read on."""
+        command = ["bash", "-n", "-c", code]
+        checked = subprocess.run(command, capture_output=True, text=True, check=False).stderr  # noqa: ASYNC221, S603 - nothing else is to run
+        if any(words in checked for words in ("unexpected end of file", "unexpected EOF", "here-document")):
+            return {"status": "incomplete", "indent": ""}
+        return {"status": "invalid" if checked else "complete"}
+
+    async def do_inspect(self, *_args: Any, **_options: Any) -> dict[str, Any]:
+        """Find nothing."""
+        return {"status": "ok", "found": False, "data": {}, "metadata": {}}
+
+
+@cache
+def _version() -> str:
+    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "kernel.json")) as file:
+        asked = json.load(file)["metadata"]["kernel_gateway"]["version"]
+    return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()  # noqa: S603 - the image's own
+
+
+def _nowhere(_name: str, _text: str) -> None:
+    """Publish nothing."""
+
+
+if __name__ == "__main__":
+    app = KernelApp.instance(config=config(BashKernel))
+    app.initialize()
+    bundle.release()
+    app.start()

@@ -1,0 +1,42 @@
+"""Environment variables for one cell alone: they are set before the cell, and the session's own come back after it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+
+from sessions.errors import ConnectionFailed
+from sessions.kernels.kernel import Kernel
+from sessions.kernelspecs import KernelSpec
+
+
+class CellVariables:
+    """Changes the environment of a session's kernels. A kernel runs what is sent to it in order."""
+
+    def __init__(self, kernelspec: KernelSpec, own: Mapping[str, str]) -> None:
+        """Set what does not change.
+
+        Args:
+            kernelspec: has the code that sets variables.
+            own: the session's own variables.
+        """
+        self._kernelspec = kernelspec
+        self._own = own
+
+    def set(self, kernel: Kernel, env: Mapping[str, str | None]) -> None:
+        """Set variables, or remove those that are None; without any, do nothing.
+
+        Raises:
+            InvalidRequest: when the language has no code for that.
+            ConnectionFailed: when the kernel takes no messages.
+        """
+        if env:
+            silent = {"silent": True, "store_history": False, "allow_stdin": False}
+            kernel.connection.send("shell", "execute_request", {"code": self._kernelspec.setting(env)} | silent)
+
+    async def reset(self, kernel: Kernel, names: Iterable[str]) -> None:
+        """Give the session's own variables back after a cell that had others; without any, do nothing."""
+        if own := {name: self._own.get(name) for name in names}:
+            await kernel.interrupts.settle()
+            with suppress(ConnectionFailed):  # the kernel has ended, and its variables with it
+                self.set(kernel, own)

@@ -1,0 +1,152 @@
+"""Bash in a session: one Bash for all cells, with output, statuses and interrupts as a shell has them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.gateways import Gateway, text_of
+from tests.kernel_gateway.wire import exists, process_only, streamed, until, write
+
+
+@pytest.fixture
+def shell(gateway: Gateway, session: str) -> str:
+    """A Bash session."""
+    return made(gateway, session)
+
+
+def made(gateway: Gateway, name: str, **more: Any) -> str:
+    answer = gateway.call("POST", "/v1/sessions", json={"name": name, "language": "bash"} | more)
+    assert answer.status_code == 201, answer.text
+    return name
+
+
+def streams(reply: dict[str, Any]) -> dict[str, str]:
+    """Return the text of each stream."""
+    found: dict[str, str] = {}
+    for output in reply["outputs"]:
+        if output["output_type"] == "stream":
+            found[output["name"]] = found.get(output["name"], "") + output["text"]
+    return found
+
+
+def error_of(reply: dict[str, Any]) -> tuple[str, str]:
+    """Return name and value of the only error."""
+    (error,) = (output for output in reply["outputs"] if output["output_type"] == "error")
+    return error["ename"], error["evalue"]
+
+
+@pytest.mark.gate
+def test_variables_functions_and_directory_stay(gateway: Gateway, shell: str) -> None:
+    gateway.execute(shell, "kept=41; declare -A map=([a]=1); add() { echo $((kept + $1)); }; mkdir sub; cd sub")
+    reply = gateway.execute(shell, "add 1; echo ${map[a]}; basename $PWD")
+    assert (reply["status"], reply["execution_count"], text_of(reply)) == ("ok", 2, "42\n1\nsub\n")
+
+
+def test_sessions_share_nothing(gateway: Gateway, shell: str) -> None:
+    other = made(gateway, f"{shell}-2")
+    gateway.execute(shell, "export kept=1; touch kept")
+    assert gateway.text(other, "echo ${kept:-none} $(ls | wc -l)") == "none 0\n"
+    gateway.call("DELETE", f"/v1/sessions/{other}")
+
+
+def test_stdout_and_stderr_are_apart_and_unicode_is_whole(gateway: Gateway, shell: str) -> None:
+    reply = gateway.execute(shell, "printf 'a\\xc3'; sleep 0.2; printf '\\xa4\\xff'; echo err >&2")
+    assert streams(reply) == {"stdout": "aä\ufffd", "stderr": "err\n"}
+
+
+def test_output_arrives_as_it_is_printed(gateway: Gateway, shell: str) -> None:
+    code = "echo first; while [ ! -e go ]; do sleep 0.01; done; echo second"
+    seen: list[str] = []
+    with streamed(gateway, shell, code) as events:
+        for event in events:
+            if event["type"] == "output":
+                seen.append(event["output"]["text"])
+                write(gateway, shell, "go")
+    assert seen == ["first\n", "second\n"]
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        ("true; (exit 3)", "3"),
+        ("no-such-command", "127"),
+        ("if true; then", "2"),
+        ("set -u; echo $nothing", "1"),
+    ],
+)
+def test_a_status_other_than_zero_is_an_error_with_the_status(
+    gateway: Gateway, shell: str, code: str, status: str
+) -> None:
+    reply = gateway.execute(shell, code)
+    assert (reply["status"], error_of(reply)) == ("error", ("", status))
+    assert gateway.text(shell, "echo on") == "on\n"
+
+
+def test_code_of_many_lines_runs_as_it_is(gateway: Gateway, shell: str) -> None:
+    code = "cat <<'END'\n$x \"it's\" !! \\\nEND\nfor word in a \\\n  b; do\n  echo $word\ndone # the end"
+    assert gateway.text(shell, code) == '$x "it\'s" !! \\\na\nb\n'
+    assert gateway.text(shell, "read line || echo no input") == "no input\n"
+
+
+def test_ten_megabytes_at_once_are_all_there(gateway: Gateway, shell: str) -> None:
+    reply = gateway.execute(shell, "head -c 9000000 /dev/zero | tr '\\0' x", timeout=60)
+    assert (len(text_of(reply)), reply["status"], reply["truncated"]) == (9_000_000, "ok", False)
+
+
+@pytest.mark.parametrize("code", ["sleep 300; echo no", "while :; do :; done", "yes | cat > /dev/null", "(sleep 300)"])
+def test_a_deadline_ends_the_command_and_keeps_the_variables(gateway: Gateway, shell: str, code: str) -> None:
+    gateway.execute(shell, "kept=1")
+    reply = gateway.execute(shell, code, timeout=1)
+    assert (reply["status"], reply["state"], error_of(reply)) == ("timeout", "preserved", ("", "130"))
+    assert gateway.text(shell, "echo $kept") == "1\n"
+
+
+async def test_an_interrupt_ends_the_command_and_keeps_the_variables(gateway: Gateway, shell: str) -> None:
+    gateway.execute(shell, "kept=1")
+    code = "touch begun; sleep 300"
+    cell = asyncio.create_task(asyncio.to_thread(gateway.execute, shell, code))  # noqa: TID251 - it is awaited
+    await asyncio.to_thread(until, lambda: exists(gateway, shell, "begun"))
+    assert gateway.call("POST", f"/v1/sessions/{shell}/interrupt").json() == {"interrupted": True}
+    reply = await cell
+    assert (reply["status"], reply["state"], reply["error"]) == ("interrupted", "preserved", None)
+    assert gateway.text(shell, "echo $kept") == "1\n"
+
+
+def test_a_process_in_the_background_does_not_hold_the_cell(gateway: Gateway, shell: str) -> None:
+    assert "started\n" in gateway.text(shell, "sleep 300 & echo started")
+    assert gateway.text(shell, "kill %1; wait 2> /dev/null; echo ended").endswith("ended\n")
+
+
+def test_the_end_of_bash_is_an_error_and_the_next_cell_gets_a_new_one(gateway: Gateway, shell: str) -> None:
+    gateway.execute(shell, "kept=1; sleep 300 & touch file")
+    reply = gateway.execute(shell, "echo last; exit 3")
+    assert (streams(reply)["stdout"], error_of(reply)) == ("last\n", ("BashEnded", "3"))
+    assert "variables, functions and directory are lost" in reply["outputs"][-1]["traceback"][0]
+    assert gateway.text(shell, "echo ${kept:-none} $(ls)") == "none file\n"
+
+
+def test_a_prompt_that_a_cell_sets_is_not_printed(gateway: Gateway, shell: str) -> None:
+    gateway.execute(shell, "PS1='(venv) $ '")
+    assert streams(gateway.execute(shell, "echo clean")) == {"stdout": "clean\n"}
+
+
+@process_only
+def test_bash_has_the_environment_and_directory_of_its_session(gateway: Gateway, session: str) -> None:
+    made(gateway, session, env={"WHO": "me and 'you'"})
+    assert gateway.text(session, "echo $WHO; python3 -c 'import os; print(os.getenv(\"WHO\"))'") == "me and 'you'\n" * 2
+
+
+@process_only
+def test_arguments_are_refused(gateway: Gateway, shell: str) -> None:
+    answer = gateway.call("POST", f"/v1/sessions/{shell}/execute", json={"code": ":", "arguments": {"a": 1}})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "SB002")
+
+
+@process_only
+def test_the_language_is_listed(gateway: Gateway) -> None:
+    model = gateway.call("GET", "/api/kernelspecs").json()["kernelspecs"]["bash"]
+    assert (model["spec"]["language"], model["spec"]["display_name"]) == ("bash", "Bash")
+    assert gateway.call("GET", model["resources"]["logo-svg"]).content.startswith(b"<svg ")

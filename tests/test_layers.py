@@ -158,8 +158,9 @@ VOCABULARY = {
     *("models", "names", "notices", "states", "tasks", "timeouts"),
 }
 LIVE = {
-    *("attached", "commands", "culler", "executions", "fall_asleep", "host", "hosts", "identity", "recovery"),
-    *("registry", "sandbox", "sandboxes", "services", "session", "sleeper", "slot", "slot_listener"),
+    *("attached", "commands", "culler", "executions", "fall_asleep", "host", "hosts", "identity", "measuring"),
+    *("recovery", "registry", "sandbox", "sandboxes", "services", "session", "sleeper", "slot", "slot_listener"),
+    "watchers",
 }
 
 

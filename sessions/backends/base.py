@@ -1,7 +1,6 @@
 """The contract between backends and the rest of `sessions`, which uses nothing else of a backend.
 
-To add a backend: write a module beside this one, add its line to `kernel_gateway/isolation.py`, and run the contract
-suite in `tests/sessions/backends/test_contract.py` over it.
+To add one: write a module here, add its line to `kernel_gateway/isolation.py`, and run `test_contract.py` over it.
 """
 
 from __future__ import annotations
@@ -151,8 +150,6 @@ class KernelSleep(Protocol):
     async def take(self, handle: KernelHandle, launch: Launch) -> SleepImage:
         """Write a kernel's memory to disk. It is held then: the caller kills it, or lets it go on with `resume`.
 
-        The caller has closed its connections with a reset, and does not cancel this call.
-
         Raises:
             SleepFailed: when that was not possible; the kernel goes on.
         """
@@ -165,8 +162,7 @@ class KernelSleep(Protocol):
 
         Raises:
             CannotWake: when the image is damaged or does not fit any more; no later attempt would succeed.
-            StartFailed: when the kernel could not be continued.
-            BackendUnavailable: when the engine does not answer.
+            SessionError: as in `Backend.start`.
         """
 
     async def discard(self, image: SleepImage) -> None:

@@ -60,8 +60,7 @@ class DockerHandle:
         self.timers = Timers(self.cgroup)
         #: True after the start; only then its absence from the list of running containers is an end
         self.was_running = False
-        #: True while its processes are held, which the engine does not know
-        self.held = False
+        self.held = False  # True while its processes are stopped, which the engine does not know
         self._killed = False
         #: time of the last `oom` event of the container
         self._out_of_memory: float | None = None

@@ -303,6 +303,7 @@ class Service:
             max_lifetime=lifetime,
             connected_timeout=longest,
             sleep_for=self.settings.sleep_for,
+            max_pause=self.settings.max_pause,
         )
 
     async def drain(self) -> None:

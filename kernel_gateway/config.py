@@ -117,6 +117,9 @@ class Settings(BaseSettings):
     max_lifetime: float = Field(
         0, ge=0, allow_inf_nan=False, description="seconds after which any session is ended; 0: no limit"
     )
+    max_pause: float = Field(
+        86400, ge=0, allow_inf_nan=False, description="seconds after which a paused sandbox is ended; 0: no limit"
+    )
     ping_interval: Seconds = Field(
         20, description="seconds between two pings of a WebSocket, and to wait for the answer before closing"
     )
@@ -178,6 +181,11 @@ class Settings(BaseSettings):
     cpus: float = Field(1.0, ge=CPUS_MIN, allow_inf_nan=False, description="processors per kernel, at least 0.1")
     processes: int = Field(64, ge=PROCESSES_MIN, description="processes and threads per kernel, at least 16")
     disk: Bytes = Field(256 * MIB, description="workspace per session, for example 256m")
+    files: Literal["disk", "memory"] = Field(
+        "disk",
+        description="where workspaces are: disk, where they outlive their kernels, or memory, where they count as the "
+        "kernel's; disk needs loop devices on the engine's machine",
+    )
     execute_timeout: Seconds = Field(30, description="seconds a cell may run when it names no timeout")
     max_execute_timeout: Seconds = Field(600, description="the longest timeout of a cell, in seconds")
     max_output_bytes: Bytes = Field(10 * MIB, description="output kept per execution, for example 10m")

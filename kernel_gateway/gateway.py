@@ -19,8 +19,8 @@ from kernel_gateway.wire.incoming import Incoming
 from kernel_gateway.wire.open_sockets import OpenSockets
 from sessions.backends.abilities import Ability
 from sessions.errors import SessionError
+from sessions.inventory import Inventory
 from sessions.kernelspecs import KernelSpecs
-from sessions.models import Inventory
 from sessions.programs.program import Runner
 from sessions.providers.manager import ProviderManager
 from sessions.providers.settings import ProviderSettings

@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING
 from kernel_gateway import logs
 from kernel_gateway.config import Settings
 from kernel_gateway.wire import descriptors
-from sessions.backends.base import KERNEL_IMAGE, Backend, Finding
+from sessions.backends.abilities import Finding
+from sessions.backends.base import KERNEL_IMAGE, Backend
 from sessions.backends.process import ProcessBackend
 from sessions.egress import host_and_port
 from sessions.kernelspecs import KernelSpecs
 
 if TYPE_CHECKING:
-    from sessions.backends.docker.profile import DockerSettings, SleepSettings
+    from sessions.backends.docker.profile import DockerSettings
+    from sessions.backends.docker.sleep_settings import SleepSettings
 
 
 def make_backend(
@@ -32,11 +34,11 @@ def make_backend(
         key: returns the installation's key.
     """
     if settings.isolation == "process":
-        return ProcessBackend()
+        return _processes(settings)
     from sessions.backends import docker  # noqa: PLC0415 - the engine's client takes a tenth of a start
 
     if settings.isolation == "auto" and settings.loopback and not docker.engine_answers():
-        return ProcessBackend()
+        return _processes(settings)
     made_of = _docker_settings(settings, instance, egress_secret, specs)
     if settings.sleep_disk:
         made_of = replace(made_of, sleep=_sleep_settings(settings, key))
@@ -44,9 +46,13 @@ def make_backend(
 
 
 def _sleep_settings(settings: Settings, key: Callable[[], bytes]) -> SleepSettings:
-    from sessions.backends.docker import profile  # noqa: PLC0415 - as above
+    from sessions.backends.docker.sleep_settings import SleepSettings  # noqa: PLC0415 - as above
 
-    return profile.SleepSettings(settings.state_dir.expanduser() / "asleep", settings.sleep_disk, key)
+    return SleepSettings(settings.state_dir.expanduser() / "asleep", settings.sleep_disk, key)
+
+
+def _processes(settings: Settings) -> ProcessBackend:
+    return ProcessBackend(settings.state_dir.expanduser() / "workspaces")
 
 
 def _docker_settings(settings: Settings, instance: str, egress_secret: str, specs: KernelSpecs) -> DockerSettings:
@@ -68,6 +74,7 @@ def _docker_settings(settings: Settings, instance: str, egress_secret: str, spec
         if settings.egress
         else None,
         checkpoints=checkpoints if settings.checkpoints == "auto" else None,
+        files=settings.files,
     )
 
 

@@ -13,6 +13,11 @@ SETTLED = "settled"
 LEASE_REQUEST = "lease_request"
 #: type of the request on shell that lets a warm kernel import a module ahead of need
 PRELOAD_REQUEST = "preload_request"
+#: field of an `execute_request` for what the gateway asks of a cell besides running the code
+EXTRAS = "gateway_extras"
+#: MIME types that displays have only if a cell's request asks for them: the chart of a figure, the data of a table
+CHART_MIME = "application/vnd.kernel-gateway.chart+json"
+DATA_MIME = "application/vnd.kernel-gateway.data+json"
 #: requests that only the gateway may send
 GATEWAY_REQUESTS = frozenset({LEASE_REQUEST, PRELOAD_REQUEST})
 

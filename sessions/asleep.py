@@ -33,5 +33,3 @@ class SleepImage:
     since: float
     #: image that the kernel's container was made from
     source: str
-    #: container that keeps the workspace meanwhile; empty: none is needed
-    keeper: str = ""

@@ -42,6 +42,7 @@ class Culler:
         max_lifetime: float = 0.0,
         connected_timeout: float = 0.0,
         sleep_for: float = 86400.0,
+        max_pause: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Set the rules.
@@ -53,6 +54,7 @@ class Culler:
             connected_timeout: seconds without activity after which a session with connected channel clients is ended,
                 if this is more than its own idle timeout.
             sleep_for: seconds that a session may sleep.
+            max_pause: seconds after which a paused sandbox is ended; 0: no limit.
             clock: returns seconds, which also pass while the gateway is stopped.
         """
         self._registry = registry
@@ -60,6 +62,7 @@ class Culler:
         self._max_lifetime = max_lifetime
         self._connected_timeout = connected_timeout
         self._sleep_for = sleep_for
+        self._max_pause = max_pause
         self._clock = clock
         #: seconds since a session was last used, at its last failed attempt to fall asleep
         self._awake: WeakKeyDictionary[Session, float] = WeakKeyDictionary()
@@ -86,9 +89,14 @@ class Culler:
         """Return why a sandbox must end now, or None."""
         if sandbox.left_container is not None:
             return None
-        lifetime = min(filter(None, (self._max_lifetime, sandbox.spec.lifetime)), default=0.0)
+        paused = self._sandboxes.paused_at_end(sandbox)
+        own = 0.0 if paused else sandbox.spec.lifetime
+        lifetime = min(filter(None, (self._max_lifetime, own)), default=0.0)
         if 0 < lifetime <= sandbox.age():
             return f"it reached its maximum lifetime of {lifetime:g} s"
+        if paused:
+            over = 0 < self._max_pause <= sandbox.pausing.paused_for
+            return f"it was paused for {self._max_pause:g} s" if over else None
         if 0 < sandbox.spec.idle_timeout <= sandbox.idle_for():
             return f"it was idle for {sandbox.spec.idle_timeout:g} s"
         return None

@@ -13,6 +13,8 @@ To add a language, add its folder there; nothing else changes. The folder's name
   is more than for any kernel (`MEMORY_MIN`).
 - `flush`: code that puts a message behind a cell's output, for a kernel whose `idle` arrives too early; see
   `sessions/kernels/idle_barrier.py`.
+- `extras`: the kernel takes a cell's own environment variables, and further formats of its displays, in the cell's
+  request; see `kernel_image/python_kernel/extras.py`.
 - `lease`: a running kernel accepts environment and directory by a `lease_request` on its control channel.
 - `preload`: modules that a warm kernel of this language imports before it is leased, one after the other.
 - `waits`: with `-` for its connection file the kernel imports these modules and waits for its connection on standard
@@ -20,8 +22,8 @@ To add a language, add its folder there; nothing else changes. The folder's name
 - `env_at_start`: a pattern for the variables that the kernel reads, or sets itself, only when it starts.
 - `package`: the Python package that contains the language's interpreter, if it is not Python itself. If no Python
   package contains it, any name, and `version` is the command that prints its version.
-- `setenv`: an expression that sets environment variables of the running kernel. In it `{json}` is replaced by a string
-  literal with an object of names and values; null removes a variable.
+- `setenv`: for a kernel without `extras`, an expression that sets environment variables. In it `{json}` is replaced by
+  a string literal with an object of names and values; null removes a variable.
 - `call`: an expression that calls `main`; `{json}` is replaced by a string literal with the arguments.
 - `run`: an expression that runs a whole program; `{json}` is replaced by an object of `code`, `arguments` and `most`.
   It displays the outcome as `RUN_MIME`, see `sessions/programs/outcomes.py`. Code that it needs and that the kernel has
@@ -75,6 +77,8 @@ class KernelSpec:
     prelude: str = ""
     #: True: a running kernel accepts environment and directory by a `lease_request` on its control channel
     lease: bool = False
+    #: True: a cell's request may have its own environment variables and further formats of its displays
+    extras: bool = False
     #: modules that a warm kernel imports ahead of need, by a `preload_request` on shell
     preload: tuple[str, ...] = ()
     #: True: the kernel can import these modules and wait for its keys, so that it can be checkpointed
@@ -223,6 +227,7 @@ def _read(path: Path) -> KernelSpec:
         flush=ours.get("flush", ""),
         prelude="\n".join(file.read_text() for file in path.parent.glob("prelude.*")),
         lease=bool(ours.get("lease", False)),
+        extras=bool(ours.get("extras", False)),
         preload=tuple(ours.get("preload", ())),
         waits=bool(ours.get("waits", False)),
         env_at_start=ours.get("env_at_start", ""),

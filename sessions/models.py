@@ -138,6 +138,10 @@ class SandboxSpec:
     secret: str = field(default="", repr=False)
     #: id of the key that such tokens are revoked with; None: that key cannot be revoked
     key_id: str | None = None
+    #: True: it is paused at the end of its lifetime, and not ended
+    auto_pause: bool = False
+    #: its age in seconds when it was paused; None: it is not
+    paused_at: float | None = None
 
 
 class StateChange(StrEnum):
@@ -180,6 +184,8 @@ class ExecuteRequest:
     idempotency_key: str | None = None
     #: environment variables for this cell alone; afterwards those of the session are back
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    #: further MIME types for its displays, which its kernel adds where it can
+    formats: tuple[str, ...] = ()
     #: id of the session with the variables that the cell needs; None: any session, also a new one
     if_session: str | None = None
     #: code as the client wrote it, if other code is sent to the kernel
@@ -191,16 +197,6 @@ class ExecuteRequest:
     def written(self) -> str:
         """The code as the client wrote it, for the audit and the code policy."""
         return self.code if self.source is None else self.source
-
-
-@dataclass(frozen=True, slots=True)
-class Inventory:
-    """What code finds installed, in all languages' kernels."""
-
-    #: version of the Python interpreter
-    python: str
-    #: version of each Python package, by its normalized name
-    packages: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)

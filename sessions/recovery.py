@@ -65,8 +65,16 @@ class Recovery:
         sessions = [(session, session.left_container) for session in self._registry.all() if session.left_container]
         sandboxes = [(sandbox, sandbox.left_container) for sandbox in self._sandboxes.all()]
         places = [container for _, container in [*sessions, *sandboxes] if container]
-        asleep = [image for session in self._registry.all() if (image := session.sleeper.image)]
-        handles = await self._backend.adopt({container.id: container.info for container in places}, asleep)
+        slept = {session: image for session in self._registry.all() if (image := session.sleeper.image)}
+        workspaces = {container.workspace for container in places} | {sandbox.workspace for sandbox, _ in sandboxes}
+        workspaces |= {str(session.launch.workspace) for session in slept}
+        kernels = {container.id: container.info for container in places}
+        handles = await self._backend.adopt(kernels, workspaces, list(slept.values()))
+        paused = [sandbox for sandbox, _ in sandboxes if sandbox.pausing.paused]
+        standing = {sandbox.workspace for sandbox in paused}
+        for container in places:
+            if container.workspace in standing and container.id in handles:
+                await handles[container.id].resume()  # a container that stands still cannot be taken over
         for session, container in sessions:
             if handle := handles.get(container.id):
                 self._starts.count(handle, session.launch)
@@ -78,5 +86,8 @@ class Recovery:
                 self._starts.count(handle, sandbox.launch)
             with log_failure(f"taking over sandbox {sandbox.key}"):
                 await sandbox.take_over(handles.get(held.id) if held else None)
+        for sandbox in paused:
+            if not sandbox.closed:
+                sandbox.pausing.begin()
         if places:
             log.info("taken over from an earlier gateway", known=len(places), found=len(handles))

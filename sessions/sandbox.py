@@ -21,6 +21,7 @@ from sessions.guest.tools import answers
 from sessions.host import Host
 from sessions.kernelspecs import KernelSpec
 from sessions.models import SandboxSpec, SessionKey, SessionSpec
+from sessions.pausing import Pausing
 from sessions.registry import Registry
 from sessions.services import SessionServices
 from sessions.session import Session
@@ -74,6 +75,7 @@ class Sandbox(Host):
         self.commands = Commands(self, services, self._activity)
         #: directories that clients watch
         self.watchers = Watchers(self)
+        self.pausing = Pausing(self, lambda: self._container)
 
     def idle_for(self) -> float:
         """Return the seconds since a client last used it or one of its sessions; 0 while one does."""
@@ -92,6 +94,7 @@ class Sandbox(Host):
             raise SessionClosed("the sandbox was ended")
         if self.left_container is not None:
             raise NotInitialized("the gateway was restarted and has not taken its sandboxes over yet")
+        self.pausing.check()
         if self._container is not None:
             return self._container
         container = await self._start.run(self._start_container)
@@ -151,12 +154,12 @@ class Sandbox(Host):
             self._lost("its container ended while the gateway was away")
 
     def _lost(self, why: str) -> bool:
-        """Note that its own container is gone, and with it the workspace, unless a session has held that.
+        """Note that its own container is gone, and with it a workspace in memory, unless a session has held that.
 
         Returns:
             True if files were lost.
         """
-        if any(session.alive for session in self.sessions()):
+        if self._services.kernels.keeps_files or any(session.alive for session in self.sessions()):
             return False
         self.loss = f"the sandbox's files were lost: {why}"
         log.warning("files of a sandbox lost", tenant=self.key.tenant, sandbox=self.key.name, reason=why)
@@ -177,7 +180,7 @@ class Sandbox(Host):
         self._container = None
         if self.closed or self._lost(f"its container ended ({ended.reason.value})"):
             return
-        if self._services.clock() - began >= LASTING:
+        if not self._services.kernels.keeps_files and self._services.clock() - began >= LASTING:
             await self.ensure_container()  # only a session holds the workspace now, and it may end at any time
 
     # -- its sessions ---------------------------------------------------------------------------------------
@@ -194,6 +197,7 @@ class Sandbox(Host):
             SessionNotFound: when it has no session with this name.
         """
         self.touch()
+        self.pausing.check()
         if found := [session for session in self.sessions() if session.key.name == name]:
             return found[0]
         raise SessionNotFound(f"the sandbox has no session {name[:64]!r}", session=name[:64])
@@ -226,6 +230,7 @@ class Sandbox(Host):
     def _session_spec(self, language: str, cwd: str) -> SessionSpec:
         if self.closed:
             raise SessionClosed("the sandbox was ended")
+        self.pausing.check()
         of = self.spec
         return SessionSpec(language, self.limits, of.env, of.idle_timeout, of.max_execute_timeout, cwd, self.workspace)
 

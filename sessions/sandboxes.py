@@ -58,12 +58,20 @@ class Sandboxes(Hosts[Sandbox]):
             SandboxNotFound: when there is none, or it has ended; the message says why it ended.
         """
         sandbox = self.find(key)
-        if sandbox.end is None and 0 < sandbox.spec.lifetime <= sandbox.age():  # the culler comes only now and then
+        # The culler comes only now and then.
+        if not self.paused_at_end(sandbox) and sandbox.end is None and 0 < sandbox.spec.lifetime <= sandbox.age():
             self.end(key, f"it reached its maximum lifetime of {sandbox.spec.lifetime:g} s")
         if sandbox.end is not None:
             raise SandboxNotFound(f"the sandbox has ended: {sandbox.end.reason}", sandbox=key.name)
         sandbox.touch()
         return sandbox
+
+    def paused_at_end(self, sandbox: Sandbox) -> bool:
+        """Return whether a sandbox is paused; one whose lifetime is over becomes it now, if its client wants that."""
+        over = sandbox.spec.auto_pause and not sandbox.closed and 0 < sandbox.spec.lifetime <= sandbox.age()
+        if over and not sandbox.pausing.paused and sandbox.left_container is None:
+            sandbox.pausing.begin()
+        return sandbox.pausing.paused
 
     async def create(self, key: SessionKey, spec: SandboxSpec) -> Sandbox:
         """Make a sandbox and start its own container.

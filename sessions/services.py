@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 class KernelSource(Protocol):
     """Source of a session's kernels."""
 
+    @property
+    def keeps_files(self) -> bool:
+        """Whether a workspace outlives the containers that use it; otherwise it goes with the last one."""
+
     async def acquire(self, launch: Launch) -> Kernel:
         """Return a kernel that has answered, for one session only.
 

@@ -40,6 +40,7 @@ from sessions.cells.transcript import Transcript
 from sessions.connection_info import ConnectionInfo
 from sessions.errors import ConnectionFailed, SessionError, StartFailed
 from sessions.exits import ExitReason, KernelExit
+from sessions.inventory import Inventory
 from sessions.kernels.connection import Connection
 from sessions.kernels.messages import Message
 from sessions.kernels.pool import Pool
@@ -48,7 +49,7 @@ from sessions.kernels.sleeping import Sleeping
 from sessions.kernels.starts import Starts
 from sessions.kernels.warm import PoolSettings
 from sessions.kernelspecs import KernelSpec, KernelSpecs
-from sessions.models import ExecuteRequest, ExecutionResult, Inventory, SessionKey, SessionSpec
+from sessions.models import ExecuteRequest, ExecutionResult, SessionKey, SessionSpec
 from sessions.recovery import Recovery
 from sessions.registry import Registry
 from sessions.sandboxes import Sandboxes
@@ -258,6 +259,7 @@ class FakeKernel:
         self.tenant = NOBODY
         #: how often the gateway announced a message
         self.roused = 0
+        self.paused = False
         self.behaviour = behaviour
         self.failures = Failures() if failures is None else failures
         #: seconds of processor time that it claims to have used
@@ -435,6 +437,14 @@ class FakeKernel:
     @property
     def alive(self) -> bool:
         return not self._exit.done()
+
+    async def pause(self) -> None:
+        self.failures.strike("pause")
+        self.paused = True
+
+    async def resume(self) -> None:
+        self.failures.strike("resume")
+        self.paused = False
 
     def rouse(self) -> None:
         self.failures.strike("rouse")
@@ -645,6 +655,8 @@ class FakeBackend:
         self.checkpoints = Ability(on=False, detail="scripted kernels have none")
         self.inventory = Inventory("3.0", {})
         self.sleep = FakeSleep(self)
+        #: as if workspaces went with their last container
+        self.keeps_files = False
         #: while it is not set, all starts wait
         self.gate = asyncio.Event()
         self.gate.set()
@@ -690,7 +702,10 @@ class FakeBackend:
             raise self.unprepared
 
     async def adopt(
-        self, kernels: Mapping[str, ConnectionInfo], asleep: Collection[SleepImage] = ()
+        self,
+        kernels: Mapping[str, ConnectionInfo],
+        workspaces: Collection[str] = (),
+        asleep: Collection[SleepImage] = (),
     ) -> dict[str, FakeKernel]:
         self.failures.strike("adopt")
         if self.refuses is not None:
@@ -700,8 +715,7 @@ class FakeBackend:
                 await kernel.kill()
         known = {image.id for image in asleep}
         self.sleep.kept = {image: kernel for image, kernel in self.sleep.kept.items() if image in known}
-        held = {kernel.workspace.name for kernel in [*self.alive, *self.sleep.kept.values()]}
-        for workspace in set(self.workspaces) - held:
+        for workspace in set(self.workspaces) - set(workspaces):
             await self.delete_workspace(workspace)
         return {kernel.id: kernel for kernel in self.started if kernel.id in kernels}
 

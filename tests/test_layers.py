@@ -155,12 +155,12 @@ ROOMS = [
 #: modules that are in no package: the vocabulary that all others use, and the sessions themselves
 VOCABULARY = {
     *("activity", "asleep", "bounded_json", "connection_info", "egress", "errors", "exits", "heap", "kernelspecs"),
-    *("models", "names", "notices", "states", "tasks", "timeouts"),
+    *("inventory", "models", "names", "notices", "states", "tasks", "timeouts"),
 }
 LIVE = {
     *("attached", "commands", "culler", "executions", "fall_asleep", "host", "hosts", "identity", "measuring"),
-    *("recovery", "registry", "sandbox", "sandboxes", "services", "session", "sleeper", "slot", "slot_listener"),
-    "watchers",
+    *("pausing", "recovery", "registry", "sandbox", "sandboxes", "services", "session"),
+    *("sleeper", "slot", "slot_listener", "watchers"),
 }
 
 

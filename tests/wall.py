@@ -52,6 +52,9 @@ _SIZES = "test_folders_hold_so_much_and_no_more[runsc-{}]"
 _OWN = _profile("test_folders_are_the_kernels_own")
 _MEMORY = "test_folders_are_memory_and_refuse_devices_and_set_uid_files"
 _SHARED = _docker("TestProfile::test_sharing_a_workspace_also_shares_tmp_and_changes_nothing_else")
+_DISK = _docker("TestProfile::test_a_workspace_on_disk_is_the_device_that_was_made_for_it")
+_DISKS = _docker("TestProfile::test_the_disks_of_a_workspace_have_its_limits_and_are_its_own")
+_HELPER = _docker("TestProfile::test_the_helper_has_loop_devices_and_its_images_and_nothing_else")
 _MADE = _profile("test_a_container_is_made_for_nobody_and_without_the_operators_proxy")
 _NETWORK = "test_the_gateways_own_network_is_accepted_and_closed"
 _OPTION = "{_BRIDGE_OPTION}"
@@ -70,12 +73,24 @@ ADDED = (
 #: by file, and by function or constant: each line's loss, several changes in its place, or why it keeps nothing out
 WALL: dict[str, dict[str, dict[str, Found | tuple[Found, ...] | str]]] = {
     "sessions/backends/docker/profile.py": {
-        "_OWNER": {"uid={UID}": _OWN, "gid={UID}": _OWN, "mode=0700": Found(_OWN.by, "mode=0777")},
+        "_OWNER": {"uid={UID}": _OWN, "gid={UID}": _OWN},
+        "_HOME_OPTIONS": {
+            "nosuid": _profile(_MEMORY, "suid"),
+            "nodev": _profile(_MEMORY, "dev"),
+            "size=16m": _profile(_SIZES.format("/home/kernel-16-loosened1")),
+            "mode=0700": Found(_OWN.by, "mode=0777"),
+        },
         "_TEMPORARY_OPTIONS": {
             "nosuid": _profile(_MEMORY, "suid"),
             "nodev": _profile(_MEMORY, "dev"),
-            "size=64m": _profile(_SIZES.format("/tmp-64-loosened0")),
-            "mode=1777": DEFAULT,
+            "size={_TEMPORARY_SIZE}": _profile(_SIZES.format("/tmp-64-loosened0")),
+            "mode={_TEMPORARY_MODE}": DEFAULT,
+        },
+        "_DISK_OPTIONS": {
+            "nosuid": _DISK,
+            "nodev": _DISK,
+            "noatime": _DISK,
+            "barrier=0": _DISK,
         },
         "host_config": {
             "runtime": _profile("test_the_runtime_is_gvisor"),
@@ -89,9 +104,6 @@ WALL: dict[str, dict[str, dict[str, Found | tuple[Found, ...] | str]]] = {
             "exec": GIVES,
             "HOME": _OWN,
             "rw (2)": DEFAULT,
-            "nosuid": _profile(_MEMORY, "suid"),
-            "nodev": _profile(_MEMORY, "dev"),
-            "size=16m": _profile(_SIZES.format("/home/kernel-16-loosened1")),
             "mounts": _OWN,
             "shm_size": _profile(_SIZES.format("/dev/shm-16-loosened3")),
             "mem_limit": _profile("test_memory_is_limited[runsc]"),
@@ -122,12 +134,16 @@ WALL: dict[str, dict[str, dict[str, Found | tuple[Found, ...] | str]]] = {
                 "test_processes_are_limited[runsc-control0]"
             ),
         },
-        "workspace_mounts": {
-            "_volume(settings, files, WORKSPACE, f'size={limits.disk},{_OWNER},nosuid,nodev')": _OWN,
-            "size={limits.disk}": _profile(_SIZES.format("/home/user-24-loosened2")),
+        "disks_of": {
+            "Disk(files, WORKSPACE, limits.disk, '0700')": _DISKS,
+            "Disk(temporary, TEMPORARY, _TEMPORARY_SIZE, _TEMPORARY_MODE)": _DISKS,
+        },
+        "workspace_mounts": {"if devices is None": _DISK},
+        "_memory_options": {
             "nosuid": _profile(_MEMORY, "suid"),
             "nodev": _profile(_MEMORY, "dev"),
-            "_volume(settings, temporary, TEMPORARY, _TEMPORARY_OPTIONS)": _SHARED,
+            "size={disk.size}": _profile(_SIZES.format("/home/user-24-loosened2")),
+            "mode={disk.mode}": Found(_OWN.by, "mode=0777"),
         },
         "wheels_mounts": {
             "if not settings.wheels": "there is nothing to mount without the setting",
@@ -153,6 +169,10 @@ WALL: dict[str, dict[str, dict[str, Found | tuple[Found, ...] | str]]] = {
             "gvisor=": PLACE,
             "processor=": PLACE,
             "shared=": PLACE,
+            "devices=": _by(
+                "sessions/backends/test_disks.py",
+                "test_a_full_workspace_is_refused_more_and_others_have_their_own_room",
+            ),
             "{IMAGE_DIR}/launcher.py": PLACE,
             "name=": PLACE,
             "user=": Found(_MADE.by, 'user="0:0"'),  # without it, the image names the same user
@@ -164,6 +184,25 @@ WALL: dict[str, dict[str, dict[str, Found | tuple[Found, ...] | str]]] = {
             "PROCESSOR_LABEL": PLACE,
             "use_config_proxy=": _MADE,
             "host_config=": _contract("test_a_kernel_answers_and_keeps_its_variables[docker]"),
+        },
+    },
+    "sessions/backends/docker/disks.py": {
+        "helper_config": {
+            "runtime": _HELPER,
+            "network_mode": _HELPER,
+            "cap_drop": _HELPER,
+            "security_opt": _HELPER,
+            "read_only": _HELPER,
+            "device_cgroup_rules": _HELPER,
+            "mounts": _HELPER,
+            "Mount(target=_DEVICES, source='/dev', type='bind', read_only=True)": _HELPER,
+            "Mount(target=_IMAGES, source=volume, type='volume', labels={DISKS_LABEL: settings.instance})": _HELPER,
+            "DISKS_LABEL": PLACE,
+            "mem_limit": _HELPER,
+            "memswap_limit": _HELPER,
+            "pids_limit": _HELPER,
+            "log_config": _HELPER,
+            "auto_remove": _HELPER,
         },
     },
     "sessions/backends/docker/network.py": {

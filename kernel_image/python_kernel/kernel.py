@@ -25,6 +25,7 @@ from ipykernel.ipkernel import IPythonKernel
 from traitlets import Type
 
 from . import imports
+from .extras import extras_of, granted
 from .history import RememberingShell
 from .shell import Shell
 
@@ -127,8 +128,10 @@ class PythonKernel(IPythonKernel):
 
     async def run_cell(self, *args: Any, **options: Any) -> dict[str, Any]:
         """Run a cell's code, as ipykernel does; the kernel of another language does it in its own way."""
-        reply: dict[str, Any] = await super().do_execute(*args, **options)
-        return reply
+        shell: Any = self.shell
+        with granted(extras_of(self.get_parent("shell")), shell.display_formatter):
+            reply: dict[str, Any] = await super().do_execute(*args, **options)
+            return reply
 
     def _interrupted(self) -> dict[str, Any]:
         """Publish the error of a cell that was interrupted before its code ran, and return its reply."""

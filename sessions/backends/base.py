@@ -16,8 +16,9 @@ from sessions.backends.abilities import Ability
 from sessions.connection_info import ConnectionInfo
 from sessions.errors import SessionError
 from sessions.exits import KernelExit
+from sessions.inventory import Inventory
 from sessions.kernelspecs import KernelSpec
-from sessions.models import Inventory, Limits, SessionKey
+from sessions.models import Limits, SessionKey
 from sessions.tenants.admission import NOBODY
 
 #: folder of the programs that run beside user code; a container has them in another folder
@@ -48,24 +49,6 @@ class Launch:
     def place(self) -> str | None:
         """What the kernel shares with the one that it replaces; None: nothing yet, or others share it, too."""
         return None if self.shared else self.workspace
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """State of one requirement of a backend."""
-
-    name: str
-    #: description of the problem; None: no problem
-    problem: str | None
-    #: instruction to fix the problem
-    fix: str = ""
-    #: observed facts
-    detail: str = ""
-
-    @property
-    def ok(self) -> bool:
-        """True if the requirement is met."""
-        return self.problem is None
 
 
 def no_op(*_: object) -> None:
@@ -116,6 +99,20 @@ class KernelHandle(Protocol):
     def processor_seconds(self) -> float | None:
         """Return the processor time used so far in seconds; None: as for `memory`. Must be cheap."""
 
+    async def pause(self) -> None:
+        """Stop everything in it where it is, with its memory.
+
+        Raises:
+            SessionError: when the engine does not answer, or refuses.
+        """
+
+    async def resume(self) -> None:
+        """Let everything in it continue. Does nothing when it is gone or was not paused.
+
+        Raises:
+            BackendUnavailable: when the engine does not answer.
+        """
+
     async def kill(self) -> None:
         """End the kernel now and wait until it is gone. Idempotent.
 
@@ -148,11 +145,7 @@ class KernelSleep(Protocol):
         """Whether kernels can sleep here."""
 
     async def take(self, handle: KernelHandle, launch: Launch) -> SleepImage:
-        """Write a kernel's memory to disk. It is held then: the caller kills it, or lets it go on with `resume`.
-
-        Raises:
-            SleepFailed: when that was not possible; the kernel goes on.
-        """
+        """Write a kernel's memory to disk and hold it; or raise SleepFailed, and it goes on. Then kill or `resume` it."""
 
     async def resume(self, handle: KernelHandle) -> None:
         """Let a kernel go on whose memory was written."""
@@ -160,9 +153,7 @@ class KernelSleep(Protocol):
     async def wake(self, image: SleepImage, launch: Launch, info: ConnectionInfo) -> KernelHandle:
         """Start a container that continues with a kernel's memory and keys. The image stays.
 
-        Raises:
-            CannotWake: when the image is damaged or does not fit any more; no later attempt would succeed.
-            SessionError: as in `Backend.start`.
+        Raises CannotWake when no later attempt would succeed, else as `Backend.start`.
         """
 
     async def discard(self, image: SleepImage) -> None:
@@ -190,6 +181,10 @@ class Backend(Protocol):
         """Why it starts no kernel until `prepare` has succeeded again; None: it starts kernels."""
 
     @property
+    def keeps_files(self) -> bool:
+        """Whether a workspace outlives the containers that use it; otherwise it goes with the last one."""
+
+    @property
     def checkpoints(self) -> Ability:
         """Whether kernels are restored from a checkpoint in which their modules are imported."""
 
@@ -210,7 +205,10 @@ class Backend(Protocol):
         """
 
     async def adopt(
-        self, kernels: Mapping[str, ConnectionInfo], asleep: Collection[SleepImage] = ()
+        self,
+        kernels: Mapping[str, ConnectionInfo],
+        workspaces: Collection[str] = (),
+        asleep: Collection[SleepImage] = (),
     ) -> Mapping[str, KernelHandle]:
         """Take over kernels that an earlier gateway of this installation started, and remove its other leftovers.
 
@@ -219,6 +217,7 @@ class Backend(Protocol):
         Args:
             kernels: connection info of the kernels, by the id of their handle.
             asleep: images of the kernels that sleep; all others are deleted.
+            workspaces: workspaces that stay, also those of kernels that have ended meanwhile.
 
         Returns:
             handles of the kernels that are left; one may have ended.

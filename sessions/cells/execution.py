@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from kernel_image.protocol import EXTRAS
 from sessions.cells.cell import Cell
 from sessions.cells.outputs import Event, weight
 from sessions.cells.transcript import Entry, Transcript
@@ -84,7 +85,9 @@ class Execution(Cell):
 
     def _content(self) -> dict[str, Any]:
         request = self.request
-        return {
+        extras: dict[str, Any] = {"env": dict(request.env), "formats": request.formats}
+        asks = self.kernel.launch.kernelspec.extras and any(extras.values())
+        return ({EXTRAS: extras} if asks else {}) | {
             "code": request.code,
             "silent": False,
             "store_history": request.store_history,

@@ -17,20 +17,20 @@ class CellVariables:
         """Set what does not change.
 
         Args:
-            kernelspec: has the code that sets variables.
+            kernelspec: has the code that sets variables, if the kernel takes none with a cell.
             own: the session's own variables.
         """
         self._kernelspec = kernelspec
         self._own = own
 
     def set(self, kernel: Kernel, env: Mapping[str, str | None]) -> None:
-        """Set variables, or remove those that are None; without any, do nothing.
+        """Set variables, or remove those that are None, unless the kernel takes them with a cell.
 
         Raises:
             InvalidRequest: when the language has no code for that.
             ConnectionFailed: when the kernel takes no messages.
         """
-        if env:
+        if env and not self._kernelspec.extras:
             silent = {"silent": True, "store_history": False, "allow_stdin": False}
             kernel.connection.send("shell", "execute_request", {"code": self._kernelspec.setting(env)} | silent)
 

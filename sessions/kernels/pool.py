@@ -50,6 +50,7 @@ class Pool:
             observer: gets the pool's events.
         """
         self._backend = backend
+        self.keeps_files = backend.keeps_files
         self._starts = starts
         self._settings = settings
         self._clock = clock

@@ -10,7 +10,7 @@ import contextlib
 import json
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from docker.types import LogConfig, Ulimit
 
 from sessions.backends.base import KERNEL_IMAGE, Launch
 from sessions.backends.docker import containers
+from sessions.backends.docker.disks import Disks
 from sessions.backends.docker.engine import Engine
 from sessions.backends.docker.profile import (
     HOME,
@@ -326,7 +327,10 @@ def records(cell: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reco
     name, workspace = f"kernel-gateway-attack-{RUN}-{uuid.uuid4().hex}", uuid.uuid4().hex
     engine = Engine()
     with contextlib.closing(engine.api) as api:
-        ours = containers.create(engine, settings, launch, name=name, workspace=workspace, gvisor=True, processor=None)
+        disks = Disks(engine, replace(settings, files="memory"))
+        ours = containers.create(
+            engine, disks, settings, launch, name=name, workspace=workspace, gvisor=True, processor=None
+        )
         cell.made.append(ours)
         host = api.create_host_config(**dict(OPENINGS.values()))
         open_ = api.create_container(IMAGE, ["true"], use_config_proxy=True, host_config=host)["Id"]

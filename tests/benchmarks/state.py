@@ -1,4 +1,4 @@
-"""Measures sleep: seconds to fall asleep and to wake, bytes on disk, and what a sleeping kernel costs.
+"""Measures sleep: seconds to fall asleep and to wake, and bytes on disk. Nothing of a sleeping kernel runs.
 
 One machine, one run: read the ratios. Run by
 
@@ -22,8 +22,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from sessions.asleep import CannotWake
 from sessions.backends.base import Launch
 from sessions.backends.docker import DockerBackend, DockerSettings
-from sessions.backends.docker.cgroup import ControlGroup
-from sessions.backends.docker.profile import CheckpointSettings, SleepSettings
+from sessions.backends.docker.profile import CheckpointSettings
+from sessions.backends.docker.sleep_settings import SleepSettings
 from sessions.errors import SessionClosed, StartFailed
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.pool import Pool
@@ -48,9 +48,9 @@ async def measure(backend: DockerBackend, runs: int) -> None:
     starts = Starts(backend, readiness, 2, lambda _container, _ready: None)
     pool = Pool(backend, starts, PoolSettings(LAUNCH.limits, 0, 0), Clock(), observer=Seen())
     sleeping = Sleeping(backend, starts, pool)
-    print(" heap MB  sleep s   wake s  disk MB  asleep MB  asleep CPU s  not woken")
+    print(" heap MB  sleep s   wake s  disk MB  not woken")
     for heap in HEAPS:
-        slept, woken, disk, left, used, failed = [], [], 0, 0, 0.0, 0
+        slept, woken, disk, failed = [], [], 0, 0
         for _ in range(runs):
             kernel = await Kernel.start(backend, LAUNCH)
             await execute(kernel, f"import os; kept = os.urandom({heap} * 1024**2)")
@@ -59,10 +59,6 @@ async def measure(backend: DockerBackend, runs: int) -> None:
             await kernel.kill(SessionClosed())
             slept.append(time.monotonic() - begun)
             disk = image.size
-            keeper = ControlGroup(image.keeper)
-            before = keeper.seconds() or 0.0
-            await asyncio.sleep(1)
-            left, used = keeper.memory() or 0, (keeper.seconds() or 0.0) - before
             begun = time.monotonic()
             try:
                 awake = await sleeping.wake(image, kernel.launch, kernel.handle.connection_info)
@@ -75,10 +71,7 @@ async def measure(backend: DockerBackend, runs: int) -> None:
             await sleeping.discard(image)
             await backend.delete_workspace(str(kernel.launch.workspace))
         wake = f"{median(woken):.2f}" if woken else "-"
-        print(
-            f"{heap:8} {median(slept):8.2f} {wake:>8} {disk / MIB:8.0f} {left / MIB:10.1f} {used:13.3f} "
-            f"{failed:>4} of {runs}"
-        )
+        print(f"{heap:8} {median(slept):8.2f} {wake:>8} {disk / MIB:8.0f} {failed:>4} of {runs}")
 
 
 async def main(runs: int) -> None:

@@ -10,7 +10,8 @@ import shlex
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -28,7 +29,7 @@ from e2b.exceptions import (
     SandboxNotFoundException,
     TimeoutException,
 )
-from e2b_code_interpreter import AsyncSandbox, Sandbox
+from e2b_code_interpreter import AsyncSandbox, Sandbox, SandboxQuery, SandboxState
 
 from tests import gateways
 from tests.gateways import KEYS, Gateway
@@ -229,6 +230,55 @@ def test_variables_of_a_run_are_those_of_the_run(gateway: Gateway) -> None:
         assert sandbox.run_code("os.environ['A']").text == "global"
 
 
+def test_bash_keeps_its_state_and_has_the_variables_of_sandbox_and_run(gateway: Gateway) -> None:
+    with made(gateway, envs={"A": "global"}) as sandbox:
+        sandbox.run_code("kept=1; mkdir sub; cd sub", language="bash")
+        run = sandbox.run_code("echo $kept ${PWD##*/} $A $B; false", language="bash", envs={"B": "it's $A"})
+        assert (run.logs.stdout, run.error and run.error.value) == (["1 sub global it's $A\n"], "1")
+        assert sandbox.run_code("echo ${B-unset}", language="bash").logs.stdout == ["unset\n"]
+
+
+PLOTS = {
+    "line": "ax.plot([1, 2], [3, 4], label='a'); ax.set_xlabel('t (s)'); ax.set_title('T')",
+    "scatter": "ax.scatter([1, 2], [3, 4])",
+    "bar": "ax.bar(['a', 'b'], [1, 2])",
+    "pie": "ax.pie([1, 3], labels=['x', 'y'])",
+    "box_and_whisker": "ax.boxplot([[1, 2, 3, 4], [2, 3, 4, 9]], patch_artist=True)",
+    "unknown": "ax.imshow([[1, 2]])",
+}
+
+
+def test_a_figure_has_its_chart_beside_its_picture(sandbox: Sandbox) -> None:
+    charts = {}
+    for kind, code in PLOTS.items():
+        run = sandbox.run_code(f"import matplotlib.pyplot as plt; fig, ax = plt.subplots(); {code}; plt.show()")
+        (result,) = run.results
+        assert (result.chart.type.value, bool(result.png), result.extra) == (kind, True, {}), run.logs
+        assert run.logs.stderr == []
+        charts[kind] = result.chart
+    line = charts["line"]
+    assert (line.title, line.x_label, line.x_unit, line.y_label) == ("T", "t (s)", "s", None)
+    assert [(each.label, each.points) for each in line.elements] == [("a", [(1.0, 3.0), (2.0, 4.0)])]
+    assert [(each.label, each.value) for each in charts["bar"].elements] == [("a", 1.0), ("b", 2.0)]
+    assert [each.angle for each in charts["pie"].elements] == [90.0, 270.0]
+    assert charts["scatter"].elements[0].points == [(1.0, 3.0), (2.0, 4.0)]
+    assert charts["box_and_whisker"].elements[0].median == 2.5
+    two = "fig, axes = plt.subplots(2); axes[0].plot([1]); axes[1].bar([1, 2], [1, 2]); plt.show()"
+    (result,) = sandbox.run_code(two).results
+    assert [each.type.value for each in result.chart.elements] == ["line", "bar"]
+
+
+def test_a_table_has_its_data_and_a_list_is_json(sandbox: Sandbox) -> None:
+    columns = "{'a': [1.5, None], 'at': [pd.Timestamp('2026-01-02'), pd.NaT], 3: ['x', 'y']}"
+    (result,) = sandbox.run_code(f"import pandas as pd; pd.DataFrame({columns})").results
+    assert result.data == {"a": [1.5, None], "at": ["2026-01-02T00:00:00", None], "3": ["x", "y"]}
+    assert result.html
+    (result,) = sandbox.run_code("{'a': [1, float('inf')]}").results
+    assert (result.json, result.text) == ({"a": [1, None]}, "{'a': [1, inf]}")
+    (result,) = sandbox.run_code("[object]").results
+    assert "json" not in result.formats()
+
+
 def test_a_run_right_after_one_that_timed_out_runs(sandbox: Sandbox) -> None:
     for number in range(3):
         with pytest.raises(TimeoutException):
@@ -261,8 +311,6 @@ def test_a_sandbox_ends_when_its_time_is_over(gateway: Gateway, sandbox: Sandbox
 def test_pages_and_filters_of_a_list(gateway: Gateway) -> None:
     with made(gateway, metadata={"of": "pages"}) as one, made(gateway, metadata={"of": "pages"}) as two, made(gateway):
         query: Any = {"metadata": {"of": "pages"}}
-        from e2b_code_interpreter import SandboxQuery  # noqa: PLC0415 - a name of the newest SDK alone
-
         listed = Sandbox.list(query=SandboxQuery(**query), limit=1, **options(gateway))
         pages = [[each.sandbox_id for each in listed.next_items()] for _ in range(2)]
         assert pages == [[two.sandbox_id], [one.sandbox_id]]
@@ -286,11 +334,75 @@ def test_refusals_reach_the_user_with_their_reason(
         Sandbox.create(**options(gateway) | asked)
 
 
-def test_pausing_is_refused(sandbox: Sandbox) -> None:
-    pause: Callable[[], Any] = sandbox.pause
-    with pytest.raises(SandboxException, match="no such call"):
-        pause()
-    assert sandbox.run_code("1").text == "1"
+def pause_and_resume(gateway: Gateway) -> None:
+    """Pause a sandbox while a cell runs, and find everything there again."""
+    own = options(gateway)
+    sandbox = Sandbox.create(timeout=120, **own)
+    try:
+        sandbox.run_code("x = [1]; from threading import Thread")
+        sandbox.run_code("kept=1", language="bash")
+        sandbox.files.write("file", "text")
+        pauses: list[bool] = []
+        pauser = threading.Thread(target=lambda: pauses.append(sandbox.pause()))
+        code = "x.append(2); print('begun', flush=True)\nimport time; time.sleep(300)"
+        with pytest.raises(Exception, match="killed while the request was in progress"):
+            sandbox.run_code(code, on_stdout=lambda _: pauser.start())
+        pauser.join()
+        assert (pauses, sandbox.pause()) == ([True], False)
+        assert sandbox.get_info().state.value == "paused"
+        assert not sandbox.is_running()
+        with pytest.raises(TimeoutException, match="was not found"):
+            sandbox.run_code("x")
+        query = SandboxQuery(state=[SandboxState.PAUSED])
+        assert [each.sandbox_id for each in Sandbox.list(query=query, **own).next_items()] == [sandbox.sandbox_id]
+        again = Sandbox.connect(sandbox.sandbox_id, timeout=300, **own)
+        assert again.get_info().state.value == "running"
+        assert (again.run_code("x").text, again.files.read("file")) == ("[1, 2]", "text")
+        assert again.run_code("echo $kept", language="bash").logs.stdout == ["1\n"]
+        sandbox.pause()
+    finally:
+        assert sandbox.kill()
+    assert not sandbox.kill()
+
+
+def test_a_paused_sandbox_keeps_its_memory_and_files(gateway: Gateway) -> None:
+    pause_and_resume(gateway)
+
+
+@pytest.mark.engine
+@pytest.mark.gate
+def test_a_paused_sandboxed_sandbox_keeps_its_memory_and_files() -> None:
+    with gateways.gateway("docker") as gateway:
+        pause_and_resume(gateway)
+        assert gateway.errors() == []
+
+
+@pytest.mark.engine
+def test_a_paused_sandbox_stands_still_and_outlives_a_restart_of_the_gateway(tmp_path: Path) -> None:
+    with gateways.gateway("docker", state_dir=str(tmp_path), keep_sessions="true") as first:
+        sandbox = Sandbox.create(timeout=300, **options(first))
+        ticking = "import threading, time\nx = 0\ndef tick():\n    global x\n    while True: x += 1; time.sleep(0.1)"
+        sandbox.run_code(f"{ticking}\nthreading.Thread(target=tick, daemon=True).start()")
+        before = int(sandbox.run_code("x").text or "")
+        sandbox.pause()
+        time.sleep(12)  # longer than a pause from outside may last
+    with gateways.gateway("docker", state_dir=str(tmp_path)) as second:
+        own = options(second)
+        until(second.ready)
+        assert Sandbox.get_info(sandbox.sandbox_id, **own).state.value == "paused"
+        after = int(Sandbox.connect(sandbox.sandbox_id, **own).run_code("x").text or "")
+        assert before <= after < before + 100  # 12 s would be 120
+        assert Sandbox.kill(sandbox.sandbox_id, **own)
+
+
+def test_a_sandbox_is_paused_when_its_time_is_over_if_its_client_wants_that(gateway: Gateway) -> None:
+    own = options(gateway)
+    sandbox = Sandbox.create(timeout=120, lifecycle={"on_timeout": "pause"}, **own)
+    sandbox.run_code("x = 1")
+    sandbox.set_timeout(1)
+    until(lambda: sandbox.get_info().state.value == "paused")
+    assert Sandbox.connect(sandbox.sandbox_id, timeout=300, **own).run_code("x").text == "1"
+    assert sandbox.kill()
 
 
 def test_another_tenants_sandbox_is_not_there(gateway: Gateway, sandbox: Sandbox) -> None:

@@ -96,7 +96,6 @@ def test_a_list_refuses_what_it_cannot_read(gateway: Gateway, query: dict[str, s
     ("body", "status", "words"),
     [
         ({"templateID": "mine"}, 404, "template 'mine' not found"),
-        ({"templateID": "base", "autoPause": True}, 501, "paused"),
         ({"templateID": "base", "mcp": {"a": {}}}, 501, "MCP"),
         ({"templateID": "base", "volumeMounts": [{"name": "a", "path": "/a"}]}, 501, "mounted"),
         ({"templateID": "base", "network": {"allowOut": ["1.1.1.1"]}}, 501, "no network"),
@@ -121,7 +120,6 @@ def test_what_cannot_be_had_is_refused_and_says_why(
 @pytest.mark.parametrize(
     ("method", "path"),
     [
-        ("POST", "/sandboxes/{id}/pause"),
         ("POST", "/sandboxes/{id}/resume"),
         ("POST", "/sandboxes/{id}/snapshots"),
         ("PUT", "/sandboxes/{id}/network"),
@@ -372,18 +370,29 @@ def test_a_result_has_the_media_types_that_are_known_and_the_others(box: Box) ->
     assert "text" not in result
 
 
+def test_other_clients_get_no_charts_no_data_and_no_json(gateway: Gateway, session: str) -> None:
+    code = "import pandas as pd; pd.DataFrame({'a': [1]})"
+    (output,) = gateway.execute(session, code)["outputs"]
+    assert set(output["data"]) == {"text/plain", "text/html"}
+    assert set(gateway.execute(session, "[1]")["outputs"][0]["data"]) == {"text/plain"}
+
+
 HOSTILE = "'; import os; os._exit(1) #\" \\ \n${HOME} `id`"
 
 
-@pytest.mark.parametrize("language", ["python", "javascript"])
+@pytest.mark.parametrize("language", ["python", "javascript", "bash"])
 def test_variables_of_a_run_are_no_code_and_gone_afterwards(gateway: Gateway, language: str) -> None:
-    read = {"python": "import os; print(os.environ.get({!r}), end='')", "javascript": "console.log(Deno.env.get({!r}))"}
+    read = {
+        "python": "import os; print(os.environ.get({!r}), end='')",
+        "javascript": "console.log(Deno.env.get({!r}))",
+        "bash": "bash -c 'echo \"${{{}-None}}\"'",
+    }
 
     def seen(name: str, **env: str) -> str:
         events = own.run(read[language].format(name), language=language, env_vars=env or None)
         return "".join(event["text"] for event in events if event["type"] == "stdout").removesuffix("\n")
 
-    absent = {"python": "None", "javascript": "undefined"}[language]
+    absent = "undefined" if language == "javascript" else "None"
     with boxed(gateway, envVars={"GLOBAL": HOSTILE}) as own:
         assert seen("GLOBAL") == HOSTILE
         assert seen("OWN", OWN=HOSTILE) == HOSTILE

@@ -127,6 +127,35 @@ def test_a_gateway_that_is_killed_loses_nothing(tmp_path: Path, foreign: str, se
         assert client.containers.get(foreign).status == "running"
 
 
+#: ways in which a kernel ends without its client's wish
+DEATHS = {"out of memory": "kept = []\nwhile True: kept.append(b'x' * (1 << 24))", "exit": "import os; os._exit(3)"}
+
+
+@pytest.mark.parametrize("code", DEATHS.values(), ids=DEATHS)
+def test_files_outlive_their_kernel_and_then_the_gateway_and_end_with_their_session(tmp_path: Path, code: str) -> None:
+    with gateway("docker", state_dir=str(tmp_path), memory="128m", disk="200m") as serving:
+        # More than the kernel's memory: files are not counted there.
+        written = serving.execute(
+            "s", "with open('big', 'wb') as file:\n for _ in range(150): file.write(b'x' * (1 << 20))"
+        )
+        assert written["status"] == "ok", written
+        assert serving.call("PUT", "/v1/sessions/s/files/a", data=b"content").status_code == 204
+        died = serving.execute("s", code, timeout=60)
+        assert (died["status"], died["state"]) == ("died", "lost")
+        assert serving.call("GET", "/v1/sessions/s/files/a").content == b"content"
+        assert text_of(serving.execute("s", "print(open('a').read())")) == "content\n"
+        serving.execute("s", "import os; os._exit(1)")
+        kill(serving)
+    with gateway("docker", state_dir=str(tmp_path), memory="128m", disk="200m") as serving:
+        assert text_of(serving.execute("s", "print(open('a').read())")) == "content\n"
+        assert serving.call("GET", "/v1/sessions/other/files/a").status_code == 404
+        serving.call("DELETE", "/v1/sessions/s")
+        with contextlib.closing(docker.from_env()) as client:
+            label = f"kernel-gateway.instance={serving.instance}"
+            until(lambda: not client.volumes.list(filters={"label": label}))
+        assert text_of(serving.execute("s", "import os; print(os.listdir())")) == "[]\n"
+
+
 def test_half_made_and_half_ended_sessions_are_removed(tmp_path: Path) -> None:
     with gateway("docker", state_dir=str(tmp_path)) as serving:
         serving.execute("dead", "import os; os._exit(1)")

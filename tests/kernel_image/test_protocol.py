@@ -23,6 +23,8 @@ SPECS = KERNEL_IMAGE / "kernelspecs"
         (SPECS / "javascript" / "prelude.js", {protocol.FLUSHED, protocol.SETTLED}),
         (SPECS / "javascript" / "kernel.json", {protocol.FLUSHED}),
         (KERNEL_IMAGE / "python_kernel" / "kernel.py", protocol.GATEWAY_REQUESTS),
+        (KERNEL_IMAGE / "python_kernel" / "extras.py", {protocol.EXTRAS}),
+        (KERNEL_IMAGE / "python_kernel" / "formats.py", {protocol.CHART_MIME, protocol.DATA_MIME}),
     ],
     ids=lambda value: getattr(value, "name", ""),
 )
@@ -32,7 +34,11 @@ def test_what_a_kernel_runs_repeats_the_words_unchanged(file: Path, words: set[s
 
 
 @pytest.mark.parametrize(
-    "word", sorted({protocol.RUN_MIME, protocol.FLUSHED, protocol.SETTLED, *protocol.GATEWAY_REQUESTS})
+    "word",
+    sorted(
+        {protocol.RUN_MIME, protocol.FLUSHED, protocol.SETTLED, *protocol.GATEWAY_REQUESTS}
+        | {protocol.EXTRAS, protocol.CHART_MIME, protocol.DATA_MIME}
+    ),
 )
 def test_the_gateway_writes_no_shared_word_itself(word: str) -> None:
     assert not [

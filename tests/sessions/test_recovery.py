@@ -96,6 +96,16 @@ async def test_a_session_keeps_its_settings_and_its_workspace(first: World, tmp_
         assert launch.workspace == second.backend.started[0].launch.workspace  # with the same files
 
 
+async def test_a_session_whose_kernel_ended_meanwhile_keeps_its_files(first: World, tmp_path: Path) -> None:
+    await first.session()
+    first.backend.kernel.dies(1)
+    (workspace,) = first.backend.workspaces
+    async with successor(first, tmp_path) as second:
+        assert (await run(second.registry.get(KEY), "1")).state is StateChange.LOST
+        assert second.backend.kernel.launch.workspace == workspace
+        assert second.backend.workspaces == [workspace]
+
+
 async def test_the_memory_of_kernels_that_are_taken_over_counts(first: World, tmp_path: Path) -> None:
     size = SessionSpec().limits.memory
     await first.session()
@@ -343,13 +353,13 @@ async def test_a_session_or_sandbox_ended_during_the_takeover_leaves_nothing(fir
     second = World(first.backend, ledger=tmp_path / "ledger.db")
     adopt = second.backend.adopt
 
-    async def slow_adopt(kernels: Any, asleep: Any = ()) -> Any:
-        handles = await adopt(kernels, asleep)
+    async def slow_adopt(kernels: Any, workspaces: Any = (), asleep: Any = ()) -> Any:
+        handles = await adopt(kernels, workspaces, asleep)
         await second.registry.end(KEY)
         await second.sandboxes.end(KEY)
         return handles
 
-    second.backend.adopt = slow_adopt  # type: ignore[method-assign]
+    second.backend.adopt = slow_adopt
     assert await second.readiness.check()
     assert (second.backend.alive, second.backend.workspaces) == ([], [])
     await second.close()

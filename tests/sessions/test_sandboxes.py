@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -540,6 +540,15 @@ async def test_a_container_that_ended_is_replaced_when_it_is_needed(world: World
     assert world.backend.kernel.launch.workspace == sandbox.workspace
 
 
+async def test_files_that_outlive_containers_are_not_reported_as_lost(world: World, sandbox: Sandbox) -> None:
+    world.pool.keeps_files = True
+    await write(sandbox, "a")
+    world.backend.kernel.dies(137, ExitReason.OOM)
+    await until(lambda: sandbox._container is None)
+    assert "a" in await names(sandbox)
+    assert sandbox.loss is None
+
+
 async def test_files_that_no_session_holds_are_reported_as_lost(world: World, sandbox: Sandbox) -> None:
     world.backend.kernel.dies(137, ExitReason.OOM)
     await until(lambda: sandbox.loss)
@@ -873,3 +882,75 @@ async def test_a_tool_that_a_client_leaves_early_no_longer_counts_as_use(world: 
         assert sandbox.idle_for() == 0
     world.clock.passes(10)
     assert sandbox.idle_for() == 10
+
+
+# -- pauses ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_paused_sandbox_cannot_be_used_until_it_is_resumed(world: World, sandbox: Sandbox) -> None:
+    session = await sandbox.default_session("python")
+    await sandbox.pausing.begin()
+    assert [kernel.paused for kernel in world.backend.alive] == [True, True]
+    uses: list[Callable[[], Any]] = [
+        lambda: list_files(sandbox, ""),
+        lambda: sandbox.create_session("python", ""),
+        lambda: sandbox.default_session("python"),
+    ]
+    for use in uses:
+        with pytest.raises(SandboxNotFound, match="paused"):
+            await use()
+    with pytest.raises(SandboxNotFound, match="paused"):
+        sandbox.session(session.key.name)
+    await sandbox.pausing.resume(60)
+    assert [kernel.paused for kernel in world.backend.alive] == [False, False]
+    assert (await run(await sandbox.default_session("python"), "1")).state is StateChange.NEW
+
+
+async def test_a_pause_cuts_connections_and_waits_for_the_cells_that_this_ends(world: World, sandbox: Sandbox) -> None:
+    session = await sandbox.default_session("python")
+    cell = spawn(run(session, SLEEP), "cell")
+    await until(lambda: session.in_use and session.state is State.BUSY)
+
+    def cut() -> None:
+        session._executions.interrupt()
+
+    sandbox.pausing.connections.add(cut)
+    await sandbox.pausing.begin()
+    assert cell.done() or session.state is State.IDLE
+    assert (await cell).status is Status.INTERRUPTED
+
+
+async def test_a_paused_sandbox_ends_after_the_longest_pause_and_not_before(world: World) -> None:
+    culler = Culler(world.registry, world.sandboxes, max_pause=500)
+    sandbox = await world.sandboxes.create(KEY, replace(SPEC, lifetime=100, idle_timeout=50))
+    await sandbox.pausing.begin()
+    world.clock.passes(499)
+    assert await culler.sweep() == 0
+    world.clock.passes(1)
+    assert await culler.sweep() == 1
+    assert sandbox.end is not None
+    assert sandbox.end.reason == "it was paused for 500 s"
+
+
+async def test_a_paused_sandbox_ends_at_the_gateways_longest_lifetime(world: World) -> None:
+    culler = Culler(world.registry, world.sandboxes, max_lifetime=100, max_pause=500)
+    sandbox = await world.sandboxes.create(KEY, SPEC)
+    await sandbox.pausing.begin()
+    world.clock.passes(100)
+    assert await culler.sweep() == 1
+
+
+@pytest.mark.parametrize("sweeps", [True, False])
+async def test_a_sandbox_whose_time_is_over_is_paused_if_its_client_wants_that(
+    world: World,
+    culler: Culler,
+    sweeps: bool,  # noqa: FBT001
+) -> None:
+    sandbox = await world.sandboxes.create(KEY, replace(SPEC, lifetime=100, auto_pause=True))
+    world.clock.passes(100)
+    if sweeps:
+        assert await culler.sweep() == 0
+    else:
+        assert world.sandboxes.get(KEY) is sandbox
+    assert sandbox.pausing.paused
+    await until(lambda: world.backend.alive[0].paused)

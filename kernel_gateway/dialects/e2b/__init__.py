@@ -22,6 +22,7 @@ def routes(gateway: Gateway) -> list[Route]:
         (r"(?:/v2)?/sandboxes", control.SandboxesHandler),
         (one, control.OneSandboxHandler),
         (rf"(?:/v2)?{one}/connect", control.ConnectHandler),
+        (one + "/pause", control.PauseHandler),
         (one + "/timeout", control.TimeoutHandler),
         (one + "/refreshes", control.RefreshHandler),
         (one + "/metrics", metrics.MetricsHandler),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import secrets
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, ClassVar
 
@@ -52,6 +53,8 @@ class SandboxHandler(BaseHandler):
     ports: ClassVar[frozenset[int]] = frozenset({ENVD})
     target: Target | None
     sandbox: Sandbox
+    #: connections of the sandbox's clients, which its pause cuts
+    _among: set[Callable[[], None]] | None = None
 
     def authenticate(self) -> Caller:
         """Return the owner of the sandbox. A wrong token, and no sandbox at all, get the same answer.
@@ -92,7 +95,25 @@ class SandboxHandler(BaseHandler):
         caller = Caller(sandbox.key.tenant, key_id=sandbox.spec.key_id)
         if not self.gateway.keys.is_still_valid(caller):
             raise SandboxNotFound(NOT_FOUND)
-        return self.gateway.sandboxes.get(sandbox.key), caller
+        present = self.gateway.sandboxes.get(sandbox.key)
+        present.pausing.check()
+        self._among = present.pausing.connections
+        self._among.add(self.http.close)
+        return present, caller
+
+    def on_finish(self) -> None:
+        """Forget the connection."""
+        super().on_finish()
+        self._forget()
+
+    def on_connection_close(self) -> None:
+        """Forget the connection."""
+        super().on_connection_close()
+        self._forget()
+
+    def _forget(self) -> None:
+        if self._among is not None:
+            self._among.discard(self.http.close)
 
     def _has_token(self, secret: str) -> bool:
         headers = self.request.headers

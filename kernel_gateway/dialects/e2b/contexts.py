@@ -7,7 +7,7 @@ from typing import Any
 from tornado.iostream import StreamClosedError
 
 from kernel_gateway.dialects.e2b.base import InterpreterHandler
-from kernel_gateway.dialects.e2b.events import END, KEEPALIVE, events_of, failure_event, line
+from kernel_gateway.dialects.e2b.events import END, FORMATS, KEEPALIVE, events_of, failure_event, line
 from kernel_gateway.dialects.e2b.models import Execute, NewContext
 from kernel_gateway.pauses import with_pauses
 from sessions.errors import InvalidRequest, SessionError, SessionNotFound
@@ -95,7 +95,7 @@ class ExecuteHandler(ContextBase):
         body = self.body(Execute)
         # These clients do not send how long they wait: they leave.
         longest = self.gateway.settings.max_execute_timeout
-        request = ExecuteRequest(body.code, longest, env=valid_env(body.env_vars or {}))
+        request = ExecuteRequest(body.code, longest, env=valid_env(body.env_vars or {}), formats=FORMATS)
         await self.run_until_client_leaves(self._run(body, request))
 
     async def _run(self, body: Execute, request: ExecuteRequest) -> None:

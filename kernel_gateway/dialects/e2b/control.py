@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import secrets
@@ -47,6 +48,8 @@ class SandboxesHandler(ControlHandler):
         self.finish_json([sandbox_model(sandbox) for sandbox in page])
 
     def _lives(self, sandbox: Sandbox) -> bool:
+        if self.gateway.sandboxes.paused_at_end(sandbox):
+            return not sandbox.closed
         return not sandbox.closed and not 0 < sandbox.spec.lifetime <= sandbox.age()
 
     async def post(self) -> None:
@@ -85,16 +88,37 @@ class OneSandboxHandler(ControlHandler):
 class ConnectHandler(ControlHandler):
     """`/v2/sandboxes/{id}/connect`, and without `/v2`."""
 
-    def post(self, sandbox_id: str) -> None:
-        """Return what a client needs to use the sandbox, which then lives at least as long as the client asks."""
+    async def post(self, sandbox_id: str) -> None:
+        """Return what a client needs to use the sandbox, which then lives at least as long as the client asks.
+
+        A paused one is resumed, and lives as long as the client asks.
+        """
         body = self.body(Connect)
         sandbox = self.sandbox(sandbox_id)
-        longer = max(sandbox.spec.lifetime, sandbox.age() + lifetime(body.timeout, self.gateway.settings))
+        asked = lifetime(body.timeout, self.gateway.settings)
+        if sandbox.pausing.paused:
+            await sandbox.pausing.resume(asked)
+            self.set_status(HTTPStatus.CREATED)
+        longer = max(sandbox.spec.lifetime, sandbox.age() + asked)
         spec = replace(sandbox.spec, lifetime=longer)
         if not self.gateway.keys.is_still_valid(Caller(self.tenant, key_id=spec.key_id)):
             spec = replace(spec, secret=new_secret(), key_id=self.caller.key_id)
         sandbox.amend(lifetime=spec.lifetime, secret=spec.secret, key_id=spec.key_id)
         self.finish_json(access_model(sandbox))
+
+
+class PauseHandler(ControlHandler):
+    """`/sandboxes/{id}/pause`."""
+
+    async def post(self, sandbox_id: str) -> None:
+        """Pause the sandbox: its memory and files stay, its connections break, and its cells are interrupted."""
+        sandbox = self.sandbox(sandbox_id)
+        if sandbox.pausing.paused:
+            self.set_status(HTTPStatus.CONFLICT)
+            self.finish_json({"code": self.get_status(), "message": "the sandbox is paused already"})
+            return
+        await asyncio.shield(sandbox.pausing.begin())
+        self.set_status(HTTPStatus.NO_CONTENT)
 
 
 class TimeoutHandler(ControlHandler):

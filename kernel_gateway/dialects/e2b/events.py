@@ -14,6 +14,7 @@ from typing import Any
 
 from kernel_gateway.answers import sentences
 from kernel_gateway.escapes import without_escapes
+from kernel_image.protocol import CHART_MIME, DATA_MIME
 from sessions.cells.outputs import Event, Output
 from sessions.errors import KernelDied, SessionError
 
@@ -29,7 +30,13 @@ FIELDS = {
     "text/latex": "latex",
     "application/json": "json",
     "application/javascript": "javascript",
+    CHART_MIME: "chart",
+    DATA_MIME: "data",
+    "e2b/chart": "chart",
+    "e2b/data": "data",
 }
+#: MIME types that are asked for, because displays do not have them otherwise
+FORMATS = (CHART_MIME, DATA_MIME, "application/json")
 #: characters of a text in one event: the JavaScript client takes time that grows with the square of a line's length
 TEXT_MAX = 64 * 1024
 

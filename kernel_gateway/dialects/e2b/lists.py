@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from urllib.parse import parse_qsl, unquote
 
+from kernel_gateway.dialects.e2b.models import state_of
 from sessions.errors import InvalidRequest
 from sessions.sandbox import Sandbox
 
@@ -65,7 +66,7 @@ class Wanted:
         if self.after is not None and not (place < self.after if self.descending else place > self.after):
             return False
         return (
-            (not self.states or "running" in self.states)
+            (not self.states or state_of(sandbox) in self.states)
             and self.template in {"", sandbox.spec.template}
             and sandbox.created_at > self.since
             and self.metadata.items() <= dict(sandbox.spec.metadata).items()

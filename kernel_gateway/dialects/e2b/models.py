@@ -68,6 +68,7 @@ class NewSandbox(Body):
             env=valid_env(self.envVars or {}),
             idle_timeout=0.0,
             lifetime=lifetime(self.timeout, settings),
+            auto_pause=bool(self.autoPause),
             max_execute_timeout=settings.max_execute_timeout,
             metadata=metadata,
             secret=new_secret(),
@@ -76,7 +77,6 @@ class NewSandbox(Body):
 
     def _refuse_what_is_not_there(self) -> None:
         reasons = {
-            "autoPause": (self.autoPause, "sandboxes cannot be paused here"),
             "network.allowOut": ((self.network or {}).get("allowOut"), "sandboxes have no network here"),
             "mcp": (self.mcp, "sandboxes run no MCP servers here"),
             "iam": (self.iam, "sandboxes get no identity tokens here"),
@@ -147,6 +147,11 @@ def access_model(sandbox: Sandbox) -> dict[str, Any]:
     }
 
 
+def state_of(sandbox: Sandbox) -> str:
+    """Return the state of a sandbox."""
+    return "paused" if sandbox.pausing.paused else "running"
+
+
 def sandbox_model(sandbox: Sandbox) -> dict[str, Any]:
     """Return a sandbox as clients see it."""
     return {
@@ -159,6 +164,6 @@ def sandbox_model(sandbox: Sandbox) -> dict[str, Any]:
         "cpuCount": math.ceil(sandbox.limits.cpus),
         "memoryMB": sandbox.limits.memory // _MIB,
         "diskSizeMB": sandbox.limits.disk // _MIB,
-        "state": "running",
+        "state": state_of(sandbox),
         "metadata": dict(sandbox.spec.metadata),
     }

@@ -8,8 +8,8 @@ from pydantic import BaseModel, Field
 
 from kernel_gateway.handlers import JsonHandler
 from sessions.errors import NotInitialized
+from sessions.inventory import Inventory
 from sessions.kernelspecs import KernelSpec
-from sessions.models import Inventory
 
 
 class Language(BaseModel):

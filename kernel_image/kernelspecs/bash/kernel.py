@@ -23,6 +23,7 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache, partial
+from types import MappingProxyType
 from typing import Any
 
 if __name__ == "__main__":  # no cell imports anything here
@@ -34,6 +35,7 @@ if __name__ == "__main__":  # no cell imports anything here
 
     imports.lean()
 from python_kernel.app import KernelApp, config
+from python_kernel.extras import extras_of
 from python_kernel.kernel import PythonKernel
 
 #: bytes that are read at a time: as many as a pipe holds
@@ -193,8 +195,9 @@ class BashKernel(PythonKernel):  # type: ignore[misc]  # found by its path, at r
         """Run a cell."""
         reply: dict[str, Any] = {"execution_count": self.execution_count, "payload": [], "user_expressions": {}}
         error: dict[str, Any] | None = None
+        env = extras_of(self.get_parent("shell")).get("env", {})
         try:
-            status = self._run(code, _nowhere if silent else self._print)
+            status = self._run(code, _nowhere if silent else self._print, env)
         except BashEnded as ended:
             lost = f"Bash has ended with status {ended}; its variables, functions and directory are lost"
             error = {"ename": "BashEnded", "evalue": str(ended), "traceback": [lost]}
@@ -216,18 +219,21 @@ class BashKernel(PythonKernel):  # type: ignore[misc]  # found by its path, at r
     def _tell(self, kind: str, content: dict[str, Any]) -> None:
         self.send_response(self.iopub_socket, kind, content, ident=self._topic(kind))
 
-    def _run(self, code: str, publish: Publish) -> int:
+    def _run(self, code: str, publish: Publish, env: Mapping[str, str] = MappingProxyType({})) -> int:
         if self._bash is None:
             self._bash = Bash()
         bash = self._bash
         # Bash gets the same signal, because both are in the kernel's process group.
         signal.signal(signal.SIGINT, lambda _number, _frame: bash.ask_status())
         try:
-            return bash.run(code, publish)
+            bash.set(env)
+            status = bash.run(code, publish)
         except BashEnded:
             bash.close()
             self._bash = None
             raise
+        bash.set({name: os.environ.get(name) for name in env})  # noqa: TID251 - the session's, from its lease
+        return status
 
     async def do_complete(self, code: str, cursor_pos: int) -> dict[str, Any]:
         """Complete the last word: a variable, or a command or file."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import NoReturn
 
+import structlog
 from docker.errors import APIError
 
 from sessions.asleep import SleepImage
@@ -15,7 +17,7 @@ from sessions.backends.docker import containers
 from sessions.backends.docker.breaker import fails, unavailable
 from sessions.backends.docker.doctor import examine
 from sessions.backends.docker.egress import Egress, ignore
-from sessions.backends.docker.engine import PREPARE, Engine, engine_answers
+from sessions.backends.docker.engine import END, PREPARE, Engine, engine_answers
 from sessions.backends.docker.handle import DockerHandle
 from sessions.backends.docker.lost import delete_volumes
 from sessions.backends.docker.needs import require_image
@@ -34,11 +36,13 @@ from sessions.backends.docker.watch import Watch
 from sessions.backends.docker.weights import Weights
 from sessions.connection_info import ConnectionInfo
 from sessions.egress import EgressRequest
-from sessions.errors import BackendUnavailable, NotInitialized
-from sessions.models import Inventory
+from sessions.errors import BackendUnavailable, NotInitialized, SessionError
+from sessions.inventory import Inventory
 from sessions.tasks import gather_all, spawn
 
 __all__ = ["DockerBackend", "DockerSettings", "EgressSettings", "engine_answers", "examine"]
+
+log = structlog.get_logger()
 
 #: seconds that the end of the gateway waits for containers that were made just now
 SOON = 3.0
@@ -73,6 +77,11 @@ class DockerBackend:
     def refusal(self) -> BackendUnavailable | None:
         """Why it starts no kernel: the engine does not answer."""
         return unavailable() if self._starter.breaker.open else None
+
+    @property
+    def keeps_files(self) -> bool:
+        """Whether workspaces are on disk, and not in the memory of their containers."""
+        return self.settings.files == "disk"
 
     @property
     def checkpoints(self) -> Ability:
@@ -131,24 +140,28 @@ class DockerBackend:
         if not ensure_walls(api, settings, self._egress):
             self._proven = False
         if not self._proven:
+            self._starter.disks.prove()
             self._starter.gvisor, self.inventory = prove_walls(api, settings, self._egress)
             if self._starter.gvisor:
                 self._starter.processors.learn(api, settings)
             self._proven = True
 
     async def adopt(
-        self, kernels: Mapping[str, ConnectionInfo], asleep: Collection[SleepImage] = ()
+        self,
+        kernels: Mapping[str, ConnectionInfo],
+        workspaces: Collection[str] = (),
+        asleep: Collection[SleepImage] = (),
     ) -> dict[str, DockerHandle]:
-        """Take over the containers of `kernels` from an earlier gateway, and remove its other containers.
+        """Take over the containers of `kernels` and the `workspaces` of an earlier gateway, and remove its others.
 
         Raises:
             BackendUnavailable: when the engine does not answer.
         """
         try:
             await self.sleep.adopt(asleep)  # first: a container that is held cannot be removed
-            known = {*kernels, *(image.keeper for image in asleep)}
-            volumes = await self._engine.call(containers.reap, self._engine, self._label, known, lane=PREPARE)
-            await delete_volumes(self._engine, volumes)
+            reap, disks = partial(containers.reap, self._engine, self._starter.disks), self._starter.disks
+            volumes = await self._engine.call(reap, self._label, set(kernels), workspaces, lane=PREPARE)
+            await delete_volumes(self._engine, disks, volumes)
             adopted = {container: DockerHandle(self._engine, container, info) for container, info in kernels.items()}
             for handle in adopted.values():
                 handle.was_running = True
@@ -185,10 +198,13 @@ class DockerBackend:
 
     async def delete_workspace(self, workspace: str) -> None:
         """Delete the volumes of a workspace; retry in the background while the engine does not answer."""
-        await delete_volumes(self._engine, volume_names(workspace), workspace)
+        await delete_volumes(self._engine, self._starter.disks, volume_names(workspace), workspace)
 
     async def release(self) -> None:
         """Leave the kernels to the next gateway. The network stays: other gateways may use it, and it costs nothing."""
+        await self._release(self._starter.disks.close)
+
+    async def _release(self, leave_disks: Callable[[], None]) -> None:
         await self._starter.lost.give_up(SOON)
         await self._starter.checkpoints.close()
         if self._watch is not None:
@@ -196,13 +212,17 @@ class DockerBackend:
         for each in self._rounds:
             each.cancel()
         self._egress.leave()
+        try:
+            await self._engine.call(leave_disks, lane=END)
+        except (APIError, SessionError) as error:  # the next gateway removes what is left
+            log.warning("the disks of sessions could not be left in order", error=str(error)[:200])
         await self._engine.close()
 
     async def close(self) -> None:
-        """End all kernels."""
+        """End all kernels and delete all files."""
         try:
             await gather_all(*(handle.kill() for handle in list(self._handles.values())))
             if self.settings.egress is not None:
                 await self._engine.call(self._egress.remove, self._engine.api, lane=PREPARE)
         finally:
-            await self.release()
+            await self._release(self._starter.disks.delete_all)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Collection, Iterable
 
 import structlog
-from docker.errors import NotFound
 
 from sessions.backends.base import Launch
+from sessions.backends.docker.disks import Disks
 from sessions.backends.docker.engine import Engine, take_over
 from sessions.backends.docker.profile import (
     FIRST_PORT,
@@ -18,8 +18,10 @@ from sessions.backends.docker.profile import (
     UID,
     WORKSPACE,
     DockerSettings,
+    disks_of,
     environment,
     host_config,
+    volume_names,
 )
 from sessions.backends.handshake import handshake, new_connection_info
 from sessions.connection_info import ConnectionInfo
@@ -31,6 +33,7 @@ log = structlog.get_logger()
 
 def create(
     engine: Engine,
+    disks: Disks,
     settings: DockerSettings,
     launch: Launch,
     *,
@@ -43,6 +46,7 @@ def create(
 
     Args:
         engine: makes the container.
+        disks: keep the files of workspaces.
         settings: of the backend.
         launch: what runs in the container.
         name: of the container.
@@ -52,9 +56,21 @@ def create(
 
     Returns:
         id of the container.
+
+    Raises:
+        StartFailed: when its workspace cannot be kept.
+        APIError: when the engine refused.
     """
     api = engine.api
-    made_as = host_config(settings, launch.limits, workspace, gvisor=gvisor, processor=processor, shared=launch.shared)
+    made_as = host_config(
+        settings,
+        launch.limits,
+        workspace,
+        gvisor=gvisor,
+        processor=processor,
+        shared=launch.shared,
+        devices=disks.attach(disks_of(launch.limits, workspace, shared=launch.shared)),
+    )
     container = api.create_container(
         launch.image or settings.image,
         [PYTHON, "-I", "-S", f"{IMAGE_DIR}/launcher.py"],
@@ -118,23 +134,17 @@ def running(engine: Engine, label: str) -> dict[str, int | None]:
     return found
 
 
-def reap(engine: Engine, label: str, known: set[str]) -> list[str]:
-    """Remove the containers with a label, except the known ones.
+def reap(engine: Engine, disks: Disks, label: str, kernels: Collection[str], workspaces: Iterable[str]) -> list[str]:
+    """Remove the containers with a label, except those of known kernels.
 
     Returns:
-        names of the volumes with the label that no known container has; the caller deletes them.
+        names of the volumes and disks that no known workspace has; the caller deletes them.
     """
     api, filters = engine.api, {"label": label}
-    found = api.containers(all=True, filters=filters)
-    for container in found:
-        if container["Id"] not in known:
+    for container in api.containers(all=True, filters=filters):
+        if container["Id"] not in kernels:
             log.info("container of an earlier gateway removed", container=container["Id"][:12])
             api.remove_container(container["Id"], force=True)
-    in_use = {mount.get("Name") for container in found if container["Id"] in known for mount in container["Mounts"]}
-    return [each["Name"] for each in api.volumes(filters=filters)["Volumes"] or [] if each["Name"] not in in_use]
-
-
-def delete_volume(engine: Engine, name: str) -> None:
-    """Delete a volume, if it exists."""
-    with suppress(NotFound):
-        engine.api.remove_volume(name, force=True)
+    disks.reap()
+    found = {each["Name"] for each in api.volumes(filters=filters)["Volumes"] or []} | set(disks.names())
+    return sorted(found - {name for workspace in workspaces for name in volume_names(workspace)})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,11 +14,12 @@ import docker
 import zmq
 from docker.errors import APIError
 
-from sessions.backends.base import Finding
+from sessions.backends.abilities import Finding
 from sessions.backends.docker import firewall, network, proof
 from sessions.backends.docker.breaker import explained
 from sessions.backends.docker.checkpoints.golden import Shape, Workshop
 from sessions.backends.docker.checkpoints.runtime import CheckpointFailed
+from sessions.backends.docker.disks import Disks
 from sessions.backends.docker.egress.proxy import require_image as require_proxy_image
 from sessions.backends.docker.engine import CONNECTION_ERRORS, Engine, connect
 from sessions.backends.docker.needs import require_image, require_runtime, require_wheels
@@ -56,6 +57,9 @@ def _examine(api: docker.APIClient, settings: DockerSettings) -> Iterator[Findin
         _step("network", lambda: network.ensure_network(api, settings.network), "remove it; the gateway makes it anew"),
         _step("firewall", lambda: _firewall(settings), "run the gateway as root, or as root: " + _commands(settings)),
         _rest(),
+        _step(
+            "files", lambda: _files(settings), "load the kernel module `loop`, or keep files in memory: --files memory"
+        ),
     ]
     if settings.egress is not None:
         egress = settings.egress
@@ -106,6 +110,22 @@ def _rest() -> Finding:
     return Finding("idle kernels", None, detail=f"rest only if the gateway runs as root, outside a container; {newer}")
 
 
+@contextmanager
+def _disks(settings: DockerSettings) -> Iterator[tuple[Engine, Disks]]:
+    engine = Engine()
+    with closing(engine.api):
+        disks = Disks(engine, settings)
+        try:
+            yield engine, disks
+        finally:
+            disks.delete_all()
+
+
+def _files(settings: DockerSettings) -> str:
+    with _disks(settings) as (_, disks):
+        return disks.prove()
+
+
 def _checkpoints(settings: DockerSettings) -> str:
     """Take a checkpoint and restore it. Kernels start without, too, so this is no requirement."""
     if settings.checkpoints is None or not settings.checkpoints.kernelspecs:
@@ -115,11 +135,10 @@ def _checkpoints(settings: DockerSettings) -> str:
     with TemporaryDirectory(dir=parent) as directory:
         mine = replace(settings.checkpoints, directory=Path(directory))
         shape = Shape.of(mine.kernelspecs[0])
-        engine = Engine()
-        with closing(engine.api):
+        with _disks(settings) as (engine, disks):
             try:
-                _, image = Workshop(engine, settings, mine).golden(shape)
-            except (CheckpointFailed, *CONNECTION_ERRORS) as error:
+                _, image = Workshop(engine, disks, settings, mine).golden(shape)
+            except (CheckpointFailed, SessionError, *CONNECTION_ERRORS) as error:
                 return f"off: {error}"
         return f"taken and restored, {sum(size for _, size in image.sizes) // 1024**2} MiB"
 

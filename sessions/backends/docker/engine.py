@@ -26,7 +26,7 @@ from docker.errors import APIError, DockerException
 from docker.utils import kwargs_from_env
 
 from sessions.backends.docker.breaker import unavailable
-from sessions.errors import BackendUnavailable
+from sessions.errors import BackendUnavailable, SessionError
 from sessions.tasks import log_failure, spawn
 from sessions.tenants.admission import NOBODY, Admission
 from sessions.tenants.turns import take_turn
@@ -210,7 +210,7 @@ class Engine:
                 with log_failure(name):
                     try:
                         return await self.call(work, *args, lane=END, owner=owner)
-                    except (APIError, BackendUnavailable) as error:
+                    except (APIError, SessionError) as error:
                         if not failed:  # log the first failure only
                             log.warning(
                                 "failed; it is tried again until it succeeds", what=name, error=str(error)[:200]

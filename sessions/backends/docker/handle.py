@@ -14,6 +14,7 @@ from docker.errors import APIError, NotFound
 from sessions.backends.base import HandleListener
 from sessions.backends.docker.cgroup import ControlGroup
 from sessions.backends.docker.engine import SIGNAL, Engine
+from sessions.backends.docker.pauses import Pauses
 from sessions.backends.docker.timers import Timers
 from sessions.backends.docker.tool import ToolStream
 from sessions.connection_info import ConnectionInfo
@@ -26,8 +27,6 @@ from sessions.tenants.admission import NOBODY
 GIVE_UP = 10.0
 #: seconds from SIGTERM to SIGKILL for the launcher
 STOP = 1
-#: seconds of a pause from outside the gateway; the container seems reachable, because gVisor's network continues
-PAUSE_MAX = 10.0
 #: longest time in seconds from the engine's `oom` event to an end that the memory limit caused
 OOM_TO_END = 3.0
 #: seconds for the launcher to pass a signal on, which it does not confirm; measured: 0.5 ms on a busy machine
@@ -65,13 +64,10 @@ class DockerHandle:
         #: time of the last `oom` event of the container
         self._out_of_memory: float | None = None
         self._tools: set[ToolStream] = set()
-        #: number of tools that have begun and not ended
-        self._tools_open = 0
-        #: how it ended, as soon as that is known
-        self._exit: KernelExit | None = None
+        self._tools_open = 0  # those that have begun and not ended
+        self._exit: KernelExit | None = None  # how it ended, as soon as that is known
         self._end: asyncio.Task[KernelExit] | None = None
-        #: timer that ends the container after a pause that is too long
-        self._pause: asyncio.TimerHandle | None = None
+        self._pauses = Pauses(engine, container, self.ended)
         self._loop = asyncio.get_running_loop()
         #: time of the last use
         self.used_at = self._loop.time()
@@ -111,6 +107,14 @@ class DockerHandle:
         """Return the container's processor time in seconds, from its control group; None when that cannot be read."""
         return self.cgroup.seconds()
 
+    async def pause(self) -> None:
+        """Pause the container."""
+        await self._pauses.pause(self.tenant)
+
+    async def resume(self) -> None:
+        """Resume the container."""
+        await self._pauses.resume(self.tenant)
+
     async def kill(self) -> None:
         """Remove the container with all its processes."""
         self._killed = True
@@ -132,15 +136,12 @@ class DockerHandle:
             tool.discard()
 
     def note_paused(self) -> None:
-        """Record a pause; end the container if it does not resume within `PAUSE_MAX` seconds. Idempotent."""
-        if self._pause is None:
-            self._pause = self._loop.call_later(PAUSE_MAX, self.ended)
+        """Record a pause; end the container if one from outside does not end soon. Idempotent."""
+        self._pauses.begun()
 
     def note_resumed(self) -> None:
         """Record the end of a pause."""
-        if self._pause is not None:
-            self._pause.cancel()
-            self._pause = None
+        self._pauses.ended()
 
     def ended(self) -> None:
         """Remove a container that has ended or must end, and find out how it ended. Idempotent."""
@@ -178,8 +179,7 @@ class DockerHandle:
                     # The engine cannot end a paused container: it gives up after 10 s, and leaves a process behind.
                     api.unpause(self.id)
                 if self.held:
-                    # Its processes take no signal, so the engine would wait for 10 s, and fail.
-                    os.kill(state["Pid"], signal.SIGKILL)
+                    os.kill(state["Pid"], signal.SIGKILL)  # its processes take no signal from the engine
                 elif self._killed:
                     # It may need a minute to remove a running container that has had many processes: see the launcher.
                     api.stop(self.id, timeout=STOP)

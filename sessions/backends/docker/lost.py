@@ -8,7 +8,7 @@ from collections.abc import Coroutine, Sequence
 import structlog
 from docker.errors import APIError, NotFound
 
-from sessions.backends.docker import containers
+from sessions.backends.docker.disks import Disks
 from sessions.backends.docker.engine import Engine
 from sessions.backends.docker.profile import volume_names
 from sessions.tasks import spawn
@@ -26,24 +26,25 @@ VOLUMES_WAIT = 3.0
 _NOT_THERE, _IN_USE = 404, 409
 
 
-async def delete_volumes(engine: Engine, volumes: Sequence[str], owner: str = NOBODY) -> None:
-    """Delete volumes. Those that are in use, or that the engine cannot free yet, are deleted later.
+async def delete_volumes(engine: Engine, disks: Disks, volumes: Sequence[str], owner: str = NOBODY) -> None:
+    """Delete volumes and their disks. Those that are in use, or that the engine cannot free yet, are deleted later.
 
     Args:
         engine: has the volumes.
+        disks: keep what is in them.
         volumes: their names.
         owner: owner of the calls; see `Engine.call`.
     """
-    removals = [
-        engine.insist(containers.delete_volume, engine, name, name=f"removal of volume {name}", owner=owner)
-        for name in volumes
-    ]
+    removals = [engine.insist(disks.delete, name, name=f"removal of volume {name}", owner=owner) for name in volumes]
     if removals:
         await asyncio.wait(removals, timeout=VOLUMES_WAIT)
 
 
 class LostContainers:
     """Searches for such containers by their names, and removes them with their volumes.
+
+    A volume has no content of its own: the session's disk stays, and is shown by the volume that its next start makes.
+    A volume in memory goes with its last container.
 
     A search without a result proves nothing, because the engine may still be making the container. So a name is
     searched for until it is found or the gateway ends; the next gateway removes everything with this installation's

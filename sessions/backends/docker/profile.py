@@ -5,14 +5,15 @@ Each line is a promise that a test checks. The differences between gVisor and a 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from docker.types import DriverConfig, LogConfig, Mount, Ulimit
 
 from kernel_image.protocol import NETWORK, NO_NETWORK, TEMPORARY
+from sessions.backends.docker.sleep_settings import SleepSettings
 from sessions.kernelspecs import KernelSpec
 from sessions.models import Limits
 
@@ -34,12 +35,20 @@ WEIGHT = 0.25
 _SHARES = 1024
 
 INSTANCE_LABEL = "kernel-gateway.instance"
+#: label of the helper that keeps workspaces on disk, and of its volume; kernels do not have it
+DISKS_LABEL = "kernel-gateway.files"
 #: label with the number of the processor that a kernel is bound to
 PROCESSOR_LABEL = "kernel-gateway.processor"
 
 _MIB = 1024**2
-_OWNER = f"uid={UID},gid={UID},mode=0700"
-_TEMPORARY_OPTIONS = "nosuid,nodev,size=64m,mode=1777"
+_OWNER = f"uid={UID},gid={UID}"
+_HOME_OPTIONS = f"nosuid,nodev,size=16m,{_OWNER},mode=0700"
+_TEMPORARY_SIZE = 64 * _MIB
+_TEMPORARY_MODE = "1777"
+_TEMPORARY_OPTIONS = f"nosuid,nodev,size={_TEMPORARY_SIZE},mode={_TEMPORARY_MODE}"
+#: options of a file system on a loop device. `barrier=0`: what code syncs stays in the host's memory until Linux writes
+#: it, so that no session makes the host's disk wait. `noinit_itable`: the tables of new disks need no writing.
+_DISK_OPTIONS = "nosuid,nodev,noatime,barrier=0,noinit_itable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +78,6 @@ class CheckpointSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class SleepSettings:
-    """Settings of the checkpoints that contain the memory of sleeping kernels."""
-
-    directory: Path
-    #: bytes on disk of all of them together
-    disk: int
-    #: returns the installation's key, with which they are encrypted
-    key: Callable[[], bytes]
-
-
-@dataclass(frozen=True, slots=True)
 class DockerSettings:
     """Settings of this backend in a deployment."""
 
@@ -92,12 +90,12 @@ class DockerSettings:
     wheels: str = ""
     #: further images that sessions may ask for
     images: tuple[str, ...] = ()
-    #: None: no kernel reaches anything
     egress: EgressSettings | None = None
     #: None: all kernels are started plainly
     checkpoints: CheckpointSettings | None = None
-    #: None: no kernel sleeps
     sleep: SleepSettings | None = None
+    #: where workspaces are; those in memory go with the last container that uses them, and count as its memory
+    files: Literal["disk", "memory"] = "disk"
 
     @property
     def labels(self) -> dict[str, str]:
@@ -131,6 +129,7 @@ def host_config(
     gvisor: bool,
     processor: int | None = None,
     shared: bool = False,
+    devices: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Return the arguments of the engine's host configuration for one kernel.
 
@@ -141,6 +140,7 @@ def host_config(
         gvisor: True if the runtime was proven to be gVisor.
         processor: number of the only processor that the kernel may use; None: any.
         shared: True if other containers use the workspace too and share its `/tmp`.
+        devices: devices of the workspace's disks, by name; None: the workspace is in memory.
     """
     return {
         "runtime": settings.runtime,
@@ -151,9 +151,12 @@ def host_config(
         "tmpfs": {
             # Code may be run from /tmp: compiling and running is what a sandbox is for.
             **({} if shared else {TEMPORARY: f"rw,exec,{_TEMPORARY_OPTIONS}"}),
-            HOME: f"rw,nosuid,nodev,size=16m,{_OWNER}",
+            HOME: f"rw,{_HOME_OPTIONS}",
         },
-        "mounts": [*workspace_mounts(settings, limits, workspace, shared=shared), *wheels_mounts(settings)],
+        "mounts": [
+            *workspace_mounts(settings, disks_of(limits, workspace, shared=shared), devices),
+            *wheels_mounts(settings),
+        ],
         "shm_size": 16 * _MIB,
         "mem_limit": limits.memory,
         "memswap_limit": limits.memory,  # equal to the memory limit: no additional swap
@@ -189,11 +192,38 @@ def _process_limits(limits: Limits, *, gvisor: bool) -> dict[str, Any]:
     }
 
 
-def workspace_mounts(settings: DockerSettings, limits: Limits, workspace: str, *, shared: bool = False) -> list[Mount]:
-    """Return the mounts of a workspace: memory of limited size, which lives as long as a running container uses it."""
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """One volume of a workspace, and the disk of the same name that it shows."""
+
+    name: str
+    #: path in the sandbox
+    target: str
+    #: bytes
+    size: int
+    #: mode of its root directory
+    mode: str
+
+
+def disks_of(limits: Limits, workspace: str, *, shared: bool) -> list[Disk]:
+    """Return the volumes of a workspace: its files, and its `/tmp` if that is shared."""
     files, temporary = volume_names(workspace)
-    mounts = [_volume(settings, files, WORKSPACE, f"size={limits.disk},{_OWNER},nosuid,nodev")]
-    return [*mounts, _volume(settings, temporary, TEMPORARY, _TEMPORARY_OPTIONS)] if shared else mounts
+    disks = [Disk(files, WORKSPACE, limits.disk, "0700")]
+    return [*disks, Disk(temporary, TEMPORARY, _TEMPORARY_SIZE, _TEMPORARY_MODE)] if shared else disks
+
+
+def workspace_mounts(settings: DockerSettings, disks: Sequence[Disk], devices: Mapping[str, str] | None) -> list[Mount]:
+    """Return the mounts of a workspace: of limited size, on disk or in memory.
+
+    In memory it lives as long as a running container uses it.
+    """
+    if devices is None:
+        return [_volume(settings, disk, "tmpfs", "tmpfs", _memory_options(disk)) for disk in disks]
+    return [_volume(settings, disk, "ext4", devices[disk.name], _DISK_OPTIONS) for disk in disks]
+
+
+def _memory_options(disk: Disk) -> str:
+    return f"nosuid,nodev,size={disk.size},{_OWNER},mode={disk.mode}"
 
 
 def wheels_mounts(settings: DockerSettings) -> list[Mount]:
@@ -204,14 +234,14 @@ def wheels_mounts(settings: DockerSettings) -> list[Mount]:
     return [wheels]
 
 
-def _volume(settings: DockerSettings, name: str, target: str, options: str) -> Mount:
+def _volume(settings: DockerSettings, disk: Disk, kind: str, device: str, options: str) -> Mount:
     return Mount(
-        target=target,
-        source=name,
+        target=disk.target,
+        source=disk.name,
         type="volume",
         no_copy=True,
         labels=settings.labels,
-        driver_config=DriverConfig("local", {"type": "tmpfs", "device": "tmpfs", "o": options}),
+        driver_config=DriverConfig("local", {"type": kind, "device": device, "o": options}),
     )
 
 

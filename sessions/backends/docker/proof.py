@@ -20,7 +20,7 @@ from docker.types import LogConfig
 from sessions.backends.docker.breaker import log_refusal, short_cause
 from sessions.backends.docker.profile import FIRST_PORT, IMAGE_DIR, PYTHON, UID, DockerSettings
 from sessions.errors import NotInitialized
-from sessions.models import Inventory
+from sessions.inventory import Inventory
 
 #: label of probes, which kernels do not have
 PROBE_LABEL = "kernel-gateway.probe"

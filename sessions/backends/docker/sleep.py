@@ -30,8 +30,8 @@ from sessions.backends.docker.checkpoints.runtime import find_runtime
 from sessions.backends.docker.checkpoints.sealing import Damaged, seal, unseal
 from sessions.backends.docker.engine import SLEEP, Engine
 from sessions.backends.docker.handle import DockerHandle
-from sessions.backends.docker.keeper import is_kept, keep_workspace, let_workspace_go
-from sessions.backends.docker.profile import DockerSettings, SleepSettings
+from sessions.backends.docker.profile import DockerSettings
+from sessions.backends.docker.sleep_settings import SleepSettings
 from sessions.backends.docker.starter import Starter
 from sessions.connection_info import ConnectionInfo
 from sessions.errors import BackendUnavailable
@@ -59,6 +59,8 @@ class DockerSleep:
         """Whether kernels can sleep: where the restore from a checkpoint was proven."""
         if self._images is None:
             return Ability(on=False, detail="`sleep_disk` is 0")
+        if self._settings.files == "memory":
+            return Ability(on=False, detail="`files` is `memory`: they would not outlive the kernel")
         if not (proven := self._starter.checkpoints.ability).on:
             return Ability(on=False, detail=f"there are no checkpoints: {proven.detail}")
         return Ability(on=True, detail="idle kernels can sleep on disk")
@@ -96,21 +98,17 @@ class DockerSleep:
         runtime = find_runtime(self._engine.api, self._settings)
         source = str(self._engine.api.inspect_container(handle.id)["Image"])
         begun = images.begin(handle.memory() or launch.limits.memory, handle.id)
-        keeper = ""
         try:
             runtime.hold(handle.id)
             runtime.take(handle.id, begun, keep=True)
             size = self._sealed(settings.key(), handle.id, begun)
-            keeper = keep_workspace(self._engine, self._settings, launch)
             begun.rename(images.directory / handle.id)
         except BaseException:
             with suppress(CheckpointFailed):  # it was not held, or has ended
                 runtime.let_go(handle.id)
             images.remove(begun.name)
-            if keeper:
-                let_workspace_go(self._engine, keeper)
             raise
-        return SleepImage(handle.id, size, time.time(), source, keeper)
+        return SleepImage(handle.id, size, time.time(), source)
 
     def _sealed(self, key: bytes, image: str, begun: Path) -> int:
         """Encrypt the files of an image, and return their size."""
@@ -141,8 +139,6 @@ class DockerSleep:
     def _restored(self, image: SleepImage, container: str) -> None:
         if self._settings.sleep is None:
             raise CannotWake("sleep was turned off")
-        if image.keeper and not is_kept(self._engine, image.keeper):
-            raise CannotWake("its files are gone")
         plain = self._settings.sleep.directory / f"{uuid.uuid4().hex}{_PLAIN}"
         try:
             plain.mkdir(mode=0o700)
@@ -160,11 +156,9 @@ class DockerSleep:
     # -- the end --------------------------------------------------------------------------------------------
 
     async def discard(self, image: SleepImage) -> None:
-        """Delete an image, and let its workspace go unless a kernel uses it."""
+        """Delete an image."""
         if self._images is not None:
             await self._engine.call(self._images.remove, image.id, lane=SLEEP)
-        if image.keeper:
-            self._engine.insist(let_workspace_go, self._engine, image.keeper, name="removal of a keeper")
 
     async def adopt(self, images: Collection[SleepImage]) -> None:
         """Delete what earlier gateways have left, except these images; let kernels go on that were being written."""

@@ -13,6 +13,7 @@ from sessions.backends.base import Launch
 from sessions.backends.docker import containers
 from sessions.backends.docker.breaker import Breaker, fails, log_refusal
 from sessions.backends.docker.checkpoints import CheckpointFailed, Checkpoints, Image, restore
+from sessions.backends.docker.disks import Disks
 from sessions.backends.docker.egress import Egress
 from sessions.backends.docker.engine import START, Engine
 from sessions.backends.docker.handle import DockerHandle
@@ -51,7 +52,8 @@ class Starter:
         self._doubt = doubt
         self.breaker = Breaker()
         self.breaker.on_open = doubt
-        self.checkpoints = Checkpoints(engine, settings)
+        self.disks = Disks(engine, settings)
+        self.checkpoints = Checkpoints(engine, self.disks, settings)
         self.processors = Processors()
         self.lost = LostContainers(engine)
         #: True if the last proof has found gVisor
@@ -144,6 +146,7 @@ class Starter:
             self.breaker.require()  # the breaker may have opened while this call waited for a thread
             return containers.create(
                 self._engine,
+                self.disks,
                 self._egress.settings_of(launch),
                 launch,
                 name=name,
@@ -154,6 +157,9 @@ class Starter:
 
         try:
             container = await self._engine.call(create, lane=START, owner=launch.tenant)
+        except StartFailed:  # no container was asked for, because its workspace cannot be kept
+            self.breaker.answered()
+            raise
         except APIError as error:
             self.breaker.answered()
             if error.is_client_error():

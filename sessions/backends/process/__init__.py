@@ -31,7 +31,7 @@ from sessions.backends.handshake import handshake, new_connection_info
 from sessions.backends.process.handle import ProcessHandle
 from sessions.connection_info import ConnectionInfo
 from sessions.errors import NetworkNotAllowed, StartFailed
-from sessions.models import Inventory
+from sessions.inventory import Inventory
 from sessions.tasks import gather_all, spawn
 
 #: attempts to find free ports
@@ -89,9 +89,15 @@ class ProcessBackend:
     name = "process"
     isolation = "none: kernels are plain processes of this machine (development only, no sandbox)"
 
-    def __init__(self) -> None:
+    def __init__(self, workspaces: Path | None = None) -> None:
+        """Begin without kernels.
+
+        Args:
+            workspaces: directory of the sessions' files, which outlive the gateway; None: they end with it.
+        """
         # A short path, because a socket path may have at most 107 bytes.
         self._root = Path(tempfile.mkdtemp(prefix="kernel-gateway-"))
+        self._workspaces = workspaces or self._root / "workspaces"
         self._kernels: set[ProcessHandle] = set()
         self.on_proof_needed: Callable[[], None] = no_op
         self.on_restored: Callable[[bool], None] = no_op
@@ -101,6 +107,11 @@ class ProcessBackend:
     @property
     def refusal(self) -> None:
         """Return None: it can always start processes."""
+
+    @property
+    def keeps_files(self) -> bool:
+        """Return True: a workspace is a directory."""
+        return True
 
     @property
     def checkpoints(self) -> Ability:
@@ -116,9 +127,14 @@ class ProcessBackend:
         """Do nothing: processes have no requirements."""
 
     async def adopt(
-        self, _kernels: Mapping[str, ConnectionInfo], _asleep: Collection[SleepImage] = ()
+        self,
+        _kernels: Mapping[str, ConnectionInfo],
+        workspaces: Collection[str] = (),
+        _asleep: Collection[SleepImage] = (),
     ) -> dict[str, ProcessHandle]:
-        """Return no handles: these kernels end with their gateway, even when it is killed."""
+        """Return no handles: these kernels end with their gateway, even when it is killed. Delete other workspaces."""
+        there = self._workspaces.iterdir() if self._workspaces.exists() else ()
+        await gather_all(*(self.delete_workspace(file.name) for file in there if file.name not in workspaces))
         return {}
 
     async def start(self, launch: Launch) -> ProcessHandle:
@@ -180,19 +196,22 @@ class ProcessBackend:
         self._kernels.discard(handle)
 
     def _workspace(self, workspace: str) -> Path:
-        return self._root / "workspaces" / workspace
+        return self._workspaces / workspace
 
     async def delete_workspace(self, workspace: str) -> None:
         """Delete a session's directory, and end the programs that a tool left running in it."""
         await asyncio.to_thread(_clear, self._workspace(workspace))
 
     async def release(self) -> None:
-        """Call `close`: these kernels cannot outlive their gateway."""
-        await self.close()
-
-    async def close(self) -> None:
-        """End all kernels and delete all files."""
+        """End all kernels, which cannot outlive their gateway, and leave the files to the next one."""
         try:
             await gather_all(*(handle.kill() for handle in list(self._kernels)))
         finally:
             await asyncio.to_thread(shutil.rmtree, self._root, ignore_errors=True)
+
+    async def close(self) -> None:
+        """End all kernels and delete all files."""
+        try:
+            await self.release()
+        finally:
+            await asyncio.to_thread(shutil.rmtree, self._workspaces, ignore_errors=True)

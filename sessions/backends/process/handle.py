@@ -41,18 +41,18 @@ class ProcessHandle:
 
     async def _reap(self) -> KernelExit:
         code = await self._process.wait()
-        self._kill_all()  # processes that the kernel started end with it
+        self._signal_all(signal.SIGKILL)  # processes that the kernel started end with it
         for tool in self._tools:
             with suppress(ProcessLookupError):
                 tool.kill()
         shutil.rmtree(self._home, ignore_errors=True)
         return KernelExit(ExitReason.KILLED if self._killed else ExitReason.EXITED, code)
 
-    def _kill_all(self) -> None:
-        """Kill the process session that the launcher leads: the kernel has its own process group in it."""
+    def _signal_all(self, number: signal.Signals) -> None:
+        """Send a signal to the process session that the launcher leads: the kernel has its own process group in it."""
         for pid, _ in self._processes():
             with suppress(ProcessLookupError, PermissionError):  # ended meanwhile, or its id has been reused
-                os.kill(pid, signal.SIGKILL)
+                os.kill(pid, number)
 
     def _processes(self) -> Iterator[tuple[int, list[str]]]:
         for pid in pids():
@@ -82,6 +82,14 @@ class ProcessHandle:
             with suppress(ProcessLookupError):  # ended meanwhile
                 os.killpg(min(children)[1], signal.SIGINT)
 
+    async def pause(self) -> None:
+        """Stop the processes of the kernel."""
+        self._signal_all(signal.SIGSTOP)
+
+    async def resume(self) -> None:
+        """Let them continue."""
+        self._signal_all(signal.SIGCONT)
+
     def memory(self) -> int | None:
         """Return None: the memory of the kernel's processes is not measured."""
         return None
@@ -94,7 +102,7 @@ class ProcessHandle:
         """Kill the processes of the kernel."""
         if not self._gone.done():
             self._killed = True
-            self._kill_all()
+            self._signal_all(signal.SIGKILL)
         await self.wait()
 
     async def run_tool(

@@ -21,8 +21,9 @@ from sessions.backends.docker import DockerSettings
 from sessions.backends.docker.checkpoints import ATTEMPTS_MAX, FAILURES_MAX, Checkpoints, golden, images, runtime
 from sessions.backends.docker.checkpoints.golden import Shape, Workshop, fits
 from sessions.backends.docker.checkpoints.images import Image, Images
-from sessions.backends.docker.checkpoints.restoring import Conversation
 from sessions.backends.docker.checkpoints.runtime import CheckpointFailed, Runtime
+from sessions.backends.docker.conversation import Conversation
+from sessions.backends.docker.disks import Disks
 from sessions.backends.docker.engine import Engine
 from sessions.backends.docker.profile import CheckpointSettings
 from sessions.errors import BackendUnavailable
@@ -294,7 +295,8 @@ class Proofs:
         """Let a new gateway want an image; return what it has done for that."""
         api = SimpleNamespace(inspect_image=lambda _: {"Id": self.image})
         assert self.settings.checkpoints is not None
-        workshop = Workshop(SimpleNamespace(api=api), self.settings, self.settings.checkpoints)  # type: ignore[arg-type]
+        engine: Any = SimpleNamespace(api=api)
+        workshop = Workshop(engine, Disks(engine, self.settings), self.settings, self.settings.checkpoints)
 
         def take(_: Shape, key: str, *__: object) -> Image:
             self.done.append("taken")
@@ -361,7 +363,7 @@ def test_a_kernel_that_differs_in_what_is_fixed_at_its_start_is_started_plainly(
 def ends() -> Iterator[tuple[Conversation, socket.socket]]:
     own, other = socket.socketpair()
     with own, other:
-        yield Conversation(own, b""), other
+        yield Conversation(own, b"", CheckpointFailed), other
 
 
 def framed(content: bytes) -> bytes:
@@ -442,10 +444,14 @@ async def bench(shelf: Images, nothing_left: None) -> Bench:
     return Bench(shelf)
 
 
+def checkpoints_of(engine: Engine, settings: DockerSettings) -> Checkpoints:
+    return Checkpoints(engine, Disks(engine, settings), settings)
+
+
 @pytest.fixture
 async def checkpoints(bench: Bench, tmp_path: Path) -> AsyncIterator[Checkpoints]:
     engine = Engine()
-    made = Checkpoints(engine, settings_of(tmp_path))
+    made = checkpoints_of(engine, settings_of(tmp_path))
     made._workshop = bench  # type: ignore[assignment]
     yield made
     await made.close()
@@ -558,8 +564,8 @@ async def test_little_memory_and_the_setting_keep_kernels_from_being_restored(
     await quiet(checkpoints)
     assert checkpoints.image_for(replace(PLAIN, limits=replace(LIMITS, memory=PRELOAD_MEMORY))) is not None
     assert checkpoints.image_for(replace(PLAIN, limits=replace(LIMITS, memory=PRELOAD_MEMORY - 1))) is None
-    small = Checkpoints(Engine(), settings_of(tmp_path, limits=replace(LIMITS, memory=PRELOAD_MEMORY - 1)))
-    off = Checkpoints(Engine(), replace(settings_of(tmp_path), checkpoints=None))
+    small = checkpoints_of(Engine(), settings_of(tmp_path, limits=replace(LIMITS, memory=PRELOAD_MEMORY - 1)))
+    off = checkpoints_of(Engine(), replace(settings_of(tmp_path), checkpoints=None))
     for other, told in ((small, "memory"), (off, "`checkpoints` is off")):
         other.begin()
         assert other.image_for(PLAIN) is None

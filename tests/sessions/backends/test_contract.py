@@ -25,7 +25,8 @@ from kernel_image import protocol
 from sessions.asleep import SleepFailed
 from sessions.backends.base import Backend, KernelHandle, Launch
 from sessions.backends.docker import DockerBackend, DockerSettings
-from sessions.backends.docker.profile import INSTANCE_LABEL, CheckpointSettings, SleepSettings
+from sessions.backends.docker.profile import INSTANCE_LABEL, CheckpointSettings
+from sessions.backends.docker.sleep_settings import SleepSettings
 from sessions.backends.process import ProcessBackend
 from sessions.errors import ConnectionFailed, SessionClosed
 from sessions.exits import ExitReason, KernelExit
@@ -130,6 +131,7 @@ async def handle(backend: Backend) -> AsyncIterator[KernelHandle]:
     handle = await backend.start(replace(LAUNCH, workspace=WORKSPACE))
     yield handle
     await handle.kill()
+    await backend.delete_workspace(WORKSPACE)
 
 
 async def execute(kernel: Kernel, code: str, begun: asyncio.Event | None = None) -> tuple[str, str]:
@@ -565,11 +567,16 @@ async def test_a_workspace_goes_from_kernel_to_kernel_until_it_is_deleted(backen
     await old.kill()
     assert (await tool(new, "read", "a")).endswith(b"handed on")
     await new.kill()
+    if backend.keeps_files:
+        later = await backend.start(replace(LAUNCH, workspace=WORKSPACE))  # when no kernel has it any more
+        assert (await tool(later, "read", "a")).endswith(b"handed on")
+        await later.kill()
     await backend.delete_workspace(WORKSPACE)
     await backend.delete_workspace("never there")
     handle = await backend.start(replace(LAUNCH, workspace=WORKSPACE))
     assert (await answer(handle, "list", ""))["entries"] == []
     await handle.kill()
+    await backend.delete_workspace(WORKSPACE)
 
 
 async def test_two_kernels_may_share_a_workspace(backend: Backend, handle: KernelHandle) -> None:

@@ -20,12 +20,14 @@ from docker.types import IPAMConfig, IPAMPool
 from kernel_image import protocol
 from sessions.backends.base import KERNEL_IMAGE, Launch
 from sessions.backends.docker import DockerBackend, DockerSettings, examine, firewall, network, proof
+from sessions.backends.docker.disks import helper_config
 from sessions.backends.docker.handle import DockerHandle
 from sessions.backends.docker.profile import (
     HOME,
     INSTANCE_LABEL,
     WHEELS,
     WORKSPACE,
+    disks_of,
     environment,
     host_config,
     volume_names,
@@ -130,11 +132,55 @@ class TestProfile:
         assert (files["Source"], temporary["Source"]) == volume_names("w")
         options = temporary["VolumeOptions"]["DriverConfig"]["Options"]
         assert (options["type"], options["device"]) == ("tmpfs", "tmpfs")
-        assert set(options["o"].split(",")) == {"nosuid", "nodev", "size=64m", "mode=1777"}
+        assert set(options["o"].split(",")) == {
+            "nosuid",
+            "nodev",
+            f"size={64 * MIB}",
+            "uid=65532",
+            "gid=65532",
+            "mode=1777",
+        }
         assert temporary["VolumeOptions"]["NoCopy"] is True
         different = {"tmpfs", "mounts"}
         assert {name: str(value) for name, value in shared.items() if name not in different} == {
             name: str(value) for name, value in alone.items() if name not in different
+        }
+
+    def test_a_workspace_on_disk_is_the_device_that_was_made_for_it(self) -> None:
+        devices = dict(zip(volume_names("w"), ["/dev/loop7", "/dev/loop8"], strict=True))
+        config = host_config(settings_of(), self.LIMITS, "w", gvisor=True, shared=True, devices=devices)
+        memory = host_config(settings_of(), self.LIMITS, "w", gvisor=True, shared=True)
+        for mount, other, device in zip(config["mounts"], memory["mounts"], devices.values(), strict=True):
+            options = mount["VolumeOptions"].pop("DriverConfig")["Options"]
+            assert (options["type"], options["device"]) == ("ext4", device)
+            assert set(options["o"].split(",")) == {"nosuid", "nodev", "noatime", "barrier=0", "noinit_itable"}
+            other["VolumeOptions"].pop("DriverConfig")
+            assert mount["VolumeOptions"]["NoCopy"] == other["VolumeOptions"]["NoCopy"]
+            assert mount["Target"] == other["Target"]
+
+    def test_the_disks_of_a_workspace_have_its_limits_and_are_its_own(self) -> None:
+        files, temporary = disks_of(self.LIMITS, "w", shared=True)
+        assert (files.name, temporary.name) == volume_names("w")
+        assert (files.target, files.size, files.mode) == (WORKSPACE, 40 * MIB, "0700")
+        assert (temporary.target, temporary.size, temporary.mode) == ("/tmp", 64 * MIB, "1777")
+        assert disks_of(self.LIMITS, "w", shared=False) == [files]
+
+    def test_the_helper_has_loop_devices_and_its_images_and_nothing_else(self) -> None:
+        config = helper_config("images", settings_of())
+        devices, images = config.pop("mounts")
+        assert (devices["Source"], devices["ReadOnly"], images["Source"]) == ("/dev", True, "images")
+        assert config.pop("log_config")["Type"] == "none"
+        assert config == {
+            "runtime": "runc",
+            "network_mode": "none",
+            "cap_drop": ["ALL"],
+            "security_opt": ["no-new-privileges"],
+            "read_only": True,
+            "device_cgroup_rules": ["b 7:* rw", "c 10:237 rw"],
+            "mem_limit": "128m",
+            "memswap_limit": "128m",
+            "pids_limit": 32,
+            "auto_remove": True,
         }
 
     def test_wheels_can_be_read_and_not_written(self) -> None:

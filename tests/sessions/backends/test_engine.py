@@ -35,7 +35,7 @@ from sessions.backends.docker.watch import Watch
 from sessions.backends.handshake import new_connection_info
 from sessions.errors import BackendUnavailable, NotInitialized, SessionError
 from sessions.exits import ExitReason, KernelExit
-from sessions.models import Inventory
+from sessions.inventory import Inventory
 from sessions.tasks import spawn
 from tests.fakes import PYTHON, until
 from tests.faults.pretence import TOOL_SAYS, FakeEngine, pretence
@@ -132,7 +132,7 @@ async def backend(faulty: Proxy, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     """A backend after its proof, with short timeouts."""
     monkeypatch.setattr(module, "RETRY", 0.02)
     monkeypatch.setattr(lost_module, "SOON", (0.0, 0.05, 0.05))
-    backend = DockerBackend(DockerSettings("runsc", "image", "network", "test"))
+    backend = DockerBackend(DockerSettings("runsc", "image", "network", "test", files="memory"))
     hasty = brief(START)
     backend._engine._threads[hasty] = backend._engine._threads[START]
     monkeypatch.setattr(starter_module, "START", hasty)
@@ -718,7 +718,7 @@ async def test_a_container_that_stays_paused_is_ended(
     monkeypatch: pytest.MonkeyPatch,
     resumes: bool,  # noqa: FBT001
 ) -> None:
-    monkeypatch.setattr("sessions.backends.docker.handle.PAUSE_MAX", 0.1)
+    monkeypatch.setattr("sessions.backends.docker.pauses.PAUSE_MAX", 0.1)
     handle = DockerHandle(engine, "c1", None)  # type: ignore[arg-type]
     handle.note_paused()
     if resumes:
@@ -727,6 +727,20 @@ async def test_a_container_that_stays_paused_is_ended(
         assert "DELETE /containers/c1" not in faulty.calls
     else:
         await until(lambda: "DELETE /containers/c1" in faulty.calls)
+    await handle.kill()
+
+
+async def test_a_container_that_the_gateway_has_paused_may_stay_paused(
+    engine: Engine, faulty: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sessions.backends.docker.pauses.PAUSE_MAX", 0.1)
+    handle = DockerHandle(engine, "c1", None)  # type: ignore[arg-type]
+    await handle.pause()
+    handle.note_paused()
+    await asyncio.sleep(0.3)
+    assert "DELETE /containers/c1" not in faulty.calls
+    await handle.resume()
+    assert faulty.calls[-2:] == ["POST /containers/c1/pause", "POST /containers/c1/unpause"]
     await handle.kill()
 
 

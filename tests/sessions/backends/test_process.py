@@ -22,6 +22,7 @@ from sessions.exits import ExitReason, KernelExit
 from sessions.guest.processes import run_process
 from sessions.kernels.kernel import Kernel
 from sessions.kernelspecs import KernelSpec
+from sessions.sandbox import NO_KERNEL
 from sessions.tasks import spawn
 from tests.fakes import KERNELSPECS, until
 from tests.sessions.backends.test_contract import execute
@@ -249,3 +250,20 @@ async def test_programs_left_in_a_workspace_end_with_it_and_others_do_not(backen
 async def test_a_process_has_no_image(backend: ProcessBackend) -> None:
     with pytest.raises(StartFailed, match="have no image"):
         await backend.start(Launch(KERNELSPECS.find("python"), image="other:1"))
+
+
+async def test_files_are_left_to_the_next_gateway_which_deletes_those_of_no_session(
+    tmp_path: Path, nothing_left: None
+) -> None:
+    first = ProcessBackend(tmp_path)
+    for workspace in ("kept", "forgotten"):
+        handle = await first.start(Launch(NO_KERNEL, workspace=workspace))
+        (tmp_path / workspace / "a").write_text("content")
+        await handle.kill()
+    await first.release()
+    second = ProcessBackend(tmp_path)
+    assert await second.adopt({}, ["kept"]) == {}
+    assert os.listdir(tmp_path) == ["kept"]  # noqa: PTH208 - fast
+    assert (tmp_path / "kept" / "a").read_text() == "content"
+    await second.close()
+    assert not os.path.exists(tmp_path), "the end of all sessions"  # noqa: ASYNC240, PTH110 - fast

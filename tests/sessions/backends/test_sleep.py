@@ -20,7 +20,8 @@ from sessions.backends.base import Launch
 from sessions.backends.docker import DockerBackend, DockerSettings
 from sessions.backends.docker.checkpoints import runtime
 from sessions.backends.docker.checkpoints.sealing import unseal
-from sessions.backends.docker.profile import INSTANCE_LABEL, CheckpointSettings, SleepSettings
+from sessions.backends.docker.profile import INSTANCE_LABEL, CheckpointSettings
+from sessions.backends.docker.sleep_settings import SleepSettings
 from sessions.errors import SessionClosed
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.pool import Pool

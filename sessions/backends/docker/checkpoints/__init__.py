@@ -19,9 +19,10 @@ from sessions.backends.docker.checkpoints.golden import Shape, Workshop, fits
 from sessions.backends.docker.checkpoints.images import Image
 from sessions.backends.docker.checkpoints.restoring import restart, restore
 from sessions.backends.docker.checkpoints.runtime import CheckpointFailed
+from sessions.backends.docker.disks import Disks
 from sessions.backends.docker.engine import CHECKPOINT, Engine
 from sessions.backends.docker.profile import DockerSettings
-from sessions.errors import BackendUnavailable
+from sessions.errors import SessionError
 from sessions.kernelspecs import PRELOAD_MEMORY
 from sessions.tasks import spawn
 
@@ -40,11 +41,11 @@ SOON = 10.0
 class Checkpoints:
     """The golden images in use."""
 
-    def __init__(self, engine: Engine, settings: DockerSettings) -> None:
+    def __init__(self, engine: Engine, disks: Disks, settings: DockerSettings) -> None:
         """Make nothing yet."""
         self._engine = engine
         self._settings = settings.checkpoints
-        self._workshop = None if self._settings is None else Workshop(engine, settings, self._settings)
+        self._workshop = None if self._settings is None else Workshop(engine, disks, settings, self._settings)
         #: why there are none; empty: there are, or will be soon
         self._trouble = self._hindrance()
         self._images: dict[Shape, Image] = {}
@@ -102,7 +103,7 @@ class Checkpoints:
                 self._keys.add(key)
                 self._trouble = ""
                 log.info("kernels are restored", language=shape.language, shared=shape.shared)
-        except (CheckpointFailed, APIError, BackendUnavailable) as error:
+        except (CheckpointFailed, APIError, SessionError) as error:
             self._trouble = str(error)
             log.warning("no checkpoint: kernels start plainly", language=shape.language, reason=str(error))
         finally:

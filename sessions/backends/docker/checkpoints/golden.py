@@ -7,7 +7,7 @@ import json
 import math
 import uuid
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Self
 
@@ -19,8 +19,10 @@ from sessions.backends.docker import containers
 from sessions.backends.docker.breaker import short_cause
 from sessions.backends.docker.cgroup import ControlGroup
 from sessions.backends.docker.checkpoints.images import Image, Images
-from sessions.backends.docker.checkpoints.restoring import attached, restore
+from sessions.backends.docker.checkpoints.restoring import restore
 from sessions.backends.docker.checkpoints.runtime import CheckpointFailed, Runtime, clear_marks, find_runtime
+from sessions.backends.docker.conversation import attached
+from sessions.backends.docker.disks import Disks
 from sessions.backends.docker.engine import Engine
 from sessions.backends.docker.profile import CheckpointSettings, DockerSettings, host_config, volume_names
 from sessions.kernelspecs import KernelSpec
@@ -77,9 +79,10 @@ def fits(launch: Launch, limits: Limits) -> bool:
 class Workshop:
     """Takes and proves golden images. All methods block."""
 
-    def __init__(self, engine: Engine, settings: DockerSettings, checkpoints: CheckpointSettings) -> None:
+    def __init__(self, engine: Engine, disks: Disks, settings: DockerSettings, checkpoints: CheckpointSettings) -> None:
         """Set what is used; nothing is made yet."""
         self.engine = engine
+        self.disks = disks
         self.settings = settings
         self.limits = checkpoints.limits
         self.images = Images(checkpoints.directory, checkpoints.disk)
@@ -136,12 +139,21 @@ class Workshop:
         launch = shape.launch(self.limits)
         profile = host_config(self.settings, self.limits, "", gvisor=True, shared=shape.shared)
         hello = containers.hello(self.settings, launch, None).decode()
-        facts = [_FORMAT, source, runtime.version, runtime.command, profile, hello, asdict(self.limits)]
+        facts = [
+            _FORMAT,
+            self.settings.files,
+            source,
+            runtime.version,
+            runtime.command,
+            profile,
+            hello,
+            asdict(self.limits),
+        ]
         return hashlib.sha256(json.dumps(facts, default=str, sort_keys=True).encode()).hexdigest()
 
     def _taken(self, shape: Shape, key: str, source: str, runtime: Runtime) -> Image:
         launch = replace(shape.launch(self.limits), image=source)
-        with self._container(launch) as container, attached(self.engine, container) as sandbox:
+        with self._container(launch) as container, attached(self.engine, container, CheckpointFailed) as sandbox:
             self.engine.api.start(container)
             sandbox.say(containers.hello(self.settings, launch, None))
             for module, problem in sandbox.hear(_IMPORT_TIMEOUT).items():
@@ -169,24 +181,25 @@ class Workshop:
     def _container(self, launch: Launch) -> Iterator[str]:
         """A container that no session gets, removed afterwards with its workspace."""
         workspace = uuid.uuid4().hex
-        container = containers.create(
-            self.engine,
-            self.settings,
-            launch,
-            name=f"kernel-gateway-{uuid.uuid4().hex}",
-            workspace=workspace,
-            gvisor=True,
-            processor=None,
-        )
-        self._busy.add(container)
-        try:
-            if self._closed:
-                raise CheckpointFailed("the gateway is shutting down")
-            yield container
-        except APIError as error:
-            raise CheckpointFailed(f"the engine refused: {short_cause(error)}") from error
-        finally:
-            self._remove(container)
-            self._busy.discard(container)
+        with ExitStack() as ending:
             for name in volume_names(workspace):
-                containers.delete_volume(self.engine, name)
+                ending.callback(self.disks.delete, name)
+            container = containers.create(
+                self.engine,
+                self.disks,
+                self.settings,
+                launch,
+                name=f"kernel-gateway-{uuid.uuid4().hex}",
+                workspace=workspace,
+                gvisor=True,
+                processor=None,
+            )
+            self._busy.add(container)
+            ending.callback(self._busy.discard, container)
+            ending.callback(self._remove, container)
+            try:
+                if self._closed:
+                    raise CheckpointFailed("the gateway is shutting down")
+                yield container
+            except APIError as error:
+                raise CheckpointFailed(f"the engine refused: {short_cause(error)}") from error

@@ -145,7 +145,7 @@ class KernelSleep(Protocol):
         """Whether kernels can sleep here."""
 
     async def take(self, handle: KernelHandle, launch: Launch) -> SleepImage:
-        """Write a kernel's memory to disk and hold it; or raise SleepFailed, and it goes on. Then kill or `resume` it."""
+        """Write a kernel's memory to disk and hold it, for `kill` or `resume`; or raise SleepFailed, and it goes on."""
 
     async def resume(self, handle: KernelHandle) -> None:
         """Let a kernel go on whose memory was written."""

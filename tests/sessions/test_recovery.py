@@ -359,7 +359,7 @@ async def test_a_session_or_sandbox_ended_during_the_takeover_leaves_nothing(fir
         await second.sandboxes.end(KEY)
         return handles
 
-    second.backend.adopt = slow_adopt
+    second.backend.adopt = slow_adopt  # type: ignore[method-assign]
     assert await second.readiness.check()
     assert (second.backend.alive, second.backend.workspaces) == ([], [])
     await second.close()

@@ -506,6 +506,8 @@ class FakeKernel:
                 if not self.alive:
                     raise ConnectionFailed
                 yield piece
+            if not self.alive:  # killed before the tool had more to say
+                raise ConnectionFailed
         finally:
             self._tools.discard(program)
             feeding.cancel()

@@ -495,13 +495,19 @@ def test_a_run_that_waits_for_its_turn_ends_with_its_sandbox(gateway: Gateway, b
                 list(second.iter_lines())
 
 
+def names(gateway: Gateway) -> set[str]:
+    """Return the names of the tenant's sessions."""
+    return {session["name"] for session in gateway.call("GET", "/v1/sessions").json()["sessions"]}
+
+
 def test_a_sandbox_that_is_killed_cuts_the_requests_that_wait_for_its_kernels(gateway: Gateway) -> None:
     with boxed(gateway) as box, ThreadPoolExecutor() as others:
         hangs = "import time; time.sleep(300)"
         path = {"path": ".ipython/profile_default/startup/hangs.py"}
         assert box.call("POST", "/files", ENVD, params=path, files={"file": hangs}).status_code == 200
+        before = names(gateway)  # also those of other tests
         waiting = [others.submit(box.call, "POST", path, json={"code": "1"}) for path in ("/contexts", "/execute")]
-        until(lambda: len(gateway.call("GET", "/v1/sessions").json()["sessions"]) == 2)
+        until(lambda: len(names(gateway) - before) == 2)
         assert control(gateway, "DELETE", f"/sandboxes/{box.id}").status_code == 204
         for answer in waiting:
             with pytest.raises(requests.exceptions.ConnectionError):

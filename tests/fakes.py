@@ -596,6 +596,8 @@ class FakeSleep:
         self.asked = 0
         #: attempts to wake a kernel that will fail
         self.fails = 0
+        #: trials of an image that will fail
+        self.unproven = 0
         #: while it is not set, a kernel that falls asleep waits
         self.gate = asyncio.Event()
         self.gate.set()
@@ -615,6 +617,19 @@ class FakeSleep:
     async def resume(self, _handle: KernelHandle) -> None:
         self._backend.failures.strike("resume")
 
+    @contextlib.asynccontextmanager
+    async def trial(self, image: SleepImage, launch: Launch, info: ConnectionInfo) -> AsyncIterator[FakeKernel]:
+        self._backend.failures.strike("trial")
+        if self.unproven:
+            self.unproven -= 1
+            raise StartFailed
+        kernel = await self._continued(image, launch, info)
+        kernel.namespace = dict(kernel.namespace)
+        try:
+            yield kernel
+        finally:
+            await kernel.kill()
+
     async def wake(self, image: SleepImage, launch: Launch, info: ConnectionInfo) -> FakeKernel:
         self._backend.failures.strike("wake")
         await self._backend.gate.wait()
@@ -623,6 +638,9 @@ class FakeSleep:
         if self.fails:
             self.fails -= 1
             raise StartFailed
+        return await self._continued(image, launch, info)
+
+    async def _continued(self, image: SleepImage, launch: Launch, info: ConnectionInfo) -> FakeKernel:
         slept = self.kept[image.id]
         kernel = FakeKernel(info, self._backend.behaviour, launch, slept.workspace, self._backend.failures)
         kernel.namespace, kernel.count = slept.namespace, slept.count

@@ -6,6 +6,7 @@ To add one: write a module here, add its line to `kernel_gateway/isolation.py`, 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Collection, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -151,10 +152,12 @@ class KernelSleep(Protocol):
         """Let a kernel go on whose memory was written."""
 
     async def wake(self, image: SleepImage, launch: Launch, info: ConnectionInfo) -> KernelHandle:
-        """Start a container that continues with a kernel's memory and keys. The image stays.
+        """Continue with a kernel's memory and keys; the image stays. Raises CannotWake if it never will, or as `start`."""
 
-        Raises CannotWake when no later attempt would succeed, else as `Backend.start`.
-        """
+    def trial(
+        self, image: SleepImage, launch: Launch, info: ConnectionInfo
+    ) -> AbstractAsyncContextManager[KernelHandle]:
+        """As `wake`, while the kernel is held: what this one does to files is thrown away; it ends with the context."""
 
     async def discard(self, image: SleepImage) -> None:
         """Delete an image. Idempotent."""
@@ -236,10 +239,9 @@ class Backend(Protocol):
         """
 
     async def delete_workspace(self, workspace: str) -> None:
-        """Delete a workspace that no kernel uses any more. Does nothing when the workspace does not exist.
+        """Delete a workspace that no kernel uses any more, if it exists; later, if that is not possible now.
 
-        A deletion that is not possible now is done later, at the latest by `adopt` after the next start: an
-        unavailable engine causes no error here, and does not delay the caller for long.
+        An unavailable engine causes no error here, and does not delay the caller for long.
         """
 
     async def release(self) -> None:

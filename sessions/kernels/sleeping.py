@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from functools import partial
 
 import structlog
 
-from sessions.asleep import SleepImage
+from sessions.asleep import CannotWake, SleepFailed, SleepImage
 from sessions.backends.abilities import Ability
 from sessions.backends.base import Backend, KernelSleep, Launch
 from sessions.connection_info import ConnectionInfo
-from sessions.errors import ConnectionFailed, SessionClosed, StartFailed
+from sessions.errors import ConnectionFailed, SessionClosed, SessionError, StartFailed
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.pool import Pool
 from sessions.kernels.starts import Starts
@@ -23,6 +24,12 @@ log = structlog.get_logger()
 ATTEMPTS_MAX = 3
 #: seconds before the third attempt
 PAUSE = 0.5
+#: seconds from a trial's start to its answer; measured: 0.2 s, on a busy machine 3
+TRIAL_TIMEOUT = 15.0
+
+
+class Unproven(SleepFailed):
+    """A kernel's memory was written, and cannot be woken."""
 
 
 class Sleeping:
@@ -46,7 +53,9 @@ class Sleeping:
         return self._sleep.ability
 
     async def take(self, kernel: Kernel) -> SleepImage:
-        """Write an idle kernel's memory to disk. Nothing may use the kernel; the caller does not cancel this.
+        """Write an idle kernel's memory to disk, and prove that it can be woken from there.
+
+        Nothing may use the kernel; the caller does not cancel this.
 
         Returns:
             its image. The kernel is held: the caller kills it, or lets it go on with `resume`.
@@ -54,12 +63,46 @@ class Sleeping:
         Raises:
             SleepFailed: when that was not possible; the kernel goes on.
         """
+        try:
+            return await self._proven(kernel)
+        except Unproven as error:
+            log.warning("an image of a kernel cannot be woken", kernel=kernel.handle.id[:12], reason=str(error))
+            with suppress(StartFailed):  # it has ended: then it cannot be written
+                await kernel.first_answer()
+        return await self._proven(kernel)
+
+    async def _proven(self, kernel: Kernel) -> SleepImage:
+        image = await self._written(kernel)
+        try:
+            await self._prove(image, kernel)
+        except BaseException as error:
+            await self.resume(kernel, image)
+            if isinstance(error, SessionError | CannotWake | TimeoutError):
+                raise Unproven(f"its image could not be woken: {error.__cause__ or error or 'no answer'}") from error
+            raise
+        return image
+
+    async def _written(self, kernel: Kernel) -> SleepImage:
         kernel.connection.suspend()
         try:
             return await self._sleep.take(kernel.handle, kernel.launch)
         except BaseException:
             self._reopen(kernel)
             raise
+
+    async def _prove(self, image: SleepImage, kernel: Kernel) -> None:
+        """Wake a second kernel from an image, and end it when it has answered.
+
+        Raises:
+            SessionError, CannotWake, TimeoutError: when it did not answer.
+        """
+        async with self._sleep.trial(image, kernel.launch, kernel.handle.connection_info) as handle:
+            second = await Kernel.take_over(kernel.launch, handle)
+            try:
+                async with asyncio.timeout(TRIAL_TIMEOUT):
+                    await second.first_answer()
+            finally:
+                await shielded(spawn(second.kill(SessionClosed()), "end a trial"))
 
     async def resume(self, kernel: Kernel, image: SleepImage) -> None:
         """Let a kernel go on whose memory was written, and delete its image."""

@@ -22,7 +22,9 @@ from sessions.backends.docker.profile import (
     environment,
     host_config,
     volume_names,
+    wheels_mounts,
 )
+from sessions.backends.docker.trials import Trial
 from sessions.backends.handshake import handshake, new_connection_info
 from sessions.connection_info import ConnectionInfo
 from sessions.errors import StartFailed
@@ -41,6 +43,7 @@ def create(
     workspace: str,
     gvisor: bool,
     processor: int | None,
+    trial: Trial | None = None,
 ) -> str:
     """Create a container for a kernel, without starting it.
 
@@ -53,6 +56,7 @@ def create(
         workspace: id of its workspace.
         gvisor: True if the runtime is gVisor.
         processor: number of the only processor that it may use; None: all processors.
+        trial: what it has in place of a workspace; None: it has the workspace.
 
     Returns:
         id of the container.
@@ -62,6 +66,7 @@ def create(
         APIError: when the engine refused.
     """
     api = engine.api
+    own = None if trial else disks.attach(disks_of(launch.limits, workspace, shared=launch.shared))
     made_as = host_config(
         settings,
         launch.limits,
@@ -69,8 +74,10 @@ def create(
         gvisor=gvisor,
         processor=processor,
         shared=launch.shared,
-        devices=disks.attach(disks_of(launch.limits, workspace, shared=launch.shared)),
+        devices=own,
     )
+    if trial is not None:
+        made_as["mounts"] = [trial.volume, *wheels_mounts(settings)]
     container = api.create_container(
         launch.image or settings.image,
         [PYTHON, "-I", "-S", f"{IMAGE_DIR}/launcher.py"],

@@ -8,11 +8,12 @@ must let go on.
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import time
 import uuid
-from collections.abc import Collection
-from contextlib import suppress
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,7 @@ from docker.errors import APIError
 from sessions.asleep import CannotWake, SleepFailed, SleepImage
 from sessions.backends.abilities import Ability
 from sessions.backends.base import KernelHandle, Launch
+from sessions.backends.docker import trials
 from sessions.backends.docker.breaker import fails, short_cause, unavailable
 from sessions.backends.docker.checkpoints import CheckpointFailed, restart
 from sessions.backends.docker.checkpoints.images import PARTIAL, Images
@@ -34,7 +36,8 @@ from sessions.backends.docker.profile import DockerSettings
 from sessions.backends.docker.sleep_settings import SleepSettings
 from sessions.backends.docker.starter import Starter
 from sessions.connection_info import ConnectionInfo
-from sessions.errors import BackendUnavailable
+from sessions.errors import BackendUnavailable, StartFailed
+from sessions.tasks import log_failure, shielded, spawn
 
 log = structlog.get_logger()
 
@@ -136,6 +139,26 @@ class DockerSleep:
         restored = partial(self._restored, image)
         return await self._starter.start_with(restored, replace(launch, image=image.source), info)
 
+    @asynccontextmanager
+    async def trial(self, image: SleepImage, launch: Launch, info: ConnectionInfo) -> AsyncIterator[DockerHandle]:
+        """Continue with a kernel's memory for a moment; see `KernelSleep`."""
+        offline = replace(launch, image=image.source, egress=None)
+        call = partial(self._engine.call, lane=SLEEP, owner=launch.tenant)
+        try:
+            trial = await call(trials.prepare, self._engine, self._settings, launch.workspace or "")
+        except (OSError, APIError) as error:
+            raise StartFailed("no trial of a sleeping kernel could be prepared") from error
+        try:
+            launched = replace(offline, workspace=trial.workspace)
+            handle = await self._starter.start_with(partial(self._restored, image), launched, info, trial)
+            try:
+                yield handle
+            finally:
+                await asyncio.shield(handle.kill())
+        finally:
+            with log_failure("removal of what a trial has written"):
+                await shielded(spawn(call(trials.clear, self._engine, trial), "clear a trial"))
+
     def _restored(self, image: SleepImage, container: str) -> None:
         if self._settings.sleep is None:
             raise CannotWake("sleep was turned off")
@@ -164,6 +187,7 @@ class DockerSleep:
         """Delete what earlier gateways have left, except these images; let kernels go on that were being written."""
         if self._images is not None and self._images.directory.is_dir():
             try:
+                await self._engine.call(trials.clear_all, self._settings, lane=SLEEP)
                 await self._engine.call(self._adopted, self._images, {image.id for image in images}, lane=SLEEP)
             except APIError as error:
                 raise fails("let kernels go on", error) from error

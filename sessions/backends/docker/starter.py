@@ -20,6 +20,7 @@ from sessions.backends.docker.handle import DockerHandle
 from sessions.backends.docker.lost import LostContainers
 from sessions.backends.docker.processors import Processors
 from sessions.backends.docker.profile import DockerSettings
+from sessions.backends.docker.trials import Trial
 from sessions.connection_info import ConnectionInfo
 from sessions.errors import BackendUnavailable, StartFailed
 from sessions.tasks import spawn
@@ -99,13 +100,16 @@ class Starter:
 
         return await self.start_with(begin, launch, info)
 
-    async def start_with(self, begin: Callable[[str], None], launch: Launch, info: ConnectionInfo) -> DockerHandle:
+    async def start_with(
+        self, begin: Callable[[str], None], launch: Launch, info: ConnectionInfo, trial: Trial | None = None
+    ) -> DockerHandle:
         """Make a container and start it in a way of the caller's.
 
         Args:
             begin: starts the container with this id. Blocks.
             launch: what the container is for.
             info: connection info of its kernel, except for its address.
+            trial: what the container has in place of a workspace; None: it has the workspace.
 
         Raises:
             SessionError: as in `start`.
@@ -113,7 +117,7 @@ class Starter:
         settings = self._egress.settings_of(launch)
         bound = (handle.processor for handle in self._handles.values())
         processor = self.processors.choose(launch.limits, bound) if launch.kernelspec.one_processor else None
-        container = await self._create(launch, processor)
+        container = await self._create(launch, processor, trial)
         # Registered before the start, so that an end directly after it is not missed.
         handle = self._handles[container] = DockerHandle(self._engine, container, info, launch.tenant, processor)
         spawn(self.forget(handle), "forget container")
@@ -137,7 +141,7 @@ class Starter:
         handle.connection_info = replace(info, ip=address)
         return handle
 
-    async def _create(self, launch: Launch, processor: int | None = None) -> str:
+    async def _create(self, launch: Launch, processor: int | None, trial: Trial | None) -> str:
         """Create a container. When the engine does not report the outcome, search for the container by its name."""
         self.breaker.require()
         name, workspace = f"kernel-gateway-{uuid.uuid4().hex}", launch.workspace or uuid.uuid4().hex
@@ -153,6 +157,7 @@ class Starter:
                 workspace=workspace,
                 gvisor=self.gvisor,
                 processor=processor,
+                trial=trial,
             )
 
         try:

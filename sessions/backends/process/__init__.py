@@ -18,7 +18,7 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Callable, Collection, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import AbstractAsyncContextManager, ExitStack, suppress
 from pathlib import Path
 
 from kernel_image.inventory import interpreters, packages
@@ -76,6 +76,12 @@ class NoSleep:
         """Do nothing: no process is held."""
 
     async def wake(self, _image: SleepImage, _launch: Launch, _info: ConnectionInfo) -> KernelHandle:
+        """Refuse."""
+        raise CannotWake(self.ability.detail)
+
+    def trial(
+        self, _image: SleepImage, _launch: Launch, _info: ConnectionInfo
+    ) -> AbstractAsyncContextManager[KernelHandle]:
         """Refuse."""
         raise CannotWake(self.ability.detail)
 

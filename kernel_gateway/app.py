@@ -304,6 +304,7 @@ class Service:
             connected_timeout=longest,
             sleep_for=self.settings.sleep_for,
             max_pause=self.settings.max_pause,
+            on_sleep=self.metrics.pool.slept,
         )
 
     async def drain(self) -> None:

@@ -17,6 +17,15 @@ class OnIdle(StrEnum):
 class SleepFailed(Exception):
     """A kernel's memory could not be written; the kernel goes on as before. The reason is for the operator."""
 
+    #: the reason for the session's client
+    shown = "its memory could not be written to disk"
+
+
+class Unproven(SleepFailed):
+    """A kernel's memory was written, and could not be continued with; the kernel goes on as before."""
+
+    shown = "its memory was written to disk, and could not be continued from there"
+
 
 class CannotWake(Exception):
     """A kernel's memory cannot be used any more; the reason is for the session's client."""

@@ -39,6 +39,8 @@ class Sleeper:
         self._given_up = False
         #: why the memory of the kernel is lost; empty: it is not
         self.loss = ""
+        #: why the last attempt to fall asleep has failed, for the session's client; empty: it has not
+        self.problem = ""
         #: the present attempt to fall asleep; its result is the reason of a failure
         self.falling: Shared[str] = Shared(f"sleep of {key}")
 
@@ -58,7 +60,12 @@ class Sleeper:
         Raises:
             SleepFailed: when that was not possible; the kernel goes on.
         """
-        image = await self._services.sleeping.take(kernel)
+        try:
+            image = await self._services.sleeping.take(kernel)
+        except SleepFailed as error:
+            self.problem = error.shown
+            raise
+        self.problem = ""
         if not kernel.alive:
             await self._discard(image)
             raise SleepFailed("it has ended")
@@ -109,7 +116,7 @@ class Sleeper:
     async def forget(self) -> None:
         """Delete the image, if there is one."""
         image, self._slept = self.image, None
-        self._given_up, self._failures, self.loss = False, 0, ""
+        self._given_up, self._failures, self.loss, self.problem = False, 0, "", ""
         if image is not None:
             await self._discard(image)
 

@@ -618,12 +618,12 @@ class FakeSleep:
         self._backend.failures.strike("resume")
 
     @contextlib.asynccontextmanager
-    async def trial(self, image: SleepImage, launch: Launch, info: ConnectionInfo) -> AsyncIterator[FakeKernel]:
+    async def trial(self, image: SleepImage, launch: Launch, _info: ConnectionInfo) -> AsyncIterator[FakeKernel]:
         self._backend.failures.strike("trial")
         if self.unproven:
             self.unproven -= 1
             raise StartFailed
-        kernel = await self._continued(image, launch, info)
+        kernel = await self._continued(image, launch, self._backend.new_info(launch))  # the other one still listens
         kernel.namespace = dict(kernel.namespace)
         try:
             yield kernel
@@ -739,6 +739,11 @@ class FakeBackend:
             await self.delete_workspace(workspace)
         return {kernel.id: kernel for kernel in self.started if kernel.id in kernels}
 
+    def new_info(self, launch: Launch) -> ConnectionInfo:
+        """Return where a new kernel listens."""
+        socket, spec = str(self._root / uuid.uuid4().hex[:8]), launch.kernelspec
+        return new_connection_info("ipc", socket, first_port=1, encryption=spec.encryption, signature=spec.signature)
+
     async def start(self, launch: Launch) -> FakeKernel:
         self.asked += 1
         self.failures.strike("start")
@@ -747,10 +752,7 @@ class FakeBackend:
             raise self.refuses
         workspace = self._root / "workspaces" / (launch.workspace or uuid.uuid4().hex)
         workspace.mkdir(parents=True, exist_ok=True)
-        socket = str(self._root / uuid.uuid4().hex[:8])
-        spec = launch.kernelspec
-        info = new_connection_info("ipc", socket, first_port=1, encryption=spec.encryption, signature=spec.signature)
-        kernel = FakeKernel(info, self.behaviour, launch, workspace, self.failures)
+        kernel = FakeKernel(self.new_info(launch), self.behaviour, launch, workspace, self.failures)
         self.started.append(kernel)
         return kernel
 

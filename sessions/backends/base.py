@@ -6,7 +6,7 @@ To add one: write a module here, add its line to `kernel_gateway/isolation.py`, 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Collection, Mapping
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager as AsyncContext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -152,11 +152,9 @@ class KernelSleep(Protocol):
         """Let a kernel go on whose memory was written."""
 
     async def wake(self, image: SleepImage, launch: Launch, info: ConnectionInfo) -> KernelHandle:
-        """Continue with a kernel's memory and keys; the image stays. Raises CannotWake if it never will, or as `start`."""
+        """Continue with a kernel's memory and keys; the image stays. Raises CannotWake at its end, or as `start`."""
 
-    def trial(
-        self, image: SleepImage, launch: Launch, info: ConnectionInfo
-    ) -> AbstractAsyncContextManager[KernelHandle]:
+    def trial(self, image: SleepImage, launch: Launch, info: ConnectionInfo) -> AsyncContext[KernelHandle]:
         """As `wake`, while the kernel is held: what this one does to files is thrown away; it ends with the context."""
 
     async def discard(self, image: SleepImage) -> None:

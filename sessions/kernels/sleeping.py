@@ -8,7 +8,7 @@ from functools import partial
 
 import structlog
 
-from sessions.asleep import CannotWake, SleepFailed, SleepImage
+from sessions.asleep import CannotWake, SleepImage, Unproven
 from sessions.backends.abilities import Ability
 from sessions.backends.base import Backend, KernelSleep, Launch
 from sessions.connection_info import ConnectionInfo
@@ -26,10 +26,6 @@ ATTEMPTS_MAX = 3
 PAUSE = 0.5
 #: seconds from a trial's start to its answer; measured: 0.2 s, on a busy machine 3
 TRIAL_TIMEOUT = 15.0
-
-
-class Unproven(SleepFailed):
-    """A kernel's memory was written, and cannot be woken."""
 
 
 class Sleeping:
@@ -78,7 +74,8 @@ class Sleeping:
         except BaseException as error:
             await self.resume(kernel, image)
             if isinstance(error, SessionError | CannotWake | TimeoutError):
-                raise Unproven(f"its image could not be woken: {error.__cause__ or error or 'no answer'}") from error
+                cause = str(error.__cause__ or error) or "no answer"
+                raise Unproven(f"its image could not be woken: {cause}") from error
             raise
         return image
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from sessions import culler as culling
 from sessions.asleep import OnIdle
 from sessions.culler import Culler
 from sessions.errors import BackendUnavailable, LedgerUnavailable, QuotaExceeded, SessionNotFound, StartFailed
@@ -123,7 +122,51 @@ async def test_a_full_ledger_loses_nothing(world: World, culler: Culler, monkeyp
     assert (await run(session, "print(x)")).outputs[0]["text"] == "41\n"
 
 
-async def test_a_session_that_cannot_sleep_is_kept_for_a_while_and_then_ended_with_the_reason(
+async def test_a_session_whose_image_cannot_be_woken_stays_awake(world: World, culler: Culler) -> None:
+    session = await world.session()
+    await run(session, "x = 41")
+    world.backend.sleep.unproven = 2
+    world.clock.passes(301)
+    assert await culler.sweep() == 0
+    assert (session.state, world.backend.sleep.kept, world.backend.sleep.asked) == (State.IDLE, {}, 2)
+    assert session.sleeper.problem == "its memory was written to disk, and could not be continued from there"
+    assert len(world.backend.alive) == 1
+    assert (await run(session, "print(x)")).outputs[0]["text"] == "41\n"
+    world.clock.passes(301)
+    await culler.sweep()
+    assert (session.state, session.sleeper.problem) == (State.ASLEEP, "")
+
+
+async def test_a_second_image_is_tried_when_the_first_cannot_be_woken(world: World, culler: Culler) -> None:
+    world.backend.sleep.unproven = 1
+    session = await asleep(world, culler)
+    assert world.backend.sleep.asked == 2
+    assert (await run(session, "print(x)")).outputs[0]["text"] == "41\n"
+
+
+async def test_a_trial_changes_nothing_in_a_session(world: World, culler: Culler) -> None:
+    session = await asleep(world, culler)
+    assert [kernel.executed for kernel in world.backend.started if kernel is not world.backend.started[0]] == [[]]
+    assert (await run(session, "print(x)")).outputs[0]["text"] == "41\n"
+
+
+async def test_attempts_to_sleep_are_made_ever_more_rarely_and_counted(world: World) -> None:
+    counted: list[bool] = []
+    culler = Culler(world.registry, world.sandboxes, on_sleep=counted.append)
+    await world.session()
+    world.backend.sleep.refuses = "it has a connection"
+    world.clock.passes(300)
+    for _ in range(300):
+        await culler.sweep()
+        world.clock.passes(1)
+    assert counted == [False] * 3  # at once, after 60 s, and 120 s later
+    world.backend.sleep.refuses = ""
+    world.clock.passes(240)
+    await culler.sweep()
+    assert counted == [False] * 3 + [True]
+
+
+async def test_a_session_that_cannot_sleep_is_kept_as_long_as_it_could_sleep_and_then_ended_with_the_reason(
     world: World, culler: Culler
 ) -> None:
     session = await world.session()
@@ -134,7 +177,10 @@ async def test_a_session_that_cannot_sleep_is_kept_for_a_while_and_then_ended_wi
     asked = world.backend.sleep.asked
     await culler.sweep()
     assert world.backend.sleep.asked == asked  # not in every round
-    world.clock.passes(culling.SLEEP_PATIENCE)
+    world.clock.passes(3500)
+    assert await culler.sweep() == 0
+    assert session.state is State.IDLE
+    world.clock.passes(200)
     await culler.sweep()
     with pytest.raises(SessionNotFound, match="could not sleep"):
         world.registry.get(KEY)

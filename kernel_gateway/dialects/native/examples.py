@@ -53,6 +53,7 @@ _SESSION = {
     "last_activity": _TIME,
     "idle_timeout": 900.0,
     "on_idle": "end",
+    "sleep_problem": None,
     "image": None,
     "limits": {"memory": 268435456, "cpus": 0.5, "processes": 32, "disk": 67108864, "output": 1048576},
     "network": "none",

@@ -164,6 +164,9 @@ class SessionInfo(BaseModel):
     last_activity: datetime
     idle_timeout: float
     on_idle: Literal["end", "sleep"]
+    sleep_problem: str | None = Field(
+        description="why it is awake although it was idle for too long; it is tried again; null: no attempt has failed"
+    )
     image: str | None = Field(description="image that was asked for; null: the gateway's usual one")
     limits: LimitsInfo
     network: Literal["none", "allowlist"]
@@ -183,6 +186,7 @@ class SessionInfo(BaseModel):
                 "last_activity": now - timedelta(seconds=session.idle_for()),
                 "idle_timeout": session.spec.idle_timeout,
                 "on_idle": session.spec.on_idle.value,
+                "sleep_problem": session.sleeper.problem or None,
                 "image": session.spec.image or None,
                 "limits": {name: getattr(limits, name) for name in LimitsInfo.model_fields},
                 "network": session.spec.network.value,

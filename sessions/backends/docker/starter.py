@@ -141,7 +141,7 @@ class Starter:
         handle.connection_info = replace(info, ip=address)
         return handle
 
-    async def _create(self, launch: Launch, processor: int | None, trial: Trial | None) -> str:
+    async def _create(self, launch: Launch, processor: int | None = None, trial: Trial | None = None) -> str:
         """Create a container. When the engine does not report the outcome, search for the container by its name."""
         self.breaker.require()
         name, workspace = f"kernel-gateway-{uuid.uuid4().hex}", launch.workspace or uuid.uuid4().hex

@@ -15,14 +15,16 @@ from pathlib import Path
 import docker
 import pytest
 
-from sessions.asleep import CannotWake, SleepFailed, SleepImage
+from sessions.asleep import CannotWake, SleepFailed, SleepImage, Unproven
 from sessions.backends.base import Launch
-from sessions.backends.docker import DockerBackend, DockerSettings
+from sessions.backends.docker import DockerBackend, DockerSettings, trials
 from sessions.backends.docker.checkpoints import runtime
 from sessions.backends.docker.checkpoints.sealing import unseal
+from sessions.backends.docker.engine import Engine
 from sessions.backends.docker.profile import INSTANCE_LABEL, CheckpointSettings
 from sessions.backends.docker.sleep_settings import SleepSettings
 from sessions.errors import SessionClosed
+from sessions.kernels import sleeping
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.pool import Pool
 from sessions.kernels.readiness import Readiness
@@ -97,6 +99,10 @@ async def bed(nothing_left: None, place: Path) -> AsyncIterator[Bed]:
     shutil.rmtree(bed.images, ignore_errors=True)
 
 
+def trials_left() -> list[Path]:
+    return list(Path("/dev/shm").glob(f"kernel-gateway-{INSTANCE}-*"))
+
+
 async def said(kernel: Kernel, code: str) -> str:
     status, printed = await execute(kernel, code)
     assert status == "ok", (status, printed)
@@ -133,6 +139,22 @@ print(int(frame.x.sum()), next(flight), ticks > before,
       notes.read().split(), child.stdout.readline().strip(), table.execute("select count(*) from t").fetchone()[0])
 """
 SURVIVED = "499999500000 2 True True ['first', 'second'] echo 1"
+
+
+#: a thread that appends ever larger numbers to a file
+TICKS = """
+import threading, time
+stop, n = threading.Event(), 0
+def tick():
+    global n
+    with open("ticks", "a", buffering=1) as ticks:
+        while not stop.is_set():
+            ticks.write(f"{n}\\n")
+            n += 1
+            time.sleep(0.001)
+thread = threading.Thread(target=tick); thread.start()
+print()
+"""
 
 
 async def test_everything_in_a_kernel_survives_sleep_again_and_again(bed: Bed) -> None:
@@ -256,6 +278,41 @@ async def test_a_kernel_whose_image_is_not_wanted_goes_on(bed: Bed) -> None:
     await kernel.kill(SessionClosed())
 
 
+async def test_what_code_writes_during_a_trial_is_thrown_away(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[str] = []
+    clear = trials.clear
+
+    def look_and_clear(engine: Engine, trial: trials.Trial) -> None:
+        written.append((trial.changes / "upper" / "ticks").read_text())
+        clear(engine, trial)
+
+    monkeypatch.setattr(trials, "clear", look_and_clear)
+    kernel = await Kernel.start(bed.backend, PYTHON)
+    await said(kernel, TICKS)
+    image = await bed.asleep(kernel)
+    assert len(written[-1].split()) > 10  # the positive control: the thread went on, and wrote
+    awake = await bed.woken(kernel, image)
+    same = "open('ticks').read().split() == list(map(str, range(n)))"
+    assert await said(awake, f"stop.set(); thread.join(); print({same})") == "True"
+    assert trials_left() == []
+    await awake.kill(SessionClosed())
+
+
+async def test_a_kernel_whose_image_does_not_answer_is_not_ended(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = await Kernel.start(bed.backend, PYTHON)
+    await said(kernel, "x = 41; print()")
+    monkeypatch.setattr(sleeping, "TRIAL_TIMEOUT", 0.0)
+    with pytest.raises(Unproven, match="could not be woken"):
+        await bed.sleeping.take(kernel)
+    monkeypatch.undo()
+    await kernel.first_answer()
+    assert await said(kernel, "print(x + 1)") == "42"
+    assert bed.files() == []
+    awake = await bed.woken(kernel, await bed.asleep(kernel))
+    assert await said(awake, "print(x + 1)") == "42"
+    await awake.kill(SessionClosed())
+
+
 async def test_several_kernels_sleep_and_wake_at_once(bed: Bed) -> None:
     kernels = await asyncio.gather(*(Kernel.start(bed.backend, PYTHON) for _ in range(4)))
     for number, kernel in enumerate(kernels):
@@ -276,6 +333,7 @@ async def test_a_gateway_that_was_killed_leaves_no_kernel_held(bed: Bed, place: 
     kernels[1].connection.suspend()
     (bed.images / f"{kernels[1].handle.id}{'.partial'}").mkdir()
     runtime.find_runtime(bed.backend._engine.api, bed.backend.settings).hold(kernels[1].handle.id)
+    trial = trials.prepare(bed.backend._engine, bed.backend.settings, kernels[1].launch.workspace or "")
     later = Bed(place)
     await later.backend.prepare()
     handles = await later.backend.adopt({kernel.handle.id: kernel.handle.connection_info for kernel in kernels})
@@ -284,5 +342,6 @@ async def test_a_gateway_that_was_killed_leaves_no_kernel_held(bed: Bed, place: 
         await taken.first_answer()
         assert await said(taken, "print(x + 1)") == "42"
     assert bed.files() == []
+    assert not trial.changes.exists()
     bed.backend._handles.clear()  # the later gateway ends them
     await later.backend.close()

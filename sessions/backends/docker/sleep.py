@@ -89,7 +89,7 @@ class DockerSleep:
     async def _take(self, handle: DockerHandle, launch: Launch) -> SleepImage:
         try:
             return await self._engine.call(self._written, handle, launch, lane=SLEEP, owner=launch.tenant)
-        except (CheckpointFailed, OSError) as error:
+        except CheckpointFailed as error:
             raise SleepFailed(str(error)) from error
         except APIError as error:
             raise SleepFailed(f"the engine refused: {short_cause(error)}") from error
@@ -106,10 +106,12 @@ class DockerSleep:
             runtime.take(handle.id, begun, keep=True)
             size = self._sealed(settings.key(), handle.id, begun)
             begun.rename(images.directory / handle.id)
-        except BaseException:
+        except BaseException as error:
             with suppress(CheckpointFailed):  # it was not held, or has ended
                 runtime.let_go(handle.id)
             images.remove(begun.name)
+            if isinstance(error, OSError):  # else it would count as an error of the connection to the engine
+                raise CheckpointFailed(str(error)) from error
             raise
         return SleepImage(handle.id, size, time.time(), source)
 
@@ -146,7 +148,7 @@ class DockerSleep:
         call = partial(self._engine.call, lane=SLEEP, owner=launch.tenant)
         try:
             trial = await call(trials.prepare, self._engine, self._settings, launch.workspace or "")
-        except (OSError, APIError) as error:
+        except (CheckpointFailed, APIError) as error:
             raise StartFailed("no trial of a sleeping kernel could be prepared") from error
         try:
             launched = replace(offline, workspace=trial.workspace)

@@ -17,6 +17,7 @@ from pathlib import Path
 from docker.errors import NotFound
 from docker.types import DriverConfig, Mount
 
+from sessions.backends.docker.checkpoints.runtime import CheckpointFailed
 from sessions.backends.docker.engine import Engine
 from sessions.backends.docker.profile import UID, WORKSPACE, DockerSettings, volume_names
 
@@ -45,16 +46,19 @@ def prepare(engine: Engine, settings: DockerSettings, workspace: str) -> Trial:
         workspace: the session's.
 
     Raises:
-        OSError: when there is no room.
+        CheckpointFailed: when the directories cannot be made.
         APIError: when the engine refused.
     """
     files = engine.api.inspect_volume(volume_names(workspace)[0])["Mountpoint"]
     name = f"trial-{uuid.uuid4().hex}"
     changes = _SHARED_MEMORY / f"{_prefix(settings)}{name}"
     upper, work = changes / "upper", changes / "work"
-    for directory in (changes, upper, work):
-        directory.mkdir(mode=0o700)
-    os.chown(upper, UID, UID)  # it is what the trial sees as its root directory
+    try:
+        for directory in (changes, upper, work):
+            directory.mkdir(mode=0o700)
+        os.chown(upper, UID, UID)  # it is what the trial sees as its root directory
+    except OSError as error:
+        raise CheckpointFailed(f"{changes} cannot be made: {error.strerror}") from error
     options = f"nosuid,nodev,lowerdir={files},upperdir={upper},workdir={work}"
     volume = Mount(
         target=WORKSPACE,

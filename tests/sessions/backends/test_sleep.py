@@ -74,7 +74,7 @@ class Bed:
         self.sleeping = Sleeping(self.backend, starts, pool)
 
     async def ready(self) -> None:
-        """Wait until Python's kernels are restored, as in a gateway: gVisor cannot wake all that were started plainly."""
+        """Wait until Python's kernels are restored, as in a gateway: not all that start plainly can sleep."""
         assert await self.readiness.check()
         self.backend._starter.checkpoints.begin()
         await until(lambda: self.backend.checkpoints.on)

@@ -2,12 +2,15 @@
 
 This program runs no user code and is not in the sandbox. The gateway runs it in a container of its own, without network
 and capabilities, with access to loop devices. It reads one JSON request per line from standard input, and answers each
-with one line:
+with one line, which repeats the `id` of its request:
 
 - `{"op": "attach", "name": …, "size": bytes, "mode": "0700"}` makes the disk if it does not exist, attaches it to a
   loop device and answers `{"device": "/dev/loop7"}`. The engine mounts that device.
 - `{"op": "delete", "name": …}` detaches and deletes the disk if it exists: `{}`.
 - `{"op": "names"}` answers `{"names": […]}`.
+
+Requests about one disk are served one after the other. Those about different disks are served at the same time, so that
+no session waits while the disk of another one is made or repaired.
 
 A request that fails is answered with `{"error": …}`. All requests may be repeated. What is attached is known to the
 system, not to this program, so it may end at any time. The current directory holds the image files.
@@ -24,7 +27,9 @@ import os
 import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 _SET_FD, _CLEAR_FD, _SET_STATUS, _GET_STATUS, _GET_FREE = 0x4C00, 0x4C01, 0x4C04, 0x4C05, 0x4C82
@@ -49,6 +54,18 @@ _FEATURES = (
 #: e2fsck has repaired the file system
 _REPAIRED = 1
 _TOOLS = {"PATH": "/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin"}
+#: requests that are served at the same time: more than one tenant may have, so that there is always one for the others
+_AT_ONCE = 8
+
+#: held while an answer is written
+_saying = threading.Lock()
+#: held while the images in the directory change, so that the room that they were promised can be counted
+_directory = threading.Lock()
+#: names of the images about which a request is being served
+_served: set[str] = set()
+_served_changed = threading.Condition()
+#: the loop device that an image was last attached to, by its name; it may be another one's meanwhile
+_last: dict[str, str] = {}
 
 
 class Failed(Exception):
@@ -59,45 +76,68 @@ def main() -> None:
     """Answer requests until standard input ends."""
     for half_made in (file for file in os.listdir() if file.endswith(_HALF_MADE)):
         os.unlink(half_made)
-    for line in sys.stdin.buffer:
-        try:
-            answer = _answer(json.loads(line))
-        except (Failed, OSError) as error:
-            answer = {"error": str(error)}
-        os.write(1, json.dumps(answer).encode() + b"\n")
+    with ThreadPoolExecutor(_AT_ONCE) as serving:
+        for line in sys.stdin.buffer:
+            serving.submit(_serve, json.loads(line))
+
+
+def _serve(request: dict[str, Any]) -> None:
+    try:
+        answer = _answer(request)
+    except (Failed, OSError) as error:
+        answer = {"error": str(error)}
+    with _saying:
+        os.write(1, json.dumps(answer | {"id": request["id"]}).encode() + b"\n")
 
 
 def _answer(request: dict[str, Any]) -> dict[str, Any]:
     if request["op"] == "names":
         return {"names": [file.removesuffix(_SUFFIX) for file in os.listdir() if file.endswith(_SUFFIX)]}
     file = request["name"] + _SUFFIX
-    if request["op"] == "delete":
-        _delete(file)
-        return {}
-    if not os.path.exists(file):
-        _make(file, request["size"], request["mode"])
-        return {"device": _attach(file)}
-    device = _attached(file)
-    if device is None:
-        # Without a journal a crash of the machine leaves errors, which are repaired here. A clean disk takes 10 ms.
-        _run("e2fsck", "-y", file, most=_REPAIRED)
-        device = _attach(file)
-    return {"device": device}
+    with _turn(file):
+        if request["op"] == "delete":
+            _delete(file)
+            return {}
+        if not os.path.exists(file):
+            _make(file, request["size"], request["mode"])
+            return {"device": _attach(file)}
+        device = _attached(file)
+        if device is None:
+            # Without a journal a crash of the machine leaves errors, which are repaired here. A clean disk takes 10 ms.
+            _run("e2fsck", "-y", file, most=_REPAIRED)
+            device = _attach(file)
+        return {"device": device}
+
+
+@contextlib.contextmanager
+def _turn(file: str) -> Iterator[None]:
+    """Wait until no other request about the image is being served."""
+    with _served_changed:
+        _served_changed.wait_for(lambda: file not in _served)
+        _served.add(file)
+    try:
+        yield
+    finally:
+        with _served_changed:
+            _served.remove(file)
+            _served_changed.notify_all()
 
 
 def _make(file: str, size: int, mode: str) -> None:
     # The file system's own tables take 3 % of it, and Linux keeps 2 % of it free.
     image = size + size // 16 + _MIB
-    promised = sum(max(0, found.st_size - 512 * found.st_blocks) for found in map(os.stat, os.listdir()))
-    disk = os.statvfs(".")
-    if disk.f_bavail * disk.f_frsize < promised + image + _RESERVE:
-        raise Failed("the disk of the engine's machine has no room for the files of another session")
     made = file + _HALF_MADE
-    with open(made, "wb") as blank:
-        blank.truncate(image)
+    with _directory:
+        promised = sum(max(0, found.st_size - 512 * found.st_blocks) for found in map(os.stat, os.listdir()))
+        disk = os.statvfs(".")
+        if disk.f_bavail * disk.f_frsize < promised + image + _RESERVE:
+            raise Failed("the disk of the engine's machine has no room for the files of another session")
+        with open(made, "wb") as blank:
+            blank.truncate(image)
     _run("mke2fs", "-q", "-F", "-t", "ext4", *_FEATURES, made)
     _run("debugfs", "-w", "-f", "-", made, said=f"rmdir lost+found\nset_inode_field / mode 04{mode}\n")
-    os.rename(made, file)
+    with _directory:
+        os.rename(made, file)
 
 
 def _delete(file: str) -> None:
@@ -106,7 +146,9 @@ def _delete(file: str) -> None:
     if device := _attached(file):
         with _opened(_host(device)) as loop:
             fcntl.ioctl(loop, _CLEAR_FD)
-    os.unlink(file)
+    _last.pop(file, None)
+    with _directory:
+        os.unlink(file)
 
 
 def _attach(file: str) -> str:
@@ -121,23 +163,31 @@ def _attach(file: str) -> str:
                 if error.errno != errno.EBUSY:  # another program has taken it meanwhile
                     raise
             else:
+                _last[file] = device
                 return device
     raise Failed("no loop device is free")
 
 
 def _attached(file: str) -> str | None:
     """Return the loop device that a disk is attached to; None: it is attached to none."""
-    inode = os.stat(file).st_ino
-    for entry in os.listdir("/sys/block"):
-        if os.path.exists(f"/sys/block/{entry}/loop"):
-            with _opened(_host(f"/dev/{entry}")) as loop:
-                try:
-                    status = _STATUS.unpack(fcntl.ioctl(loop, _GET_STATUS, bytes(_STATUS.size)))
-                except OSError:
-                    continue  # it was detached meanwhile
-            if status[_INODE] == inode and status[_NAME].rstrip(b"\0") == file.encode():
-                return f"/dev/{entry}"
+    last = _last.get(file)
+    # Where it is, most of the time. To open all others costs as much as there are sessions.
+    for device in [*([last] if last else []), *(f"/dev/{entry}" for entry in os.listdir("/sys/block"))]:
+        if _shows(device, file):
+            _last[file] = device
+            return device
     return None
+
+
+def _shows(device: str, file: str) -> bool:
+    if not os.path.exists(f"/sys/block/{os.path.basename(device)}/loop"):
+        return False  # it is no loop device, or is attached to nothing
+    with _opened(_host(device)) as loop:
+        try:
+            status = _STATUS.unpack(fcntl.ioctl(loop, _GET_STATUS, bytes(_STATUS.size)))
+        except OSError:
+            return False  # it was detached meanwhile
+    return bool(status[_INODE] == os.stat(file).st_ino and status[_NAME].rstrip(b"\0") == file.encode())
 
 
 def _host(device: str) -> str:

@@ -18,6 +18,8 @@ EXTRAS = "gateway_extras"
 #: MIME types that displays have only if a cell's request asks for them: the chart of a figure, the data of a table
 CHART_MIME = "application/vnd.kernel-gateway.chart+json"
 DATA_MIME = "application/vnd.kernel-gateway.data+json"
+#: asked for like a MIME type: images are displayed, too, when Pillow saves them under a name
+SAVED_IMAGES = "application/vnd.kernel-gateway.saved-images"
 #: requests that only the gateway may send
 GATEWAY_REQUESTS = frozenset({LEASE_REQUEST, PRELOAD_REQUEST})
 

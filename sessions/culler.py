@@ -108,7 +108,7 @@ class Culler:
         """Return why a sandbox must end now, or None."""
         if sandbox.left_container is not None:
             return None
-        paused = self._sandboxes.paused_at_end(sandbox)
+        paused = self._sandboxes.pause_at_end(sandbox)
         own = 0.0 if paused else sandbox.spec.lifetime
         lifetime = min(filter(None, (self._max_lifetime, own)), default=0.0)
         if 0 < lifetime <= sandbox.age():

@@ -8,7 +8,6 @@ To add a language, add its folder there; nothing else changes. The folder's name
 - `encryption`: the kernel speaks CurveZMQ.
 - `signature`: signature scheme of the kernel, if it supports a better one than `hmac-sha256`.
 - `ipc`: false when the kernel speaks only TCP.
-- `one_processor`: false when the kernel works badly with only one processor.
 - `min_memory`: the least MiB of memory with which the kernel starts and runs a small cell beside a file tool, if that
   is more than for any kernel (`MEMORY_MIN`).
 - `flush`: code that puts a message behind a cell's output, for a kernel whose `idle` arrives too early; see
@@ -67,8 +66,6 @@ class KernelSpec:
     signature: str = SIGNATURE
     #: True: the kernel can use sockets in the file system, and not only TCP
     ipc: bool = True
-    #: True: the kernel works as well with only one processor
-    one_processor: bool = True
     #: the least bytes of memory with which the kernel works
     min_memory: int = MEMORY_MIN
     #: for a kernel that sends `idle` too early: code that publishes a message of type `flushed` behind all output
@@ -222,7 +219,6 @@ def _read(path: Path) -> KernelSpec:
         encryption=bool(ours.get("encryption", False)),
         signature=ours.get("signature", SIGNATURE),
         ipc=bool(ours.get("ipc", True)),
-        one_processor=bool(ours.get("one_processor", True)),
         min_memory=max(MEMORY_MIN, ours.get("min_memory", 0) * _MIB),
         flush=ours.get("flush", ""),
         prelude="\n".join(file.read_text() for file in path.parent.glob("prelude.*")),

@@ -184,7 +184,7 @@ class ExecuteRequest:
     idempotency_key: str | None = None
     #: environment variables for this cell alone; afterwards those of the session are back
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
-    #: further MIME types for its displays, which its kernel adds where it can
+    #: further MIME types for its displays, which its kernel adds where it can, and `SAVED_IMAGES`
     formats: tuple[str, ...] = ()
     #: id of the session with the variables that the cell needs; None: any session, also a new one
     if_session: str | None = None

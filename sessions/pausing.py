@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 from sessions.backends.base import KernelHandle
@@ -91,13 +91,14 @@ class Pausing:
             until = loop.time() + QUIET
             while any(session.in_use for session in self._sandbox.sessions()) and loop.time() < until:  # noqa: ASYNC110 - they have no event in common
                 await asyncio.sleep(LOOK)
-            await gather_all(*(container.pause() for container in self._containers()))
+            await self._all(lambda container: container.pause())
 
     async def resume(self, lifetime: float) -> None:
         """Let it continue, from now on for `lifetime` seconds.
 
         Raises:
             BackendUnavailable: when the engine does not answer; it is still paused.
+            ConnectionFailed: when the engine refuses; it is still paused.
             LedgerUnavailable: when it cannot be recorded.
         """
         await self.thaw()
@@ -106,7 +107,14 @@ class Pausing:
     async def thaw(self) -> None:
         """Let its containers continue, although no client can use it; when a pause is under way, after it."""
         async with self._turn:
-            await gather_all(*(container.resume() for container in self._containers()))
+            await self._all(lambda container: container.resume())
+
+    async def _all(self, change: Callable[[KernelHandle], Awaitable[None]]) -> None:
+        """Pause or resume all its containers, also when one of them fails."""
+        try:
+            await gather_all(*(change(container) for container in self._containers()))
+        except ExceptionGroup as failed:  # a client can do something about one reason only
+            raise failed.exceptions[0] from failed
 
     def _containers(self) -> list[KernelHandle]:
         found = [self._container(), *(session.container for session in self._sandbox.sessions() if session.alive)]

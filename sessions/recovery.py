@@ -10,7 +10,8 @@ from collections.abc import Collection
 
 import structlog
 
-from sessions.backends.base import Backend
+from sessions.backends.base import Backend, KernelHandle
+from sessions.errors import ConnectionFailed
 from sessions.kernels.starts import Starts
 from sessions.models import SessionKey
 from sessions.registry import Registry
@@ -74,7 +75,7 @@ class Recovery:
         standing = {sandbox.workspace for sandbox in paused}
         for container in places:
             if container.workspace in standing and container.id in handles:
-                await handles[container.id].resume()  # a container that stands still cannot be taken over
+                await self._resume(handles[container.id])
         for session, container in sessions:
             if handle := handles.get(container.id):
                 self._starts.count(handle, session.launch)
@@ -91,3 +92,11 @@ class Recovery:
                 sandbox.pausing.begin()
         if places:
             log.info("taken over from an earlier gateway", known=len(places), found=len(handles))
+
+    async def _resume(self, container: KernelHandle) -> None:
+        """Resume a paused container, because one that stands still cannot be taken over."""
+        try:
+            await container.resume()
+        except ConnectionFailed as error:
+            # The others go on. As one paused from outside, it is ended soon unless a client resumes it.
+            log.warning("a paused container could not be resumed", container=container.id[:12], reason=error.message)

@@ -59,15 +59,19 @@ class Sandboxes(Hosts[Sandbox]):
         """
         sandbox = self.find(key)
         # The culler comes only now and then.
-        if not self.paused_at_end(sandbox) and sandbox.end is None and 0 < sandbox.spec.lifetime <= sandbox.age():
+        if not self.pause_at_end(sandbox) and sandbox.end is None and 0 < sandbox.spec.lifetime <= sandbox.age():
             self.end(key, f"it reached its maximum lifetime of {sandbox.spec.lifetime:g} s")
         if sandbox.end is not None:
             raise SandboxNotFound(f"the sandbox has ended: {sandbox.end.reason}", sandbox=key.name)
         sandbox.touch()
         return sandbox
 
-    def paused_at_end(self, sandbox: Sandbox) -> bool:
-        """Return whether a sandbox is paused; one whose lifetime is over becomes it now, if its client wants that."""
+    def pause_at_end(self, sandbox: Sandbox) -> bool:
+        """Begin the pause of a sandbox whose lifetime is over, if its client wants that.
+
+        Returns:
+            whether it is paused, for this reason or another.
+        """
         over = sandbox.spec.auto_pause and not sandbox.closed and 0 < sandbox.spec.lifetime <= sandbox.age()
         if over and not sandbox.pausing.paused and sandbox.left_container is None:
             sandbox.pausing.begin()

@@ -722,10 +722,7 @@ class FakeBackend:
             raise self.unprepared
 
     async def adopt(
-        self,
-        kernels: Mapping[str, ConnectionInfo],
-        workspaces: Collection[str] = (),
-        asleep: Collection[SleepImage] = (),
+        self, kernels: Mapping[str, ConnectionInfo], workspaces: Collection[str], asleep: Collection[SleepImage] = ()
     ) -> dict[str, FakeKernel]:
         self.failures.strike("adopt")
         if self.refuses is not None:

@@ -110,7 +110,6 @@ WALL: dict[str, dict[str, dict[str, Found | tuple[Found, ...] | str]]] = {
             "memswap_limit": _profile("test_swap_is_no_further_memory"),
             "nano_cpus": _profile("test_processors_are_limited"),
             "cpu_shares": _docker("TestProfile::test_a_kernel_has_less_weight_than_the_gateway"),
-            "cpuset_cpus": _profile("test_a_kernel_may_be_bound_to_one_processor"),
             "log_config": _profile("test_the_engine_keeps_no_output"),
             "dns": _profile("test_no_resolver_of_the_host_is_known"),
             "ipc_mode": _profile("test_the_hosts_shared_memory_is_not_there", '"ipc_mode": "host"'),
@@ -167,12 +166,12 @@ WALL: dict[str, dict[str, dict[str, Found | tuple[Found, ...] | str]]] = {
     "sessions/backends/docker/containers.py": {
         "create": {
             "gvisor=": PLACE,
-            "processor=": PLACE,
             "shared=": PLACE,
             "devices=": _by(
                 "sessions/backends/test_disks.py",
                 "test_a_full_workspace_is_refused_more_and_others_have_their_own_room",
             ),
+            "if trial is not None": PLACE,
             "{IMAGE_DIR}/launcher.py": PLACE,
             "name=": PLACE,
             "user=": Found(_MADE.by, 'user="0:0"'),  # without it, the image names the same user
@@ -181,12 +180,11 @@ WALL: dict[str, dict[str, dict[str, Found | tuple[Found, ...] | str]]] = {
             "environment=": GIVES,
             "stdin_open=": GIVES,
             "labels=": _profile("test_a_container_is_known_as_the_gateways"),
-            "PROCESSOR_LABEL": PLACE,
             "use_config_proxy=": _MADE,
             "host_config=": _contract("test_a_kernel_answers_and_keeps_its_variables[docker]"),
         },
     },
-    "sessions/backends/docker/disks.py": {
+    "sessions/backends/docker/helper.py": {
         "helper_config": {
             "runtime": _HELPER,
             "network_mode": _HELPER,

@@ -4,14 +4,15 @@ The content of an `execute_request` may have an object `gateway_extras` with two
 
 - `env`: environment variables for this cell alone. Afterwards the earlier values are back.
 - `formats`: further MIME types that the cell's displays and result get where possible; `formats.py` has those that
-  there are. Clients that do not ask for them get no larger outputs.
+  there are. Clients that do not ask for them get no larger outputs. With `SAVED_IMAGES` among them, images that Pillow
+  saves are displayed, too.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 #: field of the content
@@ -36,14 +37,18 @@ def granted(asked: Mapping[str, Any], displays: Any) -> Iterator[None]:
     env: Mapping[str, str] = asked.get("env", {})
     before = {name: variables.get(name) for name in env}
     usual = displays.formatters
+    saving: AbstractContextManager[None] = nullcontext()
     variables.update(env)
     if wanted := asked.get("formats"):
-        from .formats import formatters  # noqa: PLC0415 - most kernels never need it
+        from .formats import SAVED_IMAGES, formatters, showing_saved_images  # noqa: PLC0415 - most kernels never need it
 
         more = formatters(displays)
         displays.formatters = usual | {mime: more[mime] for mime in more.keys() & wanted}
+        if SAVED_IMAGES in wanted:
+            saving = showing_saved_images()
     try:
-        yield
+        with saving:
+            yield
     finally:
         displays.formatters = usual
         for name, value in before.items():

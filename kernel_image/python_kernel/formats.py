@@ -1,4 +1,4 @@
-"""Further forms of what cells display: the data of a table, the chart in a figure, and JSON of plain lists and dicts.
+"""Further forms of what cells display: data of tables, charts in figures, JSON of lists and dicts, and saved images.
 
 E2B's clients read them. Their form is that of E2B's own server (`e2b-dev/code-interpreter`, read in November 2026); the
 package `e2b_charts`, which that server uses, reads figures.
@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import sys
 import warnings
-from functools import cache
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache, wraps
 from typing import Any
 
 import orjson
 from IPython.core.formatters import BaseFormatter, JSONFormatter
-from traitlets import ObjectName, Unicode
+from IPython.display import display
+from traitlets import Unicode
 
+SAVED_IMAGES = "application/vnd.kernel-gateway.saved-images"
 _PLAIN = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 
 
@@ -22,29 +26,29 @@ class DataFormatter(BaseFormatter):
     """A DataFrame of pandas as an object with a list of values for each column; times are in ISO 8601."""
 
     format_type = Unicode("application/vnd.kernel-gateway.data+json")
-    print_method = ObjectName("_repr_e2b_data_")
-    _return_type = dict
 
     def __call__(self, obj: Any) -> Any:
-        """Return the data, or None."""
+        """Return the data; None: it is no table, or JSON cannot hold it (columns with names of several levels)."""
         pandas = sys.modules.get("pandas")  # no cell should pay for its import that has no table
         if pandas is None or not isinstance(obj, pandas.DataFrame):
-            return super().__call__(obj)
-        return orjson.loads(orjson.dumps(obj.to_dict(orient="list"), default=_told, option=_PLAIN))
+            return None
+        try:
+            with warnings.catch_warnings(action="ignore"):  # about columns of one name, in the cell's own output
+                return orjson.loads(orjson.dumps(obj.to_dict(orient="list"), default=_told, option=_PLAIN))
+        except TypeError:
+            return None
 
 
 class ChartFormatter(BaseFormatter):
     """A figure of matplotlib as a description of its chart; empty if there is none, or it cannot be read."""
 
     format_type = Unicode("application/vnd.kernel-gateway.chart+json")
-    print_method = ObjectName("_repr_e2b_chart_")
-    _return_type = dict
 
     def __call__(self, obj: Any) -> Any:
-        """Return the chart, or None."""
+        """Return the chart; None: it is no figure."""
         figure = sys.modules.get("matplotlib.figure")
         if figure is None or not isinstance(obj, figure.Figure):
-            return super().__call__(obj)
+            return None
         from e2b_charts import chart_figure_to_dict  # noqa: PLC0415 - it takes half a second
 
         try:
@@ -85,3 +89,28 @@ def formatters(displays: Any) -> dict[str, Any]:
         ChartFormatter.format_type.default_value: ChartFormatter(parent=displays),
         "application/json": PlainFormatter(parent=displays),
     }
+
+
+@contextmanager
+def showing_saved_images() -> Iterator[None]:
+    """Display each image that Pillow saves under a name, which includes `savefig` of matplotlib."""
+    try:
+        from PIL import Image  # noqa: PLC0415 - the slim image has no Pillow
+    except ImportError:
+        yield
+        return
+    images: Any = Image.Image
+    usual = images.save
+
+    @wraps(usual)
+    def save(image: Any, fp: Any, *arguments: Any, **options: Any) -> None:
+        usual(image, fp, *arguments, **options)
+        if isinstance(fp, str):
+            display(image)
+
+    images.save = save
+    try:
+        yield
+    finally:
+        if images.save is save:  # else the cell has put a function of its own there
+            images.save = usual

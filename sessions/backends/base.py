@@ -104,7 +104,7 @@ class KernelHandle(Protocol):
         """Stop everything in it where it is, with its memory.
 
         Raises:
-            SessionError: when the engine does not answer, or refuses.
+            BackendUnavailable: when the engine does not answer, or refuses.
         """
 
     async def resume(self) -> None:
@@ -112,6 +112,7 @@ class KernelHandle(Protocol):
 
         Raises:
             BackendUnavailable: when the engine does not answer.
+            ConnectionFailed: when the engine refuses.
         """
 
     async def kill(self) -> None:
@@ -206,10 +207,7 @@ class Backend(Protocol):
         """
 
     async def adopt(
-        self,
-        kernels: Mapping[str, ConnectionInfo],
-        workspaces: Collection[str] = (),
-        asleep: Collection[SleepImage] = (),
+        self, kernels: Mapping[str, ConnectionInfo], workspaces: Collection[str], asleep: Collection[SleepImage] = ()
     ) -> Mapping[str, KernelHandle]:
         """Take over kernels that an earlier gateway of this installation started, and remove its other leftovers.
 
@@ -217,8 +215,8 @@ class Backend(Protocol):
 
         Args:
             kernels: connection info of the kernels, by the id of their handle.
+            workspaces: workspaces that stay, those of `kernels` included. The files of all others are deleted.
             asleep: images of the kernels that sleep; all others are deleted.
-            workspaces: workspaces that stay, also those of kernels that have ended meanwhile.
 
         Returns:
             handles of the kernels that are left; one may have ended.

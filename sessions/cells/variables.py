@@ -22,6 +22,8 @@ class CellVariables:
         """
         self._kernelspec = kernelspec
         self._own = own
+        #: True: the kernel takes a cell's variables with the cell, and drops them itself
+        self._with_cell = kernelspec.extras
 
     def set(self, kernel: Kernel, env: Mapping[str, str | None]) -> None:
         """Set variables, or remove those that are None, unless the kernel takes them with a cell.
@@ -30,13 +32,14 @@ class CellVariables:
             InvalidRequest: when the language has no code for that.
             ConnectionFailed: when the kernel takes no messages.
         """
-        if env and not self._kernelspec.extras:
+        if env and not self._with_cell:
             silent = {"silent": True, "store_history": False, "allow_stdin": False}
             kernel.connection.send("shell", "execute_request", {"code": self._kernelspec.setting(env)} | silent)
 
     async def reset(self, kernel: Kernel, names: Iterable[str]) -> None:
-        """Give the session's own variables back after a cell that had others; without any, do nothing."""
-        if own := {name: self._own.get(name) for name in names}:
+        """Give the session's own variables back after a cell that had others, unless the kernel does that itself."""
+        own = {name: self._own.get(name) for name in names}
+        if own and not self._with_cell:
             await kernel.interrupts.settle()
             with suppress(ConnectionFailed):  # the kernel has ended, and its variables with it
                 self.set(kernel, own)

@@ -7,8 +7,8 @@ from sessions.errors import InvalidRequest
 
 #: bytes
 PATH_MAX = 1024
-#: paths of the workspace inside a sandbox
-HOMES = ("/home/user", "/workspace")
+#: paths of the workspace inside a sandbox; the last one for clients whose code is root elsewhere
+HOMES = ("/home/user", "/workspace", "/root")
 
 
 def valid_path(path: str) -> str:

@@ -341,11 +341,6 @@ def allocated(mebibytes: int) -> int:
     return len(b"x" * (mebibytes * 1024**2)) // 1024**2
 
 
-def processors() -> list[int]:
-    """Return the processors that the process may use."""
-    return sorted(os.sched_getaffinity(0))
-
-
 def dumped() -> bool:
     """Return whether the system dumps the memory of a process that crashes."""
     child = os.fork()

@@ -64,7 +64,7 @@ class Cell:
     def start(self, program: str, runtime: str = "runsc", **loosened: Any) -> str:
         """Start a container that runs a Python program, with changes to the profile, and return its id."""
         settings = DockerSettings(runtime, IMAGE, "none", f"attack-{RUN}")
-        config = host_config(settings, LIMITS, uuid.uuid4().hex, gvisor=runtime == "runsc", processor=0)
+        config = host_config(settings, LIMITS, uuid.uuid4().hex, gvisor=runtime == "runsc")
         api = self.client.api
         host = api.create_host_config(**config | loosened)
         command = [PYTHON, "-I", "-S", "-c", program]
@@ -229,11 +229,6 @@ def test_processors_are_limited(cell: Cell) -> None:
     assert periods(free) == 0
 
 
-def test_a_kernel_may_be_bound_to_one_processor(cell: Cell) -> None:
-    assert cell.probe(probes.processors, runtime="runc") == [0]
-    assert cell.probe(probes.processors, runtime="runc", cpuset_cpus=None) == probes.processors()
-
-
 @pytest.mark.parametrize(
     ("runtime", "control"), [("runsc", {"ulimits": ulimits_without("nproc")}), ("runc", {"pids_limit": 512})]
 )
@@ -328,9 +323,7 @@ def records(cell: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reco
     engine = Engine()
     with contextlib.closing(engine.api) as api:
         disks = Disks(engine, replace(settings, files="memory"))
-        ours = containers.create(
-            engine, disks, settings, launch, name=name, workspace=workspace, gvisor=True, processor=None
-        )
+        ours = containers.create(engine, disks, settings, launch, name=name, workspace=workspace, gvisor=True)
         cell.made.append(ours)
         host = api.create_host_config(**dict(OPENINGS.values()))
         open_ = api.create_container(IMAGE, ["true"], use_config_proxy=True, host_config=host)["Id"]

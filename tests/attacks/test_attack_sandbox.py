@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.measured]
 
 #: devices that gVisor gives to every sandbox; `fuse` and `tun` are its own, and of no use without privileges
 DEVICES = {"full", "fuse", "null", "ptmx", "random", "tty", "tun", "urandom", "zero"}
-CLOSED = ["/", "/usr", "/usr/bin", "/etc", "/var/tmp", "/var/log", "/opt", "/opt/kernel", "/root", "/home", "/run"]
+CLOSED = ["/", "/usr", "/usr/bin", "/etc", "/var/tmp", "/var/log", "/opt", "/opt/kernel", "/home", "/run"]
 OPEN = ["/tmp", "/dev/shm", WORKSPACE, HOME]
 SITE_PACKAGES = "import os, numpy; print(os.path.dirname(os.path.dirname(numpy.__file__)))"
 DISK_MIB, SCRATCH_MIB = 16, 64

@@ -70,7 +70,7 @@ def measure(serving: Gateway, rounds: int) -> dict[str, list[float]]:
             lambda name=fresh: client.execute(name),  # type: ignore[misc]
             client.run,
         )
-        # In random order: kernels are bound to processors in turn, and one way would always get the same processor.
+        # In random order, so that no way always has the same one before it.
         for way, run in random.sample(list(zip(WAYS, runs, strict=True)), len(WAYS)):
             until_warm(serving)
             time.sleep(REST)

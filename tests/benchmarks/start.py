@@ -237,7 +237,7 @@ async def compare(settings: DockerSettings, runs: int) -> Table:
         try:
             for backend in backends.values():
                 await ready(backend)
-                await backend.adopt({})
+                await backend.adopt({}, ())
             await until(lambda: restoring.checkpoints.on, 90)
             # The first context of a sandbox lets the gateway make the checkpoint of such contexts.
             await end(restoring, await Kernel.start(restoring, replace(Launch(FULL), workspace="first", shared=True)))

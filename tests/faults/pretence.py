@@ -45,7 +45,7 @@ class FakeEngine(socketserver.ThreadingUnixStreamServer):
         self.asked = 0
         #: number of further removals of volumes that fail
         self.volume_failures = 0
-        #: state of every container that a client inspects
+        #: state of every container that a client inspects; empty: there is none
         self.state: dict[str, Any] = {"Running": True, "ExitCode": 0}
         self.events: list[dict[str, Any]] = []
         self.news = threading.Condition()
@@ -107,13 +107,19 @@ class _Handler(BaseHTTPRequestHandler):
         elif "/exec" in path:
             self._run_tool(path)
         elif re.search("/containers/[^/]+/json$", path):
-            self._answer({"State": self.server.state})
+            self._describe()
         elif path.endswith("/events"):
             self._tell_events()
         else:
             self._answer({})
 
     do_POST = do_DELETE = do_GET  # noqa: N815 - the base class's names
+
+    def _describe(self) -> None:
+        if self.server.state:
+            self._answer({"State": self.server.state})
+        else:
+            self._answer({"message": "No such container"}, HTTPStatus.NOT_FOUND)
 
     def _remove(self, kind: str, name: str) -> None:
         if kind == "volumes":

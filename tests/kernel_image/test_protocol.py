@@ -25,6 +25,7 @@ SPECS = KERNEL_IMAGE / "kernelspecs"
         (KERNEL_IMAGE / "python_kernel" / "kernel.py", protocol.GATEWAY_REQUESTS),
         (KERNEL_IMAGE / "python_kernel" / "extras.py", {protocol.EXTRAS}),
         (KERNEL_IMAGE / "python_kernel" / "formats.py", {protocol.CHART_MIME, protocol.DATA_MIME}),
+        (KERNEL_IMAGE / "python_kernel" / "formats.py", {protocol.SAVED_IMAGES}),
     ],
     ids=lambda value: getattr(value, "name", ""),
 )
@@ -37,7 +38,7 @@ def test_what_a_kernel_runs_repeats_the_words_unchanged(file: Path, words: set[s
     "word",
     sorted(
         {protocol.RUN_MIME, protocol.FLUSHED, protocol.SETTLED, *protocol.GATEWAY_REQUESTS}
-        | {protocol.EXTRAS, protocol.CHART_MIME, protocol.DATA_MIME}
+        | {protocol.EXTRAS, protocol.CHART_MIME, protocol.DATA_MIME, protocol.SAVED_IMAGES}
     ),
 )
 def test_the_gateway_writes_no_shared_word_itself(word: str) -> None:

@@ -25,7 +25,6 @@ def folder(tmp_path: Path) -> Path:
         "deno",
         aliases=["javascript", "typescript"],
         ipc=False,
-        one_processor=False,
         flush="flush()",
         min_memory=256,
     )
@@ -66,8 +65,8 @@ def test_the_fields_of_a_kernelspec_are_read(folder: Path) -> None:
     assert (python.display_name, python.env, python.encryption) == ("Python", {"A": "1"}, True)
     assert python.signature == "hmac-sha512"
     assert (deno.jupyter_name, deno.encryption, deno.signature) == ("deno", False, "hmac-sha256")
-    assert (python.ipc, python.one_processor, python.flush) == (True, True, "")
-    assert (deno.ipc, deno.one_processor, deno.flush) == (False, False, "flush()")
+    assert (python.ipc, python.flush) == (True, "")
+    assert (deno.ipc, deno.flush) == (False, "flush()")
     assert (python.min_memory, deno.min_memory) == (MEMORY_MIN, 256 * 1024**2)
 
 

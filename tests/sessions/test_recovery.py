@@ -17,6 +17,7 @@ from sessions.culler import Culler
 from sessions.errors import (
     AuditUnavailable,
     BackendUnavailable,
+    ConnectionFailed,
     InvalidRequest,
     NotInitialized,
     OutcomeUnknown,
@@ -363,6 +364,20 @@ async def test_a_session_or_sandbox_ended_during_the_takeover_leaves_nothing(fir
     assert await second.readiness.check()
     assert (second.backend.alive, second.backend.workspaces) == ([], [])
     await second.close()
+
+
+async def test_a_container_that_cannot_be_resumed_keeps_no_other_from_being_taken_over(
+    first: World, tmp_path: Path
+) -> None:
+    session = await first.session()
+    await run(session, "x = 41")
+    sandbox = await first.sandboxes.create(SessionKey("acme", "box"), SandboxSpec("template"))
+    await sandbox.pausing.begin()
+    first.backend.failures["resume"] = ConnectionFailed()
+    async with successor(first, tmp_path) as second:
+        assert (await run(second.registry.get(KEY), "x")).state is StateChange.PRESERVED
+        assert second.sandboxes.find(sandbox.key).pausing.paused
+        first.backend.failures.clear()
 
 
 async def test_before_the_takeover_nothing_is_culled(first: World, tmp_path: Path) -> None:

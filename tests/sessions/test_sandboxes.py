@@ -16,6 +16,8 @@ from sessions import sandboxes
 from sessions.backends.base import Launch
 from sessions.culler import Culler
 from sessions.errors import (
+    BackendUnavailable,
+    ConnectionFailed,
     InvalidRequest,
     LedgerUnavailable,
     NotInitialized,
@@ -904,6 +906,24 @@ async def test_a_paused_sandbox_cannot_be_used_until_it_is_resumed(world: World,
     await sandbox.pausing.resume(60)
     assert [kernel.paused for kernel in world.backend.alive] == [False, False]
     assert (await run(await sandbox.default_session("python"), "1")).state is StateChange.NEW
+
+
+async def test_a_sandbox_that_cannot_be_resumed_is_still_paused_and_says_why(world: World, sandbox: Sandbox) -> None:
+    session = await sandbox.default_session("python")
+    await sandbox.pausing.begin()
+    world.backend.failures["resume"] = ConnectionFailed()
+    with pytest.raises(ConnectionFailed):
+        await sandbox.pausing.resume(60)
+    assert sandbox.pausing.paused
+    world.backend.failures.clear()
+    await sandbox.pausing.resume(60)
+    assert (await run(session, "1")).status is Status.OK
+
+
+async def test_the_client_learns_why_a_sandbox_could_not_be_paused(world: World, sandbox: Sandbox) -> None:
+    world.backend.failures["pause"] = BackendUnavailable()
+    with pytest.raises(BackendUnavailable):
+        await sandbox.pausing.begin()
 
 
 async def test_a_pause_cuts_connections_and_waits_for_the_cells_that_this_ends(world: World, sandbox: Sandbox) -> None:

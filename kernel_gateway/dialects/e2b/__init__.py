@@ -23,6 +23,7 @@ def routes(gateway: Gateway) -> list[Route]:
         (one, control.OneSandboxHandler),
         (rf"(?:/v2)?{one}/connect", control.ConnectHandler),
         (one + "/pause", control.PauseHandler),
+        (one + "/resume", control.ResumeHandler),
         (one + "/timeout", control.TimeoutHandler),
         (one + "/refreshes", control.RefreshHandler),
         (one + "/metrics", metrics.MetricsHandler),

@@ -32,6 +32,11 @@ class ControlHandler(JsonHandler):
         """Return the gateway's own form, with the flat fields that these clients read."""
         return super().render_failure(failure) | {"code": self.get_status(), "message": sentences(failure)}
 
+    def conflict(self, reason: str) -> None:
+        """Answer that the sandbox is already as the client wants it, which is no failure to these clients."""
+        self.set_status(HTTPStatus.CONFLICT)
+        self.finish_json({"code": self.get_status(), "message": reason})
+
     def sandbox(self, sandbox_id: str) -> Sandbox:
         """Return one of the tenant's sandboxes.
 

@@ -48,7 +48,7 @@ class SandboxesHandler(ControlHandler):
         self.finish_json([sandbox_model(sandbox) for sandbox in page])
 
     def _lives(self, sandbox: Sandbox) -> bool:
-        if self.gateway.sandboxes.paused_at_end(sandbox):
+        if self.gateway.sandboxes.pause_at_end(sandbox):
             return not sandbox.closed
         return not sandbox.closed and not 0 < sandbox.spec.lifetime <= sandbox.age()
 
@@ -76,8 +76,9 @@ class OneSandboxHandler(ControlHandler):
     """`/sandboxes/{id}`."""
 
     def get(self, sandbox_id: str) -> None:
-        """Describe the sandbox."""
-        self.finish_json(sandbox_model(self.sandbox(sandbox_id)))
+        """Describe the sandbox. SDKs up to 2.3 get its tokens only here when they connect."""
+        sandbox = self.sandbox(sandbox_id)
+        self.finish_json(access_model(sandbox) | sandbox_model(sandbox))
 
     async def delete(self, sandbox_id: str) -> None:
         """End the sandbox. It can no longer be used when this returns."""
@@ -107,6 +108,17 @@ class ConnectHandler(ControlHandler):
         self.finish_json(access_model(sandbox))
 
 
+class ResumeHandler(ConnectHandler):
+    """`/sandboxes/{id}/resume`, of SDKs up to 2.3, which ask for it before they connect."""
+
+    async def post(self, sandbox_id: str) -> None:
+        """Let a paused sandbox continue for as long as the client asks."""
+        if self.sandbox(sandbox_id).pausing.paused:
+            await super().post(sandbox_id)
+        else:
+            self.conflict("the sandbox is running already")
+
+
 class PauseHandler(ControlHandler):
     """`/sandboxes/{id}/pause`."""
 
@@ -114,8 +126,7 @@ class PauseHandler(ControlHandler):
         """Pause the sandbox: its memory and files stay, its connections break, and its cells are interrupted."""
         sandbox = self.sandbox(sandbox_id)
         if sandbox.pausing.paused:
-            self.set_status(HTTPStatus.CONFLICT)
-            self.finish_json({"code": self.get_status(), "message": "the sandbox is paused already"})
+            self.conflict("the sandbox is paused already")
             return
         await asyncio.shield(sandbox.pausing.begin())
         self.set_status(HTTPStatus.NO_CONTENT)
@@ -125,9 +136,10 @@ class TimeoutHandler(ControlHandler):
     """`/sandboxes/{id}/timeout`."""
 
     def post(self, sandbox_id: str) -> None:
-        """Let the sandbox end after these seconds from now."""
+        """Let the sandbox end after these seconds from now. A paused one is refused: early SDKs then resume it."""
         body = self.body(Timeout)
         sandbox = self.sandbox(sandbox_id)
+        sandbox.pausing.check()
         sandbox.amend(lifetime=sandbox.age() + lifetime(body.timeout, self.gateway.settings))
         self.set_status(HTTPStatus.NO_CONTENT)
 
@@ -136,9 +148,10 @@ class RefreshHandler(ControlHandler):
     """`/sandboxes/{id}/refreshes`, of early SDKs."""
 
     def post(self, sandbox_id: str) -> None:
-        """Let the sandbox live at least these seconds from now."""
+        """Let the sandbox live at least these seconds from now. A paused one is refused."""
         body = self.body(Refresh)
         sandbox = self.sandbox(sandbox_id)
+        sandbox.pausing.check()
         longer = sandbox.age() + lifetime(body.duration, self.gateway.settings)
         sandbox.amend(lifetime=max(sandbox.spec.lifetime, longer))
         self.set_status(HTTPStatus.NO_CONTENT)

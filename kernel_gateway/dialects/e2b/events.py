@@ -14,7 +14,7 @@ from typing import Any
 
 from kernel_gateway.answers import sentences
 from kernel_gateway.escapes import without_escapes
-from kernel_image.protocol import CHART_MIME, DATA_MIME
+from kernel_image.protocol import CHART_MIME, DATA_MIME, SAVED_IMAGES
 from sessions.cells.outputs import Event, Output
 from sessions.errors import KernelDied, SessionError
 
@@ -35,8 +35,8 @@ FIELDS = {
     "e2b/chart": "chart",
     "e2b/data": "data",
 }
-#: MIME types that are asked for, because displays do not have them otherwise
-FORMATS = (CHART_MIME, DATA_MIME, "application/json")
+#: what cells are asked to show that they do not show otherwise
+FORMATS = (CHART_MIME, DATA_MIME, SAVED_IMAGES, "application/json")
 #: characters of a text in one event: the JavaScript client takes time that grows with the square of a line's length
 TEXT_MAX = 64 * 1024
 

@@ -142,15 +142,10 @@ class DockerBackend:
         if not self._proven:
             self._starter.disks.prove()
             self._starter.gvisor, self.inventory = prove_walls(api, settings, self._egress)
-            if self._starter.gvisor:
-                self._starter.processors.learn(api, settings)
             self._proven = True
 
     async def adopt(
-        self,
-        kernels: Mapping[str, ConnectionInfo],
-        workspaces: Collection[str] = (),
-        asleep: Collection[SleepImage] = (),
+        self, kernels: Mapping[str, ConnectionInfo], workspaces: Collection[str], asleep: Collection[SleepImage] = ()
     ) -> dict[str, DockerHandle]:
         """Take over the containers of `kernels` and the `workspaces` of an earlier gateway, and remove its others.
 
@@ -172,9 +167,7 @@ class DockerBackend:
         except APIError as error:
             raise fails("find the kernels of an earlier gateway", error) from error
         for handle in adopted.values():
-            if handle.id in running:
-                handle.processor = running[handle.id]
-            else:
+            if handle.id not in running:
                 handle.ended()
         self._starter.checkpoints.begin()  # not earlier: its containers are unknown, too
         return adopted

@@ -13,7 +13,6 @@ from sessions.backends.docker.profile import (
     FIRST_PORT,
     HOME,
     IMAGE_DIR,
-    PROCESSOR_LABEL,
     PYTHON,
     UID,
     WORKSPACE,
@@ -42,7 +41,6 @@ def create(
     name: str,
     workspace: str,
     gvisor: bool,
-    processor: int | None,
     trial: Trial | None = None,
 ) -> str:
     """Create a container for a kernel, without starting it.
@@ -55,7 +53,6 @@ def create(
         name: of the container.
         workspace: id of its workspace.
         gvisor: True if the runtime is gVisor.
-        processor: number of the only processor that it may use; None: all processors.
         trial: what it has in place of a workspace; None: it has the workspace.
 
     Returns:
@@ -72,7 +69,6 @@ def create(
         launch.limits,
         workspace,
         gvisor=gvisor,
-        processor=processor,
         shared=launch.shared,
         devices=own,
     )
@@ -87,7 +83,7 @@ def create(
         working_dir=WORKSPACE,
         environment=environment(settings, online=launch.egress is not None),
         stdin_open=True,
-        labels=settings.labels | ({} if processor is None else {PROCESSOR_LABEL: str(processor)}),
+        labels=settings.labels,
         use_config_proxy=False,
         host_config=api.create_host_config(**made_as),
     )
@@ -132,13 +128,9 @@ def address(engine: Engine, network: str, container: str) -> str:
     return found
 
 
-def running(engine: Engine, label: str) -> dict[str, int | None]:
-    """Return the running containers with a label, each with the processor that it is bound to."""
-    found = {}
-    for container in engine.api.containers(filters={"label": label}):
-        processor = (container.get("Labels") or {}).get(PROCESSOR_LABEL)
-        found[str(container["Id"])] = None if processor is None else int(processor)
-    return found
+def running(engine: Engine, label: str) -> set[str]:
+    """Return the ids of the running containers with a label."""
+    return {str(container["Id"]) for container in engine.api.containers(filters={"label": label})}
 
 
 def reap(engine: Engine, disks: Disks, label: str, kernels: Collection[str], workspaces: Iterable[str]) -> list[str]:

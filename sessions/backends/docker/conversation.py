@@ -6,7 +6,7 @@ import json
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from sessions.backends.docker.engine import Engine, take_over
@@ -45,13 +45,21 @@ class Conversation:
         except OSError as error:
             raise self.failure("the container ended") from error
 
-    def hear(self, timeout: float) -> dict[str, Any]:
+    def end(self) -> None:
+        """End the conversation: who hears or says something now or later gets the error."""
+        with suppress(OSError):  # it has ended already
+            self._connection.shutdown(socket.SHUT_RDWR)
+
+    def hear(self, timeout: float | None) -> dict[str, Any]:
         """Return the container's next line.
+
+        Args:
+            timeout: seconds to wait for it; None: until the conversation ends.
 
         Raises:
             Exception: of the class `failure`, when it ends, takes too long or says nonsense.
         """
-        until = time.monotonic() + timeout
+        until = None if timeout is None else time.monotonic() + timeout
         try:
             while b"\n" not in self._said:
                 head = self._exactly(_HEAD, until)
@@ -67,9 +75,9 @@ class Conversation:
         except (ValueError, TypeError) as error:
             raise self.failure("the container did not answer with JSON") from error
 
-    def _exactly(self, size: int, until: float) -> bytes:
+    def _exactly(self, size: int, until: float | None) -> bytes:
         while len(self._read) < size:
-            self._connection.settimeout(max(0.001, until - time.monotonic()))
+            self._connection.settimeout(None if until is None else max(0.001, until - time.monotonic()))
             piece = self._connection.recv(65536)
             if not piece:
                 raise self.failure("the container ended")

@@ -44,7 +44,6 @@ class DockerHandle:
         container: str,
         info: ConnectionInfo,
         tenant: str = NOBODY,
-        processor: int | None = None,
     ) -> None:
         self.id = container
         #: tenant whose turns its calls to the engine take
@@ -52,8 +51,6 @@ class DockerHandle:
         self.connection_info = info
         self.preloaded: Collection[str] = ()
         self._listener: HandleListener | None = None
-        #: number of the only processor that the container uses; None: any
-        self.processor = processor
         self._engine = engine
         self.cgroup = ControlGroup(container)
         self.timers = Timers(self.cgroup)

@@ -9,10 +9,11 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
-from docker.errors import APIError
+from docker.errors import APIError, NotFound
 
-from sessions.backends.docker.breaker import fails
+from sessions.backends.docker.breaker import fails, log_refusal
 from sessions.backends.docker.engine import SIGNAL, Engine
+from sessions.errors import ConnectionFailed
 
 #: seconds of a pause from outside the gateway
 PAUSE_MAX = 10.0
@@ -32,39 +33,61 @@ class Pauses:
         self._engine = engine
         self._container = container
         self._too_long = too_long
+        #: ends the container; None: no pause from outside is known
         self._timer: asyncio.TimerHandle | None = None
-        #: True: the gateway itself has paused the container
+        #: True: the container is paused, whoever has paused it
+        self._paused = False
+        #: True: the gateway itself has paused the container, or asks for that
         self._own = False
 
     def begun(self) -> None:
         """Note that the container is paused. Idempotent."""
-        if self._timer is None and not self._own:
-            self._timer = asyncio.get_running_loop().call_later(PAUSE_MAX, self._too_long)
+        self._paused = True
+        self._limit()
 
     def ended(self) -> None:
         """Note that the container is not paused."""
+        self._paused = False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def _limit(self) -> None:
+        if self._paused and not self._own and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(PAUSE_MAX, self._too_long)
 
     async def pause(self, owner: str) -> None:
         """Pause the container, for the tenant whose it is.
 
         Raises:
-            SessionError: when the engine does not answer, or refuses.
+            BackendUnavailable: when the engine does not answer, and perhaps pauses it later; or when it refuses.
         """
-        self._own = True
+        self._own = True  # before the engine is asked: the event of the pause may arrive before its answer
         try:
             await self._engine.call(lambda: self._engine.api.pause(self._container), lane=SIGNAL, owner=owner)
         except APIError as error:
+            self._own = False
+            self._limit()  # one from outside may have begun meanwhile
             raise fails("pause a container", error) from error
+        self.ended()  # it ran until now, so no pause from outside lasts, even if the event of its end was missed
 
     async def resume(self, owner: str) -> None:
-        """Resume the container, for the tenant whose it is.
+        """Resume the container, for the tenant whose it is. Does nothing when it is gone or is not paused.
 
         Raises:
             BackendUnavailable: when the engine does not answer.
+            ConnectionFailed: when the engine refuses.
         """
-        with suppress(APIError):  # it is gone, or is not paused
-            await self._engine.call(lambda: self._engine.api.unpause(self._container), lane=SIGNAL, owner=owner)
+        try:
+            await self._engine.call(self._resume_blocking, lane=SIGNAL, owner=owner)
+        except APIError as error:
+            log_refusal("resume a container", error)
+            raise ConnectionFailed("the container engine could not resume the sandbox") from error
         self._own = False
+
+    def _resume_blocking(self) -> None:
+        api = self._engine.api
+        with suppress(NotFound):  # it is gone
+            # The engine's answer for a container that is not paused is the same 500 as for a failure.
+            if api.inspect_container(self._container)["State"].get("Paused"):
+                api.unpause(self._container)

@@ -37,8 +37,6 @@ _SHARES = 1024
 INSTANCE_LABEL = "kernel-gateway.instance"
 #: label of the helper that keeps workspaces on disk, and of its volume; kernels do not have it
 DISKS_LABEL = "kernel-gateway.files"
-#: label with the number of the processor that a kernel is bound to
-PROCESSOR_LABEL = "kernel-gateway.processor"
 
 _MIB = 1024**2
 _OWNER = f"uid={UID},gid={UID}"
@@ -127,7 +125,6 @@ def host_config(
     workspace: str,
     *,
     gvisor: bool,
-    processor: int | None = None,
     shared: bool = False,
     devices: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
@@ -138,7 +135,6 @@ def host_config(
         limits: limits of the kernel.
         workspace: name of the workspace with the session's files.
         gvisor: True if the runtime was proven to be gVisor.
-        processor: number of the only processor that the kernel may use; None: any.
         shared: True if other containers use the workspace too and share its `/tmp`.
         devices: devices of the workspace's disks, by name; None: the workspace is in memory.
     """
@@ -162,7 +158,6 @@ def host_config(
         "memswap_limit": limits.memory,  # equal to the memory limit: no additional swap
         "nano_cpus": int(limits.cpus * 1e9),
         "cpu_shares": round(WEIGHT * _SHARES),
-        **({} if processor is None else {"cpuset_cpus": str(processor)}),
         **_process_limits(limits, gvisor=gvisor),
         # The log of a kernel's standard output would fill the host's disk.
         "log_config": LogConfig(type="none"),

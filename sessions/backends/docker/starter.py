@@ -18,7 +18,6 @@ from sessions.backends.docker.egress import Egress
 from sessions.backends.docker.engine import START, Engine
 from sessions.backends.docker.handle import DockerHandle
 from sessions.backends.docker.lost import LostContainers
-from sessions.backends.docker.processors import Processors
 from sessions.backends.docker.profile import DockerSettings
 from sessions.backends.docker.trials import Trial
 from sessions.connection_info import ConnectionInfo
@@ -55,7 +54,6 @@ class Starter:
         self.breaker.on_open = doubt
         self.disks = Disks(engine, settings)
         self.checkpoints = Checkpoints(engine, self.disks, settings)
-        self.processors = Processors()
         self.lost = LostContainers(engine)
         #: True if the last proof has found gVisor
         self.gvisor = False
@@ -115,11 +113,9 @@ class Starter:
             SessionError: as in `start`.
         """
         settings = self._egress.settings_of(launch)
-        bound = (handle.processor for handle in self._handles.values())
-        processor = self.processors.choose(launch.limits, bound) if launch.kernelspec.one_processor else None
-        container = await self._create(launch, processor, trial)
+        container = await self._create(launch, trial)
         # Registered before the start, so that an end directly after it is not missed.
-        handle = self._handles[container] = DockerHandle(self._engine, container, info, launch.tenant, processor)
+        handle = self._handles[container] = DockerHandle(self._engine, container, info, launch.tenant)
         spawn(self.forget(handle), "forget container")
 
         def start() -> str:
@@ -141,7 +137,7 @@ class Starter:
         handle.connection_info = replace(info, ip=address)
         return handle
 
-    async def _create(self, launch: Launch, processor: int | None = None, trial: Trial | None = None) -> str:
+    async def _create(self, launch: Launch, trial: Trial | None = None) -> str:
         """Create a container. When the engine does not report the outcome, search for the container by its name."""
         self.breaker.require()
         name, workspace = f"kernel-gateway-{uuid.uuid4().hex}", launch.workspace or uuid.uuid4().hex
@@ -156,7 +152,6 @@ class Starter:
                 name=name,
                 workspace=workspace,
                 gvisor=self.gvisor,
-                processor=processor,
                 trial=trial,
             )
 

@@ -133,10 +133,7 @@ class ProcessBackend:
         """Do nothing: processes have no requirements."""
 
     async def adopt(
-        self,
-        _kernels: Mapping[str, ConnectionInfo],
-        workspaces: Collection[str] = (),
-        _asleep: Collection[SleepImage] = (),
+        self, _kernels: Mapping[str, ConnectionInfo], workspaces: Collection[str], _asleep: Collection[SleepImage] = ()
     ) -> dict[str, ProcessHandle]:
         """Return no handles: these kernels end with their gateway, even when it is killed. Delete other workspaces."""
         there = self._workspaces.iterdir() if self._workspaces.exists() else ()

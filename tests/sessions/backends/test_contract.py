@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import inspect
 import json
 import os
 import shutil
@@ -109,10 +110,10 @@ async def backend(request: pytest.FixtureRequest, nothing_left: None, proven: di
         vars(backend._starter).update({name: value for name, value in proven.items() if name != "inventory"})
     await backend.prepare()
     if isinstance(backend, DockerBackend):
-        proven.update({name: getattr(backend._starter, name) for name in ("gvisor", "processors")})
+        proven["gvisor"] = backend._starter.gvisor
         proven["inventory"] = backend.inventory
         if backend.settings.checkpoints is not None:
-            await backend.adopt({})
+            await backend.adopt({}, ())
             await until(lambda: backend.checkpoints.on, NOTICED)
     yield backend
     await backend.close()
@@ -284,6 +285,14 @@ async def test_closing_a_backend_kills_all_its_kernels(backend: Backend) -> None
     kernels = await asyncio.gather(*(Kernel.start(backend, LAUNCH) for _ in range(2)))
     await backend.close()
     assert {(await kernel.handle.wait()).reason for kernel in kernels} == {ExitReason.KILLED}
+
+
+@pytest.mark.parametrize("kind", [ProcessBackend, DockerBackend, FakeBackend])
+def test_whoever_adopts_kernels_says_which_workspaces_stay(kind: type[Backend]) -> None:
+    """The files of all others are deleted, so that leaving the workspaces out must be an error."""
+    inspect.signature(kind.adopt).bind(None, {}, ())
+    with pytest.raises(TypeError, match="workspaces"):
+        inspect.signature(kind.adopt).bind(None, {})
 
 
 async def test_a_backend_says_whether_it_restores_kernels_and_only_then_does(backend: Backend) -> None:

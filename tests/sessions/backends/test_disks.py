@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import aclosing, closing
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import docker
@@ -15,13 +17,14 @@ import pytest
 
 from sessions.backends.base import KernelHandle, Launch
 from sessions.backends.docker import DockerBackend, DockerSettings
-from sessions.backends.docker.disks import helper_config
+from sessions.backends.docker.helper import helper_config
 from sessions.backends.docker.needs import require_image
-from sessions.backends.docker.profile import DISKS_LABEL, volume_names
+from sessions.backends.docker.profile import DISKS_LABEL, Disk, volume_names
 from sessions.errors import StartFailed
 from sessions.inventory import Inventory
 from sessions.models import Limits
 from sessions.sandbox import NO_KERNEL
+from sessions.tasks import spawn
 from tests.attacks.bench import IMAGE, NETWORK_PREFIX, RUN, forget_network, require_root
 
 pytestmark = pytest.mark.engine
@@ -149,6 +152,36 @@ async def test_a_workspace_is_found_whichever_device_it_had_before(backend: Dock
     assert await read(backend, first) == b"first"
     for workspace in (first, second):
         await backend.delete_workspace(workspace)
+
+
+async def test_contexts_that_start_at_once_find_one_disk(backend: DockerBackend) -> None:
+    """A disk that was attached twice would be mounted twice, and destroyed."""
+    workspaces = [uuid.uuid4().hex for _ in range(3)]
+    asked = [replace(LAUNCH, workspace=workspace, shared=True) for workspace in workspaces for _ in range(3)]
+    handles = await asyncio.gather(*map(backend.start, asked))
+    for number, handle in enumerate(handles):
+        assert b"error" not in await tool(handle, "write", str(number), b"content")
+    for number, handle in enumerate(handles):
+        of_its_workspace = [f"{other}" for other in range(9) if other // 3 == number // 3]
+        entries = json.loads((await tool(handle, "list", "")).splitlines()[-1])["entries"]
+        assert sorted(entry["path"] for entry in entries) == of_its_workspace
+        await handle.kill()
+    for workspace in workspaces:
+        await backend.delete_workspace(workspace)
+
+
+async def test_a_request_to_the_helper_that_fails_with_it_is_repeated(backend: DockerBackend) -> None:
+    """All that wait for an answer are: the helper may be ended for one of them."""
+    disks = [Disk(f"kernel-gateway-{uuid.uuid4().hex}", "", DISK, "0700") for _ in range(4)]
+    helper = backend._starter.disks._helper
+    running = await asyncio.to_thread(helper._running)
+    asked = [asyncio.to_thread(backend._starter.disks.attach, [disk]) for disk in disks]
+    waiting = [spawn(each, "attach") for each in asked]
+    await asyncio.to_thread(helper._end, running)
+    devices = [devices for devices in await asyncio.gather(*waiting) if devices]
+    assert len({*chain.from_iterable(each.values() for each in devices)}) == len(disks)
+    for disk in disks:
+        await asyncio.to_thread(backend._starter.disks.delete, disk.name)
 
 
 async def test_a_helper_that_was_removed_is_started_again(backend: DockerBackend) -> None:

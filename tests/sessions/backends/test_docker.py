@@ -20,8 +20,8 @@ from docker.types import IPAMConfig, IPAMPool
 from kernel_image import protocol
 from sessions.backends.base import KERNEL_IMAGE, Launch
 from sessions.backends.docker import DockerBackend, DockerSettings, examine, firewall, network, proof
-from sessions.backends.docker.disks import helper_config
 from sessions.backends.docker.handle import DockerHandle
+from sessions.backends.docker.helper import helper_config
 from sessions.backends.docker.profile import (
     HOME,
     INSTANCE_LABEL,
@@ -312,7 +312,7 @@ class TestProof:
 
     @pytest.mark.usefixtures("api")
     def test_the_doctor_finds_no_problem_and_reports_missing_requirements(self) -> None:
-        assert [finding.problem for finding in examine(settings_of())] == [None] * 10
+        assert not any(finding.problem for finding in examine(settings_of()))
         sick = {finding.name: finding for finding in examine(settings_of(image="no/such:image", runtime="no-such"))}
         assert not sick["image"].ok
         assert not sick["runtime"].ok
@@ -336,7 +336,7 @@ class TestContainers:
         after = DockerBackend(mine)
         await after.prepare()
         assert api.containers(filters={"id": lost.handle.id}), "the kernel can still be taken over"
-        assert await after.adopt({}) == {}
+        assert await after.adopt({}, ()) == {}
         assert not api.containers(all=True, filters={"id": lost.handle.id})
         assert api.containers(filters={"id": kept.handle.id})
         await asyncio.gather(left.close(), other.close(), after.close())
@@ -359,25 +359,15 @@ class TestContainers:
         await backend.delete_workspace(workspace)
         assert volumes() == set()
 
-    async def test_kernels_that_may_use_one_processor_are_bound_to_one_each_in_turn(
+    async def test_gvisor_sees_a_second_processor_beside_that_of_a_kernel(
         self, api: docker.APIClient, backend: DockerBackend
     ) -> None:
+        """With one only, gVisor's network waits up to 20 ms for the processor at each message after a pause."""
         await backend.prepare()
-        count = api.info()["NCPU"]
-        handles = [await backend.start(Launch(NO_KERNEL, workspace=uuid.uuid4().hex)) for _ in range(count + 1)]
-        wide = replace(Launch(NO_KERNEL, workspace=uuid.uuid4().hex), limits=Limits(cpus=2))
-        handles.append(await backend.start(wide))
-        shy = replace(NO_KERNEL, one_processor=False)
-        handles.append(await backend.start(Launch(shy, workspace=uuid.uuid4().hex)))
-
-        def bound(handle: DockerHandle) -> str:
-            return str(api.inspect_container(handle.id)["HostConfig"]["CpusetCpus"])
-
-        assert sorted(map(bound, handles[:count])) == sorted(map(str, range(count)))
-        assert bound(handles[count]).isdecimal()
-        assert [bound(handle) for handle in handles[-2:]] == ["", ""]
-        adopted = await DockerBackend(backend.settings).adopt({each.id: each.connection_info for each in handles})
-        assert [adopted[each.id].processor for each in handles] == [each.processor for each in handles]
+        handle = await backend.start(Launch(NO_KERNEL, workspace=uuid.uuid4().hex))
+        program = ["nproc", "--all"]
+        seen = int(api.exec_start(api.exec_create(handle.id, program)["Id"]))
+        assert seen == min(2, api.info()["NCPU"])
 
     @pytest.mark.gate
     async def test_a_container_removed_behind_our_back_is_noticed(
@@ -477,7 +467,7 @@ class TestContainers:
                 kernel.connection.close()
                 later = DockerBackend(backend.settings)
                 await later.prepare()
-                adopted = await later.adopt({handle.id: handle.connection_info})
+                adopted = await later.adopt({handle.id: handle.connection_info}, [str(kernel.launch.workspace)])
                 after = await Kernel.take_over(kernel.launch, adopted[handle.id])
                 await after.first_answer()
                 assert await run(after, "print(x + 1)") == "42\n"

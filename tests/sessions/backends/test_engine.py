@@ -33,7 +33,7 @@ from sessions.backends.docker.profile import volume_names
 from sessions.backends.docker.proof import prove
 from sessions.backends.docker.watch import Watch
 from sessions.backends.handshake import new_connection_info
-from sessions.errors import BackendUnavailable, NotInitialized, SessionError
+from sessions.errors import BackendUnavailable, ConnectionFailed, NotInitialized, SessionError
 from sessions.exits import ExitReason, KernelExit
 from sessions.inventory import Inventory
 from sessions.tasks import spawn
@@ -492,7 +492,7 @@ async def test_what_an_earlier_gateway_could_not_remove_is_removed_later(
     monkeypatch.setattr(lost_module, "VOLUMES_WAIT", 0.05)
     fake_engine.volumes.add("kernel-gateway-left")
     fake_engine.volume_failures = 10**6
-    assert await backend.adopt({}) == {}
+    assert await backend.adopt({}, ()) == {}
     assert backend.leftovers == 1
     fake_engine.volume_failures = 0
     await until(lambda: not fake_engine.volumes)
@@ -730,17 +730,83 @@ async def test_a_container_that_stays_paused_is_ended(
     await handle.kill()
 
 
+@pytest.mark.parametrize("paused_before", [True, False])
 async def test_a_container_that_the_gateway_has_paused_may_stay_paused(
-    engine: Engine, faulty: Proxy, monkeypatch: pytest.MonkeyPatch
+    engine: Engine,
+    faulty: Proxy,
+    fake_engine: FakeEngine,
+    monkeypatch: pytest.MonkeyPatch,
+    paused_before: bool,  # noqa: FBT001
+) -> None:
+    monkeypatch.setattr("sessions.backends.docker.pauses.PAUSE_MAX", 0.3)
+    handle = DockerHandle(engine, "c1", None)  # type: ignore[arg-type]
+    if paused_before:
+        handle.note_paused()  # and the event of its end is missed
+    await handle.pause()
+    handle.note_paused()
+    await asyncio.sleep(0.6)
+    assert "DELETE /containers/c1" not in faulty.calls
+    fake_engine.state = {"Running": True, "Paused": True}
+    await handle.resume()
+    assert [call for call in faulty.calls if "pause" in call] == [
+        "POST /containers/c1/pause",
+        "POST /containers/c1/unpause",
+    ]
+    await handle.kill()
+
+
+@pytest.mark.parametrize("paused_meanwhile", [True, False])
+async def test_a_refused_pause_leaves_pauses_from_outside_limited(
+    engine: Engine,
+    faulty: Proxy,
+    monkeypatch: pytest.MonkeyPatch,
+    paused_meanwhile: bool,  # noqa: FBT001
+) -> None:
+    monkeypatch.setattr("sessions.backends.docker.pauses.PAUSE_MAX", 0.1)
+    rule = faulty.fail(Fault.ERROR, "POST /containers/c1/pause")
+    handle = DockerHandle(engine, "c1", None)  # type: ignore[arg-type]
+    pausing = spawn(handle.pause(), "pause")
+    if paused_meanwhile:
+        await asyncio.sleep(0)  # the engine is being asked
+        handle.note_paused()
+    with pytest.raises(BackendUnavailable):
+        await pausing
+    assert rule.struck
+    if not paused_meanwhile:
+        handle.note_paused()
+    await until(lambda: "DELETE /containers/c1" in faulty.calls)
+    await handle.kill()
+
+
+async def test_a_container_that_the_engine_fails_to_resume_is_still_paused_by_the_gateway(
+    engine: Engine, faulty: Proxy, fake_engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sessions.backends.docker.pauses.PAUSE_MAX", 0.1)
     handle = DockerHandle(engine, "c1", None)  # type: ignore[arg-type]
     await handle.pause()
-    handle.note_paused()
+    fake_engine.state = {"Running": True, "Paused": True}
+    faulty.fail(Fault.ERROR, "POST /containers/c1/unpause")
+    with pytest.raises(ConnectionFailed):
+        await handle.resume()
+    handle.note_paused()  # found in the engine's list, for example
     await asyncio.sleep(0.3)
     assert "DELETE /containers/c1" not in faulty.calls
+    faulty.heal()
     await handle.resume()
-    assert faulty.calls[-2:] == ["POST /containers/c1/pause", "POST /containers/c1/unpause"]
+    await handle.kill()
+
+
+@pytest.mark.parametrize("gone", [True, False])
+async def test_to_resume_a_container_that_is_gone_or_runs_is_no_failure(
+    engine: Engine,
+    faulty: Proxy,
+    fake_engine: FakeEngine,
+    gone: bool,  # noqa: FBT001
+) -> None:
+    fake_engine.state = {} if gone else {"Running": True, "Paused": False}
+    handle = DockerHandle(engine, "c1", None)  # type: ignore[arg-type]
+    await handle.resume()
+    assert "POST /containers/c1/unpause" not in faulty.calls
     await handle.kill()
 
 

@@ -65,7 +65,7 @@ async def ready(backend: DockerBackend, *, on: bool = True) -> list[bool]:
     outcomes: list[bool] = []
     backend.on_restored = outcomes.append
     await backend.prepare()
-    await backend.adopt({})
+    await backend.adopt({}, ())
     checkpoints = backend._starter.checkpoints
     await until(lambda: not checkpoints._making, MADE)
     assert backend.checkpoints.on is on, backend.checkpoints.detail
@@ -185,9 +185,12 @@ async def test_lower_limits_are_those_of_the_kernel_and_of_its_launcher(backend:
 import os, resource
 own = [resource.getrlimit(kind) for kind in (resource.RLIMIT_NPROC, resource.RLIMIT_FSIZE)]
 total = int(open("/proc/meminfo").readline().split()[1]) // 1024
-print(own, total, os.statvfs(".").f_blocks * os.statvfs(".").f_frsize // 1024**2)
+print(own, total, os.statvfs(".").f_blocks * os.statvfs(".").f_frsize)
 """
-    assert await said(kernel, look) == f"[(16, 16), ({8 * MIB}, {8 * MIB})] 400 8"
+    *others, room = (await said(kernel, look)).rsplit(" ", 1)
+    assert others == [f"[(16, 16), ({8 * MIB}, {8 * MIB})] 400"]
+    # The disk is larger than its limit by what its file system may need for itself (`_make` in kernel_image/disks.py).
+    assert 8 * MIB <= int(room) <= 8 * MIB + 8 * MIB // 16 + MIB
     fork = """
 import subprocess
 try:

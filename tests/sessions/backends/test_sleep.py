@@ -342,7 +342,8 @@ async def test_a_gateway_that_was_killed_leaves_no_kernel_held(bed: Bed, place: 
     trial = trials.prepare(bed.backend._engine, bed.backend.settings, kernels[1].launch.workspace or "")
     later = Bed(place)
     await later.backend.prepare()
-    handles = await later.backend.adopt({kernel.handle.id: kernel.handle.connection_info for kernel in kernels})
+    infos = {kernel.handle.id: kernel.handle.connection_info for kernel in kernels}
+    handles = await later.backend.adopt(infos, [kernel.launch.workspace or "" for kernel in kernels])
     for kernel in kernels:
         taken = await Kernel.take_over(kernel.launch, handles[kernel.handle.id])
         await taken.first_answer()

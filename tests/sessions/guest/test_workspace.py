@@ -116,6 +116,7 @@ def test_an_accepted_path_stays_in_the_workspace(path: str) -> None:
         ("/home/user/home/user/a", "home/user/a", "/home/user/home/user/a"),
         ("/workspace", "", "/home/user"),
         ("/workspace/a/b", "a/b", "/home/user/a/b"),
+        ("/root/a", "a", "/home/user/a"),
         ("/tmp", "/tmp", "/tmp"),
         ("/tmp/", "/tmp", "/tmp"),
         ("//tmp/./a/", "/tmp/a", "/tmp/a"),
@@ -133,7 +134,7 @@ def test_a_path_may_be_written_as_processes_in_the_sandbox_do(path: str, means: 
     "path",
     [
         *("/", "//", "/.", "/a", "/etc/passwd", "/home", "/home/kernel", "/home/user2", "/home/users/a", "/workspaces"),
-        *("/tmpx", "/var/tmp", "/proc/1/environ", "/opt/kernel/files.py", "/TMP/a"),
+        *("/roots", "/tmpx", "/var/tmp", "/proc/1/environ", "/opt/kernel/files.py", "/TMP/a"),
         *("/tmp/..", "/tmp/../etc/passwd", "/home/user/..", "/home/user/../kernel/.connection.json", "/workspace/../a"),
         *("..", "../a", "a/../..", "/tmp/a\0", "/tmp/\ud800", "/tmp/\u202e", "/tmp/" + "x" * PATH_MAX),
     ],

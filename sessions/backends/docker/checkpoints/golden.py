@@ -192,7 +192,6 @@ class Workshop:
                 name=f"kernel-gateway-{uuid.uuid4().hex}",
                 workspace=workspace,
                 gvisor=True,
-                processor=None,
             )
             self._busy.add(container)
             ending.callback(self._busy.discard, container)

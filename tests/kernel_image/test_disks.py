@@ -1,0 +1,102 @@
+"""The program that makes disks: whose request waits for whose, and where it looks for a disk."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kernel_image import disks
+
+#: seconds for another request to be served meanwhile
+MEANWHILE = 20.0
+
+
+@pytest.fixture(autouse=True)
+def images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty directory of images, without loop devices and without programs that make file systems."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(disks, "_RESERVE", 0)
+    monkeypatch.setattr(disks, "_last", {})
+    monkeypatch.setattr(disks, "_run", lambda *_command, **_options: None)
+    monkeypatch.setattr(disks, "_attach", lambda file: f"/dev/{file}")
+    monkeypatch.setattr(disks, "_attached", lambda _file: None)
+    return tmp_path
+
+
+def served(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *requests: dict[str, Any]) -> list[Any]:
+    """Let the program serve requests, numbered from 0, and return its answers in their order in time."""
+    said = "".join(json.dumps({"id": number, **request}) + "\n" for number, request in enumerate(requests))
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(said.encode())))
+    disks.main()
+    return [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+
+
+def attach(name: str) -> dict[str, Any]:
+    return {"op": "attach", "name": name, "size": 1024, "mode": "0700"}
+
+
+@pytest.mark.parametrize("slow", ["mke2fs", "e2fsck"])
+def test_a_disk_that_is_made_or_repaired_delays_only_requests_about_itself(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, images: Path, slow: str
+) -> None:
+    if slow == "e2fsck":
+        (images / "slow.img").touch()
+    other = threading.Event()
+
+    def run(*command: str, **_options: Any) -> None:
+        if command[0] == slow and command[-1].startswith("slow"):
+            assert other.wait(MEANWHILE), "the request about another disk is not served meanwhile"
+
+    def attached(file: str) -> str:
+        if file == "other.img":
+            other.set()
+        return f"/dev/{file}"
+
+    monkeypatch.setattr(disks, "_run", run)
+    monkeypatch.setattr(disks, "_attach", attached)
+    requests = attach("slow"), {"op": "delete", "name": "slow"}, attach("other"), attach("slow")
+    answers = served(capfd, monkeypatch, *requests)
+    assert sorted(answer["id"] for answer in answers) == [0, 1, 2, 3]
+    assert answers[0] == {"device": "/dev/other.img", "id": 2}
+    assert {answer["device"] for answer in answers if answer["id"] in {0, 3}} == {"/dev/slow.img"}
+
+
+def test_disks_that_are_made_at_the_same_time_are_not_promised_the_same_room(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, images: Path
+) -> None:
+    room = 5 * 1024**2  # for four small disks
+    monkeypatch.setattr(os, "statvfs", lambda _path: SimpleNamespace(f_bavail=room, f_frsize=1))
+    answers = served(capfd, monkeypatch, *(attach(str(number)) for number in range(12)))
+    refused = [answer for answer in answers if "no room" in answer.get("error", "")]
+    assert (len(answers), len(refused), len(list(images.iterdir()))) == (12, 8, 4)
+
+
+def test_a_disk_is_looked_for_where_it_was_before_all_other_devices_are_opened(
+    monkeypatch: pytest.MonkeyPatch, images: Path
+) -> None:
+    monkeypatch.undo()
+    monkeypatch.chdir(images)
+    at, looked = "/dev/loop7", []
+
+    def shows(device: str, _file: str) -> bool:
+        looked.append(device)
+        return device == at
+
+    monkeypatch.setattr(disks, "_shows", shows)
+    monkeypatch.setattr(disks, "_last", {})
+    monkeypatch.setattr(os, "listdir", lambda _path: [f"loop{number}" for number in range(9)])
+    assert disks._attached("a.img") == at
+    assert len(looked) == 8, "control: it is not known yet"
+    looked.clear()
+    assert disks._attached("a.img") == at
+    assert looked == [at]
+    at = "/dev/loop3"
+    assert disks._attached("a.img") == at, "it has another device since"

@@ -38,10 +38,12 @@ from kernel_gateway.wire.listener import Listener
 from kernel_gateway.wire.open_sockets import OpenSockets
 from kernel_gateway.wire.server import serve
 from sessions import providers
+from sessions.asleep import OnIdle
 from sessions.culler import Culler
 from sessions.egress import EgressTenants
 from sessions.kernels.pool import Pool
 from sessions.kernels.readiness import Readiness
+from sessions.kernels.sleeping import Sleeping
 from sessions.kernels.starts import Starts
 from sessions.kernels.warm import PoolSettings
 from sessions.models import SessionSpec
@@ -55,6 +57,7 @@ from sessions.sandboxes import Sandboxes
 from sessions.services import SessionServices
 from sessions.store.audit import Audit
 from sessions.store.checkpoints import Checkpointer
+from sessions.store.key_file import KeyFile
 from sessions.store.ledger import Ledger
 from sessions.store.templates import Templates
 from sessions.tasks import log_failure, spawn
@@ -108,7 +111,11 @@ class Service:
         self.metrics.lines_left_out.set_function(lambda: logs.limit.left_out)
         self.specs = kernelspecs(settings)
         self.backend = make_backend(
-            settings, kept(self.state_dir / "instance"), kept(self.state_dir / "egress"), self.specs
+            settings,
+            kept(self.state_dir / "instance"),
+            kept(self.state_dir / "egress"),
+            self.specs,
+            KeyFile(settings.secrets_key_file or self.state_dir / "secrets.key").made,
         )
         self.backend.on_restored = self.metrics.pool.restored
         self.readiness = Readiness(self.backend)
@@ -131,12 +138,14 @@ class Service:
             journal=self.journal,
             ledger=self.ledger,
             timeouts=Timeouts(),
+            sleeping=Sleeping(self.backend, starts, self.pool),
             egress=EgressTenants(settings.egress_tenants if settings.egress else ()),
         )
         defaults = SessionSpec(
             limits=settings.limits,
             idle_timeout=settings.idle_timeout,
             max_execute_timeout=settings.max_execute_timeout,
+            on_idle=OnIdle(settings.on_idle),
         )
         self.registry = Registry(self.specs, defaults, services)
         self.runner = ProgramRunner(self.registry, self.specs, settings.execute_timeout)
@@ -199,6 +208,7 @@ class Service:
             executions=self.quotas.under_way,
             inventory=lambda: self.backend.inventory,
             checkpoints=lambda: self.backend.checkpoints,
+            sleep=lambda: self.backend.sleep.ability,
             hosts=self._hosts(),
             origins=Origins(self.settings.allowed_origins),
             sockets=OpenSockets(self.settings, self.metrics.connections),
@@ -292,7 +302,9 @@ class Service:
             self.sandboxes,
             max_lifetime=lifetime,
             connected_timeout=longest,
+            sleep_for=self.settings.sleep_for,
             max_pause=self.settings.max_pause,
+            on_sleep=self.metrics.pool.slept,
         )
 
     async def drain(self) -> None:

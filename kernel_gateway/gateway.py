@@ -17,7 +17,7 @@ from kernel_gateway.origins import Origins
 from kernel_gateway.slices import Slices
 from kernel_gateway.wire.incoming import Incoming
 from kernel_gateway.wire.open_sockets import OpenSockets
-from sessions.backends.base import Ability
+from sessions.backends.abilities import Ability
 from sessions.errors import SessionError
 from sessions.inventory import Inventory
 from sessions.kernelspecs import KernelSpecs
@@ -57,6 +57,8 @@ class Gateway:
     inventory: Callable[[], Inventory | None]
     #: returns whether kernels are restored from checkpoints
     checkpoints: Callable[[], Ability]
+    #: returns whether idle sessions can sleep
+    sleep: Callable[[], Ability]
     hosts: frozenset[str]
     origins: Origins
     sockets: OpenSockets

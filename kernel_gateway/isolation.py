@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kernel_gateway import logs
 from kernel_gateway.config import Settings
 from kernel_gateway.wire import descriptors
-from sessions.backends.base import KERNEL_IMAGE, Backend, Finding
+from sessions.backends.abilities import Finding
+from sessions.backends.base import KERNEL_IMAGE, Backend
 from sessions.backends.process import ProcessBackend
 from sessions.egress import host_and_port
 from sessions.kernelspecs import KernelSpecs
 
 if TYPE_CHECKING:
     from sessions.backends.docker.profile import DockerSettings
+    from sessions.backends.docker.sleep_settings import SleepSettings
 
 
-def make_backend(settings: Settings, instance: str, egress_secret: str, specs: KernelSpecs) -> Backend:
+def make_backend(
+    settings: Settings, instance: str, egress_secret: str, specs: KernelSpecs, key: Callable[[], bytes]
+) -> Backend:
     """Make the backend that the settings ask for; `auto` means the strongest one available.
 
     Args:
@@ -26,6 +31,7 @@ def make_backend(settings: Settings, instance: str, egress_secret: str, specs: K
         instance: id of this installation.
         egress_secret: makes the passwords for the egress proxy.
         specs: all languages.
+        key: returns the installation's key.
     """
     if settings.isolation == "process":
         return _processes(settings)
@@ -33,7 +39,16 @@ def make_backend(settings: Settings, instance: str, egress_secret: str, specs: K
 
     if settings.isolation == "auto" and settings.loopback and not docker.engine_answers():
         return _processes(settings)
-    return docker.DockerBackend(_docker_settings(settings, instance, egress_secret, specs), logs.egress)
+    made_of = _docker_settings(settings, instance, egress_secret, specs)
+    if settings.sleep_disk:
+        made_of = replace(made_of, sleep=_sleep_settings(settings, key))
+    return docker.DockerBackend(made_of, logs.egress)
+
+
+def _sleep_settings(settings: Settings, key: Callable[[], bytes]) -> SleepSettings:
+    from sessions.backends.docker.sleep_settings import SleepSettings  # noqa: PLC0415 - as above
+
+    return SleepSettings(settings.state_dir.expanduser() / "asleep", settings.sleep_disk, key)
 
 
 def _processes(settings: Settings) -> ProcessBackend:

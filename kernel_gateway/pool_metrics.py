@@ -32,6 +32,12 @@ class PoolMetrics:
             ["result"],
             registry=registry,
         )
+        self._sleeps = Counter(
+            "kernel_gateway_sleeps",
+            "Attempts of idle sessions to sleep; failed: the session is kept awake, and tries again",
+            ["result"],
+            registry=registry,
+        )
         self._refill = _seconds("pool_refill", "from the lack of a warm kernel to its first answer", registry)
         self._container = _seconds("container_start", "that the backend takes to start a container", registry)
         self._ready = _seconds("kernel_ready", "from a container's start to its kernel's first answer", registry)
@@ -63,6 +69,10 @@ class PoolMetrics:
     def restored(self, succeeded: bool) -> None:  # noqa: FBT001 - a callback has no names
         """Count an attempt to restore a kernel."""
         self._restores.labels("restored" if succeeded else "failed").inc()
+
+    def slept(self, succeeded: bool) -> None:  # noqa: FBT001 - as above
+        """Count an attempt of a session to sleep."""
+        self._sleeps.labels("asleep" if succeeded else "failed").inc()
 
     def started(self, container: float, ready: float | None) -> None:
         """Record the seconds that a start took."""

@@ -8,22 +8,43 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
 from typing import NoReturn
+from weakref import WeakKeyDictionary
 
 import structlog
 
+from sessions.asleep import OnIdle
+from sessions.backends.base import no_op
 from sessions.heap import trim_heap
 from sessions.registry import Registry
 from sessions.sandbox import Sandbox
 from sessions.sandboxes import Sandboxes
 from sessions.session import Session
-from sessions.tasks import forever, gather_all
+from sessions.states import State
+from sessions.tasks import forever, gather_all, log_failure
 
 log = structlog.get_logger()
 
 #: seconds that a sweep may be late; beyond that the gateway itself was stopped
 STALL = 5.0
+#: seconds before a session tries again to fall asleep, doubled at each failure up to the second number
+SLEEP_RETRY, SLEEP_RETRY_MAX = 60.0, 3600.0
+#: seconds of a sweep after which no further session begins to fall asleep
+SLEEP_TURN = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """A failed attempt of a session to fall asleep."""
+
+    #: when the session was last used, in seconds since it was made
+    used: float
+    #: seconds between this attempt and the next one
+    pause: float
+    #: idle time in seconds at which the next attempt is made
+    again: float
 
 
 class Culler:
@@ -36,7 +57,9 @@ class Culler:
         *,
         max_lifetime: float = 0.0,
         connected_timeout: float = 0.0,
+        sleep_for: float = 86400.0,
         max_pause: float = 0.0,
+        on_sleep: Callable[[bool], None] = no_op,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Set the rules.
@@ -47,15 +70,21 @@ class Culler:
             max_lifetime: seconds after which even busy sessions and sandboxes are ended; 0: no limit.
             connected_timeout: seconds without activity after which a session with connected channel clients is ended,
                 if this is more than its own idle timeout.
+            sleep_for: seconds that a session may sleep, or stay awake because it cannot.
             max_pause: seconds after which a paused sandbox is ended; 0: no limit.
+            on_sleep: called after each attempt to let a session sleep, with True if it sleeps.
             clock: returns seconds, which also pass while the gateway is stopped.
         """
         self._registry = registry
         self._sandboxes = sandboxes
         self._max_lifetime = max_lifetime
         self._connected_timeout = connected_timeout
+        self._sleep_for = sleep_for
         self._max_pause = max_pause
         self._clock = clock
+        self._on_sleep = on_sleep
+        #: the last attempt of each session that could not fall asleep
+        self._refused: WeakKeyDictionary[Session, _Refusal] = WeakKeyDictionary()
 
     def verdict(self, session: Session) -> str | None:
         """Return why a session must end now, or None."""
@@ -65,6 +94,9 @@ class Culler:
             return None  # no client can use it yet
         if 0 < self._max_lifetime <= session.age():
             return f"the session reached its maximum lifetime of {self._max_lifetime:g} s"
+        if (image := session.sleeper.image) is not None:
+            slept = max(0.0, self._registry.now() - image.since)
+            return f"the session slept for {slept:.0f} s" if slept >= self._sleep_for else None
         timeout = session.spec.idle_timeout
         if session.channels.clients:
             timeout = max(timeout, self._connected_timeout)
@@ -97,18 +129,60 @@ class Culler:
         Raises:
             ExceptionGroup: when not everything they had could be freed.
         """
-        ending = []
+        ending: list[Awaitable[None]] = []
+        falling: list[Session] = []
         for sandbox in self._sandboxes.all():
             if reason := self.verdict_on(sandbox):
                 log.info("sandbox culled", tenant=sandbox.key.tenant, sandbox=sandbox.key.name, reason=reason)
                 ending.append(self._sandboxes.end(sandbox.key, reason))
         for session in self._registry.all():
             if reason := self.verdict(session):
-                log.info("session culled", tenant=session.key.tenant, session=session.key.name, reason=reason)
+                if session.spec.on_idle is OnIdle.SLEEP and session.state is State.IDLE:
+                    falling.append(session)
+                    continue
                 # No await between the verdict and the removal of the session: no execution can begin in between.
-                ending.append(self._registry.end(session.key, reason))
-        await gather_all(*ending)
+                ending.append(self._end(session, reason))
+        await gather_all(*ending, self._sleep_in_turn(falling))
         return len(ending)
+
+    def _end(self, session: Session, reason: str) -> asyncio.Future[None]:
+        log.info("session culled", tenant=session.key.tenant, session=session.key.name, reason=reason)
+        return self._registry.end(session.key, reason)
+
+    async def _sleep_in_turn(self, sessions: Iterable[Session]) -> None:
+        """Let sessions sleep one after the other: each takes the memory of a second kernel, and a processor.
+
+        What would take too long is left to the next sweep, because sessions that must end wait for this one.
+        """
+        until = self._clock() + SLEEP_TURN
+        for session in sessions:
+            reason = self.verdict(session)
+            if reason is not None and self._clock() < until:
+                with log_failure(f"sleep of {session.key}"):
+                    await self._sleep(session, reason)
+
+    async def _sleep(self, session: Session, reason: str) -> None:
+        """Let a session sleep. One that cannot is kept as long as it could sleep, and tries again."""
+        idle, before = session.idle_for(), self._refused.get(session)
+        used = session.age() - idle
+        if before is not None and used < before.used + 1.0:  # it was not used since
+            if idle >= session.spec.idle_timeout + self._sleep_for:
+                await self._end(session, f"{reason}, and it could not sleep")  # the cause may name paths of the host
+                return
+            if idle < before.again:
+                return
+            pause = min(2 * before.pause, SLEEP_RETRY_MAX)
+        else:
+            pause = SLEEP_RETRY
+        failure = await session.fall_asleep()
+        if not failure:
+            self._refused.pop(session, None)
+            self._on_sleep(True)  # noqa: FBT003 - a callback has no names
+            log.info("session sleeps", tenant=session.key.tenant, session=session.key.name)
+        elif not session.closed and not session.in_use:
+            self._refused[session] = _Refusal(used, pause, idle + pause)
+            self._on_sleep(False)  # noqa: FBT003 - as above
+            log.warning("a session cannot sleep", session=str(session.key), reason=failure, again_after=pause)
 
     async def run(self, interval: float) -> NoReturn:
         """Sweep every `interval` seconds until cancelled, and return unused memory to the system."""

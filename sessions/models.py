@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from sessions.asleep import OnIdle
 from sessions.errors import InvalidRequest, SessionError
 from sessions.names import valid_name
 
@@ -27,8 +28,7 @@ class SessionKey:
 
 
 #: The least bytes of memory, processors, and number of processes of a kernel. Measured under gVisor on an idle machine:
-#: a Python kernel needs 64 MiB to start, more with a file tool beside it; with a tenth of a processor it starts in 8 to
-#: 9 s; with 8 processes and threads it does not start.
+#: a Python kernel needs 64 MiB to start, more with a file tool; with a tenth of a processor 8 to 9 s; 8 threads: none.
 MEMORY_MIN = 128 * 1024**2
 CPUS_MIN = 0.1
 PROCESSES_MIN = 16
@@ -106,9 +106,9 @@ class SessionSpec:
     #: True: no client uses the session again, no later gateway takes it over, and its end is not remembered
     throwaway: bool = False
     network: Network = Network.NONE
-    #: what its client uses it for, such as a notebook's path; empty: unknown. When the gateway has ended the session,
-    #: the next session of this place reports that: Jupyter's clients give each session a new name
+    #: what its client uses it for, such as a notebook's path, whose next session reports this one's end; empty: unknown
     place: str = ""
+    on_idle: OnIdle = OnIdle.END
 
     @property
     def in_sandbox(self) -> bool:

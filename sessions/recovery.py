@@ -66,8 +66,11 @@ class Recovery:
         sessions = [(session, session.left_container) for session in self._registry.all() if session.left_container]
         sandboxes = [(sandbox, sandbox.left_container) for sandbox in self._sandboxes.all()]
         places = [container for _, container in [*sessions, *sandboxes] if container]
+        slept = {session: image for session in self._registry.all() if (image := session.sleeper.image)}
         workspaces = {container.workspace for container in places} | {sandbox.workspace for sandbox, _ in sandboxes}
-        handles = await self._backend.adopt({container.id: container.info for container in places}, workspaces)
+        workspaces |= {str(session.launch.workspace) for session in slept}
+        kernels = {container.id: container.info for container in places}
+        handles = await self._backend.adopt(kernels, workspaces, list(slept.values()))
         paused = [sandbox for sandbox, _ in sandboxes if sandbox.pausing.paused]
         standing = {sandbox.workspace for sandbox in paused}
         for container in places:

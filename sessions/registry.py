@@ -41,6 +41,10 @@ class Registry(Hosts[Session]):
             identity = Identity(record.key, record.spec, kernelspec, record.created_at, record.id)
             self._present[record.key] = Session(identity, self._services, record.notice, record.container)
 
+    def now(self) -> float:
+        """Return the seconds since 1970."""
+        return self._services.ledger.clock()
+
     def language(self, name: str) -> str:
         """Return the language with this name or alias.
 

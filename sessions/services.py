@@ -15,6 +15,7 @@ from sessions.timeouts import Timeouts
 
 if TYPE_CHECKING:
     from sessions.kernels.kernel import Kernel  # commands that run no kernel start without the channels' libraries
+    from sessions.kernels.sleeping import Sleeping
 
 
 class KernelSource(Protocol):
@@ -77,5 +78,7 @@ class SessionServices:
     #: database of the sessions that the next gateway takes over
     ledger: Ledger
     timeouts: Timeouts
+    #: lets kernels sleep on disk
+    sleeping: Sleeping
     #: who may reach listed hosts
     egress: EgressTenants = field(default_factory=EgressTenants)

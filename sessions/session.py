@@ -13,6 +13,7 @@ from sessions.channels.hub import ChannelHub
 from sessions.channels.requests import Rules
 from sessions.errors import SessionClosed, SessionError, SessionNotFound
 from sessions.executions import Executions, Running
+from sessions.fall_asleep import fall_asleep
 from sessions.host import Host
 from sessions.identity import Identity
 from sessions.kernels.kernel import Kernel
@@ -20,6 +21,7 @@ from sessions.kernels.messages import Message
 from sessions.models import ExecuteRequest, StateChange
 from sessions.notices import StateNotice
 from sessions.services import SessionServices
+from sessions.sleeper import Sleeper
 from sessions.slot import KernelSlot
 from sessions.states import State
 from sessions.store.session_records import ContainerRecord
@@ -32,14 +34,7 @@ class Session(Host):
     def __init__(
         self, identity: Identity, services: SessionServices, notice: StateNotice, left: ContainerRecord | None = None
     ) -> None:
-        """Make a session that has no kernel yet.
-
-        Args:
-            identity: key, settings and kernelspec of the session.
-            services: services that sessions share.
-            notice: about the variables, for the first execution.
-            left: the kernel that an earlier gateway has left, for `take_over`.
-        """
+        """Make a session that has no kernel yet; see `KernelSlot`."""
         spec = identity.spec
         super().__init__(identity.key, spec, identity.created_at, services)
         self.id = identity.id
@@ -103,6 +98,11 @@ class Session(Host):
         return self._executions.count
 
     @property
+    def sleeper(self) -> Sleeper:
+        """The sleep of its kernel."""
+        return self._slot.sleeper
+
+    @property
     def container(self) -> KernelHandle | None:
         """The container of its kernel; None: it has no kernel."""
         return None if self._slot.kernel is None else self._slot.kernel.handle
@@ -153,6 +153,14 @@ class Session(Host):
         if self.channels.clients:
             spawn(self._revive(), f"revive {self.key}")
 
+    def fell_asleep(self) -> None:
+        """Keep the channel clients for the kernel's return."""
+        self.channels.detach()
+
+    async def fall_asleep(self) -> str:
+        """Write its kernel's memory to disk; see `sessions.fall_asleep`."""
+        return "it is in use" if self.in_use else await fall_asleep(self._slot)
+
     def ended(self, kernel: Kernel, cause: SessionError) -> None:
         """End the executions of a kernel that has ended."""
         self._executions.kernel_gone(kernel, cause)
@@ -173,20 +181,16 @@ class Session(Host):
     async def execute(self, request: ExecuteRequest, seen: int | None = None) -> AsyncIterator[Running]:
         """Run a cell when its turn comes. Leaving the context early interrupts the cell and keeps the variables.
 
-        A request with an idempotency key runs once, to its end: leaving early does not interrupt it, and a client that
-        sends the key again gets its events and result.
+        A request with an idempotency key runs once, to its end; a client that sends the key again gets its events.
 
         Args:
             request: cell to run.
             seen: the number of the last event that a returning client has seen; then nothing is run.
 
         Raises:
-            InvalidRequest: when the language takes no arguments, the key belongs to another request, or there is no
-                run to return to.
-            QuotaExceeded: when the tenant has too many executions, or has used up its quota.
-            SessionClosed: when the session was ended.
+            InvalidRequest: when the language takes no arguments, or the key is another request's or unknown.
             SessionNotFound: when the variables that the cell needs (`if_session`) are gone.
-            SessionError: when no kernel could be started.
+            SessionError: when the session was ended, no kernel could be started, or a quota is used up.
         """
         if self.closed:
             raise SessionClosed
@@ -196,11 +200,7 @@ class Session(Host):
             yield running
 
     async def interrupt(self) -> bool:
-        """Interrupt the running cell and keep the variables.
-
-        Returns:
-            True if one was running.
-        """
+        """Interrupt the running cell and keep the variables; return whether one was running."""
         self.touch()
         interrupted = self._executions.interrupt()
         return self.channels.interrupt() or interrupted
@@ -209,21 +209,21 @@ class Session(Host):
         """Give the session a fresh kernel on the same workspace. A running cell ends with the old one.
 
         Raises:
-            SessionClosed: when the session was ended.
-            SessionError: when no kernel could be started; the session keeps the one it has.
+            SessionError: when it was ended, or no kernel could be started; the session keeps the one it has.
         """
         notice = (StateChange.RESTARTED, "a restart was asked for")
         with self._activity.use():
             async with self._restarting:
+                await self.sleeper.falling.wait()
                 if self.alive and not self.closed:
-                    # The new kernel first: a workspace in memory lives as long as a container uses it.
-                    # Not "restarting": front ends take that for a kernel that died, and report that to their user.
+                    # The new kernel first, for the workspace. Not "restarting": front ends take that for a death.
                     self.channels.announce("starting")
                     try:
                         await self._slot.replace(*notice)
                     finally:
                         self.channels.announce("idle")
                 else:
+                    self.sleeper.give_up()
                     await self._slot.ensure()
                     self._slot.announce(*notice)
                 self.channels.forget_loss()

@@ -6,35 +6,20 @@ import asyncio
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
 
+from sessions.asleep import SleepImage
 from sessions.backends.base import KernelHandle
 from sessions.errors import KernelDied, LedgerUnavailable, SessionClosed, SessionError
 from sessions.identity import Identity
-from sessions.kernels.kernel import Kernel, KernelListener
+from sessions.kernels.kernel import Kernel
 from sessions.models import StateChange
 from sessions.notices import StateNotice
 from sessions.services import SessionServices
+from sessions.sleeper import Sleeper
+from sessions.slot_listener import SlotListener
 from sessions.states import MOVES, State
 from sessions.store.session_records import ContainerRecord, SessionRecord
 from sessions.tasks import Shared, log_failure, spawn
-
-
-class SlotListener(KernelListener, Protocol):
-    """The session: gets the messages of its kernels, and their beginnings and ends."""
-
-    @property
-    def closed(self) -> bool:
-        """Whether the session was ended."""
-
-    def connected(self, kernel: Kernel) -> None:
-        """The session has a new kernel, in place of the previous one."""
-
-    def disconnected(self, cause: SessionError) -> None:
-        """The session has no kernel any more: the variables of all earlier cells are gone."""
-
-    def ended(self, kernel: Kernel, cause: SessionError) -> None:
-        """A kernel has ended, the present or a previous one."""
 
 
 class KernelSlot:
@@ -53,11 +38,12 @@ class KernelSlot:
         """
         self.identity = identity
         self.key = identity.key
-        self._state = State.STARTING
+        self.sleeper = Sleeper(identity.key, services, left)
+        self._state = State.STARTING if self.sleeper.image is None else State.ASLEEP
         #: notice about the variables that the next execution reports
         self.notice = notice
         #: the kernel that an earlier gateway has left; None: there was none, or it was taken over
-        self.left_container = left
+        self.left_container = left if self.sleeper.image is None else None
         self.kernel: Kernel | None = None
         self.listener: SlotListener
         self._services = services
@@ -108,8 +94,9 @@ class KernelSlot:
         """
         # Check again after each wait: the session or its kernel may end before this caller's turn in the event loop.
         while not self.listener.closed:
+            await self.sleeper.falling.wait()
             if self.kernel is None:
-                if self.state is State.DEAD:
+                if self.state in {State.DEAD, State.ASLEEP}:
                     self.move(State.STARTING)
                 await self.replace()
             elif self.kernel.alive:
@@ -138,26 +125,30 @@ class KernelSlot:
             await self._acquire(change, reason)
         except BaseException:
             if self.state is State.STARTING:
-                self.move(State.DEAD)
+                self.move(State.DEAD if self.sleeper.image is None else State.ASLEEP)
             raise
 
     async def _acquire(self, change: StateChange | None, reason: str | None) -> None:
-        kernel = await self._services.kernels.acquire(self.launch)
+        woken = await self.sleeper.wake(self.launch)
+        if woken is None and self.sleeper.loss:
+            self.announce(StateChange.LOST, self.sleeper.loss)
+        kernel = woken or await self._services.kernels.acquire(self.launch)
         self.launch = kernel.launch  # its workspace is the session's, even if the session has ended meanwhile
         if self.listener.closed:
             await kernel.kill(SessionClosed())
             raise SessionClosed
-        notice = replace(self.notice, incarnation=self.notice.incarnation + 1)
+        notice = replace(self.notice, incarnation=self.notice.incarnation + (woken is None))
         if change is not None:
             notice = replace(notice, change=change, reason=reason)
         try:
-            self._record(kernel, notice)
+            self.record(kernel, notice)
         except LedgerUnavailable:
             await kernel.kill(SessionClosed())
             raise
         old = self.kernel
         self.notice = notice
         self._install(kernel)
+        await self.sleeper.forget()
         if old is not None:
             await old.kill(KernelDied("the session was restarted while the cell ran"))
 
@@ -223,22 +214,25 @@ class KernelSlot:
         """Record that a cell of the present kernel has reported the notice: the next gateway must not repeat it."""
         if self.kernel is not None and not self.listener.closed:
             with suppress(LedgerUnavailable):  # then it is reported twice
-                self._record(self.kernel, self.notice)
+                self.record(self.kernel, self.notice)
 
-    def _record(self, kernel: Kernel, notice: StateNotice) -> None:
-        if self.identity.spec.throwaway:
-            return  # the next gateway reaps a container without a record
-        container = ContainerRecord(kernel.handle.id, kernel.handle.connection_info, str(kernel.launch.workspace))
-        of = self.identity
-        self._services.ledger.keep(SessionRecord(of.key, of.spec, of.created_at, of.id, container, notice))
+    def record(self, kernel: Kernel, notice: StateNotice, image: SleepImage | None = None) -> ContainerRecord:
+        """Record the kernel for the next gateway, asleep if it has an image."""
+        info, of = kernel.handle.connection_info, self.identity
+        container = ContainerRecord(kernel.handle.id, info, str(kernel.launch.workspace), image)
+        if not of.spec.throwaway:  # the next gateway reaps a container without a record
+            self._services.ledger.keep(SessionRecord(of.key, of.spec, of.created_at, of.id, container, notice))
+        return container
 
     # -- the end --------------------------------------------------------------------------------------------
 
     async def free(self, cause: SessionError) -> None:
         """End the kernel, also one that is being started, and delete its files unless they belong to a sandbox."""
+        await self.sleeper.falling.wait()
         if self.kernel is not None:
             await self.kernel.kill(cause)
         await self._start.wait()
+        await self.sleeper.forget()
         if self.left_container is None:  # else `take_over` deletes them
             await self._delete_files()
 

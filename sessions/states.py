@@ -14,6 +14,8 @@ class State(StrEnum):
     IDLE = "idle"
     #: the session runs a cell
     BUSY = "busy"
+    #: its kernel's memory is on disk; the next use continues with it
+    ASLEEP = "asleep"
     #: its kernel is gone; the next cell starts another
     DEAD = "dead"
     #: the session was ended
@@ -22,9 +24,10 @@ class State(StrEnum):
 
 #: allowed moves; all others are illegal
 MOVES = {
-    State.STARTING: {State.IDLE, State.DEAD, State.CLOSED},
-    State.IDLE: {State.BUSY, State.DEAD, State.CLOSED},
+    State.STARTING: {State.IDLE, State.ASLEEP, State.DEAD, State.CLOSED},
+    State.IDLE: {State.BUSY, State.ASLEEP, State.DEAD, State.CLOSED},
     State.BUSY: {State.IDLE, State.DEAD, State.CLOSED},
+    State.ASLEEP: {State.STARTING, State.DEAD, State.CLOSED},
     State.DEAD: {State.STARTING, State.CLOSED},
     State.CLOSED: set[State](),
 }

@@ -20,6 +20,7 @@ import json
 import shutil
 import sys
 import tempfile
+import time
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -30,18 +31,21 @@ import zmq
 from jupyter_client.session import Session as Codec
 
 from kernel_image.protocol import LEASE_REQUEST, PRELOAD_REQUEST
-from sessions.backends.base import KERNEL_IMAGE, Ability, HandleListener, Launch, no_op
+from sessions.asleep import CannotWake, SleepFailed, SleepImage
+from sessions.backends.abilities import Ability
+from sessions.backends.base import KERNEL_IMAGE, HandleListener, KernelHandle, Launch, no_op
 from sessions.backends.handshake import kernel_env, new_connection_info
 from sessions.cells.notebook import notebook
 from sessions.cells.transcript import Transcript
 from sessions.connection_info import ConnectionInfo
-from sessions.errors import ConnectionFailed, SessionError
+from sessions.errors import ConnectionFailed, SessionError, StartFailed
 from sessions.exits import ExitReason, KernelExit
 from sessions.inventory import Inventory
 from sessions.kernels.connection import Connection
 from sessions.kernels.messages import Message
 from sessions.kernels.pool import Pool
 from sessions.kernels.readiness import Readiness
+from sessions.kernels.sleeping import Sleeping
 from sessions.kernels.starts import Starts
 from sessions.kernels.warm import PoolSettings
 from sessions.kernelspecs import KernelSpec, KernelSpecs
@@ -574,6 +578,80 @@ def connect(info: ConnectionInfo, listener: Listener | None = None, *, most: int
 # -- the backend -----------------------------------------------------------------------------------------------
 
 
+class FakeSleep:
+    """Keeps the namespaces of scripted kernels, as if they were on disk."""
+
+    def __init__(self, backend: FakeBackend) -> None:
+        self._backend = backend
+        self.ability = Ability(on=True, detail="scripted kernels can sleep")
+        #: kernels that sleep, by the id of their image
+        self.kept: dict[str, FakeKernel] = {}
+        #: bytes that the image of each kernel has
+        self.size = 1000
+        #: why no image can be used; empty: each can
+        self.damaged = ""
+        #: why no kernel can be written; empty: each can
+        self.refuses = ""
+        #: number of attempts to write a kernel
+        self.asked = 0
+        #: attempts to wake a kernel that will fail
+        self.fails = 0
+        #: trials of an image that will fail
+        self.unproven = 0
+        #: while it is not set, a kernel that falls asleep waits
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def take(self, handle: KernelHandle, _launch: Launch) -> SleepImage:
+        self.asked += 1
+        await self.gate.wait()
+        self._backend.failures.strike("take")
+        if self.refuses:
+            raise SleepFailed(self.refuses)
+        kernel = next((kernel for kernel in self._backend.alive if kernel.id == handle.id), None)
+        if kernel is None:
+            raise SleepFailed("it has ended")
+        self.kept[kernel.id] = kernel
+        return SleepImage(kernel.id, self.size, time.time(), "written down")
+
+    async def resume(self, _handle: KernelHandle) -> None:
+        self._backend.failures.strike("resume")
+
+    @contextlib.asynccontextmanager
+    async def trial(self, image: SleepImage, launch: Launch, _info: ConnectionInfo) -> AsyncIterator[FakeKernel]:
+        self._backend.failures.strike("trial")
+        if self.unproven:
+            self.unproven -= 1
+            raise StartFailed
+        kernel = await self._continued(image, launch, self._backend.new_info(launch))  # the other one still listens
+        kernel.namespace = dict(kernel.namespace)
+        try:
+            yield kernel
+        finally:
+            await kernel.kill()
+
+    async def wake(self, image: SleepImage, launch: Launch, info: ConnectionInfo) -> FakeKernel:
+        self._backend.failures.strike("wake")
+        await self._backend.gate.wait()
+        if self.damaged or image.id not in self.kept:
+            raise CannotWake(self.damaged or "it is gone")
+        if self.fails:
+            self.fails -= 1
+            raise StartFailed
+        return await self._continued(image, launch, info)
+
+    async def _continued(self, image: SleepImage, launch: Launch, info: ConnectionInfo) -> FakeKernel:
+        slept = self.kept[image.id]
+        kernel = FakeKernel(info, self._backend.behaviour, launch, slept.workspace, self._backend.failures)
+        kernel.namespace, kernel.count = slept.namespace, slept.count
+        self._backend.started.append(kernel)
+        return kernel
+
+    async def discard(self, image: SleepImage) -> None:
+        self._backend.failures.strike("discard")
+        self.kept.pop(image.id, None)
+
+
 class FakeBackend:
     """Starts kernels that follow a script."""
 
@@ -596,6 +674,7 @@ class FakeBackend:
         self.on_restored: Callable[[bool], None] = no_op
         self.checkpoints = Ability(on=False, detail="scripted kernels have none")
         self.inventory = Inventory("3.0", {})
+        self.sleep = FakeSleep(self)
         #: as if workspaces went with their last container
         self.keeps_files = False
         #: while it is not set, all starts wait
@@ -642,16 +721,25 @@ class FakeBackend:
         if self.unprepared is not None:
             raise self.unprepared
 
-    async def adopt(self, kernels: Mapping[str, ConnectionInfo], workspaces: Collection[str]) -> dict[str, FakeKernel]:
+    async def adopt(
+        self, kernels: Mapping[str, ConnectionInfo], workspaces: Collection[str], asleep: Collection[SleepImage] = ()
+    ) -> dict[str, FakeKernel]:
         self.failures.strike("adopt")
         if self.refuses is not None:
             raise self.refuses
         for kernel in self.alive:
             if kernel.id not in kernels:
                 await kernel.kill()
+        known = {image.id for image in asleep}
+        self.sleep.kept = {image: kernel for image, kernel in self.sleep.kept.items() if image in known}
         for workspace in set(self.workspaces) - set(workspaces):
             await self.delete_workspace(workspace)
         return {kernel.id: kernel for kernel in self.started if kernel.id in kernels}
+
+    def new_info(self, launch: Launch) -> ConnectionInfo:
+        """Return where a new kernel listens."""
+        socket, spec = str(self._root / uuid.uuid4().hex[:8]), launch.kernelspec
+        return new_connection_info("ipc", socket, first_port=1, encryption=spec.encryption, signature=spec.signature)
 
     async def start(self, launch: Launch) -> FakeKernel:
         self.asked += 1
@@ -661,10 +749,7 @@ class FakeBackend:
             raise self.refuses
         workspace = self._root / "workspaces" / (launch.workspace or uuid.uuid4().hex)
         workspace.mkdir(parents=True, exist_ok=True)
-        socket = str(self._root / uuid.uuid4().hex[:8])
-        spec = launch.kernelspec
-        info = new_connection_info("ipc", socket, first_port=1, encryption=spec.encryption, signature=spec.signature)
-        kernel = FakeKernel(info, self.behaviour, launch, workspace, self.failures)
+        kernel = FakeKernel(self.new_info(launch), self.behaviour, launch, workspace, self.failures)
         self.started.append(kernel)
         return kernel
 
@@ -785,7 +870,15 @@ class World:
         #: error that each new cell gets; None: cells may begin
         self.refuses: SessionError | None = None
         self.ledger = Ledger(ledger)
-        services = SessionServices(self.pool, self.quotas, self.clock, self, self.ledger, timeouts or TIMEOUTS)
+        services = SessionServices(
+            self.pool,
+            self.quotas,
+            self.clock,
+            self,
+            self.ledger,
+            timeouts or TIMEOUTS,
+            Sleeping(backend, self.starts, self.pool),
+        )
         self.registry = Registry(PLAIN, defaults, services)
         self.sandboxes = Sandboxes(self.registry, services)
         self.services = services

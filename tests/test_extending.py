@@ -43,7 +43,7 @@ def test_the_places_and_tests_that_the_readme_names_exist(where: str, held_by: s
 
 def test_every_backend_is_under_the_contract_suite() -> None:
     suite = (ROOT / "tests/sessions/backends/test_contract.py").read_text()
-    backends = _modules("sessions/backends") - {"base", "handshake"}
+    backends = _modules("sessions/backends") - {"abilities", "base", "handshake"}
     assert {"process", "docker"} <= backends
     assert not [backend for backend in backends if f"from sessions.backends.{backend} import" not in suite]
 

@@ -154,12 +154,13 @@ ROOMS = [
 ]
 #: modules that are in no package: the vocabulary that all others use, and the sessions themselves
 VOCABULARY = {
-    *("activity", "bounded_json", "connection_info", "egress", "errors", "exits", "heap", "inventory", "kernelspecs"),
-    *("models", "names", "notices", "states", "tasks", "timeouts"),
+    *("activity", "asleep", "bounded_json", "connection_info", "egress", "errors", "exits", "heap", "kernelspecs"),
+    *("inventory", "models", "names", "notices", "states", "tasks", "timeouts"),
 }
 LIVE = {
-    *("attached", "commands", "culler", "executions", "host", "hosts", "identity", "measuring", "pausing", "recovery"),
-    *("registry", "sandbox", "sandboxes", "services", "session", "slot", "watchers"),
+    *("attached", "commands", "culler", "executions", "fall_asleep", "host", "hosts", "identity", "measuring"),
+    *("pausing", "recovery", "registry", "sandbox", "sandboxes", "services", "session"),
+    *("sleeper", "slot", "slot_listener", "watchers"),
 }
 
 
@@ -221,7 +222,7 @@ def test_pure_modules_have_no_loop_no_socket_and_no_clock(name: str) -> None:
 
 def test_backends_do_not_import_one_another_and_the_domain_imports_none() -> None:
     backends = {module.split(".")[2] for module in modules("sessions.backends") if module.count(".") > 1}
-    backends -= {"base", "handshake"}
+    backends -= {"abilities", "base", "handshake"}
     assert {"process"} <= backends
     for backend in backends:
         package = f"sessions.backends.{backend}"
@@ -237,7 +238,10 @@ def test_backends_do_not_import_one_another_and_the_domain_imports_none() -> Non
 
 
 #: modules that record times for people; no wait and no deadline depends on them
-CALENDAR = {"channels.subscription", "store.audit", "store.database", "store.ledger", "store.templates"}
+CALENDAR = {
+    *("backends.docker.sleep", "channels.subscription"),
+    *("store.audit", "store.database", "store.ledger", "store.templates"),
+}
 
 
 def _reads_calendar(node: ast.AST) -> bool:

@@ -6,7 +6,7 @@ import argparse
 
 from kernel_gateway.cli.settings import add_settings, settings_from
 from kernel_gateway.isolation import examine
-from sessions.backends.base import Finding
+from sessions.backends.abilities import Finding
 
 add_arguments = add_settings
 

@@ -63,6 +63,9 @@ def banner(service: Service) -> str:
     lines = [f"kernel-gateway listens on {url}", f"isolation: {service.backend.isolation}"]
     checkpoints = service.backend.checkpoints
     lines.append(f"checkpoints: {'on' if checkpoints.on else 'off'}, {checkpoints.detail}")
+    if service.settings.on_idle == "sleep":
+        sleep = service.backend.sleep.ability
+        lines.append(f"sleep: {'on' if sleep.on else 'off'}, {sleep.detail}")
     if trouble := service.readiness.trouble:
         lines += [f"NOT READY ({trouble.code}): {trouble.message}", f"  {trouble.resolution}"]
     own = service.state_dir / "tls.pem" if service.certificate and not service.settings.tls_certificate else None

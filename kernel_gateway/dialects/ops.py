@@ -30,8 +30,9 @@ class ReadyHandler(BaseHandler):
         """Answer that the gateway is ready, or why not."""
         trouble = self.gateway.trouble()
         if trouble is None:
-            checkpoints = self.gateway.checkpoints()
-            self.finish_json({"ready": True, "checkpoints": {"on": checkpoints.on, "detail": checkpoints.detail}})
+            abilities = {"checkpoints": self.gateway.checkpoints(), "sleep": self.gateway.sleep()}
+            told = {name: {"on": ability.on, "detail": ability.detail} for name, ability in abilities.items()}
+            self.finish_json({"ready": True, **told})
         else:
             self.set_status(HTTPStatus.SERVICE_UNAVAILABLE)
             self.finish_json({"ready": False, **self.render_failure(trouble)})

@@ -9,7 +9,7 @@ import resource
 
 import structlog
 
-from sessions.backends.base import Finding
+from sessions.backends.abilities import Finding
 
 log = structlog.get_logger()
 

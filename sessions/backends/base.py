@@ -1,17 +1,19 @@
 """The contract between backends and the rest of `sessions`, which uses nothing else of a backend.
 
-To add a backend: write a module beside this one, add its line to `kernel_gateway/isolation.py`, and run the contract
-suite in `tests/sessions/backends/test_contract.py` over it.
+To add one: write a module here, add its line to `kernel_gateway/isolation.py`, and run `test_contract.py` over it.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Collection, Mapping
+from contextlib import AbstractAsyncContextManager as AsyncContext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 import kernel_image
+from sessions.asleep import SleepImage
+from sessions.backends.abilities import Ability
 from sessions.connection_info import ConnectionInfo
 from sessions.errors import SessionError
 from sessions.exits import KernelExit
@@ -48,33 +50,6 @@ class Launch:
     def place(self) -> str | None:
         """What the kernel shares with the one that it replaces; None: nothing yet, or others share it, too."""
         return None if self.shared else self.workspace
-
-
-@dataclass(frozen=True, slots=True)
-class Ability:
-    """Whether a backend can do what not every backend can."""
-
-    on: bool
-    #: what it does, or why it does not
-    detail: str
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """State of one requirement of a backend."""
-
-    name: str
-    #: description of the problem; None: no problem
-    problem: str | None
-    #: instruction to fix the problem
-    fix: str = ""
-    #: observed facts
-    detail: str = ""
-
-    @property
-    def ok(self) -> bool:
-        """True if the requirement is met."""
-        return self.problem is None
 
 
 def no_op(*_: object) -> None:
@@ -164,6 +139,29 @@ class KernelHandle(Protocol):
         """
 
 
+class KernelSleep(Protocol):
+    """Writes kernels to disk and continues with them later; an ability that a backend need not have."""
+
+    @property
+    def ability(self) -> Ability:
+        """Whether kernels can sleep here."""
+
+    async def take(self, handle: KernelHandle, launch: Launch) -> SleepImage:
+        """Write a kernel's memory to disk and hold it, for `kill` or `resume`; or raise SleepFailed, and it goes on."""
+
+    async def resume(self, handle: KernelHandle) -> None:
+        """Let a kernel go on whose memory was written."""
+
+    async def wake(self, image: SleepImage, launch: Launch, info: ConnectionInfo) -> KernelHandle:
+        """Continue with a kernel's memory and keys; the image stays. Raises CannotWake at its end, or as `start`."""
+
+    def trial(self, image: SleepImage, launch: Launch, info: ConnectionInfo) -> AsyncContext[KernelHandle]:
+        """As `wake`, while the kernel is held: what this one does to files is thrown away; it ends with the context."""
+
+    async def discard(self, image: SleepImage) -> None:
+        """Delete an image. Idempotent."""
+
+
 class Backend(Protocol):
     """A place where kernels run."""
 
@@ -175,6 +173,10 @@ class Backend(Protocol):
     on_proof_needed: Callable[[], None]
     #: called after each attempt to restore a kernel, with True if it succeeded
     on_restored: Callable[[bool], None]
+
+    @property
+    def sleep(self) -> KernelSleep:
+        """Whether and how kernels sleep."""
 
     @property
     def refusal(self) -> SessionError | None:
@@ -205,7 +207,7 @@ class Backend(Protocol):
         """
 
     async def adopt(
-        self, kernels: Mapping[str, ConnectionInfo], workspaces: Collection[str]
+        self, kernels: Mapping[str, ConnectionInfo], workspaces: Collection[str], asleep: Collection[SleepImage] = ()
     ) -> Mapping[str, KernelHandle]:
         """Take over kernels that an earlier gateway of this installation started, and remove its other leftovers.
 
@@ -214,6 +216,7 @@ class Backend(Protocol):
         Args:
             kernels: connection info of the kernels, by the id of their handle.
             workspaces: workspaces that stay, those of `kernels` included. The files of all others are deleted.
+            asleep: images of the kernels that sleep; all others are deleted.
 
         Returns:
             handles of the kernels that are left; one may have ended.
@@ -232,10 +235,9 @@ class Backend(Protocol):
         """
 
     async def delete_workspace(self, workspace: str) -> None:
-        """Delete a workspace that no kernel uses any more. Does nothing when the workspace does not exist.
+        """Delete a workspace that no kernel uses any more, if it exists; later, if that is not possible now.
 
-        A deletion that is not possible now is done later, at the latest by `adopt` after the next start: an
-        unavailable engine causes no error here, and does not delay the caller for long.
+        An unavailable engine causes no error here, and does not delay the caller for long.
         """
 
     async def release(self) -> None:

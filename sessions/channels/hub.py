@@ -155,6 +155,10 @@ class ChannelHub:
         self._kernel = kernel
         self._requests.connect(kernel)
 
+    def detach(self) -> None:
+        """Note that the kernel sleeps. Its clients stay, and get it again with the next `connect`."""
+        self._kernel = None
+
     def disconnect(self, cause: SessionError) -> None:
         """Note that the kernel is gone, and fail its cells. Their error, or else the next cell, reports the loss."""
         self._kernel = None

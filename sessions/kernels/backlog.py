@@ -16,11 +16,14 @@ import os
 import socket
 import struct
 from collections.abc import Sequence
+from contextlib import suppress
 
 #: bytes on the wire per frame besides its content: ZMTP's head and CurveZMQ's box; too large a value does no harm
 FRAME_BYTES = 64
 #: bytes acknowledged by the peer, and bytes received from it
 _BYTES = struct.Struct("120xQQ")
+#: value of SO_LINGER with which a socket's end sends a reset. Source: socket(7)
+_AT_ONCE = struct.pack("ii", 1, 0)
 
 
 class Backlog:
@@ -54,6 +57,14 @@ class Backlog:
     def sent(self, frames: Sequence[bytes]) -> None:
         """Count a message that was sent."""
         self._sent += sum(map(len, frames))
+
+    def reset_when_closed(self) -> None:
+        """Let the connection end with a reset when libzmq closes it: then the kernel's side is gone at once, too."""
+        if self._descriptor is None:
+            return
+        with suppress(OSError), _copy_of(self._descriptor) as copy:  # OSError: the connection is gone already
+            if copy.getpeername()[:2] == self._peer:
+                copy.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
 
     def size(self) -> int:
         """Return the minimum of received bytes in the gateway's memory; 0 without a connection."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol
 
 import orjson
@@ -21,18 +22,11 @@ from sessions.kernels.idle_barrier import IdleBarrier, Line
 from sessions.kernels.messages import Codec, MalformedMessage, Message
 from sessions.kernels.replies import Replies
 from sessions.kernels.transport import Transport
-from sessions.tasks import set_within
 
 log = structlog.get_logger()
 
 #: malformed messages after which a kernel is broken
 MALFORMED_MAX = 1000
-#: seconds between kernel_info requests while the kernel starts (it answers the first when it has started), and after
-#: it has answered, while its output does not reach the gateway yet
-READY_RETRY = 0.25
-#: growth of that pause, and its maximum: a kernel that is busy for long gets all requests in the end
-READY_GROWTH, READY_RETRY_MAX = 1.25, 5.0
-AUDIBLE_RETRY = 0.02
 
 
 class ConnectionListener(Protocol):
@@ -76,7 +70,8 @@ class Connection:
         """
         self._listener = listener
         self._codec = Codec(info.key, info.signature)
-        self._transport = Transport(info, self, max_message_bytes)
+        self._make_transport = partial(Transport, info, self, max_message_bytes)
+        self._transport = self._make_transport()
         self._before_send = before_send
         self._replies = Replies()
         self._idle_barrier = (
@@ -88,14 +83,20 @@ class Connection:
         self._prelude_id: str | None = None
 
     def open(self) -> None:
-        """Open the channels; they connect as soon as the kernel binds.
+        """Open the channels, perhaps again after `suspend`; they connect as soon as the kernel binds.
 
         Raises:
             ConnectionFailed: when there are no sockets left.
         """
+        if self._transport.closed:
+            self._transport = self._make_transport()
         self._transport.open()
         if self._prelude:
             self._prelude_id = self._ask(self._prelude)
+
+    def suspend(self) -> None:
+        """Close the channels with a reset; `open` opens them again. No message may be under way."""
+        self._transport.close(reset=True)
 
     def pause(self) -> None:
         """Stop reading the kernel's output: the kernel waits, and no output is lost."""
@@ -225,13 +226,7 @@ class Connection:
             ConnectionFailed: when the connection was closed meanwhile.
         """
         with self._replies.probe() as probe:
-            pause = READY_RETRY
-            while not self._transport.closed and not probe.passed.is_set():
-                with suppress(ConnectionFailed):  # a channel that is being renewed takes no messages: ask again
-                    probe.sent.add(self.send("shell", "kernel_info_request", {}))
-                await set_within(probe.replied, pause)
-                pause = min(pause * READY_GROWTH, READY_RETRY_MAX)
-                await set_within(probe.passed, AUDIBLE_RETRY)
+            await probe.ask(lambda: self.send("shell", "kernel_info_request", {}), lambda: self._transport.closed)
         await self._transport.connected.wait()
         if self._transport.closed:
             raise ConnectionFailed

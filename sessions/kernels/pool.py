@@ -144,7 +144,7 @@ class Pool:
         """
         self._starts.require()
         if not self._fits(launch):
-            return await self._with_room(partial(self._starts.start_kernel, launch))
+            return await self.with_room(partial(self._starts.start_kernel, launch))
         warm = self._warm_of(launch.kernelspec)
         while (kernel := warm.take()) is not None:
             self._report_depth(warm)
@@ -156,11 +156,11 @@ class Pool:
         warm.missed()
         self._observer.leased(launch.kernelspec.name, warm=False)
         try:
-            return await self._with_room(partial(self._starts.start_kernel, launch))
+            return await self.with_room(partial(self._starts.start_kernel, launch))
         finally:
             self.keep_warm(launch.kernelspec)
 
-    async def _with_room(self, start: Callable[[], Awaitable[T]]) -> T:
+    async def with_room(self, start: Callable[[], Awaitable[T]]) -> T:
         """Start for a session; while there is no memory for it, end warm kernels.
 
         Raises:
@@ -205,7 +205,7 @@ class Pool:
             StartFailed: when the container could not be started, or had no turn in time.
             BackendUnavailable: when the engine does not answer.
         """
-        return await self._with_room(partial(self._starts.start_container, launch))
+        return await self.with_room(partial(self._starts.start_container, launch))
 
     # -- ending kernels -------------------------------------------------------------------------------------
 

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 from sessions.errors import ConnectionFailed
 from sessions.kernels.messages import Message
+from sessions.tasks import set_within
+
+#: seconds between kernel_info requests while the kernel starts (it answers the first when it has started), and after
+#: it has answered, while its output does not reach the gateway yet
+READY_RETRY = 0.25
+#: growth of that pause, and its maximum: a kernel that is busy for long gets all requests in the end
+READY_GROWTH, READY_RETRY_MAX = 1.25, 5.0
+AUDIBLE_RETRY = 0.02
 
 
 class Probe:
@@ -32,6 +40,21 @@ class Probe:
             self._idle.add(message.parent_id)
         if self._replied & self._idle:
             self.passed.set()
+
+    async def ask(self, send: Callable[[], str], closed: Callable[[], bool]) -> None:
+        """Send requests until one is answered and its output has arrived, or the connection is closed.
+
+        Args:
+            send: sends one and returns its message id.
+            closed: returns whether the connection is closed.
+        """
+        pause = READY_RETRY
+        while not closed() and not self.passed.is_set():
+            with suppress(ConnectionFailed):  # a channel that is being renewed takes no messages: ask again
+                self.sent.add(send())
+            await set_within(self.replied, pause)
+            pause = min(pause * READY_GROWTH, READY_RETRY_MAX)
+            await set_within(self.passed, AUDIBLE_RETRY)
 
 
 class Replies:

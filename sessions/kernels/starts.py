@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 from sessions.backends.base import Backend, KernelHandle, Launch
@@ -67,8 +67,12 @@ class Starts:
         """
         self._readiness.require()
 
-    async def start_kernel(self, launch: Launch) -> Kernel:
+    async def start_kernel(self, launch: Launch, start: Callable[[Launch], Awaitable[Kernel]] | None = None) -> Kernel:
         """Start a kernel and wait for its first answer.
+
+        Args:
+            launch: what to start.
+            start: starts it; None: as the backend starts kernels.
 
         Raises:
             NotInitialized: when the sandbox is not ready.
@@ -80,7 +84,7 @@ class Starts:
         with self._promise(launch):
             async with self._turn(launch.tenant):
                 self._readiness.require()  # it may have changed: then all waiting callers get the error at once
-                kernel = await Kernel.start(self._backend, launch)
+                kernel = await (start(launch) if start else Kernel.start(self._backend, launch))
             self.count(kernel.handle, kernel.launch)
         self._on_started(kernel.started_in, kernel.ready_in)
         return kernel

@@ -56,8 +56,8 @@ class Transport:
 
         Args:
             info: where the kernel listens or will listen.
+            max_message_bytes: a larger frame is refused and costs the kernel the connection.
             listener: gets the events of the sockets.
-            max_message_bytes: a larger frame is refused and costs the kernel the connection, which is then renewed.
         """
         self.closed = False
         #: the gateway ends the kernel: lost connections are expected, and not renewed
@@ -197,8 +197,7 @@ class Transport:
         self._draining.discard(channel)
         if channel == "iopub" and self._paused:
             return
-        # The descriptor signals edges, not levels: read until the socket is empty, or reschedule.
-        size = 0
+        size = 0  # the descriptor signals edges, not levels: read until the socket is empty, or reschedule
         for _ in range(BATCH_MESSAGES):
             if self.closed or size > BATCH_BYTES or (channel == "iopub" and self._paused):
                 break
@@ -230,14 +229,15 @@ class Transport:
             raise ConnectionFailed("the kernel takes no more messages") from None
         if backlog is not None:
             backlog.sent(frames)
-        # Sending can swallow the edge of a message that arrived meanwhile.
-        self._drain_soon(channel)
+        self._drain_soon(channel)  # sending can swallow the edge of a message that arrived meanwhile
 
-    def close(self) -> None:
-        """Close the sockets; idempotent."""
+    def close(self, *, reset: bool = False) -> None:
+        """Close the sockets; idempotent. With `reset` nothing of the connections is left in the kernel's sandbox."""
         if self.closed:
             return
         self.closed = True
+        for backlog in self._backlogs.values() if reset else ():
+            backlog.reset_when_closed()
         self.connected.set()
         self._watchdog.close()
         for monitor in self._monitors.values():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from sessions.asleep import SleepImage
 from sessions.connection_info import ConnectionInfo
 from sessions.models import SandboxSpec, SessionKey, SessionSpec
 from sessions.notices import StateNotice
@@ -16,6 +17,8 @@ class ContainerRecord:
     id: str
     info: ConnectionInfo
     workspace: str
+    #: memory of its kernel on disk; None: the kernel runs
+    asleep: SleepImage | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,7 @@ def test_a_gateway_with_a_complete_sandbox_is_ready(started: Callable[[str], Gat
     assert gateway.call("GET", "/readyz", tenant=None).json() == {
         "ready": True,
         "checkpoints": {"on": False, "detail": "`checkpoints` is off"},
+        "sleep": {"on": False, "detail": "there are no checkpoints: `checkpoints` is off"},
     }
     assert b"kernel_gateway_ready 1.0" in gateway.call("GET", "/metrics", tenant=None).content
     assert gateway.text("ready", "1") == "1"
@@ -129,12 +130,12 @@ def test_without_an_engine_only_auto_on_loopback_uses_processes(
     monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], backend: type[object]
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:1")
-    assert type(make_backend(Settings.model_validate(settings), "tests", "secret", KERNELSPECS)) is backend
+    assert type(make_backend(Settings.model_validate(settings), "tests", "secret", KERNELSPECS, bytes)) is backend
 
 
 @pytest.mark.engine
 def test_with_an_engine_auto_uses_it() -> None:
     assert (
-        type(make_backend(Settings.model_validate({"isolation": "auto"}), "tests", "secret", KERNELSPECS))
+        type(make_backend(Settings.model_validate({"isolation": "auto"}), "tests", "secret", KERNELSPECS, bytes))
         is DockerBackend
     )

@@ -354,8 +354,8 @@ async def test_a_session_or_sandbox_ended_during_the_takeover_leaves_nothing(fir
     second = World(first.backend, ledger=tmp_path / "ledger.db")
     adopt = second.backend.adopt
 
-    async def slow_adopt(kernels: Any, workspaces: Any) -> Any:
-        handles = await adopt(kernels, workspaces)
+    async def slow_adopt(kernels: Any, workspaces: Any = (), asleep: Any = ()) -> Any:
+        handles = await adopt(kernels, workspaces, asleep)
         await second.registry.end(KEY)
         await second.sandboxes.end(KEY)
         return handles

@@ -30,7 +30,7 @@ IDLE_TIMEOUT = "KERNEL_IDLE_TIMEOUT"
 WORKING_DIR = "KERNEL_WORKING_DIR"
 #: characters of a place; the report of an earlier kernel's end names it
 PLACE_MAX = 500
-_STATES = {State.STARTING: "starting", State.IDLE: "idle", State.BUSY: "busy"}
+_STATES = {State.STARTING: "starting", State.IDLE: "idle", State.BUSY: "busy", State.ASLEEP: "idle"}
 
 
 class Body(BaseModel):

@@ -52,6 +52,8 @@ _SESSION = {
     "created_at": _TIME,
     "last_activity": _TIME,
     "idle_timeout": 900.0,
+    "on_idle": "end",
+    "sleep_problem": None,
     "image": None,
     "limits": {"memory": 268435456, "cpus": 0.5, "processes": 32, "disk": 67108864, "output": 1048576},
     "network": "none",

@@ -13,6 +13,7 @@ from kernel_gateway.config import Settings
 from kernel_gateway.dialects.native.plain import plain_output
 from kernel_gateway.errors import STATUS
 from kernel_gateway.setting_types import Bytes
+from sessions.asleep import OnIdle
 from sessions.errors import InvalidRequest
 from sessions.guest.paths import valid_path
 from sessions.models import ExecuteRequest, ExecutionResult, Network, SessionSpec
@@ -42,6 +43,9 @@ class CreateSession(Body):
     limits: LimitsBody | None = None
     env: dict[str, str] = Field(default_factory=dict)
     idle_timeout: _Seconds | None = Field(None, description="seconds; at most `max_idle_timeout`")
+    on_idle: Literal["end", "sleep"] | None = Field(
+        None, description="when it is idle for too long: `end` it, or let it `sleep` with its memory on disk"
+    )
     image: str | None = Field(
         None, description="image of the kernel, one that the setting `images` allows; starts cold", max_length=1000
     )
@@ -62,6 +66,7 @@ class CreateSession(Body):
             limits=defaults.limits.narrowed(self.limits.model_dump(exclude_none=True) if self.limits else {}),
             env=valid_env(self.env),
             idle_timeout=settings.valid_idle_timeout(self.idle_timeout),
+            on_idle=defaults.on_idle if self.on_idle is None else OnIdle(self.on_idle),
             cwd=valid_path(self.cwd),
             image=settings.valid_image(self.image),
             network=Network(self.network),
@@ -153,11 +158,15 @@ class SessionInfo(BaseModel):
     name: str
     id: str = Field(description="differs from the ids of all other sessions, also of those with the same name")
     language: str
-    state: Literal["starting", "idle", "busy", "dead"]
+    state: Literal["starting", "idle", "busy", "asleep", "dead"]
     incarnation: int = Field(description="number of kernels that the session has had")
     created_at: datetime
     last_activity: datetime
     idle_timeout: float
+    on_idle: Literal["end", "sleep"]
+    sleep_problem: str | None = Field(
+        description="why it is awake although it was idle for too long; it is tried again; null: no attempt has failed"
+    )
     image: str | None = Field(description="image that was asked for; null: the gateway's usual one")
     limits: LimitsInfo
     network: Literal["none", "allowlist"]
@@ -176,6 +185,8 @@ class SessionInfo(BaseModel):
                 "created_at": now - timedelta(seconds=session.age()),
                 "last_activity": now - timedelta(seconds=session.idle_for()),
                 "idle_timeout": session.spec.idle_timeout,
+                "on_idle": session.spec.on_idle.value,
+                "sleep_problem": session.sleeper.problem or None,
                 "image": session.spec.image or None,
                 "limits": {name: getattr(limits, name) for name in LimitsInfo.model_fields},
                 "network": session.spec.network.value,

@@ -20,7 +20,7 @@ class LiveSession(BaseModel):
     tenant: str
     name: str
     language: str
-    state: Literal["starting", "idle", "busy", "dead"]
+    state: Literal["starting", "idle", "busy", "asleep", "dead"]
     created_at: datetime
     idle_seconds: float = Field(description="seconds since a client last used it; 0 during use")
     memory_bytes: int | None = Field(description="bytes that its kernel uses now; null if unknown")

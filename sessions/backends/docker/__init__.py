@@ -10,7 +10,9 @@ from typing import NoReturn
 import structlog
 from docker.errors import APIError
 
-from sessions.backends.base import Ability, Launch, no_op
+from sessions.asleep import SleepImage
+from sessions.backends.abilities import Ability
+from sessions.backends.base import Launch, no_op
 from sessions.backends.docker import containers
 from sessions.backends.docker.breaker import fails, unavailable
 from sessions.backends.docker.doctor import examine
@@ -27,6 +29,7 @@ from sessions.backends.docker.profile import (
 )
 from sessions.backends.docker.rest import Rest
 from sessions.backends.docker.rounds import Rounds
+from sessions.backends.docker.sleep import DockerSleep
 from sessions.backends.docker.starter import Starter
 from sessions.backends.docker.walls import ensure_walls, prove_walls
 from sessions.backends.docker.watch import Watch
@@ -60,6 +63,7 @@ class DockerBackend:
         self._engine = Engine()
         self._handles: dict[str, DockerHandle] = {}
         self._starter = Starter(self._engine, settings, self._egress, self._handles, self._doubt)
+        self.sleep = DockerSleep(self._engine, settings, self._starter)
         self._watch: Watch | None = None
         #: tasks that look at all kernels from time to time
         self._rounds: list[asyncio.Task[NoReturn]] = []
@@ -141,7 +145,7 @@ class DockerBackend:
             self._proven = True
 
     async def adopt(
-        self, kernels: Mapping[str, ConnectionInfo], workspaces: Collection[str]
+        self, kernels: Mapping[str, ConnectionInfo], workspaces: Collection[str], asleep: Collection[SleepImage] = ()
     ) -> dict[str, DockerHandle]:
         """Take over the containers of `kernels` and the `workspaces` of an earlier gateway, and remove its others.
 
@@ -149,6 +153,7 @@ class DockerBackend:
             BackendUnavailable: when the engine does not answer.
         """
         try:
+            await self.sleep.adopt(asleep)  # first: a container that is held cannot be removed
             reap, disks = partial(containers.reap, self._engine, self._starter.disks), self._starter.disks
             volumes = await self._engine.call(reap, self._label, set(kernels), workspaces, lane=PREPARE)
             await delete_volumes(self._engine, disks, volumes)

@@ -21,7 +21,9 @@ from sessions.backends.docker.profile import (
     environment,
     host_config,
     volume_names,
+    wheels_mounts,
 )
+from sessions.backends.docker.trials import Trial
 from sessions.backends.handshake import handshake, new_connection_info
 from sessions.connection_info import ConnectionInfo
 from sessions.errors import StartFailed
@@ -39,6 +41,7 @@ def create(
     name: str,
     workspace: str,
     gvisor: bool,
+    trial: Trial | None = None,
 ) -> str:
     """Create a container for a kernel, without starting it.
 
@@ -50,6 +53,7 @@ def create(
         name: of the container.
         workspace: id of its workspace.
         gvisor: True if the runtime is gVisor.
+        trial: what it has in place of a workspace; None: it has the workspace.
 
     Returns:
         id of the container.
@@ -59,14 +63,17 @@ def create(
         APIError: when the engine refused.
     """
     api = engine.api
+    own = None if trial else disks.attach(disks_of(launch.limits, workspace, shared=launch.shared))
     made_as = host_config(
         settings,
         launch.limits,
         workspace,
         gvisor=gvisor,
         shared=launch.shared,
-        devices=disks.attach(disks_of(launch.limits, workspace, shared=launch.shared)),
+        devices=own,
     )
+    if trial is not None:
+        made_as["mounts"] = [trial.volume, *wheels_mounts(settings)]
     container = api.create_container(
         launch.image or settings.image,
         [PYTHON, "-I", "-S", f"{IMAGE_DIR}/launcher.py"],

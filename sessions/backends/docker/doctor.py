@@ -14,7 +14,7 @@ import docker
 import zmq
 from docker.errors import APIError
 
-from sessions.backends.base import Finding
+from sessions.backends.abilities import Finding
 from sessions.backends.docker import firewall, network, proof
 from sessions.backends.docker.breaker import explained
 from sessions.backends.docker.checkpoints.golden import Shape, Workshop

@@ -61,7 +61,8 @@ SIGNAL = Lane("signal", threads=4, request=10.0, call=15.0)
 TOOL = Lane("tool", threads=8, request=10.0, call=15.0)
 PREPARE = Lane("prepare", threads=1, request=15.0, call=180.0)
 CHECKPOINT = Lane("checkpoint", threads=1, request=20.0, call=180.0)
-LANES = (START, END, SIGNAL, TOOL, PREPARE, CHECKPOINT)
+SLEEP = Lane("sleep", threads=2, request=20.0, call=120.0)
+LANES = (START, END, SIGNAL, TOOL, PREPARE, CHECKPOINT, SLEEP)
 
 #: limits of the current call of a thread: `until`, its deadline, and `request`, seconds for one request
 _call_limits = threading.local()

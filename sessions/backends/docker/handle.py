@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import AsyncGenerator, AsyncIterable, Collection
 from contextlib import suppress
 from typing import Any
@@ -54,14 +56,13 @@ class DockerHandle:
         self.timers = Timers(self.cgroup)
         #: True after the start; only then its absence from the list of running containers is an end
         self.was_running = False
+        self.held = False  # True while its processes are stopped, which the engine does not know
         self._killed = False
         #: time of the last `oom` event of the container
         self._out_of_memory: float | None = None
         self._tools: set[ToolStream] = set()
-        #: number of tools that have begun and not ended
-        self._tools_open = 0
-        #: how it ended, as soon as that is known
-        self._exit: KernelExit | None = None
+        self._tools_open = 0  # those that have begun and not ended
+        self._exit: KernelExit | None = None  # how it ended, as soon as that is known
         self._end: asyncio.Task[KernelExit] | None = None
         self._pauses = Pauses(engine, container, self.ended)
         self._loop = asyncio.get_running_loop()
@@ -170,11 +171,13 @@ class DockerHandle:
             state = api.inspect_container(self.id)["State"]
             if self._exit is None:  # a second attempt sees the state after the first
                 self._exit = self._exit_of(state)
-            with suppress(APIError):  # the container is removed anyway
+            with suppress(APIError, ProcessLookupError):  # the container is removed anyway
                 if state.get("Paused"):
                     # The engine cannot end a paused container: it gives up after 10 s, and leaves a process behind.
                     api.unpause(self.id)
-                if self._killed:
+                if self.held:
+                    os.kill(state["Pid"], signal.SIGKILL)  # its processes take no signal from the engine
+                elif self._killed:
                     # It may need a minute to remove a running container that has had many processes: see the launcher.
                     api.stop(self.id, timeout=STOP)
             api.remove_container(self.id, force=True)

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from docker.types import DriverConfig, LogConfig, Mount, Ulimit
 
 from kernel_image.protocol import NETWORK, NO_NETWORK, TEMPORARY
+from sessions.backends.docker.sleep_settings import SleepSettings
 from sessions.kernelspecs import KernelSpec
 from sessions.models import Limits
 
@@ -87,10 +88,10 @@ class DockerSettings:
     wheels: str = ""
     #: further images that sessions may ask for
     images: tuple[str, ...] = ()
-    #: None: no kernel reaches anything
     egress: EgressSettings | None = None
     #: None: all kernels are started plainly
     checkpoints: CheckpointSettings | None = None
+    sleep: SleepSettings | None = None
     #: where workspaces are; those in memory go with the last container that uses them, and count as its memory
     files: Literal["disk", "memory"] = "disk"
 

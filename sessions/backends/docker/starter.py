@@ -19,6 +19,8 @@ from sessions.backends.docker.engine import START, Engine
 from sessions.backends.docker.handle import DockerHandle
 from sessions.backends.docker.lost import LostContainers
 from sessions.backends.docker.profile import DockerSettings
+from sessions.backends.docker.trials import Trial
+from sessions.connection_info import ConnectionInfo
 from sessions.errors import BackendUnavailable, StartFailed
 from sessions.tasks import spawn
 
@@ -84,23 +86,44 @@ class Starter:
         return handle
 
     async def _start(self, launch: Launch, image: Image | None = None) -> DockerHandle:
-        settings, launch = self._egress.settings_of(launch), self._egress.informed(launch)
+        launch = self._egress.informed(launch)
         info = containers.new_connection(launch.kernelspec)
         hello = containers.hello(self._settings, launch, info)
-        container = await self._create(launch)
-        # Registered before the start, so that an end directly after it is not missed.
-        handle = self._handles[container] = DockerHandle(self._engine, container, info, launch.tenant)
-        spawn(self.forget(handle), "forget container")
 
-        def begin() -> str:
+        def begin(container: str) -> None:
             if image is None:
                 containers.start(self._engine, container, hello)
             else:
                 restore(self._engine, container, image.path, hello)
+
+        return await self.start_with(begin, launch, info)
+
+    async def start_with(
+        self, begin: Callable[[str], None], launch: Launch, info: ConnectionInfo, trial: Trial | None = None
+    ) -> DockerHandle:
+        """Make a container and start it in a way of the caller's.
+
+        Args:
+            begin: starts the container with this id. Blocks.
+            launch: what the container is for.
+            info: connection info of its kernel, except for its address.
+            trial: what the container has in place of a workspace; None: it has the workspace.
+
+        Raises:
+            SessionError: as in `start`.
+        """
+        settings = self._egress.settings_of(launch)
+        container = await self._create(launch, trial)
+        # Registered before the start, so that an end directly after it is not missed.
+        handle = self._handles[container] = DockerHandle(self._engine, container, info, launch.tenant)
+        spawn(self.forget(handle), "forget container")
+
+        def start() -> str:
+            begin(container)
             return containers.address(self._engine, settings.network, container)
 
         try:
-            address = await self._engine.call(begin, lane=START, owner=launch.tenant)
+            address = await self._engine.call(start, lane=START, owner=launch.tenant)
         except BaseException as error:
             await asyncio.shield(handle.kill())
             if isinstance(error, APIError):
@@ -114,7 +137,7 @@ class Starter:
         handle.connection_info = replace(info, ip=address)
         return handle
 
-    async def _create(self, launch: Launch) -> str:
+    async def _create(self, launch: Launch, trial: Trial | None = None) -> str:
         """Create a container. When the engine does not report the outcome, search for the container by its name."""
         self.breaker.require()
         name, workspace = f"kernel-gateway-{uuid.uuid4().hex}", launch.workspace or uuid.uuid4().hex
@@ -129,6 +152,7 @@ class Starter:
                 name=name,
                 workspace=workspace,
                 gvisor=self.gvisor,
+                trial=trial,
             )
 
         try:

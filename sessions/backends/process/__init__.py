@@ -18,13 +18,15 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Callable, Collection, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import AbstractAsyncContextManager, ExitStack, suppress
 from pathlib import Path
 
 from kernel_image.inventory import interpreters, packages
 from kernel_image.procfs import pids
 from kernel_image.protocol import MARK
-from sessions.backends.base import KERNEL_IMAGE, Ability, Launch, no_op
+from sessions.asleep import CannotWake, SleepFailed, SleepImage
+from sessions.backends.abilities import Ability
+from sessions.backends.base import KERNEL_IMAGE, KernelHandle, Launch, no_op
 from sessions.backends.handshake import handshake, new_connection_info
 from sessions.backends.process.handle import ProcessHandle
 from sessions.connection_info import ConnectionInfo
@@ -61,6 +63,32 @@ def _clear(workspace: Path) -> None:
     shutil.rmtree(workspace, ignore_errors=True)
 
 
+class NoSleep:
+    """Plain processes cannot be written to disk."""
+
+    ability = Ability(on=False, detail="plain processes cannot sleep")
+
+    async def take(self, _handle: KernelHandle, _launch: Launch) -> SleepImage:
+        """Refuse."""
+        raise SleepFailed(self.ability.detail)
+
+    async def resume(self, _handle: KernelHandle) -> None:
+        """Do nothing: no process is held."""
+
+    async def wake(self, _image: SleepImage, _launch: Launch, _info: ConnectionInfo) -> KernelHandle:
+        """Refuse."""
+        raise CannotWake(self.ability.detail)
+
+    def trial(
+        self, _image: SleepImage, _launch: Launch, _info: ConnectionInfo
+    ) -> AbstractAsyncContextManager[KernelHandle]:
+        """Refuse."""
+        raise CannotWake(self.ability.detail)
+
+    async def discard(self, _image: SleepImage) -> None:
+        """Do nothing: there are no images."""
+
+
 class ProcessBackend:
     """Starts kernels with the interpreter of the gateway."""
 
@@ -79,6 +107,7 @@ class ProcessBackend:
         self._kernels: set[ProcessHandle] = set()
         self.on_proof_needed: Callable[[], None] = no_op
         self.on_restored: Callable[[bool], None] = no_op
+        self.sleep = NoSleep()
         self.inventory = Inventory(platform.python_version(), packages(sys.path) | interpreters())
 
     @property
@@ -104,7 +133,7 @@ class ProcessBackend:
         """Do nothing: processes have no requirements."""
 
     async def adopt(
-        self, _kernels: Mapping[str, ConnectionInfo], workspaces: Collection[str]
+        self, _kernels: Mapping[str, ConnectionInfo], workspaces: Collection[str], _asleep: Collection[SleepImage] = ()
     ) -> dict[str, ProcessHandle]:
         """Return no handles: these kernels end with their gateway, even when it is killed. Delete other workspaces."""
         there = self._workspaces.iterdir() if self._workspaces.exists() else ()

@@ -23,9 +23,11 @@ import orjson
 import pytest
 
 from kernel_image import protocol
+from sessions.asleep import SleepFailed
 from sessions.backends.base import Backend, KernelHandle, Launch
 from sessions.backends.docker import DockerBackend, DockerSettings
 from sessions.backends.docker.profile import INSTANCE_LABEL, CheckpointSettings
+from sessions.backends.docker.sleep_settings import SleepSettings
 from sessions.backends.process import ProcessBackend
 from sessions.errors import ConnectionFailed, SessionClosed
 from sessions.exits import ExitReason, KernelExit
@@ -50,7 +52,8 @@ def docker_backend() -> DockerBackend:
 def restoring_backend() -> DockerBackend:
     """A Docker backend whose kernels are restored from a checkpoint, which all of these share."""
     mine = CheckpointSettings(CHECKPOINTS, 1024 * MIB, LAUNCH.limits, (LAUNCH.kernelspec,))
-    return DockerBackend(replace(docker_backend().settings, checkpoints=mine))
+    sleep = SleepSettings(CHECKPOINTS.with_suffix(".asleep"), 1024 * MIB, lambda: bytes(32))
+    return DockerBackend(replace(docker_backend().settings, checkpoints=mine, sleep=sleep))
 
 
 #: every backend; a mark names what only some machines have
@@ -87,6 +90,7 @@ def network() -> Iterator[str]:
             volume.remove()
     forget_network(NETWORK)
     shutil.rmtree(CHECKPOINTS, ignore_errors=True)
+    shutil.rmtree(CHECKPOINTS.with_suffix(".asleep"), ignore_errors=True)
 
 
 @pytest.fixture(scope="module")
@@ -297,6 +301,26 @@ async def test_a_backend_says_whether_it_restores_kernels_and_only_then_does(bac
     kernel = await Kernel.start(backend, LAUNCH)
     assert outcomes == [True] * backend.checkpoints.on
     assert backend.checkpoints.detail
+    await kernel.kill(SessionClosed())
+
+
+async def test_a_backend_says_whether_kernels_can_sleep_and_only_then_they_do(backend: Backend) -> None:
+    kernel = await Kernel.start(backend, LAUNCH)
+    await execute(kernel, "x = 41")
+    assert backend.sleep.ability.detail
+    kernel.connection.suspend()
+    if not backend.sleep.ability.on:
+        with pytest.raises(SleepFailed):
+            await backend.sleep.take(kernel.handle, kernel.launch)
+        kernel.connection.open()
+    else:
+        image, info = await backend.sleep.take(kernel.handle, kernel.launch), kernel.handle.connection_info
+        await kernel.kill(SessionClosed())
+        kernel = await Kernel.take_over(kernel.launch, await backend.sleep.wake(image, kernel.launch, info))
+        await backend.sleep.discard(image)
+        await backend.sleep.discard(image)
+    await kernel.first_answer()
+    assert await execute(kernel, "print(x + 1)") == ("ok", "42\n")
     await kernel.kill(SessionClosed())
 
 

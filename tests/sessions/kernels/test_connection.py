@@ -17,7 +17,7 @@ from sessions.backends.base import Launch
 from sessions.backends.handshake import new_connection_info
 from sessions.connection_info import ConnectionInfo
 from sessions.errors import ConnectionFailed
-from sessions.kernels import connection as module
+from sessions.kernels import replies as module
 from sessions.kernels import transport
 from sessions.kernels.messages import Message
 from sessions.kernels.sockets import CHANNELS

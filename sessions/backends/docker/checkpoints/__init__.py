@@ -13,10 +13,11 @@ import asyncio
 import structlog
 from docker.errors import APIError
 
-from sessions.backends.base import Ability, Launch
+from sessions.backends.abilities import Ability
+from sessions.backends.base import Launch
 from sessions.backends.docker.checkpoints.golden import Shape, Workshop, fits
 from sessions.backends.docker.checkpoints.images import Image
-from sessions.backends.docker.checkpoints.restoring import restore
+from sessions.backends.docker.checkpoints.restoring import restart, restore
 from sessions.backends.docker.checkpoints.runtime import CheckpointFailed
 from sessions.backends.docker.disks import Disks
 from sessions.backends.docker.engine import CHECKPOINT, Engine
@@ -25,7 +26,7 @@ from sessions.errors import SessionError
 from sessions.kernelspecs import PRELOAD_MEMORY
 from sessions.tasks import spawn
 
-__all__ = ["CheckpointFailed", "Checkpoints", "Image", "restore"]
+__all__ = ["CheckpointFailed", "Checkpoints", "Image", "restart", "restore"]
 
 log = structlog.get_logger()
 

@@ -24,7 +24,7 @@ from sessions.backends.docker.checkpoints.runtime import CheckpointFailed
 
 _MANIFEST = "manifest.json"
 _PROOF = "proof"
-_PARTIAL = ".partial"
+PARTIAL = ".partial"
 #: id of the machine's present start: after another one, files may be damaged and the processor may be another model
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 #: bytes that stay free on the disk
@@ -56,19 +56,21 @@ class Image:
 class Images:
     """The checkpoints of one installation. All methods block."""
 
-    def __init__(self, directory: Path, most: int) -> None:
+    def __init__(self, directory: Path, most: int, setting: str = "checkpoint_disk") -> None:
         """Set the place.
 
         Args:
             directory: made if it is absent.
             most: bytes of all checkpoints together.
+            setting: name of the setting with this bound.
         """
-        self._directory = directory
+        self.directory = directory
         self._most = most
+        self._setting = setting
 
     def find(self, key: str) -> Image | None:
         """Return a checkpoint, if it is complete and unchanged. One that is not is removed."""
-        path = self._directory / key
+        path = self.directory / key
         try:
             image, digests = _read(path)
             same = all(_digest(path / name) == digest for name, digest in digests.items())
@@ -86,7 +88,7 @@ class Images:
 
         Takes microseconds.
         """
-        path = self._directory / key
+        path = self.directory / key
         try:
             image, _ = _read(path)
             return image if (path / _PROOF).read_text() == image.condition else None
@@ -98,24 +100,25 @@ class Images:
         with suppress(OSError):
             (image.path / _PROOF).write_text(image.condition)
 
-    def begin(self, expected: int) -> Path:
+    def begin(self, expected: int, name: str = "") -> Path:
         """Return a new empty directory for a checkpoint.
 
         Args:
             expected: bytes that it will take.
+            name: of the directory while the checkpoint is incomplete, followed by `PARTIAL`; empty: a new one.
 
         Raises:
             CheckpointFailed: when it would not fit.
         """
-        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        used = sum(file.stat().st_size for file in self._directory.glob("*/*"))
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        used = sum(file.stat().st_size for file in self.directory.glob("*/*"))
         if used + expected > self._most:
             raise CheckpointFailed(
-                f"it would take {expected} bytes, {used} are in use, and `checkpoint_disk` is {self._most}"
+                f"it would take {expected} bytes, {used} are in use, and `{self._setting}` is {self._most}"
             )
-        if (free := shutil.disk_usage(self._directory).free) < expected + _FREE_MIN:
-            raise CheckpointFailed(f"only {free} bytes are free on the disk of {self._directory}")
-        path = self._directory / f"{uuid.uuid4().hex}{_PARTIAL}"
+        if (free := shutil.disk_usage(self.directory).free) < expected + _FREE_MIN:
+            raise CheckpointFailed(f"only {free} bytes are free on the disk of {self.directory}")
+        path = self.directory / f"{name or uuid.uuid4().hex}{PARTIAL}"
         path.mkdir(mode=0o700)
         return path
 
@@ -136,16 +139,16 @@ class Images:
             raise CheckpointFailed(f"the runtime has not written all files: {files}")
         manifest = {"source": source, "modules": sorted(modules), "files": files}
         (begun / _MANIFEST).write_text(json.dumps(manifest))
-        begun.rename(self._directory / key)
+        begun.rename(self.directory / key)
 
     def remove(self, name: str) -> None:
         """Remove a checkpoint, or the directory that was begun for one."""
-        shutil.rmtree(self._directory / name, ignore_errors=True)
+        shutil.rmtree(self.directory / name, ignore_errors=True)
 
     def remove_others(self, keys: Collection[str]) -> None:
         """Remove all checkpoints but these, and what is left of incomplete ones. None may be under way."""
-        if self._directory.is_dir():
-            for path in self._directory.iterdir():
+        if self.directory.is_dir():
+            for path in self.directory.iterdir():
                 if path.name not in keys:
                     self.remove(path.name)
 

@@ -28,14 +28,28 @@ def restore(engine: Engine, container: str, image: Path, hello: bytes) -> None:
         CheckpointFailed: when the kernel does not serve; the caller removes the container.
     """
     with attached(engine, container, CheckpointFailed) as sandbox:
-        mark(container, image)
-        try:
-            engine.api.start(container)
-        except APIError as error:
-            raise CheckpointFailed(f"the runtime refused: {short_cause(error)}") from error
-        finally:
-            unused = unmark(container)
-        if unused:
-            raise CheckpointFailed(f"the runtime has started the container and not restored it: {INSTALL}")
+        restart(engine, container, image)
         sandbox.say(hello)
         sandbox.hear(_PULSE_TIMEOUT)
+
+
+def restart(engine: Engine, container: str, image: Path) -> None:
+    """Start a container from a checkpoint. Blocks until its processes run.
+
+    Args:
+        engine: has made the container.
+        container: full id of the container.
+        image: directory of the checkpoint.
+
+    Raises:
+        CheckpointFailed: when it was not restored; the caller removes the container.
+    """
+    mark(container, image)
+    try:
+        engine.api.start(container)
+    except APIError as error:
+        raise CheckpointFailed(f"the runtime refused: {short_cause(error)}") from error
+    finally:
+        unused = unmark(container)
+    if unused:
+        raise CheckpointFailed(f"the runtime has started the container and not restored it: {INSTALL}")

@@ -37,18 +37,38 @@ class Runtime:
     command: tuple[str, ...]
     version: str
 
-    def take(self, container: str, directory: Path) -> None:
+    def take(self, container: str, directory: Path, *, keep: bool = False) -> None:
         """Write a checkpoint of a container, which ends with that. Blocks.
 
         Args:
             container: full id of the container.
             directory: an empty directory.
+            keep: True: the container does not end, also when the checkpoint fails; it must be held.
 
         Raises:
             CheckpointFailed: when the runtime failed or took too long; the directory may have incomplete files.
         """
-        options = ("-compression=none", "-image-path", str(directory), container)
-        _run([*self.command, "--root", _state_of(container), "checkpoint", *options], _TAKE_TIMEOUT)
+        kept = ["-leave-running"] if keep else []
+        self._run(container, "checkpoint", *kept, "-compression=none", "-image-path", str(directory))
+
+    def hold(self, container: str) -> None:
+        """Stop all processes of a container until `let_go`. The engine does not know it, and cannot end it. Blocks.
+
+        Raises:
+            CheckpointFailed: when the runtime failed or took too long.
+        """
+        self._run(container, "pause")
+
+    def let_go(self, container: str) -> None:
+        """Let a container go on. Blocks.
+
+        Raises:
+            CheckpointFailed: as in `hold`, or when it was not held.
+        """
+        self._run(container, "resume")
+
+    def _run(self, container: str, *arguments: str) -> None:
+        _run([*self.command, "--root", _state_of(container), *arguments, container], _TAKE_TIMEOUT)
 
 
 def find_runtime(api: docker.APIClient, settings: DockerSettings) -> Runtime:
@@ -146,5 +166,5 @@ def _run(command: list[str], timeout: float) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CheckpointFailed(f"{command[0]} could not be run or took too long: {error}") from error
     if done.returncode:
-        raise CheckpointFailed(f"{command[0]} ended with status {done.returncode}: {done.stderr[-300:].strip()}")
+        raise CheckpointFailed(f"{command[0]} ended with status {done.returncode}: {done.stderr.strip()[:300]}")
     return done.stdout

@@ -1,0 +1,202 @@
+"""Sleep: a kernel's sandbox is written to disk, encrypted, and continues later in another container.
+
+The sandbox is held while it is written and until it is killed, so that its files do not change after its memory was
+written. What gVisor refuses to write (a connection to another host, an open file without a name) leaves the kernel as
+it was. A directory that is named by a container and belongs to no recorded image shows a later gateway which kernels it
+must let go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+import uuid
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import structlog
+from docker.errors import APIError
+
+from sessions.asleep import CannotWake, SleepFailed, SleepImage
+from sessions.backends.abilities import Ability
+from sessions.backends.base import KernelHandle, Launch
+from sessions.backends.docker import trials
+from sessions.backends.docker.breaker import fails, short_cause, unavailable
+from sessions.backends.docker.checkpoints import CheckpointFailed, restart
+from sessions.backends.docker.checkpoints.images import PARTIAL, Images
+from sessions.backends.docker.checkpoints.runtime import find_runtime
+from sessions.backends.docker.checkpoints.sealing import Damaged, seal, unseal
+from sessions.backends.docker.engine import SLEEP, Engine
+from sessions.backends.docker.handle import DockerHandle
+from sessions.backends.docker.profile import DockerSettings
+from sessions.backends.docker.sleep_settings import SleepSettings
+from sessions.backends.docker.starter import Starter
+from sessions.connection_info import ConnectionInfo
+from sessions.errors import BackendUnavailable, StartFailed
+from sessions.tasks import log_failure, shielded, spawn
+
+log = structlog.get_logger()
+
+#: the files of an image
+_FILES = ("checkpoint.img", "pages_meta.img", "pages.img")
+_PLAIN = ".plain"
+
+
+class DockerSleep:
+    """Writes kernels to disk and continues with them."""
+
+    def __init__(self, engine: Engine, settings: DockerSettings, starter: Starter) -> None:
+        """Set what is used; nothing is written yet."""
+        self._engine = engine
+        self._settings = settings
+        self._starter = starter
+        mine = settings.sleep
+        self._images = None if mine is None else Images(mine.directory, mine.disk, "sleep_disk")
+
+    @property
+    def ability(self) -> Ability:
+        """Whether kernels can sleep: where the restore from a checkpoint was proven."""
+        if self._images is None:
+            return Ability(on=False, detail="`sleep_disk` is 0")
+        if self._settings.files == "memory":
+            return Ability(on=False, detail="`files` is `memory`: they would not outlive the kernel")
+        if not (proven := self._starter.checkpoints.ability).on:
+            return Ability(on=False, detail=f"there are no checkpoints: {proven.detail}")
+        return Ability(on=True, detail="idle kernels can sleep on disk")
+
+    def _use(self) -> tuple[SleepSettings, Images]:
+        if self._settings.sleep is None or self._images is None:
+            raise SleepFailed("`sleep_disk` is 0")
+        return self._settings.sleep, self._images
+
+    # -- falling asleep -------------------------------------------------------------------------------------
+
+    async def take(self, handle: KernelHandle, launch: Launch) -> SleepImage:
+        """Write a kernel's memory to disk; see `KernelSleep`."""
+        if not isinstance(handle, DockerHandle) or handle.in_use:
+            raise SleepFailed("its sandbox is in use")
+        handle.held = True
+        try:
+            return await self._take(handle, launch)
+        except BaseException:
+            handle.held = False
+            raise
+
+    async def _take(self, handle: DockerHandle, launch: Launch) -> SleepImage:
+        try:
+            return await self._engine.call(self._written, handle, launch, lane=SLEEP, owner=launch.tenant)
+        except CheckpointFailed as error:
+            raise SleepFailed(str(error)) from error
+        except APIError as error:
+            raise SleepFailed(f"the engine refused: {short_cause(error)}") from error
+        except BackendUnavailable as error:
+            raise SleepFailed(error.message) from error
+
+    def _written(self, handle: DockerHandle, launch: Launch) -> SleepImage:
+        settings, images = self._use()
+        runtime = find_runtime(self._engine.api, self._settings)
+        source = str(self._engine.api.inspect_container(handle.id)["Image"])
+        begun = images.begin(handle.memory() or launch.limits.memory, handle.id)
+        try:
+            runtime.hold(handle.id)
+            runtime.take(handle.id, begun, keep=True)
+            size = self._sealed(settings.key(), handle.id, begun)
+            begun.rename(images.directory / handle.id)
+        except BaseException as error:
+            with suppress(CheckpointFailed):  # it was not held, or has ended
+                runtime.let_go(handle.id)
+            images.remove(begun.name)
+            if isinstance(error, OSError):  # else it would count as an error of the connection to the engine
+                raise CheckpointFailed(str(error)) from error
+            raise
+        return SleepImage(handle.id, size, time.time(), source)
+
+    def _sealed(self, key: bytes, image: str, begun: Path) -> int:
+        """Encrypt the files of an image, and return their size."""
+        found = {file.name for file in begun.iterdir() if file.stat().st_size}
+        if found != set(_FILES):
+            raise CheckpointFailed(f"the runtime has written {sorted(found)}")
+        for name in _FILES:
+            seal(key, f"{image}/{name}", begun / name, begun / f"{name}.sealed")
+        return sum(file.stat().st_size for file in begun.iterdir())
+
+    async def resume(self, handle: KernelHandle) -> None:
+        """Let a kernel go on whose memory was written."""
+        if isinstance(handle, DockerHandle):
+            with suppress(CheckpointFailed, APIError, BackendUnavailable):  # it has ended
+                await self._engine.call(self._resumed, handle.id, lane=SLEEP, owner=handle.tenant)
+            handle.held = False
+
+    def _resumed(self, container: str) -> None:
+        find_runtime(self._engine.api, self._settings).let_go(container)
+
+    # -- waking ---------------------------------------------------------------------------------------------
+
+    async def wake(self, image: SleepImage, launch: Launch, info: ConnectionInfo) -> DockerHandle:
+        """Start a container that continues with a kernel's memory; see `KernelSleep`."""
+        restored = partial(self._restored, image)
+        return await self._starter.start_with(restored, replace(launch, image=image.source), info)
+
+    @asynccontextmanager
+    async def trial(self, image: SleepImage, launch: Launch, info: ConnectionInfo) -> AsyncIterator[DockerHandle]:
+        """Continue with a kernel's memory for a moment; see `KernelSleep`."""
+        offline = replace(launch, image=image.source, egress=None)
+        call = partial(self._engine.call, lane=SLEEP, owner=launch.tenant)
+        try:
+            trial = await call(trials.prepare, self._engine, self._settings, launch.workspace or "")
+        except (CheckpointFailed, APIError) as error:
+            raise StartFailed("no trial of a sleeping kernel could be prepared") from error
+        try:
+            launched = replace(offline, workspace=trial.workspace)
+            handle = await self._starter.start_with(partial(self._restored, image), launched, info, trial)
+            try:
+                yield handle
+            finally:
+                await asyncio.shield(handle.kill())
+        finally:
+            with log_failure("removal of what a trial has written"):
+                await shielded(spawn(call(trials.clear, self._engine, trial), "clear a trial"))
+
+    def _restored(self, image: SleepImage, container: str) -> None:
+        if self._settings.sleep is None:
+            raise CannotWake("sleep was turned off")
+        plain = self._settings.sleep.directory / f"{uuid.uuid4().hex}{_PLAIN}"
+        try:
+            plain.mkdir(mode=0o700)
+            for name in _FILES:
+                sealed = self._settings.sleep.directory / image.id / f"{name}.sealed"
+                unseal(self._settings.sleep.key(), f"{image.id}/{name}", sealed, plain / name)
+            restart(self._engine, container, plain)
+        except (Damaged, FileNotFoundError) as error:
+            raise CannotWake("its memory on disk is damaged or gone") from error
+        except OSError as error:
+            raise unavailable(f"a sleeping kernel cannot be read: {error.strerror}") from error
+        finally:
+            shutil.rmtree(plain, ignore_errors=True)
+
+    # -- the end --------------------------------------------------------------------------------------------
+
+    async def discard(self, image: SleepImage) -> None:
+        """Delete an image."""
+        if self._images is not None:
+            await self._engine.call(self._images.remove, image.id, lane=SLEEP)
+
+    async def adopt(self, images: Collection[SleepImage]) -> None:
+        """Delete what earlier gateways have left, except these images; let kernels go on that were being written."""
+        if self._images is not None and self._images.directory.is_dir():
+            try:
+                await self._engine.call(trials.clear_all, self._settings, lane=SLEEP)
+                await self._engine.call(self._adopted, self._images, {image.id for image in images}, lane=SLEEP)
+            except APIError as error:
+                raise fails("let kernels go on", error) from error
+
+    def _adopted(self, images: Images, known: set[str]) -> None:
+        for path in images.directory.iterdir():
+            if path.name not in known and not path.name.endswith(_PLAIN):
+                with suppress(CheckpointFailed):  # it has ended, or was not held
+                    self._resumed(path.name.removesuffix(PARTIAL))
+        images.remove_others(known)

@@ -1,0 +1,157 @@
+"""Kernels fall asleep and wake: their channels end and begin again, their keys and variables stay."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from functools import partial
+
+import structlog
+
+from sessions.asleep import CannotWake, SleepImage, Unproven
+from sessions.backends.abilities import Ability
+from sessions.backends.base import Backend, KernelSleep, Launch
+from sessions.connection_info import ConnectionInfo
+from sessions.errors import ConnectionFailed, SessionClosed, SessionError, StartFailed
+from sessions.kernels.kernel import Kernel
+from sessions.kernels.pool import Pool
+from sessions.kernels.starts import Starts
+from sessions.tasks import shielded, spawn
+
+log = structlog.get_logger()
+
+#: attempts to wake a kernel: on a busy machine gVisor was measured to end one of five restored sandboxes at once
+ATTEMPTS_MAX = 3
+#: seconds before the third attempt
+PAUSE = 0.5
+#: seconds from a trial's start to its answer; measured: 0.2 s, on a busy machine 3
+TRIAL_TIMEOUT = 15.0
+
+
+class Sleeping:
+    """Lets kernels fall asleep, and wakes them."""
+
+    def __init__(self, backend: Backend, starts: Starts, pool: Pool) -> None:
+        """Set what is used.
+
+        Args:
+            backend: where kernels run.
+            starts: starts kernels in turn, sleeping ones included.
+            pool: gives room for a kernel that wakes.
+        """
+        self._sleep: KernelSleep = backend.sleep
+        self._starts = starts
+        self._pool = pool
+
+    @property
+    def ability(self) -> Ability:
+        """Whether kernels can sleep."""
+        return self._sleep.ability
+
+    async def take(self, kernel: Kernel) -> SleepImage:
+        """Write an idle kernel's memory to disk, and prove that it can be woken from there.
+
+        Nothing may use the kernel; the caller does not cancel this.
+
+        Returns:
+            its image. The kernel is held: the caller kills it, or lets it go on with `resume`.
+
+        Raises:
+            SleepFailed: when that was not possible; the kernel goes on.
+        """
+        try:
+            return await self._proven(kernel)
+        except Unproven as error:
+            log.warning("an image of a kernel cannot be woken", kernel=kernel.handle.id[:12], reason=str(error))
+            with suppress(StartFailed):  # it has ended: then it cannot be written
+                await kernel.first_answer()
+        return await self._proven(kernel)
+
+    async def _proven(self, kernel: Kernel) -> SleepImage:
+        image = await self._written(kernel)
+        try:
+            await self._prove(image, kernel)
+        except BaseException as error:
+            await self.resume(kernel, image)
+            if isinstance(error, SessionError | CannotWake | TimeoutError):
+                cause = str(error.__cause__ or error) or "no answer"
+                raise Unproven(f"its image could not be woken: {cause}") from error
+            raise
+        return image
+
+    async def _written(self, kernel: Kernel) -> SleepImage:
+        kernel.connection.suspend()
+        try:
+            return await self._sleep.take(kernel.handle, kernel.launch)
+        except BaseException:
+            self._reopen(kernel)
+            raise
+
+    async def _prove(self, image: SleepImage, kernel: Kernel) -> None:
+        """Wake a second kernel from an image, and end it when it has answered.
+
+        Raises:
+            SessionError, CannotWake, TimeoutError: when it did not answer.
+        """
+        async with self._sleep.trial(image, kernel.launch, kernel.handle.connection_info) as handle:
+            second = await Kernel.take_over(kernel.launch, handle)
+            try:
+                async with asyncio.timeout(TRIAL_TIMEOUT):
+                    await second.first_answer()
+            finally:
+                await shielded(spawn(second.kill(SessionClosed()), "end a trial"))
+
+    async def resume(self, kernel: Kernel, image: SleepImage) -> None:
+        """Let a kernel go on whose memory was written, and delete its image."""
+        await self._sleep.resume(kernel.handle)
+        self._reopen(kernel)
+        await self._sleep.discard(image)
+
+    def _reopen(self, kernel: Kernel) -> None:
+        if kernel.alive:
+            try:
+                kernel.connection.open()
+            except ConnectionFailed:  # there are no sockets left
+                spawn(kernel.kill(ConnectionFailed()), "kill unreachable kernel")
+
+    async def wake(self, image: SleepImage, launch: Launch, info: ConnectionInfo) -> Kernel:
+        """Continue with a kernel. Its image stays.
+
+        Args:
+            image: its memory.
+            launch: what it was started with.
+            info: its connection info.
+
+        Returns:
+            the kernel, which has answered.
+
+        Raises:
+            CannotWake: when no later attempt would succeed, either.
+            StartFailed: when it did not answer.
+            QuotaExceeded: when all kernels together would be promised too much memory.
+            BackendUnavailable: when the engine does not answer.
+        """
+        wake = partial(self._wake, image, info)
+        return await self._pool.with_room(lambda: self._starts.start_kernel(launch, wake))
+
+    async def _wake(self, image: SleepImage, info: ConnectionInfo, launch: Launch) -> Kernel:
+        for attempt in range(ATTEMPTS_MAX):
+            try:
+                return await self._attempt(image, info, launch)
+            except StartFailed as error:
+                log.warning("a kernel did not wake", attempt=attempt + 1, reason=str(error.__cause__ or error))
+                await asyncio.sleep(PAUSE * attempt)
+        raise StartFailed(f"the session sleeps, and its kernel did not answer in {ATTEMPTS_MAX} attempts")
+
+    async def _attempt(self, image: SleepImage, info: ConnectionInfo, launch: Launch) -> Kernel:
+        kernel = await Kernel.take_over(launch, await self._sleep.wake(image, launch, info))
+        try:
+            await kernel.first_answer()
+        except BaseException:
+            await shielded(spawn(kernel.kill(SessionClosed()), "kill a kernel that did not wake"))
+            raise
+        return kernel
+
+    async def discard(self, image: SleepImage) -> None:
+        """Delete an image."""
+        await self._sleep.discard(image)

@@ -1,0 +1,28 @@
+"""What a session's slot tells about its kernels."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from sessions.errors import SessionError
+from sessions.kernels.kernel import Kernel, KernelListener
+
+
+class SlotListener(KernelListener, Protocol):
+    """Gets the messages of a session's kernels, and their beginnings and ends."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether the session was ended."""
+
+    def connected(self, kernel: Kernel) -> None:
+        """The session has a new kernel, in place of the previous one."""
+
+    def disconnected(self, cause: SessionError) -> None:
+        """The session has no kernel any more: the variables of all earlier cells are gone."""
+
+    def fell_asleep(self) -> None:
+        """The session has no kernel any more, and gets it again with all variables."""
+
+    def ended(self, kernel: Kernel, cause: SessionError) -> None:
+        """A kernel has ended, the present or a previous one."""

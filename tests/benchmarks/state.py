@@ -1,0 +1,94 @@
+"""Measures sleep: seconds to fall asleep and to wake, and bytes on disk. Nothing of a sleeping kernel runs.
+
+One machine, one run: read the ratios. Run by
+
+    .venv/bin/python tests/benchmarks/state.py [--runs N]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import secrets
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from sessions.asleep import CannotWake
+from sessions.backends.base import Launch
+from sessions.backends.docker import DockerBackend, DockerSettings
+from sessions.backends.docker.profile import CheckpointSettings
+from sessions.backends.docker.sleep_settings import SleepSettings
+from sessions.errors import SessionClosed, StartFailed
+from sessions.kernels.kernel import Kernel
+from sessions.kernels.pool import Pool
+from sessions.kernels.readiness import Readiness
+from sessions.kernels.sleeping import Sleeping
+from sessions.kernels.starts import Starts
+from sessions.kernels.warm import PoolSettings
+from sessions.models import Limits
+from tests.fakes import KERNELSPECS, Clock, Seen
+from tests.sessions.backends.test_contract import execute
+
+MIB = 1024**2
+LAUNCH = Launch(KERNELSPECS.find("python"), Limits(memory=1024 * MIB))
+HEAPS = (0, 100, 400)
+
+
+async def measure(backend: DockerBackend, runs: int) -> None:
+    """Print one line for each size of heap."""
+    readiness = Readiness(backend)
+    if not await readiness.check():
+        raise SystemExit(f"not ready: {readiness.trouble}")
+    starts = Starts(backend, readiness, 2, lambda _container, _ready: None)
+    pool = Pool(backend, starts, PoolSettings(LAUNCH.limits, 0, 0), Clock(), observer=Seen())
+    sleeping = Sleeping(backend, starts, pool)
+    print(" heap MB  sleep s   wake s  disk MB  not woken")
+    for heap in HEAPS:
+        slept, woken, disk, failed = [], [], 0, 0
+        for _ in range(runs):
+            kernel = await Kernel.start(backend, LAUNCH)
+            await execute(kernel, f"import os; kept = os.urandom({heap} * 1024**2)")
+            begun = time.monotonic()
+            image = await sleeping.take(kernel)
+            await kernel.kill(SessionClosed())
+            slept.append(time.monotonic() - begun)
+            disk = image.size
+            begun = time.monotonic()
+            try:
+                awake = await sleeping.wake(image, kernel.launch, kernel.handle.connection_info)
+            except (CannotWake, StartFailed):
+                failed += 1
+            else:
+                await execute(awake, "len(kept)")
+                woken.append(time.monotonic() - begun)
+                await awake.kill(SessionClosed())
+            await sleeping.discard(image)
+            await backend.delete_workspace(str(kernel.launch.workspace))
+        wake = f"{median(woken):.2f}" if woken else "-"
+        print(f"{heap:8} {median(slept):8.2f} {wake:>8} {disk / MIB:8.0f} {failed:>4} of {runs}")
+
+
+async def main(runs: int) -> None:
+    """Measure with a backend of this run alone."""
+    with TemporaryDirectory() as directory:
+        place, key = Path(directory), secrets.token_bytes(32)
+        settings = DockerSettings("runsc", "kernel-gateway/python:latest", "kernel-gateway-bench", "bench-state")
+        checkpoints = CheckpointSettings(place / "checkpoints", 1024 * MIB, Limits(), ())
+        sleep = SleepSettings(place / "asleep", 4096 * MIB, lambda: key)
+        backend = DockerBackend(replace(settings, checkpoints=checkpoints, sleep=sleep))
+        try:
+            await measure(backend, runs)
+        finally:
+            await backend.close()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=3)
+    asyncio.run(main(parser.parse_args().runs))

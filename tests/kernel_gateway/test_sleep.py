@@ -1,0 +1,88 @@
+"""A whole gateway whose idle sessions sleep, over the wire and with real gVisor."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from kernel_gateway.dialects.jupyter.models import kernel_id
+from sessions.models import SessionKey
+from tests import gateways
+from tests.gateways import Gateway
+from tests.kernel_gateway.jupyter import connected
+
+pytestmark = pytest.mark.engine
+
+#: seconds until a session sleeps or is gone; the culler looks every five
+SOON = 60.0
+
+
+@pytest.fixture(scope="module")
+def gateway() -> Iterator[Gateway]:
+    with gateways.gateway("docker", checkpoints="auto", preload="", idle_timeout="2", cull_connected="true") as serving:
+        deadline = time.monotonic() + gateways.START_TIMEOUT
+        while not serving.call("GET", "/readyz", tenant=None).json()["sleep"]["on"]:
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        yield serving
+
+
+def make(gateway: Gateway) -> str:
+    """Make a session that sleeps when it is idle, and return its name."""
+    name = uuid.uuid4().hex
+    made = gateway.call("POST", "/v1/sessions", json={"name": name, "on_idle": "sleep"})
+    assert (made.status_code, made.json().get("on_idle")) == (201, "sleep"), made.text
+    return name
+
+
+def wait(gateway: Gateway, name: str, state: str) -> None:
+    deadline = time.monotonic() + SOON
+    while (shown := gateway.call("GET", f"/v1/sessions/{name}").json())["state"] != state:
+        assert time.monotonic() < deadline, shown
+        time.sleep(0.1)
+
+
+def test_an_idle_session_sleeps_on_disk_and_wakes_with_variables_and_files(gateway: Gateway) -> None:
+    name = make(gateway)
+    gateway.execute(name, "x = list(range(1000)); notes = open('notes.txt', 'w+'); notes.write('kept')")
+    wait(gateway, name, "asleep")
+    images = list((gateway.state_dir / "asleep").rglob("*.sealed"))
+    assert len(images) == 3
+    reply = gateway.execute(name, "print(sum(x), notes.flush(), open('notes.txt').read())")
+    assert (reply["outputs"][0]["text"], reply["state"]) == ("499500 None kept\n", "preserved")
+    assert [image for image in images if image.exists()] == []
+
+
+def test_a_session_without_the_wish_is_ended(gateway: Gateway) -> None:
+    assert gateway.call("POST", "/v1/sessions", json={"name": "plain"}).json()["on_idle"] == "end"
+    deadline = time.monotonic() + SOON
+    while gateway.call("GET", "/v1/sessions/plain").status_code != 404:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+async def test_a_file_and_a_connected_jupyter_client_wake_a_session(gateway: Gateway) -> None:
+    name = make(gateway)
+    gateway.execute(name, "x = 41; print(open('here.txt', 'w').write('kept'))")
+    wait(gateway, name, "asleep")
+    assert gateway.call("GET", f"/v1/sessions/{name}/files/here.txt").text == "kept"
+    async with connected(gateway, kernel_id(SessionKey("alice", name))) as client:
+        assert await client.text("print(x)") == "41\n"
+        wait(gateway, name, "asleep")
+        assert await client.text("print(x + 1)") == "42\n"
+
+
+def test_a_sleeping_session_outlives_a_gateway_that_is_killed(gateway: Gateway) -> None:
+    name = make(gateway)
+    gateway.execute(name, "x = 41")
+    wait(gateway, name, "asleep")
+    gateway.process.kill()
+    gateway.process.wait()
+    with gateways.gateway(
+        "docker", checkpoints="auto", preload="", idle_timeout="60", state_dir=str(gateway.state_dir)
+    ) as later:
+        reply = later.execute(name, "print(x)")
+        assert (reply["outputs"][0]["text"], reply["state"]) == ("41\n", "preserved")

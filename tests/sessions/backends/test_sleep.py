@@ -1,0 +1,353 @@
+"""Kernels that sleep on disk, with real gVisor: what survives, what is refused, and that a failure loses nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import docker
+import pytest
+
+from sessions.asleep import CannotWake, SleepFailed, SleepImage, Unproven
+from sessions.backends.base import Launch
+from sessions.backends.docker import DockerBackend, DockerSettings, trials
+from sessions.backends.docker.checkpoints import runtime
+from sessions.backends.docker.checkpoints.sealing import unseal
+from sessions.backends.docker.engine import Engine
+from sessions.backends.docker.profile import INSTANCE_LABEL, CheckpointSettings
+from sessions.backends.docker.sleep_settings import SleepSettings
+from sessions.errors import SessionClosed
+from sessions.kernels import sleeping
+from sessions.kernels.kernel import Kernel
+from sessions.kernels.pool import Pool
+from sessions.kernels.readiness import Readiness
+from sessions.kernels.sleeping import Sleeping
+from sessions.kernels.starts import Starts
+from sessions.kernels.warm import PoolSettings
+from sessions.models import Limits
+from tests.attacks.bench import forget_network
+from tests.fakes import KERNELSPECS, Clock, Seen, until
+from tests.sessions.backends.test_contract import execute
+
+pytestmark = pytest.mark.engine
+
+INSTANCE = f"sleep-{os.getpid()}"
+NETWORK = f"kernel-gateway-{INSTANCE}"
+MIB = 1024**2
+KEY = secrets.token_bytes(32)
+PYTHON = Launch(KERNELSPECS.find("python"))
+JAVASCRIPT = Launch(KERNELSPECS.find("javascript"))
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Path]:
+    """The images of all these tests; at the end they, the network and the workspaces are removed."""
+    with tempfile.TemporaryDirectory() as path:
+        yield Path(path)
+    with closing(docker.from_env()) as client:
+        for container in client.containers.list(all=True, filters={"label": f"{INSTANCE_LABEL}={INSTANCE}"}):
+            container.remove(force=True)
+        for volume in client.volumes.list(filters={"label": f"{INSTANCE_LABEL}={INSTANCE}"}):
+            volume.remove()
+    forget_network(NETWORK)
+
+
+class Bed:
+    """A backend whose kernels can sleep."""
+
+    def __init__(self, place: Path, disk: int = 2048 * MIB) -> None:
+        self.images = place / "asleep"
+        checkpoints = CheckpointSettings(place / "checkpoints", 1024 * MIB, Limits(), (PYTHON.kernelspec,))
+        sleep = SleepSettings(self.images, disk, lambda: KEY)
+        settings = DockerSettings("runsc", "kernel-gateway/python:latest", NETWORK, INSTANCE)
+        self.backend = DockerBackend(replace(settings, checkpoints=checkpoints, sleep=sleep))
+        self.readiness = Readiness(self.backend)
+        starts = Starts(self.backend, self.readiness, 4, lambda _container, _ready: None)
+        pool = Pool(self.backend, starts, PoolSettings(Limits(), 0, 0), Clock(), observer=Seen())
+        self.sleeping = Sleeping(self.backend, starts, pool)
+
+    async def ready(self) -> None:
+        """Wait until Python's kernels are restored, as in a gateway: not all that start plainly can sleep."""
+        assert await self.readiness.check()
+        self.backend._starter.checkpoints.begin()
+        await until(lambda: self.backend.checkpoints.on)
+
+    async def asleep(self, kernel: Kernel) -> SleepImage:
+        """Let a kernel fall asleep, to its end."""
+        image = await self.sleeping.take(kernel)
+        await kernel.kill(SessionClosed())
+        return image
+
+    async def woken(self, kernel: Kernel, image: SleepImage) -> Kernel:
+        """Wake it, and delete its image."""
+        awake = await self.sleeping.wake(image, kernel.launch, kernel.handle.connection_info)
+        await self.sleeping.discard(image)
+        return awake
+
+    def files(self) -> list[Path]:
+        """Return everything on disk."""
+        return [path for path in self.images.rglob("*") if path.is_file()] if self.images.is_dir() else []
+
+
+@pytest.fixture
+async def bed(nothing_left: None, place: Path) -> AsyncIterator[Bed]:
+    bed = Bed(place)
+    await bed.ready()
+    yield bed
+    await bed.backend.close()
+    shutil.rmtree(bed.images, ignore_errors=True)
+
+
+def trials_left() -> list[Path]:
+    return list(Path("/dev/shm").glob(f"kernel-gateway-{INSTANCE}-*"))
+
+
+async def said(kernel: Kernel, code: str) -> str:
+    status, printed = await execute(kernel, code)
+    assert status == "ok", (status, printed)
+    return printed.strip()
+
+
+#: state of many kinds
+BEFORE = """
+import random, sqlite3, subprocess, sys, threading, time
+import numpy as np, pandas as pd
+frame = pd.DataFrame({"x": np.arange(1_000_000), "y": np.linspace(0, 1, 1_000_000)})
+notes = open("notes.txt", "w+"); notes.write("first\\n"); notes.flush()
+def numbers():
+    for number in range(10): yield number
+flight = numbers(); next(flight); next(flight)
+chance, expected = random.Random(7), random.Random(7); chance.random(); expected.random()
+np.random.seed(7); drawn = np.random.RandomState(7)
+ticks = 0
+def tick():
+    global ticks
+    while True: ticks += 1; time.sleep(0.01)
+threading.Thread(target=tick, daemon=True).start()
+table = sqlite3.connect("table.db"); table.execute("create table t (x)"); table.commit()
+child = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+print("made")
+"""
+AFTER = """
+before = ticks; time.sleep(0.3)
+child.stdin.write("echo\\n"); child.stdin.flush()
+table.execute("insert into t values (1)"); table.commit()
+notes.write("second\\n"); notes.seek(0)
+print(int(frame.x.sum()), next(flight), ticks > before,
+      chance.random() == expected.random() and np.random.random() == drawn.random_sample(),
+      notes.read().split(), child.stdout.readline().strip(), table.execute("select count(*) from t").fetchone()[0])
+"""
+SURVIVED = "499999500000 2 True True ['first', 'second'] echo 1"
+
+
+#: a thread that appends ever larger numbers to a file
+TICKS = """
+import threading, time
+stop, n = threading.Event(), 0
+def tick():
+    global n
+    with open("ticks", "a", buffering=1) as ticks:
+        while not stop.is_set():
+            ticks.write(f"{n}\\n")
+            n += 1
+            time.sleep(0.001)
+thread = threading.Thread(target=tick); thread.start()
+print()
+"""
+
+
+async def test_everything_in_a_kernel_survives_sleep_again_and_again(bed: Bed) -> None:
+    kernel = await Kernel.start(bed.backend, PYTHON)
+    assert await said(kernel, BEFORE) == "made"
+    secret = kernel.handle.connection_info
+    image = await bed.asleep(kernel)
+    assert not kernel.alive
+    awake = await bed.woken(kernel, image)
+    assert await said(awake, AFTER) == SURVIVED
+    assert awake.handle.connection_info.key == secret.key
+    again = await bed.woken(awake, await bed.asleep(awake))
+    assert await said(again, "print(len(frame), next(flight))") == "1000000 3"
+    assert bed.files() == []
+    await again.kill(SessionClosed())
+
+
+async def test_a_javascript_kernel_survives_sleep(bed: Bed) -> None:
+    kernel = await Kernel.start(bed.backend, JAVASCRIPT)
+    await execute(
+        kernel, "let kept = [1, 2, 3]; function* many() { yield 1; yield 2 }; const flight = many(); flight.next()"
+    )
+    awake = await bed.woken(kernel, await bed.asleep(kernel))
+    assert await said(awake, "console.log(kept.length, flight.next().value)") == "3 2"
+    await awake.kill(SessionClosed())
+
+
+async def test_no_key_and_no_variable_is_readable_in_an_image(bed: Bed) -> None:
+    kernel = await Kernel.start(bed.backend, PYTHON)
+    marker = secrets.token_hex(16)
+    await said(kernel, f"kept = {marker!r}; print(kept)")
+    info = kernel.handle.connection_info
+    image = await bed.asleep(kernel)
+    on_disk = b"".join(file.read_bytes() for file in bed.files())
+    assert image.size == len(on_disk) > 10 * MIB
+    wanted = [marker.encode(), info.key, info.curve_secretkey or b"none", b"ipykernel"]
+    assert [word for word in wanted if word in on_disk] == []
+    assert {oct(path.stat().st_mode & 0o077) for path in [bed.images, *bed.images.rglob("*")]} == {"0o0"}
+    # The positive control: what is encrypted contains all of it.
+    plain = bed.images.parent / "control"
+    plain.mkdir()
+    unseal(KEY, f"{image.id}/pages.img", bed.images / image.id / "pages.img.sealed", plain / "pages")
+    assert [word for word in wanted if word not in (plain / "pages").read_bytes()] == []
+    await bed.sleeping.discard(image)
+
+
+@pytest.mark.parametrize("harm", ["cut", "changed", "gone", "of another kernel"])
+async def test_a_damaged_image_is_refused_and_not_run(bed: Bed, harm: str) -> None:
+    kernel = await Kernel.start(bed.backend, PYTHON)
+    image = await bed.asleep(kernel)
+    file = bed.images / image.id / "pages.img.sealed"
+    if harm == "cut":
+        os.truncate(file, file.stat().st_size - 256 * 1024 - 16)
+    elif harm == "changed":
+        with file.open("r+b") as content:
+            content.seek(file.stat().st_size // 2)
+            content.write(b"\0\1")
+    elif harm == "gone":
+        file.unlink()
+    else:
+        other = await Kernel.start(bed.backend, PYTHON)
+        of_other = await bed.asleep(other)
+        shutil.copy(bed.images / of_other.id / file.name, file)
+        await bed.sleeping.discard(of_other)
+    with pytest.raises(CannotWake, match="damaged or gone"):
+        await bed.sleeping.wake(image, kernel.launch, kernel.handle.connection_info)
+    await bed.sleeping.discard(image)
+
+
+#: what gVisor does not write to disk
+UNWRITABLE = {
+    "an open file without a name": "import os; gone = open('gone', 'w+'); os.unlink('gone'); gone.write('kept')",
+    "a connection to another host": (
+        "import socket; peer = socket.socket(); peer.setblocking(False); peer.connect_ex(('172.31.255.1', 9))"
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", UNWRITABLE)
+async def test_a_kernel_that_cannot_be_written_goes_on_as_it_was(bed: Bed, kind: str) -> None:
+    kernel = await Kernel.start(bed.backend, PYTHON)
+    await said(kernel, f"x = 41\n{UNWRITABLE[kind]}\nprint(x)")
+    with pytest.raises(SleepFailed, match=r"can.*t? be (saved|restored)"):
+        await bed.sleeping.take(kernel)
+    await kernel.first_answer()
+    assert await said(kernel, "print(x + 1)") == "42"
+    assert bed.files() == []
+    await said(kernel, "globals().pop('gone', None); globals().pop('peer', None); print()")
+    awake = await bed.woken(kernel, await bed.asleep(kernel))
+    assert await said(awake, "print(x + 1)") == "42"
+    await awake.kill(SessionClosed())
+
+
+async def test_a_full_disk_loses_nothing(bed: Bed, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = await Kernel.start(bed.backend, PYTHON)
+    await said(kernel, "x = 41; print()")
+    monkeypatch.setattr(bed.backend.sleep._images, "_most", 20 * MIB)
+    with pytest.raises(SleepFailed, match="`sleep_disk` is"):
+        await bed.sleeping.take(kernel)
+    monkeypatch.undo()
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("sessions.backends.docker.sleep.seal", full)  # in the middle of it
+    with pytest.raises(SleepFailed, match="No space left"):
+        await bed.sleeping.take(kernel)
+    await kernel.first_answer()
+    assert await said(kernel, "print(x + 1)") == "42"
+    assert bed.files() == []
+    await kernel.kill(SessionClosed())
+
+
+async def test_a_kernel_whose_image_is_not_wanted_goes_on(bed: Bed) -> None:
+    kernel = await Kernel.start(bed.backend, PYTHON)
+    await said(kernel, "x = 41; print()")
+    await bed.sleeping.resume(kernel, await bed.sleeping.take(kernel))
+    await kernel.first_answer()
+    assert await said(kernel, "print(x + 1)") == "42"
+    assert bed.files() == []
+    await kernel.kill(SessionClosed())
+
+
+async def test_what_code_writes_during_a_trial_is_thrown_away(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[str] = []
+    clear = trials.clear
+
+    def look_and_clear(engine: Engine, trial: trials.Trial) -> None:
+        written.append((trial.changes / "upper" / "ticks").read_text())
+        clear(engine, trial)
+
+    monkeypatch.setattr(trials, "clear", look_and_clear)
+    kernel = await Kernel.start(bed.backend, PYTHON)
+    await said(kernel, TICKS)
+    image = await bed.asleep(kernel)
+    assert len(written[-1].split()) > 10  # the positive control: the thread went on, and wrote
+    awake = await bed.woken(kernel, image)
+    same = "open('ticks').read().split() == list(map(str, range(n)))"
+    assert await said(awake, f"stop.set(); thread.join(); print({same})") == "True"
+    assert trials_left() == []
+    await awake.kill(SessionClosed())
+
+
+async def test_a_kernel_whose_image_does_not_answer_is_not_ended(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = await Kernel.start(bed.backend, PYTHON)
+    await said(kernel, "x = 41; print()")
+    monkeypatch.setattr(sleeping, "TRIAL_TIMEOUT", 0.0)
+    with pytest.raises(Unproven, match="could not be woken"):
+        await bed.sleeping.take(kernel)
+    monkeypatch.undo()
+    await kernel.first_answer()
+    assert await said(kernel, "print(x + 1)") == "42"
+    assert bed.files() == []
+    awake = await bed.woken(kernel, await bed.asleep(kernel))
+    assert await said(awake, "print(x + 1)") == "42"
+    await awake.kill(SessionClosed())
+
+
+async def test_several_kernels_sleep_and_wake_at_once(bed: Bed) -> None:
+    kernels = await asyncio.gather(*(Kernel.start(bed.backend, PYTHON) for _ in range(4)))
+    for number, kernel in enumerate(kernels):
+        await said(kernel, f"x = {number}; print()")
+    images = await asyncio.gather(*(bed.asleep(kernel) for kernel in kernels))
+    awake = await asyncio.gather(*(bed.woken(kernel, image) for kernel, image in zip(kernels, images, strict=True)))
+    assert [await said(kernel, "print(x)") for kernel in awake] == ["0", "1", "2", "3"]
+    for kernel in awake:
+        await kernel.kill(SessionClosed())
+
+
+async def test_a_gateway_that_was_killed_leaves_no_kernel_held(bed: Bed, place: Path) -> None:
+    """As if it was killed between the image and its record, and while another kernel was written."""
+    kernels = [await Kernel.start(bed.backend, PYTHON) for _ in range(2)]
+    for kernel in kernels:
+        await said(kernel, "x = 41; print()")
+    await bed.sleeping.take(kernels[0])
+    kernels[1].connection.suspend()
+    (bed.images / f"{kernels[1].handle.id}{'.partial'}").mkdir()
+    runtime.find_runtime(bed.backend._engine.api, bed.backend.settings).hold(kernels[1].handle.id)
+    trial = trials.prepare(bed.backend._engine, bed.backend.settings, kernels[1].launch.workspace or "")
+    later = Bed(place)
+    await later.backend.prepare()
+    infos = {kernel.handle.id: kernel.handle.connection_info for kernel in kernels}
+    handles = await later.backend.adopt(infos, [kernel.launch.workspace or "" for kernel in kernels])
+    for kernel in kernels:
+        taken = await Kernel.take_over(kernel.launch, handles[kernel.handle.id])
+        await taken.first_answer()
+        assert await said(taken, "print(x + 1)") == "42"
+    assert bed.files() == []
+    assert not trial.changes.exists()
+    await later.backend.close()

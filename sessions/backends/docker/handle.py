@@ -175,7 +175,7 @@ class DockerHandle:
                 if state.get("Paused"):
                     # The engine cannot end a paused container: it gives up after 10 s, and leaves a process behind.
                     api.unpause(self.id)
-                if self.held:
+                if self.held and state["Pid"]:  # 0, when it has ended: that would be the gateway's own process group
                     os.kill(state["Pid"], signal.SIGKILL)  # its processes take no signal from the engine
                 elif self._killed:
                     # It may need a minute to remove a running container that has had many processes: see the launcher.

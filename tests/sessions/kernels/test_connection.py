@@ -286,7 +286,7 @@ async def test_malformed_frames_are_dropped_and_the_next_message_is_read(line: L
 async def test_a_kernel_that_sends_only_garbage_is_reported_broken_once(
     line: Line, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "MALFORMED_MAX", 10)
+    monkeypatch.setattr("sessions.kernels.connection.MALFORMED_MAX", 10)
     for count in (9, 30):
         for _ in range(count):
             line.kernel.send_raw("iopub", [b"topic", b"garbage"])
@@ -304,7 +304,7 @@ async def test_a_message_that_cannot_be_handled_does_not_stop_the_next(line: Lin
     line.listener.handle = stumble
     line.says(busy(), stream("1"), busy(), stream("2"))
     with pytest.MonkeyPatch.context() as quiet:
-        quiet.setattr(module, "log", _Silence())
+        quiet.setattr("sessions.kernels.connection.log", _Silence())
         await until(lambda: line.texts == ["1", "2"])
     assert line.connection._malformed == 2
 

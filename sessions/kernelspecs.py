@@ -66,6 +66,8 @@ class KernelSpec:
     signature: str = SIGNATURE
     #: True: the kernel can use sockets in the file system, and not only TCP
     ipc: bool = True
+    #: True: the kernel takes interrupts as messages, and not only as SIGINT
+    interrupt_messages: bool = True
     #: the least bytes of memory with which the kernel works
     min_memory: int = MEMORY_MIN
     #: for a kernel that sends `idle` too early: code that publishes a message of type `flushed` behind all output
@@ -219,6 +221,7 @@ def _read(path: Path) -> KernelSpec:
         encryption=bool(ours.get("encryption", False)),
         signature=ours.get("signature", SIGNATURE),
         ipc=bool(ours.get("ipc", True)),
+        interrupt_messages=content.get("interrupt_mode") == "message",
         min_memory=max(MEMORY_MIN, ours.get("min_memory", 0) * _MIB),
         flush=ours.get("flush", ""),
         prelude="\n".join(file.read_text() for file in path.parent.glob("prelude.*")),

@@ -1,4 +1,4 @@
-"""The interrupts of one kernel: by message first, then by signal, and never one that hits a later cell."""
+"""The interrupts of one kernel: by message first if it takes them, by signal, and never one that hits a later cell."""
 
 from __future__ import annotations
 
@@ -19,9 +19,17 @@ ACKNOWLEDGE_TIMEOUT = 1.0
 class Interrupts:
     """Interrupts the cells of one kernel."""
 
-    def __init__(self, connection: Connection, handle: KernelHandle) -> None:
+    def __init__(self, connection: Connection, handle: KernelHandle, *, messages: bool = True) -> None:
+        """Begin.
+
+        Args:
+            connection: to the kernel.
+            handle: of the kernel.
+            messages: whether the kernel answers interrupts that are sent as messages.
+        """
         self._connection = connection
         self._handle = handle
+        self._first = self.by_message if messages else self.by_signal
         #: interrupts that may not have arrived yet, one of each kind
         self._sending: dict[str, asyncio.Task[None]] = {}
 
@@ -42,7 +50,7 @@ class Interrupts:
                 interrupt.cancel()
 
     async def until(self, done: asyncio.Event, step: float) -> bool:
-        """Interrupt a cell by message, then by signal.
+        """Interrupt a cell twice: by message if the kernel takes them, then by signal.
 
         Args:
             done: set when the cell no longer runs.
@@ -51,7 +59,7 @@ class Interrupts:
         Returns:
             True if `done` was set in time.
         """
-        for interrupt in (self.by_message, self.by_signal):
+        for interrupt in (self._first, self.by_signal):
             await interrupt()
             if await set_within(done, step):
                 return True

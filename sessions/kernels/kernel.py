@@ -70,7 +70,7 @@ class Kernel:
         self._cause: SessionError | None = None
         #: seconds that the start of its container or process took, and from then to its first answer
         self.started_in = self.ready_in = 0.0
-        self.interrupts = Interrupts(self.connection, handle)
+        self.interrupts = Interrupts(self.connection, handle, messages=spec.interrupt_messages)
         self.preloading = Preloading(self.connection, handle.preloaded)
         self._exit: asyncio.Task[KernelExit]
 

@@ -224,7 +224,7 @@ def test_processors_are_limited(cell: Cell) -> None:
         usage = cell.client.api.stats(container, stream=False, one_shot=True)["cpu_stats"]
         return int(usage["throttling_data"]["periods"])
 
-    held, free = cell.start("while True: pass"), cell.start("while True: pass", nano_cpus=None)
+    held, free = cell.start("while True: pass"), cell.start("while True: pass", cpu_quota=None)
     wait_until(lambda: periods(held) > 5)
     assert periods(free) == 0
 

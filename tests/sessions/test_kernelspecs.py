@@ -19,7 +19,15 @@ from tests.fakes import KERNELSPECS
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    add(tmp_path, "python", aliases=["py"], jupyter_name="python3", encryption=True, signature="hmac-sha512")
+    add(
+        tmp_path,
+        "python",
+        interrupt_messages=True,
+        aliases=["py"],
+        jupyter_name="python3",
+        encryption=True,
+        signature="hmac-sha512",
+    )
     add(
         tmp_path,
         "deno",
@@ -38,6 +46,7 @@ def add(folder: Path, language: str, **ours: Any) -> None:
         "display_name": language.title(),
         "argv": ["{python}", "-f", "{connection_file}"],
         "env": {"A": "1"},
+        "interrupt_mode": "message" if ours.pop("interrupt_messages", False) else "signal",
         "metadata": {"kernel_gateway": ours},
     }
     (folder / language / "kernel.json").write_text(json.dumps(content))
@@ -65,6 +74,7 @@ def test_the_fields_of_a_kernelspec_are_read(folder: Path) -> None:
     assert (python.display_name, python.env, python.encryption) == ("Python", {"A": "1"}, True)
     assert python.signature == "hmac-sha512"
     assert (deno.jupyter_name, deno.encryption, deno.signature) == ("deno", False, "hmac-sha256")
+    assert (python.interrupt_messages, deno.interrupt_messages) == (True, False)
     assert (python.ipc, python.flush) == (True, "")
     assert (deno.ipc, deno.flush) == (False, "flush()")
     assert (python.min_memory, deno.min_memory) == (MEMORY_MIN, 256 * 1024**2)

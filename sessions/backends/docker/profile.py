@@ -28,6 +28,9 @@ WORKSPACE = "/home/user"
 WHEELS = "/opt/wheels"
 FIRST_PORT = 50001
 
+#: microseconds in which a kernel gets its share of the processors. One that has used it waits for the next period, so
+#: the engine's default of 100 ms would make a short cell wait for nearly as long
+_PERIOD = 10_000
 #: weight of a kernel whose tenant has used hardly any processor time, when others want the processors too; 1: any
 #: process of the host, such as the gateway
 WEIGHT = 0.25
@@ -156,7 +159,8 @@ def host_config(
         "shm_size": 16 * _MIB,
         "mem_limit": limits.memory,
         "memswap_limit": limits.memory,  # equal to the memory limit: no additional swap
-        "nano_cpus": int(limits.cpus * 1e9),
+        "cpu_period": _PERIOD,
+        "cpu_quota": round(limits.cpus * _PERIOD),
         "cpu_shares": round(WEIGHT * _SHARES),
         **_process_limits(limits, gvisor=gvisor),
         # The log of a kernel's standard output would fill the host's disk.

@@ -106,6 +106,11 @@ class TestProfile:
     def test_a_kernel_has_less_weight_than_the_gateway(self) -> None:
         assert host_config(settings_of(), self.LIMITS, "w", gvisor=True)["cpu_shares"] < 1024
 
+    @pytest.mark.parametrize(("cpus", "quota"), [(0.1, 1000), (1, 10_000), (2.5, 25_000)])
+    def test_a_kernel_that_has_used_its_share_waits_ten_milliseconds_at_most(self, cpus: float, quota: int) -> None:
+        config = host_config(settings_of(), replace(self.LIMITS, cpus=cpus), "w", gvisor=True)
+        assert (config["cpu_period"], config["cpu_quota"]) == (10_000, quota)
+
     def test_no_privileges_no_published_ports_no_log(self) -> None:
         config = host_config(settings_of(), self.LIMITS, "w", gvisor=True)
         assert config["cap_drop"] == ["ALL"]

@@ -23,6 +23,7 @@ from sessions.errors import (
 from sessions.exits import ExitReason
 from sessions.kernels import interrupts
 from sessions.kernels import kernel as module
+from sessions.kernels.interrupts import Interrupts
 from sessions.kernels.kernel import Kernel
 from sessions.tasks import spawn
 from tests.fakes import PYTHON, FakeBackend, FakeKernel, Listener, until
@@ -215,6 +216,15 @@ async def test_a_kernel_is_interrupted_by_message_and_by_signal(backend: FakeBac
     await kernel.interrupts.by_message()
     await kernel.interrupts.by_signal()
     assert backend.kernel.interrupts == ["message", "signal"]
+
+
+@pytest.mark.parametrize(("messages", "kinds"), [(True, ["message", "signal"]), (False, ["signal", "signal"])])
+async def test_a_cell_is_interrupted_twice_and_by_message_only_if_the_kernel_takes_them(
+    backend: FakeBackend, kernel: Kernel, *, messages: bool, kinds: list[str]
+) -> None:
+    never = asyncio.Event()
+    assert not await Interrupts(kernel.connection, kernel.handle, messages=messages).until(never, 0.01)
+    assert backend.kernel.interrupts == kinds
 
 
 async def test_interrupting_a_kernel_that_has_ended_does_nothing(backend: FakeBackend, kernel: Kernel) -> None:

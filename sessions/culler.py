@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
 from typing import NoReturn
-from weakref import WeakKeyDictionary
 
 import structlog
 
@@ -22,29 +20,14 @@ from sessions.registry import Registry
 from sessions.sandbox import Sandbox
 from sessions.sandboxes import Sandboxes
 from sessions.session import Session
+from sessions.sleep_turns import SleepTurns
 from sessions.states import State
-from sessions.tasks import forever, gather_all, log_failure
+from sessions.tasks import forever, gather_all
 
 log = structlog.get_logger()
 
 #: seconds that a sweep may be late; beyond that the gateway itself was stopped
 STALL = 5.0
-#: seconds before a session tries again to fall asleep, doubled at each failure up to the second number
-SLEEP_RETRY, SLEEP_RETRY_MAX = 60.0, 3600.0
-#: seconds of a sweep after which no further session begins to fall asleep
-SLEEP_TURN = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Refusal:
-    """A failed attempt of a session to fall asleep."""
-
-    #: when the session was last used, in seconds since it was made
-    used: float
-    #: seconds between this attempt and the next one
-    pause: float
-    #: idle time in seconds at which the next attempt is made
-    again: float
 
 
 class Culler:
@@ -82,9 +65,7 @@ class Culler:
         self._sleep_for = sleep_for
         self._max_pause = max_pause
         self._clock = clock
-        self._on_sleep = on_sleep
-        #: the last attempt of each session that could not fall asleep
-        self._refused: WeakKeyDictionary[Session, _Refusal] = WeakKeyDictionary()
+        self.sleep_turns = SleepTurns(sleep_for, on_sleep)
 
     def verdict(self, session: Session) -> str | None:
         """Return why a session must end now, or None."""
@@ -92,7 +73,7 @@ class Culler:
             return None  # it is culled with its sandbox
         if session.left_container is not None:
             return None  # no client can use it yet
-        if 0 < self._max_lifetime <= session.age():
+        if self._outlived(session):
             return f"the session reached its maximum lifetime of {self._max_lifetime:g} s"
         if (image := session.sleeper.image) is not None:
             slept = max(0.0, self._registry.now() - image.since)
@@ -121,7 +102,7 @@ class Culler:
         return None
 
     async def sweep(self) -> int:
-        """End all sessions and sandboxes that must end now.
+        """End all sessions and sandboxes that must end now, and let the sessions sleep that may.
 
         Returns:
             the number of sessions and sandboxes that were ended.
@@ -136,53 +117,28 @@ class Culler:
                 log.info("sandbox culled", tenant=sandbox.key.tenant, sandbox=sandbox.key.name, reason=reason)
                 ending.append(self._sandboxes.end(sandbox.key, reason))
         for session in self._registry.all():
-            if reason := self.verdict(session):
-                if session.spec.on_idle is OnIdle.SLEEP and session.state is State.IDLE:
-                    falling.append(session)
-                    continue
+            if self._may_sleep(session) and not self.sleep_turns.given_up(session):
+                falling.append(session)
+            elif reason := self.verdict(session):
                 # No await between the verdict and the removal of the session: no execution can begin in between.
                 ending.append(self._end(session, reason))
-        await gather_all(*ending, self._sleep_in_turn(falling))
+        self.sleep_turns.begin(falling, self._may_sleep)
+        await gather_all(*ending)
         return len(ending)
 
+    def _may_sleep(self, session: Session) -> bool:
+        """Return whether a session must end unless it sleeps."""
+        wishes = session.spec.on_idle is OnIdle.SLEEP and session.state is State.IDLE
+        return wishes and not self._outlived(session) and self.verdict(session) is not None
+
+    def _outlived(self, session: Session) -> bool:
+        return 0 < self._max_lifetime <= session.age()
+
     def _end(self, session: Session, reason: str) -> asyncio.Future[None]:
+        if self.sleep_turns.given_up(session):
+            reason = f"{reason}, and it could not sleep"  # the cause may name paths of the host
         log.info("session culled", tenant=session.key.tenant, session=session.key.name, reason=reason)
         return self._registry.end(session.key, reason)
-
-    async def _sleep_in_turn(self, sessions: Iterable[Session]) -> None:
-        """Let sessions sleep one after the other: each takes the memory of a second kernel, and a processor.
-
-        What would take too long is left to the next sweep, because sessions that must end wait for this one.
-        """
-        until = self._clock() + SLEEP_TURN
-        for session in sessions:
-            reason = self.verdict(session)
-            if reason is not None and self._clock() < until:
-                with log_failure(f"sleep of {session.key}"):
-                    await self._sleep(session, reason)
-
-    async def _sleep(self, session: Session, reason: str) -> None:
-        """Let a session sleep. One that cannot is kept as long as it could sleep, and tries again."""
-        idle, before = session.idle_for(), self._refused.get(session)
-        used = session.age() - idle
-        if before is not None and used < before.used + 1.0:  # it was not used since
-            if idle >= session.spec.idle_timeout + self._sleep_for:
-                await self._end(session, f"{reason}, and it could not sleep")  # the cause may name paths of the host
-                return
-            if idle < before.again:
-                return
-            pause = min(2 * before.pause, SLEEP_RETRY_MAX)
-        else:
-            pause = SLEEP_RETRY
-        failure = await session.fall_asleep()
-        if not failure:
-            self._refused.pop(session, None)
-            self._on_sleep(True)  # noqa: FBT003 - a callback has no names
-            log.info("session sleeps", tenant=session.key.tenant, session=session.key.name)
-        elif not session.closed and not session.in_use:
-            self._refused[session] = _Refusal(used, pause, idle + pause)
-            self._on_sleep(False)  # noqa: FBT003 - as above
-            log.warning("a session cannot sleep", session=str(session.key), reason=failure, again_after=pause)
 
     async def run(self, interval: float) -> NoReturn:
         """Sweep every `interval` seconds until cancelled, and return unused memory to the system."""
@@ -195,4 +151,7 @@ class Culler:
             await self.sweep()
             await asyncio.to_thread(trim_heap)
 
-        await forever(look, pause=interval)
+        try:
+            await forever(look, pause=interval)
+        finally:
+            self.sleep_turns.stop()

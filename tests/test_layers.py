@@ -160,7 +160,7 @@ VOCABULARY = {
 LIVE = {
     *("attached", "commands", "culler", "executions", "fall_asleep", "host", "hosts", "identity", "measuring"),
     *("pausing", "recovery", "registry", "sandbox", "sandboxes", "services", "session"),
-    *("sleeper", "slot", "slot_listener", "watchers"),
+    *("sleep_turns", "sleeper", "slot", "slot_listener", "watchers"),
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,12 +36,19 @@ def culler(world: World) -> Culler:
     return Culler(world.registry, world.sandboxes, sleep_for=3600.0)
 
 
+async def swept(culler: Culler) -> int:
+    """Sweep, wait until no session falls asleep, and return how many sessions were ended."""
+    ended = await culler.sweep()
+    await culler.sleep_turns.over()
+    return ended
+
+
 async def asleep(world: World, culler: Culler) -> Session:
     """Return a session with `x = 41` that was idle for too long."""
     session = await world.session()
     await run(session, "x = 41")
     world.clock.passes(301)
-    assert await culler.sweep() == 0
+    assert await swept(culler) == 0
     assert session.state is State.ASLEEP
     return session
 
@@ -52,7 +60,7 @@ async def test_an_idle_session_sleeps_and_the_next_cell_has_its_variables(world:
     result = await run(session, "print(x + 1)")
     assert (result.outputs[0]["text"], result.state, session.incarnation) == ("42\n", StateChange.PRESERVED, 1)
     assert world.backend.sleep.kept == {}
-    assert await culler.sweep() == 0
+    assert await swept(culler) == 0
     assert session.state is State.IDLE
 
 
@@ -75,7 +83,7 @@ async def test_clients_that_come_while_it_falls_asleep_wait_and_find_it_awake(wo
     await run(session, "x = 41")
     world.clock.passes(301)
     world.backend.sleep.gate.clear()
-    sweep = spawn(culler.sweep(), "sweep")
+    sweep = spawn(swept(culler), "sweep")
     await until(lambda: session.sleeper.falling.task)
     cells = [spawn(run(session, "print(x)"), "cell") for _ in range(2)]
     await asyncio.sleep(0.02)
@@ -91,7 +99,7 @@ async def test_a_failure_of_the_engine_loses_nothing(world: World, culler: Culle
     await run(session, "x = 41")
     world.clock.passes(301)
     if method == "wake":
-        await culler.sweep()
+        await swept(culler)
         world.backend.failures["wake"] = BackendUnavailable()
         with pytest.raises(BackendUnavailable):
             await run(session, "print(x)")
@@ -100,7 +108,7 @@ async def test_a_failure_of_the_engine_loses_nothing(world: World, culler: Culle
         kernel = world.backend.kernel
         sleep = world.backend.sleep
         world.backend.started.clear()  # the backend does not know it any more
-        await culler.sweep()
+        await swept(culler)
         world.backend.started.append(kernel)
         assert (session.state, sleep.kept) == (State.IDLE, {})
     world.backend.failures.clear()
@@ -116,7 +124,7 @@ async def test_a_full_ledger_loses_nothing(world: World, culler: Culler, monkeyp
         raise LedgerUnavailable
 
     monkeypatch.setattr(world.ledger, "keep", full)
-    await culler.sweep()
+    await swept(culler)
     monkeypatch.undo()
     assert (session.state, world.backend.sleep.kept) == (State.IDLE, {})
     assert (await run(session, "print(x)")).outputs[0]["text"] == "41\n"
@@ -127,13 +135,13 @@ async def test_a_session_whose_image_cannot_be_woken_stays_awake(world: World, c
     await run(session, "x = 41")
     world.backend.sleep.unproven = 2
     world.clock.passes(301)
-    assert await culler.sweep() == 0
+    assert await swept(culler) == 0
     assert (session.state, world.backend.sleep.kept, world.backend.sleep.asked) == (State.IDLE, {}, 2)
     assert session.sleeper.problem == "its memory was written to disk, and could not be continued from there"
     assert len(world.backend.alive) == 1
     assert (await run(session, "print(x)")).outputs[0]["text"] == "41\n"
     world.clock.passes(301)
-    await culler.sweep()
+    await swept(culler)
     assert (session.state, session.sleeper.problem) == (State.ASLEEP, "")
 
 
@@ -150,6 +158,30 @@ async def test_a_trial_changes_nothing_in_a_session(world: World, culler: Culler
     assert (await run(session, "print(x)")).outputs[0]["text"] == "41\n"
 
 
+async def test_a_sweep_does_not_wait_for_a_session_that_falls_asleep(backend: FakeBackend) -> None:
+    async with world_over(backend, defaults=SPEC) as world:
+        culler, session = Culler(world.registry, world.sandboxes), await world.session()
+        await world.registry.get_or_create(
+            SessionKey("acme", "other"), replace(SPEC, idle_timeout=400.0, on_idle=OnIdle.END)
+        )
+        world.clock.passes(301)
+        backend.sleep.gate.clear()
+        assert await culler.sweep() == 0
+        await until(lambda: session.sleeper.falling.task)
+        world.clock.passes(100)
+        ended = await culler.sweep()
+        backend.sleep.gate.set()
+        await culler.sleep_turns.over()
+        assert (ended, session.state) == (1, State.ASLEEP)
+
+
+async def test_a_session_at_its_maximum_lifetime_ends_without_sleep(world: World) -> None:
+    await world.session()
+    world.clock.passes(301)
+    assert await swept(Culler(world.registry, world.sandboxes, max_lifetime=300.0)) == 1
+    assert world.backend.sleep.asked == 0
+
+
 async def test_attempts_to_sleep_are_made_ever_more_rarely_and_counted(world: World) -> None:
     counted: list[bool] = []
     culler = Culler(world.registry, world.sandboxes, on_sleep=counted.append)
@@ -157,12 +189,12 @@ async def test_attempts_to_sleep_are_made_ever_more_rarely_and_counted(world: Wo
     world.backend.sleep.refuses = "it has a connection"
     world.clock.passes(300)
     for _ in range(300):
-        await culler.sweep()
+        await swept(culler)
         world.clock.passes(1)
     assert counted == [False] * 3  # at once, after 60 s, and 120 s later
     world.backend.sleep.refuses = ""
     world.clock.passes(240)
-    await culler.sweep()
+    await swept(culler)
     assert counted == [False] * 3 + [True]
 
 
@@ -173,15 +205,15 @@ async def test_a_session_that_cannot_sleep_is_kept_as_long_as_it_could_sleep_and
     await run(session, "x = 41")
     world.backend.sleep.refuses = "it has a connection"
     world.clock.passes(301)
-    assert await culler.sweep() == 0
+    assert await swept(culler) == 0
     asked = world.backend.sleep.asked
-    await culler.sweep()
+    await swept(culler)
     assert world.backend.sleep.asked == asked  # not in every round
     world.clock.passes(3500)
-    assert await culler.sweep() == 0
+    assert await swept(culler) == 0
     assert session.state is State.IDLE
     world.clock.passes(200)
-    await culler.sweep()
+    await swept(culler)
     with pytest.raises(SessionNotFound, match="could not sleep"):
         world.registry.get(KEY)
     result = await run(await world.session(), "1")
@@ -241,7 +273,7 @@ async def test_a_session_sleeps_for_a_limited_time(
     await asleep(world, culler)
     later = world.ledger.clock() + 3601
     monkeypatch.setattr(world.ledger, "clock", lambda: later)
-    assert await culler.sweep() == 1
+    assert await swept(culler) == 1
     with pytest.raises(SessionNotFound, match="slept for 36"):
         world.registry.get(KEY)
     await until(lambda: world.backend.sleep.kept == {})
@@ -272,7 +304,7 @@ async def test_a_session_that_is_ended_while_it_falls_asleep_leaves_nothing(worl
     session = await world.session()
     world.clock.passes(301)
     world.backend.sleep.gate.clear()
-    sweep = spawn(culler.sweep(), "sweep")
+    sweep = spawn(swept(culler), "sweep")
     await until(lambda: session.sleeper.falling.task)
     ending = world.registry.end(session.key)
     await asyncio.sleep(0.02)

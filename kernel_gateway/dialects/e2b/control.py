@@ -94,9 +94,11 @@ class ConnectHandler(ControlHandler):
 
         A paused one is resumed, and lives as long as the client asks.
         """
-        body = self.body(Connect)
-        sandbox = self.sandbox(sandbox_id)
-        asked = lifetime(body.timeout, self.gateway.settings)
+        await self.connect(self.sandbox(sandbox_id))
+
+    async def connect(self, sandbox: Sandbox) -> None:
+        """Answer for this sandbox."""
+        asked = lifetime(self.body(Connect).timeout, self.gateway.settings)
         if sandbox.pausing.paused:
             await sandbox.pausing.resume(asked)
             self.set_status(HTTPStatus.CREATED)
@@ -113,8 +115,9 @@ class ResumeHandler(ConnectHandler):
 
     async def post(self, sandbox_id: str) -> None:
         """Let a paused sandbox continue for as long as the client asks."""
-        if self.sandbox(sandbox_id).pausing.paused:
-            await super().post(sandbox_id)
+        sandbox = self.sandbox(sandbox_id)
+        if sandbox.pausing.paused:
+            await self.connect(sandbox)
         else:
             self.conflict("the sandbox is running already")
 

@@ -139,25 +139,27 @@ class TimeoutHandler(ControlHandler):
     """`/sandboxes/{id}/timeout`."""
 
     def post(self, sandbox_id: str) -> None:
-        """Let the sandbox end after these seconds from now. A paused one is refused: early SDKs then resume it."""
-        body = self.body(Timeout)
+        """Let the sandbox end after these seconds from now."""
+        self.let_live(sandbox_id, self.body(Timeout).timeout)
+
+    def let_live(self, sandbox_id: str, seconds: int, *, at_least: bool = False) -> None:
+        """Let the sandbox end after these seconds from now; `at_least`: not earlier than it would have.
+
+        A paused one is refused: early SDKs then resume it.
+        """
         sandbox = self.sandbox(sandbox_id)
         sandbox.pausing.check()
-        sandbox.amend(lifetime=sandbox.age() + lifetime(body.timeout, self.gateway.settings))
+        end = sandbox.age() + lifetime(seconds, self.gateway.settings)
+        sandbox.amend(lifetime=max(end, sandbox.spec.lifetime) if at_least else end)
         self.set_status(HTTPStatus.NO_CONTENT)
 
 
-class RefreshHandler(ControlHandler):
+class RefreshHandler(TimeoutHandler):
     """`/sandboxes/{id}/refreshes`, of early SDKs."""
 
     def post(self, sandbox_id: str) -> None:
-        """Let the sandbox live at least these seconds from now. A paused one is refused."""
-        body = self.body(Refresh)
-        sandbox = self.sandbox(sandbox_id)
-        sandbox.pausing.check()
-        longer = sandbox.age() + lifetime(body.duration, self.gateway.settings)
-        sandbox.amend(lifetime=max(sandbox.spec.lifetime, longer))
-        self.set_status(HTTPStatus.NO_CONTENT)
+        """Let the sandbox live at least these seconds from now."""
+        self.let_live(sandbox_id, self.body(Refresh).duration, at_least=True)
 
 
 class AbsentHandler(ControlHandler):

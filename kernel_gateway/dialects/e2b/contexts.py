@@ -107,11 +107,7 @@ class ExecuteHandler(ContextBase):
             try:
                 await self._stream(session, request)
             except SessionError as failure:
-                self.write(line(failure_event(failure)))
-            if self.sandbox.closed:
-                self.http.close()  # clients understand only a broken connection
-                return
-            self.finish(line(END))
+                self._end(failure)
         except StreamClosedError:
             return  # the client has left, and this work is cancelled
 
@@ -122,9 +118,16 @@ class ExecuteHandler(ContextBase):
                 for each in told:
                     self.write(line(each))
                 await self.flush()
-            result = await execution.result()
-        if result.error is not None:
-            self.write(line(failure_event(result.error)))
+            self._end((await execution.result()).error)  # within the execution, whose end is recorded afterwards
+
+    def _end(self, failure: SessionError | None) -> None:
+        """End the answer; `failure` is why the gateway refused or ended the run."""
+        if self.sandbox.closed:
+            self.http.close()  # clients understand only a broken connection
+            return
+        if failure is not None:
+            self.write(line(failure_event(failure)))
+        self.finish(line(END))
 
     async def _session(self, body: Execute) -> Session:
         if body.context_id is None:

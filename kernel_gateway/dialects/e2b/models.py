@@ -98,7 +98,7 @@ def lifetime(timeout: int, settings: Settings) -> float:
     """
     if timeout > settings.max_idle_timeout:
         raise InvalidRequest(f"timeout must be at most {settings.max_idle_timeout:g} s", field="timeout")
-    return max(float(timeout), 0.001)  # 0 stands for no limit there
+    return max(float(timeout), 1e-6)  # 0 stands for no limit there; a client may be back within a millisecond
 
 
 class Timeout(Body):

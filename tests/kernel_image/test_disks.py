@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,15 +21,17 @@ MEANWHILE = 20.0
 
 
 @pytest.fixture(autouse=True)
-def images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty directory of images, without loop devices and without programs that make file systems."""
+    umask = os.umask(0o077)  # the program sets its own, which would stay for the tests that follow
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(disks, "_RESERVE", 0)
     monkeypatch.setattr(disks, "_last", {})
     monkeypatch.setattr(disks, "_run", lambda *_command, **_options: None)
     monkeypatch.setattr(disks, "_attach", lambda file: f"/dev/{file}")
     monkeypatch.setattr(disks, "_attached", lambda _file: None)
-    return tmp_path
+    yield tmp_path
+    os.umask(umask)
 
 
 def served(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *requests: dict[str, Any]) -> list[Any]:

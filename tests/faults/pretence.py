@@ -150,11 +150,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def _tell_events(self) -> None:
+        told = len(self.server.events)  # whoever has the head of the answer gets all that happens from then on
         self.send_response(200)
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         self.wfile.flush()
-        told = len(self.server.events)
         while True:
             with self.server.news:
                 while len(self.server.events) == told:

@@ -94,6 +94,9 @@ WALL: dict[str, dict[str, dict[str, Found | tuple[Found, ...] | str]]] = {
         },
         "host_config": {
             "runtime": _profile("test_the_runtime_is_gvisor"),
+            "cgroup_parent": _docker(
+                "test_a_kernel_that_computes_gets_less_weight_than_one_of_another_tenant_and_all_less_than_the_host"
+            ),
             "network_mode": _contract("test_a_kernel_answers_and_keeps_its_variables[docker]"),
             "cap_drop": _profile("test_no_capability_can_be_gained[runsc]"),
             "security_opt": _profile("test_no_program_gives_more_privileges"),
@@ -110,7 +113,6 @@ WALL: dict[str, dict[str, dict[str, Found | tuple[Found, ...] | str]]] = {
             "memswap_limit": _profile("test_swap_is_no_further_memory"),
             "cpu_period": _docker("TestProfile::test_a_kernel_that_has_used_its_share_waits_ten_milliseconds_at_most"),
             "cpu_quota": _profile("test_processors_are_limited"),
-            "cpu_shares": _docker("TestProfile::test_a_kernel_has_less_weight_than_the_gateway"),
             "log_config": _profile("test_the_engine_keeps_no_output"),
             "dns": _profile("test_no_resolver_of_the_host_is_known"),
             "ipc_mode": _profile("test_the_hosts_shared_memory_is_not_there", '"ipc_mode": "host"'),

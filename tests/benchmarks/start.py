@@ -28,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from sessions.backends.base import KERNEL_IMAGE, Backend, Launch
 from sessions.backends.docker import DockerBackend, DockerSettings
+from sessions.backends.docker.cgroup import ControlGroup
 from sessions.backends.docker.profile import CheckpointSettings
 from sessions.backends.process import ProcessBackend
 from sessions.errors import SessionClosed
@@ -250,14 +251,10 @@ async def compare(settings: DockerSettings, runs: int) -> Table:
 
 def memory(container: str) -> float:
     """Return the MiB charged to the container's control group, including the page cache of its files."""
-    for path in (
-        f"/sys/fs/cgroup/memory/docker/{container}/memory.usage_in_bytes",
-        f"/sys/fs/cgroup/system.slice/docker-{container}.scope/memory.current",
-        f"/sys/fs/cgroup/docker/{container}/memory.current",
-    ):
-        if Path(path).exists():
-            return int(Path(path).read_text()) / 1024**2
-    raise FileNotFoundError(f"no memory group of container {container[:12]}")
+    charged = ControlGroup(container).memory()
+    if charged is None:
+        raise FileNotFoundError(f"no memory group of container {container[:12]}")
+    return charged / 1024**2
 
 
 async def end(backend: Backend, kernel: Kernel) -> None:

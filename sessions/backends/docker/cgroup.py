@@ -10,8 +10,10 @@ from contextlib import suppress
 from pathlib import Path
 
 ROOT = Path("/sys/fs/cgroup")
+#: the group that the groups of all kernels' containers are in. With systemd a group of groups is a slice
+SLICE = "kernels.slice"
 #: paths of a container's group, by driver of the control groups
-_GROUPS = ("system.slice/docker-{id}.scope", "docker/{id}")
+_GROUPS = (f"{SLICE}/docker-{{id}}.scope", f"{SLICE}/{{id}}")
 #: names of a figure's file in version 2, and controller and name in version 1, where each controller has a tree.
 #: Sources: the kernel's Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/
 _MEMORY = ("memory.current", "memory/", "memory.usage_in_bytes")
@@ -35,9 +37,7 @@ class ControlGroup:
         """
 
         def files(figure: tuple[str, str, str]) -> list[Path]:
-            new, tree, old = figure
-            groups = [group.format(id=container) for group in _GROUPS]
-            return [root / group / new for group in groups] + [root / tree / group / old for group in groups]
+            return _files(figure, [group.format(id=container) for group in _GROUPS], root)
 
         self._memory, self._time, self._weight = files(_MEMORY), files(_TIME), files(_WEIGHT)
         self._threads = files(_THREADS)
@@ -66,13 +66,13 @@ class ControlGroup:
         """Set the share of the processors that the container gets when others want them too.
 
         Args:
-            weight: 1: as much as any process of the host, less: less.
+            weight: 1: as much as a new kernel, less: less.
 
         Raises:
             OSError: when this user may not set it, or the container has just ended (ENODEV).
         """
         for file in self._weight:
-            value = max(_LEAST[file.name], round(weight * _USUAL[file.name]))
+            value = _value(file, weight)
             if value == self._weighed:
                 return
             with suppress(FileNotFoundError):
@@ -80,6 +80,33 @@ class ControlGroup:
                 self._weight[:] = [file]
                 self._weighed = value
                 return
+
+
+def weigh_all(weight: float, root: Path = ROOT) -> None:
+    """Set the share of the processors that all kernels together get when other processes of the host want them too.
+
+    Args:
+        weight: 1: as much as any process of the host, less: less.
+        root: folder of the control groups.
+
+    Raises:
+        OSError: when this user may not set it.
+    """
+    for file in _files(_WEIGHT, [SLICE], root):
+        value = str(_value(file, weight))
+        with suppress(FileNotFoundError):
+            if file.read_text().strip() != value:  # systemd sets its own when it is told to read its files again
+                file.write_text(value)
+            return
+
+
+def _files(figure: tuple[str, str, str], groups: list[str], root: Path) -> list[Path]:
+    new, tree, old = figure
+    return [root / group / new for group in groups] + [root / tree / group / old for group in groups]
+
+
+def _value(file: Path, weight: float) -> int:
+    return max(_LEAST[file.name], round(weight * _USUAL[file.name]))
 
 
 def _read(files: list[Path]) -> str | None:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from docker.types import DriverConfig, LogConfig, Mount, Ulimit
 
 from kernel_image.protocol import NETWORK, NO_NETWORK, TEMPORARY
+from sessions.backends.docker.cgroup import SLICE
 from sessions.backends.docker.sleep_settings import SleepSettings
 from sessions.kernelspecs import KernelSpec
 from sessions.models import Limits
@@ -31,11 +32,6 @@ FIRST_PORT = 50001
 #: microseconds in which a kernel gets its share of the processors. One that has used it waits for the next period, so
 #: the engine's default of 100 ms would make a short cell wait for nearly as long
 _PERIOD = 10_000
-#: weight of a kernel whose tenant has used hardly any processor time, when others want the processors too; 1: any
-#: process of the host, such as the gateway
-WEIGHT = 0.25
-#: what the engine takes for the weight 1
-_SHARES = 1024
 
 INSTANCE_LABEL = "kernel-gateway.instance"
 #: label of the helper that keeps workspaces on disk, and of its volume; kernels do not have it
@@ -143,6 +139,7 @@ def host_config(
     """
     return {
         "runtime": settings.runtime,
+        "cgroup_parent": SLICE,
         "network_mode": settings.network,
         "cap_drop": ["ALL"],
         "security_opt": ["no-new-privileges"],
@@ -161,7 +158,6 @@ def host_config(
         "memswap_limit": limits.memory,  # equal to the memory limit: no additional swap
         "cpu_period": _PERIOD,
         "cpu_quota": round(limits.cpus * _PERIOD),
-        "cpu_shares": round(WEIGHT * _SHARES),
         **_process_limits(limits, gvisor=gvisor),
         # The log of a kernel's standard output would fill the host's disk.
         "log_config": LogConfig(type="none"),

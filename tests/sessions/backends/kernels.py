@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from unittest.mock import Mock
 
-from sessions.backends.docker.cgroup import ControlGroup
+from sessions.backends.docker.cgroup import SLICE, ControlGroup
 from sessions.backends.docker.handle import DockerHandle
 from sessions.backends.docker.timers import Timers
 from sessions.backends.handshake import new_connection_info
@@ -15,7 +15,8 @@ class Kernels:
     """Kernels whose control groups are files."""
 
     def __init__(self, root: Path) -> None:
-        self._root = root
+        #: folder of the control groups
+        self.root = root
         #: folder of the processes
         self.proc = root / "proc"
         self.handles: dict[str, DockerHandle] = {}
@@ -25,16 +26,16 @@ class Kernels:
         name = f"{len(self.handles):064}"
         info = new_connection_info("tcp", "127.0.0.1", first_port=1, encryption=False)
         handle = self.handles[name] = DockerHandle(Mock(), name, info, tenant)
-        handle.cgroup = ControlGroup(name, self._root)
+        handle.cgroup = ControlGroup(name, self.root)
         handle.timers = Timers(handle.cgroup, self.proc)
-        (self._root / "docker" / name).mkdir(parents=True)
+        (self.root / SLICE / name).mkdir(parents=True)
         self.uses(handle, 0)
         self.has_threads(handle)
         return handle
 
     def has_threads(self, handle: DockerHandle, *threads: int) -> None:
         """Let a kernel have these threads, with Linux's own timer slack."""
-        (self._root / "docker" / handle.id / "cgroup.threads").write_text("".join(f"{thread}\n" for thread in threads))
+        (self.root / SLICE / handle.id / "cgroup.threads").write_text("".join(f"{thread}\n" for thread in threads))
         for thread in threads:
             directory = self.proc / str(thread)
             directory.mkdir(parents=True, exist_ok=True)
@@ -46,8 +47,8 @@ class Kernels:
 
     def uses(self, handle: DockerHandle, seconds: float) -> None:
         """Let a kernel have used this processor time since its start."""
-        (self._root / "docker" / handle.id / "cpu.stat").write_text(f"usage_usec {round(seconds * 1e6)}\n")
+        (self.root / SLICE / handle.id / "cpu.stat").write_text(f"usage_usec {round(seconds * 1e6)}\n")
 
     def weight(self, handle: DockerHandle) -> int:
         """Return the weight that was set for a kernel."""
-        return int((self._root / "docker" / handle.id / "cpu.weight").read_text())
+        return int((self.root / SLICE / handle.id / "cpu.weight").read_text())

@@ -6,18 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from sessions.backends.docker.cgroup import ControlGroup
+from sessions.backends.docker.cgroup import ControlGroup, weigh_all
 
 ID = "0123abcd" * 8
+#: path of the container's group in each tree of version 1
+V1 = f"kernels.slice/{ID}"
 
 
 @pytest.mark.parametrize(
     "place",
     [
-        f"docker/{ID}/memory.current",
-        f"system.slice/docker-{ID}.scope/memory.current",
-        f"memory/docker/{ID}/memory.usage_in_bytes",
-        f"memory/system.slice/docker-{ID}.scope/memory.usage_in_bytes",
+        f"kernels.slice/{ID}/memory.current",
+        f"kernels.slice/docker-{ID}.scope/memory.current",
+        f"memory/kernels.slice/{ID}/memory.usage_in_bytes",
+        f"memory/kernels.slice/docker-{ID}.scope/memory.usage_in_bytes",
     ],
 )
 def test_the_memory_count_is_found_at_every_known_path_and_ends_with_the_container(tmp_path: Path, place: str) -> None:
@@ -33,7 +35,7 @@ def test_the_memory_count_is_found_at_every_known_path_and_ends_with_the_contain
 
 
 def test_the_memory_count_of_another_container_is_not_read(tmp_path: Path) -> None:
-    file = tmp_path / "docker" / ("f" * 64) / "memory.current"
+    file = tmp_path / "kernels.slice" / ("f" * 64) / "memory.current"
     file.parent.mkdir(parents=True)
     file.write_text("1\n")
     assert ControlGroup(ID, tmp_path).memory() is None
@@ -41,9 +43,9 @@ def test_the_memory_count_of_another_container_is_not_read(tmp_path: Path) -> No
 
 #: file of the processor time and its text, file of the weight beside it, and its text for one half and for the least
 GROUPS = [
-    (f"system.slice/docker-{ID}.scope/cpu.stat", "usage_usec 2500000\nuser_usec 1\n", "cpu.weight", "50", "1"),
-    (f"docker/{ID}/cpu.stat", "usage_usec 2500000\nuser_usec 1\n", "cpu.weight", "50", "1"),
-    (f"cpuacct/docker/{ID}/cpuacct.usage", "2500000000\n", f"../../../cpu/docker/{ID}/cpu.shares", "512", "2"),
+    (f"kernels.slice/docker-{ID}.scope/cpu.stat", "usage_usec 2500000\nuser_usec 1\n", "cpu.weight", "50", "1"),
+    (f"kernels.slice/{ID}/cpu.stat", "usage_usec 2500000\nuser_usec 1\n", "cpu.weight", "50", "1"),
+    (f"cpuacct/{V1}/cpuacct.usage", "2500000000\n", f"../../../cpu/{V1}/cpu.shares", "512", "2"),
 ]
 
 
@@ -65,3 +67,21 @@ def test_processor_time_is_read_and_a_weight_is_set(tmp_path: Path, files: tuple
     wanted.write_text("seen")
     group.weigh(1e-9)
     assert wanted.read_text() == "seen"  # not written again
+
+
+@pytest.mark.parametrize(
+    ("name", "usual", "tenth"),
+    [("kernels.slice/cpu.weight", "100", "10"), ("cpu/kernels.slice/cpu.shares", "1024", "102")],
+    ids=["version 2", "version 1"],
+)
+def test_all_kernels_have_a_weight_together(tmp_path: Path, name: str, usual: str, tenth: str) -> None:
+    weigh_all(0.1, tmp_path)  # there is no kernel: nothing to set
+    file = tmp_path / name
+    file.parent.mkdir(parents=True)
+    for _ in range(2):  # the second time after systemd has read its files again
+        file.write_text(f"{usual}\n")
+        weigh_all(0.1, tmp_path)
+        assert file.read_text() == tenth
+    written = file.stat().st_mtime_ns
+    weigh_all(0.1, tmp_path)
+    assert file.stat().st_mtime_ns == written

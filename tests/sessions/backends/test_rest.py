@@ -12,6 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from sessions.backends.docker import rest as module
+from sessions.backends.docker.cgroup import SLICE
 from sessions.backends.docker.handle import DockerHandle
 from sessions.backends.docker.rest import AWAKE, UNUSED, Rest
 from sessions.backends.docker.rounds import Rounds
@@ -146,7 +147,7 @@ async def test_a_user_who_may_not_put_kernels_to_rest_is_told_once(
 
 
 async def test_a_container_that_is_gone_or_not_visible_is_left_alone(kernels: Kernels, handle: DockerHandle) -> None:
-    for file in (kernels.proc.parent / "docker" / handle.id).iterdir():
+    for file in (kernels.root / SLICE / handle.id).iterdir():
         file.unlink()
     rounds = Rounds(kernels.handles, Rest())
     for second in range(10):

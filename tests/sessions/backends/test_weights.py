@@ -13,10 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from sessions.backends.docker.cgroup import ControlGroup
-from sessions.backends.docker.profile import WEIGHT
+from sessions.backends.docker.cgroup import SLICE, ControlGroup
 from sessions.backends.docker.rounds import Rounds
-from sessions.backends.docker.weights import Weights, weight
+from sessions.backends.docker.weights import TOGETHER, Weights, weight
 from sessions.tasks import spawn
 from tests.fakes import until
 from tests.sessions.backends.kernels import Kernels
@@ -40,7 +39,7 @@ def test_idle_kernels_take_no_weight_from_the_one_that_computes() -> None:
 
 @given(st.lists(st.floats(0, 64), max_size=50))
 def test_a_weight_is_above_zero_and_at_most_that_of_a_new_kernel(used: list[float]) -> None:
-    assert 0 < weight(used) <= WEIGHT * (1 + 1e-9)
+    assert 0 < weight(used) <= 1 + 1e-9
 
 
 @pytest.fixture
@@ -50,8 +49,8 @@ def kernels(tmp_path: Path) -> Kernels:
 
 async def test_a_tenant_that_computes_loses_weight_and_gets_it_back(kernels: Kernels) -> None:
     busy, other, neighbour = kernels.add("a"), kernels.add("a"), kernels.add("b")
-    rounds = Rounds(kernels.handles, Weights())
-    usual = round(100 * WEIGHT)
+    rounds = Rounds(kernels.handles, Weights(kernels.root))
+    usual = 100
     for second in range(10):
         kernels.uses(busy, second)
         await rounds.round(second)
@@ -61,22 +60,34 @@ async def test_a_tenant_that_computes_loses_weight_and_gets_it_back(kernels: Ker
     assert kernels.weight(busy) == usual
 
 
+async def test_all_kernels_together_have_little_weight_beside_the_host(kernels: Kernels) -> None:
+    rounds = Rounds(kernels.handles, Weights(kernels.root))
+    everybodys = kernels.root / SLICE / "cpu.weight"
+    everybodys.parent.mkdir()
+    everybodys.write_text("100\n")
+    await rounds.round(0.0)
+    assert everybodys.read_text() == "100\n"  # there is no kernel
+    kernels.add("a")
+    await rounds.round(1.0)
+    assert everybodys.read_text() == str(round(100 * TOGETHER))
+
+
 async def test_a_kernel_that_moves_to_a_tenant_counts_there(kernels: Kernels) -> None:
     warm, busy = kernels.add(""), kernels.add("a")
-    rounds = Rounds(kernels.handles, Weights())
+    rounds = Rounds(kernels.handles, Weights(kernels.root))
     warm.attach(Mock(), "a")
     for second in range(10):
         kernels.uses(busy, second)
         await rounds.round(second)
-    assert kernels.weight(warm) == kernels.weight(busy) < 5
+    assert kernels.weight(warm) == kernels.weight(busy) < 20
 
 
 async def test_a_kernel_that_is_gone_is_forgotten(kernels: Kernels, tmp_path: Path) -> None:
     gone, stays = kernels.add("a"), kernels.add("a")
-    weights = Weights()
+    weights = Weights(kernels.root)
     rounds = Rounds(kernels.handles, weights)
     await rounds.round(0.0)
-    for file in (tmp_path / "docker" / gone.id).iterdir():
+    for file in (tmp_path / SLICE / gone.id).iterdir():
         file.unlink()
     await rounds.round(1.0)
     assert list(weights._recent) == [stays.id]
@@ -89,7 +100,7 @@ def frequent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def running(kernels: Kernels, condition: Callable[[], object]) -> None:
     """Let the weights be adjusted until a condition holds."""
-    task = spawn(Rounds(kernels.handles, Weights()).run(), "weights")
+    task = spawn(Rounds(kernels.handles, Weights(kernels.root)).run(), "weights")
     await until(condition)
     await asyncio.sleep(0.1)  # several more rounds
     task.cancel()
@@ -126,4 +137,4 @@ async def test_a_gateway_that_does_not_see_the_groups_sets_nothing(tmp_path: Pat
     seen = Mock(return_value=None)
     handle.cgroup.seconds = seen  # type: ignore[method-assign]
     await running(kernels, lambda: seen.call_count > 1)
-    assert not (tmp_path / "docker" / handle.id / "cpu.weight").exists()
+    assert not (tmp_path / SLICE / handle.id / "cpu.weight").exists()

@@ -94,9 +94,6 @@ WALL: dict[str, dict[str, dict[str, Found | tuple[Found, ...] | str]]] = {
         },
         "host_config": {
             "runtime": _profile("test_the_runtime_is_gvisor"),
-            "cgroup_parent": _docker(
-                "test_a_kernel_that_computes_gets_less_weight_than_one_of_another_tenant_and_all_less_than_the_host"
-            ),
             "network_mode": _contract("test_a_kernel_answers_and_keeps_its_variables[docker]"),
             "cap_drop": _profile("test_no_capability_can_be_gained[runsc]"),
             "security_opt": _profile("test_no_program_gives_more_privileges"),
@@ -185,6 +182,7 @@ WALL: dict[str, dict[str, dict[str, Found | tuple[Found, ...] | str]]] = {
             "labels=": _profile("test_a_container_is_known_as_the_gateways"),
             "use_config_proxy=": _MADE,
             "host_config=": _contract("test_a_kernel_answers_and_keeps_its_variables[docker]"),
+            "cgroup_parent=": _docker("TestContainers::test_all_kernels_are_in_one_group_with_little_weight"),
         },
     },
     "sessions/backends/docker/helper.py": {

@@ -94,7 +94,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.server.on_list()
             self._answer(running)
         elif path.endswith(("/info", "/volumes")):
-            self._answer({"NCPU": 64, "Volumes": [{"Name": name} for name in self.server.volumes]})
+            self._answer(
+                {"NCPU": 64, "CgroupDriver": "cgroupfs", "Volumes": [{"Name": name} for name in self.server.volumes]}
+            )
         elif path.endswith("/containers/create"):
             if self.server.refusal:
                 self._answer({"message": self.server.refusal}, 400)

@@ -82,6 +82,15 @@ class ControlGroup:
                 return
 
 
+def parent_for(driver: str) -> str:
+    """Return the group of all kernels, as an engine with this driver of control groups must be told it.
+
+    Args:
+        driver: `systemd` or `cgroupfs`, which takes a name without `/` for a group within the engine's own.
+    """
+    return SLICE if driver == "systemd" else f"/{SLICE}"
+
+
 def weigh_all(weight: float, root: Path = ROOT) -> None:
     """Set the share of the processors that all kernels together get when other processes of the host want them too.
 

@@ -85,7 +85,7 @@ def create(
         stdin_open=True,
         labels=settings.labels,
         use_config_proxy=False,
-        host_config=api.create_host_config(**made_as),
+        host_config=api.create_host_config(**made_as, cgroup_parent=engine.kernels_group),
     )
     return str(container["Id"])
 

@@ -13,7 +13,6 @@ from typing import Any, Literal
 from docker.types import DriverConfig, LogConfig, Mount, Ulimit
 
 from kernel_image.protocol import NETWORK, NO_NETWORK, TEMPORARY
-from sessions.backends.docker.cgroup import SLICE
 from sessions.backends.docker.sleep_settings import SleepSettings
 from sessions.kernelspecs import KernelSpec
 from sessions.models import Limits
@@ -139,7 +138,6 @@ def host_config(
     """
     return {
         "runtime": settings.runtime,
-        "cgroup_parent": SLICE,
         "network_mode": settings.network,
         "cap_drop": ["ALL"],
         "security_opt": ["no-new-privileges"],

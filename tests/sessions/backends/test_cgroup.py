@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sessions.backends.docker.cgroup import ControlGroup, weigh_all
+from sessions.backends.docker.cgroup import ControlGroup, parent_for, weigh_all
 
 ID = "0123abcd" * 8
 #: path of the container's group in each tree of version 1
@@ -85,3 +85,8 @@ def test_all_kernels_have_a_weight_together(tmp_path: Path, name: str, usual: st
     written = file.stat().st_mtime_ns
     weigh_all(0.1, tmp_path)
     assert file.stat().st_mtime_ns == written
+
+
+@pytest.mark.parametrize(("driver", "parent"), [("systemd", "kernels.slice"), ("cgroupfs", "/kernels.slice")])
+def test_an_engine_is_told_the_same_group_whatever_its_driver(driver: str, parent: str) -> None:
+    assert parent_for(driver) == parent

@@ -182,7 +182,6 @@ WALL: dict[str, dict[str, dict[str, Found | tuple[Found, ...] | str]]] = {
             "labels=": _profile("test_a_container_is_known_as_the_gateways"),
             "use_config_proxy=": _MADE,
             "host_config=": _contract("test_a_kernel_answers_and_keeps_its_variables[docker]"),
-            "cgroup_parent=": _docker("TestContainers::test_all_kernels_are_in_one_group_with_little_weight"),
         },
     },
     "sessions/backends/docker/helper.py": {

@@ -30,6 +30,10 @@ class FakeEngine(socketserver.ThreadingUnixStreamServer):
         self.path = path
         #: ids of the containers that run
         self.running: set[str] = set()
+        #: its driver of control groups
+        self.driver = "cgroupfs"
+        #: parents of the control groups of the containers that clients have requested
+        self.parents: list[str] = []
         #: called when a client lists the containers, before the answer
         self.on_list: Callable[[], None] = lambda: None
         #: message with which it refuses to make a container; empty: it makes one
@@ -95,13 +99,19 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(running)
         elif path.endswith(("/info", "/volumes")):
             self._answer(
-                {"NCPU": 64, "CgroupDriver": "cgroupfs", "Volumes": [{"Name": name} for name in self.server.volumes]}
+                {
+                    "NCPU": 64,
+                    "CgroupDriver": self.server.driver,
+                    "Volumes": [{"Name": name} for name in self.server.volumes],
+                }
             )
         elif path.endswith("/containers/create"):
+            host = json.loads(body)["HostConfig"]
+            self.server.parents.append(host.get("CgroupParent", ""))
             if self.server.refusal:
                 self._answer({"message": self.server.refusal}, 400)
             else:
-                mounts = json.loads(body)["HostConfig"].get("Mounts", [])
+                mounts = host.get("Mounts", [])
                 self.server.make(parse_qs(asked_for)["name"][0], [mount["Source"] for mount in mounts])
                 self._answer({"Id": "made", "Warnings": []})
         elif found := re.search("/(containers|volumes)/(kernel-gateway-[^/]+)$", path):

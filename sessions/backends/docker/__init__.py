@@ -20,7 +20,7 @@ from sessions.backends.docker.egress import Egress, ignore
 from sessions.backends.docker.engine import END, PREPARE, Engine, engine_answers
 from sessions.backends.docker.handle import DockerHandle
 from sessions.backends.docker.lost import delete_volumes
-from sessions.backends.docker.needs import require_image
+from sessions.backends.docker.needs import kernels_group, require_image
 from sessions.backends.docker.profile import (
     INSTANCE_LABEL,
     DockerSettings,
@@ -137,6 +137,8 @@ class DockerBackend:
         api, settings = self._engine.api, self.settings
         if (image := require_image(api, settings.image)) != self._image:
             self._proven, self._image = False, image
+        if (group := kernels_group(api)) != self._engine.kernels_group:  # the engine may have another driver now
+            self._proven, self._engine.kernels_group = False, group
         if not ensure_walls(api, settings, self._egress):
             self._proven = False
         if not self._proven:

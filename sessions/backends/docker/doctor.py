@@ -22,7 +22,7 @@ from sessions.backends.docker.checkpoints.runtime import CheckpointFailed
 from sessions.backends.docker.disks import Disks
 from sessions.backends.docker.egress.proxy import require_image as require_proxy_image
 from sessions.backends.docker.engine import CONNECTION_ERRORS, Engine, connect
-from sessions.backends.docker.needs import require_image, require_runtime, require_wheels
+from sessions.backends.docker.needs import kernels_group, require_image, require_runtime, require_wheels
 from sessions.backends.docker.profile import DockerSettings
 from sessions.backends.docker.timers import may_be_set
 from sessions.errors import SessionError
@@ -113,7 +113,8 @@ def _rest() -> Finding:
 @contextmanager
 def _disks(settings: DockerSettings) -> Iterator[tuple[Engine, Disks]]:
     engine = Engine()
-    with closing(engine.api):
+    with closing(engine.api) as api:
+        engine.kernels_group = kernels_group(api)
         disks = Disks(engine, settings)
         try:
             yield engine, disks

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, TypeVar
 
 import docker
@@ -26,7 +26,6 @@ from docker.errors import APIError, DockerException
 from docker.utils import kwargs_from_env
 
 from sessions.backends.docker.breaker import unavailable
-from sessions.backends.docker.cgroup import parent_for
 from sessions.errors import BackendUnavailable, SessionError
 from sessions.tasks import log_failure, spawn
 from sessions.tenants.admission import NOBODY, Admission
@@ -164,6 +163,8 @@ class Engine:
         #: number of those that have failed at least once
         self.failing = 0
         self._closed = False
+        #: the control group of all kernels, by the name that this engine takes; empty: the engine was not asked yet
+        self.kernels_group = ""
 
     @property
     def api(self) -> docker.APIClient:
@@ -172,11 +173,6 @@ class Engine:
             if self._api is None:
                 self._api = connect(PREPARE.request)
             return self._api
-
-    @cached_property
-    def kernels_group(self) -> str:
-        """The control group of all kernels, by the name that this engine takes; for use in the threads of `call`."""
-        return parent_for(str(self.api.info()["CgroupDriver"]))
 
     async def call(self, work: Callable[..., T], *args: Any, lane: Lane = START, owner: str = NOBODY) -> T:
         """Run `work(*args)` in a thread.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import docker
 from docker.errors import APIError, NotFound
 
+from sessions.backends.docker.cgroup import parent_for
 from sessions.backends.docker.profile import DockerSettings, wheels_mounts
 from sessions.errors import NotInitialized
 
@@ -25,6 +26,11 @@ def require_runtime(api: docker.APIClient, settings: DockerSettings) -> str:
             "/etc/docker/daemon.json, or run without gVisor: --runtime runc"
         )
     return f"{settings.runtime}, engine {info['ServerVersion']}"
+
+
+def kernels_group(api: docker.APIClient) -> str:
+    """Return the control group of all kernels, by the name that this engine takes."""
+    return parent_for(str(api.info()["CgroupDriver"]))
 
 
 def require_image(api: docker.APIClient, name: str) -> str:

@@ -18,6 +18,8 @@ from docker.errors import APIError, NotFound
 from docker.types import LogConfig
 
 from sessions.backends.docker.breaker import log_refusal, short_cause
+from sessions.backends.docker.cgroup import SLICE
+from sessions.backends.docker.needs import kernels_group
 from sessions.backends.docker.profile import FIRST_PORT, IMAGE_DIR, PYTHON, UID, DockerSettings
 from sessions.errors import NotInitialized
 from sessions.inventory import Inventory
@@ -59,20 +61,20 @@ def prove(
         NotInitialized: when a container could not be run, or reached the host or another container.
     """
     probes: list[str] = []
+    group = kernels_group(api)
     try:
         with closing(socket.create_server(("0.0.0.0", 0))) as host:  # noqa: S104 - like any service of the host
             target = (host_address, host.getsockname()[1])
-            probes.append(_start(api, settings, listen=FIRST_PORT, targets=[]))
+            probes.append(_start(api, settings, group, listen=FIRST_PORT, targets=[]))
             seen = _answer(api, probes[0])
             peer = (_address(api, probes[0], settings.network), FIRST_PORT)
             _control(peer, "a kernel")
             _control(target, "its own address on the kernels' network")
-            probes.append(_start(api, settings, listen=None, targets=[target, peer, *filter(None, [proxy])]))
+            probes.append(_start(api, settings, group, listen=None, targets=[target, peer, *filter(None, [proxy])]))
             reached = _answer(api, probes[1])["reached"]
     except APIError as error:
         log_refusal("run a container of the proof", error)
-        why = f"runtime {settings.runtime!r} cannot run a container: {short_cause(error)}"
-        raise NotInitialized(why) from error
+        raise NotInitialized(_why(settings, error)) from error
     finally:
         for probe in probes:
             _remove(api, probe)
@@ -101,7 +103,17 @@ def clear(api: docker.APIClient, settings: DockerSettings) -> None:
         _remove(api, container["Id"])
 
 
-def _start(api: docker.APIClient, settings: DockerSettings, **request: Any) -> str:
+def _why(settings: DockerSettings, error: APIError) -> str:
+    cause = short_cause(error)
+    if "cgroup" in str(error.explanation):
+        return (
+            f"the engine runs no container in the control group {SLICE!r}, where all kernels are: {cause}; "
+            "let it make that group: run it as root, with control groups that it may write"
+        )
+    return f"runtime {settings.runtime!r} cannot run a container: {cause}"
+
+
+def _start(api: docker.APIClient, settings: DockerSettings, group: str, **request: Any) -> str:
     container = api.create_container(
         settings.image,
         [PYTHON, "-I", "-S", f"{IMAGE_DIR}/probe.py", json.dumps(request)],
@@ -115,6 +127,7 @@ def _start(api: docker.APIClient, settings: DockerSettings, **request: Any) -> s
             security_opt=["no-new-privileges"],
             read_only=True,
             mem_limit="256m",
+            cgroup_parent=group,
             log_config=LogConfig(type="json-file", config={"max-size": "1m", "max-file": "1"}),
         ),
     )

@@ -107,11 +107,13 @@ async def backend(request: pytest.FixtureRequest, nothing_left: None, proven: di
         request.getfixturevalue("network")
         backend._proven = "gvisor" in proven
         backend.inventory = proven.get("inventory")
-        vars(backend._starter).update({name: value for name, value in proven.items() if name != "inventory"})
+        backend._starter.gvisor = proven.get("gvisor", False)
+        backend._engine.kernels_group = proven.get("group", "")
     await backend.prepare()
     if isinstance(backend, DockerBackend):
         proven["gvisor"] = backend._starter.gvisor
         proven["inventory"] = backend.inventory
+        proven["group"] = backend._engine.kernels_group
         if backend.settings.checkpoints is not None:
             await backend.adopt({}, ())
             await until(lambda: backend.checkpoints.on, NOTICED)

@@ -18,7 +18,7 @@ import pytest
 from sessions.backends.base import KernelHandle, Launch
 from sessions.backends.docker import DockerBackend, DockerSettings
 from sessions.backends.docker.helper import helper_config
-from sessions.backends.docker.needs import require_image
+from sessions.backends.docker.needs import kernels_group, require_image
 from sessions.backends.docker.profile import DISKS_LABEL, Disk, volume_names
 from sessions.errors import NotInitialized, StartFailed
 from sessions.inventory import Inventory
@@ -49,6 +49,7 @@ async def ready(backend: DockerBackend) -> None:
     backend._proven, backend._starter.gvisor, backend.inventory = True, True, Inventory("3.11", {})
     image = await backend._engine.call(require_image, backend._engine.api, IMAGE)
     backend._image = image
+    backend._engine.kernels_group = kernels_group(backend._engine.api)
     await backend.prepare()
 
 

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import MagicMock, Mock
 
 import pytest
 from docker.errors import APIError
@@ -360,18 +360,39 @@ async def test_a_search_without_a_result_does_not_keep_the_gateway_from_ending(
     fake_engine.may_make.set()
 
 
-async def test_a_probe_that_is_made_late_is_removed(
-    backend: DockerBackend, fake_engine: FakeEngine, faulty: Proxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def walls(backend: DockerBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine has the image and the runtime, and network and firewall stand."""
     monkeypatch.setattr("sessions.backends.docker.require_image", lambda *_: backend._image)
     for name in ("require_runtime", "network.ensure_network", "network.bridge_name"):
         monkeypatch.setattr(f"sessions.backends.docker.walls.{name}", lambda *_: "")
     monkeypatch.setattr("sessions.backends.docker.firewall.ensure_rules", lambda _: Rules.SET)
     monkeypatch.setattr(backend._egress, "ensure", lambda _: True)
-    backend._proven = True
+
+
+@pytest.mark.usefixtures("walls")
+async def test_a_probe_that_is_made_late_is_removed(
+    backend: DockerBackend, fake_engine: FakeEngine, faulty: Proxy
+) -> None:
+    backend._proven, backend._engine.kernels_group = True, "/kernels.slice"
     fake_engine.running.add("probe")
     await backend._engine.call(backend._prepare_blocking)
     assert "DELETE /containers/probe" in faulty.calls
+
+
+@pytest.mark.usefixtures("walls")
+async def test_a_new_driver_of_control_groups_is_proven_before_kernels_start_with_it(
+    backend: DockerBackend, fake_engine: FakeEngine
+) -> None:
+    backend._proven, backend._engine.kernels_group = True, "/kernels.slice"
+    fake_engine.driver, fake_engine.refusal = "systemd", "cgroup-parent for systemd cgroup should be a valid slice"
+    with pytest.raises(NotInitialized, match=r"in the control group 'kernels\.slice'.*valid slice.*run it as root"):
+        await backend._engine.call(backend._prepare_blocking)
+    assert not backend._proven
+    assert fake_engine.parents == ["kernels.slice"]
+    fake_engine.refusal = ""
+    await backend._starter._create(LAUNCH)
+    assert fake_engine.parents[1:] == ["kernels.slice"]
 
 
 async def test_hanging_calls_delay_no_other_lane_and_keep_no_thread(engine: Engine, faulty: Proxy) -> None:
@@ -930,7 +951,7 @@ def test_a_proof_says_why_no_container_runs_and_names_nothing_of_the_host() -> N
         "failed to create shim task: OCI runtime create failed: creating container: cannot create sandbox:\n"
         f"open /run/containerd/io.containerd.runtime.v2.task/moby/{'a1' * 32}/log.json: permission denied: unknown"
     )
-    api = Mock()
+    api = MagicMock()
     api.create_container.side_effect = APIError("500 Server Error", explanation=said)
     with pytest.raises(NotInitialized) as raised:
         prove(api, DockerSettings("runsc", "image", "network", "tests"), "127.0.0.1")

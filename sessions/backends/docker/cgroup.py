@@ -41,8 +41,6 @@ class ControlGroup:
 
         self._memory, self._time, self._weight = files(_MEMORY), files(_TIME), files(_WEIGHT)
         self._threads = files(_THREADS)
-        #: what was last written
-        self._weighed: int | None = None
 
     def memory(self) -> int | None:
         """Return the bytes in use now; None: the container is gone, or not visible from here."""
@@ -71,15 +69,7 @@ class ControlGroup:
         Raises:
             OSError: when this user may not set it, or the container has just ended (ENODEV).
         """
-        for file in self._weight:
-            value = _value(file, weight)
-            if value == self._weighed:
-                return
-            with suppress(FileNotFoundError):
-                file.write_text(str(value))
-                self._weight[:] = [file]
-                self._weighed = value
-                return
+        _set_weight(self._weight, weight)
 
 
 def parent_for(driver: str) -> str:
@@ -101,12 +91,7 @@ def weigh_all(weight: float, root: Path = ROOT) -> None:
     Raises:
         OSError: when this user may not set it.
     """
-    for file in _files(_WEIGHT, [SLICE], root):
-        value = str(_value(file, weight))
-        with suppress(FileNotFoundError):
-            if file.read_text().strip() != value:  # systemd sets its own when it is told to read its files again
-                file.write_text(value)
-            return
+    _set_weight(_files(_WEIGHT, [SLICE], root), weight)
 
 
 def _files(figure: tuple[str, str, str], groups: list[str], root: Path) -> list[Path]:
@@ -114,8 +99,15 @@ def _files(figure: tuple[str, str, str], groups: list[str], root: Path) -> list[
     return [root / group / new for group in groups] + [root / tree / group / old for group in groups]
 
 
-def _value(file: Path, weight: float) -> int:
-    return max(_LEAST[file.name], round(weight * _USUAL[file.name]))
+def _set_weight(files: list[Path], weight: float) -> None:
+    for file in files:
+        value = str(max(_LEAST[file.name], round(weight * _USUAL[file.name])))
+        with suppress(FileNotFoundError):
+            # The file is asked: systemd sets its own value when it is told to read its files again.
+            if file.read_text().strip() != value:
+                file.write_text(value)
+            files[:] = [file]  # it exists as long as the group
+            return
 
 
 def _read(files: list[Path]) -> str | None:

@@ -29,6 +29,7 @@ class Kernels:
         handle.cgroup = ControlGroup(name, self.root)
         handle.timers = Timers(handle.cgroup, self.proc)
         (self.root / SLICE / name).mkdir(parents=True)
+        (self.root / SLICE / name / "cpu.weight").write_text("100\n")
         self.uses(handle, 0)
         self.has_threads(handle)
         return handle

@@ -61,12 +61,16 @@ def test_processor_time_is_read_and_a_weight_is_set(tmp_path: Path, files: tuple
     assert group.seconds() == 2.5
     wanted = (file.parent / weight).resolve()
     wanted.parent.mkdir(parents=True, exist_ok=True)
+    wanted.write_text("77\n")
     for share, value in ((0.5, half), (1e-9, least)):
         group.weigh(share)
         assert wanted.read_text() == value
-    wanted.write_text("seen")
+    wanted.write_text(f"{least}\n")
     group.weigh(1e-9)
-    assert wanted.read_text() == "seen"  # not written again
+    assert wanted.read_text() == f"{least}\n"  # not written again
+    wanted.write_text("77\n")
+    group.weigh(1e-9)
+    assert wanted.read_text() == least  # something else had set it
 
 
 @pytest.mark.parametrize(

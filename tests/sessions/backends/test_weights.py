@@ -132,9 +132,10 @@ async def test_a_container_that_ends_meanwhile_stops_nothing(kernels: Kernels, m
 
 
 @pytest.mark.usefixtures("frequent")
-async def test_a_gateway_that_does_not_see_the_groups_sets_nothing(tmp_path: Path, kernels: Kernels) -> None:
-    handle = kernels.add("a")
+async def test_a_gateway_that_does_not_see_the_groups_sets_nothing(kernels: Kernels) -> None:
+    handle, usual = kernels.add("a"), 7
+    (kernels.root / SLICE / handle.id / "cpu.weight").write_text(str(usual))
     seen = Mock(return_value=None)
     handle.cgroup.seconds = seen  # type: ignore[method-assign]
     await running(kernels, lambda: seen.call_count > 1)
-    assert not (tmp_path / SLICE / handle.id / "cpu.weight").exists()
+    assert kernels.weight(handle) == usual

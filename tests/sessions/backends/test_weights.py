@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from sessions.backends.docker.cgroup import SLICE, ControlGroup
 from sessions.backends.docker.rounds import Rounds
-from sessions.backends.docker.weights import TOGETHER, Weights, weight
+from sessions.backends.docker.weights import STEEPNESS, TOGETHER, Weights, weight
 from sessions.tasks import spawn
 from tests.fakes import until
 from tests.sessions.backends.kernels import Kernels
@@ -79,7 +79,8 @@ async def test_a_kernel_that_moves_to_a_tenant_counts_there(kernels: Kernels) ->
     for second in range(10):
         kernels.uses(busy, second)
         await rounds.round(second)
-    assert kernels.weight(warm) == kernels.weight(busy) < 20
+    of_one_that_computes = pytest.approx(100 / (1 + STEEPNESS), abs=1)  # the files have whole numbers
+    assert kernels.weight(warm) == kernels.weight(busy) == of_one_that_computes
 
 
 async def test_a_kernel_that_is_gone_is_forgotten(kernels: Kernels, tmp_path: Path) -> None:

@@ -97,7 +97,9 @@ class Settings(BaseSettings):
         None, description="provider for programs that the active one cannot begin; none: no fallback"
     )
     secrets_key_file: Path | None = Field(
-        None, description="file with the key of the providers' secrets; else secrets.key in state_dir, made if absent"
+        None,
+        description="file with the key of providers' secrets and sleeping memory; "
+        "else secrets.key in state_dir, made if absent",
     )
     tls: bool = Field(False, description="serve https, with a certificate of its own unless one is given")  # noqa: FBT003
     tls_certificate: Path | None = Field(

@@ -135,7 +135,7 @@ class Culler:
         return 0 < self._max_lifetime <= session.age()
 
     def _end(self, session: Session, reason: str) -> asyncio.Future[None]:
-        if self.sleep_turns.given_up(session):
+        if self.sleep_turns.given_up(session) and not self._outlived(session):
             reason = f"{reason}, and it could not sleep"  # the cause may name paths of the host
         log.info("session culled", tenant=session.key.tenant, session=session.key.name, reason=reason)
         return self._registry.end(session.key, reason)

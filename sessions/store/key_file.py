@@ -42,7 +42,7 @@ class KeyFile:
         except (OSError, ValueError):
             key = b""
         if len(key) != KEY:
-            raise SettingsUnreadable("the file with the key of the providers' secrets is missing or damaged")
+            raise SettingsUnreadable("the file with this installation's key is missing or damaged")
         return key
 
     def _make(self) -> None:

@@ -220,6 +220,22 @@ async def test_a_session_that_cannot_sleep_is_kept_as_long_as_it_could_sleep_and
     assert result.state is StateChange.LOST
 
 
+async def test_a_session_that_could_not_sleep_and_is_too_old_ends_with_the_reason_that_it_is_too_old(
+    world: World,
+) -> None:
+    culler = Culler(world.registry, world.sandboxes, sleep_for=3600.0, max_lifetime=4000.0)
+    await world.session()
+    world.backend.sleep.refuses = "it has a connection"
+    world.clock.passes(301)
+    assert await swept(culler) == 0
+    world.clock.passes(3700)
+    assert await swept(culler) == 1
+    with pytest.raises(SessionNotFound) as ended:
+        world.registry.get(KEY)
+    assert "maximum lifetime of 4000 s" in ended.value.message
+    assert "sleep" not in ended.value.message
+
+
 async def test_attempts_to_wake_are_repeated(world: World, culler: Culler) -> None:
     session = await asleep(world, culler)
     world.backend.sleep.fails = 2

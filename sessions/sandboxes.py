@@ -58,13 +58,16 @@ class Sandboxes(Hosts[Sandbox]):
             SandboxNotFound: when there is none, or it has ended; the message says why it ended.
         """
         sandbox = self.find(key)
-        # The culler comes only now and then.
-        if not self.pause_at_end(sandbox) and sandbox.end is None and 0 < sandbox.spec.lifetime <= sandbox.age():
-            self.end(key, f"it reached its maximum lifetime of {sandbox.spec.lifetime:g} s")
+        self.look_at_time(sandbox)
         if sandbox.end is not None:
             raise SandboxNotFound(f"the sandbox has ended: {sandbox.end.reason}", sandbox=key.name)
         sandbox.touch()
         return sandbox
+
+    def look_at_time(self, sandbox: Sandbox) -> None:
+        """Begin the pause or the end of a sandbox whose lifetime is over. The culler comes only now and then."""
+        if not self.pause_at_end(sandbox) and sandbox.end is None and 0 < sandbox.spec.lifetime <= sandbox.age():
+            self.end(sandbox.key, f"it reached its maximum lifetime of {sandbox.spec.lifetime:g} s")
 
     def pause_at_end(self, sandbox: Sandbox) -> bool:
         """Begin the pause of a sandbox whose lifetime is over, if its client wants that.

@@ -517,6 +517,15 @@ def names(gateway: Gateway) -> set[str]:
     return {session["name"] for session in gateway.call("GET", "/v1/sessions").json()["sessions"]}
 
 
+def test_a_sandbox_without_time_ends_at_once_and_unasked(gateway: Gateway, box: Box) -> None:
+    box.run("1")
+    before = names(gateway)
+    assert control(gateway, "POST", f"/sandboxes/{box.id}/timeout", json={"timeout": 0}).status_code == 204
+    assert len(names(gateway)) == len(before) - 1
+    made = control(gateway, "POST", "/v2/sandboxes", json={"templateID": "base", "timeout": 0}).json()
+    assert refused(control(gateway, "GET", f"/sandboxes/{made['sandboxID']}"))[0] == 404
+
+
 def test_a_sandbox_that_is_killed_cuts_the_requests_that_wait_for_its_kernels(gateway: Gateway) -> None:
     with boxed(gateway) as box, ThreadPoolExecutor() as others:
         hangs = "import time; time.sleep(300)"

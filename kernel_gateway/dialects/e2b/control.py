@@ -35,6 +35,11 @@ def _id(seed: bytes) -> str:
     return base64.b32encode(seed)[:20].decode().lower()
 
 
+def _at_least(seconds: float, sandbox: Sandbox) -> float:
+    """Return the lifetime of a sandbox that lives so many seconds from now on, and no shorter than it would have."""
+    return max(sandbox.spec.lifetime, sandbox.age() + seconds)
+
+
 class SandboxesHandler(ControlHandler):
     """`/v2/sandboxes`, and `/sandboxes` of early SDKs."""
 
@@ -67,7 +72,8 @@ class SandboxesHandler(ControlHandler):
             sandbox = self.sandbox(key.name)
             await sandbox.ensure_container()
         else:
-            sandbox.amend(lifetime=sandbox.age() + spec.lifetime)  # counted from now, when it can be used
+            sandbox.amend(lifetime=sandbox.age() + body.timeout)  # counted from now, when it can be used
+            self.gateway.sandboxes.look_at_time(sandbox)
         self.set_status(HTTPStatus.CREATED)
         self.finish_json(access_model(sandbox))
 
@@ -102,8 +108,7 @@ class ConnectHandler(ControlHandler):
         if sandbox.pausing.paused:
             await sandbox.pausing.resume(asked)
             self.set_status(HTTPStatus.CREATED)
-        longer = max(sandbox.spec.lifetime, sandbox.age() + asked)
-        spec = replace(sandbox.spec, lifetime=longer)
+        spec = replace(sandbox.spec, lifetime=_at_least(asked, sandbox))
         if not self.gateway.keys.is_still_valid(Caller(self.tenant, key_id=spec.key_id)):
             spec = replace(spec, secret=new_secret(), key_id=self.caller.key_id)
         sandbox.amend(lifetime=spec.lifetime, secret=spec.secret, key_id=spec.key_id)
@@ -149,8 +154,9 @@ class TimeoutHandler(ControlHandler):
         """
         sandbox = self.sandbox(sandbox_id)
         sandbox.pausing.check()
-        end = sandbox.age() + lifetime(seconds, self.gateway.settings)
-        sandbox.amend(lifetime=max(end, sandbox.spec.lifetime) if at_least else end)
+        asked = lifetime(seconds, self.gateway.settings)
+        sandbox.amend(lifetime=_at_least(asked, sandbox) if at_least else sandbox.age() + asked)
+        self.gateway.sandboxes.look_at_time(sandbox)
         self.set_status(HTTPStatus.NO_CONTENT)
 
 

@@ -47,7 +47,7 @@ class NewSandbox(Body):
     volumeMounts: Any = None  # noqa: N815
 
     def spec(self, settings: Settings, key_id: str | None) -> SandboxSpec:
-        """Return the spec of the sandbox.
+        """Return the spec of the sandbox while it starts.
 
         Args:
             settings: limits of the gateway.
@@ -67,7 +67,7 @@ class NewSandbox(Body):
             limits=settings.limits,
             env=valid_env(self.envVars or {}),
             idle_timeout=0.0,
-            lifetime=lifetime(self.timeout, settings),
+            lifetime=lifetime(max(1, self.timeout), settings),  # while it starts; 0 would be no limit
             auto_pause=bool(self.autoPause),
             max_execute_timeout=settings.max_execute_timeout,
             metadata=metadata,
@@ -98,7 +98,7 @@ def lifetime(timeout: int, settings: Settings) -> float:
     """
     if timeout > settings.max_idle_timeout:
         raise InvalidRequest(f"timeout must be at most {settings.max_idle_timeout:g} s", field="timeout")
-    return max(float(timeout), 1e-6)  # 0 stands for no limit there; a client may be back within a millisecond
+    return float(timeout)
 
 
 class Timeout(Body):

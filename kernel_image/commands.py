@@ -98,6 +98,7 @@ class Command:
             OSError: when it cannot be started.
         """
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        _pass_no_ignoring_on()
         output = subprocess.PIPE if terminal is None else terminal
         own = subprocess.PIPE if takes_input else subprocess.DEVNULL
         try:
@@ -161,6 +162,17 @@ class Command:
             for pid in left:
                 with contextlib.suppress(ProcessLookupError):  # ended meanwhile
                     os.kill(pid, signal.SIGKILL)
+
+
+def _pass_no_ignoring_on() -> None:
+    """Let interrupts (^C in a terminal) end commands as usual, also if the gateway is in a shell's background.
+
+    Programs ignore these signals there, and their children inherit that. A signal with a handler has its default in
+    them. The handler does nothing, so that the tool goes on as its gateway does.
+    """
+    for number in (signal.SIGINT, signal.SIGQUIT):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda _number, _frame: None)
 
 
 def _control_terminal() -> None:

@@ -202,6 +202,34 @@ def test_a_terminal_is_the_programs_own_and_has_a_size(begin: Begin) -> None:
     assert last["code"] in {-2, 130}
 
 
+#: what the tool inherits from a gateway in a shell's background. Source: POSIX.1-2017, Shell Command Language, 2.11
+BACKGROUND = "import signal\nfor each in signal.SIGINT, signal.SIGQUIT: signal.signal(each, signal.SIG_IGN)"
+
+
+@pytest.mark.parametrize(("key", "number"), [(b"\x03", signal.SIGINT), (b"\x1c", signal.SIGQUIT)], ids=["^C", "quit"])
+def test_a_terminal_interrupts_its_program_also_when_the_gateway_ignores_interrupts(
+    begin: Begin, key: bytes, number: int
+) -> None:
+    tool = begin("exec cat", BACKGROUND, size=[50, 20], stdin=True, timeout=10.0)
+    tool.give(b"ready\n")
+    shown = b""
+    for line in tool.lines():
+        shown += base64.b64decode(line.get("pty", ""))
+        if shown.count(b"ready\r\n") == 2:  # the terminal's echo, and `cat`
+            break
+    tool.give(key)
+    assert [*tool.lines()][-1] == {"code": -number, "timed_out": False}
+
+
+def test_the_tool_goes_on_at_an_interrupt_that_its_gateway_ignores(begin: Begin, tmp_path: Path) -> None:
+    tool = begin("until test -e go; do sleep 0.05; done", BACKGROUND)
+    lines = tool.lines()
+    assert "pid" in next(lines)
+    tool.process.send_signal(signal.SIGINT)
+    (tmp_path / "go").touch()
+    assert next(lines) == {"code": 0, "timed_out": False}
+
+
 def test_a_program_is_ended_when_no_thread_can_watch_it(begin: Begin, tag: str) -> None:
     more = "import threading\ndef refuse(thread): raise RuntimeError\nthreading.Thread.start = refuse"
     assert begin(f"sleep {tag}", more).outcome()[1]["error"] == "failed"

@@ -47,7 +47,8 @@ def lines(source: str, place: str) -> Iterator[Line]:
     """Yield the lines of the wall in one function or constant of a module.
 
     Lines are: entries of dicts and lists, options in a text such as "nosuid,size=1m", named arguments of the call whose
-    value is returned or kept, conditions of `if`, and attributes that are set.
+    value is returned or kept, and of calls that are named arguments themselves, conditions of `if`, and attributes that
+    are set.
     """
     reader = _Reader(source)
     found = {line for node in ast.walk(reader.find(place)) for line in reader.read(node)}
@@ -117,7 +118,7 @@ def _entries(node: ast.AST) -> Iterator[tuple[str, ast.AST, ast.AST]]:
             yield from ((ast.unparse(each), each, each) for each in parts)
         case ast.Return(value=ast.Call() as call) | ast.Assign(value=ast.Call() as call):
             yield from ((f"{keyword.arg}=", keyword, keyword) for keyword in call.keywords if keyword.arg)
-        case ast.Expr(value=ast.Call() as call):
+        case ast.Expr(value=ast.Call() as call) | ast.keyword(value=ast.Call() as call):
             yield from ((f"{keyword.arg}=", keyword, keyword) for keyword in call.keywords if keyword.arg)
 
 

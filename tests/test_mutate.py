@@ -20,6 +20,7 @@ def made(limits):
     return make(
         limits, name="x",
         host={"drop": [drop("ALL")], **{"memory": limits.memory}, "on": f"uid={limits.user},nosuid"},
+        group=named(limits, parent="x"),
     )
 """
 
@@ -56,6 +57,8 @@ def test_all_kinds_of_lines_are_found() -> None:
         "on",
         "uid={limits.user}",
         "nosuid",
+        "group=",
+        "parent=",
     ]
 
 

@@ -178,10 +178,15 @@ WALL: dict[str, dict[str, dict[str, Found | tuple[Found, ...] | str]]] = {
             "hostname=": _MADE,
             "working_dir=": PLACE,
             "environment=": GIVES,
+            "online=": "says to programs whether there is a network, and keeps nothing out",
             "stdin_open=": GIVES,
             "labels=": _profile("test_a_container_is_known_as_the_gateways"),
             "use_config_proxy=": _MADE,
             "host_config=": _contract("test_a_kernel_answers_and_keeps_its_variables[docker]"),
+            "cgroup_parent=": _by(
+                "sessions/backends/test_engine.py",
+                "test_a_new_driver_of_control_groups_is_proven_before_kernels_start_with_it",
+            ),
         },
     },
     "sessions/backends/docker/helper.py": {

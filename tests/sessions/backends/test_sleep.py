@@ -21,9 +21,10 @@ from sessions.backends.docker import DockerBackend, DockerSettings, trials
 from sessions.backends.docker.checkpoints import runtime
 from sessions.backends.docker.checkpoints.sealing import unseal
 from sessions.backends.docker.engine import Engine
-from sessions.backends.docker.profile import INSTANCE_LABEL, CheckpointSettings
+from sessions.backends.docker.profile import INSTANCE_LABEL, WORKSPACE, CheckpointSettings
 from sessions.backends.docker.sleep_settings import SleepSettings
 from sessions.errors import SessionClosed
+from sessions.exits import ExitReason
 from sessions.kernels import sleeping
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.pool import Pool
@@ -302,6 +303,28 @@ async def test_what_code_writes_during_a_trial_is_thrown_away(bed: Bed, monkeypa
     assert await said(awake, f"stop.set(); thread.join(); print({same})") == "True"
     assert trials_left() == []
     await awake.kill(SessionClosed())
+
+
+async def test_what_code_writes_during_a_trial_counts_as_memory(bed: Bed) -> None:
+    """More than the kernel's memory fits on the disk of a session, and ends a trial."""
+    api = bed.backend._engine.api
+    kernel = await Kernel.start(bed.backend, replace(PYTHON, limits=Limits(memory=208 * MIB)))
+    write = ["sh", "-c", f"head -c {240 * MIB} /dev/zero >{WORKSPACE}/big"]
+
+    def written(container: str) -> int:
+        made = api.exec_create(container, write)["Id"]
+        api.exec_start(made)
+        return int(api.exec_inspect(made)["ExitCode"])
+
+    assert await asyncio.to_thread(written, kernel.handle.id) == 0
+    image = await bed.sleeping.take(kernel)
+    async with bed.backend.sleep.trial(image, kernel.launch, kernel.handle.connection_info) as trial:
+        api.exec_start(api.exec_create(trial.id, write)["Id"], detach=True)
+        async with asyncio.timeout(60):
+            ended = await trial.wait()
+    assert ended.reason is ExitReason.OOM
+    await bed.sleeping.resume(kernel, image)
+    await kernel.kill(SessionClosed())
 
 
 async def test_a_kernel_whose_image_does_not_answer_is_not_ended(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:

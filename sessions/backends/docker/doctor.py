@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import uuid
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,7 @@ import zmq
 from docker.errors import APIError
 
 from sessions.backends.abilities import Finding
-from sessions.backends.docker import firewall, network, proof
+from sessions.backends.docker import firewall, network, proof, trials
 from sessions.backends.docker.breaker import explained
 from sessions.backends.docker.checkpoints.golden import Shape, Workshop
 from sessions.backends.docker.checkpoints.runtime import CheckpointFailed
@@ -23,7 +24,7 @@ from sessions.backends.docker.disks import Disks
 from sessions.backends.docker.egress.proxy import require_image as require_proxy_image
 from sessions.backends.docker.engine import CONNECTION_ERRORS, Engine, connect
 from sessions.backends.docker.needs import kernels_group, require_image, require_runtime, require_wheels
-from sessions.backends.docker.profile import DockerSettings
+from sessions.backends.docker.profile import UID, WORKSPACE, DockerSettings, volume_names
 from sessions.backends.docker.timers import may_be_set
 from sessions.errors import SessionError
 
@@ -70,6 +71,7 @@ def _examine(api: docker.APIClient, settings: DockerSettings) -> Iterator[Findin
         address = network.ensure_network(api, settings.network)
         yield _step("isolation test", lambda: _proven(proof.prove(api, settings, address).gvisor), fix)
         yield Finding("checkpoints", None, detail=_checkpoints(settings))
+        yield Finding("sleep", None, detail=_sleep(settings))
 
 
 def _step(name: str, look: Callable[[], str], fix: str) -> Finding:
@@ -142,6 +144,32 @@ def _checkpoints(settings: DockerSettings) -> str:
             except (CheckpointFailed, SessionError, *CONNECTION_ERRORS) as error:
                 return f"off: {error}"
         return f"taken and restored, {sum(size for _, size in image.sizes) // 1024**2} MiB"
+
+
+def _sleep(settings: DockerSettings) -> str:
+    """Write a file as a trial of a sleeping kernel does. Sessions are kept without sleep, so this is no requirement."""
+    if settings.sleep is None:
+        return "off"
+    workspace = uuid.uuid4().hex
+    try:
+        with _disks(settings) as (engine, _), ExitStack() as ending:
+            name = engine.api.create_volume(volume_names(workspace)[0], labels=settings.labels)["Name"]
+            ending.callback(engine.api.remove_volume, name)
+            trial = trials.prepare(engine, settings, workspace)
+            ending.callback(trials.clear, engine, trial)
+            host = engine.api.create_host_config(runtime=settings.runtime, mounts=[trial.volume], network_mode="none")
+            write = ["touch", f"{WORKSPACE}/written"]
+            made = engine.api.create_container(
+                settings.image, write, user=f"{UID}:{UID}", labels=settings.labels, host_config=host
+            )
+            ending.callback(engine.api.remove_container, made, force=True)
+            engine.api.start(made)
+            engine.api.wait(made)
+            if not (trial.changes / "upper" / "written").exists():
+                return "off: what a trial writes is not in the memory of this machine"
+    except (CheckpointFailed, SessionError, *CONNECTION_ERRORS) as error:
+        return f"off: {error}"
+    return "trials of sleeping kernels write to memory only"
 
 
 def _proven(gvisor: bool) -> str:  # noqa: FBT001 - the only argument

@@ -19,7 +19,7 @@ from docker.types import IPAMConfig, IPAMPool
 
 from kernel_image import protocol
 from sessions.backends.base import KERNEL_IMAGE, Launch
-from sessions.backends.docker import DockerBackend, DockerSettings, examine, firewall, network, proof
+from sessions.backends.docker import DockerBackend, DockerSettings, examine, firewall, network, proof, trials
 from sessions.backends.docker.cgroup import ROOT
 from sessions.backends.docker.handle import DockerHandle
 from sessions.backends.docker.helper import helper_config
@@ -33,6 +33,7 @@ from sessions.backends.docker.profile import (
     host_config,
     volume_names,
 )
+from sessions.backends.docker.sleep_settings import SleepSettings
 from sessions.backends.docker.timers import LATE, PROMPT
 from sessions.errors import ConnectionFailed, NotInitialized, SessionClosed, StartFailed
 from sessions.kernels.kernel import Kernel
@@ -312,6 +313,20 @@ class TestProof:
         assert not proof.prove(api, settings_of(runtime="runc"), address).gvisor, "runc is allowed by its name"
         with pytest.raises(NotInitialized, match="not gVisor"):
             proof.prove(api, settings_of(runtime="io.containerd.runc.v2"), address)
+
+    @pytest.mark.usefixtures("api")
+    def test_the_doctor_writes_as_a_trial_of_a_sleeping_kernel_does(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        settings = settings_of(sleep=SleepSettings(tmp_path, 1024 * MIB, lambda: b""))
+
+        def said() -> str:
+            return {finding.name: finding.detail for finding in examine(settings)}["sleep"]
+
+        assert said() == "trials of sleeping kernels write to memory only"
+        monkeypatch.setattr(trials, "_SHARED_MEMORY", Path("/proc"))  # nothing can be made there
+        assert said().startswith("off: ")
+        assert list(Path("/dev/shm").glob(f"kernel-gateway-{settings.instance}-*")) == []
 
     @pytest.mark.usefixtures("api")
     def test_the_doctor_finds_no_problem_and_reports_missing_requirements(self) -> None:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -150,6 +151,19 @@ def test_its_time_begins_when_a_sandbox_can_be_used_and_is_over_at_once(gateway:
     assert box.call("GET", "/health", ENVD).status_code == 502
     assert refused(control(gateway, "GET", f"/sandboxes/{box.id}"))[0] == 404
     assert refused(control(gateway, "POST", f"/sandboxes/{box.id}/timeout", json={"timeout": 9}))[0] == 404
+
+
+@pytest.mark.parametrize(("longest", "lives"), [(3600, 300), (60, 60)])
+def test_a_sandbox_lives_five_minutes_when_its_client_names_no_time(longest: int, lives: int) -> None:
+    with gateways.gateway("process", idle_timeout="60", max_idle_timeout=str(longest)) as gateway:
+        made = control(gateway, "POST", "/v2/sandboxes", json={"templateID": "base"})
+        assert made.status_code == 201, made.text
+        path = f"/sandboxes/{made.json()['sandboxID']}"
+        told = control(gateway, "GET", path).json()
+        started, ends = (datetime.fromisoformat(told[name]) for name in ("startedAt", "endAt"))
+        assert lives <= (ends - started).total_seconds() < lives + 10  # it counts from the end of the start
+        assert control(gateway, "POST", f"/v2{path}/connect", json={}).status_code == 200
+        assert control(gateway, "DELETE", path).status_code == 204
 
 
 def test_early_sdks_resume_what_is_paused_and_connect_to_it(gateway: Gateway, box: Box) -> None:

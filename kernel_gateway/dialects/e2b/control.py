@@ -72,7 +72,8 @@ class SandboxesHandler(ControlHandler):
             sandbox = self.sandbox(key.name)
             await sandbox.ensure_container()
         else:
-            sandbox.amend(lifetime=sandbox.age() + body.timeout)  # counted from now, when it can be used
+            lives = lifetime(body.timeout, self.gateway.settings)
+            sandbox.amend(lifetime=sandbox.age() + lives)  # counted from now, when it can be used
             self.gateway.sandboxes.look_at_time(sandbox)
         self.set_status(HTTPStatus.CREATED)
         self.finish_json(access_model(sandbox))

@@ -20,6 +20,9 @@ from sessions.sandbox import Sandbox
 TEMPLATES = frozenset({"base", "code-interpreter-v1"})
 #: version of E2B's service in the sandbox whose features clients find here: uploads as octet-stream, and gzip
 ENVD_VERSION = "0.5.7"
+#: seconds that a sandbox lives when its client names none, as SDKs since 2.51 do; early ones always send a number.
+#: Source: `e2b` 2.63, `NewSandboxV2` and `ConnectSandboxV2`
+LIFETIME = 300
 #: bytes of a sandbox's metadata
 METADATA_MAX = 16 * 1024
 _MIB = 1024**2
@@ -37,7 +40,7 @@ class NewSandbox(Body):
     """A sandbox to create."""
 
     templateID: str  # noqa: N815 - the wire's names
-    timeout: Seconds = 15
+    timeout: Seconds | None = None
     metadata: dict[str, str] | None = None
     envVars: dict[str, str] | None = None  # noqa: N815
     autoPause: bool | None = None  # noqa: N815
@@ -67,7 +70,7 @@ class NewSandbox(Body):
             limits=settings.limits,
             env=valid_env(self.envVars or {}),
             idle_timeout=0.0,
-            lifetime=lifetime(max(1, self.timeout), settings),  # while it starts; 0 would be no limit
+            lifetime=max(1.0, lifetime(self.timeout, settings)),  # while it starts; 0 would be no limit
             auto_pause=bool(self.autoPause),
             max_execute_timeout=settings.max_execute_timeout,
             metadata=metadata,
@@ -90,12 +93,14 @@ class NewSandbox(Body):
             raise TemplateNotFound(f"template {self.templateID[:64]!r} not found; there are: {known}")
 
 
-def lifetime(timeout: int, settings: Settings) -> float:
-    """Return the seconds that a sandbox may live from now on.
+def lifetime(timeout: int | None, settings: Settings) -> float:
+    """Return the seconds that a sandbox may live from now on; None: the client has named none.
 
     Raises:
-        InvalidRequest: when the operator does not allow so many.
+        InvalidRequest: when the operator does not allow as many as the client has named.
     """
+    if timeout is None:
+        return min(LIFETIME, settings.max_idle_timeout)
     if timeout > settings.max_idle_timeout:
         raise InvalidRequest(f"timeout must be at most {settings.max_idle_timeout:g} s", field="timeout")
     return float(timeout)
@@ -110,7 +115,7 @@ class Timeout(Body):
 class Connect(Body):
     """A sandbox to connect to; it lives at least as long as this from now on."""
 
-    timeout: Seconds = 300
+    timeout: Seconds | None = None
 
 
 class Refresh(Body):

@@ -115,7 +115,9 @@ class Settings(BaseSettings):
         "end", description="what happens to an idle session: end, or sleep: its memory is kept on disk"
     )
     sleep_for: Seconds = Field(86400, description="seconds that a session may sleep; then it is ended")
-    sleep_disk: SomeBytes = Field(4096 * MIB, description="disk for sleeping sessions, in state_dir; 0: none may sleep")
+    sleep_disk: SomeBytes = Field(
+        4096 * MIB, description="disk for sleeping sessions and checkpoints, in state_dir; 0: none may sleep"
+    )
     max_lifetime: float = Field(
         0, ge=0, allow_inf_nan=False, description="seconds after which any session is ended; 0: no limit"
     )

@@ -112,6 +112,8 @@ STATUS: dict[type[SessionError], HTTPStatus] = {
     errors.OutcomeUnknown: HTTPStatus.CONFLICT,
     errors.SettingsUnreadable: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.NetworkNotAllowed: HTTPStatus.FORBIDDEN,
+    errors.CheckpointNotFound: HTTPStatus.NOT_FOUND,
+    errors.CheckpointRefused: HTTPStatus.CONFLICT,
     Unauthorized: HTTPStatus.UNAUTHORIZED,
     UnknownHost: HTTPStatus.MISDIRECTED_REQUEST,
     NoSuchRoute: HTTPStatus.NOT_FOUND,

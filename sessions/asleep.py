@@ -1,9 +1,11 @@
-"""Words for kernels that sleep: their memory is on disk, and nothing of them runs."""
+"""Words for kernels whose memory is on disk: they sleep, or can return to an earlier moment."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+
+from sessions.connection_info import ConnectionInfo
 
 
 class OnIdle(StrEnum):
@@ -12,6 +14,15 @@ class OnIdle(StrEnum):
     END = "end"
     #: its kernel's memory is kept on disk; the next use continues with it
     SLEEP = "sleep"
+
+
+class Checkpoints(StrEnum):
+    """When a session's checkpoints are taken."""
+
+    #: when a client asks for one
+    MANUAL = "manual"
+    #: also before each cell, to which the session returns if the cell ends its kernel
+    AUTO = "auto"
 
 
 class SleepFailed(Exception):
@@ -25,6 +36,24 @@ class Unproven(SleepFailed):
     """A kernel's memory was written, and could not be continued with; the kernel goes on as before."""
 
     shown = "its memory was written to disk, and could not be continued from there"
+
+
+class Unable(SleepFailed):
+    """Kernels cannot be written here."""
+
+    shown = "this gateway cannot write kernels to disk; /readyz says why, under `sleep`"
+
+
+class InUse(SleepFailed):
+    """Something uses the kernel; it goes on as before."""
+
+    shown = "something runs in its sandbox"
+
+
+class NoRoom(SleepFailed):
+    """There is no room on disk; the kernel goes on as before."""
+
+    shown = "there is no room for it on disk"
 
 
 class CannotWake(Exception):
@@ -42,3 +71,15 @@ class SleepImage:
     since: float
     #: image that the kernel's container was made from
     source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A kernel's memory and files at one moment, on disk."""
+
+    name: str
+    image: SleepImage
+    #: of its kernel
+    info: ConnectionInfo
+    #: True: taken before a cell, without a client's wish
+    automatic: bool = False

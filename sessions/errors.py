@@ -1,8 +1,7 @@
 """Every failure that a caller can meet, each with a stable code.
 
-A class's docstring is the text a user sees: its first paragraph says what happened, its second what to do.
-To add an error: subclass, give it a code that no other has, write both paragraphs, and give it a status in
-`kernel_gateway/errors.py`. A test fails until all of this exists. The README of `kernel_gateway/` lists all errors.
+A class's docstring is the text a user sees: what happened, and in a second paragraph what to do. To add an error:
+subclass, with a code that no other has and a status in `kernel_gateway/errors.py`. A test fails until both exist.
 """
 
 from __future__ import annotations
@@ -28,12 +27,7 @@ class SessionError(Exception):
         _KINDS[code] = cls
 
     def __init__(self, message: str = "", **details: Any) -> None:
-        """Describe one failure.
-
-        Args:
-            message: text that replaces the class's own first paragraph.
-            **details: JSON values that help the client to act; never code, keys or host paths.
-        """
+        """Describe one failure by a text, or the class's own, and JSON values; never by code, keys or host paths."""
         self.message = message or self._paragraphs()[0]
         self.details = details
         super().__init__(self.message)
@@ -54,13 +48,8 @@ class SessionError(Exception):
 
     def as_dict(self) -> dict[str, Any]:
         """Return the error as JSON values, from which every dialect makes its own form."""
-        return {
-            "code": self.code,
-            "name": self.name,
-            "message": self.message,
-            "resolution": self.resolution,
-            "details": self.details,
-        }
+        shown = {"code": self.code, "name": self.name, "message": self.message, "resolution": self.resolution}
+        return shown | {"details": self.details}
 
 
 _KINDS: dict[str, type[SessionError]] = {SessionError.code: SessionError}
@@ -132,7 +121,7 @@ class BackendUnavailable(SessionError, code="SB009"):
 class KernelDied(SessionError, code="SB010"):
     """The kernel has ended; its variables are lost.
 
-    Run the setup cells again: the next execute starts a fresh kernel.
+    Run the setup cells again, unless the state is `rolled_back`: the next execute starts a fresh kernel.
     """
 
 
@@ -237,8 +226,21 @@ class SettingsUnreadable(SessionError, code="SB035"):
 class NetworkNotAllowed(SessionError, code="SB039"):
     """This session may not have the network `allowlist`.
 
-    Create it without `network`; then its code reaches no network. Or ask the operator to list hosts in `egress_allow`
-    and your tenant in `egress_tenants`.
+    Create it without `network`, or ask the operator to add hosts to `egress_allow` and you to `egress_tenants`.
+    """
+
+
+class CheckpointNotFound(SessionError, code="SB040"):
+    """The session has no such checkpoint.
+
+    List its checkpoints to see which there are: a new one replaces the oldest when there are too many.
+    """
+
+
+class CheckpointRefused(SessionError, code="SB041"):
+    """The checkpoint could not be taken or used; the session is as it was.
+
+    The message names the cause. Close files without a name and connections of the code, then try again.
     """
 
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from typing import TypeVar
 
 from sessions.activity import Activity
 from sessions.cells.execution import Execution
@@ -17,11 +18,14 @@ from sessions.errors import InvalidRequest, SessionError, SessionNotFound
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.messages import Message
 from sessions.models import ExecuteRequest, StateChange
+from sessions.notices import StateNotice
 from sessions.services import SessionServices
 from sessions.slot import KernelSlot
 from sessions.states import State
+from sessions.take_snapshot import before_cell
 from sessions.tasks import set_within, shielded, spawn
 
+T = TypeVar("T")
 #: a cell under way, as its client sees it
 Running = Execution | Attempt
 Quiet = Callable[[], Awaitable[None]]
@@ -72,10 +76,15 @@ class Executions:
         for execution in self._on(kernel):
             execution.shell_lost()
 
-    def kernel_gone(self, kernel: Kernel, cause: SessionError) -> None:
-        """End the executions of a kernel that has ended."""
+    def await_end(self, kernel: Kernel) -> None:
+        """Let the executions of a kernel that has ended wait for `kernel_gone`."""
         for execution in self._on(kernel):
-            execution.kernel_gone(cause)
+            execution.await_end()
+
+    def kernel_gone(self, kernel: Kernel, cause: SessionError, after: StateNotice | None) -> None:
+        """End the executions of a kernel that has ended; `after`: what became of the variables; None: lost."""
+        for execution in self._on(kernel):
+            execution.kernel_gone(cause, after)
 
     def _on(self, kernel: Kernel) -> list[Execution]:
         return [execution for execution in self._running.values() if execution.kernel is kernel]
@@ -141,6 +150,7 @@ class Executions:
             await held.enter_async_context(self._services.quotas.execution(self._slot.key.tenant))
             await held.enter_async_context(self._turn)
             await quiet()  # else this cell's deadline would include, and interrupt, the cells before it
+            await before_cell(self._slot)
             execution, execution_id = self._begin(await self.settled_kernel(), request)
             ending = spawn(self._finish(execution, execution_id, held.pop_all()), "end of execution")
         try:
@@ -150,6 +160,13 @@ class Executions:
             if execution.status is None:
                 await shielded(spawn(execution.leave(), "leave execution"))
             await shielded(ending)
+
+    async def between_cells(self, quiet: Quiet, work: Callable[[], Awaitable[T]]) -> T:
+        """Do something to the kernel while no cell runs; the caller does not cancel it."""
+        with self._activity.use():
+            async with self._turn:
+                await quiet()
+                return await work()
 
     async def settled_kernel(self) -> Kernel:
         """Return the kernel when no interrupt of an earlier cell is on its way to it."""
@@ -188,11 +205,7 @@ class Executions:
             self._services.journal.ended(self._slot.key, execution_id, execution.request, result)
 
     def interrupt(self) -> bool:
-        """Interrupt the running cell and keep the variables.
-
-        Returns:
-            True if one was running.
-        """
+        """Interrupt the running cell and keep the variables; return whether one was running."""
         running: list[Execution | OrphanCell] = [*self._running.values()]
         if self._orphan is not None:
             running.append(self._orphan)

@@ -16,7 +16,7 @@ async def fall_asleep(slot: KernelSlot) -> str:
     Returns:
         why that was not possible; the kernel goes on then. Empty: it sleeps.
     """
-    return await slot.sleeper.falling.run(partial(_fall_asleep, slot))
+    return await slot.sleeper.writing.run(partial(_fall_asleep, slot))
 
 
 async def _fall_asleep(slot: KernelSlot) -> str:
@@ -31,7 +31,7 @@ async def _fall_asleep(slot: KernelSlot) -> str:
         await slot.sleeper.give_back(kernel, image)
         return "the kernel was ended or replaced"
     try:
-        recorded = slot.record(kernel, slot.notice, image)
+        recorded = slot.record.kernel(kernel, slot.notice, image)
     except LedgerUnavailable as error:
         await slot.sleeper.give_back(kernel, image)
         return error.message

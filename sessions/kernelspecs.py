@@ -8,6 +8,7 @@ To add a language, add its folder there; nothing else changes. The folder's name
 - `encryption`: the kernel speaks CurveZMQ.
 - `signature`: signature scheme of the kernel, if it supports a better one than `hmac-sha256`.
 - `ipc`: false when the kernel speaks only TCP.
+- `resets`: false when the kernel ends with a connection that is reset before its first byte.
 - `min_memory`: the least MiB of memory with which the kernel starts and runs a small cell beside a file tool, if that
   is more than for any kernel (`MEMORY_MIN`).
 - `flush`: code that puts a message behind a cell's output, for a kernel whose `idle` arrives too early; see
@@ -66,6 +67,8 @@ class KernelSpec:
     signature: str = SIGNATURE
     #: True: the kernel can use sockets in the file system, and not only TCP
     ipc: bool = True
+    #: True: a connection that is reset before its first byte does not end the kernel
+    resets: bool = True
     #: True: the kernel takes interrupts as messages, and not only as SIGINT
     interrupt_messages: bool = True
     #: the least bytes of memory with which the kernel works
@@ -221,6 +224,7 @@ def _read(path: Path) -> KernelSpec:
         encryption=bool(ours.get("encryption", False)),
         signature=ours.get("signature", SIGNATURE),
         ipc=bool(ours.get("ipc", True)),
+        resets=bool(ours.get("resets", True)),
         interrupt_messages=content.get("interrupt_mode") == "message",
         min_memory=max(MEMORY_MIN, ours.get("min_memory", 0) * _MIB),
         flush=ours.get("flush", ""),

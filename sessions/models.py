@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from sessions.asleep import OnIdle
+from sessions.asleep import Checkpoints, OnIdle
 from sessions.errors import InvalidRequest, SessionError
 from sessions.names import valid_name
 
@@ -109,6 +109,7 @@ class SessionSpec:
     #: what its client uses it for, such as a notebook's path, whose next session reports this one's end; empty: unknown
     place: str = ""
     on_idle: OnIdle = OnIdle.END
+    checkpoints: Checkpoints = Checkpoints.MANUAL
 
     @property
     def in_sandbox(self) -> bool:
@@ -151,6 +152,8 @@ class StateChange(StrEnum):
     NEW = "new"
     PRESERVED = "preserved"
     RESTARTED = "restarted"
+    #: they are those of an earlier moment, from a checkpoint
+    ROLLED_BACK = "rolled_back"
     LOST = "lost"
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from sessions.errors import InvalidRequest, SessionExists, SessionNotFound
+from sessions.asleep import Checkpoints
+from sessions.beginning import Beginning
+from sessions.errors import CheckpointRefused, InvalidRequest, SessionExists, SessionNotFound
 from sessions.host import End
 from sessions.hosts import Hosts
 from sessions.identity import Identity
@@ -39,7 +41,8 @@ class Registry(Hosts[Session]):
                 self._services.ledger.end(record.key, f"there is no language {record.spec.language!r} any more")
                 continue
             identity = Identity(record.key, record.spec, kernelspec, record.created_at, record.id)
-            self._present[record.key] = Session(identity, self._services, record.notice, record.container)
+            beginning = Beginning(record.container, record.snapshots)
+            self._present[record.key] = Session(identity, self._services, record.notice, beginning)
 
     def now(self) -> float:
         """Return the seconds since 1970."""
@@ -80,6 +83,35 @@ class Registry(Hosts[Session]):
             raise SessionExists(f"a session {key.name!r} exists already", session=key.name)
         return await self._create(key, spec)
 
+    async def branch(self, origin: Session, key: SessionKey, checkpoint: str | None) -> Session:
+        """Make a session that begins with the variables and files that another one has or had.
+
+        Args:
+            origin: the other session.
+            key: of the new one.
+            checkpoint: name of a checkpoint of the other one; None: its present state.
+
+        Raises:
+            SessionExists: when there is one with this key.
+            CheckpointNotFound: when there is no such checkpoint.
+            CheckpointRefused: when none can be taken or used.
+            SessionError: as in `create`.
+        """
+        if key in self._present:
+            raise SessionExists(f"a session {key.name!r} exists already", session=key.name)
+        self._admit(key.tenant)
+        undo = origin.undo
+        snapshot = await undo.take(None) if checkpoint is None else undo.find(checkpoint)
+        try:
+            notice = StateNotice(StateChange.PRESERVED, f"a branch of the session {origin.key.name!r}", incarnation=0)
+            identity = Identity(key, origin.spec, origin.kernelspec, self.now())
+            session = Session(identity, self._services, notice, Beginning(start=undo.beginning(snapshot)))
+            await self._start(session)
+        finally:
+            if checkpoint is None:
+                await undo.delete(snapshot.name)
+        return session
+
     async def get_or_create(self, key: SessionKey, spec: SessionSpec | None = None) -> Session:
         """Return the session with this key, made on first use.
 
@@ -101,6 +133,8 @@ class Registry(Hosts[Session]):
         kernelspec = self._specs.find(spec.language)
         kernelspec.check(spec.limits)
         self._services.egress.require(key, spec.network)
+        if spec.checkpoints is Checkpoints.AUTO and not self._services.sleeping.ability.on:
+            raise CheckpointRefused("this gateway cannot take checkpoints: /readyz says why, under `sleep`")
         self._admit(key.tenant)
         ledger = self._services.ledger
         reason, before = ledger.why_ended(key), ledger.last_end_at(key.tenant, spec.place)

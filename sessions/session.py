@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 from sessions.backends.base import KernelHandle, Launch
+from sessions.beginning import NOTHING, Beginning
 from sessions.cells.transcript import Transcript
 from sessions.channels.hub import ChannelHub
 from sessions.channels.requests import Rules
@@ -18,21 +19,24 @@ from sessions.host import Host
 from sessions.identity import Identity
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.messages import Message
-from sessions.models import ExecuteRequest, StateChange
+from sessions.models import ExecuteRequest
 from sessions.notices import StateNotice
+from sessions.restart import restart
 from sessions.services import SessionServices
 from sessions.sleeper import Sleeper
 from sessions.slot import KernelSlot
 from sessions.states import State
 from sessions.store.session_records import ContainerRecord
+from sessions.take_over import take_over
 from sessions.tasks import spawn
+from sessions.undo import Undo
 
 
 class Session(Host):
     """One tenant's named kernel, and the listener of all its kernels."""
 
     def __init__(
-        self, identity: Identity, services: SessionServices, notice: StateNotice, left: ContainerRecord | None = None
+        self, identity: Identity, services: SessionServices, notice: StateNotice, beginning: Beginning = NOTHING
     ) -> None:
         """Make a session that has no kernel yet; see `KernelSlot`."""
         spec = identity.spec
@@ -40,10 +44,9 @@ class Session(Host):
         self.id = identity.id
         self.spec = spec
         self.kernelspec = identity.kernelspec
-        self._slot = KernelSlot(identity, services, notice, left)
+        self._slot = KernelSlot(identity, services, notice, beginning)
         self._slot.listener = self
         self._executions = Executions(self._slot, self._activity, services)
-        self._restarting = asyncio.Lock()
         #: set when its clients must leave: the session was ended, or left to another gateway
         self.over = asyncio.Event()
         #: the session's channel clients
@@ -58,6 +61,8 @@ class Session(Host):
             ),
             notice.loss,
         )
+        #: its checkpoints
+        self.undo = Undo(self._slot, self._executions, self.channels)
 
     # -- state ----------------------------------------------------------------------------------------------
 
@@ -116,6 +121,11 @@ class Session(Host):
         """Whether a cell runs or waits, or a file is being transferred."""
         return super().in_use or self.channels.running or self._executions.orphaned
 
+    @property
+    def others_run(self) -> bool:
+        """Whether a cell of a channel client runs."""
+        return self.channels.running
+
     # -- its kernels ----------------------------------------------------------------------------------------
 
     async def ensure_container(self) -> KernelHandle:
@@ -131,8 +141,8 @@ class Session(Host):
             return await self._executions.settled_kernel()
 
     async def take_over(self, handle: KernelHandle | None, note: str) -> None:
-        """Continue with the kernel that an earlier gateway has left; see `KernelSlot.take_over`."""
-        await self._executions.take_over(lambda: self._slot.take_over(handle, note))
+        """Continue with the kernel that an earlier gateway has left; see `sessions.take_over`."""
+        await self._executions.take_over(lambda: take_over(self._slot, handle, note))
 
     def connected(self, kernel: Kernel) -> None:
         """Give the channel clients a new kernel."""
@@ -161,9 +171,13 @@ class Session(Host):
         """Write its kernel's memory to disk; see `sessions.fall_asleep`."""
         return "it is in use" if self.in_use else await fall_asleep(self._slot)
 
-    def ended(self, kernel: Kernel, cause: SessionError) -> None:
+    def returning(self, kernel: Kernel) -> None:
+        """Let the executions of a kernel that has ended wait for `ended`."""
+        self._executions.await_end(kernel)
+
+    def ended(self, kernel: Kernel, cause: SessionError, after: StateNotice | None) -> None:
         """End the executions of a kernel that has ended."""
-        self._executions.kernel_gone(kernel, cause)
+        self._executions.kernel_gone(kernel, cause, after)
 
     async def _revive(self) -> None:
         """Start the next kernel for the connected channel clients, and tell them: they do not ask for one."""
@@ -206,27 +220,9 @@ class Session(Host):
         return self.channels.interrupt() or interrupted
 
     async def restart(self) -> None:
-        """Give the session a fresh kernel on the same workspace. A running cell ends with the old one.
-
-        Raises:
-            SessionError: when it was ended, or no kernel could be started; the session keeps the one it has.
-        """
-        notice = (StateChange.RESTARTED, "a restart was asked for")
+        """Give the session a fresh kernel on the same workspace; see `sessions.restart`."""
         with self._activity.use():
-            async with self._restarting:
-                await self.sleeper.falling.wait()
-                if self.alive and not self.closed:
-                    # The new kernel first, for the workspace. Not "restarting": front ends take that for a death.
-                    self.channels.announce("starting")
-                    try:
-                        await self._slot.replace(*notice)
-                    finally:
-                        self.channels.announce("idle")
-                else:
-                    self.sleeper.give_up()
-                    await self._slot.ensure()
-                    self._slot.announce(*notice)
-                self.channels.forget_loss()
+            await restart(self._slot, self.channels)
 
     # -- the end --------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import structlog
 
-from sessions.asleep import CannotWake, SleepFailed, SleepImage
+from sessions.asleep import CannotWake, SleepFailed, SleepImage, Unable
 from sessions.backends.base import Launch
 from sessions.connection_info import ConnectionInfo
 from sessions.errors import SessionClosed, StartFailed
@@ -41,13 +41,13 @@ class Sleeper:
         self.loss = ""
         #: why the last attempt to fall asleep has failed, for the session's client; empty: it has not
         self.problem = ""
-        #: the present attempt to fall asleep; its result is the reason of a failure
-        self.falling: Shared[str] = Shared(f"sleep of {key}")
+        #: the kernel's memory is being written; the result is the reason of a failure
+        self.writing: Shared[str] = Shared(f"memory of {key}")
 
     @property
     def reachable(self) -> bool:
-        """Whether the kernel takes messages: it neither sleeps nor falls asleep."""
-        return self._slept is None and self.falling.task is None
+        """Whether the kernel takes messages: it neither sleeps nor is being written to disk."""
+        return self._slept is None and self.writing.task is None
 
     @property
     def image(self) -> SleepImage | None:
@@ -70,6 +70,12 @@ class Sleeper:
             await self._discard(image)
             raise SleepFailed("it has ended")
         return image
+
+    async def copy(self, kernel: Kernel) -> SleepImage:
+        """Write a kernel's memory and files to disk; see `Sleeping.copy`."""
+        if not self._services.sleeping.ability.on:
+            raise Unable
+        return await self._services.sleeping.copy(kernel)
 
     async def give_back(self, kernel: Kernel, image: SleepImage) -> None:
         """Let a kernel go on after all."""

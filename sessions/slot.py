@@ -7,8 +7,8 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
-from sessions.asleep import SleepImage
-from sessions.backends.base import KernelHandle
+from sessions.backends.base import Launch
+from sessions.beginning import Beginning, Start
 from sessions.errors import KernelDied, LedgerUnavailable, SessionClosed, SessionError
 from sessions.identity import Identity
 from sessions.kernels.kernel import Kernel
@@ -17,16 +17,17 @@ from sessions.notices import StateNotice
 from sessions.services import SessionServices
 from sessions.sleeper import Sleeper
 from sessions.slot_listener import SlotListener
+from sessions.slot_record import SlotRecord
+from sessions.snapshots import Snapshots
 from sessions.states import MOVES, State
-from sessions.store.session_records import ContainerRecord, SessionRecord
-from sessions.tasks import Shared, log_failure, spawn
+from sessions.tasks import Shared, spawn
 
 
 class KernelSlot:
     """Holds the kernel of a session, and replaces it."""
 
     def __init__(
-        self, identity: Identity, services: SessionServices, notice: StateNotice, left: ContainerRecord | None
+        self, identity: Identity, services: SessionServices, notice: StateNotice, beginning: Beginning
     ) -> None:
         """Begin without a kernel.
 
@@ -34,8 +35,9 @@ class KernelSlot:
             identity: identity of the session.
             services: services that sessions share.
             notice: about the variables, for the first execution.
-            left: the kernel that an earlier gateway has left, for `take_over`.
+            beginning: what there is already.
         """
+        left = beginning.left
         self.identity = identity
         self.key = identity.key
         self.sleeper = Sleeper(identity.key, services, left)
@@ -45,12 +47,19 @@ class KernelSlot:
         #: the kernel that an earlier gateway has left; None: there was none, or it was taken over
         self.left_container = left if self.sleeper.image is None else None
         self.kernel: Kernel | None = None
+        #: earlier moments to which it can return
+        self.snapshots = Snapshots(identity.key, services, beginning.snapshots)
+        #: what the next gateway finds of it
+        self.record = SlotRecord(identity, services, self.snapshots, left)
+        #: held while a client has the kernel replaced
+        self.replacing = asyncio.Lock()
         self.listener: SlotListener
         self._services = services
         #: order to start the next kernel
         self.launch = identity.launch(left.workspace if left else identity.spec.workspace)
         self._exit_watch: asyncio.Task[None] | None = None
         self._start: Shared[None] = Shared(f"start {identity.key}")
+        self._first_start = beginning.start
 
     # -- state ----------------------------------------------------------------------------------------------
 
@@ -94,10 +103,8 @@ class KernelSlot:
         """
         # Check again after each wait: the session or its kernel may end before this caller's turn in the event loop.
         while not self.listener.closed:
-            await self.sleeper.falling.wait()
+            await self.sleeper.writing.wait()
             if self.kernel is None:
-                if self.state in {State.DEAD, State.ASLEEP}:
-                    self.move(State.STARTING)
                 await self.replace()
             elif self.kernel.alive:
                 return self.kernel
@@ -105,54 +112,75 @@ class KernelSlot:
                 await asyncio.shield(self._exit_watch)
         raise SessionClosed
 
-    async def replace(self, change: StateChange | None = None, reason: str | None = None) -> None:
+    async def replace(
+        self, change: StateChange | None = None, reason: str | None = None, start: Start | None = None
+    ) -> None:
         """Replace the kernel: wait for the one that is being started, or start one.
 
         Args:
             change: change of the variables that the next execution reports; None: the present notice stays.
             reason: reason in that notice.
+            start: starts the kernel, also after one that is being started; None: it wakes, or is a new one.
 
         Raises:
             SessionClosed: when the session was ended.
             SessionError: when no kernel could be started; the present one stays.
         """
-        await self._start.run(partial(self._start_kernel, change, reason))
+        while start is not None and self._start.task is not None:
+            await self._start.wait()
+        if self.state in {State.DEAD, State.ASLEEP}:
+            self.move(State.STARTING)
+        await self._start.run(partial(self._start_kernel, change, reason, start or self._first_start))
         if self.listener.closed:
             raise SessionClosed
 
-    async def _start_kernel(self, change: StateChange | None, reason: str | None) -> None:
+    async def _start_kernel(self, change: StateChange | None, reason: str | None, start: Start | None) -> None:
         try:
-            await self._acquire(change, reason)
+            await self._acquire(change, reason, start)
         except BaseException:
             if self.state is State.STARTING:
                 self.move(State.DEAD if self.sleeper.image is None else State.ASLEEP)
             raise
 
-    async def _acquire(self, change: StateChange | None, reason: str | None) -> None:
-        woken = await self.sleeper.wake(self.launch)
-        if woken is None and self.sleeper.loss:
-            self.announce(StateChange.LOST, self.sleeper.loss)
-        kernel = woken or await self._services.kernels.acquire(self.launch)
-        self.launch = kernel.launch  # its workspace is the session's, even if the session has ended meanwhile
-        if self.listener.closed:
-            await kernel.kill(SessionClosed())
-            raise SessionClosed
-        notice = replace(self.notice, incarnation=self.notice.incarnation + (woken is None))
+    async def _acquire(self, change: StateChange | None, reason: str | None, start: Start | None) -> None:
+        before = self.launch
+        kernel, woken = (await start(before), False) if start else await self._wake_or_begin(before)
+        notice = replace(self.notice, incarnation=self.notice.incarnation + (not woken))
         if change is not None:
             notice = replace(notice, change=change, reason=reason)
         try:
-            self.record(kernel, notice)
-        except LedgerUnavailable:
+            if self.listener.closed:
+                raise SessionClosed
+            self.record.kernel(kernel, notice)
+        except SessionError:
             await kernel.kill(SessionClosed())
+            await self._move_files(kernel.launch, before if before.workspace else kernel.launch)
             raise
         old = self.kernel
-        self.notice = notice
-        self._install(kernel)
+        self.notice, self.launch, self._first_start = notice, kernel.launch, None
+        self.install(kernel)
         await self.sleeper.forget()
+        if start is None and not woken:
+            await self.snapshots.forget_automatic()
         if old is not None:
-            await old.kill(KernelDied("the session was restarted while the cell ran"))
+            done = "rolled back" if change is StateChange.ROLLED_BACK else "restarted"
+            await old.kill(KernelDied(f"the session was {done} while the cell ran"))
+        await self._move_files(before, kernel.launch)
 
-    def _install(self, kernel: Kernel) -> None:
+    async def _wake_or_begin(self, launch: Launch) -> tuple[Kernel, bool]:
+        woken = await self.sleeper.wake(launch)
+        if woken is None and self.sleeper.loss:
+            self.announce(StateChange.LOST, self.sleeper.loss)
+        return woken or await self._services.kernels.acquire(launch), woken is not None
+
+    async def _move_files(self, left: Launch, kept: Launch) -> None:
+        """Continue on the files of one launch, and delete those of the other."""
+        self.launch = kept
+        if left.workspace is not None and left.workspace != kept.workspace:
+            await self._services.kernels.delete_workspace(left.workspace)
+
+    def install(self, kernel: Kernel) -> None:
+        """Continue with a kernel."""
         self.kernel = kernel
         self.listener.connected(kernel)
         kernel.attach(self.listener)
@@ -163,80 +191,54 @@ class KernelSlot:
             self.move(State.IDLE)
 
     async def _watch_exit(self, kernel: Kernel) -> None:
-        cause = await kernel.wait()
+        cause, after = await kernel.wait(), None
         if kernel is self.kernel and not self.listener.closed:
             self.kernel = None
-            self._lost(cause)
-        self.listener.ended(kernel, cause)
+            self.lost(cause)
+            after = await self._return(kernel, cause)
+        self.listener.ended(kernel, cause, after)
 
-    def _lost(self, cause: SessionError) -> None:
+    async def _return(self, kernel: Kernel, cause: SessionError) -> StateNotice | None:
+        """Return to the moment before the last cell, if there is a snapshot of it, and to its notice."""
+        snapshot = self.snapshots.automatic
+        if snapshot is None or self._start.task is not None:  # a client has already asked for another kernel
+            return None
+        self.listener.returning(kernel)
+        try:
+            reason = f"the session returned to the moment before the last cell: {cause.message}"
+            await self.replace(StateChange.ROLLED_BACK, reason, partial(self.snapshots.restore, snapshot))
+        except SessionError as error:
+            self.announce(StateChange.LOST, f"{cause.message}; it could not return to a checkpoint: {error.message}")
+            return None
+        return self.notice
+
+    def lost(self, cause: SessionError) -> None:
+        """Note that the kernel has ended with all variables."""
         if self.state is not State.DEAD:  # a client that came before the takeover has tried to start a kernel
             self.move(State.DEAD)
         self.announce(StateChange.LOST, cause.message)
         self.listener.disconnected(cause)
 
-    # -- across restarts of the gateway ---------------------------------------------------------------------
-
-    async def take_over(self, handle: KernelHandle | None, note: str) -> Kernel | None:
-        """Continue with the kernel that an earlier gateway has left.
-
-        Args:
-            handle: handle of the kernel; None: the kernel is gone.
-            note: reason that the next execution reports, unless variables were lost.
-
-        Returns:
-            the kernel; None: there is none to continue with.
-        """
-        self.left_container = None
-        kernel: Kernel | None = None
-        lost: SessionError = KernelDied("the kernel could not be taken over when the gateway was restarted")
-        with log_failure(f"taking over the kernel of {self.key}"):
-            try:
-                if handle is None:
-                    raise KernelDied("the kernel ended while the gateway was away")
-                kernel = await Kernel.take_over(self.launch, handle)
-            except SessionError as error:
-                lost = error
-        if self.listener.closed:
-            if kernel is not None:
-                await kernel.kill(SessionClosed())
-            await self._delete_files()
-            return None
-        if kernel is None:
-            self._lost(lost)
-            return None
-        self._install(kernel)
-        if self.notice.change is StateChange.PRESERVED:
-            self.announce(StateChange.PRESERVED, note)
-        return kernel
-
     def reported(self) -> None:
         """Record that a cell of the present kernel has reported the notice: the next gateway must not repeat it."""
         if self.kernel is not None and not self.listener.closed:
             with suppress(LedgerUnavailable):  # then it is reported twice
-                self.record(self.kernel, self.notice)
-
-    def record(self, kernel: Kernel, notice: StateNotice, image: SleepImage | None = None) -> ContainerRecord:
-        """Record the kernel for the next gateway, asleep if it has an image."""
-        info, of = kernel.handle.connection_info, self.identity
-        container = ContainerRecord(kernel.handle.id, info, str(kernel.launch.workspace), image)
-        if not of.spec.throwaway:  # the next gateway reaps a container without a record
-            self._services.ledger.keep(SessionRecord(of.key, of.spec, of.created_at, of.id, container, notice))
-        return container
+                self.record.kernel(self.kernel, self.notice)
 
     # -- the end --------------------------------------------------------------------------------------------
 
     async def free(self, cause: SessionError) -> None:
         """End the kernel, also one that is being started, and delete its files unless they belong to a sandbox."""
-        await self.sleeper.falling.wait()
+        await self.sleeper.writing.wait()
         if self.kernel is not None:
             await self.kernel.kill(cause)
         await self._start.wait()
         await self.sleeper.forget()
+        await self.snapshots.keep_only(())
         if self.left_container is None:  # else `take_over` deletes them
-            await self._delete_files()
+            await self.delete_files()
 
-    async def _delete_files(self) -> None:
+    async def delete_files(self) -> None:
         """Delete the kernel's files unless they belong to a sandbox."""
         if self.launch.workspace is not None and not self.identity.spec.in_sandbox:
             await self._services.kernels.delete_workspace(self.launch.workspace)

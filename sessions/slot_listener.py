@@ -6,6 +6,7 @@ from typing import Protocol
 
 from sessions.errors import SessionError
 from sessions.kernels.kernel import Kernel, KernelListener
+from sessions.notices import StateNotice
 
 
 class SlotListener(KernelListener, Protocol):
@@ -14,6 +15,10 @@ class SlotListener(KernelListener, Protocol):
     @property
     def closed(self) -> bool:
         """Whether the session was ended."""
+
+    @property
+    def others_run(self) -> bool:
+        """Whether a cell of a channel client runs."""
 
     def connected(self, kernel: Kernel) -> None:
         """The session has a new kernel, in place of the previous one."""
@@ -24,5 +29,8 @@ class SlotListener(KernelListener, Protocol):
     def fell_asleep(self) -> None:
         """The session has no kernel any more, and gets it again with all variables."""
 
-    def ended(self, kernel: Kernel, cause: SessionError) -> None:
-        """A kernel has ended, the present or a previous one."""
+    def returning(self, kernel: Kernel) -> None:
+        """A kernel has ended, and the session returns to a checkpoint; `ended` follows."""
+
+    def ended(self, kernel: Kernel, cause: SessionError, after: StateNotice | None) -> None:
+        """A kernel has ended, the present or a previous one; `after`: what became of the variables; None: lost."""

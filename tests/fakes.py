@@ -31,13 +31,14 @@ import zmq
 from jupyter_client.session import Session as Codec
 
 from kernel_image.protocol import LEASE_REQUEST, PRELOAD_REQUEST
-from sessions.asleep import CannotWake, SleepFailed, SleepImage
+from sessions.asleep import CannotWake, NoRoom, SleepFailed, SleepImage
 from sessions.backends.abilities import Ability
 from sessions.backends.base import KERNEL_IMAGE, HandleListener, KernelHandle, Launch, no_op
 from sessions.backends.handshake import kernel_env, new_connection_info
 from sessions.cells.notebook import notebook
 from sessions.cells.transcript import Transcript
 from sessions.connection_info import ConnectionInfo
+from sessions.egress import EgressTenants
 from sessions.errors import ConnectionFailed, SessionError, StartFailed
 from sessions.exits import ExitReason, KernelExit
 from sessions.inventory import Inventory
@@ -586,12 +587,16 @@ class FakeSleep:
         self.ability = Ability(on=True, detail="scripted kernels can sleep")
         #: kernels that sleep, by the id of their image
         self.kept: dict[str, FakeKernel] = {}
+        #: copies of kernels, by the id of their image: namespace, number of cells, and directory of the files
+        self.copies: dict[str, tuple[Json, int, Path]] = {}
         #: bytes that the image of each kernel has
         self.size = 1000
         #: why no image can be used; empty: each can
         self.damaged = ""
         #: why no kernel can be written; empty: each can
         self.refuses = ""
+        #: number of copies that there is room for
+        self.room = 100
         #: number of attempts to write a kernel
         self.asked = 0
         #: attempts to wake a kernel that will fail
@@ -647,9 +652,40 @@ class FakeSleep:
         self._backend.started.append(kernel)
         return kernel
 
+    async def copy(self, handle: KernelHandle, _launch: Launch) -> SleepImage:
+        await self.gate.wait()
+        self._backend.failures.strike("copy")
+        if self.refuses:
+            raise SleepFailed(self.refuses)
+        kernel = next((kernel for kernel in self._backend.alive if kernel.id == handle.id), None)
+        if kernel is None:
+            raise SleepFailed("it has ended")
+        if len(self.copies) >= self.room:
+            raise NoRoom("the disk is full")
+        image = SleepImage(uuid.uuid4().hex, self.size, time.time(), "written down")
+        files = shutil.copytree(kernel.workspace, self._backend.copies / image.id)
+        self.copies[image.id] = dict(kernel.namespace), kernel.count, Path(files)
+        return image
+
+    async def restore(self, image: SleepImage, launch: Launch, _info: ConnectionInfo) -> FakeKernel:
+        self._backend.failures.strike("restore")
+        await self._backend.gate.wait()
+        if self.damaged or image.id not in self.copies:
+            raise CannotWake(self.damaged or "it is gone")
+        if self.fails:
+            self.fails -= 1
+            raise StartFailed
+        kernel = await self._backend.start(launch)
+        namespace, kernel.count, files = self.copies[image.id]
+        kernel.namespace = dict(namespace)
+        shutil.copytree(files, kernel.workspace, dirs_exist_ok=True)
+        return kernel
+
     async def discard(self, image: SleepImage) -> None:
         self._backend.failures.strike("discard")
         self.kept.pop(image.id, None)
+        if image.id in self.copies:
+            shutil.rmtree(self.copies.pop(image.id)[2])
 
 
 class FakeBackend:
@@ -708,6 +744,11 @@ class FakeBackend:
         return [kernel for kernel in self.started if kernel.alive]
 
     @property
+    def copies(self) -> Path:
+        """Directory with the files of copies."""
+        return self._root / "copies"
+
+    @property
     def workspaces(self) -> list[str]:
         """All workspaces."""
         return sorted(path.name for path in (self._root / "workspaces").glob("*"))
@@ -732,6 +773,7 @@ class FakeBackend:
                 await kernel.kill()
         known = {image.id for image in asleep}
         self.sleep.kept = {image: kernel for image, kernel in self.sleep.kept.items() if image in known}
+        self.sleep.copies = {image: copy for image, copy in self.sleep.copies.items() if image in known}
         for workspace in set(self.workspaces) - set(workspaces):
             await self.delete_workspace(workspace)
         return {kernel.id: kernel for kernel in self.started if kernel.id in kernels}
@@ -847,6 +889,7 @@ class World:
         timeouts: Timeouts | None = None,
         ledger: Path | None = None,
         interrupted: Collection[SessionKey] = (),
+        egress_tenants: Collection[str] = (),
     ) -> None:
         defaults = defaults or SessionSpec()
         self.backend = backend
@@ -878,6 +921,7 @@ class World:
             self.ledger,
             timeouts or TIMEOUTS,
             Sleeping(backend, self.starts, self.pool),
+            EgressTenants(egress_tenants),
         )
         self.registry = Registry(PLAIN, defaults, services)
         self.sandboxes = Sandboxes(self.registry, services)

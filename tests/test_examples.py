@@ -26,6 +26,7 @@ GATEWAY = "http://127.0.0.1:8888"
 RUN_BY = {
     ("README.md", "make serve"): "tests/engine/test_fresh.py::test_make_serve_sets_up_everything",
     ("README.md", "from pathlib"): "tests/test_readme.py::test_the_client_example_works_when_pasted",
+    ("README.md", "curl -H"): "tests/kernel_gateway/test_undo.py::test_the_readmes_example_works",
     ("README.md", '{"status"'): "tests/test_examples.py::test_the_reply_is_as_shown",
     ("README.md", '{"name"'): "tests/test_readme.py::test_the_example_of_a_session_is_accepted_and_applies",
     ("README.md", "export AGENTRUN"): "tests/clients/test_agentrun.py::test_the_readmes_example_works_when_pasted",

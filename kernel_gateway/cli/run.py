@@ -206,7 +206,7 @@ def _print_end(result: dict[str, Any]) -> None:
     notes = []
     if result["error"]:
         notes.append(f"{result['error']['code']}: {result['error']['message']}")
-    if result["state"] in {"restarted", "lost"}:
+    if result["state"] in {"restarted", "rolled_back", "lost"}:
         notes.append(f"state {result['state']}: {result['state_reason']}")
     if result["truncated"]:
         notes.append("some output was left out")

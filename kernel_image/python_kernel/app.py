@@ -5,6 +5,8 @@
 - messages and text are sent by the thread that made them (`publishing.py`), requests are read by the thread that runs
   them (`shell.py`).
 - the kernel is our own, too (`kernel.py`).
+- it listens only when it is complete, and does not connect to itself until its debugger is used: gVisor of 2024 cannot
+  restore many kernels that do (see the decisions in sessions/README.md).
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import importlib.util
 import os
 import site
 import sys
+import threading
 from importlib.machinery import (
     EXTENSION_SUFFIXES,
     SOURCE_SUFFIXES,
@@ -37,6 +40,12 @@ PROGRAMS = Path(__file__).parents[1] / "kernelspecs/python/programs.py"
 
 class KernelApp(IPKernelApp):
     """The application that owns the kernel's sockets."""
+
+    control_thread: Any
+    iopub_thread: Any
+    kernel: Any
+    #: False until `listen`: ipykernel's own binding of sockets does nothing before that
+    listens = False
 
     def parse_command_line(self, argv: list[str] | None = None) -> None:
         """Accept `-f CONNECTION_FILE` only, without the parser for hundreds of further options.
@@ -67,6 +76,8 @@ class KernelApp(IPKernelApp):
         return "127.0.0.1"  # until the connection file is read; jupyter_client would list all interfaces
 
     def _bind_socket(self, s: zmq.Socket[bytes], port: int) -> Any:
+        if not self.listens:
+            return port
         if s.socket_type == zmq.ROUTER:
             s.sndhwm = 0  # or replies are dropped silently when their reader is 1,000 behind
         return super()._bind_socket(s, port)
@@ -90,8 +101,38 @@ class KernelApp(IPKernelApp):
         self.iopub_thread.start()
         self.iopub_socket = self.iopub_thread.background_socket
 
+    def init_heartbeat(self) -> None:
+        """Start the heartbeat when the kernel listens."""
+        if self.listens:
+            super().init_heartbeat()
+
+    def listen(self) -> None:
+        """Bind the sockets as ipykernel does, each in the thread that uses it, and iopub as the last one."""
+        self.listens = True
+        self._bind(self.shell_socket, self.shell_port)
+        self._bind(self.stdin_socket, self.stdin_port)
+        bound = threading.Event()
+        self.control_thread.io_loop.add_callback(self._bind, self.control_socket, self.control_port)
+        self.control_thread.io_loop.add_callback(bound.set)
+        bound.wait()
+        self._shell = self.shell_socket.getsockopt(zmq.LAST_ENDPOINT)
+        self.init_heartbeat()
+        with self.iopub_thread.sending:
+            self._bind(self.iopub_thread.socket, self.iopub_port)
+            self.iopub_thread.welcome()
+
+    def connect_debugger(self) -> None:
+        """Connect the debugger to the shell channel, from the thread that uses this connection."""
+        self._apply_curve_client_options(self.debug_shell_socket)
+        self.debug_shell_socket.connect(self._shell)
+
+    def _bind(self, socket: zmq.Socket[bytes], port: int) -> None:
+        self._apply_curve_server_options(socket)
+        self._bind_socket(socket, port)
+
     def wait(self) -> None:
-        """Do nothing: this application has had its keys from the start."""
+        """Listen at once: this application has had its keys from the start."""
+        self.listen()
 
     def close(self) -> None:
         """Close all sockets. The shell channel's thread closes those between shells, so it must have been started."""

@@ -39,6 +39,7 @@ class PythonKernel(IPythonKernel):
     iopub_thread: Any
     msg_types = [*IPythonKernel.msg_types, "preload_request"]  # noqa: RUF012 - as in ipykernel
     shell_class = Type(RememberingShell)
+    parent: Any  # the application
     control_msg_types = [*IPythonKernel.control_msg_types, "lease_request"]  # noqa: RUF012 - as in ipykernel
 
     def start(self) -> None:
@@ -208,6 +209,7 @@ class PythonKernel(IPythonKernel):
         importlib.reload(sys.modules["ipykernel.debugger"])
         loaded = [getattr(sys.modules[name], "__file__", None) for name in set(sys.modules) - known]
         self._kernel_modules += [file for file in loaded if file]  # no code of cells: no step leads into it
+        self.parent.connect_debugger()
         self.debugger = self.debugger_class(
             self.log,
             self.debugpy_stream,

@@ -116,10 +116,7 @@ class KernelHandle(Protocol):
         """
 
     async def kill(self) -> None:
-        """End the kernel now and wait until it is gone. Idempotent.
-
-        The wait is bounded when the engine does not answer: the kernel is no longer used, and is removed later.
-        """
+        """End the kernel now and wait until it is gone, or later, if the engine does not answer. Idempotent."""
 
     def run_tool(
         self, name: str, argument: str, stdin: AsyncIterable[bytes] | None = None
@@ -157,6 +154,12 @@ class KernelSleep(Protocol):
 
     def trial(self, image: SleepImage, launch: Launch, info: ConnectionInfo) -> AsyncContext[KernelHandle]:
         """As `wake`, while the kernel is held: what this one does to files is thrown away; it ends with the context."""
+
+    async def copy(self, handle: KernelHandle, launch: Launch) -> SleepImage:
+        """As `take`, with the kernel's files; the kernel goes on, whether it raises an error or not."""
+
+    async def restore(self, image: SleepImage, launch: Launch, info: ConnectionInfo) -> KernelHandle:
+        """As `wake`, from a copy, in a new workspace: the launch's, which the caller deletes after an error."""
 
     async def discard(self, image: SleepImage) -> None:
         """Delete an image. Idempotent."""
@@ -235,10 +238,7 @@ class Backend(Protocol):
         """
 
     async def delete_workspace(self, workspace: str) -> None:
-        """Delete a workspace that no kernel uses any more, if it exists; later, if that is not possible now.
-
-        An unavailable engine causes no error here, and does not delay the caller for long.
-        """
+        """Delete a workspace that no kernel uses any more, if it exists; later, if the engine does not answer now."""
 
     async def release(self) -> None:
         """Free the resources of `prepare`, and leave the kernels to the next gateway."""

@@ -58,6 +58,7 @@ class Cell:
         self._shell_loss = False  # a message on shell may be lost
         self._asking = False  # the kernel is asked whether the reply still comes
         self._interrupted = False
+        self._gone = False  # `kernel_gone` follows
         #: why the gateway stopped it
         self._stopped: SessionError | None = None
         self._deadline: asyncio.TimerHandle | None = None
@@ -96,6 +97,12 @@ class Cell:
         """Note that a message on shell was lost. It was the reply if the kernel answers the next request before it."""
         self._shell_loss = True
         self._doubt_reply()
+
+    def await_end(self) -> None:
+        """Wait for `kernel_gone`: the kernel has ended, and what becomes of its variables is not known yet."""
+        self._gone = True
+        self.returned.set()
+        self.cancel_timers()
 
     def kernel_gone(self, cause: SessionError) -> None:
         """End the cell with its kernel."""
@@ -161,11 +168,7 @@ class Cell:
     # -- deadline and interrupts ----------------------------------------------------------------------------
 
     def start(self, seconds: float) -> None:
-        """Begin the cell's time.
-
-        Args:
-            seconds: time after which the cell is stopped.
-        """
+        """Begin the cell's time; it is stopped after these seconds."""
         self._started_at = self._loop.time()
         self._deadline = self._after(seconds, self._pass_deadline)
 
@@ -178,12 +181,7 @@ class Cell:
         raise NotImplementedError
 
     def stop(self, error: SessionError, kill_cause: SessionError) -> None:
-        """Interrupt the cell, and kill its kernel if that does not help.
-
-        Args:
-            error: why the cell is stopped; becomes the cell's error.
-            kill_cause: why the kernel is killed in that case.
-        """
+        """Interrupt the cell for `error`, which becomes its own; if that does not help, kill its kernel."""
         if self._stopped is None and not self.returned.is_set():
             self._stopped = error
             spawn(self._stop(kill_cause), "stop a cell")
@@ -211,7 +209,7 @@ class Cell:
             self._loop.call_later(CATCH_UP, self._unless_ended, check)
 
     def _unless_ended(self, check: Callable[[], None]) -> None:
-        if self.status is None:
+        if self.status is None and not self._gone:
             check()
 
     def cancel_timers(self) -> None:

@@ -130,10 +130,16 @@ class Execution(Cell):
         self._events.append(event)
         self._wake.set()
 
-    def kernel_gone(self, cause: SessionError) -> None:
-        """End the cell with its kernel, and its variables with it."""
+    def kernel_gone(self, cause: SessionError, after: StateNotice | None = None) -> None:
+        """End the cell with its kernel.
+
+        Args:
+            cause: why the kernel has ended.
+            after: what became of the variables; None: they are lost.
+        """
         if self.status is None:
-            self._notice = replace(self._notice, change=StateChange.LOST, reason=cause.message)
+            change, reason = (after.change, after.reason) if after else (StateChange.LOST, cause.message)
+            self._notice = replace(self._notice, change=change, reason=reason)
             if isinstance(self._stopped, ExecutionTimeout):
                 self._stopped = self._timeout("it ignored the interrupt, so its kernel was ended")
         super().kernel_gone(cause)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 
 import structlog
 
-from sessions.asleep import CannotWake, SleepImage, Unproven
+from sessions.asleep import CannotWake, SleepFailed, SleepImage, Unproven
 from sessions.backends.abilities import Ability
-from sessions.backends.base import Backend, KernelSleep, Launch
+from sessions.backends.base import Backend, KernelHandle, KernelSleep, Launch
 from sessions.connection_info import ConnectionInfo
 from sessions.errors import ConnectionFailed, SessionClosed, SessionError, StartFailed
 from sessions.kernels.kernel import Kernel
@@ -135,22 +138,77 @@ class Sleeping:
         return await self._pool.with_room(lambda: self._starts.start_kernel(launch, wake))
 
     async def _wake(self, image: SleepImage, info: ConnectionInfo, launch: Launch) -> Kernel:
-        for attempt in range(ATTEMPTS_MAX):
-            try:
-                return await self._attempt(image, info, launch)
-            except StartFailed as error:
-                log.warning("a kernel did not wake", attempt=attempt + 1, reason=str(error.__cause__ or error))
-                await asyncio.sleep(PAUSE * attempt)
-        raise StartFailed(f"the session sleeps, and its kernel did not answer in {ATTEMPTS_MAX} attempts")
+        what = "the session sleeps, and its kernel"
+        return await self._in_attempts(what, lambda: self._continued(launch, self._sleep.wake(image, launch, info)))
 
-    async def _attempt(self, image: SleepImage, info: ConnectionInfo, launch: Launch) -> Kernel:
-        kernel = await Kernel.take_over(launch, await self._sleep.wake(image, launch, info))
+    async def _in_attempts(self, what: str, attempt: Callable[[], Awaitable[Kernel]]) -> Kernel:
+        for number in range(ATTEMPTS_MAX):
+            try:
+                return await attempt()
+            except StartFailed as error:
+                log.warning("a kernel did not wake", attempt=number + 1, reason=str(error.__cause__ or error))
+                await asyncio.sleep(PAUSE * number)
+        raise StartFailed(f"{what} did not answer in {ATTEMPTS_MAX} attempts")
+
+    async def _continued(self, launch: Launch, started: Awaitable[KernelHandle]) -> Kernel:
+        kernel = await Kernel.take_over(launch, await started)
         try:
             await kernel.first_answer()
         except BaseException:
             await shielded(spawn(kernel.kill(SessionClosed()), "kill a kernel that did not wake"))
             raise
         return kernel
+
+    # -- copies ---------------------------------------------------------------------------------------------
+
+    async def copy(self, kernel: Kernel) -> SleepImage:
+        """Write an idle kernel's memory and files to disk. It stands still for that time, and goes on.
+
+        Nothing may use the kernel; the caller does not cancel this.
+
+        Raises:
+            SleepFailed: when that was not possible; the kernel goes on.
+        """
+        async with kernel.preloading.rest():
+            pass  # an import ahead of need would count as a use
+        kernel.connection.suspend()
+        try:
+            image = await self._sleep.copy(kernel.handle, kernel.launch)
+        finally:
+            self._reopen(kernel)
+        try:
+            await kernel.first_answer()  # its output cannot be lost from now on
+        except StartFailed as error:
+            await self.discard(image)
+            raise SleepFailed("it did not go on") from error
+        return image
+
+    async def restore(self, image: SleepImage, launch: Launch, info: ConnectionInfo) -> Kernel:
+        """Continue from a copy, on files of its own. The copy stays.
+
+        Args:
+            image: the copy.
+            launch: what its kernel was started with. The new one has another workspace.
+            info: connection info of its kernel.
+
+        Raises:
+            CannotWake: when no later attempt would succeed, either.
+            SessionError: as in `wake`.
+        """
+        restore = partial(self._restore, image, info)
+        return await self._pool.with_room(lambda: self._starts.start_kernel(launch, restore))
+
+    async def _restore(self, image: SleepImage, info: ConnectionInfo, launch: Launch) -> Kernel:
+        return await self._in_attempts("the checkpoint's kernel", lambda: self._restored_once(image, info, launch))
+
+    async def _restored_once(self, image: SleepImage, info: ConnectionInfo, launch: Launch) -> Kernel:
+        workspace = uuid.uuid4().hex  # in each attempt, because the one before may have changed its files
+        named = replace(launch, workspace=workspace)
+        try:
+            return await self._continued(named, self._sleep.restore(image, named, info))
+        except BaseException:
+            await shielded(spawn(self._pool.delete_workspace(workspace), "delete workspace"))
+            raise
 
     async def discard(self, image: SleepImage) -> None:
         """Delete an image."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from sessions.asleep import SleepImage
+from sessions.asleep import SleepImage, Snapshot
 from sessions.connection_info import ConnectionInfo
 from sessions.models import SandboxSpec, SessionKey, SessionSpec
 from sessions.notices import StateNotice
@@ -35,6 +35,8 @@ class SessionRecord:
     container: ContainerRecord
     #: what the next execution reports about the variables
     notice: StateNotice = field(default_factory=StateNotice)
+    #: earlier moments to which it can return, oldest first
+    snapshots: tuple[Snapshot, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,8 +76,8 @@ import IPython.core.interactiveshell; notes.append(("import IPython", time.time(
 from python_kernel import app as kernel; del sys.path[0]
 notes.append(("import ipykernel", time.time()))
 sys.modules["notes"] = notes
-app = kernel.KernelApp.instance(config=kernel.config()); app.initialize()
-notes.append(("bind, make the shell", time.time())); app.start()
+app = kernel.KernelApp.instance(config=kernel.config()); app.initialize(); app.wait()
+notes.append(("make the shell, bind", time.time())); app.start()
 """
 SHOW = "import json, sys; print(json.dumps(sys.modules['notes']))"
 

@@ -84,7 +84,7 @@ async def test_clients_that_come_while_it_falls_asleep_wait_and_find_it_awake(wo
     world.clock.passes(301)
     world.backend.sleep.gate.clear()
     sweep = spawn(swept(culler), "sweep")
-    await until(lambda: session.sleeper.falling.task)
+    await until(lambda: session.sleeper.writing.task)
     cells = [spawn(run(session, "print(x)"), "cell") for _ in range(2)]
     await asyncio.sleep(0.02)
     world.backend.sleep.gate.set()
@@ -167,7 +167,7 @@ async def test_a_sweep_does_not_wait_for_a_session_that_falls_asleep(backend: Fa
         world.clock.passes(301)
         backend.sleep.gate.clear()
         assert await culler.sweep() == 0
-        await until(lambda: session.sleeper.falling.task)
+        await until(lambda: session.sleeper.writing.task)
         world.clock.passes(100)
         ended = await culler.sweep()
         backend.sleep.gate.set()
@@ -321,7 +321,7 @@ async def test_a_session_that_is_ended_while_it_falls_asleep_leaves_nothing(worl
     world.clock.passes(301)
     world.backend.sleep.gate.clear()
     sweep = spawn(swept(culler), "sweep")
-    await until(lambda: session.sleeper.falling.task)
+    await until(lambda: session.sleeper.writing.task)
     ending = world.registry.end(session.key)
     await asyncio.sleep(0.02)
     world.backend.sleep.gate.set()

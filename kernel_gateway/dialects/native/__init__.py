@@ -16,6 +16,17 @@ from kernel_gateway.dialects.native.admin import (
     KeysHandler,
     NewKey,
 )
+from kernel_gateway.dialects.native.checkpoints import (
+    Branch,
+    BranchHandler,
+    CheckpointHandler,
+    CheckpointInfo,
+    CheckpointList,
+    CheckpointsHandler,
+    RollBack,
+    RollBackHandler,
+    TakeCheckpoint,
+)
 from kernel_gateway.dialects.native.events import Event
 from kernel_gateway.dialects.native.examples import EXAMPLES
 from kernel_gateway.dialects.native.execute import LAST_EVENT, ExecuteHandler
@@ -90,6 +101,25 @@ OPERATIONS = [
     ),
     Operation("POST", f"{_SESSION}/interrupt", "Interrupt the running cell, keep the variables", Interrupted),
     Operation("POST", f"{_SESSION}/restart", "Start a fresh kernel in the same session", SessionInfo),
+    Operation("GET", f"{_SESSION}/checkpoints", "List the session's checkpoints, oldest first", CheckpointList),
+    Operation(
+        "POST",
+        f"{_SESSION}/checkpoints",
+        "Take a checkpoint: variables, processes and files",
+        CheckpointInfo,
+        TakeCheckpoint,
+        HTTPStatus.CREATED,
+    ),
+    Operation("DELETE", f"{_SESSION}/checkpoints/{{checkpoint}}", "Delete a checkpoint", status=HTTPStatus.NO_CONTENT),
+    Operation("POST", f"{_SESSION}/rollback", "Return to a checkpoint", SessionInfo, RollBack),
+    Operation(
+        "POST",
+        f"{_SESSION}/branch",
+        "Make a session that begins as this one is, or was",
+        SessionInfo,
+        Branch,
+        HTTPStatus.CREATED,
+    ),
     Operation("GET", f"{_SESSION}/notebook", "Export the transcript as .ipynb", media={"application/x-ipynb+json": {}}),
     Operation(
         "GET",
@@ -156,6 +186,10 @@ def routes(gateway: Gateway) -> list[Route]:
         (one + "/execute", ExecuteHandler),
         (one + "/interrupt", InterruptHandler),
         (one + "/restart", RestartHandler),
+        (one + "/checkpoints", CheckpointsHandler),
+        (one + "/checkpoints/([^/]+)", CheckpointHandler),
+        (one + "/rollback", RollBackHandler),
+        (one + "/branch", BranchHandler),
         (one + "/notebook", NotebookHandler),
         (one + "/files/(.*)", FilesHandler),
         (one + "/move", MoveHandler),

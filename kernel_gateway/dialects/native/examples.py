@@ -9,6 +9,13 @@ from typing import Any
 from pydantic import BaseModel
 
 from kernel_gateway.dialects.native.admin import AuditPage, CreateKey, KeyList, NewKey
+from kernel_gateway.dialects.native.checkpoints import (
+    Branch,
+    CheckpointInfo,
+    CheckpointList,
+    RollBack,
+    TakeCheckpoint,
+)
 from kernel_gateway.dialects.native.events import (
     ClearEvent,
     ErrorEvent,
@@ -54,10 +61,13 @@ _SESSION = {
     "idle_timeout": 900.0,
     "on_idle": "end",
     "sleep_problem": None,
+    "checkpoints": "manual",
+    "checkpoint_problem": None,
     "image": None,
     "limits": {"memory": 268435456, "cpus": 0.5, "processes": 32, "disk": 67108864, "output": 1048576},
     "network": "none",
 }
+_CHECKPOINT = {"name": "loaded", "created_at": _TIME, "bytes": 97517568, "automatic": False}
 _OUTPUT = {"output_type": "stream", "name": "stdout", "text": "42\n"}
 _ENDED = {
     "status": "ok",
@@ -120,6 +130,11 @@ EXAMPLES: Mapping[type[BaseModel], Any] = MappingProxyType(
     {
         CreateSession: {"name": "report", "limits": {"memory": "256m", "cpus": 0.5}, "idle_timeout": 900},
         Execute: {"code": "print(6 * 7)", "timeout": 20, "idempotency_key": "step-1"},
+        TakeCheckpoint: {"name": "loaded"},
+        RollBack: {"to": "loaded"},
+        Branch: {"as": "report-b", "from": "loaded"},
+        CheckpointInfo: _CHECKPOINT,
+        CheckpointList: {"checkpoints": [_CHECKPOINT]},
         Move: {"from": "sales.csv", "to": "data/sales.csv"},
         MakeDirectory: {"path": "data/raw"},
         CreateKey: {"tenant": "team-a"},

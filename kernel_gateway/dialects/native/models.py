@@ -13,7 +13,7 @@ from kernel_gateway.config import Settings
 from kernel_gateway.dialects.native.plain import plain_output
 from kernel_gateway.errors import STATUS
 from kernel_gateway.setting_types import Bytes
-from sessions.asleep import OnIdle
+from sessions.asleep import Checkpoints, OnIdle
 from sessions.errors import InvalidRequest
 from sessions.guest.paths import valid_path
 from sessions.models import ExecuteRequest, ExecutionResult, Network, SessionSpec
@@ -46,6 +46,11 @@ class CreateSession(Body):
     on_idle: Literal["end", "sleep"] | None = Field(
         None, description="when it is idle for too long: `end` it, or let it `sleep` with its memory on disk"
     )
+    checkpoints: Literal["manual", "auto"] = Field(
+        "manual",
+        description="auto: a checkpoint before each cell, to which the session returns if the cell ends its "
+        "kernel; it takes time",
+    )
     image: str | None = Field(
         None, description="image of the kernel, one that the setting `images` allows; starts cold", max_length=1000
     )
@@ -67,6 +72,7 @@ class CreateSession(Body):
             env=valid_env(self.env),
             idle_timeout=settings.valid_idle_timeout(self.idle_timeout),
             on_idle=defaults.on_idle if self.on_idle is None else OnIdle(self.on_idle),
+            checkpoints=Checkpoints(self.checkpoints),
             cwd=valid_path(self.cwd),
             image=settings.valid_image(self.image),
             network=Network(self.network),
@@ -167,6 +173,10 @@ class SessionInfo(BaseModel):
     sleep_problem: str | None = Field(
         description="why it is awake although it was idle for too long; it is tried again; null: no attempt has failed"
     )
+    checkpoints: Literal["manual", "auto"]
+    checkpoint_problem: str | None = Field(
+        description="why there is no checkpoint from before the last cell; null: there is one, or none is wanted"
+    )
     image: str | None = Field(description="image that was asked for; null: the gateway's usual one")
     limits: LimitsInfo
     network: Literal["none", "allowlist"]
@@ -187,6 +197,8 @@ class SessionInfo(BaseModel):
                 "idle_timeout": session.spec.idle_timeout,
                 "on_idle": session.spec.on_idle.value,
                 "sleep_problem": session.sleeper.problem or None,
+                "checkpoints": session.spec.checkpoints.value,
+                "checkpoint_problem": session.undo.problem or None,
                 "image": session.spec.image or None,
                 "limits": {name: getattr(limits, name) for name in LimitsInfo.model_fields},
                 "network": session.spec.network.value,
@@ -209,8 +221,9 @@ class Result(BaseModel):
         description="nbformat 4.5 outputs; a stream sends them one by one instead, if all of them are still kept"
     )
     duration_ms: float
-    state: Literal["new", "preserved", "restarted", "lost"] = Field(
-        description="whether the variables of earlier cells are still there; new: this is the session's first cell"
+    state: Literal["new", "preserved", "restarted", "rolled_back", "lost"] = Field(
+        description="whether the variables of earlier cells are still there; new: this is the session's first cell; "
+        "rolled_back: they are those of a checkpoint"
     )
     state_reason: str | None
     session_id: str = Field(description="id of the session, for `if_session`; also the header X-Session-Id")

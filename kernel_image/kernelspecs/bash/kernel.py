@@ -274,4 +274,5 @@ if __name__ == "__main__":
     app = KernelApp.instance(config=config(BashKernel))
     app.initialize()
     bundle.release()
+    app.wait()
     app.start()

@@ -38,13 +38,7 @@ TOOLS_MAX = 16
 class DockerHandle:
     """A started container. It is removed when it ends, whatever the cause."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        container: str,
-        info: ConnectionInfo,
-        tenant: str = NOBODY,
-    ) -> None:
+    def __init__(self, engine: Engine, container: str, info: ConnectionInfo, tenant: str = NOBODY) -> None:
         self.id = container
         #: tenant whose turns its calls to the engine take
         self.tenant = tenant
@@ -77,7 +71,12 @@ class DockerHandle:
     @property
     def in_use(self) -> bool:
         """Whether a cell or a tool runs in the container."""
-        return self._tools_open > 0 or (self._listener is not None and self._listener.in_use)
+        return self.tools_run or (self._listener is not None and self._listener.in_use)
+
+    @property
+    def tools_run(self) -> bool:
+        """Whether a tool runs in the container."""
+        return self._tools_open > 0
 
     def rouse(self) -> None:
         """Note a use of the container, and end its rest."""

@@ -4,35 +4,37 @@ The sandbox is held while it is written and until it is killed, so that its file
 written. What gVisor refuses to write (a connection to another host, an open file without a name) leaves the kernel as
 it was. A directory that is named by a container and belongs to no recorded image shows a later gateway which kernels it
 must let go on.
+
+A copy is the same with the kernel's files, and the kernel goes on. What continues from a copy has files of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
-import shutil
 import time
 import uuid
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import structlog
 from docker.errors import APIError
 
-from sessions.asleep import CannotWake, SleepFailed, SleepImage
+from sessions.asleep import InUse, NoRoom, SleepFailed, SleepImage
 from sessions.backends.abilities import Ability
 from sessions.backends.base import KernelHandle, Launch
-from sessions.backends.docker import trials
-from sessions.backends.docker.breaker import fails, short_cause, unavailable
+from sessions.backends.docker import disk_images, listeners, trials
+from sessions.backends.docker.breaker import fails, short_cause
 from sessions.backends.docker.checkpoints import CheckpointFailed, restart
 from sessions.backends.docker.checkpoints.images import PARTIAL, Images
-from sessions.backends.docker.checkpoints.runtime import find_runtime
-from sessions.backends.docker.checkpoints.sealing import Damaged, seal, unseal
+from sessions.backends.docker.checkpoints.runtime import TooLarge, find_runtime
 from sessions.backends.docker.engine import SLEEP, Engine
 from sessions.backends.docker.handle import DockerHandle
-from sessions.backends.docker.profile import DockerSettings
+from sessions.backends.docker.profile import DockerSettings, volume_names
+from sessions.backends.docker.sealed_images import MEMORY, PLAIN, decrypted, seal_all
 from sessions.backends.docker.sleep_settings import SleepSettings
 from sessions.backends.docker.starter import Starter
 from sessions.connection_info import ConnectionInfo
@@ -40,10 +42,10 @@ from sessions.errors import BackendUnavailable, StartFailed
 from sessions.tasks import log_failure, shielded, spawn
 
 log = structlog.get_logger()
+T = TypeVar("T")
 
-#: the files of an image
-_FILES = ("checkpoint.img", "pages_meta.img", "pages.img")
-_PLAIN = ".plain"
+#: file of a copy with the kernel's files
+_DISK = "files.img"
 
 
 class DockerSleep:
@@ -78,17 +80,31 @@ class DockerSleep:
     async def take(self, handle: KernelHandle, launch: Launch) -> SleepImage:
         """Write a kernel's memory to disk; see `KernelSleep`."""
         if not isinstance(handle, DockerHandle) or handle.in_use:
-            raise SleepFailed("its sandbox is in use")
+            raise InUse("its sandbox is in use")
         handle.held = True
         try:
-            return await self._take(handle, launch)
+            return await self._call(handle.tenant, partial(self._written, handle, launch, handle.id))
         except BaseException:
             handle.held = False
             raise
 
-    async def _take(self, handle: DockerHandle, launch: Launch) -> SleepImage:
+    async def copy(self, handle: KernelHandle, launch: Launch) -> SleepImage:
+        """Write a kernel's memory and files to disk, and let it go on; see `KernelSleep`."""
+        if launch.shared:
+            raise SleepFailed("other containers use its files, too")
+        if not isinstance(handle, DockerHandle) or handle.tools_run:
+            raise InUse("a tool runs in its sandbox")
+        handle.held = True
         try:
-            return await self._engine.call(self._written, handle, launch, lane=SLEEP, owner=launch.tenant)
+            return await self._call(handle.tenant, partial(self._written, handle, launch, uuid.uuid4().hex, files=True))
+        finally:
+            handle.held = False
+
+    async def _call(self, tenant: str, work: Callable[[], T]) -> T:
+        try:
+            return await self._engine.call(work, lane=SLEEP, owner=tenant)
+        except TooLarge as error:
+            raise NoRoom(str(error)) from error
         except CheckpointFailed as error:
             raise SleepFailed(str(error)) from error
         except APIError as error:
@@ -96,16 +112,21 @@ class DockerSleep:
         except BackendUnavailable as error:
             raise SleepFailed(error.message) from error
 
-    def _written(self, handle: DockerHandle, launch: Launch) -> SleepImage:
+    def _written(self, handle: DockerHandle, launch: Launch, image: str, *, files: bool = False) -> SleepImage:
         settings, images = self._use()
         runtime = find_runtime(self._engine.api, self._settings)
         source = str(self._engine.api.inspect_container(handle.id)["Image"])
         begun = images.begin(handle.memory() or launch.limits.memory, handle.id)
         try:
+            if launch.kernelspec.resets:
+                listeners.refresh(handle.connection_info)
             runtime.hold(handle.id)
             runtime.take(handle.id, begun, keep=True)
-            size = self._sealed(settings.key(), handle.id, begun)
-            begun.rename(images.directory / handle.id)
+            if files:
+                self._copy_files(launch, begun)
+                runtime.let_go(handle.id)
+            size = seal_all(settings, image, begun, (*MEMORY, _DISK) if files else MEMORY)
+            begun.rename(images.directory / image)
         except BaseException as error:
             with suppress(CheckpointFailed):  # it was not held, or has ended
                 runtime.let_go(handle.id)
@@ -113,16 +134,12 @@ class DockerSleep:
             if isinstance(error, OSError):  # else it would count as an error of the connection to the engine
                 raise CheckpointFailed(str(error)) from error
             raise
-        return SleepImage(handle.id, size, time.time(), source)
+        return SleepImage(image, size, time.time(), source)
 
-    def _sealed(self, key: bytes, image: str, begun: Path) -> int:
-        """Encrypt the files of an image, and return their size."""
-        found = {file.name for file in begun.iterdir() if file.stat().st_size}
-        if found != set(_FILES):
-            raise CheckpointFailed(f"the runtime has written {sorted(found)}")
-        for name in _FILES:
-            seal(key, f"{image}/{name}", begun / name, begun / f"{name}.sealed")
-        return sum(file.stat().st_size for file in begun.iterdir())
+    def _copy_files(self, launch: Launch, begun: Path) -> None:
+        volume = volume_names(launch.workspace or "")[0]
+        disk_images.flush(Path(self._engine.api.inspect_volume(volume)["Mountpoint"]))
+        disk_images.pack(self._starter.disks.image(volume), begun / _DISK)
 
     async def resume(self, handle: KernelHandle) -> None:
         """Let a kernel go on whose memory was written."""
@@ -162,21 +179,20 @@ class DockerSleep:
                 await shielded(spawn(call(trials.clear, self._engine, trial), "clear a trial"))
 
     def _restored(self, image: SleepImage, container: str) -> None:
-        if self._settings.sleep is None:
-            raise CannotWake("sleep was turned off")
-        plain = self._settings.sleep.directory / f"{uuid.uuid4().hex}{_PLAIN}"
-        try:
-            plain.mkdir(mode=0o700)
-            for name in _FILES:
-                sealed = self._settings.sleep.directory / image.id / f"{name}.sealed"
-                unseal(self._settings.sleep.key(), f"{image.id}/{name}", sealed, plain / name)
+        with decrypted(self._settings.sleep, image.id, MEMORY) as plain:
             restart(self._engine, container, plain)
-        except (Damaged, FileNotFoundError) as error:
-            raise CannotWake("its memory on disk is damaged or gone") from error
-        except OSError as error:
-            raise unavailable(f"a sleeping kernel cannot be read: {error.strerror}") from error
-        finally:
-            shutil.rmtree(plain, ignore_errors=True)
+
+    async def restore(self, image: SleepImage, launch: Launch, info: ConnectionInfo) -> DockerHandle:
+        """Start a container that continues with a copy's memory and files; see `KernelSleep`."""
+        try:
+            await self._engine.call(self._unpacked, image, launch, lane=SLEEP, owner=launch.tenant)
+        except (CheckpointFailed, APIError) as error:
+            raise StartFailed("the files of a checkpoint could not be restored") from error
+        return await self.wake(image, launch, info)
+
+    def _unpacked(self, image: SleepImage, launch: Launch) -> None:
+        with decrypted(self._settings.sleep, image.id, [_DISK]) as plain:
+            disk_images.unpack(plain / _DISK, self._starter.disks.image(volume_names(launch.workspace or "")[0]))
 
     # -- the end --------------------------------------------------------------------------------------------
 
@@ -196,7 +212,7 @@ class DockerSleep:
 
     def _adopted(self, images: Images, known: set[str]) -> None:
         for path in images.directory.iterdir():
-            if path.name not in known and not path.name.endswith(_PLAIN):
+            if path.name not in known and not path.name.endswith(PLAIN):
                 with suppress(CheckpointFailed):  # it has ended, or was not held
                     self._resumed(path.name.removesuffix(PARTIAL))
         images.remove_others(known)

@@ -85,6 +85,14 @@ class NoSleep:
         """Refuse."""
         raise CannotWake(self.ability.detail)
 
+    async def copy(self, _handle: KernelHandle, _launch: Launch) -> SleepImage:
+        """Refuse."""
+        raise SleepFailed(self.ability.detail)
+
+    async def restore(self, _image: SleepImage, _launch: Launch, _info: ConnectionInfo) -> KernelHandle:
+        """Refuse."""
+        raise CannotWake(self.ability.detail)
+
     async def discard(self, _image: SleepImage) -> None:
         """Do nothing: there are no images."""
 

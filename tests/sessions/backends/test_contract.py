@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 import tempfile
+import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing, closing
 from dataclasses import replace
@@ -323,6 +324,30 @@ async def test_a_backend_says_whether_kernels_can_sleep_and_only_then_they_do(ba
         await backend.sleep.discard(image)
     await kernel.first_answer()
     assert await execute(kernel, "print(x + 1)") == ("ok", "42\n")
+    await kernel.kill(SessionClosed())
+
+
+async def test_a_backend_says_whether_kernels_can_sleep_and_only_then_they_are_copied(backend: Backend) -> None:
+    kernel = await Kernel.start(backend, LAUNCH)
+    await execute(kernel, "import pathlib; x = 41; pathlib.Path('file').write_text('kept')")
+    kernel.connection.suspend()
+    if not backend.sleep.ability.on:
+        with pytest.raises(SleepFailed):
+            await backend.sleep.copy(kernel.handle, kernel.launch)
+        others = []
+    else:
+        image, info = await backend.sleep.copy(kernel.handle, kernel.launch), kernel.handle.connection_info
+        named = replace(kernel.launch, workspace=uuid.uuid4().hex)
+        others = [await Kernel.take_over(named, await backend.sleep.restore(image, named, info))]
+        await backend.sleep.discard(image)
+    kernel.connection.open()
+    for each in (kernel, *others):
+        await each.first_answer()
+        assert await execute(each, "print(x + 1, pathlib.Path('file').read_text())") == ("ok", "42 kept\n")
+        await execute(each, "x = 0; pathlib.Path('file').unlink()")
+    for each in others:
+        await each.kill(SessionClosed())
+        await backend.delete_workspace(str(each.launch.workspace))
     await kernel.kill(SessionClosed())
 
 

@@ -6,146 +6,30 @@ import asyncio
 import os
 import secrets
 import shutil
-import tempfile
-from collections.abc import AsyncIterator, Iterator
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-import docker
 import pytest
 
-from sessions.asleep import CannotWake, SleepFailed, SleepImage, Unproven
-from sessions.backends.base import Launch
-from sessions.backends.docker import DockerBackend, DockerSettings, trials
+from sessions.asleep import CannotWake, SleepFailed, Unproven
+from sessions.backends.docker import trials
 from sessions.backends.docker.checkpoints import runtime
 from sessions.backends.docker.checkpoints.sealing import unseal
 from sessions.backends.docker.engine import Engine
-from sessions.backends.docker.profile import INSTANCE_LABEL, WORKSPACE, CheckpointSettings
-from sessions.backends.docker.sleep_settings import SleepSettings
+from sessions.backends.docker.profile import WORKSPACE
 from sessions.errors import SessionClosed
 from sessions.exits import ExitReason
 from sessions.kernels import sleeping
 from sessions.kernels.kernel import Kernel
-from sessions.kernels.pool import Pool
-from sessions.kernels.readiness import Readiness
-from sessions.kernels.sleeping import Sleeping
-from sessions.kernels.starts import Starts
-from sessions.kernels.warm import PoolSettings
 from sessions.models import Limits
-from tests.attacks.bench import forget_network
-from tests.fakes import KERNELSPECS, Clock, Seen, until
+from tests.sessions.backends.bed import AFTER, BEFORE, INSTANCE, JAVASCRIPT, KEY, MIB, PYTHON, SURVIVED, Bed, said
 from tests.sessions.backends.test_contract import execute
 
 pytestmark = pytest.mark.engine
 
-INSTANCE = f"sleep-{os.getpid()}"
-NETWORK = f"kernel-gateway-{INSTANCE}"
-MIB = 1024**2
-KEY = secrets.token_bytes(32)
-PYTHON = Launch(KERNELSPECS.find("python"))
-JAVASCRIPT = Launch(KERNELSPECS.find("javascript"))
-
-
-@pytest.fixture(scope="module")
-def place() -> Iterator[Path]:
-    """The images of all these tests; at the end they, the network and the workspaces are removed."""
-    with tempfile.TemporaryDirectory() as path:
-        yield Path(path)
-    with closing(docker.from_env()) as client:
-        for container in client.containers.list(all=True, filters={"label": f"{INSTANCE_LABEL}={INSTANCE}"}):
-            container.remove(force=True)
-        for volume in client.volumes.list(filters={"label": f"{INSTANCE_LABEL}={INSTANCE}"}):
-            volume.remove()
-    forget_network(NETWORK)
-
-
-class Bed:
-    """A backend whose kernels can sleep."""
-
-    def __init__(self, place: Path, disk: int = 2048 * MIB) -> None:
-        self.images = place / "asleep"
-        checkpoints = CheckpointSettings(place / "checkpoints", 1024 * MIB, Limits(), (PYTHON.kernelspec,))
-        sleep = SleepSettings(self.images, disk, lambda: KEY)
-        settings = DockerSettings("runsc", "kernel-gateway/python:latest", NETWORK, INSTANCE)
-        self.backend = DockerBackend(replace(settings, checkpoints=checkpoints, sleep=sleep))
-        self.readiness = Readiness(self.backend)
-        starts = Starts(self.backend, self.readiness, 4, lambda _container, _ready: None)
-        pool = Pool(self.backend, starts, PoolSettings(Limits(), 0, 0), Clock(), observer=Seen())
-        self.sleeping = Sleeping(self.backend, starts, pool)
-
-    async def ready(self) -> None:
-        """Wait until Python's kernels are restored, as in a gateway: not all that start plainly can sleep."""
-        assert await self.readiness.check()
-        self.backend._starter.checkpoints.begin()
-        await until(lambda: self.backend.checkpoints.on)
-
-    async def asleep(self, kernel: Kernel) -> SleepImage:
-        """Let a kernel fall asleep, to its end."""
-        image = await self.sleeping.take(kernel)
-        await kernel.kill(SessionClosed())
-        return image
-
-    async def woken(self, kernel: Kernel, image: SleepImage) -> Kernel:
-        """Wake it, and delete its image."""
-        awake = await self.sleeping.wake(image, kernel.launch, kernel.handle.connection_info)
-        await self.sleeping.discard(image)
-        return awake
-
-    def files(self) -> list[Path]:
-        """Return everything on disk."""
-        return [path for path in self.images.rglob("*") if path.is_file()] if self.images.is_dir() else []
-
-
-@pytest.fixture
-async def bed(nothing_left: None, place: Path) -> AsyncIterator[Bed]:
-    bed = Bed(place)
-    await bed.ready()
-    yield bed
-    await bed.backend.close()
-    shutil.rmtree(bed.images, ignore_errors=True)
-
 
 def trials_left() -> list[Path]:
     return list(Path("/dev/shm").glob(f"kernel-gateway-{INSTANCE}-*"))
-
-
-async def said(kernel: Kernel, code: str) -> str:
-    status, printed = await execute(kernel, code)
-    assert status == "ok", (status, printed)
-    return printed.strip()
-
-
-#: state of many kinds
-BEFORE = """
-import random, sqlite3, subprocess, sys, threading, time
-import numpy as np, pandas as pd
-frame = pd.DataFrame({"x": np.arange(1_000_000), "y": np.linspace(0, 1, 1_000_000)})
-notes = open("notes.txt", "w+"); notes.write("first\\n"); notes.flush()
-def numbers():
-    for number in range(10): yield number
-flight = numbers(); next(flight); next(flight)
-chance, expected = random.Random(7), random.Random(7); chance.random(); expected.random()
-np.random.seed(7); drawn = np.random.RandomState(7)
-ticks = 0
-def tick():
-    global ticks
-    while True: ticks += 1; time.sleep(0.01)
-threading.Thread(target=tick, daemon=True).start()
-table = sqlite3.connect("table.db"); table.execute("create table t (x)"); table.commit()
-child = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-print("made")
-"""
-AFTER = """
-before = ticks; time.sleep(0.3)
-child.stdin.write("echo\\n"); child.stdin.flush()
-table.execute("insert into t values (1)"); table.commit()
-notes.write("second\\n"); notes.seek(0)
-print(int(frame.x.sum()), next(flight), ticks > before,
-      chance.random() == expected.random() and np.random.random() == drawn.random_sample(),
-      notes.read().split(), child.stdout.readline().strip(), table.execute("select count(*) from t").fetchone()[0])
-"""
-SURVIVED = "499999500000 2 True True ['first', 'second'] echo 1"
 
 
 #: a thread that appends ever larger numbers to a file
@@ -266,7 +150,7 @@ async def test_a_full_disk_loses_nothing(bed: Bed, place: Path, monkeypatch: pyt
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("sessions.backends.docker.sleep.seal", full)  # in the middle of it
+    monkeypatch.setattr("sessions.backends.docker.sealed_images.seal", full)  # in the middle of it
     with pytest.raises(SleepFailed, match="No space left"):
         await bed.sleeping.take(kernel)
     await kernel.first_answer()

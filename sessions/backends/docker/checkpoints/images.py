@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sessions.backends.docker.checkpoints.runtime import CheckpointFailed
+from sessions.backends.docker.checkpoints.runtime import CheckpointFailed, TooLarge
 
 _MANIFEST = "manifest.json"
 _PROOF = "proof"
@@ -108,16 +108,14 @@ class Images:
             name: of the directory while the checkpoint is incomplete, followed by `PARTIAL`; empty: a new one.
 
         Raises:
-            CheckpointFailed: when it would not fit.
+            TooLarge: when it would not fit.
         """
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         used = sum(file.stat().st_size for file in self.directory.glob("*/*"))
         if used + expected > self._most:
-            raise CheckpointFailed(
-                f"it would take {expected} bytes, {used} are in use, and `{self._setting}` is {self._most}"
-            )
+            raise TooLarge(f"it would take {expected} bytes, {used} are in use, and `{self._setting}` is {self._most}")
         if (free := shutil.disk_usage(self.directory).free) < expected + _FREE_MIN:
-            raise CheckpointFailed(f"only {free} bytes are free on the disk of {self.directory}")
+            raise TooLarge(f"only {free} bytes are free on the disk of {self.directory}")
         path = self.directory / f"{name or uuid.uuid4().hex}{PARTIAL}"
         path.mkdir(mode=0o700)
         return path

@@ -29,6 +29,10 @@ class CheckpointFailed(Exception):
     """A checkpoint was not taken or not restored; the reason is for the operator."""
 
 
+class TooLarge(CheckpointFailed):
+    """There is no room for a checkpoint."""
+
+
 @dataclass(frozen=True, slots=True)
 class Runtime:
     """The runtime of the engine, called by its path."""

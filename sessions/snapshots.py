@@ -1,0 +1,85 @@
+"""A session's snapshots: its kernel's memory and files at earlier moments, on disk. Clients call them checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from sessions.asleep import CannotWake, Snapshot
+from sessions.backends.base import Launch
+from sessions.errors import CheckpointNotFound, CheckpointRefused
+from sessions.kernels.kernel import Kernel
+from sessions.models import SessionKey
+from sessions.services import SessionServices
+from sessions.tasks import log_failure
+
+#: snapshots of a session that its client asked for; the oldest go first
+KEPT_MAX = 10
+
+
+class Snapshots:
+    """Keeps the snapshots of one session, oldest first."""
+
+    def __init__(self, key: SessionKey, services: SessionServices, left: Sequence[Snapshot]) -> None:
+        """Begin.
+
+        Args:
+            key: of the session.
+            services: services that sessions share.
+            left: snapshots that an earlier gateway has left.
+        """
+        self._key = key
+        self._services = services
+        self.all: tuple[Snapshot, ...] = tuple(left)
+        #: why none could be taken before the last cell; empty: one was, or none was wanted
+        self.problem = ""
+
+    @property
+    def automatic(self) -> Snapshot | None:
+        """The snapshot from before the last cell; None: none was taken."""
+        return next((snapshot for snapshot in self.all if snapshot.automatic), None)
+
+    def find(self, name: str | None) -> Snapshot:
+        """Return the snapshot with a name; without a name, the last one.
+
+        Raises:
+            CheckpointNotFound: when there is none.
+        """
+        for snapshot in reversed(self.all):
+            if name in {None, snapshot.name}:
+                return snapshot
+        raise CheckpointNotFound(session=self._key.name, checkpoint=name)
+
+    def with_new(self, new: Snapshot) -> tuple[Snapshot, ...]:
+        """Return the snapshots that are kept when there is a new one, which is the last."""
+        others = [snapshot for snapshot in self.all if not (new.automatic and snapshot.automatic)]
+        asked = [snapshot for snapshot in others if not snapshot.automatic]
+        surplus = [] if new.automatic else asked[: max(0, len(asked) + 1 - KEPT_MAX)]
+        return (*(snapshot for snapshot in others if snapshot not in surplus), new)
+
+    async def keep_only(self, kept: Collection[Snapshot]) -> None:
+        """Delete all others."""
+        others = [snapshot for snapshot in self.all if snapshot not in kept]
+        self.all = tuple(kept)
+        for snapshot in others:
+            await self.discard(snapshot)
+
+    async def forget_automatic(self) -> None:
+        """Delete the one from before the last cell: the session does not return to it."""
+        await self.keep_only([snapshot for snapshot in self.all if not snapshot.automatic])
+
+    async def discard(self, snapshot: Snapshot) -> None:
+        """Delete what a snapshot has on disk."""
+        with log_failure(f"removal of a checkpoint of {self._key}"):  # the next gateway deletes it
+            await self._services.sleeping.discard(snapshot.image)
+
+    async def restore(self, snapshot: Snapshot, launch: Launch) -> Kernel:
+        """Start a kernel that continues from a snapshot, on files of its own.
+
+        Raises:
+            CheckpointRefused: when the snapshot cannot be used any more.
+            SessionError: when no kernel could be started.
+        """
+        try:
+            return await self._services.sleeping.restore(snapshot.image, launch, snapshot.info)
+        except CannotWake as error:
+            raise CheckpointRefused(f"the checkpoint {snapshot.name!r} cannot be used: {error}") from error

@@ -1,0 +1,104 @@
+"""What clients do with a session's checkpoints."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+from sessions.asleep import Snapshot
+from sessions.beginning import Start
+from sessions.channels.hub import ChannelHub
+from sessions.errors import CheckpointRefused
+from sessions.executions import Executions
+from sessions.models import Network, StateChange
+from sessions.slot import KernelSlot
+from sessions.take_snapshot import take
+from sessions.tasks import spawn
+
+
+class Undo:
+    """Takes checkpoints of one session, and returns to them."""
+
+    def __init__(self, slot: KernelSlot, executions: Executions, channels: ChannelHub) -> None:
+        """Use the parts of a session."""
+        self._slot = slot
+        self._executions = executions
+        self._channels = channels
+
+    @property
+    def all(self) -> tuple[Snapshot, ...]:
+        """The checkpoints, oldest first."""
+        return self._slot.snapshots.all
+
+    @property
+    def problem(self) -> str:
+        """Why there is no checkpoint from before the last cell; empty: there is one, or none was wanted."""
+        return self._slot.snapshots.problem
+
+    def find(self, name: str) -> Snapshot:
+        """Return the checkpoint with a name.
+
+        Raises:
+            CheckpointNotFound: when there is none.
+        """
+        return self._slot.snapshots.find(name)
+
+    async def take(self, name: str | None) -> Snapshot:
+        """Take a checkpoint when no cell runs.
+
+        Args:
+            name: of the checkpoint; None: a new one.
+
+        Raises:
+            InvalidRequest: when the name is not valid, or another checkpoint has it.
+            CheckpointRefused: when that was not possible.
+            SessionError: when the session was ended, or no kernel could be started.
+        """
+        taken = self._executions.between_cells(self._channels.quiet, partial(take, self._slot, name))
+        return await asyncio.shield(spawn(taken, f"checkpoint of {self._slot.key}"))
+
+    async def roll_back(self, name: str | None) -> None:
+        """Return to a checkpoint, which stays. A running cell ends with its kernel.
+
+        Args:
+            name: of the checkpoint; None: the last one.
+
+        Raises:
+            CheckpointNotFound: when there is none.
+            CheckpointRefused: when it cannot be used; the session stays as it is.
+            SessionError: when the session was ended, or no kernel could be started; it stays as it is.
+        """
+        slot = self._slot
+        async with slot.replacing:
+            await slot.sleeper.writing.wait()
+            snapshot = slot.snapshots.find(name)
+            reason = f"the session was rolled back to the checkpoint {snapshot.name!r}"
+            self._channels.announce("starting")
+            try:
+                await slot.replace(StateChange.ROLLED_BACK, reason, partial(slot.snapshots.restore, snapshot))
+            finally:
+                self._channels.announce("idle")
+            self._channels.forget_loss()
+
+    async def delete(self, name: str) -> None:
+        """Delete a checkpoint.
+
+        Raises:
+            CheckpointNotFound: when there is none.
+            LedgerUnavailable: when that cannot be recorded; it stays.
+        """
+        slot = self._slot
+        deleted = slot.snapshots.find(name)
+        kept = tuple(snapshot for snapshot in self.all if snapshot is not deleted)
+        slot.record.snapshots(slot.notice, kept)
+        await slot.snapshots.keep_only(kept)
+
+    def beginning(self, snapshot: Snapshot) -> Start:
+        """Return what starts the first kernel of a branch of this session.
+
+        Raises:
+            CheckpointRefused: when the session cannot be branched.
+        """
+        if self._slot.identity.spec.network is Network.ALLOWLIST:
+            raise CheckpointRefused("a session with a network cannot be branched: its way out is for one session only")
+        return partial(self._slot.snapshots.restore, snapshot)

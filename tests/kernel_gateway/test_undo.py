@@ -1,0 +1,154 @@
+"""Checkpoints over the wire: with real gVisor, and how they are refused where there are none."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests import gateways
+from tests.gateways import KEYS, Gateway
+from tests.test_examples import GATEWAY, example, shell
+from tests.tiers import cases
+
+#: code that ends its kernel
+ENDS = {
+    "out of memory": "held = []\nwhile True: held.append(bytearray(8 * 2**20))",
+    "exit": "import os; os._exit(1)",
+    "crash": "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)",
+}
+
+
+@pytest.fixture(scope="module")
+def gateway() -> Iterator[Gateway]:
+    with gateways.gateway("docker", checkpoints="auto", preload="") as serving:
+        deadline = time.monotonic() + gateways.START_TIMEOUT
+        while not serving.call("GET", "/readyz", tenant=None).json()["sleep"]["on"]:
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        yield serving
+
+
+@pytest.fixture
+def name(gateway: Gateway) -> Iterator[str]:
+    """A session of whose variables and files there is a checkpoint `one`, and which has changed both."""
+    name = uuid.uuid4().hex
+    text(gateway, name, "x = 1; print(open('file', 'w').write('one'))")
+    taken = gateway.call("POST", f"/v1/sessions/{name}/checkpoints", json={"name": "one"})
+    assert (taken.status_code, taken.json()["name"], taken.json()["automatic"]) == (201, "one", False), taken.text
+    text(gateway, name, "x = 2; print(open('file', 'w').write('two'))")
+    yield name
+    gateway.call("DELETE", f"/v1/sessions/{name}")
+
+
+def text(gateway: Gateway, name: str, code: str = "print(x, open('file').read())") -> str:
+    return str(gateway.execute(name, code)["outputs"][0]["text"]).strip()
+
+
+def asked(gateway: Gateway, session: str, what: str, **body: Any) -> Any:
+    return gateway.call("POST", f"/v1/sessions/{session}/{what}", json=body)
+
+
+@pytest.mark.engine
+@pytest.mark.gate
+def test_a_session_returns_to_a_checkpoint(gateway: Gateway, name: str) -> None:
+    back = asked(gateway, name, "rollback", to="one")
+    assert (back.status_code, back.json()["state"]) == (200, "idle"), back.text
+    reply = gateway.execute(name, "print(x, open('file').read())")
+    assert (reply["outputs"][0]["text"], reply["state"]) == ("1 one\n", "rolled_back")
+    assert reply["state_reason"] == "the session was rolled back to the checkpoint 'one'"
+    assert gateway.execute(name, "x")["state"] == "preserved"
+    # The workspace is a new one: a file that is written now is there after the next cell, and in the API.
+    assert gateway.call("PUT", f"/v1/sessions/{name}/files/file", data=b"three").status_code == 204
+    assert text(gateway, name) == "1 three"
+
+
+@pytest.mark.engine
+def test_a_branch_goes_its_own_way(gateway: Gateway, name: str) -> None:
+    branch = f"{name}-b"
+    made = gateway.call("POST", f"/v1/sessions/{name}/branch", json={"as": branch, "from": "one"})
+    assert (made.status_code, made.headers["Location"]) == (201, f"/v1/sessions/{branch}"), made.text
+    now = gateway.call("POST", f"/v1/sessions/{name}/branch", json={"as": f"{name}-c"})
+    assert now.status_code == 201, now.text
+    reply = gateway.execute(branch, "print(x, open('file').read())")
+    assert (reply["outputs"][0]["text"], reply["state"]) == ("1 one\n", "preserved")
+    assert text(gateway, f"{name}-c") == "2 two"
+    text(gateway, branch, "x = 9; print(open('file', 'w').write('nine'))")
+    assert (text(gateway, name), text(gateway, branch)) == ("2 two", "9 nine")
+    for each in (branch, f"{name}-c"):
+        assert gateway.call("DELETE", f"/v1/sessions/{each}").status_code == 204
+
+
+@pytest.mark.engine
+def test_checkpoints_are_listed_and_deleted(gateway: Gateway, name: str) -> None:
+    path = f"/v1/sessions/{name}/checkpoints"
+    (one,) = gateway.call("GET", path).json()["checkpoints"]
+    assert (one["name"], one["bytes"] > 10 * 2**20) == ("one", True)
+    assert gateway.call("DELETE", f"{path}/one").status_code == 204
+    assert gateway.call("GET", path).json() == {"checkpoints": []}
+    missing = asked(gateway, name, "rollback", to="one")
+    assert (missing.status_code, missing.json()["error"]["code"]) == (404, "SB040")
+    taken = asked(gateway, name, "checkpoints", name="a/b")
+    assert (taken.status_code, taken.json()["error"]["code"]) == (400, "SB002")
+
+
+@pytest.mark.engine
+@pytest.mark.curl
+def test_the_readmes_example_works(gateway: Gateway) -> None:
+    text(gateway, "demo", "x = 1; print()")
+    (commands,) = example("README.md", "curl -H")
+    shell(commands.replace(GATEWAY, gateway.url).replace("KEY", KEYS["alice"]))
+    assert (gateway.execute("demo", "x")["state"], text(gateway, "demo-b", "print(x)")) == ("rolled_back", "1")
+    for each in ("demo", "demo-b"):
+        gateway.call("DELETE", f"/v1/sessions/{each}")
+
+
+@pytest.mark.engine
+def test_checkpoints_outlive_a_gateway_that_is_killed() -> None:
+    with gateways.gateway("docker", checkpoints="auto", preload="") as first:
+        deadline = time.monotonic() + gateways.START_TIMEOUT
+        while not first.call("GET", "/readyz", tenant=None).json()["sleep"]["on"]:
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        text(first, "kept", "x = 1; print(open('file', 'w').write('one'))")
+        assert asked(first, "kept", "checkpoints", name="one").status_code == 201
+        text(first, "kept", "x = 2; print()")
+        first.process.kill()
+        first.process.wait()
+        state_dir = str(first.state_dir)
+        with gateways.gateway("docker", checkpoints="auto", preload="", state_dir=state_dir) as second:
+            assert asked(second, "kept", "rollback").status_code == 200
+            assert text(second, "kept") == "1 one"
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("end", cases(ENDS, gate="out of memory"))
+def test_with_automatic_checkpoints_a_crash_costs_its_cell(gateway: Gateway, end: str) -> None:
+    name = uuid.uuid4().hex
+    made = gateway.call("POST", "/v1/sessions", json={"name": name, "checkpoints": "auto"})
+    assert (made.status_code, made.json()["checkpoints"]) == (201, "auto"), made.text
+    text(gateway, name, "x = 1; print(open('file', 'w').write('one'))")
+    crash = gateway.execute(name, f"open('file', 'w').write('lost')\nx = 2\n{end}")
+    assert (crash["status"], crash["state"]) == ("died", "rolled_back"), crash
+    assert "before the last cell" in crash["state_reason"]
+    assert text(gateway, name) == "1 one"
+    shown = gateway.call("GET", f"/v1/sessions/{name}").json()
+    assert (shown["checkpoint_problem"], shown["state"]) == (None, "idle")
+    gateway.call("DELETE", f"/v1/sessions/{name}")
+
+
+def test_without_gvisor_checkpoints_are_refused_with_the_reason(started: Callable[[str], Gateway]) -> None:
+    plain = started("process")
+    plain.execute("plain", "x = 1")
+    for refused in (
+        asked(plain, "plain", "checkpoints"),
+        asked(plain, "plain", "branch", **{"as": "other"}),
+        plain.call("POST", "/v1/sessions", json={"checkpoints": "auto"}),
+    ):
+        assert (refused.status_code, refused.json()["error"]["code"]) == (409, "SB041")
+        assert "/readyz" in refused.json()["error"]["message"]
+    assert asked(plain, "plain", "rollback").json()["error"]["code"] == "SB040"
+    assert plain.execute("plain", "x")["state"] == "preserved"

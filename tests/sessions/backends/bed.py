@@ -1,0 +1,106 @@
+"""A backend whose kernels can be written to disk, and kernels with state of many kinds."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from dataclasses import replace
+from pathlib import Path
+
+from sessions.asleep import SleepImage
+from sessions.backends.base import Launch
+from sessions.backends.docker import DockerBackend, DockerSettings
+from sessions.backends.docker.profile import CheckpointSettings
+from sessions.backends.docker.sleep_settings import SleepSettings
+from sessions.errors import SessionClosed
+from sessions.kernels.kernel import Kernel
+from sessions.kernels.pool import Pool
+from sessions.kernels.readiness import Readiness
+from sessions.kernels.sleeping import Sleeping
+from sessions.kernels.starts import Starts
+from sessions.kernels.warm import PoolSettings
+from sessions.models import Limits
+from tests.fakes import KERNELSPECS, Clock, Seen, until
+from tests.sessions.backends.test_contract import execute
+
+INSTANCE = f"sleep-{os.getpid()}"
+NETWORK = f"kernel-gateway-{INSTANCE}"
+MIB = 1024**2
+KEY = secrets.token_bytes(32)
+PYTHON = Launch(KERNELSPECS.find("python"))
+JAVASCRIPT = Launch(KERNELSPECS.find("javascript"))
+
+
+class Bed:
+    """A backend whose kernels can sleep."""
+
+    def __init__(self, place: Path, disk: int = 2048 * MIB) -> None:
+        self.images = place / "asleep"
+        checkpoints = CheckpointSettings(place / "checkpoints", 1024 * MIB, Limits(), (PYTHON.kernelspec,))
+        sleep = SleepSettings(self.images, disk, lambda: KEY)
+        settings = DockerSettings("runsc", "kernel-gateway/python:latest", NETWORK, INSTANCE)
+        self.backend = DockerBackend(replace(settings, checkpoints=checkpoints, sleep=sleep))
+        self.readiness = Readiness(self.backend)
+        starts = Starts(self.backend, self.readiness, 4, lambda _container, _ready: None)
+        pool = Pool(self.backend, starts, PoolSettings(Limits(), 0, 0), Clock(), observer=Seen())
+        self.sleeping = Sleeping(self.backend, starts, pool)
+
+    async def ready(self) -> None:
+        """Wait until Python's kernels are restored, as in a gateway: not all that start plainly can sleep."""
+        assert await self.readiness.check()
+        self.backend._starter.checkpoints.begin()
+        await until(lambda: self.backend.checkpoints.on)
+
+    async def asleep(self, kernel: Kernel) -> SleepImage:
+        """Let a kernel fall asleep, to its end."""
+        image = await self.sleeping.take(kernel)
+        await kernel.kill(SessionClosed())
+        return image
+
+    async def woken(self, kernel: Kernel, image: SleepImage) -> Kernel:
+        """Wake it, and delete its image."""
+        awake = await self.sleeping.wake(image, kernel.launch, kernel.handle.connection_info)
+        await self.sleeping.discard(image)
+        return awake
+
+    def files(self) -> list[Path]:
+        """Return everything on disk."""
+        return [path for path in self.images.rglob("*") if path.is_file()] if self.images.is_dir() else []
+
+
+async def said(kernel: Kernel, code: str) -> str:
+    status, printed = await execute(kernel, code)
+    assert status == "ok", (status, printed)
+    return printed.strip()
+
+
+#: state of many kinds
+BEFORE = """
+import random, sqlite3, subprocess, sys, threading, time
+import numpy as np, pandas as pd
+frame = pd.DataFrame({"x": np.arange(1_000_000), "y": np.linspace(0, 1, 1_000_000)})
+notes = open("notes.txt", "w+"); notes.write("first\\n"); notes.flush()
+def numbers():
+    for number in range(10): yield number
+flight = numbers(); next(flight); next(flight)
+chance, expected = random.Random(7), random.Random(7); chance.random(); expected.random()
+np.random.seed(7); drawn = np.random.RandomState(7)
+ticks = 0
+def tick():
+    global ticks
+    while True: ticks += 1; time.sleep(0.01)
+threading.Thread(target=tick, daemon=True).start()
+table = sqlite3.connect("table.db"); table.execute("create table t (x)"); table.commit()
+child = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+print("made")
+"""
+AFTER = """
+before = ticks; time.sleep(0.3)
+child.stdin.write("echo\\n"); child.stdin.flush()
+table.execute("insert into t values (1)"); table.commit()
+notes.write("second\\n"); notes.seek(0)
+print(int(frame.x.sum()), next(flight), ticks > before,
+      chance.random() == expected.random() and np.random.random() == drawn.random_sample(),
+      notes.read().split(), child.stdout.readline().strip(), table.execute("select count(*) from t").fetchone()[0])
+"""
+SURVIVED = "499999500000 2 True True ['first', 'second'] echo 1"

@@ -1,0 +1,335 @@
+"""Checkpoints: what their clients see, and that no failure loses variables or leaves anything behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from sessions.asleep import Checkpoints, OnIdle
+from sessions.backends.abilities import Ability
+from sessions.culler import Culler
+from sessions.errors import (
+    CheckpointNotFound,
+    CheckpointRefused,
+    InvalidRequest,
+    LedgerUnavailable,
+    SessionError,
+    SessionExists,
+    StartFailed,
+)
+from sessions.models import Limits, Network, SandboxSpec, SessionKey, SessionSpec, StateChange, Status
+from sessions.session import Session
+from sessions.snapshots import KEPT_MAX
+from sessions.states import State
+from sessions.tasks import spawn
+from tests.fakes import Cell, FakeBackend, World, run, until, world_over
+
+KEY, BRANCH = SessionKey("acme", "s1"), SessionKey("acme", "s2")
+AUTO = SessionSpec(checkpoints=Checkpoints.AUTO)
+
+
+@pytest.fixture
+async def world(backend: FakeBackend) -> AsyncIterator[World]:
+    async with world_over(backend) as world:
+        yield world
+    assert (backend.sleep.copies, list(backend.copies.glob("*"))) == ({}, [])
+
+
+@pytest.fixture
+async def session(world: World) -> Session:
+    """A session with `x = 1` and a checkpoint `one` of that."""
+    session = await world.session()
+    await run(session, "x = 1")
+    (world.backend.kernel.workspace / "file").write_text("one")
+    await session.undo.take("one")
+    return session
+
+
+async def shown(session: Session, code: str = "print(x)") -> str:
+    return str((await run(session, code)).outputs[0]["text"]).strip()
+
+
+async def dies(cell: Cell) -> None:
+    cell.kernel.dies(139)
+
+
+async def test_a_session_returns_to_a_checkpoint_with_variables_and_files(world: World, session: Session) -> None:
+    await run(session, "x = 2")
+    (world.backend.kernel.workspace / "file").write_text("two")
+    await session.undo.roll_back("one")
+    assert (world.backend.kernel.workspace / "file").read_text() == "one"
+    result = await run(session, "print(x)")
+    assert (result.outputs[0]["text"], result.state, result.incarnation) == ("1\n", StateChange.ROLLED_BACK, 2)
+    assert result.state_reason == "the session was rolled back to the checkpoint 'one'"
+    assert (await run(session, "x = 3")).state is StateChange.PRESERVED
+    await session.undo.roll_back(None)
+    assert await shown(session) == "1"
+    assert (len(world.backend.alive), len(world.backend.workspaces)) == (1, 1)
+
+
+async def test_the_kernel_goes_on_after_a_checkpoint(world: World, session: Session) -> None:
+    result = await run(session, "print(x)")
+    assert (result.outputs[0]["text"], result.state, len(world.backend.started)) == ("1\n", StateChange.PRESERVED, 1)
+
+
+@pytest.mark.parametrize("how", ["damaged", "fails", "full ledger"])
+async def test_a_failed_return_leaves_the_session_as_it_is(
+    world: World, session: Session, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    await run(session, "x = 2")
+    kernel, error = world.backend.kernel, {"damaged": CheckpointRefused, "fails": StartFailed}
+    if how == "damaged":
+        world.backend.sleep.damaged = "it is damaged"
+    elif how == "fails":
+        world.backend.sleep.fails = 3
+        monkeypatch.setattr("sessions.kernels.sleeping.PAUSE", 0.0)
+    else:
+        monkeypatch.setattr(world.ledger, "keep", _full)
+    with pytest.raises(error.get(how, LedgerUnavailable)):
+        await session.undo.roll_back("one")
+    monkeypatch.undo()
+    assert (world.backend.alive, world.backend.workspaces) == ([kernel], [kernel.workspace.name])
+    result = await run(session, "print(x)")
+    assert (result.outputs[0]["text"], result.state) == ("2\n", StateChange.PRESERVED)
+
+
+def _full(_record: object) -> None:
+    raise LedgerUnavailable
+
+
+async def test_a_session_whose_kernel_has_died_returns(world: World, session: Session) -> None:
+    world.backend.kernel.dies(1)
+    await until(lambda: session.state is State.DEAD)
+    await session.undo.roll_back("one")
+    assert (await shown(session), len(world.backend.workspaces)) == ("1", 1)
+
+
+async def test_a_session_that_sleeps_returns(backend: FakeBackend) -> None:
+    async with world_over(backend, defaults=SessionSpec(on_idle=OnIdle.SLEEP)) as world:
+        session, culler = await world.session(), Culler(world.registry, world.sandboxes)
+        await run(session, "x = 1")
+        await session.undo.take("one")
+        await run(session, "x = 2")
+        world.clock.passes(301)
+        await culler.sweep()
+        await culler.sleep_turns.over()
+        assert session.state is State.ASLEEP
+        await session.undo.roll_back("one")
+        assert (await shown(session), backend.sleep.kept) == ("1", {})
+
+
+async def test_a_running_cell_ends_with_its_kernel(world: World, session: Session) -> None:
+    cell = spawn(run(session, "import time; time.sleep(60)"), "cell")
+    await until(lambda: session.state is State.BUSY)
+    await session.undo.roll_back("one")
+    result = await cell
+    assert (result.status, str(result.error)) == (Status.DIED, "the session was rolled back while the cell ran")
+    assert await shown(session) == "1"
+
+
+async def test_clients_wait_while_a_checkpoint_is_taken(world: World, session: Session) -> None:
+    world.backend.sleep.gate.clear()
+    taking = spawn(session.undo.take("two"), "checkpoint")
+    await until(lambda: session.sleeper.writing.task)
+    cell = spawn(shown(session), "cell")
+    await asyncio.sleep(0.02)
+    assert not cell.done()
+    world.backend.sleep.gate.set()
+    assert await cell == "1"
+    assert [snapshot.name for snapshot in session.undo.all] == ["one", "two"]
+    await taking
+
+
+async def test_the_oldest_checkpoints_go_first(session: Session) -> None:
+    for number in range(KEPT_MAX):
+        await session.undo.take(f"n{number}")
+    assert [snapshot.name for snapshot in session.undo.all] == [f"n{number}" for number in range(KEPT_MAX)]
+    with pytest.raises(CheckpointNotFound):
+        await session.undo.roll_back("one")
+
+
+async def test_the_oldest_checkpoints_make_room_but_not_for_an_automatic_one(world: World) -> None:
+    session = await world.registry.create(KEY, AUTO)
+    world.backend.sleep.room = 3
+    await run(session, "x = 1")
+    for name in ("one", "two", "three"):
+        await session.undo.take(name)
+    assert [snapshot.name for snapshot in session.undo.all] == ["one", "two", "three"]
+    await run(session, "x = 2")
+    assert session.undo.problem == "no checkpoint could be taken: there is no room for it on disk"
+    await session.undo.take("four")
+    assert [snapshot.name for snapshot in session.undo.all] == ["two", "three", "four"]
+
+
+async def test_where_kernels_cannot_be_written_there_are_no_checkpoints(world: World, session: Session) -> None:
+    world.backend.sleep.ability = Ability(on=False, detail="none here")
+    with pytest.raises(CheckpointRefused, match="readyz"):
+        await session.undo.take("two")
+    with pytest.raises(CheckpointRefused, match="readyz"):
+        await world.registry.create(BRANCH, AUTO)
+
+
+@pytest.mark.parametrize("name", ["one", "auto", "a:b"])
+async def test_a_name_is_valid_and_new(session: Session, name: str) -> None:
+    with pytest.raises(InvalidRequest):
+        await session.undo.take(name)
+
+
+async def test_a_deleted_checkpoint_is_gone(world: World, session: Session) -> None:
+    await session.undo.delete("one")
+    assert (session.undo.all, world.backend.sleep.copies) == ((), {})
+    with pytest.raises(CheckpointNotFound):
+        await session.undo.delete("one")
+
+
+@pytest.mark.parametrize("how", ["refused", "full ledger"])
+async def test_a_checkpoint_that_cannot_be_taken_leaves_nothing(
+    world: World, session: Session, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    if how == "refused":
+        world.backend.sleep.refuses = "a connection is open"
+    else:
+        monkeypatch.setattr(world.ledger, "keep", _full)
+    with pytest.raises(CheckpointRefused):
+        await session.undo.take("two")
+    monkeypatch.undo()
+    assert (len(world.backend.sleep.copies), await shown(session)) == (1, "1")
+
+
+async def test_sessions_of_a_sandbox_have_no_checkpoints(world: World) -> None:
+    await world.sandboxes.create(SessionKey("acme", "box"), SandboxSpec("", Limits()))
+    sandbox = world.sandboxes.all()[0]
+    member = await world.registry.create(KEY, SessionSpec(workspace=sandbox.workspace))
+    with pytest.raises(CheckpointRefused, match="shares its files"):
+        await member.undo.take(None)
+
+
+# -- branches --------------------------------------------------------------------------------------------------
+
+
+async def test_a_branch_has_its_own_variables_and_files(world: World, session: Session) -> None:
+    await run(session, "x = 2")
+    branch = await world.registry.branch(session, BRANCH, "one")
+    now = await world.registry.branch(session, SessionKey("acme", "s3"), None)
+    result = await run(branch, "print(x)")
+    assert (result.outputs[0]["text"], result.state, result.incarnation) == ("1\n", StateChange.PRESERVED, 1)
+    assert result.state_reason == "a branch of the session 's1'"
+    assert await shown(now) == "2"
+    await run(branch, "x = 9")
+    assert await shown(session) == "2"
+    assert [snapshot.name for snapshot in session.undo.all] == ["one"]
+    await world.registry.end(KEY)
+    assert await shown(branch) == "9"
+
+
+async def test_a_branch_that_cannot_be_made_leaves_nothing(world: World, session: Session) -> None:
+    with pytest.raises(SessionExists):
+        await world.registry.branch(session, KEY, None)
+    with pytest.raises(CheckpointNotFound):
+        await world.registry.branch(session, BRANCH, "two")
+    world.backend.sleep.damaged = "it is damaged"
+    with pytest.raises(CheckpointRefused):
+        await world.registry.branch(session, BRANCH, None)
+    left = (len(world.registry.all()), len(world.backend.sleep.copies), len(world.backend.workspaces))
+    assert left == (1, 1, 1)
+
+
+async def test_a_session_with_a_network_cannot_be_branched(backend: FakeBackend) -> None:
+    async with world_over(backend, egress_tenants=["acme"]) as world:
+        session = await world.registry.create(KEY, SessionSpec(network=Network.ALLOWLIST))
+        with pytest.raises(CheckpointRefused, match="network"):
+            await world.registry.branch(session, BRANCH, None)
+        assert session.undo.all == ()
+
+
+# -- before each cell ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("checkpoints", Checkpoints)
+async def test_a_cell_that_ends_its_kernel_costs_only_itself(world: World, checkpoints: Checkpoints) -> None:
+    session = await world.registry.create(KEY, SessionSpec(checkpoints=checkpoints))
+    await run(session, "x = 1")
+    crash = await run(session, world.backend.on("crash", dies))
+    after = await run(session, "print(x)")
+    if checkpoints is Checkpoints.MANUAL:
+        assert (crash.state, after.state, after.status) == (StateChange.LOST, StateChange.LOST, Status.ERROR)
+        return
+    assert (crash.status, crash.state) == (Status.DIED, StateChange.ROLLED_BACK)
+    assert str(crash.state_reason).startswith("the session returned to the moment before the last cell: The kernel has")
+    assert (after.outputs[0]["text"], after.state) == ("1\n", StateChange.ROLLED_BACK)
+    assert (await run(session, "1")).state is StateChange.PRESERVED
+    assert [snapshot.automatic for snapshot in session.undo.all] == [True]
+
+
+async def test_the_last_cell_can_be_undone(world: World) -> None:
+    session = await world.registry.create(KEY, AUTO)
+    await run(session, "x = 1")
+    await run(session, "x = 2")
+    await session.undo.roll_back(None)
+    assert await shown(session) == "1"
+
+
+async def test_without_a_checkpoint_before_it_a_cell_runs_and_the_reason_is_shown(world: World) -> None:
+    session = await world.registry.create(KEY, AUTO)
+    await run(session, "x = 1")
+    world.backend.sleep.refuses = "a connection is open"
+    assert await shown(session) == "1"
+    assert "could not be written" in session.undo.problem
+    assert session.undo.all == ()  # one from before an earlier cell would lose more than one cell
+    assert (await run(session, world.backend.on("crash", dies))).state is StateChange.LOST
+    world.backend.sleep.refuses = ""
+    await run(session, "x = 1")
+    assert session.undo.problem == ""
+
+
+async def test_a_crash_whose_checkpoint_cannot_be_used_says_that_the_variables_are_lost(world: World) -> None:
+    session = await world.registry.create(KEY, AUTO)
+    await run(session, "x = 1")
+    world.backend.sleep.damaged = "it is damaged"
+    crash = await run(session, world.backend.on("crash", dies))
+    assert crash.state is StateChange.LOST
+    after = await run(session, "1")
+    assert (after.state, "it is damaged" in str(after.state_reason)) == (StateChange.LOST, True)
+
+
+async def test_after_a_restart_a_session_does_not_return_to_the_time_before(world: World) -> None:
+    session = await world.registry.create(KEY, AUTO)
+    await run(session, "x = 1")
+    await session.restart()
+    world.backend.kernel.dies(1)
+    assert (await run(session, "1")).state is StateChange.LOST
+
+
+# -- across restarts of the gateway ----------------------------------------------------------------------------
+
+
+async def test_checkpoints_outlive_the_gateway(backend: FakeBackend, tmp_path: Path) -> None:
+    first = World(backend, ledger=tmp_path / "ledger.db")
+    assert await first.readiness.check()
+    session = await first.session()
+    await run(session, "x = 1")
+    await session.undo.take("one")
+    await session.undo.take("two")
+    await session.undo.delete("two")
+    await run(session, "x = 2")
+    first.ledger.close()
+    async with world_over(backend, ledger=tmp_path / "ledger.db") as second:
+        session = second.registry.get(KEY)
+        assert [snapshot.name for snapshot in session.undo.all] == ["one"]
+        assert await shown(session) == "2"
+        await session.undo.roll_back("one")
+        assert await shown(session) == "1"
+
+
+async def test_a_session_that_ends_during_a_return_leaves_nothing(world: World, session: Session) -> None:
+    world.backend.gate.clear()
+    returning = spawn(session.undo.roll_back("one"), "return")
+    await asyncio.sleep(0.02)
+    ending = world.registry.end(KEY)
+    world.backend.gate.set()
+    await ending
+    with pytest.raises(SessionError):
+        await returning

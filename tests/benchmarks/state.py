@@ -1,4 +1,6 @@
-"""Measures sleep: seconds to fall asleep and to wake, and bytes on disk. Nothing of a sleeping kernel runs.
+"""Measures sleep and checkpoints, each with its bytes on disk. Nothing of a sleeping kernel runs.
+
+A checkpoint is what each cell of a session with automatic ones waits for; a return ends with the first cell's answer.
 
 One machine, one run: read the ratios. Run by
 
@@ -48,12 +50,23 @@ async def measure(backend: DockerBackend, runs: int) -> None:
     starts = Starts(backend, readiness, 2, lambda _container, _ready: None)
     pool = Pool(backend, starts, PoolSettings(LAUNCH.limits, 0, 0), Clock(), observer=Seen())
     sleeping = Sleeping(backend, starts, pool)
-    print(" heap MB  sleep s   wake s  disk MB  not woken")
+    print(" heap MB  checkpoint s  return s  disk MB  sleep s   wake s  disk MB  not woken")
     for heap in HEAPS:
-        slept, woken, disk, failed = [], [], 0, 0
+        kept, returned, slept, woken, both, disk, failed = [], [], [], [], 0, 0, 0
         for _ in range(runs):
             kernel = await Kernel.start(backend, LAUNCH)
             await execute(kernel, f"import os; kept = os.urandom({heap} * 1024**2)")
+            begun = time.monotonic()
+            copy = await sleeping.copy(kernel)
+            kept.append(time.monotonic() - begun)
+            both = copy.size
+            begun = time.monotonic()
+            other = await sleeping.restore(copy, kernel.launch, kernel.handle.connection_info)
+            await execute(other, "len(kept)")
+            returned.append(time.monotonic() - begun)
+            await other.kill(SessionClosed())
+            await sleeping.discard(copy)
+            await backend.delete_workspace(str(other.launch.workspace))
             begun = time.monotonic()
             image = await sleeping.take(kernel)
             await kernel.kill(SessionClosed())
@@ -71,7 +84,8 @@ async def measure(backend: DockerBackend, runs: int) -> None:
             await sleeping.discard(image)
             await backend.delete_workspace(str(kernel.launch.workspace))
         wake = f"{median(woken):.2f}" if woken else "-"
-        print(f"{heap:8} {median(slept):8.2f} {wake:>8} {disk / MIB:8.0f} {failed:>4} of {runs}")
+        copies = f"{median(kept):13.2f} {median(returned):9.2f} {both / MIB:8.0f}"
+        print(f"{heap:8} {copies} {median(slept):8.2f} {wake:>8} {disk / MIB:8.0f} {failed:>4} of {runs}")
 
 
 async def main(runs: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -73,6 +74,25 @@ async def test_a_file_and_a_connected_jupyter_client_wake_a_session(gateway: Gat
         assert await client.text("print(x)") == "41\n"
         wait(gateway, name, "asleep")
         assert await client.text("print(x + 1)") == "42\n"
+
+
+def test_twenty_sessions_fall_asleep_and_wake_at_once_beside_one_that_computes(gateway: Gateway) -> None:
+    names = [make(gateway) for _ in range(20)]
+    for number, name in enumerate(names):
+        gateway.execute(name, f"x = {number}; kept = bytes([x]) * 2**20; print(open('here.txt', 'w').write(str(x)))")
+    with ThreadPoolExecutor(len(names) + 1) as clients:
+        load = clients.submit(
+            gateway.execute, "load", "import time\nend = time.time() + 90\nwhile time.time() < end: 1", timeout=120
+        )
+        for name in names:
+            wait(gateway, name, "asleep")
+        cell = "print(x, set(kept) == {x}, open('here.txt').read())"
+        replies = list(clients.map(lambda name: gateway.execute(name, cell), names))
+        shown = [(reply["outputs"][0]["text"], reply["state"]) for reply in replies]
+        assert shown == [(f"{number} True {number}\n", "preserved") for number in range(len(names))]
+        assert load.result()["status"] == "ok"
+    for name in [*names, "load"]:
+        gateway.call("DELETE", f"/v1/sessions/{name}")
 
 
 def test_a_sleeping_session_outlives_a_gateway_that_is_killed(gateway: Gateway) -> None:

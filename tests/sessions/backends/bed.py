@@ -78,7 +78,9 @@ async def said(kernel: Kernel, code: str) -> str:
 BEFORE = """
 import random, sqlite3, subprocess, sys, threading, time
 import numpy as np, pandas as pd
-frame = pd.DataFrame({"x": np.arange(1_000_000), "y": np.linspace(0, 1, 1_000_000)})
+from sklearn.linear_model import LinearRegression
+frame = pd.DataFrame({"x": np.arange(3_300_000), "y": np.linspace(0, 1, 3_300_000)})  # 50 MiB
+model = LinearRegression().fit([[0], [1]], [1, 3])
 notes = open("notes.txt", "w+"); notes.write("first\\n"); notes.flush()
 def numbers():
     for number in range(10): yield number
@@ -101,6 +103,7 @@ table.execute("insert into t values (1)"); table.commit()
 notes.write("second\\n"); notes.seek(0)
 print(int(frame.x.sum()), next(flight), ticks > before,
       chance.random() == expected.random() and np.random.random() == drawn.random_sample(),
-      notes.read().split(), child.stdout.readline().strip(), table.execute("select count(*) from t").fetchone()[0])
+      round(model.predict([[2]])[0]), notes.read().split(), child.stdout.readline().strip(),
+      table.execute("select count(*) from t").fetchone()[0])
 """
-SURVIVED = "499999500000 2 True True ['first', 'second'] echo 1"
+SURVIVED = "5444998350000 2 True True 5 ['first', 'second'] echo 1"

@@ -55,7 +55,6 @@ class KernelSlot:
         self.replacing = asyncio.Lock()
         self.listener: SlotListener
         self._services = services
-        #: order to start the next kernel
         self.launch = identity.launch(left.workspace if left else identity.spec.workspace)
         self._exit_watch: asyncio.Task[None] | None = None
         self._start: Shared[None] = Shared(f"start {identity.key}")
@@ -196,6 +195,8 @@ class KernelSlot:
             self.kernel = None
             self.lost(cause)
             after = await self._return(kernel, cause)
+        if after is not None:  # the usual message says that the variables are lost
+            cause = type(cause)(f"{_happened(cause)}; the session is as it was before the cell", **cause.details)
         self.listener.ended(kernel, cause, after)
 
     async def _return(self, kernel: Kernel, cause: SessionError) -> StateNotice | None:
@@ -205,7 +206,7 @@ class KernelSlot:
             return None
         self.listener.returning(kernel)
         try:
-            reason = f"the session returned to the moment before the last cell: {cause.message}"
+            reason = f"the session returned to the moment before the last cell: {_happened(cause)}"
             await self.replace(StateChange.ROLLED_BACK, reason, partial(self.snapshots.restore, snapshot))
         except SessionError as error:
             self.announce(StateChange.LOST, f"{cause.message}; it could not return to a checkpoint: {error.message}")
@@ -242,3 +243,8 @@ class KernelSlot:
         """Delete the kernel's files unless they belong to a sandbox."""
         if self.launch.workspace is not None and not self.identity.spec.in_sandbox:
             await self._services.kernels.delete_workspace(self.launch.workspace)
+
+
+def _happened(cause: SessionError) -> str:
+    """Return what happened, without what that means for the variables."""
+    return cause.message.partition(";")[0]

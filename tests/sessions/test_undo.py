@@ -258,7 +258,8 @@ async def test_a_cell_that_ends_its_kernel_costs_only_itself(world: World, check
         assert (crash.state, after.state, after.status) == (StateChange.LOST, StateChange.LOST, Status.ERROR)
         return
     assert (crash.status, crash.state) == (Status.DIED, StateChange.ROLLED_BACK)
-    assert str(crash.state_reason).startswith("the session returned to the moment before the last cell: The kernel has")
+    assert crash.state_reason == "the session returned to the moment before the last cell: The kernel has ended"
+    assert str(crash.error) == "The kernel has ended; the session is as it was before the cell"
     assert (after.outputs[0]["text"], after.state) == ("1\n", StateChange.ROLLED_BACK)
     assert (await run(session, "1")).state is StateChange.PRESERVED
     assert [snapshot.automatic for snapshot in session.undo.all] == [True]

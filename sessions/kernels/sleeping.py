@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
 import structlog
 
-from sessions.asleep import CannotWake, SleepFailed, SleepImage, Unproven
+from sessions.asleep import CannotWake, SleepImage, Unproven
 from sessions.backends.abilities import Ability
 from sessions.backends.base import Backend, KernelHandle, KernelSleep, Launch
 from sessions.connection_info import ConnectionInfo
@@ -66,8 +65,6 @@ class Sleeping:
             return await self._proven(kernel)
         except Unproven as error:
             log.warning("an image of a kernel cannot be woken", kernel=kernel.handle.id[:12], reason=str(error))
-            with suppress(StartFailed):  # it has ended: then it cannot be written
-                await kernel.first_answer()
         return await self._proven(kernel)
 
     async def _proven(self, kernel: Kernel) -> SleepImage:
@@ -87,7 +84,7 @@ class Sleeping:
         try:
             return await self._sleep.take(kernel.handle, kernel.launch)
         except BaseException:
-            self._reopen(kernel)
+            await self._reopen(kernel)
             raise
 
     async def _prove(self, image: SleepImage, kernel: Kernel) -> None:
@@ -107,14 +104,16 @@ class Sleeping:
     async def resume(self, kernel: Kernel, image: SleepImage) -> None:
         """Let a kernel go on whose memory was written, and delete its image."""
         await self._sleep.resume(kernel.handle)
-        self._reopen(kernel)
+        await self._reopen(kernel)
         await self._sleep.discard(image)
 
-    def _reopen(self, kernel: Kernel) -> None:
+    async def _reopen(self, kernel: Kernel) -> None:
+        """Open a kernel's channels again, and wait for its answer: the output of a cell before that would be lost."""
         if kernel.alive:
             try:
                 kernel.connection.open()
-            except ConnectionFailed:  # there are no sockets left
+                await kernel.first_answer()
+            except (ConnectionFailed, StartFailed):  # there are no sockets left, or it does not go on
                 spawn(kernel.kill(ConnectionFailed()), "kill unreachable kernel")
 
     async def wake(self, image: SleepImage, launch: Launch, info: ConnectionInfo) -> Kernel:
@@ -173,15 +172,9 @@ class Sleeping:
             pass  # an import ahead of need would count as a use
         kernel.connection.suspend()
         try:
-            image = await self._sleep.copy(kernel.handle, kernel.launch)
+            return await self._sleep.copy(kernel.handle, kernel.launch)
         finally:
-            self._reopen(kernel)
-        try:
-            await kernel.first_answer()  # its output cannot be lost from now on
-        except StartFailed as error:
-            await self.discard(image)
-            raise SleepFailed("it did not go on") from error
-        return image
+            await self._reopen(kernel)
 
     async def restore(self, image: SleepImage, launch: Launch, info: ConnectionInfo) -> Kernel:
         """Continue from a copy, on files of its own. The copy stays.

@@ -80,6 +80,10 @@ def test_nothing_else_about_a_marked_container_is_changed(
     assert mark.is_symlink()
 
 
+def test_a_deletion_is_forced(wrapped: Callable[..., list[str]]) -> None:
+    assert wrapped(*FLAGS, "delete", "abc") == [*FLAGS, "delete", "--force", "abc"]
+
+
 def test_only_a_link_named_by_the_container_is_a_mark(wrapped: Callable[..., list[str]], tmp_path: Path) -> None:
     (tmp_path / "marks" / "file").write_text("/state/1")
     (tmp_path / "marks" / "start").symlink_to("/state/1")
@@ -123,6 +127,7 @@ def registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str
     (tmp_path / "state" / "abc_sandbox:abc.state").touch()
     monkeypatch.setattr(runtime, "_STATES", (f"{tmp_path}/stat*",))
     monkeypatch.setattr(runtime, "MARKS", tmp_path / "restore")
+    monkeypatch.setattr(runtime, "_PARTS", (b"MARKS", b"delete --force"))
 
     def make(script: str) -> Any:
         path = tmp_path / "runsc"
@@ -140,10 +145,11 @@ def settings_of(directory: Path, **changes: Any) -> DockerSettings:
 
 @ROOT
 def test_the_runtime_must_be_the_wrapper(registered: Callable[[str], Any], tmp_path: Path) -> None:
-    found = runtime.find_runtime(registered(f"# {tmp_path}/restore\necho runsc 1"), settings_of(tmp_path))
+    found = runtime.find_runtime(registered("# MARKS delete --force\necho runsc 1"), settings_of(tmp_path))
     assert found == Runtime((str(tmp_path / "runsc"), "--flag"), "runsc 1")
-    with pytest.raises(CheckpointFailed, match=r"is not the gateway's wrapper: install .*runsc\.sh"):
-        runtime.find_runtime(registered("echo runsc 1"), settings_of(tmp_path))
+    for other in ("echo runsc 1", "# MARKS\necho runsc 1"):
+        with pytest.raises(CheckpointFailed, match=r"is not the gateway's wrapper.*: install .*runsc\.sh"):
+            runtime.find_runtime(registered(other), settings_of(tmp_path))
 
 
 def test_runc_has_none(tmp_path: Path) -> None:

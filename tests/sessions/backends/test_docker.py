@@ -44,6 +44,7 @@ from sessions.sandbox import NO_KERNEL
 from sessions.tasks import spawn
 from tests.fakes import Listener, until
 from tests.figures import hold
+from tests.sessions.backends.bed import processes
 
 PYTHON = KernelSpecs(KERNEL_IMAGE / "kernelspecs").find("python")
 #: network of these tests alone, because they remove its rules
@@ -55,11 +56,8 @@ MIB = 1024**2
 
 def remains(container: str, workspace: str) -> list[str]:
     """Return the processes of a container and the mounts of a workspace on this host."""
-    found = [line for line in Path("/proc/mounts").read_text().splitlines() if workspace in line]
-    for arguments in Path("/proc").glob("[0-9]*/cmdline"):
-        with suppress(OSError):  # ended meanwhile
-            found += [line for line in [arguments.read_text()] if container in line]
-    return found
+    mounts = [line for line in Path("/proc/mounts").read_text().splitlines() if workspace in line]
+    return [*mounts, *processes(container)]
 
 
 def settings_of(**changes: Any) -> DockerSettings:

@@ -22,7 +22,20 @@ from sessions.exits import ExitReason
 from sessions.kernels import sleeping
 from sessions.kernels.kernel import Kernel
 from sessions.models import Limits
-from tests.sessions.backends.bed import AFTER, BEFORE, INSTANCE, JAVASCRIPT, KEY, MIB, PYTHON, SURVIVED, Bed, said
+from tests.fakes import until
+from tests.sessions.backends.bed import (
+    AFTER,
+    BEFORE,
+    INSTANCE,
+    JAVASCRIPT,
+    KEY,
+    MIB,
+    PYTHON,
+    SURVIVED,
+    Bed,
+    processes,
+    said,
+)
 from tests.sessions.backends.test_contract import execute
 
 pytestmark = pytest.mark.engine
@@ -52,8 +65,10 @@ async def test_everything_in_a_kernel_survives_sleep_again_and_again(bed: Bed) -
     kernel = await Kernel.start(bed.backend, PYTHON)
     assert await said(kernel, BEFORE) == "made"
     secret = kernel.handle.connection_info
+    assert processes(kernel.handle.id) != []
     image = await bed.asleep(kernel)
     assert not kernel.alive
+    await until(lambda: processes(kernel.handle.id) == [])  # neither gVisor's nor the engine's
     awake = await bed.woken(kernel, image)
     assert await said(awake, AFTER) == SURVIVED
     assert awake.handle.connection_info.key == secret.key

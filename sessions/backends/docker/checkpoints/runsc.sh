@@ -1,27 +1,33 @@
 #!/bin/sh
-# The engine's runtime `runsc`: gVisor's, with two changes. Installed by tests/engine/setup.sh, or by hand as the `path`
+# The engine's runtime `runsc`: gVisor's, with three changes. Installed by tests/engine/setup.sh, or by hand as the `path`
 # of the runtime in /etc/docker/daemon.json.
 #
 # 1. From kernel 6 on /proc/sys/net/core/rmem_default exists in every network namespace. gVisor's builds of 2024 take such
 #    a namespace for the host's and refuse to start. They see an empty directory instead.
 # 2. The start of a container that the gateway has marked becomes a restore. A mark is a link in a directory of root,
 #    named by the container's id, to a checkpoint. It is removed here, so that it counts once.
+# 3. gVisor does not delete a container that was killed while it was paused, as one is whose memory was written. The
+#    engine's shim, which deletes only containers that have ended, would then never end. So a deletion is forced.
 for container; do :; done
 mark=/run/kernel-gateway/restore/$container
-if [ $# -ge 2 ] && [ -L "$mark" ]; then
-  count=$# position=0
-  for argument; do
-    shift
-    position=$((position + 1))
-    if [ "$position" -eq $((count - 1)) ] && [ "$argument" = start ]; then
-      image=$(readlink "$mark")
-      rm "$mark" || exit 1
-      set -- "$@" restore -detach -image-path "$image"
-    else
-      set -- "$@" "$argument"
-    fi
-  done
-fi
+count=$# position=0
+for argument; do
+  shift
+  position=$((position + 1))
+  case $((count - position))$argument in
+    1start)
+      if [ -L "$mark" ]; then
+        image=$(readlink "$mark")
+        rm "$mark" || exit 1
+        set -- "$@" restore -detach -image-path "$image"
+      else
+        set -- "$@" start
+      fi
+      ;;
+    1delete) set -- "$@" delete --force ;;
+    *) set -- "$@" "$argument" ;;
+  esac
+done
 if [ -x /usr/bin/runsc ]; then runsc=/usr/bin/runsc; else runsc=/usr/local/bin/runsc; fi
 # The gateway itself asks for these two. They start nothing, and need no capability, which a gateway may not have.
 case " $* " in *" checkpoint "* | " --version ") exec "$runsc" "$@" ;; esac

@@ -19,6 +19,8 @@ from sessions.backends.docker.profile import DockerSettings
 
 #: directory of the marks, which only root may write to: no session can mark a container. The wrapper names it, too.
 MARKS = Path("/run/kernel-gateway/restore")
+#: what the wrapper does for the gateway: it restores what is marked, and deletes what was killed while it was held
+_PARTS = (os.fsencode(MARKS), b"delete --force")
 #: directories with the state of runsc's containers, of every version of the engine
 _STATES = ("/run/docker/runtime-*/*", "/run/containerd/runsc/*")
 #: seconds to write a checkpoint; measured: 0.2 to 0.7 s for 160 MB
@@ -89,8 +91,8 @@ def find_runtime(api: docker.APIClient, settings: DockerSettings) -> Runtime:
     path = Path(registered.get("path") or "")
     if not path.is_absolute() or not path.is_file():
         raise CheckpointFailed(f"the runtime {path} is not visible here: is the engine on another machine?")
-    if os.fsencode(MARKS) not in path.read_bytes():
-        raise CheckpointFailed(f"the runtime {path} is not the gateway's wrapper: {INSTALL}")
+    if not all(part in path.read_bytes() for part in _PARTS):
+        raise CheckpointFailed(f"the runtime {path} is not the gateway's wrapper, or an earlier one: {INSTALL}")
     _marks()
     command = (str(path), *registered.get("runtimeArgs", ()))
     return Runtime(command, _run([str(path), "--version"], _TAKE_TIMEOUT).strip())

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from sessions.activity import Activity
+from sessions.automatic import AutomaticSnapshots
 from sessions.cells.execution import Execution
 from sessions.cells.idempotency import Attempt, IdempotencyCache
 from sessions.cells.orphan import OrphanCell
@@ -22,7 +23,6 @@ from sessions.notices import StateNotice
 from sessions.services import SessionServices
 from sessions.slot import KernelSlot
 from sessions.states import State
-from sessions.take_snapshot import before_cell
 from sessions.tasks import set_within, shielded, spawn
 
 T = TypeVar("T")
@@ -52,6 +52,7 @@ class Executions:
         self._turn = asyncio.Lock()
         self._running: dict[str, Execution] = {}
         self._orphan: OrphanCell | None = None
+        self._automatic = AutomaticSnapshots(slot)
         self._variables = CellVariables(slot.identity.kernelspec, slot.identity.spec.env)
         self._idempotency = IdempotencyCache(output, services.ledger.idempotency_keys(slot.key))
 
@@ -92,15 +93,13 @@ class Executions:
     # -- running --------------------------------------------------------------------------------------------
 
     def begin_other(self, request: ExecuteRequest) -> str:
-        """Tell the audit that a channel client's cell begins, after which the session is no longer new.
-
-        Returns:
-            the execution's id.
+        """Tell the audit that a channel client's cell begins; return its id. The session is no longer new then.
 
         Raises:
             SessionError: when the cell must not run.
         """
         execution_id = self._audit_begin(request)
+        self._automatic.passed_over()
         if self._slot.notice.change is StateChange.NEW:
             self._begun()
         return execution_id
@@ -150,9 +149,11 @@ class Executions:
             await held.enter_async_context(self._services.quotas.execution(self._slot.key.tenant))
             await held.enter_async_context(self._turn)
             await quiet()  # else this cell's deadline would include, and interrupt, the cells before it
-            await before_cell(self._slot)
+            await self._automatic.before_cell()
             execution, execution_id = self._begin(await self.settled_kernel(), request)
             ending = spawn(self._finish(execution, execution_id, held.pop_all()), "end of execution")
+            if self._automatic.wanted:
+                spawn(self.between_cells(quiet, self._automatic.after_cell), "checkpoint after a cell")
         try:
             yield execution
         finally:

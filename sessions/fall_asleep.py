@@ -38,5 +38,6 @@ async def _fall_asleep(slot: KernelSlot) -> str:
     slot.kernel = None
     slot.move(State.ASLEEP)
     slot.listener.fell_asleep()
+    await slot.snapshots.forget_ahead()
     await slot.sleeper.begin(kernel, recorded)
     return ""

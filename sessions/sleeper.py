@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import structlog
 
-from sessions.asleep import CannotWake, SleepFailed, SleepImage, Unable
+from sessions.asleep import CannotWake, SleepFailed, SleepImage
 from sessions.backends.base import Launch
 from sessions.connection_info import ConnectionInfo
 from sessions.errors import SessionClosed, StartFailed
@@ -70,12 +70,6 @@ class Sleeper:
             await self._discard(image)
             raise SleepFailed("it has ended")
         return image
-
-    async def copy(self, kernel: Kernel) -> SleepImage:
-        """Write a kernel's memory and files to disk; see `Sleeping.copy`."""
-        if not self._services.sleeping.ability.on:
-            raise Unable
-        return await self._services.sleeping.copy(kernel)
 
     async def give_back(self, kernel: Kernel, image: SleepImage) -> None:
         """Let a kernel go on after all."""

@@ -49,7 +49,6 @@ class KernelSlot:
         self.kernel: Kernel | None = None
         #: earlier moments to which it can return
         self.snapshots = Snapshots(identity.key, services, beginning.snapshots)
-        #: what the next gateway finds of it
         self.record = SlotRecord(identity, services, self.snapshots, left)
         #: held while a client has the kernel replaced
         self.replacing = asyncio.Lock()
@@ -159,8 +158,8 @@ class KernelSlot:
         self.notice, self.launch, self._first_start = notice, kernel.launch, None
         self.install(kernel)
         await self.sleeper.forget()
-        if start is None and not woken:
-            await self.snapshots.forget_automatic()
+        fresh = start is None and not woken
+        await (self.snapshots.forget_automatic() if fresh else self.snapshots.forget_ahead())
         if old is not None:
             done = "rolled back" if change is StateChange.ROLLED_BACK else "restarted"
             await old.kill(KernelDied(f"the session was {done} while the cell ran"))
@@ -200,13 +199,14 @@ class KernelSlot:
         self.listener.ended(kernel, cause, after)
 
     async def _return(self, kernel: Kernel, cause: SessionError) -> StateNotice | None:
-        """Return to the moment before the last cell, if there is a snapshot of it, and to its notice."""
-        snapshot = self.snapshots.automatic
+        """Return to the moment before the last cell, or after it, if there is a snapshot of it; and its notice."""
+        snapshot = self.snapshots.last_moment
         if snapshot is None or self._start.task is not None:  # a client has already asked for another kernel
             return None
         self.listener.returning(kernel)
         try:
-            reason = f"the session returned to the moment before the last cell: {_happened(cause)}"
+            moment = "after" if snapshot is self.snapshots.ahead else "before"
+            reason = f"the session returned to the moment {moment} the last cell: {_happened(cause)}"
             await self.replace(StateChange.ROLLED_BACK, reason, partial(self.snapshots.restore, snapshot))
         except SessionError as error:
             self.announce(StateChange.LOST, f"{cause.message}; it could not return to a checkpoint: {error.message}")
@@ -235,7 +235,7 @@ class KernelSlot:
             await self.kernel.kill(cause)
         await self._start.wait()
         await self.sleeper.forget()
-        await self.snapshots.keep_only(())
+        await self.snapshots.clear()
         if self.left_container is None:  # else `take_over` deletes them
             await self.delete_files()
 

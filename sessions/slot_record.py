@@ -43,14 +43,15 @@ class SlotRecord:
         self._last = container
         return container
 
-    def snapshots(self, notice: StateNotice, snapshots: tuple[Snapshot, ...]) -> None:
-        """Record other snapshots.
+    async def keep_snapshots(self, notice: StateNotice, kept: tuple[Snapshot, ...]) -> None:
+        """Record other snapshots, and delete those that the session has no more.
 
         Raises:
             LedgerUnavailable: when the record cannot be written.
         """
         if self._last is not None:
-            self._write(self._last, notice, snapshots)
+            self._write(self._last, notice, kept)
+        await self._snapshots.keep_only(kept)
 
     def _write(self, container: ContainerRecord, notice: StateNotice, snapshots: tuple[Snapshot, ...]) -> None:
         of = self._of

@@ -1,26 +1,21 @@
-"""How a snapshot of a session is taken: when a client asks for one, and before each cell."""
+"""How a snapshot of a session is taken, and kept."""
 
 from __future__ import annotations
 
 import secrets
 from functools import partial
 
-import structlog
-
-from sessions.asleep import Checkpoints, InUse, NoRoom, SleepFailed, SleepImage, Snapshot
-from sessions.errors import CheckpointRefused, InvalidRequest, LedgerUnavailable
-from sessions.kernels.kernel import Kernel
+from sessions.asleep import InUse, SleepFailed, Snapshot
+from sessions.errors import CheckpointRefused, InvalidRequest, LedgerUnavailable, SessionClosed, SessionError
 from sessions.names import valid_name
 from sessions.slot import KernelSlot
 
-log = structlog.get_logger()
-
-#: name of the snapshot from before the last cell
+#: name of those that were taken without a client's wish
 AUTOMATIC = "auto"
 
 
 async def take(slot: KernelSlot, name: str | None) -> Snapshot:
-    """Take a snapshot of a session in which no cell runs. Its clients wait meanwhile.
+    """Take a snapshot of a session in which no cell runs, because a client asks for it.
 
     Args:
         slot: of the session.
@@ -34,65 +29,62 @@ async def take(slot: KernelSlot, name: str | None) -> Snapshot:
     name = f"c-{secrets.token_hex(4)}" if name is None else valid_name("checkpoint", name)
     if name == AUTOMATIC or any(snapshot.name == name for snapshot in slot.snapshots.all):
         raise InvalidRequest(f"there is a checkpoint {name!r} already", field="name")
-    return await _take(slot, name)
+    taken = await write(slot, name)
+    await keep(slot, taken)
+    return taken
 
 
-async def before_cell(slot: KernelSlot) -> None:
-    """Take the snapshot to which the session returns if the next cell ends its kernel.
+async def write(slot: KernelSlot, name: str) -> Snapshot:
+    """Write a snapshot to disk, which is not kept yet. Clients of the session wait meanwhile.
 
-    If that is not possible, the cell runs without: the session's earlier snapshot would lose more than the cell.
+    Args:
+        slot: of a session in which no cell runs.
+        name: of the snapshot.
+
+    Raises:
+        CheckpointRefused: when that was not possible.
+        SessionError: when no kernel could be started.
     """
-    if slot.identity.spec.checkpoints is Checkpoints.MANUAL:
-        return
-    try:
-        await _take(slot, AUTOMATIC)
-        slot.snapshots.problem = ""
-    except CheckpointRefused as error:
-        log.warning("no checkpoint before a cell", session=str(slot.key), reason=error.message)
-        slot.snapshots.problem = error.message
-        await slot.snapshots.forget_automatic()
-
-
-async def _take(slot: KernelSlot, name: str) -> Snapshot:
     if slot.identity.spec.in_sandbox:
         raise CheckpointRefused("the session shares its files with other sessions")
     await slot.ensure()  # afterwards nothing else is being written
-    if reason := await slot.sleeper.writing.run(partial(_written, slot, name)):
+    taken: list[Snapshot] = []
+    if reason := await slot.sleeper.writing.run(partial(_written, slot, name, taken)):
         raise CheckpointRefused(f"no checkpoint could be taken: {reason}")
-    return slot.snapshots.find(name)
+    return taken[0]
 
 
-async def _written(slot: KernelSlot, name: str) -> str:
+async def _written(slot: KernelSlot, name: str, taken: list[Snapshot]) -> str:
     kernel = slot.kernel
     if kernel is None:
         return "the kernel has ended"
     try:
-        image = await _copied(slot, kernel, name)
+        if slot.listener.others_run:
+            raise InUse("a cell of a channel client has begun")
+        image = await slot.snapshots.copy(kernel, automatic=name == AUTOMATIC)
     except SleepFailed as error:
         return error.shown
     snapshot = Snapshot(name, image, kernel.handle.connection_info, automatic=name == AUTOMATIC)
     if slot.listener.closed or slot.kernel is not kernel:
         await slot.snapshots.discard(snapshot)
         return "the kernel was ended or replaced"
-    kept = slot.snapshots.with_new(snapshot)
-    try:
-        slot.record.snapshots(slot.notice, kept)
-    except LedgerUnavailable as error:
-        await slot.snapshots.discard(snapshot)
-        return error.message
-    await slot.snapshots.keep_only(kept)
+    taken.append(snapshot)
     return ""
 
 
-async def _copied(slot: KernelSlot, kernel: Kernel, name: str) -> SleepImage:
-    if slot.listener.others_run:
-        raise InUse("a cell of a channel client has begun")
-    while True:
-        try:
-            return await slot.sleeper.copy(kernel)
-        except NoRoom:  # the oldest go first, but none that a client has asked for goes for an automatic one
-            before = slot.snapshots.all
-            oldest = next((kept for kept in before if kept.automatic or name != AUTOMATIC), None)
-            if oldest is None:
-                raise
-            await slot.snapshots.keep_only([kept for kept in before if kept is not oldest])
+async def keep(slot: KernelSlot, taken: Snapshot) -> None:
+    """Keep a snapshot, in place of those for which there is no room any more.
+
+    Raises:
+        SessionClosed: when the session was ended meanwhile; the snapshot is deleted.
+        CheckpointRefused: when that cannot be recorded; the snapshot is deleted.
+    """
+    try:
+        if slot.listener.closed:
+            raise SessionClosed
+        await slot.record.keep_snapshots(slot.notice, slot.snapshots.with_new(taken))
+    except SessionError as error:
+        await slot.snapshots.discard(taken)
+        if isinstance(error, LedgerUnavailable):
+            raise CheckpointRefused(f"no checkpoint could be taken: {error.message}") from error
+        raise

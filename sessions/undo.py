@@ -90,8 +90,7 @@ class Undo:
         slot = self._slot
         deleted = slot.snapshots.find(name)
         kept = tuple(snapshot for snapshot in self.all if snapshot is not deleted)
-        slot.record.snapshots(slot.notice, kept)
-        await slot.snapshots.keep_only(kept)
+        await slot.record.keep_snapshots(slot.notice, kept)
 
     def beginning(self, snapshot: Snapshot) -> Start:
         """Return what starts the first kernel of a branch of this session.

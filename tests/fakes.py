@@ -447,6 +447,10 @@ class FakeKernel:
         self.failures.strike("resume")
         self.paused = False
 
+    @property
+    def used_at(self) -> float:
+        return self.roused
+
     def rouse(self) -> None:
         self.failures.strike("rouse")
         self.roused += 1

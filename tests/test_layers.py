@@ -158,10 +158,10 @@ VOCABULARY = {
     *("inventory", "models", "names", "notices", "states", "tasks", "timeouts"),
 }
 LIVE = {
-    *("attached", "beginning", "commands", "culler", "executions", "fall_asleep", "host", "hosts", "identity"),
-    *("measuring", "pausing", "recovery", "registry", "restart", "sandbox", "sandboxes", "services", "session"),
-    *("sleep_turns", "sleeper", "slot", "slot_listener", "slot_record", "snapshots", "take_over", "take_snapshot"),
-    *("undo", "watchers"),
+    *("attached", "automatic", "beginning", "commands", "culler", "executions", "fall_asleep", "host", "hosts"),
+    *("identity", "measuring", "pausing", "recovery", "registry", "restart", "sandbox", "sandboxes", "services"),
+    *("session", "sleep_turns", "sleeper", "slot", "slot_listener", "slot_record", "snapshots", "take_over"),
+    *("take_snapshot", "undo", "watchers"),
 }
 
 

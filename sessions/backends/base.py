@@ -74,6 +74,10 @@ class KernelHandle(Protocol):
     connection_info: ConnectionInfo
 
     @property
+    def used_at(self) -> float:
+        """When it was last used, in seconds by any clock."""
+
+    @property
     def preloaded(self) -> Collection[str]:
         """Modules that the kernel had imported, or tried to, when it was started."""
 
@@ -168,7 +172,6 @@ class KernelSleep(Protocol):
 class Backend(Protocol):
     """A place where kernels run."""
 
-    #: name of the backend in settings
     name: str
     #: description of the isolation between kernels, shown to the operator
     isolation: str

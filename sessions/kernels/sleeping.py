@@ -10,7 +10,7 @@ from functools import partial
 
 import structlog
 
-from sessions.asleep import CannotWake, SleepImage, Unproven
+from sessions.asleep import CannotWake, SleepImage, Unable, Unproven
 from sessions.backends.abilities import Ability
 from sessions.backends.base import Backend, KernelHandle, KernelSleep, Launch
 from sessions.connection_info import ConnectionInfo
@@ -168,6 +168,8 @@ class Sleeping:
         Raises:
             SleepFailed: when that was not possible; the kernel goes on.
         """
+        if not self.ability.on:
+            raise Unable
         async with kernel.preloading.rest():
             pass  # an import ahead of need would count as a use
         kernel.connection.suspend()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -137,6 +138,26 @@ def test_with_automatic_checkpoints_a_crash_costs_its_cell(gateway: Gateway, end
     assert text(gateway, name) == "1 one"
     shown = gateway.call("GET", f"/v1/sessions/{name}").json()
     assert (shown["checkpoint_problem"], shown["state"]) == (None, "idle")
+    gateway.call("DELETE", f"/v1/sessions/{name}")
+
+
+@pytest.mark.engine
+def test_a_cell_that_comes_later_does_not_wait_for_its_checkpoint(gateway: Gateway) -> None:
+    name = uuid.uuid4().hex
+    gateway.call("POST", "/v1/sessions", json={"name": name, "checkpoints": "auto"})
+    text(gateway, name, "x = 1; print()")
+    for _ in range(10):
+        time.sleep(2)  # as a client that thinks
+        sent = datetime.now(UTC)
+        text(gateway, name, "x += 1; print()")
+        (kept,) = gateway.call("GET", f"/v1/sessions/{name}/checkpoints").json()["checkpoints"]
+        if datetime.fromisoformat(kept["created_at"]) < sent:
+            break
+    else:
+        pytest.fail("each cell had a checkpoint of its own")
+    x = int(text(gateway, name, "print(x)"))
+    crash = gateway.execute(name, f"x = 0\n{ENDS['exit']}")
+    assert (crash["state"], text(gateway, name, "print(x)")) == ("rolled_back", str(x))
     gateway.call("DELETE", f"/v1/sessions/{name}")
 
 

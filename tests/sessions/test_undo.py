@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ from sessions.snapshots import KEPT_MAX
 from sessions.states import State
 from sessions.tasks import spawn
 from tests.fakes import Cell, FakeBackend, World, run, until, world_over
+from tests.sessions.channels.test_hub import send
 
 KEY, BRANCH = SessionKey("acme", "s1"), SessionKey("acme", "s2")
 AUTO = SessionSpec(checkpoints=Checkpoints.AUTO)
@@ -265,6 +267,74 @@ async def test_a_cell_that_ends_its_kernel_costs_only_itself(world: World, check
     assert [snapshot.automatic for snapshot in session.undo.all] == [True]
 
 
+async def ahead(world: World, session: Session) -> str:
+    """Wait until there is a checkpoint for the next cell, and return the id of its image."""
+    await until(lambda: not session.in_use and session.sleeper.writing.task is None)
+    (new,) = set(world.backend.sleep.copies) - {snapshot.image.id for snapshot in session.undo.all}
+    return new
+
+
+async def test_a_cell_does_not_wait_for_a_checkpoint_if_nothing_has_happened_since_the_last_one(world: World) -> None:
+    session = await world.registry.create(KEY, AUTO)
+    await run(session, "x = 1")
+    image = await ahead(world, session)
+    assert await shown(session) == "1"
+    assert [snapshot.image.id for snapshot in session.undo.all] == [image]
+    crash = await run(session, world.backend.on("crash", dies))
+    assert (crash.state, await shown(session)) == (StateChange.ROLLED_BACK, "1")
+
+
+@pytest.mark.parametrize("event", ["used", "computed", "time", "kernel"])
+async def test_a_checkpoint_from_after_the_last_cell_does_not_count_if_the_kernel_may_have_changed(
+    world: World, monkeypatch: pytest.MonkeyPatch, event: str
+) -> None:
+    session = await world.registry.create(KEY, AUTO)
+    await run(session, "x = 1")
+    image = await ahead(world, session)
+    kernel = world.backend.kernel
+    if event == "used":
+        kernel.rouse()
+    elif event == "computed":
+        kernel.computed += 1
+    elif event == "time":
+        monkeypatch.setattr("sessions.automatic.AHEAD_MAX", 0.0)
+    else:
+        await session.restart()
+    await run(session, "x = 2")
+    assert image not in {snapshot.image.id for snapshot in session.undo.all}
+    await until(lambda: image not in world.backend.sleep.copies)
+
+
+async def test_a_kernel_that_ends_between_cells_costs_no_cell(world: World) -> None:
+    session = await world.registry.create(KEY, AUTO)
+    await run(session, "x = 1")
+    await ahead(world, session)
+    world.backend.kernel.dies(139)
+    await until(lambda: session.incarnation == 2)
+    result = await run(session, "print(x)")
+    assert (result.outputs[0]["text"], result.state) == ("1\n", StateChange.ROLLED_BACK)
+    assert result.state_reason == "the session returned to the moment after the last cell: The kernel has ended"
+
+
+async def test_a_cell_of_a_channel_client_that_ends_the_kernel_costs_the_variables(world: World) -> None:
+    session = await world.registry.create(KEY, AUTO)
+    await run(session, "x = 1")
+    await ahead(world, session)
+    send(session, session.channels.subscribe(""), world.backend.on("crash", dies))
+    await until(lambda: session.incarnation == 2)  # for the channel client
+    assert (await run(session, "1")).state is StateChange.LOST
+
+
+async def test_a_session_that_sleeps_keeps_no_checkpoint_for_its_next_cell(backend: FakeBackend) -> None:
+    async with world_over(backend, defaults=SessionSpec(on_idle=OnIdle.SLEEP)) as world:
+        session = await world.registry.create(KEY, replace(AUTO, on_idle=OnIdle.SLEEP))
+        await run(session, "x = 1")
+        image = await ahead(world, session)
+        assert await session.fall_asleep() == ""
+        assert image not in backend.sleep.copies
+        assert await shown(session) == "1"
+
+
 async def test_the_last_cell_can_be_undone(world: World) -> None:
     session = await world.registry.create(KEY, AUTO)
     await run(session, "x = 1")
@@ -276,6 +346,8 @@ async def test_the_last_cell_can_be_undone(world: World) -> None:
 async def test_without_a_checkpoint_before_it_a_cell_runs_and_the_reason_is_shown(world: World) -> None:
     session = await world.registry.create(KEY, AUTO)
     await run(session, "x = 1")
+    await ahead(world, session)
+    world.backend.kernel.rouse()
     world.backend.sleep.refuses = "a connection is open"
     assert await shown(session) == "1"
     assert "could not be written" in session.undo.problem

@@ -8,19 +8,16 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import shutil
 import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-from sessions.backends.docker.checkpoints import CheckpointFailed
+from sessions.backends.docker.checkpoints.images import need_room
 
 _PART = struct.Struct("<QQ")
 #: bytes that are read at a time; zeros among them are left out
 _PIECE = 256 * 1024
 _ZEROS = bytes(_PIECE)
-#: bytes that stay free on the disk
-_RESERVE = 1024**3
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -80,11 +77,10 @@ def unpack(packed: Path, image: Path) -> None:
             counting the files of its directory at any time.
 
     Raises:
-        CheckpointFailed: when there is no room for it.
+        TooLarge: when there is no room for it.
         OSError: when it cannot be read or written.
     """
-    if shutil.disk_usage(image.parent).free < packed.stat().st_size + _RESERVE:
-        raise CheckpointFailed("the disk of the engine's machine has no room for the files of a checkpoint")
+    need_room(image.parent, packed.stat().st_size)
     with packed.open("rb") as source, image.open("xb", buffering=0) as target:
         os.fchmod(target.fileno(), 0o600)
         while True:

@@ -16,7 +16,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -30,7 +30,7 @@ from sessions.backends.docker import disk_images, listeners, trials
 from sessions.backends.docker.breaker import fails, short_cause
 from sessions.backends.docker.checkpoints import CheckpointFailed, restart
 from sessions.backends.docker.checkpoints.images import PARTIAL, Images
-from sessions.backends.docker.checkpoints.runtime import TooLarge, find_runtime
+from sessions.backends.docker.checkpoints.runtime import Runtime, TooLarge, find_runtime
 from sessions.backends.docker.engine import SLEEP, Engine
 from sessions.backends.docker.handle import DockerHandle
 from sessions.backends.docker.profile import DockerSettings, volume_names
@@ -75,6 +75,15 @@ class DockerSleep:
             raise SleepFailed("`sleep_disk` is 0")
         return self._settings.sleep, self._images
 
+    @cached_property
+    def _runtime(self) -> Runtime:
+        """The runtime, which is looked for once: that costs 0.03 s.
+
+        Raises:
+            CheckpointFailed: when this process cannot use it.
+        """
+        return find_runtime(self._engine.api, self._settings)
+
     # -- falling asleep -------------------------------------------------------------------------------------
 
     async def take(self, handle: KernelHandle, launch: Launch) -> SleepImage:
@@ -114,7 +123,7 @@ class DockerSleep:
 
     def _written(self, handle: DockerHandle, launch: Launch, image: str, *, files: bool = False) -> SleepImage:
         settings, images = self._use()
-        runtime = find_runtime(self._engine.api, self._settings)
+        runtime = self._runtime
         source = str(self._engine.api.inspect_container(handle.id)["Image"])
         begun = images.begin(handle.memory() or launch.limits.memory, handle.id)
         try:
@@ -149,7 +158,7 @@ class DockerSleep:
             handle.held = False
 
     def _resumed(self, container: str) -> None:
-        find_runtime(self._engine.api, self._settings).let_go(container)
+        self._runtime.let_go(container)
 
     # -- waking ---------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import sys
+import time
 from collections.abc import AsyncGenerator, AsyncIterable, Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -36,6 +37,7 @@ class ProcessHandle:
         self._home = home
         self._workspace = workspace
         self._killed = False
+        self.used_at = time.monotonic()
         self._tools: set[asyncio.subprocess.Process] = set()
         self._gone = spawn(self._reap(), f"kernel process {self.id}")
 
@@ -65,7 +67,8 @@ class ProcessHandle:
         """Do nothing: the memory of the kernel's processes is not limited, and tenants need take no turns."""
 
     def rouse(self) -> None:
-        """Do nothing: a process that waits costs nothing."""
+        """Note a use. A process that waits costs nothing, so it need not be roused."""
+        self.used_at = time.monotonic()
 
     async def wait(self) -> KernelExit:
         """Wait until the kernel is gone."""

@@ -114,8 +114,7 @@ class Images:
         used = sum(file.stat().st_size for file in self.directory.glob("*/*"))
         if used + expected > self._most:
             raise TooLarge(f"it would take {expected} bytes, {used} are in use, and `{self._setting}` is {self._most}")
-        if (free := shutil.disk_usage(self.directory).free) < expected + _FREE_MIN:
-            raise TooLarge(f"only {free} bytes are free on the disk of {self.directory}")
+        need_room(self.directory, expected)
         path = self.directory / f"{name or uuid.uuid4().hex}{PARTIAL}"
         path.mkdir(mode=0o700)
         return path
@@ -149,6 +148,16 @@ class Images:
             for path in self.directory.iterdir():
                 if path.name not in keys:
                     self.remove(path.name)
+
+
+def need_room(directory: Path, expected: int) -> None:
+    """Check that a disk has room for something, and some more for others.
+
+    Raises:
+        TooLarge: when it has not.
+    """
+    if (free := shutil.disk_usage(directory).free) < expected + _FREE_MIN:
+        raise TooLarge(f"only {free} bytes are free on the disk of {directory}")
 
 
 def _read(path: Path) -> tuple[Image, dict[str, str]]:

@@ -640,14 +640,18 @@ class FakeSleep:
             await kernel.kill()
 
     async def wake(self, image: SleepImage, launch: Launch, info: ConnectionInfo) -> FakeKernel:
-        self._backend.failures.strike("wake")
+        await self._begins("wake", image, self.kept)
+        return await self._continued(image, launch, info)
+
+    async def _begins(self, method: str, image: SleepImage, images: Collection[str]) -> None:
+        """Begin to continue from an image, unless it is damaged, gone, or the attempt is to fail."""
+        self._backend.failures.strike(method)
         await self._backend.gate.wait()
-        if self.damaged or image.id not in self.kept:
+        if self.damaged or image.id not in images:
             raise CannotWake(self.damaged or "it is gone")
         if self.fails:
             self.fails -= 1
             raise StartFailed
-        return await self._continued(image, launch, info)
 
     async def _continued(self, image: SleepImage, launch: Launch, info: ConnectionInfo) -> FakeKernel:
         slept = self.kept[image.id]
@@ -672,13 +676,7 @@ class FakeSleep:
         return image
 
     async def restore(self, image: SleepImage, launch: Launch, _info: ConnectionInfo) -> FakeKernel:
-        self._backend.failures.strike("restore")
-        await self._backend.gate.wait()
-        if self.damaged or image.id not in self.copies:
-            raise CannotWake(self.damaged or "it is gone")
-        if self.fails:
-            self.fails -= 1
-            raise StartFailed
+        await self._begins("restore", image, self.copies)
         kernel = await self._backend.start(launch)
         namespace, kernel.count, files = self.copies[image.id]
         kernel.namespace = dict(namespace)

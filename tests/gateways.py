@@ -121,6 +121,13 @@ class Gateway:
         """Return whether the gateway can start kernels."""
         return self.call("GET", "/readyz", tenant=None).status_code == 200
 
+    def wait_for_sleep(self) -> None:
+        """Wait until kernels can sleep and be copied: the gateway first proves that they can be continued."""
+        deadline = time.monotonic() + START_TIMEOUT
+        while not (told := self.call("GET", "/readyz", tenant=None).json()["sleep"])["on"]:
+            assert time.monotonic() < deadline, told
+            time.sleep(0.2)
+
 
 def text_of(reply: dict[str, Any]) -> str:
     """Return a reply's outputs as plain text."""

@@ -24,10 +24,7 @@ SOON = 60.0
 @pytest.fixture(scope="module")
 def gateway() -> Iterator[Gateway]:
     with gateways.gateway("docker", checkpoints="auto", preload="", idle_timeout="2", cull_connected="true") as serving:
-        deadline = time.monotonic() + gateways.START_TIMEOUT
-        while not serving.call("GET", "/readyz", tenant=None).json()["sleep"]["on"]:
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
+        serving.wait_for_sleep()
         yield serving
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -26,10 +25,7 @@ ENDS = {
 @pytest.fixture(scope="module")
 def gateway() -> Iterator[Gateway]:
     with gateways.gateway("docker", checkpoints="auto", preload="") as serving:
-        deadline = time.monotonic() + gateways.START_TIMEOUT
-        while not serving.call("GET", "/readyz", tenant=None).json()["sleep"]["on"]:
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
+        serving.wait_for_sleep()
         yield serving
 
 
@@ -110,10 +106,7 @@ def test_the_readmes_example_works(gateway: Gateway) -> None:
 @pytest.mark.engine
 def test_checkpoints_outlive_a_gateway_that_is_killed() -> None:
     with gateways.gateway("docker", checkpoints="auto", preload="") as first:
-        deadline = time.monotonic() + gateways.START_TIMEOUT
-        while not first.call("GET", "/readyz", tenant=None).json()["sleep"]["on"]:
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
+        first.wait_for_sleep()
         text(first, "kept", "x = 1; print(open('file', 'w').write('one'))")
         assert asked(first, "kept", "checkpoints", name="one").status_code == 201
         text(first, "kept", "x = 2; print()")

@@ -12,9 +12,11 @@ from tests.soak.scenes import SCENES, WEIGHTS
 from tests.soak.verdict import findings, growth
 
 REST = Reading(
-    memory=80, descriptors=140, threads=14, tasks=25, containers=0, volumes=0, mounts=0, shims=0, leftovers=0
+    memory=80, descriptors=140, threads=14, tasks=25, containers=0, volumes=0, mounts=0, shims=0, images=0, leftovers=0
 )
-BUSY = replace(REST, memory=110, descriptors=280, threads=20, tasks=70, containers=9, volumes=9, mounts=9, shims=9)
+BUSY = replace(
+    REST, memory=110, descriptors=280, threads=20, tasks=70, containers=9, volumes=9, mounts=9, shims=9, images=9
+)
 
 
 def test_growth_is_that_of_the_fitted_line() -> None:
@@ -34,7 +36,7 @@ def test_a_gateway_that_grows_by_a_little_each_minute_is_not(gauge: str) -> None
     assert [found.partition(" ")[0] for found in findings(REST, minutes, REST)] == [gauge]
 
 
-@pytest.mark.parametrize("gauge", ["containers", "volumes", "mounts", "shims", "leftovers"])
+@pytest.mark.parametrize("gauge", ["containers", "volumes", "mounts", "shims", "images", "leftovers"])
 def test_what_is_left_at_the_end_is_found(gauge: str) -> None:
     assert list(findings(REST, [BUSY] * 10, replace(REST, **{gauge: 1}))) == [f"{gauge}: 0 at the start, 1 at the end"]
 

@@ -146,8 +146,10 @@ def main() -> int:
     print(f"{machine()}, {engine()}; {arguments.rate:g} scenes/s, seed {arguments.seed}\n")
     keys = ",".join(f"{name}:{key}" for name, key in KEYS.items())
     try:
-        settings = {"keys": keys, "memory": "256m", "idle_timeout": "3600", "pool_size": "1", "pool_max": "2"}
+        settings = {"keys": keys, "memory": "512m", "idle_timeout": "3600", "pool_size": "1", "pool_max": "2"}
+        settings["checkpoints"] = "auto"
         with gateway("docker", network=NETWORK, **settings) as serving, closing(Gauges(serving)) as gauges:  # type: ignore[arg-type]  # no flags
+            serving.wait_for_sleep()
             run = Run(serving, len(HONEST) / arguments.rate)
             found = list(soak(run, gauges, arguments.minutes, arguments.seed))
             print(f"played: {dict(run.played.most_common())}")

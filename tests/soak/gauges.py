@@ -32,6 +32,8 @@ class Reading:
     volumes: int
     mounts: int
     shims: int
+    #: sleeping kernels and checkpoints on disk
+    images: int
     #: containers and volumes that the gateway could not remove yet
     leftovers: int
 
@@ -76,6 +78,7 @@ class Gauges:
             volumes=len(self._volumes(self._own)) - warm,
             mounts=self._mounts() - warm,
             shims=len(_shims() & self._had) - warm,
+            images=len(list((self._gateway.state_dir / "asleep").glob("*"))),
             leftovers=round(metric(self._gateway, "kernel_gateway_leftovers")),
         )
 

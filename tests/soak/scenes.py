@@ -15,6 +15,8 @@ from tests.soak.tenants import Tenant, expect
 MIB = 1024**2
 #: sessions of a tenant that last over the whole soak
 LASTING = ("first", "second")
+#: sessions of a tenant that sleep in between
+SLEEPERS = 3
 #: seconds of idleness after which the culler may end a session, and after which it must have
 IDLE, GONE = 3, 60
 
@@ -145,6 +147,41 @@ def leaves(tenant: Tenant) -> None:
     tenant.left[name] = time.monotonic() + GONE
 
 
+def sleeps(tenant: Tenant) -> None:
+    """Count on in a session that sleeps whenever it is idle, or will sleep."""
+    name = f"sleeper-{tenant.random.randrange(SLEEPERS)}"
+    if name not in tenant.counts:
+        tenant.call("POST", "/v1/sessions", json={"name": name, "idle_timeout": IDLE, "on_idle": "sleep"})
+    count_on(tenant, name)
+
+
+def undoes(tenant: Tenant) -> None:
+    """Return to a checkpoint, and begin another session from it."""
+    name = tenant.new("undo")
+    path = f"/v1/sessions/{name}"
+    tenant.execute(name, "x = 41; open('file', 'w').write('kept')")
+    tenant.call("POST", f"{path}/checkpoints", json={"name": "one"})
+    tenant.execute(name, "del x; import os; os.remove('file')")
+    tenant.call("POST", f"{path}/rollback", json={"to": "one"})
+    tenant.call("POST", f"{path}/branch", json={"as": f"{name}-b", "from": "one"})
+    for session, state in ((name, "rolled_back"), (f"{name}-b", "preserved")):
+        reply = tenant.execute(session, "x += 1; (x, open('file').read())")
+        expect((text_of(reply), reply["state"]) == ("(42, 'kept')", state), reply)
+        tenant.end(session)
+
+
+def crashes(tenant: Tenant) -> None:
+    """End the kernel of a session with automatic checkpoints: only that cell is lost."""
+    name = tenant.new("crash")
+    tenant.call("POST", "/v1/sessions", json={"name": name, "checkpoints": "auto"})
+    tenant.execute(name, "x = 42")
+    code = {"code": "x = 0; import os; os._exit(1)"}
+    crash = tenant.call("POST", f"/v1/sessions/{name}/execute", json=code).json()
+    expect((crash["status"], crash["state"]) == ("died", "rolled_back"), crash)
+    expect(text_of(tenant.execute(name, "x")) == "42", "more than the cell is lost")
+    tenant.end(name)
+
+
 def retries(tenant: Tenant) -> None:
     """Send a request twice under one key: it runs once."""
     name = tenant.new("retries")
@@ -168,6 +205,9 @@ SCENES: tuple[Callable[[Tenant], None], ...] = (
     files,
     unread,
     leaves,
+    sleeps,
+    undoes,
+    crashes,
     retries,
 )
 WEIGHTS = (len(SCENES) - 1, *[1] * (len(SCENES) - 1))

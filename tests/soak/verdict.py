@@ -10,7 +10,7 @@ from tests.soak.gauges import Reading
 #: growth over the second half that is still flat: a share of the mean, and as much again in the gauge's unit
 FLAT = {"memory": (0.05, 8.0), "descriptors": (0.10, 16.0), "threads": (0.10, 4.0), "tasks": (0.10, 16.0)}
 #: what must be as at the start when everything has ended
-RETURNS = ("containers", "volumes", "mounts", "shims", "leftovers")
+RETURNS = ("containers", "volumes", "mounts", "shims", "images", "leftovers")
 
 
 def growth(values: Sequence[float]) -> float:

@@ -33,13 +33,13 @@ from sessions.backends.docker.checkpoints.images import PARTIAL, Images
 from sessions.backends.docker.checkpoints.runtime import Runtime, TooLarge, find_runtime
 from sessions.backends.docker.engine import SLEEP, Engine
 from sessions.backends.docker.handle import DockerHandle
+from sessions.backends.docker.lost import VOLUMES_WAIT
 from sessions.backends.docker.profile import DockerSettings, volume_names
 from sessions.backends.docker.sealed_images import MEMORY, PLAIN, decrypted, seal_all
 from sessions.backends.docker.sleep_settings import SleepSettings
 from sessions.backends.docker.starter import Starter
 from sessions.connection_info import ConnectionInfo
 from sessions.errors import BackendUnavailable, StartFailed
-from sessions.tasks import log_failure, shielded, spawn
 
 log = structlog.get_logger()
 T = TypeVar("T")
@@ -66,7 +66,7 @@ class DockerSleep:
             return Ability(on=False, detail="`sleep_disk` is 0")
         if self._settings.files == "memory":
             return Ability(on=False, detail="`files` is `memory`: they would not outlive the kernel")
-        if not (proven := self._starter.checkpoints.ability).on:
+        if not (proven := self._starter.checkpoints.proven).on:
             return Ability(on=False, detail=f"there are no checkpoints: {proven.detail}")
         return Ability(on=True, detail="idle kernels can sleep on disk")
 
@@ -184,8 +184,10 @@ class DockerSleep:
             finally:
                 await asyncio.shield(handle.kill())
         finally:
-            with log_failure("removal of what a trial has written"):
-                await shielded(spawn(call(trials.clear, self._engine, trial), "clear a trial"))
+            # The engine may use the volume for longer than its container, and the caller holds the session's kernel.
+            clear = partial(trials.clear, self._engine, trial)
+            removal = self._engine.insist(clear, name="removal of what a trial has written", owner=launch.tenant)
+            await asyncio.wait({removal}, timeout=VOLUMES_WAIT)
 
     def _restored(self, image: SleepImage, container: str) -> None:
         with decrypted(self._settings.sleep, image.id, MEMORY) as plain:

@@ -8,8 +8,10 @@ import secrets
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from docker.errors import APIError
 
 from sessions.asleep import CannotWake, SleepFailed, Unproven
 from sessions.backends.docker import trials
@@ -202,6 +204,24 @@ async def test_what_code_writes_during_a_trial_is_thrown_away(bed: Bed, monkeypa
     assert await said(awake, f"stop.set(); thread.join(); print({same})") == "True"
     assert trials_left() == []
     await awake.kill(SessionClosed())
+
+
+async def test_what_a_trial_leaves_is_removed_as_soon_as_the_engine_can(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusals, clear = iter([APIError("the volume is in use")]), trials.clear
+
+    def refused_once(*arguments: Any) -> None:
+        if refusal := next(refusals, None):
+            raise refusal
+        clear(*arguments)
+
+    monkeypatch.setattr(trials, "clear", refused_once)
+    kernel = await Kernel.start(bed.backend, PYTHON)
+    image = await bed.asleep(kernel)
+    await until(lambda: next(refusals, None) is None and trials_left() == [])
+    await bed.sleeping.discard(image)
+    await bed.backend.delete_workspace(str(kernel.launch.workspace))
 
 
 async def test_what_code_writes_during_a_trial_counts_as_memory(bed: Bed) -> None:

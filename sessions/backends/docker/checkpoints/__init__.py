@@ -49,6 +49,7 @@ class Checkpoints:
         #: why there are none; empty: there are, or will be soon
         self._trouble = self._hindrance()
         self._images: dict[Shape, Image] = {}
+        self._proven = False
         #: keys of the images in use; all others are removed
         self._keys: set[str] = set()
         self._making: dict[Shape, asyncio.Task[None]] = {}
@@ -68,11 +69,15 @@ class Checkpoints:
     @property
     def ability(self) -> Ability:
         """Whether kernels are restored."""
-        if self._trouble:
-            return Ability(on=False, detail=self._trouble)
-        if not self._images:
-            return Ability(on=False, detail="the first one is being made; until then kernels start plainly")
-        return Ability(on=True, detail="kernels are restored with their modules imported")
+        if self._images:  # another one may be in trouble: its kernels start plainly
+            return Ability(on=True, detail="kernels are restored with their modules imported")
+        trouble = self._trouble or "the first one is being made; until then kernels start plainly"
+        return Ability(on=False, detail=trouble)
+
+    @property
+    def proven(self) -> Ability:
+        """Whether the runtime can write and restore sandboxes, as the first image has shown; an image may go later."""
+        return Ability(on=True, detail="the runtime restores sandboxes") if self._proven else self.ability
 
     # -- making images ------------------------------------------------------------------------------------------
 
@@ -101,7 +106,7 @@ class Checkpoints:
             if now == self._round:
                 self._images[shape] = image
                 self._keys.add(key)
-                self._trouble = ""
+                self._proven, self._trouble = True, ""
                 log.info("kernels are restored", language=shape.language, shared=shape.shared)
         except (CheckpointFailed, APIError, SessionError) as error:
             self._trouble = str(error)

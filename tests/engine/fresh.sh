@@ -36,7 +36,7 @@ install() {
   local sources=/etc/apt/sources.list.d/debian.sources file
   [[ -f $sources ]] || sources=/etc/apt/sources.list
   apt-config dump Acquire >"$root.apt"
-  mmdebstrap --quiet --variant=minbase --include="$PACKAGES$($systemd && echo ,systemd-sysv,openssl)" --aptopt="$root.apt" bookworm "$root" "$sources"
+  mmdebstrap --quiet --variant=minbase --include="$PACKAGES$($systemd && echo ,systemd-sysv,openssl,curl)" --aptopt="$root.apt" bookworm "$root" "$sources"
   rm -f "$root"/etc/apt/sources.list "$root"/etc/apt/sources.list.d/*
   for file in "$sources" /etc/resolv.conf /etc/pip.conf /etc/ssl/certs/ca-certificates.crt; do
     if [[ -f $file ]]; then install_file "$file"; fi

@@ -29,6 +29,6 @@ for argument; do
   esac
 done
 if [ -x /usr/bin/runsc ]; then runsc=/usr/bin/runsc; else runsc=/usr/local/bin/runsc; fi
-# The gateway itself asks for these two. They start nothing, and need no capability, which a gateway may not have.
-case " $* " in *" checkpoint "* | " --version ") exec "$runsc" "$@" ;; esac
+# The gateway itself asks for these. They start nothing, and need no capability, which a gateway may not have.
+case " $* " in *" checkpoint "* | *" pause "* | *" resume "* | " --version ") exec "$runsc" "$@" ;; esac
 exec unshare -m sh -c 'mount -t tmpfs none /proc/sys/net && exec "$@"' sh "$runsc" "$@"

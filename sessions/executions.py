@@ -201,7 +201,7 @@ class Executions:
             await self._variables.reset(execution.kernel, execution.request.env)
             del self._running[execution.id]
             self._slot.become_idle()
-            if result.state in {StateChange.RESTARTED, StateChange.LOST} and execution.kernel is self._slot.kernel:
+            if result.state not in {StateChange.PRESERVED, StateChange.NEW} and execution.kernel is self._slot.kernel:
                 self._slot.reported()
             self._services.journal.ended(self._slot.key, execution_id, execution.request, result)
 

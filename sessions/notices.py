@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sessions.models import StateChange
 
@@ -21,3 +21,7 @@ class StateNotice:
     def loss(self) -> str | None:
         """Why the variables are lost; None: they are not."""
         return self.reason if self.change is StateChange.LOST else None
+
+    def noting(self, what: str) -> StateNotice:
+        """Return the notice with something that has happened meanwhile, unless the variables are not preserved."""
+        return replace(self, reason=what) if self.change is StateChange.PRESERVED else self

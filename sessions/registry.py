@@ -16,6 +16,9 @@ from sessions.notices import StateNotice
 from sessions.services import SessionServices
 from sessions.session import Session
 
+#: what the next reply of a session says that slept while a gateway ended and another one was started
+SLEPT_ON = "the gateway was restarted while the session slept"
+
 
 class Registry(Hosts[Session]):
     """All sessions of all tenants."""
@@ -42,7 +45,8 @@ class Registry(Hosts[Session]):
                 continue
             identity = Identity(record.key, record.spec, kernelspec, record.created_at, record.id)
             beginning = Beginning(record.container, record.snapshots)
-            self._present[record.key] = Session(identity, self._services, record.notice, beginning)
+            notice = record.notice if record.container.asleep is None else record.notice.noting(SLEPT_ON)
+            self._present[record.key] = Session(identity, self._services, notice, beginning)
 
     def now(self) -> float:
         """Return the seconds since 1970."""

@@ -305,6 +305,8 @@ async def test_a_session_sleeps_on_while_the_gateway_is_restarted(backend: FakeB
     session = second.registry.get(KEY)
     result = await run(session, "print(x)")
     assert (result.outputs[0]["text"], result.state, session.incarnation) == ("41\n", StateChange.PRESERVED, 1)
+    assert result.state_reason == "the gateway was restarted while the session slept"
+    assert (await run(session, "print(x)")).state_reason is None
     await second.close()
     first.ledger.close()
     assert (backend.sleep.kept, backend.alive, backend.workspaces) == ({}, [], [])

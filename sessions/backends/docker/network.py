@@ -6,15 +6,21 @@ A container on such a bridge still reaches every port that the host itself liste
 from __future__ import annotations
 
 import hashlib
+import time
+from contextlib import suppress
 from typing import Any
 
 import docker
-from docker.errors import NotFound
+from docker.errors import APIError, NotFound
 from docker.types import IPAMConfig
 
 from sessions.errors import NotInitialized
 
 _BRIDGE_OPTION = "com.docker.network.bridge"
+#: status with which the engine refuses a network that exists, by its bridge or its name
+_CONFLICTS = {403, 409}
+#: seconds until it is looked for again
+_WAITS = (0.1, 0.3, 1.0)
 
 
 def bridge_name(network: str) -> str:
@@ -31,17 +37,27 @@ def ensure_network(api: docker.APIClient, network: str) -> str:
     Raises:
         NotInitialized: when a network of this name exists that is not isolated.
     """
-    try:
-        found = api.inspect_network(network)
-    except NotFound:
-        create(api, network)
-        found = api.inspect_network(network)
+    found = _find_or_create(api, network)
     if problem := _problem(found, network):
         raise NotInitialized(
             f"the Docker network {network!r} is not isolated: {problem}; remove it (docker network rm {network}) "
             "and the gateway makes it anew"
         )
     return str(found["IPAM"]["Config"][0]["Gateway"])
+
+
+def _find_or_create(api: docker.APIClient, network: str) -> dict[str, Any]:
+    for wait in (*_WAITS, None):
+        with suppress(NotFound):
+            return dict(api.inspect_network(network))
+        try:
+            create(api, network)
+        except APIError as error:
+            # A gateway and its `doctor` may begin together; what the other one makes is not shown at once.
+            if wait is None or error.status_code not in _CONFLICTS:
+                raise
+            time.sleep(wait)
+    return dict(api.inspect_network(network))
 
 
 def create(api: docker.APIClient, network: str, ipam: IPAMConfig | None = None) -> None:

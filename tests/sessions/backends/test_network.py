@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from typing import Any
 
@@ -59,3 +60,13 @@ def test_the_gateways_own_network_is_accepted_and_closed(api: docker.APIClient) 
     network.ensure_network(api, NAME)
     made = api.inspect_network(NAME)
     assert (made["Driver"], made["Internal"], made["EnableIPv6"], made["Options"]) == ("bridge", True, False, CLOSED)
+
+
+def test_two_gateways_that_begin_at_the_same_time_make_one_network(api: docker.APIClient) -> None:
+    def make(_number: int) -> str:
+        with closing(docker.from_env()) as client:
+            return network.ensure_network(client.api, NAME)
+
+    with ThreadPoolExecutor(4) as gateways:
+        assert len(set(gateways.map(make, range(4)))) == 1
+    assert [made["Name"] for made in api.networks(names=[NAME])] == [NAME]

@@ -5,7 +5,7 @@ README.md gives the reasons.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -17,11 +17,13 @@ SANDBOXED = "tests/kernel_gateway[docker]"
 ATTACKS = "tests/attacks"
 
 
-def cases(by_name: Mapping[str, Any], *, gate: str) -> list[Any]:
-    """Return the cases of a parametrized test, by their names; one of them is part of the gate."""
-    assert gate in by_name
+def cases(by_name: Mapping[str, Any], *, gate: str | Collection[str]) -> list[Any]:
+    """Return the cases of a parametrized test, by their names; one of them, or some, are part of the gate."""
+    chosen = {gate} if isinstance(gate, str) else set(gate)
+    assert chosen <= by_name.keys()
     return [
-        pytest.param(case, id=name, marks=[pytest.mark.gate] if name == gate else []) for name, case in by_name.items()
+        pytest.param(case, id=name, marks=[pytest.mark.gate] if name in chosen else [])
+        for name, case in by_name.items()
     ]
 
 

@@ -46,11 +46,15 @@ class Life:
         )
 
     def begin(self, gateway: Gateway, **fields: Any) -> Gateway:
-        """Make the session, and give variable and file the first value."""
+        """Make the session, and give variable and file the first value, by a cell that `retry` sends again."""
         made = gateway.call("POST", "/v1/sessions", json={"name": self.name, **fields})
         assert made.status_code == 201, made.text
-        gateway.execute(self.name, WRITE.format(1))
+        assert self.retry(gateway).json()["status"] == "ok"
         return gateway
+
+    def retry(self, gateway: Gateway) -> Any:
+        """Send the first cell, which has an idempotency key, perhaps again."""
+        return self.ask(gateway, "POST", "/execute", {"code": WRITE.format(1), "idempotency_key": self.name})
 
     def change(self, gateway: Gateway, then: str = "", **fields: Any) -> dict[str, Any]:
         """Give variable and file the second value, and return the reply."""

@@ -35,15 +35,21 @@ VARIABLES = {
 }
 FILES = {"stay": "2", "as before the cell": "1", "as at that moment": "1", "deleted": "False"}
 #: whether the notebook has the cells from before
+#: status and error of a retry, and whether it gets the first run's result
+RETRY = {
+    "gets the result": (200, None, True),
+    "runs anew": (200, None, False),
+    "`SB030`: not run again": (409, "SB030", None),
+}
 TRANSCRIPT = {"stays": True, "deleted": False, "starts empty": False, "starts empty, reported": False}
 
 
-def rows() -> dict[str, tuple[str, str, str]]:
-    """Return the table: what happens, and the words for variables, files and transcript."""
+def rows() -> dict[str, tuple[str, str, str, str]]:
+    """Return the table: what happens, and the words for variables, files, transcript and a retry."""
     section = README.read_text().split("## What survives what\n")[1].split("\n## ")[0]
     _head, _line, *lines = re.findall(r"^\| (.*) \|$", section, re.MULTILINE)
     table = (line.split(" | ") for line in lines)
-    return {event: (variables, files, transcript) for event, variables, files, transcript in table}
+    return {event: (variables, files, transcript, retry) for event, variables, files, transcript, retry in table}
 
 
 #: the events of each row
@@ -108,7 +114,7 @@ def test_what_survives_is_what_the_table_says(
     tmp_path: Path,
 ) -> None:
     row, event = named
-    variables, files, transcript = rows()[row]
+    variables, files, transcript, retry = rows()[row]
     with ExitStack() as stack:
         life = Life(uuid.uuid4().hex, started(isolation), with_sleep, stack, tmp_path)
         gateway = event(life)
@@ -124,4 +130,7 @@ def test_what_survives_is_what_the_table_says(
         assert len(cells) == (3 if TRANSCRIPT[transcript] else 1)
         after = gateway.execute(life.name, "")
         assert (after["state"], after["state_reason"]) == ("preserved", None)  # it is reported once
+        again = life.retry(gateway)
+        told = again.json()
+        assert (again.status_code, (told["error"] or {}).get("code"), told.get("replayed")) == RETRY[retry], told
         life.ask(gateway, "DELETE")

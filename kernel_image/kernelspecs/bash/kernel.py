@@ -1,8 +1,9 @@
 # noqa: INP001 - a program
 """The Bash kernel: the Python kernel's channels and messages, and cells that one Bash runs.
 
-Started as `python kernel.py -f CONNECTION_FILE`. Bash starts with the first cell, so it has the environment and the
-directory that the kernel got with its lease. Its variables, functions and directory stay from cell to cell.
+Started as `python kernel.py -f CONNECTION_FILE`; with `-f -` it waits for its connection. Bash starts with the first
+cell, so it has the environment and the directory that the kernel got with its lease. Its variables, functions and
+directory stay from cell to cell.
 
 It is an interactive Bash, because only that returns to its prompt when a command is interrupted, and keeps its state.
 It has no terminal. It reads the kernel's lines from its standard input: for each cell one line that evaluates the code,
@@ -311,7 +312,12 @@ def _nowhere(_name: str, _text: str) -> None:
 
 
 if __name__ == "__main__":
-    app = KernelApp.instance(config=config(BashKernel))
+    kind = KernelApp
+    if sys.argv[1:] == ["-f", "-"]:
+        from python_kernel.waiting import WaitingApp
+
+        kind = WaitingApp
+    app = kind.instance(config=config(BashKernel))
     app.initialize()
     bundle.release()
     app.wait()

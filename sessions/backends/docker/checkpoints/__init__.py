@@ -68,11 +68,11 @@ class Checkpoints:
     @property
     def ability(self) -> Ability:
         """Whether kernels are restored."""
-        if self._trouble:
-            return Ability(on=False, detail=self._trouble)
-        if not self._images:
-            return Ability(on=False, detail="the first one is being made; until then kernels start plainly")
-        return Ability(on=True, detail="kernels are restored with their modules imported")
+        if self._images:
+            return Ability(on=True, detail="kernels are restored with their modules imported")
+        return Ability(
+            on=False, detail=self._trouble or "the first one is being made; until then kernels start plainly"
+        )
 
     # -- making images ------------------------------------------------------------------------------------------
 
@@ -84,7 +84,8 @@ class Checkpoints:
         self._attempts.clear()
         self._trouble = self._hindrance()
         if self._settings is not None:
-            for kernelspec in self._settings.kernelspecs:
+            # One after the other: first the language whose plain start lacks most.
+            for kernelspec in sorted(self._settings.kernelspecs, key=lambda spec: len(spec.preload), reverse=True):
                 self._make(Shape.of(kernelspec))
 
     def _make(self, shape: Shape) -> None:

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from typing import IO
 
-from kernel_image.procfs import descendants
+from kernel_image.procfs import children, descendants
 from kernel_image.protocol import MARK
 
 #: bytes kept of each of the two outputs
@@ -27,7 +27,7 @@ OUTPUT_MAX = 2 * 1024**2
 DRAIN = "drain"
 #: the program of such a process
 DRAIN_PROGRAM = "/bin/cat"
-#: seconds in which all processes of a command are killed; processes that make new ones faster than that continue
+#: seconds in which all processes of a command are killed; if processes make new ones faster than that, some go on
 END = 10.0
 _SIGNALLED = 128
 _PR_SET_CHILD_SUBREAPER = 36
@@ -118,6 +118,7 @@ class Command:
         #: set when the command itself has ended; its background processes may continue
         self.ended = threading.Event()
         self._code = 0
+        self._watched = False
 
     @property
     def pipes(self) -> list[IO[bytes]]:
@@ -144,6 +145,7 @@ class Command:
             RuntimeError: when the limit of processes is reached: threads count, too.
         """
         threading.Thread(target=self._reap, args=(on_end,), daemon=True).start()
+        self._watched = True
 
     def _reap(self, on_end: Callable[[], object] | None) -> None:
         with contextlib.suppress(ChildProcessError):  # all processes of the command have ended
@@ -156,12 +158,26 @@ class Command:
                         on_end()
 
     def end(self) -> None:
-        """Kill all processes of the command, and wait until they have ended."""
+        """Kill all processes of the command, and wait until they have ended.
+
+        A process that forks all the time and ends its parents is gone before a look at all processes is over. Such a
+        look neither finds it nor shows that it has ended. But with its parents ended, it is this process's own child.
+        Own children are found at once, and the system knows whether there are any.
+        """
         deadline = time.monotonic() + END
-        while (left := descendants(os.getpid())) and time.monotonic() < deadline:
-            for pid in left:
+        while self._has_children() and time.monotonic() < deadline:
+            for pid in children() or descendants(os.getpid()):
                 with contextlib.suppress(ProcessLookupError):  # ended meanwhile
                     os.kill(pid, signal.SIGKILL)
+
+    def _has_children(self) -> bool:
+        """Return whether this process has children, ended ones included until they are cleared away."""
+        keep = 0 if not self._watched else os.WNOWAIT  # else they are cleared away in another thread
+        with contextlib.suppress(ChildProcessError):
+            while os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | keep) and not keep:
+                pass
+            return True
+        return False
 
 
 def _pass_no_ignoring_on() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 #: process states of the operating system that mean that a process has ended
 GONE = {"Z", "X"}
@@ -58,6 +59,19 @@ def descendants(ancestor: int) -> list[int]:
     for pid in found:
         found += children.get(pid, [])
     return [pid for pid in found[1:] if pid in running]
+
+
+def children() -> list[int]:
+    """Return the processes whose parent is this one, also those that have ended and were not cleared away.
+
+    It may miss some while others end. Source: proc_pid_task_children(5).
+    """
+    found: list[int] = []
+    for thread in os.listdir("/proc/self/task"):
+        # The thread may have ended, and not every system lists children.
+        with suppress(OSError), open(f"/proc/self/task/{thread}/children", encoding="ascii") as listed:
+            found += map(int, listed.read().split())
+    return found
 
 
 def is_there(pid: int) -> bool:

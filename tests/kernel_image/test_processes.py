@@ -269,7 +269,6 @@ while time.monotonic() < end:
 """
 
 
-@pytest.mark.full  # on a busy machine processes are forked faster than they are found
 def test_a_process_that_forks_all_the_time_ends_with_its_command(begin: Begin, tmp_path: Path) -> None:
     (tmp_path / "hydra.py").write_text(HYDRA)
     answer = outcome(begin(request(f"{sys.executable} -S hydra.py; touch began; sleep 1000", timeout=2.0)))

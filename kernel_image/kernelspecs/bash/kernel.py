@@ -1,8 +1,9 @@
 # noqa: INP001 - a program
 """The Bash kernel: the Python kernel's channels and messages, and cells that one Bash runs.
 
-Started as `python kernel.py -f CONNECTION_FILE`. Bash starts with the first cell, so it has the environment and the
-directory that the kernel got with its lease. Its variables, functions and directory stay from cell to cell.
+Started as `python kernel.py -f CONNECTION_FILE`; with `-f -` it waits for its connection. Bash starts with the first
+cell, so it has the environment and the directory that the kernel got with its lease. Its variables, functions and
+directory stay from cell to cell.
 
 It is an interactive Bash, because only that returns to its prompt when a command is interrupted, and keeps its state.
 It has no terminal. It reads the kernel's lines from its standard input: for each cell one line that evaluates the code,
@@ -20,6 +21,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache, partial
@@ -46,8 +48,10 @@ LOOK = 1000
 BEGIN = "PS1= PS2= PROMPT_COMMAND=; unset HISTFILE; set +o history +o histexpand; exec 2>&{err} {err}>&-\n"
 #: runs the cell; takes a prompt away that the cell may have set, as `activate` does
 CELL = 'IFS= read -rd "" -u {code} __cell; eval "$__cell" 0</dev/null; {status}; PS1= PS2=\n'
-#: reports the number of the cell and the status of its last command
-STATUS = 'printf "{number} %d\\n" $? >&{report}'
+#: reports its own number, and the status of the last command; without quotes, because an interrupt may cut a line
+STATUS = r"printf {number}\ %d\\n $? >&{report}"
+#: a report
+REPORT = re.compile(rb"(\d{1,18}) (\d{1,3})")
 
 #: takes the name of a stream, `stdout` or `stderr`, and text
 Publish = Callable[[str, str], None]
@@ -90,14 +94,19 @@ class Bash:
         )
         for end in (self._lines_end, out, err, self._report):
             os.close(end)
-        self._number = 0
+        #: number of the newest line that reports a status
+        self._newest = 0
+        #: held while a cell ends, and while it is interrupted; a signal's handler may need it where it is held
+        self._lock = threading.RLock()
+        self._running = False
         self._write(BEGIN.format(err=err))
 
     def _write(self, line: str) -> None:
         os.write(self._lines, line.encode())
 
     def _status(self) -> str:
-        return STATUS.format(number=self._number, report=self._report)
+        self._newest += 1
+        return STATUS.format(number=self._newest, report=self._report)
 
     def run(self, code: str, publish: Publish) -> int:
         """Run a cell.
@@ -115,45 +124,72 @@ class Bash:
         if "\0" in code:
             publish("stderr", "bash: a cell cannot contain the character NUL\n")
             return 2
-        self._number += 1
         os.ftruncate(self._code, 0)
         os.pwrite(self._code, code.encode(), 0)
         os.lseek(self._code, 0, os.SEEK_SET)
-        self._write(CELL.format(code=self._code, status=self._status()))
-        self.ask_status()
+        with self._lock:
+            first = self._newest + 1
+            self._running = True
+            self._write(CELL.format(code=self._code, status=self._status()))
+            self.ask_status()
         texts = {self._out: Text(partial(publish, "stdout")), self._err: Text(partial(publish, "stderr"))}
         try:
-            return self._wait(texts)
+            return self._wait(texts, first)
         finally:
+            self._running = False
             for end, text in texts.items():
                 printed = bool(select.select([end], [], [], 0)[0])
                 text.add(os.read(end, PIPE) if printed else b"", final=True)
 
     def ask_status(self) -> None:
-        """Have the status reported again: an interrupt discards the rest of the line that Bash is at."""
-        with suppress(BrokenPipeError):  # it has ended, which `_wait` notices
-            self._write(self._status() + "\n")
+        """Have the status reported again: an interrupt discards the rest of the line that Bash is at.
+
+        An interrupt that Bash notices while it reads takes the empty line before.
+        """
+        with self._lock, suppress(BrokenPipeError):  # it has ended, which `_wait` notices
+            self._write(f"\n{self._status()}\n")
+
+    def interrupt(self, send: Callable[[], None]) -> None:
+        """Interrupt the cell, if one runs; another thread may be running it.
+
+        Args:
+            send: sends SIGINT to Bash.
+        """
+        with self._lock:
+            if self._running:
+                send()
+                self.ask_status()
 
     def set(self, env: Mapping[str, str | None]) -> None:
         """Set environment variables; None removes one."""
         for name, value in env.items():
             self._write(f"unset {name}\n" if value is None else f"export {name}={shlex.quote(value)}\n")
 
-    def _wait(self, texts: Mapping[int, Text]) -> int:
+    def _wait(self, texts: Mapping[int, Text], first: int) -> int:
+        """Wait for the end of the cell whose lines have this number and higher ones.
+
+        That is the report of the newest line. When Bash reads a line that was written after an interrupt, it has had
+        the interrupt, and has printed all that it prints about it.
+        """
         poll = select.poll()
         for end in (self._reports, *texts):
             poll.register(end, select.POLLIN)
         reports = b""
+        status: int | None = None
         while True:
             ready = dict(poll.poll(LOOK))
             for end in texts.keys() & ready.keys():
                 texts[end].add(os.read(end, PIPE))
             if self._reports in ready:
-                reports += os.read(self._reports, PIPE)
-                for line in reports.splitlines():
-                    number, _, status = line.partition(b" ")
-                    if number == b"%d" % self._number:
-                        return int(status)
+                *lines, reports = (reports + os.read(self._reports, PIPE)).split(b"\n")
+                with self._lock:
+                    for report in filter(None, (REPORT.fullmatch(line) for line in lines)):
+                        number, code = (int(part) for part in report.groups())
+                        if status is None and number >= first:
+                            status = code
+                        if status is not None and number == self._newest:
+                            self._running = False
+                            return status
             if (ended := self._process.poll()) is not None:
                 raise BashEnded(ended if ended >= 0 else 128 - ended)
 
@@ -185,6 +221,11 @@ class BashKernel(PythonKernel):  # type: ignore[misc]  # found by its path, at r
         }
         info: dict[str, Any] = super().kernel_info
         return info | {"language_info": language, "supported_features": []}
+
+    def _send_interrupt_children(self) -> None:
+        """Send SIGINT to the kernel's process group, Bash included, while a cell runs."""
+        if self._bash is not None:
+            self._bash.interrupt(super()._send_interrupt_children)
 
     async def create_subshell_request(self, stream: Any, ident: list[bytes], parent: dict[str, Any]) -> None:
         """Refuse a subshell."""
@@ -271,7 +312,12 @@ def _nowhere(_name: str, _text: str) -> None:
 
 
 if __name__ == "__main__":
-    app = KernelApp.instance(config=config(BashKernel))
+    kind = KernelApp
+    if sys.argv[1:] == ["-f", "-"]:
+        from python_kernel.waiting import WaitingApp
+
+        kind = WaitingApp
+    app = kind.instance(config=config(BashKernel))
     app.initialize()
     bundle.release()
     app.wait()

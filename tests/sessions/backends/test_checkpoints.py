@@ -424,6 +424,8 @@ class Bench:
     def __init__(self, shelf: Images) -> None:
         self.images = shelf
         self.error: Exception | None = None
+        #: languages whose images are made in spite of it
+        self.able: set[str] = set()
         #: shapes that were asked for, in order, and whether their images were doubted
         self.asked: list[Shape] = []
         self.doubted: list[bool] = []
@@ -435,7 +437,7 @@ class Bench:
         self.asked.append(shape)
         self.doubted.append(doubted)
         asyncio.run_coroutine_threadsafe(self.go.wait(), self._loop).result(10)
-        if self.error is not None:
+        if self.error is not None and shape.language not in self.able:
             raise self.error
         key = f"{shape.language}-{shape.shared}-{len(self.asked)}"
         self.images.remove_others(used)
@@ -489,6 +491,21 @@ async def test_an_image_is_made_at_the_start_and_another_for_sandboxes_when_one_
     assert found is not None
     assert found != alone
     assert checkpoints.image_for(PLAIN) == alone
+
+
+async def test_a_language_whose_image_cannot_be_made_takes_none_from_the_others(
+    checkpoints: Checkpoints, bench: Bench, tmp_path: Path
+) -> None:
+    bash = KERNELSPECS.find("bash")
+    checkpoints._settings = settings_of(tmp_path, kernelspecs=(bash, replace(PYTHON, preload=("numpy",)))).checkpoints
+    bench.error, bench.able = CheckpointFailed("the kernel ended before it waited"), {"python"}
+    checkpoints.begin()
+    await quiet(checkpoints)
+    assert checkpoints.image_for(PLAIN) is not None
+    assert checkpoints.image_for(Launch(bash)) is None
+    await quiet(checkpoints)
+    assert [shape.language for shape in bench.asked[:2]] == ["python", "bash"]
+    assert checkpoints.ability.on
 
 
 @pytest.mark.parametrize("error", [CheckpointFailed("it is full"), BackendUnavailable("it is full")])

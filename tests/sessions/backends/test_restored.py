@@ -227,6 +227,24 @@ async def test_contexts_of_a_sandbox_are_restored_after_the_first_one(backend: D
     await end(first, second)
 
 
+async def test_bash_is_restored_and_each_session_has_a_bash_of_its_own(nothing_left: None, tmp_path: Path) -> None:
+    bash = KERNELSPECS.find("bash")
+    backend = make(tmp_path / "checkpoints", kernelspecs=(bash,))
+    outcomes = await ready(backend)
+    launches = [Launch(bash, env={"NAME": name}, cwd=name) for name in ("one", "two")]
+    one, two = [await Kernel.start(backend, launch) for launch in launches]
+    assert outcomes == [True, True]
+    look = "echo $NAME ${PWD##*/} $(readlink /proc/self/fd/0) ${kept:-none}; kept=1"
+    assert [await said(kernel, look) for kernel in (one, two)] == [
+        f"{name} {name} /dev/null none" for name in ("one", "two")
+    ]
+    assert await said(one, "echo $kept") == "1"
+    chances = [await said(kernel, "echo $RANDOM$RANDOM$RANDOM") for kernel in (one, two)]
+    assert chances[0] != chances[1]
+    await end(one, two)
+    await backend.close()
+
+
 async def test_a_checkpoint_is_found_by_the_next_gateway_which_need_not_prove_it(
     backend: DockerBackend, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

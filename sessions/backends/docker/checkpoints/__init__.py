@@ -89,7 +89,8 @@ class Checkpoints:
         self._attempts.clear()
         self._trouble = self._hindrance()
         if self._settings is not None:
-            for kernelspec in self._settings.kernelspecs:
+            # One after the other: first the language whose plain start lacks most.
+            for kernelspec in sorted(self._settings.kernelspecs, key=lambda spec: len(spec.preload), reverse=True):
                 self._make(Shape.of(kernelspec))
 
     def _make(self, shape: Shape) -> None:

@@ -176,7 +176,7 @@ class DockerSleep:
                 await asyncio.shield(handle.kill())
         finally:
             with log_failure("removal of what a trial has written"):
-                await shielded(spawn(call(trials.clear, self._engine, trial), "clear a trial"))
+                await shielded(spawn(trials.end(self._engine, trial, launch.tenant), "clear a trial"))
 
     def _restored(self, image: SleepImage, container: str) -> None:
         with decrypted(self._settings.sleep, image.id, MEMORY) as plain:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine
+from typing import Any
+
 import structlog
 
-from sessions.asleep import CannotWake, SleepFailed, SleepImage, Unable
+from sessions.asleep import CannotWake, NoRoom, SleepFailed, SleepImage, Unable
 from sessions.backends.base import Launch
 from sessions.connection_info import ConnectionInfo
 from sessions.errors import SessionClosed, StartFailed
@@ -33,6 +36,7 @@ class Sleeper:
         """
         self._key = key
         self._services = services
+        self.observer = services.observer
         #: its kernel as it was recorded; None: it does not sleep
         self._slept = left if left is not None and left.asleep is not None else None
         self._failures = 0
@@ -75,7 +79,27 @@ class Sleeper:
         """Write a kernel's memory and files to disk; see `Sleeping.copy`."""
         if not self._services.sleeping.ability.on:
             raise Unable
-        return await self._services.sleeping.copy(kernel)
+        try:
+            return await self._services.sleeping.copy(kernel)
+        except NoRoom:  # its client is told all of it, or an older checkpoint goes
+            raise
+        except SleepFailed as error:
+            log.warning("a kernel cannot be copied", session=str(self._key), reason=str(error))
+            raise
+
+    async def checkpoint(self, work: Callable[[], Coroutine[Any, Any, str]]) -> str:
+        """Take a checkpoint while nothing else is being written.
+
+        Args:
+            work: takes it, and returns why that was not possible; empty: it was.
+
+        Returns:
+            what `work` returned.
+        """
+        begun = self._services.clock()
+        reason = await self.writing.run(work)
+        self.observer.checkpoint(self._services.clock() - begun, taken=not reason)
+        return reason
 
     async def give_back(self, kernel: Kernel, image: SleepImage) -> None:
         """Let a kernel go on after all."""
@@ -102,18 +126,23 @@ class Sleeper:
         except CannotWake as error:
             self.loss = f"the session slept, and its kernel could not be woken: {error}"
             self.give_up()
+            log.warning("a kernel did not wake, and is lost", session=str(self._key), reason=str(error))
             return None
         log.info("session woken", session=str(self._key))
         return kernel
 
     async def _attempt(self, image: SleepImage, launch: Launch, info: ConnectionInfo) -> Kernel:
+        begun, kernel = self._services.clock(), None
         try:
-            return await self._services.sleeping.wake(image, launch, info)
+            kernel = await self._services.sleeping.wake(image, launch, info)
         except StartFailed as error:
             self._failures += 1
             if self._failures >= FAILURES_MAX:
                 raise CannotWake(error.message) from error
             raise
+        finally:
+            self.observer.woken(self._services.clock() - begun, succeeded=kernel is not None)
+        return kernel
 
     def give_up(self) -> None:
         """Have the next kernel be a fresh one. The image stays until then, and with it the session's files."""

@@ -57,7 +57,7 @@ async def _take(slot: KernelSlot, name: str) -> Snapshot:
     if slot.identity.spec.in_sandbox:
         raise CheckpointRefused("the session shares its files with other sessions")
     await slot.ensure()  # afterwards nothing else is being written
-    if reason := await slot.sleeper.writing.run(partial(_written, slot, name)):
+    if reason := await slot.sleeper.checkpoint(partial(_written, slot, name)):
         raise CheckpointRefused(f"no checkpoint could be taken: {reason}")
     return slot.snapshots.find(name)
 

@@ -139,6 +139,7 @@ class Service:
             ledger=self.ledger,
             timeouts=Timeouts(),
             sleeping=Sleeping(self.backend, starts, self.pool),
+            observer=self.metrics.pool,
             egress=EgressTenants(settings.egress_tenants if settings.egress else ()),
         )
         defaults = SessionSpec(

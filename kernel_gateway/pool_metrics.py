@@ -1,6 +1,11 @@
-"""Metrics of warm kernels and of starts for Prometheus. The language is a label: there are only a few languages."""
+"""Metrics of warm kernels, of starts, and of memory on disk, for Prometheus.
+
+The language is a label: there are only a few languages.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -8,7 +13,7 @@ _SECONDS = (0.1, 0.25, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 20, 30, 60, 120)
 
 
 class PoolMetrics:
-    """The pool's observer; see `sessions/kernels/pool.py`."""
+    """The observer of the pool (`sessions/kernels/warm.py`) and of memory on disk (`sessions/services.py`)."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         language = ["language"]
@@ -36,6 +41,22 @@ class PoolMetrics:
             "kernel_gateway_sleeps",
             "Attempts of idle sessions to sleep; failed: the session is kept awake, and tries again",
             ["result"],
+            registry=registry,
+        )
+        result = ["result"]
+        self._checkpoint = _seconds(
+            "checkpoint", "that clients waited for a checkpoint; failed: the session goes on without", registry, result
+        )
+        self._wake = _seconds(
+            "wake",
+            "that a session took to wake; failed: it is tried again, or its variables are lost",
+            registry,
+            result,
+        )
+        self._rollbacks = Counter(
+            "kernel_gateway_rollbacks",
+            "Returns of sessions to a checkpoint; client: asked for; crash: by itself, because a cell ended the kernel",
+            ["reason"],
             registry=registry,
         )
         self._refill = _seconds("pool_refill", "from the lack of a warm kernel to its first answer", registry)
@@ -74,6 +95,18 @@ class PoolMetrics:
         """Count an attempt of a session to sleep."""
         self._sleeps.labels("asleep" if succeeded else "failed").inc()
 
+    def checkpoint(self, seconds: float, *, taken: bool) -> None:
+        """Count an attempt to take a checkpoint, and its seconds."""
+        self._checkpoint.labels("taken" if taken else "failed").observe(seconds)
+
+    def woken(self, seconds: float, *, succeeded: bool) -> None:
+        """Count an attempt to wake a session, and its seconds."""
+        self._wake.labels("woken" if succeeded else "failed").observe(seconds)
+
+    def rolled_back(self, *, crash: bool) -> None:
+        """Count a return to a checkpoint."""
+        self._rollbacks.labels("crash" if crash else "client").inc()
+
     def started(self, container: float, ready: float | None) -> None:
         """Record the seconds that a start took."""
         self._container.observe(container)
@@ -81,5 +114,5 @@ class PoolMetrics:
             self._ready.observe(ready)
 
 
-def _seconds(name: str, what: str, registry: CollectorRegistry) -> Histogram:
-    return Histogram(f"kernel_gateway_{name}_seconds", f"Seconds {what}", buckets=_SECONDS, registry=registry)
+def _seconds(name: str, what: str, registry: CollectorRegistry, labels: Sequence[str] = ()) -> Histogram:
+    return Histogram(f"kernel_gateway_{name}_seconds", f"Seconds {what}", labels, buckets=_SECONDS, registry=registry)

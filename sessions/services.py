@@ -67,6 +67,19 @@ class CellJournal(Protocol):
         """Record the end of an execution. `result` is None when the code was never sent."""
 
 
+class MemoryObserver(Protocol):
+    """Gets what becomes of the memory of kernels that is on disk."""
+
+    def checkpoint(self, seconds: float, *, taken: bool) -> None:
+        """A checkpoint was taken or not; the session's clients waited for that time."""
+
+    def woken(self, seconds: float, *, succeeded: bool) -> None:
+        """A session that sleeps has its kernel again, or not yet, after that time."""
+
+    def rolled_back(self, *, crash: bool) -> None:
+        """A session has returned to a checkpoint: by itself after a crash, or because its client has asked for it."""
+
+
 @dataclass(frozen=True, slots=True)
 class SessionServices:
     """Services that all sessions and sandboxes share."""
@@ -80,5 +93,6 @@ class SessionServices:
     timeouts: Timeouts
     #: lets kernels sleep on disk
     sleeping: Sleeping
+    observer: MemoryObserver
     #: who may reach listed hosts
     egress: EgressTenants = field(default_factory=EgressTenants)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine
+from typing import Any
+
 import structlog
 
 from sessions.asleep import CannotWake, SleepFailed, SleepImage
@@ -33,6 +36,7 @@ class Sleeper:
         """
         self._key = key
         self._services = services
+        self.observer = services.observer
         #: its kernel as it was recorded; None: it does not sleep
         self._slept = left if left is not None and left.asleep is not None else None
         self._failures = 0
@@ -71,6 +75,20 @@ class Sleeper:
             raise SleepFailed("it has ended")
         return image
 
+    async def checkpoint(self, work: Callable[[], Coroutine[Any, Any, str]]) -> str:
+        """Take a checkpoint while nothing else is being written.
+
+        Args:
+            work: takes it, and returns why that was not possible; empty: it was.
+
+        Returns:
+            what `work` returned.
+        """
+        begun = self._services.clock()
+        reason = await self.writing.run(work)
+        self.observer.checkpoint(self._services.clock() - begun, taken=not reason)
+        return reason
+
     async def give_back(self, kernel: Kernel, image: SleepImage) -> None:
         """Let a kernel go on after all."""
         await self._services.sleeping.resume(kernel, image)
@@ -96,18 +114,23 @@ class Sleeper:
         except CannotWake as error:
             self.loss = f"the session slept, and its kernel could not be woken: {error}"
             self.give_up()
+            log.warning("a kernel did not wake, and is lost", session=str(self._key), reason=str(error))
             return None
         log.info("session woken", session=str(self._key))
         return kernel
 
     async def _attempt(self, image: SleepImage, launch: Launch, info: ConnectionInfo) -> Kernel:
+        begun, kernel = self._services.clock(), None
         try:
-            return await self._services.sleeping.wake(image, launch, info)
+            kernel = await self._services.sleeping.wake(image, launch, info)
         except StartFailed as error:
             self._failures += 1
             if self._failures >= FAILURES_MAX:
                 raise CannotWake(error.message) from error
             raise
+        finally:
+            self.observer.woken(self._services.clock() - begun, succeeded=kernel is not None)
+        return kernel
 
     def give_up(self) -> None:
         """Have the next kernel be a fresh one. The image stays until then, and with it the session's files."""

@@ -5,10 +5,14 @@ from __future__ import annotations
 import secrets
 from functools import partial
 
-from sessions.asleep import InUse, SleepFailed, Snapshot
+import structlog
+
+from sessions.asleep import InUse, NoRoom, SleepFailed, Snapshot
 from sessions.errors import CheckpointRefused, InvalidRequest, LedgerUnavailable, SessionClosed, SessionError
 from sessions.names import valid_name
 from sessions.slot import KernelSlot
+
+log = structlog.get_logger()
 
 #: name of those that were taken without a client's wish
 AUTOMATIC = "auto"
@@ -49,7 +53,7 @@ async def write(slot: KernelSlot, name: str) -> Snapshot:
         raise CheckpointRefused("the session shares its files with other sessions")
     await slot.ensure()  # afterwards nothing else is being written
     taken: list[Snapshot] = []
-    if reason := await slot.sleeper.writing.run(partial(_written, slot, name, taken)):
+    if reason := await slot.sleeper.checkpoint(partial(_written, slot, name, taken)):
         raise CheckpointRefused(f"no checkpoint could be taken: {reason}")
     return taken[0]
 
@@ -63,6 +67,8 @@ async def _written(slot: KernelSlot, name: str, taken: list[Snapshot]) -> str:
             raise InUse("a cell of a channel client has begun")
         image = await slot.snapshots.copy(kernel, automatic=name == AUTOMATIC)
     except SleepFailed as error:
+        if not isinstance(error, NoRoom):  # its client is told all of it
+            log.warning("a kernel cannot be copied", session=str(slot.key), reason=str(error))
         return error.shown
     snapshot = Snapshot(name, image, kernel.handle.connection_info, automatic=name == AUTOMATIC)
     if slot.listener.closed or slot.kernel is not kernel:

@@ -79,6 +79,7 @@ class Undo:
             finally:
                 self._channels.announce("idle")
             self._channels.forget_loss()
+            slot.sleeper.observer.rolled_back(crash=False)
 
     async def delete(self, name: str) -> None:
         """Delete a checkpoint.

@@ -847,7 +847,7 @@ class Clock:
 
 
 class Seen:
-    """Records the events of a pool."""
+    """Records the events of a pool, and of memory on disk."""
 
     def __init__(self) -> None:
         #: number of warm kernels, and their wanted number, by language
@@ -857,6 +857,12 @@ class Seen:
         self.evictions = 0
         self.refills: list[float] = []
         self.starts: list[tuple[float, float | None]] = []
+        #: seconds of each checkpoint, and whether it was taken
+        self.checkpoints: list[tuple[float, bool]] = []
+        #: seconds of each wake, and whether it succeeded
+        self.wakes: list[tuple[float, bool]] = []
+        #: for each return to a checkpoint, whether a crash was its cause
+        self.rollbacks: list[bool] = []
 
     def depth_changed(self, language: str, kernels: int, target: int) -> None:
         self.shelves[language] = kernels, target
@@ -872,6 +878,15 @@ class Seen:
 
     def started(self, container: float, ready: float | None) -> None:
         self.starts.append((container, ready))
+
+    def checkpoint(self, seconds: float, *, taken: bool) -> None:
+        self.checkpoints.append((seconds, taken))
+
+    def woken(self, seconds: float, *, succeeded: bool) -> None:
+        self.wakes.append((seconds, succeeded))
+
+    def rolled_back(self, *, crash: bool) -> None:
+        self.rollbacks.append(crash)
 
 
 class World:
@@ -923,6 +938,7 @@ class World:
             self.ledger,
             timeouts or TIMEOUTS,
             Sleeping(backend, self.starts, self.pool),
+            self.seen,
             EgressTenants(egress_tenants),
         )
         self.registry = Registry(PLAIN, defaults, services)

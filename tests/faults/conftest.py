@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +20,20 @@ from tests.gateways import Gateway, gateway
 #: network of this run alone
 NETWORK = f"{NETWORK_PREFIX}{RUN}-faults"
 IMPATIENT = Path(__file__).parent / "impatient"
+RUNTIME = Path(__file__).parent / "runtime"
+ROOT = Path(__file__).parents[2]
+#: settings of a gateway whose kernels start plainly
+USUAL: Mapping[str, Any] = {
+    "pool_size": "0",
+    "memory": "256m",
+    "disk": "16m",
+    "idle_timeout": "3600",
+    "max_concurrent_per_tenant": "60",
+}
+#: with these, kernels can be copied and sleep
+SLEEPING: Mapping[str, Any] = {**USUAL, "checkpoints": "auto", "memory": "512m"}
+#: no command to gVisor fails
+NEVER = "0 early"
 #: threads allowed beyond those at rest: those of all lanes, which are kept after their first use
 THREADS_MORE = 21
 
@@ -41,11 +57,12 @@ def network() -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def troubled_gateway(network: str, **environment: str) -> Iterator[Troubled]:
+def troubled_gateway(network: str, *, settings: Mapping[str, Any] = USUAL, **environment: str) -> Iterator[Troubled]:
     """A gateway behind a proxy, with another tenant's session on it.
 
     Args:
         network: the kernels' network.
+        settings: of the gateway.
         **environment: further variables of the gateway's process.
     """
     with proxy() as engine, contextlib.ExitStack() as stack:
@@ -53,17 +70,9 @@ def troubled_gateway(network: str, **environment: str) -> Iterator[Troubled]:
             # For the gateway; the tests call the engine directly.
             for name, value in {"DOCKER_HOST": engine.url, **environment}.items():
                 patch.setenv(name, value)
-            serving = stack.enter_context(
-                gateway(
-                    "docker",
-                    network=network,
-                    pool_size="0",
-                    memory="256m",
-                    disk="16m",
-                    idle_timeout="3600",
-                    max_concurrent_per_tenant="60",
-                )
-            )
+            serving = stack.enter_context(gateway("docker", network=network, **settings))
+            if "checkpoints" in settings:
+                serving.wait_for_sleep()
         vitals = Vitals(serving, Neighbour(serving), containers=1)
         before = threads(serving)
         yield Troubled(serving, engine, vitals)
@@ -83,6 +92,27 @@ def impatient(network: str) -> Iterator[Troubled]:
     """A gateway with short time limits for calls to the engine; after the tests its condition must be as before."""
     with troubled_gateway(network, PYTHONPATH=str(IMPATIENT)) as troubled:
         yield troubled
+        troubled.engine.heal()
+        at_rest(troubled.gateway, troubled.engine)
+        troubled.vitals.check()
+
+
+@dataclass(frozen=True)
+class Sleepy(Troubled):
+    """A gateway whose kernels can be copied and sleep, and whose commands to gVisor fail on demand."""
+
+    #: number of the command that fails, and the way; see `runtime/sitecustomize.py`
+    countdown: Path
+
+
+@pytest.fixture(scope="module")
+def sleepy(network: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sleepy]:
+    """Such a gateway; after the tests its condition must be as before."""
+    countdown = tmp_path_factory.mktemp("runtime") / "countdown"
+    countdown.write_text(NEVER)
+    path = os.pathsep.join(map(str, (RUNTIME, ROOT)))
+    with troubled_gateway(network, settings=SLEEPING, PYTHONPATH=path, FAIL_RUNTIME=str(countdown)) as troubled:
+        yield Sleepy(troubled.gateway, troubled.engine, troubled.vitals, countdown)
         troubled.engine.heal()
         at_rest(troubled.gateway, troubled.engine)
         troubled.vitals.check()

@@ -106,6 +106,15 @@ def volumes(gateway: Gateway) -> list[str]:
         return [volume["Name"] for volume in found["Volumes"] or []]
 
 
+def kept_on_disk(gateway: Gateway) -> list[str]:
+    """Return what is on disk of kernels' memory, of trials to continue with it, and of the files of sessions."""
+    with contextlib.closing(docker.from_env()) as client:
+        disks = Path(client.api.inspect_volume(f"kernel-gateway-files-{gateway.instance}")["Mountpoint"])
+    trials = Path("/dev/shm").glob(f"kernel-gateway-{gateway.instance}-*")
+    found = [*(gateway.state_dir / "asleep").glob("*"), *trials, *disks.glob("*.img")]
+    return [str(path) for path in found]
+
+
 def threads(gateway: Gateway) -> int:
     """Return the number of the gateway's threads."""
     status = Path(f"/proc/{gateway.process.pid}/status").read_text()
@@ -153,3 +162,8 @@ def nothing_is_left(gateway: Gateway, *, containers: int = 1) -> None:
     """Wait until only the containers and workspaces of the remaining sessions exist."""
     wait_until(lambda: len(gateway.containers()) == containers, gateway.containers, RECOVERY)
     wait_until(lambda: len(volumes(gateway)) == containers, lambda: volumes(gateway), RECOVERY)
+
+
+def no_memory_is_left(gateway: Gateway, *, disks: int = 1) -> None:
+    """Wait until no kernel's memory is on disk, and only the disks of the remaining sessions."""
+    wait_until(lambda: len(kept_on_disk(gateway)) == disks, lambda: kept_on_disk(gateway), RECOVERY)

@@ -11,10 +11,10 @@ import requests
 from tests.gateways import Gateway
 from tests.kernel_gateway.wire import failure
 
-#: the gateway cannot serve now, for a reason that it knows: the engine, a kernel, a database
-TROUBLE = {"SB003", "SB004", "SB009", "SB013", "SB019", "SB027"}
-#: refusals that follow from an earlier one: no such session, it exists already, no such file
-FOLLOWS = {"SB011", "SB012", "SB014"}
+#: the gateway cannot serve now, for a reason that it knows: the engine, a kernel, a database, a checkpoint
+TROUBLE = {"SB003", "SB004", "SB009", "SB013", "SB019", "SB027", "SB041"}
+#: refusals that follow from an earlier one: no such session, it exists already, no such file, no such checkpoint
+FOLLOWS = {"SB011", "SB012", "SB014", "SB040"}
 
 
 def step(gateway: Gateway, session: str) -> Callable[..., requests.Response]:

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import itertools
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.attacks.vitals import wait_until
-from tests.faults.conftest import Troubled
-from tests.faults.health import at_rest, nothing_is_left
+from tests.faults.conftest import NEVER, Sleepy, Troubled
+from tests.faults.health import at_rest, no_memory_is_left, nothing_is_left
+from tests.faults.kept import LIVES, Life
 from tests.faults.life import live, works
 from tests.faults.proxy import Fault
 from tests.gateways import Gateway, gateway
@@ -84,6 +87,74 @@ def test_whichever_call_gets_no_answer_nothing_is_left_and_the_next_session_work
             break
     assert LEAST < n < MOST, "a life has more calls, and an end"
     wait_until(lambda: metric(gateway, "kernel_gateway_tasks") <= tasks + TASKS_MORE)
+
+
+# -- copies and sleep -------------------------------------------------------------------------------------------
+
+#: also the calls with which the gateway finds the runtime, because it does so for each copy
+CALLS_FOR_COPIES = r"(?!GET /(events|version|containers/json|volumes|images/.*|networks/.*)$).*"
+#: each step in trouble has at least this many
+FEWEST = 5
+#: the n-th call is never made, or is made and its answer is cut. The first n, and the steps to the next ones
+CALLS_FAIL = {"fails": (Fault.ERROR, 1, 1), "is cut": (Fault.CUT, 2, EVERY)}
+
+
+@pytest.mark.engine
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("fault", "first", "every"), CALLS_FAIL.values(), ids=CALLS_FAIL)
+@pytest.mark.parametrize("life", LIVES.values(), ids=LIVES)
+def test_whichever_call_of_the_engine_fails_variables_are_kept_or_reported_as_lost(
+    sleepy: Sleepy, life: Life, fault: Fault, first: int, every: int
+) -> None:
+    @contextmanager
+    def trouble(n: int, struck: list[bool]) -> Iterator[None]:
+        rule = sleepy.engine.fail(fault, CALLS_FOR_COPIES, nth=n)
+        yield
+        sleepy.engine.heal()
+        wait_until(sleepy.gateway.ready)
+        struck.append(rule.struck > 0)
+
+    assert lives(sleepy, life, range(first, MOST, every), trouble) > FEWEST
+
+
+@pytest.mark.engine
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("way", ["early", "late"])
+@pytest.mark.parametrize("life", LIVES.values(), ids=LIVES)
+def test_whichever_command_to_gvisor_fails_variables_are_kept_or_reported_as_lost(
+    sleepy: Sleepy, life: Life, way: str
+) -> None:
+    @contextmanager
+    def trouble(n: int, struck: list[bool]) -> Iterator[None]:
+        sleepy.countdown.write_text(f"{n} {way}")
+        yield
+        left, _ = sleepy.countdown.read_text().split()
+        sleepy.countdown.write_text(NEVER)
+        struck.append(int(left) <= 0)
+
+    assert lives(sleepy, life, range(1, MOST), trouble) > 1
+
+
+def lives(
+    sleepy: Sleepy,
+    life: Life,
+    numbers: Iterable[int],
+    trouble: Callable[[int, list[bool]], AbstractContextManager[None]],
+) -> int:
+    """Live once for each number of a call that fails, until none does; check that nothing is left of each life.
+
+    Returns:
+        the number at which none has failed.
+    """
+    for n in numbers:
+        at_rest(sleepy.gateway, sleepy.engine)
+        struck: list[bool] = []
+        life(sleepy.gateway, next(_names), partial(trouble, n, struck))
+        nothing_is_left(sleepy.gateway)
+        no_memory_is_left(sleepy.gateway)
+        if not any(struck):
+            return n
+    raise AssertionError("a life has an end")
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,17 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
 
+from kernel_gateway import app
 from kernel_gateway.app import Service
 from kernel_gateway.config import Settings
 from kernel_gateway.dialects import DIALECTS
 from kernel_gateway.metrics import Metrics
-from sessions.errors import AuditUnavailable, BackendUnavailable, NotInitialized, SessionError
-from sessions.models import ExecuteRequest, SessionKey, Status
+from sessions.asleep import Checkpoints
+from sessions.errors import AuditUnavailable, BackendUnavailable, CheckpointRefused, NotInitialized, SessionError
+from sessions.models import ExecuteRequest, SessionKey, SessionSpec, Status
 from sessions.states import State
 from tests import gateways
+from tests.fakes import FakeBackend, run
 from tests.gateways import KEYS, Gateway
 from tests.kernel_gateway.wire import WAITS, metric, scraped, until, write
 
@@ -189,6 +192,33 @@ async def test_a_cell_that_cannot_be_audited_is_counted(tmp_path: Path) -> None:
     await service.stop()
 
 
+async def test_checkpoints_returns_and_wakes_are_counted(
+    backend: FakeBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "make_backend", lambda *_: backend)
+    service = await Service(Settings.model_validate({"state_dir": tmp_path, "port": 0, "pool_size": 0})).start()
+    spec = SessionSpec(checkpoints=Checkpoints.AUTO)
+    session = await service.registry.create(SessionKey("acme", "s"), spec)
+    await run(session, "x = 1")
+    await run(session, "import os; os._exit(3)")
+    await session.undo.roll_back(None)
+    backend.sleep.refuses = "it has a connection"
+    with pytest.raises(CheckpointRefused):
+        await session.undo.take(None)
+    backend.sleep.refuses = ""
+    assert await session.fall_asleep() == ""
+    await session.start()
+
+    def told(name: str, **labels: str) -> float | None:
+        return service.metrics.registry.get_sample_value(f"kernel_gateway_{name}", labels)
+
+    assert told("checkpoint_seconds_count", result="taken") == 2
+    assert told("checkpoint_seconds_count", result="failed") == 1
+    assert [told("rollbacks_total", reason=reason) for reason in ("client", "crash")] == [1, 1]
+    assert [told("wake_seconds_count", result=result) for result in ("woken", "failed")] == [1, None]
+    await service.stop()
+
+
 # -- labels ----------------------------------------------------------------------------------------------------
 
 
@@ -202,8 +232,8 @@ CLOSED: dict[str, set[str]] = {
     "dialect": {dialect.name for dialect in DIALECTS} | {"none"},
     "language": {"python", "javascript", "bash", "r"},
     "method": {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "other"},
-    "reason": {"address", "bytes", "session", "slow", "tenant", "total"},
-    "result": {"hit", "miss"},
+    "reason": {"address", "bytes", "client", "crash", "session", "slow", "tenant", "total"},
+    "result": {"asleep", "failed", "hit", "miss", "restored", "taken", "woken"},
     "state": set(State),
     "status": set(Status) | {f"{hundred}xx" for hundred in range(1, 6)},
 }

@@ -236,6 +236,26 @@ async def test_a_session_that_could_not_sleep_and_is_too_old_ends_with_the_reaso
     assert "sleep" not in ended.value.message
 
 
+async def test_wakes_are_reported_with_the_time_that_clients_waited(world: World, culler: Culler) -> None:
+    session = await asleep(world, culler)
+    world.backend.failures["wake"] = BackendUnavailable()
+    with pytest.raises(BackendUnavailable):
+        await run(session, "x")
+    del world.backend.failures["wake"]
+    world.backend.gate.clear()
+    waking = spawn(run(session, "x"), "wakes")
+    await until(lambda: session.state is State.STARTING)
+    world.clock.passes(2)
+    world.backend.gate.set()
+    await waking
+    assert world.seen.wakes == [(0.0, False), (2.0, True)]
+    world.clock.passes(301)
+    await swept(culler)
+    world.backend.sleep.damaged = "it is damaged"
+    assert (await run(session, "x")).state is StateChange.LOST
+    assert world.seen.wakes[2:] == [(0.0, False)]
+
+
 async def test_attempts_to_wake_are_repeated(world: World, culler: Culler) -> None:
     session = await asleep(world, culler)
     world.backend.sleep.fails = 2

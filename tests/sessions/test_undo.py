@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from sessions.asleep import Checkpoints, OnIdle
 from sessions.backends.abilities import Ability
@@ -199,6 +200,35 @@ async def test_a_checkpoint_that_cannot_be_taken_leaves_nothing(
         await session.undo.take("two")
     monkeypatch.undo()
     assert (len(world.backend.sleep.copies), await shown(session)) == (1, "1")
+
+
+async def test_checkpoints_are_reported_with_the_time_that_clients_waited(world: World, session: Session) -> None:
+    sleep, before = world.backend.sleep, list(world.seen.checkpoints)
+    sleep.gate.clear()
+    taking = spawn(session.undo.take("two"), "checkpoint")
+    await until(lambda: session.sleeper.writing.task)
+    world.clock.passes(3)
+    sleep.gate.set()
+    await taking
+    sleep.refuses = "it has a connection"
+    with capture_logs() as logged, pytest.raises(CheckpointRefused):
+        await session.undo.take("three")
+    assert (before, world.seen.checkpoints) == ([(0.0, True)], [(0.0, True), (3.0, True), (0.0, False)])
+    assert [line["reason"] for line in logged] == ["it has a connection"]  # its client is not told that
+
+
+async def test_returns_are_reported_with_their_cause(world: World) -> None:
+    session = await world.registry.create(KEY, AUTO)
+    await run(session, "x = 1")
+    await run(session, world.backend.on("dies", dies))
+    assert world.seen.rollbacks == [True]
+    await session.undo.roll_back(None)
+    assert world.seen.rollbacks == [True, False]
+    world.backend.sleep.damaged = "it is damaged"
+    with pytest.raises(CheckpointRefused):
+        await session.undo.roll_back(None)
+    await run(session, "dies")  # the variables are lost
+    assert world.seen.rollbacks == [True, False]
 
 
 async def test_sessions_of_a_sandbox_have_no_checkpoints(world: World) -> None:

@@ -33,7 +33,6 @@ from sessions.backends.docker.checkpoints.images import PARTIAL, Images
 from sessions.backends.docker.checkpoints.runtime import Runtime, TooLarge, find_runtime
 from sessions.backends.docker.engine import SLEEP, Engine
 from sessions.backends.docker.handle import DockerHandle
-from sessions.backends.docker.lost import VOLUMES_WAIT
 from sessions.backends.docker.profile import DockerSettings, volume_names
 from sessions.backends.docker.sealed_images import MEMORY, PLAIN, decrypted, seal_all
 from sessions.backends.docker.sleep_settings import SleepSettings
@@ -184,10 +183,7 @@ class DockerSleep:
             finally:
                 await asyncio.shield(handle.kill())
         finally:
-            # The engine may use the volume for longer than its container, and the caller holds the session's kernel.
-            clear = partial(trials.clear, self._engine, trial)
-            removal = self._engine.insist(clear, name="removal of what a trial has written", owner=launch.tenant)
-            await asyncio.wait({removal}, timeout=VOLUMES_WAIT)
+            await trials.end(self._engine, trial, launch.tenant)
 
     def _restored(self, image: SleepImage, container: str) -> None:
         with decrypted(self._settings.sleep, image.id, MEMORY) as plain:

@@ -7,6 +7,7 @@ changes. That directory is in the host's `/dev/shm`, so that what is written cou
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import uuid
@@ -19,6 +20,7 @@ from docker.types import DriverConfig, Mount
 
 from sessions.backends.docker.checkpoints.runtime import CheckpointFailed
 from sessions.backends.docker.engine import Engine
+from sessions.backends.docker.lost import VOLUMES_WAIT
 from sessions.backends.docker.profile import UID, WORKSPACE, DockerSettings, volume_names
 
 #: a file system in memory, on every Linux
@@ -69,6 +71,18 @@ def prepare(engine: Engine, settings: DockerSettings, workspace: str) -> Trial:
         driver_config=DriverConfig("local", {"type": "overlay", "device": "overlay", "o": options}),
     )
     return Trial(name, changes, volume)
+
+
+async def end(engine: Engine, trial: Trial, owner: str) -> None:
+    """Remove the volume and the directories of a trial whose container is gone; later, if the engine fails now.
+
+    Args:
+        engine: has the volume.
+        trial: the trial.
+        owner: owner of the calls; see `Engine.call`.
+    """
+    removal = engine.insist(clear, engine, trial, name=f"removal of {trial.workspace}", owner=owner)
+    await asyncio.wait({removal}, timeout=VOLUMES_WAIT)
 
 
 def clear(engine: Engine, trial: Trial) -> None:

@@ -186,6 +186,24 @@ async def test_a_kernel_whose_image_is_not_wanted_goes_on(bed: Bed) -> None:
     await kernel.kill(SessionClosed())
 
 
+async def test_a_trial_that_cannot_be_removed_now_is_removed_later(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    clear, failures = trials.clear, 0
+
+    def fail_once(engine: Engine, trial: trials.Trial) -> None:
+        nonlocal failures
+        failures += 1
+        if failures == 1:
+            raise APIError("the engine is busy")
+        clear(engine, trial)
+
+    monkeypatch.setattr(trials, "clear", fail_once)
+    kernel = await Kernel.start(bed.backend, PYTHON)
+    image = await bed.asleep(kernel)
+    await until(lambda: trials_left() == [])
+    await bed.sleeping.discard(image)
+    assert failures > 1
+
+
 async def test_what_code_writes_during_a_trial_is_thrown_away(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[str] = []
     clear = trials.clear

@@ -45,7 +45,7 @@ class PoolMetrics:
         )
         result = ["result"]
         self._checkpoint = _seconds(
-            "checkpoint", "that clients waited for a checkpoint; failed: the session goes on without", registry, result
+            "checkpoint", "that a checkpoint took; failed: the session goes on without", registry, result
         )
         self._wake = _seconds(
             "wake",

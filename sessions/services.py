@@ -71,7 +71,7 @@ class MemoryObserver(Protocol):
     """Gets what becomes of the memory of kernels that is on disk."""
 
     def checkpoint(self, seconds: float, *, taken: bool) -> None:
-        """A checkpoint was taken or not; the session's clients waited for that time."""
+        """A checkpoint was taken or not, in that time, in which the session's clients had to wait."""
 
     def woken(self, seconds: float, *, succeeded: bool) -> None:
         """A session that sleeps has its kernel again, or not yet, after that time."""

@@ -21,7 +21,7 @@ from sessions.asleep import Checkpoints
 from sessions.errors import AuditUnavailable, BackendUnavailable, CheckpointRefused, NotInitialized, SessionError
 from sessions.models import ExecuteRequest, SessionKey, SessionSpec, Status
 from sessions.states import State
-from tests import gateways
+from tests import fakes, gateways
 from tests.fakes import FakeBackend, run
 from tests.gateways import KEYS, Gateway
 from tests.kernel_gateway.wire import WAITS, metric, scraped, until, write
@@ -197,10 +197,16 @@ async def test_checkpoints_returns_and_wakes_are_counted(
 ) -> None:
     monkeypatch.setattr(app, "make_backend", lambda *_: backend)
     service = await Service(Settings.model_validate({"state_dir": tmp_path, "port": 0, "pool_size": 0})).start()
+
+    def told(name: str, **labels: str) -> float | None:
+        return service.metrics.registry.get_sample_value(f"kernel_gateway_{name}", labels)
+
     spec = SessionSpec(checkpoints=Checkpoints.AUTO)
     session = await service.registry.create(SessionKey("acme", "s"), spec)
     await run(session, "x = 1")
     await run(session, "import os; os._exit(3)")
+    # before the first cell, and after both
+    await fakes.until(lambda: told("checkpoint_seconds_count", result="taken") == 3 and not session.in_use)
     await session.undo.roll_back(None)
     backend.sleep.refuses = "it has a connection"
     with pytest.raises(CheckpointRefused):
@@ -209,10 +215,6 @@ async def test_checkpoints_returns_and_wakes_are_counted(
     assert await session.fall_asleep() == ""
     await session.start()
 
-    def told(name: str, **labels: str) -> float | None:
-        return service.metrics.registry.get_sample_value(f"kernel_gateway_{name}", labels)
-
-    assert told("checkpoint_seconds_count", result="taken") == 2
     assert told("checkpoint_seconds_count", result="failed") == 1
     assert [told("rollbacks_total", reason=reason) for reason in ("client", "crash")] == [1, 1]
     assert [told("wake_seconds_count", result=result) for result in ("woken", "failed")] == [1, None]

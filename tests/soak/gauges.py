@@ -77,7 +77,7 @@ class Gauges:
             containers=len(self._containers()) - warm,
             volumes=len(self._volumes(self._own)) - warm,
             mounts=self._mounts() - warm,
-            shims=len(_shims() & self._had) - warm,
+            shims=len(shims() & self._had) - warm,
             images=len(list((self._gateway.state_dir / "asleep").glob("*"))),
             leftovers=round(metric(self._gateway, "kernel_gateway_leftovers")),
         )
@@ -106,7 +106,7 @@ def _mounted() -> set[str]:
     return {point.parent.name for point in points if point.parent.name.startswith("kernel-gateway-")}
 
 
-def _shims() -> set[str]:
+def shims() -> set[str]:
     """Return the ids of the containers that have a process of the engine."""
     found = set()
     for path in Path("/proc").glob("[0-9]*/cmdline"):

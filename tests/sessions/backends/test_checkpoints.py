@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -78,6 +79,21 @@ def test_nothing_else_about_a_marked_container_is_changed(
     mark.symlink_to("/state/1")
     assert wrapped(*FLAGS, *command) == [*FLAGS, *command]
     assert mark.is_symlink()
+
+
+def test_a_sandbox_in_which_nothing_could_be_restored_is_ended(
+    wrapped: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    (tmp_path / "marks" / "abc").symlink_to("/state/1")
+    (tmp_path / "bin" / "unshare").write_text("#!/bin/sh\nexit 7\n")
+    script, calls = tmp_path / "runsc.sh", tmp_path / "calls"
+    (tmp_path / "bin" / "runsc").write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {calls}\n')
+    (tmp_path / "bin" / "runsc").chmod(0o755)
+    script.write_text(re.sub(r"/usr(/local)?/bin/runsc", str(tmp_path / "bin" / "runsc"), script.read_text()))
+    with pytest.raises(subprocess.CalledProcessError) as failed:
+        wrapped(*FLAGS, "start", "abc")
+    assert failed.value.returncode == 7
+    assert calls.read_text().splitlines() == ["--root", FLAGS[1], "delete", "--force", "abc"]
 
 
 def test_a_deletion_is_forced(wrapped: Callable[..., list[str]]) -> None:

@@ -32,6 +32,7 @@ from sessions.models import Limits
 from tests.attacks.bench import forget_network
 from tests.fakes import KERNELSPECS, until
 from tests.sessions.backends.test_contract import execute
+from tests.soak.gauges import shims
 
 pytestmark = pytest.mark.engine
 
@@ -286,7 +287,15 @@ async def test_a_checkpoint_that_the_runtime_refuses_is_replaced_by_a_plain_star
     content = bytearray((image.path / "checkpoint.img").read_bytes())
     content[: len(content) // 2] = os.urandom(len(content) // 2)  # the same size: only the runtime can notice
     (image.path / "checkpoint.img").write_bytes(content)
+    before = shims()
     await falls_back(backend, outcomes)
+    with closing(docker.from_env()) as client:
+
+        def abandoned() -> set[str]:
+            """Return the processes of the engine that are new, and whose containers it does not know."""
+            return shims() - before - {container.id for container in client.containers.list(all=True)}
+
+        await until(lambda: not abandoned())
     shutil.rmtree(directory)
 
 

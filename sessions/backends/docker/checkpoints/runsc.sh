@@ -5,20 +5,25 @@
 # 1. From kernel 6 on /proc/sys/net/core/rmem_default exists in every network namespace. gVisor's builds of 2024 take such
 #    a namespace for the host's and refuse to start. They see an empty directory instead.
 # 2. The start of a container that the gateway has marked becomes a restore. A mark is a link in a directory of root,
-#    named by the container's id, to a checkpoint. It is removed here, so that it counts once.
+#    named by the container's id, to a checkpoint. It is removed here, so that it counts once. A sandbox in which nothing
+#    could be restored would go on, and the engine could not end it: it is ended here.
 # 3. gVisor does not delete a container that was killed while it was paused, as one is whose memory was written. The
 #    engine's shim, which deletes only containers that have ended, would then never end. So a deletion is forced.
 for container; do :; done
 mark=/run/kernel-gateway/restore/$container
+root='' before='' restores=false
 count=$# position=0
 for argument; do
   shift
   position=$((position + 1))
+  [ "$before" != --root ] || root=$argument
+  before=$argument
   case $((count - position))$argument in
     1start)
       if [ -L "$mark" ]; then
         image=$(readlink "$mark")
         rm "$mark" || exit 1
+        restores=true
         set -- "$@" restore -detach -image-path "$image"
       else
         set -- "$@" start
@@ -31,4 +36,9 @@ done
 if [ -x /usr/bin/runsc ]; then runsc=/usr/bin/runsc; else runsc=/usr/local/bin/runsc; fi
 # The gateway itself asks for these. They start nothing, and need no capability, which a gateway may not have.
 case " $* " in *" checkpoint "* | *" pause "* | *" resume "* | " --version ") exec "$runsc" "$@" ;; esac
-exec unshare -m sh -c 'mount -t tmpfs none /proc/sys/net && exec "$@"' sh "$runsc" "$@"
+set -- unshare -m sh -c 'mount -t tmpfs none /proc/sys/net && exec "$@"' sh "$runsc" "$@"
+$restores || exec "$@"
+"$@" && exit
+status=$?
+"$runsc" --root "$root" delete --force "$container"
+exit "$status"

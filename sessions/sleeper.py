@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 
@@ -15,9 +15,10 @@ from sessions.kernels.kernel import Kernel
 from sessions.models import SessionKey
 from sessions.services import SessionServices
 from sessions.store.session_records import ContainerRecord
-from sessions.tasks import Shared, log_failure
+from sessions.tasks import Alone, log_failure
 
 log = structlog.get_logger()
+T = TypeVar("T")
 
 #: failed requests for a kernel that sleeps after which its memory counts as lost
 FAILURES_MAX = 3
@@ -45,8 +46,8 @@ class Sleeper:
         self.loss = ""
         #: why the last attempt to fall asleep has failed, for the session's client; empty: it has not
         self.problem = ""
-        #: the kernel's memory is being written; the result is the reason of a failure
-        self.writing: Shared[str] = Shared(f"memory of {key}")
+        #: the kernel's memory is being written
+        self.writing = Alone(f"memory of {key}")
 
     @property
     def reachable(self) -> bool:
@@ -75,19 +76,22 @@ class Sleeper:
             raise SleepFailed("it has ended")
         return image
 
-    async def checkpoint(self, work: Callable[[], Coroutine[Any, Any, str]]) -> str:
-        """Take a checkpoint while nothing else is being written.
+    async def checkpoint(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Take a checkpoint while nothing else is being written, and report how long that took.
 
         Args:
-            work: takes it, and returns why that was not possible; empty: it was.
+            work: takes it, or raises an error.
 
         Returns:
             what `work` returned.
         """
-        begun = self._services.clock()
-        reason = await self.writing.run(work)
-        self.observer.checkpoint(self._services.clock() - begun, taken=not reason)
-        return reason
+        begun, taken = self._services.clock(), False
+        try:
+            result = await self.writing.run(work)
+            taken = True
+        finally:
+            self.observer.checkpoint(self._services.clock() - begun, taken=taken)
+        return result
 
     async def give_back(self, kernel: Kernel, image: SleepImage) -> None:
         """Let a kernel go on after all."""

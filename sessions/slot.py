@@ -205,7 +205,7 @@ class KernelSlot:
             return None
         self.listener.returning(kernel)
         try:
-            moment = "after" if snapshot is self.snapshots.ahead else "before"
+            moment = "before" if snapshot in self.snapshots.all else "after"
             reason = f"the session returned to the moment {moment} the last cell: {_happened(cause)}"
             await self.replace(StateChange.ROLLED_BACK, reason, partial(self.snapshots.restore, snapshot))
         except SessionError as error:

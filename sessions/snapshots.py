@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import structlog
 
 from sessions.asleep import CannotWake, NoRoom, SleepImage, Snapshot
 from sessions.backends.base import Launch
 from sessions.errors import CheckpointNotFound, CheckpointRefused
 from sessions.kernels.kernel import Kernel
 from sessions.models import SessionKey
+from sessions.moment import Moment
 from sessions.services import SessionServices
 from sessions.tasks import log_failure
 
+log = structlog.get_logger()
+
 #: snapshots of a session that its client asked for; the oldest go first
 KEPT_MAX = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A snapshot, and what its kernel had done by then."""
+
+    snapshot: Snapshot
+    moment: Moment
 
 
 class Snapshots:
@@ -31,7 +45,7 @@ class Snapshots:
         self._services = services
         self.all: tuple[Snapshot, ...] = tuple(left)
         #: the one that was taken after the last cell, for the next one; clients do not see it yet
-        self.ahead: Snapshot | None = None
+        self.ahead: Taken | None = None
         #: True: a cell has begun since, of which there is no snapshot from before it
         self.outdated = False
         #: why none could be taken before the last cell; empty: one was, or none was wanted
@@ -45,7 +59,9 @@ class Snapshots:
         """
         if self.outdated:
             return None
-        return self.ahead or next((snapshot for snapshot in self.all if snapshot.automatic), None)
+        if self.ahead is not None:
+            return self.ahead.snapshot
+        return next((snapshot for snapshot in self.all if snapshot.automatic), None)
 
     def find(self, name: str | None) -> Snapshot:
         """Return the snapshot with a name; without a name, the last one.
@@ -72,10 +88,12 @@ class Snapshots:
             try:
                 return await self._services.sleeping.copy(kernel)
             except NoRoom:
-                oldest = self.ahead or next((kept for kept in self.all if kept.automatic or not automatic), None)
+                if self.ahead is not None:
+                    await self.forget_ahead()
+                    continue
+                oldest = next((kept for kept in self.all if kept.automatic or not automatic), None)
                 if oldest is None:
                     raise
-                await self.forget_ahead()
                 await self.keep_only([kept for kept in self.all if kept is not oldest])
 
     def with_new(self, new: Snapshot) -> tuple[Snapshot, ...]:
@@ -98,7 +116,7 @@ class Snapshots:
         """Delete the one that was taken ahead."""
         ahead, self.ahead = self.ahead, None
         if ahead is not None:
-            await self.discard(ahead)
+            await self.discard(ahead.snapshot)
 
     async def forget_automatic(self) -> None:
         """Delete all that were taken without a client's wish: the session does not return to them."""
@@ -127,4 +145,5 @@ class Snapshots:
         try:
             return await self._services.sleeping.restore(snapshot.image, launch, snapshot.info)
         except CannotWake as error:
+            log.warning("a checkpoint cannot be used", session=str(self._key), name=snapshot.name, reason=str(error))
             raise CheckpointRefused(f"the checkpoint {snapshot.name!r} cannot be used: {error}") from error

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 import structlog
 
 from sessions.asleep import InUse, NoRoom, SleepFailed, Snapshot
 from sessions.errors import CheckpointRefused, InvalidRequest, LedgerUnavailable, SessionClosed, SessionError
+from sessions.moment import Moment
 from sessions.names import valid_name
 from sessions.slot import KernelSlot
+from sessions.snapshots import Taken
 
 log = structlog.get_logger()
 
@@ -33,52 +36,56 @@ async def take(slot: KernelSlot, name: str | None) -> Snapshot:
     name = f"c-{secrets.token_hex(4)}" if name is None else valid_name("checkpoint", name)
     if name == AUTOMATIC or any(snapshot.name == name for snapshot in slot.snapshots.all):
         raise InvalidRequest(f"there is a checkpoint {name!r} already", field="name")
-    taken = await write(slot, name)
-    await keep(slot, taken)
-    return taken
+    taken = await write(slot, name, keep)
+    return taken.snapshot
 
 
-async def write(slot: KernelSlot, name: str) -> Snapshot:
-    """Write a snapshot to disk, which is not kept yet. Clients of the session wait meanwhile.
+async def write(slot: KernelSlot, name: str, use: Callable[[KernelSlot, Taken], Awaitable[None]]) -> Taken:
+    """Write a snapshot to disk. Clients of the session wait meanwhile.
 
     Args:
         slot: of a session in which no cell runs.
         name: of the snapshot.
+        use: keeps it, while clients still wait: what they do afterwards is later than the snapshot.
 
     Raises:
         CheckpointRefused: when that was not possible.
-        SessionError: when no kernel could be started.
+        SessionError: when no kernel could be started, or the session was ended.
     """
     if slot.identity.spec.in_sandbox:
         raise CheckpointRefused("the session shares its files with other sessions")
     await slot.ensure()  # afterwards nothing else is being written
-    taken: list[Snapshot] = []
-    if reason := await slot.sleeper.checkpoint(partial(_written, slot, name, taken)):
-        raise CheckpointRefused(f"no checkpoint could be taken: {reason}")
-    return taken[0]
+    return await slot.sleeper.checkpoint(partial(_written, slot, name, use))
 
 
-async def _written(slot: KernelSlot, name: str, taken: list[Snapshot]) -> str:
-    kernel = slot.kernel
+async def _written(slot: KernelSlot, name: str, use: Callable[[KernelSlot, Taken], Awaitable[None]]) -> Taken:
+    kernel, automatic = slot.kernel, name == AUTOMATIC
     if kernel is None:
-        return "the kernel has ended"
+        raise _refused("the kernel has ended")
     try:
         if slot.listener.others_run:
             raise InUse("a cell of a channel client has begun")
-        image = await slot.snapshots.copy(kernel, automatic=name == AUTOMATIC)
+        image = await slot.snapshots.copy(kernel, automatic=automatic)
     except SleepFailed as error:
         if not isinstance(error, NoRoom):  # its client is told all of it
             log.warning("a kernel cannot be copied", session=str(slot.key), reason=str(error))
-        return error.shown
-    snapshot = Snapshot(name, image, kernel.handle.connection_info, automatic=name == AUTOMATIC)
+        raise _refused(error.shown) from error
+    snapshot = Snapshot(name, image, kernel.handle.connection_info, automatic=automatic)
     if slot.listener.closed or slot.kernel is not kernel:
         await slot.snapshots.discard(snapshot)
-        return "the kernel was ended or replaced"
-    taken.append(snapshot)
-    return ""
+        raise _refused("the kernel was ended or replaced")
+    if automatic:
+        slot.snapshots.outdated = False
+    taken = Taken(snapshot, Moment.of(kernel))
+    await use(slot, taken)
+    return taken
 
 
-async def keep(slot: KernelSlot, taken: Snapshot) -> None:
+def _refused(reason: str) -> CheckpointRefused:
+    return CheckpointRefused(f"no checkpoint could be taken: {reason}")
+
+
+async def keep(slot: KernelSlot, taken: Taken) -> None:
     """Keep a snapshot, in place of those for which there is no room any more.
 
     Raises:
@@ -88,9 +95,9 @@ async def keep(slot: KernelSlot, taken: Snapshot) -> None:
     try:
         if slot.listener.closed:
             raise SessionClosed
-        await slot.record.keep_snapshots(slot.notice, slot.snapshots.with_new(taken))
+        await slot.record.keep_snapshots(slot.notice, slot.snapshots.with_new(taken.snapshot))
     except SessionError as error:
-        await slot.snapshots.discard(taken)
+        await slot.snapshots.discard(taken.snapshot)
         if isinstance(error, LedgerUnavailable):
-            raise CheckpointRefused(f"no checkpoint could be taken: {error.message}") from error
+            raise _refused(error.message) from error
         raise

@@ -120,6 +120,38 @@ class Shared(Generic[T]):
             self.task = None
 
 
+class Alone:
+    """Work that is done alone: callers with other work wait for its end. It goes on when its own caller leaves."""
+
+    def __init__(self, name: str) -> None:
+        """Begin without work.
+
+        Args:
+            name: name of the tasks, for the log.
+        """
+        self._name = name
+        #: the work under way; None: there is none
+        self.task: asyncio.Task[Any] | None = None
+
+    async def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Return the result of work, which begins when there is no other."""
+        while self.task is not None:
+            await self.wait()
+        self.task = task = spawn(self._run(work), self._name)
+        return await asyncio.shield(task)
+
+    async def wait(self) -> None:
+        """Wait until no work is under way, whatever its outcome."""
+        if self.task is not None:
+            await asyncio.wait({self.task})
+
+    async def _run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        try:
+            return await work()
+        finally:
+            self.task = None
+
+
 def _finished(task: asyncio.Task[Any]) -> None:
     _running.discard(task)
     if task.cancelled():

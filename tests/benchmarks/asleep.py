@@ -97,6 +97,7 @@ def main() -> None:
     settings = {
         "on_idle": "sleep",
         "idle_timeout": "2",
+        "disk": "64m",  # the machine must have room for the files of all sessions at once
         "sleep_disk": str(arguments.sessions * ROOM),
         "max_sessions_per_tenant": str(arguments.sessions),
     }

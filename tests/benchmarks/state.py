@@ -34,7 +34,7 @@ from sessions.kernels.sleeping import Sleeping
 from sessions.kernels.starts import Starts
 from sessions.kernels.warm import PoolSettings
 from sessions.models import Limits
-from tests.fakes import KERNELSPECS, Clock, Seen
+from tests.fakes import KERNELSPECS, Clock, Seen, until
 from tests.sessions.backends.test_contract import execute
 
 MIB = 1024**2
@@ -50,6 +50,7 @@ async def measure(backend: DockerBackend, runs: int) -> None:
     starts = Starts(backend, readiness, 2, lambda _container, _ready: None)
     pool = Pool(backend, starts, PoolSettings(LAUNCH.limits, 0, 0), Clock(), observer=Seen())
     sleeping = Sleeping(backend, starts, pool)
+    await until(lambda: sleeping.ability.on)
     print(" heap MB  checkpoint s  return s  disk MB  sleep s   wake s  disk MB  not woken")
     for heap in HEAPS:
         kept, returned, slept, woken, both, disk, failed = [], [], [], [], 0, 0, 0

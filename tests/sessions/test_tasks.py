@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from sessions import tasks
 from sessions.errors import KernelDied
-from sessions.tasks import forever, gather_all, log_failure, shielded, spawn
+from sessions.tasks import Alone, forever, gather_all, log_failure, shielded, spawn
 from tests.fakes import until
 
 
@@ -167,3 +167,21 @@ async def test_gather_all_waits_for_all_when_some_fail(nothing_left: None) -> No
 async def test_gather_all_raises_nothing_when_all_succeed(nothing_left: None) -> None:
     await gather_all(returns_late(), returns_late())
     await gather_all()
+
+
+async def test_work_that_is_done_alone_waits_for_other_work_and_outlives_its_caller(nothing_left: None) -> None:
+    alone, events = Alone("work"), list[str]()
+
+    async def work(name: str) -> str:
+        events.append(f"{name} begins")
+        await asyncio.sleep(0.005)
+        events.append(f"{name} ends")
+        return name
+
+    first = spawn(alone.run(lambda: work("first")), "caller")
+    second = spawn(alone.run(lambda: work("second")), "caller")
+    await until(lambda: events)
+    first.cancel()
+    assert await second == "second"
+    await alone.wait()
+    assert events == ["first begins", "first ends", "second begins", "second ends"]

@@ -327,12 +327,28 @@ async def test_a_checkpoint_from_after_the_last_cell_does_not_count_if_the_kerne
     elif event == "computed":
         kernel.computed += 1
     elif event == "time":
-        monkeypatch.setattr("sessions.automatic.AHEAD_MAX", 0.0)
+        monkeypatch.setattr("sessions.moment.SAME_MAX", 0.0)
     else:
         await session.restart()
     await run(session, "x = 2")
     assert image not in {snapshot.image.id for snapshot in session.undo.all}
     await until(lambda: image not in world.backend.sleep.copies)
+
+
+async def test_what_happens_as_soon_as_a_checkpoint_is_taken_is_later_than_it(world: World) -> None:
+    session = await world.registry.create(KEY, AUTO)
+    await run(session, "x = 1")
+    await ahead(world, session)
+    world.backend.sleep.gate.clear()
+    await run(session, "x = 2")  # the checkpoint before it is there already
+    await until(lambda: session.sleeper.writing.task)
+    world.backend.sleep.gate.set()
+    while session.sleeper.writing.task is not None:
+        await asyncio.sleep(0)
+    world.backend.kernel.rouse()  # as an access to its files
+    image = await ahead(world, session)
+    await run(session, "1")
+    assert image not in {snapshot.image.id for snapshot in session.undo.all}
 
 
 async def test_a_kernel_that_ends_between_cells_costs_no_cell(world: World) -> None:

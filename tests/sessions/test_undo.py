@@ -343,7 +343,7 @@ async def test_what_happens_as_soon_as_a_checkpoint_is_taken_is_later_than_it(wo
     await run(session, "x = 2")  # the checkpoint before it is there already
     await until(lambda: session.sleeper.writing.task)
     world.backend.sleep.gate.set()
-    while session.sleeper.writing.task is not None:
+    while session.sleeper.writing.task is not None:  # noqa: ASYNC110 - the first turn of the loop after it
         await asyncio.sleep(0)
     world.backend.kernel.rouse()  # as an access to its files
     image = await ahead(world, session)

@@ -660,7 +660,7 @@ class FakeSleep:
         self._backend.started.append(kernel)
         return kernel
 
-    async def copy(self, handle: KernelHandle, _launch: Launch) -> SleepImage:
+    async def copy(self, handle: KernelHandle, _launch: Launch, going_on: asyncio.Event) -> SleepImage:
         await self.gate.wait()
         self._backend.failures.strike("copy")
         if self.refuses:
@@ -673,6 +673,7 @@ class FakeSleep:
         image = SleepImage(uuid.uuid4().hex, self.size, time.time(), "written down")
         files = shutil.copytree(kernel.workspace, self._backend.copies / image.id)
         self.copies[image.id] = dict(kernel.namespace), kernel.count, Path(files)
+        going_on.set()
         return image
 
     async def restore(self, image: SleepImage, launch: Launch, _info: ConnectionInfo) -> FakeKernel:

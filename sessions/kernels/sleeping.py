@@ -173,10 +173,17 @@ class Sleeping:
         async with kernel.preloading.rest():
             pass  # an import ahead of need would count as a use
         kernel.connection.suspend()
+        going_on = asyncio.Event()
+        reopening = spawn(self._reopen_after(going_on, kernel), "reopen a copied kernel")
         try:
-            return await self._sleep.copy(kernel.handle, kernel.launch)
+            return await self._sleep.copy(kernel.handle, kernel.launch, going_on)
         finally:
-            await self._reopen(kernel)
+            going_on.set()
+            await reopening
+
+    async def _reopen_after(self, going_on: asyncio.Event, kernel: Kernel) -> None:
+        await going_on.wait()
+        await self._reopen(kernel)
 
     async def restore(self, image: SleepImage, launch: Launch, info: ConnectionInfo) -> Kernel:
         """Continue from a copy, on files of its own. The copy stays.

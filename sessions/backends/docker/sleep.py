@@ -91,12 +91,12 @@ class DockerSleep:
             raise InUse("its sandbox is in use")
         handle.held = True
         try:
-            return await self._call(handle.tenant, partial(self._written, handle, launch, handle.id))
+            return await self._call(handle.tenant, partial(self._written, handle, launch, handle.id, None))
         except BaseException:
             handle.held = False
             raise
 
-    async def copy(self, handle: KernelHandle, launch: Launch) -> SleepImage:
+    async def copy(self, handle: KernelHandle, launch: Launch, going_on: asyncio.Event) -> SleepImage:
         """Write a kernel's memory and files to disk, and let it go on; see `KernelSleep`."""
         if launch.shared:
             raise SleepFailed("other containers use its files, too")
@@ -104,7 +104,8 @@ class DockerSleep:
             raise InUse("a tool runs in its sandbox")
         handle.held = True
         try:
-            return await self._call(handle.tenant, partial(self._written, handle, launch, uuid.uuid4().hex, files=True))
+            goes_on = partial(asyncio.get_running_loop().call_soon_threadsafe, going_on.set)
+            return await self._call(handle.tenant, partial(self._written, handle, launch, uuid.uuid4().hex, goes_on))
         finally:
             handle.held = False
 
@@ -120,7 +121,10 @@ class DockerSleep:
         except BackendUnavailable as error:
             raise SleepFailed(error.message) from error
 
-    def _written(self, handle: DockerHandle, launch: Launch, image: str, *, files: bool = False) -> SleepImage:
+    def _written(
+        self, handle: DockerHandle, launch: Launch, image: str, goes_on: Callable[[], object] | None
+    ) -> SleepImage:
+        """Write an image. If `goes_on`, the kernel's files are in it, and it goes on while the image is encrypted."""
         settings, images = self._use()
         runtime = self._runtime
         source = str(self._engine.api.inspect_container(handle.id)["Image"])
@@ -130,10 +134,11 @@ class DockerSleep:
                 listeners.refresh(handle.connection_info)
             runtime.hold(handle.id)
             runtime.take(handle.id, begun, keep=True)
-            if files:
+            if goes_on:
                 self._copy_files(launch, begun)
                 runtime.let_go(handle.id)
-            size = seal_all(settings, image, begun, (*MEMORY, _DISK) if files else MEMORY)
+                goes_on()
+            size = seal_all(settings, image, begun, (*MEMORY, _DISK) if goes_on else MEMORY)
             begun.rename(images.directory / image)
         except BaseException as error:
             with suppress(CheckpointFailed):  # it was not held, or has ended

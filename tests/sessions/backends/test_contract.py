@@ -331,12 +331,15 @@ async def test_a_backend_says_whether_kernels_can_sleep_and_only_then_they_are_c
     kernel = await Kernel.start(backend, LAUNCH)
     await execute(kernel, "import pathlib; x = 41; pathlib.Path('file').write_text('kept')")
     kernel.connection.suspend()
+    going_on = asyncio.Event()
     if not backend.sleep.ability.on:
         with pytest.raises(SleepFailed):
-            await backend.sleep.copy(kernel.handle, kernel.launch)
+            await backend.sleep.copy(kernel.handle, kernel.launch, going_on)
         others = []
     else:
-        image, info = await backend.sleep.copy(kernel.handle, kernel.launch), kernel.handle.connection_info
+        image = await backend.sleep.copy(kernel.handle, kernel.launch, going_on)
+        await asyncio.wait_for(going_on.wait(), 1)
+        info = kernel.handle.connection_info
         named = replace(kernel.launch, workspace=uuid.uuid4().hex)
         others = [await Kernel.take_over(named, await backend.sleep.restore(image, named, info))]
         await backend.sleep.discard(image)

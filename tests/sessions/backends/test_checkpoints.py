@@ -369,6 +369,7 @@ def test_a_kernel_whose_differences_can_be_set_later_is_restored(launch: Launch)
         replace(PLAIN, image="other:1"),
         replace(PLAIN, egress=SessionKey("alice", "s")),
         replace(PLAIN, kernelspec=KERNELSPECS.find("javascript")),
+        replace(PLAIN, limits=replace(LIMITS, memory=PRELOAD_MEMORY - 1)),
         replace(PLAIN, limits=replace(LIMITS, cpus=1.5)),
         replace(PLAIN, limits=replace(LIMITS, processes=LIMITS.processes + 1)),
         replace(PLAIN, limits=replace(LIMITS, disk=LIMITS.disk + 1)),
@@ -596,17 +597,18 @@ async def test_an_image_of_a_container_image_that_has_changed_meanwhile_is_not_u
     assert image.path.name.endswith("-2")
 
 
-async def test_little_memory_and_the_setting_keep_kernels_from_being_restored(
-    checkpoints: Checkpoints, tmp_path: Path
-) -> None:
-    checkpoints.begin()
-    await quiet(checkpoints)
-    assert checkpoints.image_for(replace(PLAIN, limits=replace(LIMITS, memory=PRELOAD_MEMORY))) is not None
-    assert checkpoints.image_for(replace(PLAIN, limits=replace(LIMITS, memory=PRELOAD_MEMORY - 1))) is None
-    small = checkpoints_of(Engine(), settings_of(tmp_path, limits=replace(LIMITS, memory=PRELOAD_MEMORY - 1)))
+def test_where_kernels_have_little_memory_they_are_restored_without_modules() -> None:
+    small = replace(LIMITS, memory=PRELOAD_MEMORY - 1)
+    shape = Shape.of(replace(PYTHON, preload=("numpy",)))
+    assert shape.launch(LIMITS).kernelspec.preload == ("numpy",)
+    assert shape.launch(small).kernelspec.preload == ()
+    assert fits(replace(PLAIN, limits=small), small)
+    assert not fits(replace(PLAIN, limits=replace(small, memory=small.memory - 1)), small)
+
+
+async def test_the_setting_keeps_kernels_from_being_restored(tmp_path: Path) -> None:
     off = checkpoints_of(Engine(), replace(settings_of(tmp_path), checkpoints=None))
-    for other, told in ((small, "memory"), (off, "`checkpoints` is off")):
-        other.begin()
-        assert other.image_for(PLAIN) is None
-        assert not other.ability.on
-        assert told in other.ability.detail
+    off.begin()
+    assert off.image_for(PLAIN) is None
+    assert not off.ability.on
+    assert off.ability.detail == "`checkpoints` is off"

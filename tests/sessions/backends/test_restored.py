@@ -31,8 +31,8 @@ from sessions.kernels.kernel import Kernel
 from sessions.models import MEMORY_MIN, Limits
 from tests.attacks.bench import forget_network
 from tests.fakes import KERNELSPECS, until
+from tests.host import shims
 from tests.sessions.backends.test_contract import execute
-from tests.soak.gauges import shims
 
 pytestmark = pytest.mark.engine
 

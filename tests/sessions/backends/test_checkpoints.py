@@ -8,6 +8,7 @@ import re
 import shutil
 import socket
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,15 @@ from structlog.testing import capture_logs
 
 from sessions.backends.base import Launch
 from sessions.backends.docker import DockerSettings
-from sessions.backends.docker.checkpoints import ATTEMPTS_MAX, FAILURES_MAX, Checkpoints, golden, images, runtime
+from sessions.backends.docker.checkpoints import (
+    ATTEMPTS_MAX,
+    FAILURES_MAX,
+    Checkpoints,
+    golden,
+    images,
+    rights,
+    runtime,
+)
 from sessions.backends.docker.checkpoints.golden import Shape, Workshop, fits
 from sessions.backends.docker.checkpoints.images import Image, Images
 from sessions.backends.docker.checkpoints.runtime import CheckpointFailed, Runtime
@@ -446,6 +455,8 @@ class Bench:
         #: shapes that were asked for, in order, and whether their images were doubted
         self.asked: list[Shape] = []
         self.doubted: list[bool] = []
+        #: what the gateway's process may not do
+        self.lacks = ""
         self.go = asyncio.Event()
         self.go.set()
         self._loop = asyncio.get_running_loop()
@@ -459,6 +470,9 @@ class Bench:
         key = f"{shape.language}-{shape.shared}-{len(self.asked)}"
         self.images.remove_others(used)
         return key, put(self.images, key)
+
+    def lacking(self) -> str:
+        return self.lacks
 
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self.go.set)
@@ -595,6 +609,31 @@ async def test_an_image_of_a_container_image_that_has_changed_meanwhile_is_not_u
     image = checkpoints.image_for(PLAIN)
     assert image is not None
     assert image.path.name.endswith("-2")
+
+
+@ROOT
+@pytest.mark.parametrize(
+    ("taken", "told"),
+    [("-sys_admin", ""), ("-chown,-kill", "the gateway's process lacks CAP_CHOWN, CAP_KILL")],
+)
+def test_what_the_gateways_process_may_not_do_is_told(tmp_path: Path, taken: str, told: str) -> None:
+    (tmp_path / "volumes").mkdir()
+    look = f"import runpy; print(runpy.run_path({rights.__file__!r})['lacking']({str(tmp_path)!r}))"
+    command = ["setpriv", "--bounding-set", taken, sys.executable, "-c", look]
+    assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == f"{told}\n"
+
+
+@ROOT
+def test_a_gateway_that_cannot_write_to_the_engines_volumes_says_so(tmp_path: Path) -> None:
+    assert "cannot write" in rights.lacking(str(tmp_path))
+
+
+async def test_without_its_rights_kernels_are_restored_and_none_sleeps(checkpoints: Checkpoints, bench: Bench) -> None:
+    bench.lacks = "the gateway's process lacks CAP_KILL"
+    checkpoints.begin()
+    await quiet(checkpoints)
+    assert checkpoints.ability.on
+    assert (checkpoints.proven.on, checkpoints.proven.detail) == (False, bench.lacks)
 
 
 def test_where_kernels_have_little_memory_they_are_restored_without_modules() -> None:

@@ -50,6 +50,8 @@ class Checkpoints:
         self._trouble = _OFF if self._settings is None else ""
         self._images: dict[Shape, Image] = {}
         self._proven = False
+        #: what this process may not do that it must for sleep; empty: it may do all
+        self._lacking = ""
         #: keys of the images in use; all others are removed
         self._keys: set[str] = set()
         self._making: dict[Shape, asyncio.Task[None]] = {}
@@ -70,8 +72,10 @@ class Checkpoints:
 
     @property
     def proven(self) -> Ability:
-        """Whether the runtime can write and restore sandboxes, as the first image has shown; an image may go later."""
-        return Ability(on=True, detail="the runtime restores sandboxes") if self._proven else self.ability
+        """Whether sessions can be written and restored here, as the first image has shown; an image may go later."""
+        if not self._proven:
+            return self.ability
+        return Ability(on=not self._lacking, detail=self._lacking or "the runtime restores sandboxes")
 
     # -- making images ------------------------------------------------------------------------------------------
 
@@ -97,7 +101,7 @@ class Checkpoints:
     async def _make_now(self, shape: Shape) -> None:
         now = self._round
         try:
-            key, image = await self._engine.call(self._work, shape, lane=CHECKPOINT)
+            key, image, self._lacking = await self._engine.call(self._work, shape, lane=CHECKPOINT)
             if now == self._round:
                 self._images[shape] = image
                 self._keys.add(key)
@@ -111,11 +115,11 @@ class Checkpoints:
         if now != self._round:  # the container image has changed meanwhile
             self._make(shape)
 
-    def _work(self, shape: Shape) -> tuple[str, Image]:
+    def _work(self, shape: Shape) -> tuple[str, Image, str]:
         if self._workshop is None:
             raise CheckpointFailed(_OFF)
         again = self._attempts.get(shape, 0) > 1  # after a failure
-        return self._workshop.golden(shape, set(self._keys), doubted=again)
+        return *self._workshop.golden(shape, set(self._keys), doubted=again), self._workshop.lacking()
 
     # -- restoring kernels ---------------------------------------------------------------------------------------
 

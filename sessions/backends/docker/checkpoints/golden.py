@@ -20,6 +20,7 @@ from sessions.backends.docker.breaker import short_cause
 from sessions.backends.docker.cgroup import ControlGroup
 from sessions.backends.docker.checkpoints.images import Image, Images
 from sessions.backends.docker.checkpoints.restoring import restore
+from sessions.backends.docker.checkpoints.rights import lacking
 from sessions.backends.docker.checkpoints.runtime import CheckpointFailed, Runtime, clear_marks, find_runtime
 from sessions.backends.docker.conversation import attached
 from sessions.backends.docker.disks import Disks
@@ -136,6 +137,10 @@ class Workshop:
             raise
         self.images.remember_proof(image)
         return key, image
+
+    def lacking(self) -> str:
+        """Return what this process may not do that it must for sleep; see `rights`."""
+        return lacking(str(self.engine.api.info()["DockerRootDir"]))
 
     def _key(self, shape: Shape, source: str, runtime: Runtime) -> str:
         launch = shape.launch(self.limits)

@@ -99,6 +99,10 @@ class KernelSpec:
     #: logo files, `logo-*` beside its `kernel.json`, by name without suffix
     logos: Mapping[str, Path] = field(default_factory=dict)
 
+    def preload_within(self, memory: int) -> tuple[str, ...]:
+        """Return the modules that a kernel with this limit of memory, in bytes, imports ahead of need."""
+        return self.preload if memory >= PRELOAD_MEMORY else ()
+
     def takes(self, env: Mapping[str, str], cwd: str) -> bool:
         """Return True if a running kernel can get these as if it had been started with them."""
         if not env and not cwd:

@@ -613,15 +613,20 @@ class FakeSleep:
 
     async def take(self, handle: KernelHandle, _launch: Launch) -> SleepImage:
         self.asked += 1
+        kernel = await self._written("take", handle)
+        self.kept[kernel.id] = kernel
+        return SleepImage(kernel.id, self.size, time.time(), "written down")
+
+    async def _written(self, method: str, handle: KernelHandle) -> FakeKernel:
+        """Begin to write a kernel, unless that is refused, it has ended, or the attempt is to fail."""
         await self.gate.wait()
-        self._backend.failures.strike("take")
+        self._backend.failures.strike(method)
         if self.refuses:
             raise SleepFailed(self.refuses)
         kernel = next((kernel for kernel in self._backend.alive if kernel.id == handle.id), None)
         if kernel is None:
             raise SleepFailed("it has ended")
-        self.kept[kernel.id] = kernel
-        return SleepImage(kernel.id, self.size, time.time(), "written down")
+        return kernel
 
     async def resume(self, _handle: KernelHandle) -> None:
         self._backend.failures.strike("resume")
@@ -661,13 +666,7 @@ class FakeSleep:
         return kernel
 
     async def copy(self, handle: KernelHandle, _launch: Launch, going_on: asyncio.Event) -> SleepImage:
-        await self.gate.wait()
-        self._backend.failures.strike("copy")
-        if self.refuses:
-            raise SleepFailed(self.refuses)
-        kernel = next((kernel for kernel in self._backend.alive if kernel.id == handle.id), None)
-        if kernel is None:
-            raise SleepFailed("it has ended")
+        kernel = await self._written("copy", handle)
         if len(self.copies) >= self.room:
             raise NoRoom("the disk is full")
         image = SleepImage(uuid.uuid4().hex, self.size, time.time(), "written down")

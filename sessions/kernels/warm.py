@@ -14,7 +14,7 @@ import structlog
 
 from sessions.errors import SessionError, StartFailed
 from sessions.kernels.kernel import Kernel
-from sessions.kernelspecs import PRELOAD_MEMORY, KernelSpec
+from sessions.kernelspecs import KernelSpec
 from sessions.models import Limits
 
 log = structlog.get_logger()
@@ -56,7 +56,7 @@ class PoolSettings:
 
     def preload(self, kernelspec: KernelSpec) -> list[str]:
         """Return the modules that a warm kernel imports: none if they would fill much of its memory."""
-        return list(kernelspec.preload) if self.limits.memory >= PRELOAD_MEMORY else []
+        return list(kernelspec.preload_within(self.limits.memory))
 
 
 class WarmKernels:

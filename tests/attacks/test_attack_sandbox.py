@@ -16,6 +16,7 @@ from tests.attacks.bench import IMAGE, Bench
 from tests.attacks.cells import Attacker
 from tests.attacks.conftest import CANARY
 from tests.gateways import KEYS
+from tests.host import command_lines
 
 pytestmark = [pytest.mark.engine, pytest.mark.measured]
 
@@ -208,7 +209,7 @@ def test_outside_its_sandbox_a_kernels_keys_are_only_in_the_ledger(evil: Attacke
         with_engine,
         evil.gateway.log.read_text(),
         *(file.read_bytes().decode(errors="replace") for file in files if file not in ledger),
-        *(path.read_bytes().decode(errors="replace") for path in Path("/proc").glob("[0-9]*/cmdline")),
+        *map(" ".join, command_lines()),
     ]
     assert [secret for secret in secrets if any(secret in place for place in elsewhere)] == []
     assert container in with_engine  # the record was searched

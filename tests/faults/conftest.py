@@ -80,6 +80,11 @@ def troubled_gateway(network: str, *, settings: Mapping[str, Any] = USUAL, **env
         assert threads(serving) <= before + THREADS_MORE
 
 
+def changed(site: Path) -> str:
+    """Return the `PYTHONPATH` of a gateway with this checkout's code, changed by the `sitecustomize` of a directory."""
+    return os.pathsep.join(map(str, (site, ROOT)))
+
+
 @pytest.fixture(scope="module")
 def shared(network: str) -> Iterator[Troubled]:
     """The gateway of these tests."""
@@ -90,7 +95,7 @@ def shared(network: str) -> Iterator[Troubled]:
 @pytest.fixture(scope="module")
 def impatient(network: str) -> Iterator[Troubled]:
     """A gateway with short time limits for calls to the engine; after the tests its condition must be as before."""
-    with troubled_gateway(network, PYTHONPATH=str(IMPATIENT)) as troubled:
+    with troubled_gateway(network, PYTHONPATH=changed(IMPATIENT)) as troubled:
         yield troubled
         troubled.engine.heal()
         at_rest(troubled.gateway, troubled.engine)
@@ -110,8 +115,8 @@ def sleepy(network: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
     """Such a gateway; after the tests its condition must be as before."""
     countdown = tmp_path_factory.mktemp("runtime") / "countdown"
     countdown.write_text(NEVER)
-    path = os.pathsep.join(map(str, (RUNTIME, ROOT)))
-    with troubled_gateway(network, settings=SLEEPING, PYTHONPATH=path, FAIL_RUNTIME=str(countdown)) as troubled:
+    environment = {"PYTHONPATH": changed(RUNTIME), "FAIL_RUNTIME": str(countdown)}
+    with troubled_gateway(network, settings=SLEEPING, **environment) as troubled:
         yield Sleepy(troubled.gateway, troubled.engine, troubled.vitals, countdown)
         troubled.engine.heal()
         at_rest(troubled.gateway, troubled.engine)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,8 +22,7 @@ Printed = list[tuple[str, str]]
 @pytest.fixture
 def bash(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [str(KERNEL_IMAGE), *sys.path])
-    spec = importlib.util.spec_from_file_location("bash_kernel", KERNEL_IMAGE / "kernelspecs/bash/kernel.py")
+    spec = importlib.util.spec_from_file_location("bash", KERNEL_IMAGE / "kernelspecs/bash/bash.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from sessions.asleep import OnIdle
+from sessions.backends.abilities import Ability
 from sessions.culler import Culler
 from sessions.errors import BackendUnavailable, LedgerUnavailable, QuotaExceeded, SessionNotFound, StartFailed
 from sessions.guest import workspace
@@ -218,6 +219,17 @@ async def test_a_session_that_cannot_sleep_is_kept_as_long_as_it_could_sleep_and
         world.registry.get(KEY)
     result = await run(await world.session(), "1")
     assert result.state is StateChange.LOST
+
+
+async def test_where_kernels_cannot_be_written_an_idle_session_stays_awake_and_says_so(
+    world: World, culler: Culler
+) -> None:
+    session = await world.session()
+    world.backend.sleep.ability = Ability(on=False, detail="none here")
+    world.clock.passes(301)
+    assert await swept(culler) == 0
+    assert (session.state, world.backend.sleep.asked) == (State.IDLE, 0)
+    assert "readyz" in session.sleeper.problem
 
 
 async def test_a_session_that_could_not_sleep_and_is_too_old_ends_with_the_reason_that_it_is_too_old(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -12,6 +11,7 @@ import docker
 
 from tests.faults.health import threads
 from tests.gateways import Gateway
+from tests.host import shims
 from tests.kernel_gateway.wire import metric
 
 MIB = 1024**2
@@ -104,14 +104,3 @@ def _mounted() -> set[str]:
     lines = Path("/proc/self/mountinfo").read_text().splitlines()
     points = [Path(line.split()[4]) for line in lines]
     return {point.parent.name for point in points if point.parent.name.startswith("kernel-gateway-")}
-
-
-def shims() -> set[str]:
-    """Return the ids of the containers that have a process of the engine."""
-    found = set()
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):  # it has ended
-            words = path.read_bytes().decode(errors="replace").split("\0")
-            if "containerd-shim" in words[0] and "-id" in words:
-                found.add(words[words.index("-id") + 1])
-    return found

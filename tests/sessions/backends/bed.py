@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -67,15 +66,6 @@ class Bed:
     def files(self) -> list[Path]:
         """Return everything on disk."""
         return [path for path in self.images.rglob("*") if path.is_file()] if self.images.is_dir() else []
-
-
-def processes(container: str) -> list[str]:
-    """Return the command lines of the host's processes that name a container."""
-    lines = []
-    for file in Path("/proc").glob("[0-9]*/cmdline"):
-        with suppress(OSError):  # it has ended meanwhile
-            lines.append(file.read_text().replace("\0", " "))
-    return [line for line in lines if container in line]
 
 
 async def said(kernel: Kernel, code: str) -> str:

@@ -8,6 +8,7 @@ import re
 import shutil
 import socket
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,15 @@ from structlog.testing import capture_logs
 
 from sessions.backends.base import Launch
 from sessions.backends.docker import DockerSettings
-from sessions.backends.docker.checkpoints import ATTEMPTS_MAX, FAILURES_MAX, Checkpoints, golden, images, runtime
+from sessions.backends.docker.checkpoints import (
+    ATTEMPTS_MAX,
+    FAILURES_MAX,
+    Checkpoints,
+    golden,
+    images,
+    rights,
+    runtime,
+)
 from sessions.backends.docker.checkpoints.golden import Shape, Workshop, fits
 from sessions.backends.docker.checkpoints.images import Image, Images
 from sessions.backends.docker.checkpoints.runtime import CheckpointFailed, Runtime
@@ -369,6 +378,7 @@ def test_a_kernel_whose_differences_can_be_set_later_is_restored(launch: Launch)
         replace(PLAIN, image="other:1"),
         replace(PLAIN, egress=SessionKey("alice", "s")),
         replace(PLAIN, kernelspec=KERNELSPECS.find("javascript")),
+        replace(PLAIN, limits=replace(LIMITS, memory=PRELOAD_MEMORY - 1)),
         replace(PLAIN, limits=replace(LIMITS, cpus=1.5)),
         replace(PLAIN, limits=replace(LIMITS, processes=LIMITS.processes + 1)),
         replace(PLAIN, limits=replace(LIMITS, disk=LIMITS.disk + 1)),
@@ -445,6 +455,8 @@ class Bench:
         #: shapes that were asked for, in order, and whether their images were doubted
         self.asked: list[Shape] = []
         self.doubted: list[bool] = []
+        #: what the gateway's process may not do
+        self.lacks = ""
         self.go = asyncio.Event()
         self.go.set()
         self._loop = asyncio.get_running_loop()
@@ -458,6 +470,9 @@ class Bench:
         key = f"{shape.language}-{shape.shared}-{len(self.asked)}"
         self.images.remove_others(used)
         return key, put(self.images, key)
+
+    def lacking(self) -> str:
+        return self.lacks
 
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self.go.set)
@@ -596,17 +611,43 @@ async def test_an_image_of_a_container_image_that_has_changed_meanwhile_is_not_u
     assert image.path.name.endswith("-2")
 
 
-async def test_little_memory_and_the_setting_keep_kernels_from_being_restored(
-    checkpoints: Checkpoints, tmp_path: Path
-) -> None:
+@ROOT
+@pytest.mark.parametrize(
+    ("taken", "told"),
+    [("-sys_admin", ""), ("-chown,-kill", "the gateway's process lacks CAP_CHOWN, CAP_KILL")],
+)
+def test_what_the_gateways_process_may_not_do_is_told(tmp_path: Path, taken: str, told: str) -> None:
+    (tmp_path / "volumes").mkdir()
+    look = f"import runpy; print(runpy.run_path({rights.__file__!r})['lacking']({str(tmp_path)!r}))"
+    command = ["setpriv", "--bounding-set", taken, sys.executable, "-c", look]
+    assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == f"{told}\n"
+
+
+@ROOT
+def test_a_gateway_that_cannot_write_to_the_engines_volumes_says_so(tmp_path: Path) -> None:
+    assert "cannot write" in rights.lacking(str(tmp_path))
+
+
+async def test_without_its_rights_kernels_are_restored_and_none_sleeps(checkpoints: Checkpoints, bench: Bench) -> None:
+    bench.lacks = "the gateway's process lacks CAP_KILL"
     checkpoints.begin()
     await quiet(checkpoints)
-    assert checkpoints.image_for(replace(PLAIN, limits=replace(LIMITS, memory=PRELOAD_MEMORY))) is not None
-    assert checkpoints.image_for(replace(PLAIN, limits=replace(LIMITS, memory=PRELOAD_MEMORY - 1))) is None
-    small = checkpoints_of(Engine(), settings_of(tmp_path, limits=replace(LIMITS, memory=PRELOAD_MEMORY - 1)))
+    assert checkpoints.ability.on
+    assert (checkpoints.proven.on, checkpoints.proven.detail) == (False, bench.lacks)
+
+
+def test_where_kernels_have_little_memory_they_are_restored_without_modules() -> None:
+    small = replace(LIMITS, memory=PRELOAD_MEMORY - 1)
+    shape = Shape.of(replace(PYTHON, preload=("numpy",)))
+    assert shape.launch(LIMITS).kernelspec.preload == ("numpy",)
+    assert shape.launch(small).kernelspec.preload == ()
+    assert fits(replace(PLAIN, limits=small), small)
+    assert not fits(replace(PLAIN, limits=replace(small, memory=small.memory - 1)), small)
+
+
+async def test_the_setting_keeps_kernels_from_being_restored(tmp_path: Path) -> None:
     off = checkpoints_of(Engine(), replace(settings_of(tmp_path), checkpoints=None))
-    for other, told in ((small, "memory"), (off, "`checkpoints` is off")):
-        other.begin()
-        assert other.image_for(PLAIN) is None
-        assert not other.ability.on
-        assert told in other.ability.detail
+    off.begin()
+    assert off.image_for(PLAIN) is None
+    assert not off.ability.on
+    assert off.ability.detail == "`checkpoints` is off"

@@ -44,7 +44,7 @@ from sessions.sandbox import NO_KERNEL
 from sessions.tasks import spawn
 from tests.fakes import Listener, until
 from tests.figures import hold
-from tests.sessions.backends.bed import processes
+from tests.host import processes
 
 PYTHON = KernelSpecs(KERNEL_IMAGE / "kernelspecs").find("python")
 #: network of these tests alone, because they remove its rules

@@ -28,11 +28,11 @@ from sessions.backends.docker.conversation import Conversation
 from sessions.backends.docker.profile import INSTANCE_LABEL, CheckpointSettings
 from sessions.errors import SessionClosed
 from sessions.kernels.kernel import Kernel
-from sessions.models import Limits
+from sessions.models import MEMORY_MIN, Limits
 from tests.attacks.bench import forget_network
 from tests.fakes import KERNELSPECS, until
+from tests.host import shims
 from tests.sessions.backends.test_contract import execute
-from tests.soak.gauges import shims
 
 pytestmark = pytest.mark.engine
 
@@ -41,6 +41,7 @@ NETWORK = f"kernel-gateway-{INSTANCE}"
 MIB = 1024**2
 PYTHON = replace(KERNELSPECS.find("python"), preload=("numpy", "no_such_module"))
 LAUNCH = Launch(PYTHON)
+LEAST = Limits(memory=MEMORY_MIN)
 #: seconds to make an image
 MADE = 60.0
 
@@ -341,6 +342,17 @@ def small_disk(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
     monkeypatch.setattr(ControlGroup, "memory", lambda _: 1)
     yield path
     subprocess.run(["umount", str(path)], check=True)
+
+
+@pytest.mark.full
+async def test_kernels_with_the_least_memory_are_restored_without_modules(nothing_left: None, directory: Path) -> None:
+    backend = make(directory, limits=LEAST)
+    outcomes = await ready(backend)
+    kernel = await Kernel.start(backend, replace(LAUNCH, limits=LEAST))
+    assert await said(kernel, "import sys; print('numpy' in sys.modules, bytearray(8 * 2**20)[-1])") == "False 0"
+    assert outcomes == [True]
+    await end(kernel)
+    await backend.close()
 
 
 async def test_a_disk_that_is_full_leaves_no_half_a_checkpoint(nothing_left: None, small_disk: Path) -> None:

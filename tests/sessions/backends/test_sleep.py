@@ -25,6 +25,7 @@ from sessions.kernels import sleeping
 from sessions.kernels.kernel import Kernel
 from sessions.models import Limits
 from tests.fakes import until
+from tests.host import processes
 from tests.sessions.backends.bed import (
     AFTER,
     BEFORE,
@@ -35,7 +36,6 @@ from tests.sessions.backends.bed import (
     PYTHON,
     SURVIVED,
     Bed,
-    processes,
     said,
 )
 from tests.sessions.backends.test_contract import execute

@@ -23,7 +23,6 @@ from sessions.backends.docker.disks import Disks
 from sessions.backends.docker.engine import CHECKPOINT, Engine
 from sessions.backends.docker.profile import DockerSettings
 from sessions.errors import SessionError
-from sessions.kernelspecs import PRELOAD_MEMORY
 from sessions.tasks import spawn
 
 __all__ = ["CheckpointFailed", "Checkpoints", "Image", "restart", "restore"]
@@ -36,6 +35,7 @@ FAILURES_MAX = 3
 ATTEMPTS_MAX = 3
 #: seconds that the end of the gateway waits for an image that is being made
 SOON = 10.0
+_OFF = "`checkpoints` is off"
 
 
 class Checkpoints:
@@ -47,9 +47,11 @@ class Checkpoints:
         self._settings = settings.checkpoints
         self._workshop = None if self._settings is None else Workshop(engine, disks, settings, self._settings)
         #: why there are none; empty: there are, or will be soon
-        self._trouble = self._hindrance()
+        self._trouble = _OFF if self._settings is None else ""
         self._images: dict[Shape, Image] = {}
         self._proven = False
+        #: what this process may not do that it must for sleep; empty: it may do all
+        self._lacking = ""
         #: keys of the images in use; all others are removed
         self._keys: set[str] = set()
         self._making: dict[Shape, asyncio.Task[None]] = {}
@@ -59,25 +61,21 @@ class Checkpoints:
         #: failed restores in a row, by image
         self._failures: dict[Image, int] = {}
 
-    def _hindrance(self) -> str:
-        if self._settings is None:
-            return "`checkpoints` is off"
-        if self._settings.limits.memory < PRELOAD_MEMORY:
-            return f"kernels have less than {PRELOAD_MEMORY} bytes of memory"
-        return ""
-
     @property
     def ability(self) -> Ability:
         """Whether kernels are restored."""
         if self._images:  # another one may be in trouble: its kernels start plainly
-            return Ability(on=True, detail="kernels are restored with their modules imported")
+            modules = " with their modules imported" if any(image.modules for image in self._images.values()) else ""
+            return Ability(on=True, detail=f"kernels are restored{modules}")
         trouble = self._trouble or "the first one is being made; until then kernels start plainly"
         return Ability(on=False, detail=trouble)
 
     @property
     def proven(self) -> Ability:
-        """Whether the runtime can write and restore sandboxes, as the first image has shown; an image may go later."""
-        return Ability(on=True, detail="the runtime restores sandboxes") if self._proven else self.ability
+        """Whether sessions can be written and restored here, as the first image has shown; an image may go later."""
+        if not self._proven:
+            return self.ability
+        return Ability(on=not self._lacking, detail=self._lacking or "the runtime restores sandboxes")
 
     # -- making images ------------------------------------------------------------------------------------------
 
@@ -87,15 +85,15 @@ class Checkpoints:
         self._images.clear()
         self._keys.clear()
         self._attempts.clear()
-        self._trouble = self._hindrance()
         if self._settings is not None:
+            self._trouble = ""
             # One after the other: first the language whose plain start lacks most.
             for kernelspec in sorted(self._settings.kernelspecs, key=lambda spec: len(spec.preload), reverse=True):
                 self._make(Shape.of(kernelspec))
 
     def _make(self, shape: Shape) -> None:
         attempts = self._attempts.get(shape, 0)
-        if self._hindrance() or shape in self._making or attempts >= ATTEMPTS_MAX:
+        if shape in self._making or attempts >= ATTEMPTS_MAX:
             return
         self._attempts[shape] = attempts + 1
         self._making[shape] = spawn(self._make_now(shape), f"checkpoint of {shape.language}")
@@ -103,7 +101,7 @@ class Checkpoints:
     async def _make_now(self, shape: Shape) -> None:
         now = self._round
         try:
-            key, image = await self._engine.call(self._work, shape, lane=CHECKPOINT)
+            key, image, self._lacking = await self._engine.call(self._work, shape, lane=CHECKPOINT)
             if now == self._round:
                 self._images[shape] = image
                 self._keys.add(key)
@@ -117,17 +115,17 @@ class Checkpoints:
         if now != self._round:  # the container image has changed meanwhile
             self._make(shape)
 
-    def _work(self, shape: Shape) -> tuple[str, Image]:
+    def _work(self, shape: Shape) -> tuple[str, Image, str]:
         if self._workshop is None:
-            raise CheckpointFailed(self._hindrance())
+            raise CheckpointFailed(_OFF)
         again = self._attempts.get(shape, 0) > 1  # after a failure
-        return self._workshop.golden(shape, set(self._keys), doubted=again)
+        return *self._workshop.golden(shape, set(self._keys), doubted=again), self._workshop.lacking()
 
     # -- restoring kernels ---------------------------------------------------------------------------------------
 
     def image_for(self, launch: Launch) -> Image | None:
         """Return the image from which a kernel is restored; None: it is started plainly."""
-        if self._settings is None or launch.limits.memory < PRELOAD_MEMORY or not fits(launch, self._settings.limits):
+        if self._settings is None or not fits(launch, self._settings.limits):
             return None
         shape = Shape.of(launch.kernelspec, shared=launch.shared)
         image = self._images.get(shape)

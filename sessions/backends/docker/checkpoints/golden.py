@@ -20,12 +20,13 @@ from sessions.backends.docker.breaker import short_cause
 from sessions.backends.docker.cgroup import ControlGroup
 from sessions.backends.docker.checkpoints.images import Image, Images
 from sessions.backends.docker.checkpoints.restoring import restore
+from sessions.backends.docker.checkpoints.rights import lacking
 from sessions.backends.docker.checkpoints.runtime import CheckpointFailed, Runtime, clear_marks, find_runtime
 from sessions.backends.docker.conversation import attached
 from sessions.backends.docker.disks import Disks
 from sessions.backends.docker.engine import Engine
 from sessions.backends.docker.profile import CheckpointSettings, DockerSettings, host_config, volume_names
-from sessions.kernelspecs import KernelSpec
+from sessions.kernelspecs import PRELOAD_MEMORY, KernelSpec
 from sessions.models import Limits
 
 log = structlog.get_logger()
@@ -52,7 +53,8 @@ class Shape:
 
     def launch(self, limits: Limits) -> Launch:
         """Return the launch of its golden sandbox."""
-        return Launch(self.kernelspec, limits, shared=self.shared)
+        kernelspec = replace(self.kernelspec, preload=self.kernelspec.preload_within(limits.memory))
+        return Launch(kernelspec, limits, shared=self.shared)
 
 
 def fits(launch: Launch, limits: Limits) -> bool:
@@ -61,7 +63,7 @@ def fits(launch: Launch, limits: Limits) -> bool:
     Args:
         launch: of the kernel.
         limits: of the golden sandbox. Processors and the number of threads are fixed when libraries are loaded; other
-            limits can be lowered.
+            limits can be lowered, memory to what the modules need.
     """
     wanted = launch.limits
     return (
@@ -71,6 +73,7 @@ def fits(launch: Launch, limits: Limits) -> bool:
         and launch.kernelspec.takes(launch.env, launch.cwd)
         and math.ceil(wanted.cpus) == math.ceil(limits.cpus)
         and max(1, round(wanted.cpus)) == max(1, round(limits.cpus))
+        and wanted.memory >= min(limits.memory, PRELOAD_MEMORY)
         and wanted.processes <= limits.processes
         and wanted.disk <= limits.disk
     )
@@ -135,6 +138,10 @@ class Workshop:
         self.images.remember_proof(image)
         return key, image
 
+    def lacking(self) -> str:
+        """Return what this process may not do that it must for sleep; see `rights`."""
+        return lacking(str(self.engine.api.info()["DockerRootDir"]))
+
     def _key(self, shape: Shape, source: str, runtime: Runtime) -> str:
         launch = shape.launch(self.limits)
         profile = host_config(self.settings, self.limits, "", gvisor=True, shared=shape.shared)
@@ -161,7 +168,7 @@ class Workshop:
             begun = self.images.begin(ControlGroup(container).memory() or self.limits.memory)
             try:
                 runtime.take(container, begun)
-                self.images.finish(begun, key, source, shape.kernelspec.preload)
+                self.images.finish(begun, key, source, launch.kernelspec.preload)
             except OSError as error:
                 raise CheckpointFailed(f"the checkpoint could not be kept: {error.strerror}") from error
             finally:

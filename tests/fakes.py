@@ -665,14 +665,14 @@ class FakeSleep:
         self._backend.started.append(kernel)
         return kernel
 
-    async def copy(self, handle: KernelHandle, _launch: Launch, going_on: asyncio.Event) -> SleepImage:
+    async def copy(self, handle: KernelHandle, _launch: Launch, goes_on: Callable[[], None]) -> SleepImage:
         kernel = await self._written("copy", handle)
         if len(self.copies) >= self.room:
             raise NoRoom("the disk is full")
         image = SleepImage(uuid.uuid4().hex, self.size, time.time(), "written down")
         files = shutil.copytree(kernel.workspace, self._backend.copies / image.id)
         self.copies[image.id] = dict(kernel.namespace), kernel.count, Path(files)
-        going_on.set()
+        goes_on()
         return image
 
     async def restore(self, image: SleepImage, launch: Launch, _info: ConnectionInfo) -> FakeKernel:

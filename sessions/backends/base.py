@@ -5,7 +5,6 @@ To add one: write a module here, add its line to `kernel_gateway/isolation.py`, 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager as AsyncContext
 from dataclasses import dataclass, field
@@ -160,8 +159,8 @@ class KernelSleep(Protocol):
     def trial(self, image: SleepImage, launch: Launch, info: ConnectionInfo) -> AsyncContext[KernelHandle]:
         """As `wake`, while the kernel is held: what this one does to files is thrown away; it ends with the context."""
 
-    async def copy(self, handle: KernelHandle, launch: Launch, going_on: asyncio.Event) -> SleepImage:
-        """As `take`, with the kernel's files. `going_on` is set when the kernel goes on, as it does after an error."""
+    async def copy(self, handle: KernelHandle, launch: Launch, goes_on: Callable[[], None]) -> SleepImage:
+        """As `take`, with the kernel's files. Calls `goes_on` when the kernel goes on, as it does after an error."""
 
     async def restore(self, image: SleepImage, launch: Launch, info: ConnectionInfo) -> KernelHandle:
         """As `wake`, from a copy, in a new workspace: the launch's, which the caller deletes after an error."""

@@ -176,7 +176,7 @@ class Sleeping:
         going_on = asyncio.Event()
         reopening = spawn(self._reopen_after(going_on, kernel), "reopen a copied kernel")
         try:
-            return await self._sleep.copy(kernel.handle, kernel.launch, going_on)
+            return await self._sleep.copy(kernel.handle, kernel.launch, going_on.set)
         finally:
             going_on.set()
             await reopening

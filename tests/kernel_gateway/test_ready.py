@@ -52,7 +52,7 @@ def test_a_gateway_with_a_complete_sandbox_is_ready(started: Callable[[str], Gat
     assert gateway.call("GET", "/readyz", tenant=None).json() == {
         "ready": True,
         "checkpoints": {"on": False, "detail": "`checkpoints` is off"},
-        "sleep": {"on": False, "detail": "there are no checkpoints: `checkpoints` is off"},
+        "sleep": {"on": False, "detail": "`checkpoints` is off"},
     }
     assert b"kernel_gateway_ready 1.0" in gateway.call("GET", "/metrics", tenant=None).content
     assert gateway.text("ready", "1") == "1"

@@ -47,17 +47,17 @@ def ensure_network(api: docker.APIClient, network: str) -> str:
 
 
 def _find_or_create(api: docker.APIClient, network: str) -> dict[str, Any]:
-    waits = iter(_WAITS)
-    while True:
+    for wait in (*_WAITS, None):
         with suppress(NotFound):
             return dict(api.inspect_network(network))
         try:
             create(api, network)
         except APIError as error:
             # A gateway and its `doctor` may begin together; what the other one makes is not shown at once.
-            if error.status_code not in _CONFLICTS or (wait := next(waits, None)) is None:
+            if wait is None or error.status_code not in _CONFLICTS:
                 raise
             time.sleep(wait)
+    return dict(api.inspect_network(network))
 
 
 def create(api: docker.APIClient, network: str, ipam: IPAMConfig | None = None) -> None:

@@ -66,7 +66,7 @@ class DockerSleep:
         if self._settings.files == "memory":
             return Ability(on=False, detail="`files` is `memory`: they would not outlive the kernel")
         if not (proven := self._starter.checkpoints.proven).on:
-            return Ability(on=False, detail=f"there are no checkpoints: {proven.detail}")
+            return Ability(on=False, detail=proven.detail)
         return Ability(on=True, detail="idle kernels can sleep on disk")
 
     def _use(self) -> tuple[SleepSettings, Images]:
@@ -96,7 +96,7 @@ class DockerSleep:
             handle.held = False
             raise
 
-    async def copy(self, handle: KernelHandle, launch: Launch, going_on: asyncio.Event) -> SleepImage:
+    async def copy(self, handle: KernelHandle, launch: Launch, goes_on: Callable[[], None]) -> SleepImage:
         """Write a kernel's memory and files to disk, and let it go on; see `KernelSleep`."""
         if launch.shared:
             raise SleepFailed("other containers use its files, too")
@@ -104,8 +104,8 @@ class DockerSleep:
             raise InUse("a tool runs in its sandbox")
         handle.held = True
         try:
-            goes_on = partial(asyncio.get_running_loop().call_soon_threadsafe, going_on.set)
-            return await self._call(handle.tenant, partial(self._written, handle, launch, uuid.uuid4().hex, goes_on))
+            say = partial(asyncio.get_running_loop().call_soon_threadsafe, goes_on)
+            return await self._call(handle.tenant, partial(self._written, handle, launch, uuid.uuid4().hex, say))
         finally:
             handle.held = False
 

@@ -85,7 +85,7 @@ class NoSleep:
         """Refuse."""
         raise CannotWake(self.ability.detail)
 
-    async def copy(self, _handle: KernelHandle, _launch: Launch, _going_on: asyncio.Event) -> SleepImage:
+    async def copy(self, _handle: KernelHandle, _launch: Launch, _goes_on: Callable[[], None]) -> SleepImage:
         """Refuse."""
         raise SleepFailed(self.ability.detail)
 

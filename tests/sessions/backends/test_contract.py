@@ -334,10 +334,10 @@ async def test_a_backend_says_whether_kernels_can_sleep_and_only_then_they_are_c
     going_on = asyncio.Event()
     if not backend.sleep.ability.on:
         with pytest.raises(SleepFailed):
-            await backend.sleep.copy(kernel.handle, kernel.launch, going_on)
+            await backend.sleep.copy(kernel.handle, kernel.launch, going_on.set)
         others = []
     else:
-        image = await backend.sleep.copy(kernel.handle, kernel.launch, going_on)
+        image = await backend.sleep.copy(kernel.handle, kernel.launch, going_on.set)
         await asyncio.wait_for(going_on.wait(), 1)
         info = kernel.handle.connection_info
         named = replace(kernel.launch, workspace=uuid.uuid4().hex)

@@ -152,6 +152,7 @@ def lives(
         life(sleepy.gateway, next(_names), partial(trouble, n, struck))
         nothing_is_left(sleepy.gateway)
         no_memory_is_left(sleepy.gateway)
+        sleepy.vitals.check()  # each time, because one life may log so much and no more
         if not any(struck):
             return n
     raise AssertionError("a life has an end")

@@ -17,6 +17,8 @@ from sessions.snapshots import Taken
 
 log = structlog.get_logger()
 
+#: keeps a snapshot
+Use = Callable[[KernelSlot, Taken], Awaitable[None]]
 #: name of those that were taken without a client's wish
 AUTOMATIC = "auto"
 
@@ -40,7 +42,7 @@ async def take(slot: KernelSlot, name: str | None) -> Snapshot:
     return taken.snapshot
 
 
-async def write(slot: KernelSlot, name: str, use: Callable[[KernelSlot, Taken], Awaitable[None]]) -> Taken:
+async def write(slot: KernelSlot, name: str, use: Use) -> Taken:
     """Write a snapshot to disk. Clients of the session wait meanwhile.
 
     Args:
@@ -58,7 +60,7 @@ async def write(slot: KernelSlot, name: str, use: Callable[[KernelSlot, Taken], 
     return await slot.sleeper.checkpoint(partial(_written, slot, name, use))
 
 
-async def _written(slot: KernelSlot, name: str, use: Callable[[KernelSlot, Taken], Awaitable[None]]) -> Taken:
+async def _written(slot: KernelSlot, name: str, use: Use) -> Taken:
     kernel, automatic = slot.kernel, name == AUTOMATIC
     if kernel is None:
         raise _refused("the kernel has ended")

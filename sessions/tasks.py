@@ -89,39 +89,8 @@ async def set_within(event: asyncio.Event, seconds: float) -> bool:
     return event.is_set()
 
 
-class Shared(Generic[T]):
-    """Work that concurrent callers share: it runs once for all of them, and goes on when one of them leaves."""
-
-    def __init__(self, name: str) -> None:
-        """Begin without work.
-
-        Args:
-            name: name of the task, for the log.
-        """
-        self._name = name
-        #: the work under way; None: there is none
-        self.task: asyncio.Task[T] | None = None
-
-    async def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Return the result of the work under way; if there is none, begin it."""
-        if self.task is None:
-            self.task = spawn(self._run(work), self._name)
-        return await asyncio.shield(self.task)
-
-    async def wait(self) -> None:
-        """Wait until no work is under way, whatever its outcome."""
-        if self.task is not None:
-            await asyncio.wait({self.task})
-
-    async def _run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        try:
-            return await work()
-        finally:
-            self.task = None
-
-
-class Alone:
-    """Work that is done alone: callers with other work wait for its end. It goes on when its own caller leaves."""
+class _Work:
+    """Work that goes on when its caller leaves; callers can wait for its end."""
 
     def __init__(self, name: str) -> None:
         """Begin without work.
@@ -133,23 +102,39 @@ class Alone:
         #: the work under way; None: there is none
         self.task: asyncio.Task[Any] | None = None
 
-    async def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Return the result of work, which begins when there is no other."""
-        while self.task is not None:
-            await self.wait()
-        self.task = task = spawn(self._run(work), self._name)
-        return await asyncio.shield(task)
-
     async def wait(self) -> None:
         """Wait until no work is under way, whatever its outcome."""
         if self.task is not None:
             await asyncio.wait({self.task})
+
+    def _begin(self, work: Callable[[], Coroutine[Any, Any, T]]) -> asyncio.Task[T]:
+        self.task = task = spawn(self._run(work), self._name)
+        return task
 
     async def _run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         try:
             return await work()
         finally:
             self.task = None
+
+
+class Shared(_Work, Generic[T]):
+    """Work that concurrent callers share: it runs once for all of them."""
+
+    async def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Return the result of the work under way; if there is none, begin it."""
+        task: asyncio.Task[T] = self.task or self._begin(work)
+        return await asyncio.shield(task)
+
+
+class Alone(_Work):
+    """Work that is done alone: callers with other work wait for its end."""
+
+    async def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Return the result of work, which begins when there is no other."""
+        while self.task is not None:
+            await self.wait()
+        return await asyncio.shield(self._begin(work))
 
 
 def _finished(task: asyncio.Task[Any]) -> None:

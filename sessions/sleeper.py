@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import structlog
 
-from sessions.asleep import CannotWake, SleepFailed, SleepImage, Unable
+from sessions.asleep import CannotWake, SleepFailed, SleepImage
 from sessions.backends.base import Launch
 from sessions.connection_info import ConnectionInfo
 from sessions.errors import SessionClosed, StartFailed
@@ -65,11 +65,8 @@ class Sleeper:
         Raises:
             SleepFailed: when that was not possible; the kernel goes on.
         """
-        sleeping = self._services.sleeping
         try:
-            if not sleeping.ability.on:  # `/readyz` says that none sleeps, so none does
-                raise Unable(sleeping.ability.detail)
-            image = await sleeping.take(kernel)
+            image = await self._services.sleeping.take(kernel)
         except SleepFailed as error:
             self.problem = error.shown
             raise

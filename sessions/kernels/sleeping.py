@@ -50,6 +50,11 @@ class Sleeping:
         """Whether kernels can sleep."""
         return self._sleep.ability
 
+    def _require_ability(self) -> None:
+        """Refuse where `/readyz` says that kernels cannot be written."""
+        if not self.ability.on:
+            raise Unable(self.ability.detail)
+
     async def take(self, kernel: Kernel) -> SleepImage:
         """Write an idle kernel's memory to disk, and prove that it can be woken from there.
 
@@ -61,6 +66,7 @@ class Sleeping:
         Raises:
             SleepFailed: when that was not possible; the kernel goes on.
         """
+        self._require_ability()
         try:
             return await self._proven(kernel)
         except Unproven as error:
@@ -168,8 +174,7 @@ class Sleeping:
         Raises:
             SleepFailed: when that was not possible; the kernel goes on.
         """
-        if not self.ability.on:
-            raise Unable
+        self._require_ability()
         async with kernel.preloading.rest():
             pass  # an import ahead of need would count as a use
         kernel.connection.suspend()

@@ -28,6 +28,13 @@ def context() -> zmq.Context[zmq.Socket[bytes]]:
     return shared
 
 
+def monitor_of(socket: zmq.Socket[bytes]) -> zmq.Socket[bytes]:
+    """Return a socket that gets the events of another one's connections from now on."""
+    return socket.get_monitor_socket(
+        zmq.EVENT_CONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED
+    )
+
+
 class Sockets:
     """Makes the sockets to one kernel."""
 

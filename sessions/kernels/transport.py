@@ -16,7 +16,7 @@ from zmq.utils.monitor import parse_monitor_message
 from sessions.connection_info import ConnectionInfo
 from sessions.errors import ConnectionFailed
 from sessions.kernels.backlog import Backlog
-from sessions.kernels.sockets import CHANNELS, Sockets
+from sessions.kernels.sockets import CHANNELS, Sockets, monitor_of
 from sessions.kernels.watchdog import Watchdog
 
 log = structlog.get_logger()
@@ -71,7 +71,8 @@ class Transport:
         self._drops = dict.fromkeys(CHANNELS, 0)
         #: channels without a handshake
         self._strangers = set(CHANNELS)
-        self._logged = False  # that channels were dropped; again when all were connected meanwhile
+        #: lost channels that libzmq does not connect again by itself, and those that no line in the log names yet
+        self._abandoned, self._unlogged = set[str](), set[str]()
         self._paused = False
         self._maker = Sockets(info, max_message_bytes)
         self._backlogs = {channel: Backlog(*info.endpoint(channel)) for channel in CHANNELS if info.transport == "tcp"}
@@ -105,19 +106,13 @@ class Transport:
 
     def _open(self, channel: str) -> None:
         socket = self._sockets[channel] = self._maker.make(channel)
-        self._monitor(channel)
+        monitor = self._monitors[channel] = monitor_of(socket)
+        self._loop.add_reader(monitor.FD, self._on_event, channel, monitor)
         socket.connect(self._info.url(channel))
         self._loop.add_reader(socket.FD, self._on_readable, channel)
         # A pipe signals only after it was found empty: messages that arrive before that would stay unread.
+        self._loop.call_soon(self._on_event, channel, monitor)
         self._drain_soon(channel)
-
-    def _monitor(self, channel: str) -> None:
-        """Get the events of a channel's connection, from before the first one exists."""
-        monitor = self._monitors[channel] = self._sockets[channel].get_monitor_socket(
-            zmq.EVENT_CONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
-        )
-        self._loop.add_reader(monitor.FD, self._on_event, channel, monitor)
-        self._loop.call_soon(self._on_event, channel, monitor)  # as in `_open`
 
     def _on_event(self, channel: str, monitor: zmq.Socket[bytes]) -> None:
         dropped = False
@@ -127,8 +122,11 @@ class Transport:
                 case zmq.EVENT_DISCONNECTED:
                     dropped = True
                     self._watchdog.lost(channel)
-                    self._strangers.add(channel)
+                    for losses in (self._strangers, self._abandoned, self._unlogged):
+                        losses.add(channel)
                     self.connected.clear()
+                case zmq.EVENT_CONNECT_RETRIED:
+                    self._abandoned.discard(channel)
                 case zmq.EVENT_CONNECTED:
                     self._watchdog.back(channel)
                     if channel in self._backlogs:
@@ -137,13 +135,12 @@ class Transport:
                     self._strangers.discard(channel)
                     if not self._strangers:
                         self.connected.set()
-                        self._logged = False
         if dropped:
             # Not at once: libzmq reports the end before it hands over the last messages.
             self._loop.call_later(RENEWAL_DELAY, self._renew, channel)
 
     def _renew(self, channel: str) -> None:
-        """Connect a dropped channel again: libzmq itself would not, after a frame that was too large."""
+        """Count a channel's loss, and connect it again where libzmq does not: after a frame that was too large."""
         if self.closed or self.ending:
             return
         self._drops[channel] += 1
@@ -151,12 +148,13 @@ class Transport:
             self._listener.on_broken()
         if self._drops[channel] >= DROPS_MAX:
             return
-        if not self._logged:  # a kernel that dies drops all channels at once
-            self._logged = True
-            log.warning("kernel channels dropped, connecting again", channels=sorted(self._strangers))
-        socket, url = self._sockets[channel], self._info.url(channel)
-        socket.disconnect(url)
-        socket.connect(url)
+        if channel in self._unlogged:  # a kernel that dies drops all channels at once
+            log.warning("kernel channels dropped, connecting again", channels=sorted(self._unlogged))
+            self._unlogged.clear()
+        if channel in self._abandoned:  # else the kernel might keep the wrong one of two connections, as one client's
+            self._abandoned.discard(channel)
+            self._sockets[channel].disconnect(self._info.url(channel))
+            self._sockets[channel].connect(self._info.url(channel))
         self._drain_soon(channel)  # a new pipe, as in `_open`
         self._listener.on_renewed(channel)
 

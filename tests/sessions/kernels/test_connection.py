@@ -7,6 +7,7 @@ import resource
 import socket
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from unittest.mock import Mock, call
 
 import pytest
 import zmq
@@ -346,6 +347,18 @@ async def test_the_log_has_one_line_for_all_channels_that_a_kernel_drops_at_once
         await line.connection.ready()  # the next loss is another one
         for channel in CHANNELS:
             line.connection._transport.confirm(channel)
+
+
+async def test_a_channel_that_the_kernel_drops_gets_one_new_connection(line: Line) -> None:
+    lines = line.connection._transport
+    with pytest.MonkeyPatch.context() as watched:
+        watched.setattr(lines._watchdog, "back", back := Mock(wraps=lines._watchdog.back))
+        line.kernel.unbind("shell")
+        await until(lambda: "shell" in lines._strangers)
+        line.kernel.bind("shell")  # before the gateway looks after the channel, and libzmq connects at once
+        await until(lambda: lines._drops["shell"])
+        await line.connection.ready()
+    assert back.call_args_list == [call("shell")], "the kernel takes the second for the same client"
 
 
 async def test_a_loss_on_shell_is_reported_to_the_listener(line: Line) -> None:

@@ -183,6 +183,14 @@ class Settings(BaseSettings):
         description="memory of all kernels together, by their limits; 0: no limit; none: twice this machine's memory",
     )
     cpus: float = Field(1.0, ge=CPUS_MIN, allow_inf_nan=False, description="processors per kernel, at least 0.1")
+    kernels_weight: float = Field(
+        0.1,
+        ge=0.01,
+        le=100,
+        allow_inf_nan=False,
+        description="share of all kernels together when other programs of the machine want its processors, too; "
+        "1: as one of these. The gateway is one, and slow when it has to wait for kernels",
+    )
     processes: int = Field(64, ge=PROCESSES_MIN, description="processes and threads per kernel, at least 16")
     disk: Bytes = Field(256 * MIB, description="workspace per session, for example 256m")
     files: Literal["disk", "memory"] = Field(

@@ -75,6 +75,7 @@ def _docker_settings(settings: Settings, instance: str, egress_secret: str, spec
         else None,
         checkpoints=checkpoints if settings.checkpoints == "auto" else None,
         files=settings.files,
+        kernels_weight=settings.kernels_weight,
     )
 
 

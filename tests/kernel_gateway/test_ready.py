@@ -133,6 +133,14 @@ def test_without_an_engine_only_auto_on_loopback_uses_processes(
     assert type(make_backend(Settings.model_validate(settings), "tests", "secret", KERNELSPECS, bytes)) is backend
 
 
+def test_the_engine_gets_the_settings_of_the_deployment() -> None:
+    given = {"isolation": "docker", "kernels_weight": 2.5, "files": "memory", "image": "kernels:tests"}
+    backend = make_backend(Settings.model_validate(given), "tests", "secret", KERNELSPECS, bytes)
+    assert isinstance(backend, DockerBackend)
+    found = backend.settings
+    assert (found.kernels_weight, found.files, found.image) == (2.5, "memory", "kernels:tests")
+
+
 @pytest.mark.engine
 def test_with_an_engine_auto_uses_it() -> None:
     assert (

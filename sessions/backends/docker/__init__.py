@@ -126,7 +126,7 @@ class DockerBackend:
         if self._watch is None:
             self._watch = Watch(self.settings.instance, self._handles, self.on_proof_needed)
             self._rounds = [
-                spawn(Rounds(self._handles, Weights()).run(), "weights of kernels"),
+                spawn(Rounds(self._handles, Weights(self.settings.kernels_weight)).run(), "weights of kernels"),
                 spawn(Rounds(self._handles, Rest()).run(), "rest of kernels"),
             ]
             self._egress.follow()

@@ -92,6 +92,8 @@ class DockerSettings:
     sleep: SleepSettings | None = None
     #: where workspaces are; those in memory go with the last container that uses them, and count as its memory
     files: Literal["disk", "memory"] = "disk"
+    #: weight of all kernels together when processes of the host want the processors, too; 1: as one of these
+    kernels_weight: float = 0.1
 
     @property
     def labels(self) -> dict[str, str]:

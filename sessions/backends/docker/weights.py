@@ -20,8 +20,6 @@ from sessions.backends.docker.cgroup import ROOT, weigh_all
 from sessions.backends.docker.handle import DockerHandle
 from sessions.backends.docker.rounds import Use
 
-#: weight of all kernels together; 1: any process of the host, such as the gateway
-TOGETHER = 0.1
 #: how much the use of one processor lowers a tenant's weight: to 1 / (1 + this)
 STEEPNESS = 32.0
 #: seconds after which use counts a third
@@ -47,12 +45,14 @@ class Weights:
     interval = 0.5
     refused = "the weights of kernels cannot be set: many busy ones delay other tenants"
 
-    def __init__(self, root: Path = ROOT) -> None:
+    def __init__(self, together: float, root: Path = ROOT) -> None:
         """Begin without knowledge of their use.
 
         Args:
+            together: weight of all kernels together; 1: any process of the host, such as the gateway.
             root: folder of the control groups.
         """
+        self._together = together
         self._root = root
         #: processors that each kernel has used of late, by the id of its container
         self._recent: dict[str, float] = {}
@@ -72,7 +72,7 @@ class Weights:
         if not self._recent:
             return  # there are no kernels, or their groups are not visible from here
         try:
-            weigh_all(TOGETHER, self._root)
+            weigh_all(self._together, self._root)
             for kernels in tenants.values():
                 each = weight(self._recent[handle.id] for handle in kernels)
                 for handle in kernels:

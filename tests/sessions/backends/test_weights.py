@@ -15,13 +15,15 @@ from structlog.testing import capture_logs
 
 from sessions.backends.docker.cgroup import SLICE, ControlGroup
 from sessions.backends.docker.rounds import Rounds
-from sessions.backends.docker.weights import STEEPNESS, TOGETHER, Weights, weight
+from sessions.backends.docker.weights import STEEPNESS, Weights, weight
 from sessions.tasks import spawn
 from tests.fakes import until
 from tests.sessions.backends.kernels import Kernels
 
 #: processors that an idle kernel uses under gVisor, and a canary that runs a short cell twenty times a second
 IDLE, CANARY = 0.02, 0.2
+#: weight of all kernels beside a process of the host
+TOGETHER = 0.1
 
 
 def test_nine_kernels_that_compute_have_less_weight_together_than_one_canary() -> None:
@@ -49,7 +51,7 @@ def kernels(tmp_path: Path) -> Kernels:
 
 async def test_a_tenant_that_computes_loses_weight_and_gets_it_back(kernels: Kernels) -> None:
     busy, other, neighbour = kernels.add("a"), kernels.add("a"), kernels.add("b")
-    rounds = Rounds(kernels.handles, Weights(kernels.root))
+    rounds = Rounds(kernels.handles, Weights(TOGETHER, kernels.root))
     usual = 100
     for second in range(10):
         kernels.uses(busy, second)
@@ -61,7 +63,7 @@ async def test_a_tenant_that_computes_loses_weight_and_gets_it_back(kernels: Ker
 
 
 async def test_all_kernels_together_have_little_weight_beside_the_host(kernels: Kernels) -> None:
-    rounds = Rounds(kernels.handles, Weights(kernels.root))
+    rounds = Rounds(kernels.handles, Weights(TOGETHER, kernels.root))
     everybodys = kernels.root / SLICE / "cpu.weight"
     everybodys.parent.mkdir()
     everybodys.write_text("100\n")
@@ -74,7 +76,7 @@ async def test_all_kernels_together_have_little_weight_beside_the_host(kernels: 
 
 async def test_a_kernel_that_moves_to_a_tenant_counts_there(kernels: Kernels) -> None:
     warm, busy = kernels.add(""), kernels.add("a")
-    rounds = Rounds(kernels.handles, Weights(kernels.root))
+    rounds = Rounds(kernels.handles, Weights(TOGETHER, kernels.root))
     warm.attach(Mock(), "a")
     for second in range(10):
         kernels.uses(busy, second)
@@ -85,7 +87,7 @@ async def test_a_kernel_that_moves_to_a_tenant_counts_there(kernels: Kernels) ->
 
 async def test_a_kernel_that_is_gone_is_forgotten(kernels: Kernels, tmp_path: Path) -> None:
     gone, stays = kernels.add("a"), kernels.add("a")
-    weights = Weights(kernels.root)
+    weights = Weights(TOGETHER, kernels.root)
     rounds = Rounds(kernels.handles, weights)
     await rounds.round(0.0)
     for file in (tmp_path / SLICE / gone.id).iterdir():
@@ -101,7 +103,7 @@ def frequent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def running(kernels: Kernels, condition: Callable[[], object]) -> None:
     """Let the weights be adjusted until a condition holds."""
-    task = spawn(Rounds(kernels.handles, Weights(kernels.root)).run(), "weights")
+    task = spawn(Rounds(kernels.handles, Weights(TOGETHER, kernels.root)).run(), "weights")
     await until(condition)
     await asyncio.sleep(0.1)  # several more rounds
     task.cancel()

@@ -71,7 +71,8 @@ async def _written(slot: KernelSlot, name: str, use: Use) -> Taken:
     except SleepFailed as error:
         if not isinstance(error, NoRoom):  # its client is told all of it
             log.warning("a kernel cannot be copied", session=str(slot.key), reason=str(error))
-        raise _refused(error.shown) from error
+        ended = "" if kernel.alive else ", and its kernel, which did not answer afterwards, was ended"
+        raise _refused(f"{error.shown}{ended}") from error
     snapshot = Snapshot(name, image, kernel.handle.connection_info, automatic=automatic)
     if slot.listener.closed or slot.kernel is not kernel:
         await slot.snapshots.discard(snapshot)

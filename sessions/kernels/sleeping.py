@@ -120,7 +120,7 @@ class Sleeping:
                 kernel.connection.open()
                 await kernel.first_answer()
             except (ConnectionFailed, StartFailed):  # there are no sockets left, or it does not go on
-                spawn(kernel.kill(ConnectionFailed()), "kill unreachable kernel")
+                await shielded(spawn(kernel.kill(ConnectionFailed()), "kill unreachable kernel"))
 
     async def wake(self, image: SleepImage, launch: Launch, info: ConnectionInfo) -> Kernel:
         """Continue with a kernel. Its image stays.

@@ -16,6 +16,7 @@ from sessions.culler import Culler
 from sessions.errors import (
     CheckpointNotFound,
     CheckpointRefused,
+    ConnectionFailed,
     InvalidRequest,
     LedgerUnavailable,
     SessionError,
@@ -200,6 +201,18 @@ async def test_a_checkpoint_that_cannot_be_taken_leaves_nothing(
         await session.undo.take("two")
     monkeypatch.undo()
     assert (len(world.backend.sleep.copies), await shown(session)) == (1, "1")
+
+
+async def test_a_kernel_that_does_not_go_on_after_a_failed_checkpoint_is_reported_as_lost(
+    world: World, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sessions.kernels.kernel.START_TIMEOUT", 0.2)
+    world.backend.sleep.refuses = "the runtime has failed"
+    world.backend.kernel.behaviour = replace(world.backend.behaviour, answers=False)
+    with pytest.raises(CheckpointRefused, match=r"could not be written.* was ended"):
+        await session.undo.take("two")
+    after = await run(session, "1")
+    assert (after.state, after.state_reason) == (StateChange.LOST, ConnectionFailed().message)
 
 
 async def test_checkpoints_are_reported_with_the_time_that_clients_waited(world: World, session: Session) -> None:

@@ -190,11 +190,6 @@ def test_packages_of_the_domain_import_only_earlier_ones() -> None:
     }
 
 
-@pytest.mark.parametrize("module", modules("sessions"))
-def test_a_module_of_the_domain_fits_a_readers_mind(module: str) -> None:
-    assert len(FILES[module].read_text().splitlines()) <= 250
-
-
 PURE = [
     "bounded_json",
     "cells.notebook",

@@ -105,6 +105,50 @@ def test_a_sandbox_in_which_nothing_could_be_restored_is_ended(
     assert calls.read_text().splitlines() == ["--root", FLAGS[1], "delete", "--force", "abc"]
 
 
+@pytest.fixture
+def hanging(wrapped: Callable[..., list[str]], tmp_path: Path) -> Callable[..., int]:
+    """Run the wrapper over a gVisor that hangs until it is killed, and return the wrapper's exit status."""
+    (tmp_path / "bin" / "unshare").write_text("#!/bin/sh\nexec sleep 60\n")
+    (tmp_path / "bin" / "runsc").write_text("#!/bin/sh\nexec sleep 60\n")
+    (tmp_path / "bin" / "runsc").chmod(0o755)
+    script = tmp_path / "runsc.sh"
+    text = re.sub(r"/usr(/local)?/bin/runsc", str(tmp_path / "bin" / "runsc"), script.read_text())
+    script.write_text(text.replace("deadline=15 cleanup=3", "deadline=0.3 cleanup=0.2"))
+
+    def run(*arguments: str) -> int:
+        env = {"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin"}
+        return subprocess.run(["sh", str(script), *arguments], check=False, env=env, timeout=20).returncode
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("create", "--bundle", "/b", "abc"),
+        ("start", "abc"),
+        ("start", "marked"),
+        ("exec", "--process", "/p", "--detach", "abc"),
+        ("kill", "abc", "9"),
+        ("delete", "abc"),
+        ("state", "abc"),
+    ],
+)
+def test_a_command_that_hangs_ends_at_the_deadline(
+    hanging: Callable[..., int], tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    (tmp_path / "marks" / "marked").symlink_to("/state/1")
+    assert hanging(*FLAGS, *command) in {137, -9}
+
+
+@pytest.mark.parametrize("command", [("run", "abc"), ("wait", "abc"), ("exec", "abc", "sleep", "1")])
+def test_a_command_that_lasts_as_long_as_a_process_has_no_deadline(
+    hanging: Callable[..., int], tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    (tmp_path / "bin" / "unshare").write_text("#!/bin/sh\nsleep 1\n")  # longer than the deadline
+    assert hanging(*FLAGS, *command) == 0
+
+
 def test_a_deletion_is_forced(wrapped: Callable[..., list[str]]) -> None:
     assert wrapped(*FLAGS, "delete", "abc") == [*FLAGS, "delete", "--force", "abc"]
 
@@ -152,7 +196,7 @@ def registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str
     (tmp_path / "state" / "abc_sandbox:abc.state").touch()
     monkeypatch.setattr(runtime, "_STATES", (f"{tmp_path}/stat*",))
     monkeypatch.setattr(runtime, "MARKS", tmp_path / "restore")
-    monkeypatch.setattr(runtime, "_PARTS", (b"MARKS", b"delete --force"))
+    monkeypatch.setattr(runtime, "_PARTS", (b"MARKS", b"delete --force", b"timeout"))
 
     def make(script: str) -> Any:
         path = tmp_path / "runsc"
@@ -170,9 +214,9 @@ def settings_of(directory: Path, **changes: Any) -> DockerSettings:
 
 @ROOT
 def test_the_runtime_must_be_the_wrapper(registered: Callable[[str], Any], tmp_path: Path) -> None:
-    found = runtime.find_runtime(registered("# MARKS delete --force\necho runsc 1"), settings_of(tmp_path))
+    found = runtime.find_runtime(registered("# MARKS delete --force timeout\necho runsc 1"), settings_of(tmp_path))
     assert found == Runtime((str(tmp_path / "runsc"), "--flag"), "runsc 1")
-    for other in ("echo runsc 1", "# MARKS\necho runsc 1"):
+    for other in ("echo runsc 1", "# MARKS\necho runsc 1", "# MARKS delete --force\necho runsc 1"):
         with pytest.raises(CheckpointFailed, match=r"is not the gateway's wrapper.*: install .*runsc\.sh"):
             runtime.find_runtime(registered(other), settings_of(tmp_path))
 

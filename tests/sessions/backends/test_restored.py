@@ -22,7 +22,7 @@ from structlog.testing import capture_logs
 from sessions.backends.base import Launch
 from sessions.backends.docker import DockerBackend, DockerSettings
 from sessions.backends.docker.cgroup import ControlGroup
-from sessions.backends.docker.checkpoints import CheckpointFailed, golden, images, runtime
+from sessions.backends.docker.checkpoints import CheckpointFailed, golden, images, restoring, runtime
 from sessions.backends.docker.checkpoints.images import Image
 from sessions.backends.docker.conversation import Conversation
 from sessions.backends.docker.profile import INSTANCE_LABEL, CheckpointSettings
@@ -298,6 +298,23 @@ async def test_a_checkpoint_that_the_runtime_refuses_is_replaced_by_a_plain_star
 
         await until(lambda: not abandoned())
     shutil.rmtree(directory)
+
+
+@pytest.mark.full  # each hanging restore takes the whole deadline
+async def test_a_restore_that_hangs_is_ended_and_replaced_by_a_plain_start(
+    backend: DockerBackend, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    outcomes = await ready(backend)
+    hanging = tmp_path / "image"
+    shutil.copytree(image_of(backend).path, hanging)
+    (hanging / "checkpoint.img").unlink()
+    os.mkfifo(hanging / "checkpoint.img")  # nobody writes to it: gVisor waits for ever when it opens it
+    monkeypatch.setattr(restoring, "mark", lambda container, _: runtime.mark(container, hanging))
+    before = shims()
+    await falls_back(backend, outcomes)
+    with closing(docker.from_env()) as client:
+        known = {container.id for container in client.containers.list(all=True)}
+        await until(lambda: not shims() - before - known)
 
 
 async def test_a_restored_sandbox_that_dies_is_replaced_by_a_plain_start(

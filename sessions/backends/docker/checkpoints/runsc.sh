@@ -1,5 +1,5 @@
 #!/bin/sh
-# The engine's runtime `runsc`: gVisor's, with three changes. Installed by tests/engine/setup.sh, or by hand as the `path`
+# The engine's runtime `runsc`: gVisor's, with four changes. Installed by tests/engine/setup.sh, or by hand as the `path`
 # of the runtime in /etc/docker/daemon.json.
 #
 # 1. From kernel 6 on /proc/sys/net/core/rmem_default exists in every network namespace. gVisor's builds of 2024 take such
@@ -9,6 +9,11 @@
 #    could be restored would go on, and the engine could not end it: it is ended here.
 # 3. gVisor does not delete a container that was killed while it was paused, as one is whose memory was written. The
 #    engine's shim, which deletes only containers that have ended, would then never end. So a deletion is forced.
+# 4. A command of gVisor can hang, most often a restore. The engine would wait for it for ever, and could not remove the
+#    container meanwhile. So each command that does not last as long as a process of the container ends at a deadline.
+#    Deadline and clean-up together are shorter than the time that the gateway gives a request to the engine (`engine.py`),
+#    so that the gateway learns that this start has failed.
+deadline=15 cleanup=3
 for container; do :; done
 mark=/run/kernel-gateway/restore/$container
 root='' before='' restores=false
@@ -34,11 +39,19 @@ for argument; do
   esac
 done
 if [ -x /usr/bin/runsc ]; then runsc=/usr/bin/runsc; else runsc=/usr/local/bin/runsc; fi
-# The gateway itself asks for these. They start nothing, and need no capability, which a gateway may not have.
+# The gateway itself asks for these, with a deadline of its own. They start nothing, and need no capability, which a
+# gateway may not have.
 case " $* " in *" checkpoint "* | *" pause "* | *" resume "* | " --version ") exec "$runsc" "$@" ;; esac
-set -- unshare -m sh -c 'mount -t tmpfs none /proc/sys/net && exec "$@"' sh "$runsc" "$@"
+bound="timeout --signal=KILL $deadline"
+case " $* " in
+  *" exec "*" --detach "*) ;;
+  *" exec "* | *" run "* | *" wait "*) bound='' ;;
+esac
+# shellcheck disable=SC2086  # it has no word or several ones
+set -- $bound unshare -m sh -c 'mount -t tmpfs none /proc/sys/net && exec "$@"' sh "$runsc" "$@"
 $restores || exec "$@"
 "$@" && exit
 status=$?
-"$runsc" --root "$root" delete --force "$container"
+[ "$status" != 137 ] || echo "gVisor did not restore the sandbox within $deadline seconds" >&2
+timeout --signal=KILL "$cleanup" "$runsc" --root "$root" delete --force "$container"
 exit "$status"

@@ -19,8 +19,9 @@ from sessions.backends.docker.profile import DockerSettings
 
 #: directory of the marks, which only root may write to: no session can mark a container. The wrapper names it, too.
 MARKS = Path("/run/kernel-gateway/restore")
-#: what the wrapper does for the gateway: it restores what is marked, and deletes what was killed while it was held
-_PARTS = (os.fsencode(MARKS), b"delete --force")
+#: what the wrapper does for the gateway: it restores what is marked, deletes what was killed while it was held, and
+#: ends commands that hang
+_PARTS = (os.fsencode(MARKS), b"delete --force", b"timeout --signal=KILL")
 #: directories with the state of runsc's containers, of every version of the engine
 _STATES = ("/run/docker/runtime-*/*", "/run/containerd/runsc/*")
 #: seconds to write a checkpoint; measured: 0.2 to 0.7 s for 160 MB

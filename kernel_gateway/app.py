@@ -204,7 +204,7 @@ class Service:
             keystore=self.keystore,
             audit=self.audit,
             metrics=self.metrics,
-            trouble=lambda: self.readiness.trouble,
+            trouble=lambda: self.readiness.trouble or self.checkpointer.trouble,
             warm=self.pool.depth,
             executions=self.quotas.under_way,
             inventory=lambda: self.backend.inventory,

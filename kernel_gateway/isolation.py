@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kernel_gateway import logs
@@ -15,10 +16,11 @@ from sessions.backends.base import KERNEL_IMAGE, Backend
 from sessions.backends.process import ProcessBackend
 from sessions.egress import host_and_port
 from sessions.kernelspecs import KernelSpecs
+from sessions.store.checkpoints import full
+from sessions.store.reserve import room_in
 
 if TYPE_CHECKING:
     from sessions.backends.docker.profile import DockerSettings
-    from sessions.backends.docker.sleep_settings import SleepSettings
 
 
 def make_backend(
@@ -39,30 +41,24 @@ def make_backend(
 
     if settings.isolation == "auto" and settings.loopback and not docker.engine_answers():
         return _processes(settings)
-    made_of = _docker_settings(settings, instance, egress_secret, specs)
-    if settings.sleep_disk:
-        made_of = replace(made_of, sleep=_sleep_settings(settings, key))
-    return docker.DockerBackend(made_of, logs.egress)
-
-
-def _sleep_settings(settings: Settings, key: Callable[[], bytes]) -> SleepSettings:
-    from sessions.backends.docker.sleep_settings import SleepSettings  # noqa: PLC0415 - as above
-
-    return SleepSettings(settings.state_dir.expanduser() / "asleep", settings.sleep_disk, key)
+    return docker.DockerBackend(_docker_settings(settings, instance, egress_secret, specs, key), logs.egress)
 
 
 def _processes(settings: Settings) -> ProcessBackend:
     return ProcessBackend(settings.state_dir.expanduser() / "workspaces")
 
 
-def _docker_settings(settings: Settings, instance: str, egress_secret: str, specs: KernelSpecs) -> DockerSettings:
+def _docker_settings(
+    settings: Settings, instance: str, egress_secret: str, specs: KernelSpecs, key: Callable[[], bytes]
+) -> DockerSettings:
     from sessions.backends.docker import profile  # noqa: PLC0415 - as above
+    from sessions.backends.docker.sleep_settings import SleepSettings  # noqa: PLC0415 - as above
 
     allow = tuple(host_and_port(host) for host in settings.egress_allow)
     servers = tuple(settings.egress_dns)
-    directory = settings.state_dir.expanduser() / "checkpoints"
+    state = settings.state_dir.expanduser()
     waiting = tuple(spec for spec in specs.all if spec.waits)
-    checkpoints = profile.CheckpointSettings(directory, settings.checkpoint_disk, settings.limits, waiting)
+    checkpoints = profile.CheckpointSettings(state / "checkpoints", settings.checkpoint_disk, settings.limits, waiting)
     return profile.DockerSettings(
         settings.runtime,
         settings.image,
@@ -74,6 +70,7 @@ def _docker_settings(settings: Settings, instance: str, egress_secret: str, spec
         if settings.egress
         else None,
         checkpoints=checkpoints if settings.checkpoints == "auto" else None,
+        sleep=SleepSettings(state / "asleep", settings.sleep_disk, key) if settings.sleep_disk else None,
         files=settings.files,
         kernels_weight=settings.kernels_weight,
     )
@@ -82,12 +79,22 @@ def _docker_settings(settings: Settings, instance: str, egress_secret: str, spec
 def examine(settings: Settings) -> Iterator[Finding]:
     """Check what the settings need. Containers of this check have the instance label `doctor`."""
     yield descriptors.examine(settings.max_connections)
+    yield _state_disk(settings.state_dir.expanduser())
     if settings.isolation == "process":
         yield Finding("isolation", None, detail=ProcessBackend.isolation)
         return
     from sessions.backends import docker  # noqa: PLC0415 - as above
 
-    yield from docker.examine(_docker_settings(settings, "doctor", secrets.token_hex(16), kernelspecs(settings)))
+    specs = kernelspecs(settings)
+    made_of = _docker_settings(settings, "doctor", secrets.token_hex(16), specs, partial(secrets.token_bytes, 32))
+    yield from docker.examine(made_of)
+
+
+def _state_disk(directory: Path) -> Finding:
+    there = next(each for each in (directory, *directory.parents) if each.is_dir())
+    if (trouble := full(there)) is not None:
+        return Finding("state directory", trouble.message, f"free some space on the disk of {directory}")
+    return Finding("state directory", None, detail=f"{room_in(there) // 1024**2} MiB free on the disk of {directory}")
 
 
 def kernelspecs(settings: Settings) -> KernelSpecs:

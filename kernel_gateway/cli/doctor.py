@@ -17,12 +17,16 @@ def main(arguments: argparse.Namespace) -> int:
     Returns:
         0 when all checks pass, else 1.
     """
-    well = True
+    well, off = True, []
     for finding in examine(settings_from(arguments)):
         print(_line(finding), flush=True)
         well = well and finding.ok
-    print("all is well" if well else "not ready: fix the first problem, then run this again")
-    return 0 if well else 1
+        off += [finding.name] if finding.off else []
+    if not well:
+        print("not ready: fix the first problem, then run this again")
+        return 1
+    print(f"kernels can run; off: {', '.join(off)}" if off else "all is well")
+    return 0
 
 
 def _line(finding: Finding) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Self
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,13 @@ class Finding:
     fix: str = ""
     #: observed facts
     detail: str = ""
+    #: True: no requirement, but an ability that kernels do not have here
+    off: bool = False
+
+    @classmethod
+    def of(cls, name: str, ability: Ability) -> Self:
+        """Return the state of an ability, which is no requirement."""
+        return cls(name, None, detail=f"{'on' if ability.on else 'off'}, {ability.detail}", off=not ability.on)
 
     @property
     def ok(self) -> bool:

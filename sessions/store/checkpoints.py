@@ -1,5 +1,7 @@
 """Syncs the databases of a state directory from a thread, so that the event loop never waits for a disk.
 
+The thread also knows whether the disk has room for further records.
+
 A commit appends to the write-ahead log without a sync. A checkpoint syncs the log, copies it into the database and
 syncs that. A connection that commits after a complete checkpoint would overwrite the log from its beginning, and sync
 its first page. A transaction that reads, and is always open, prevents that. So the log grows until this thread
@@ -15,8 +17,9 @@ from pathlib import Path
 
 import structlog
 
+from sessions.errors import LedgerUnavailable
 from sessions.store.database import LOCKED_MAX, connect
-from sessions.store.reserve import Reserve
+from sessions.store.reserve import Reserve, room_in
 
 log = structlog.get_logger()
 
@@ -29,6 +32,16 @@ HUGE = 32_768
 TRIES = 5
 #: seconds for which the thread may hold up writers, while it waits for readers
 HELD_MAX = 0.05
+#: free bytes below which the disk counts as full: the next records may not fit
+ROOM_MIN = 512 * 1024
+
+
+def full(directory: Path) -> LedgerUnavailable | None:
+    """Return what is wrong with a directory whose disk is full; None: it has room."""
+    free = room_in(directory)
+    if free >= ROOM_MIN:
+        return None
+    return LedgerUnavailable(f"the disk of the state directory is full: {free // 1024} KiB are free")
 
 
 class Checkpointer:
@@ -46,6 +59,8 @@ class Checkpointer:
         self._thread = threading.Thread(target=self._run, name="checkpoints", daemon=True)
         #: what cannot be done at present; each is logged once
         self._failing: set[str] = set()
+        #: why records may not be written at present; None: they can
+        self.trouble: LedgerUnavailable | None = None
 
     def start(self) -> None:
         """Start the thread."""
@@ -85,6 +100,16 @@ class Checkpointer:
                 self._failed(each.path.name, error)
             else:
                 self._failing.discard(each.path.name)
+        self.trouble = self._look()
+
+    def _look(self) -> LedgerUnavailable | None:
+        try:
+            trouble = full(self._directory)
+        except OSError as error:
+            return LedgerUnavailable(f"the disk of the state directory does not answer: {error.strerror}")
+        if trouble is None and self._failing:
+            trouble = LedgerUnavailable(f"in the state directory cannot be written: {', '.join(sorted(self._failing))}")
+        return trouble
 
     def _failed(self, what: str, error: Exception) -> None:
         if what not in self._failing:

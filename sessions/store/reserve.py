@@ -1,4 +1,4 @@
-"""Space on the disk for deletions: on a full disk they need some, too."""
+"""Space on the disk of the databases: whether there is any, and a reserve for deletions, which need some, too."""
 
 from __future__ import annotations
 
@@ -11,6 +11,16 @@ from pathlib import Path
 #: bytes on the disk that only deletions may use, and bytes of a block
 RESERVE = 1024**2
 BLOCK = 4096
+
+
+def room_in(directory: Path) -> int:
+    """Return the bytes that this process can still write to the disk of a directory.
+
+    Raises:
+        OSError: when the disk does not answer.
+    """
+    disk = os.statvfs(directory)
+    return disk.f_frsize * (disk.f_bavail if os.geteuid() else disk.f_bfree)
 
 
 class Reserve:

@@ -66,6 +66,12 @@ def refused(gateway: Gateway, session: str) -> str:
     raise AssertionError("nothing was refused")
 
 
+def doctor(state_dir: Path) -> str:
+    """Return what the operator's command says of this machine."""
+    command = [sys.executable, "-m", "kernel_gateway", "doctor", "--isolation", "process", "--state-dir"]
+    return subprocess.run([*command, str(state_dir)], check=False, capture_output=True, text=True).stdout
+
+
 def administer(gateway: Gateway, method: str, path: str, body: object = None) -> requests.Response:
     return gateway.call(method, path, tenant=None, headers={"Authorization": f"Bearer {ADMIN}"}, json=body)
 
@@ -97,6 +103,12 @@ def test_on_a_full_disk_no_cell_runs_but_sessions_end_and_later_all_works(crampe
         refused_write(create_large)  # a session without a record would be lost with the gateway
         assert tried[-1] not in [each["name"] for each in cramped.call("GET", "/v1/sessions").json()["sessions"]]
         assert cramped.call("GET", "/healthz", tenant=None).status_code == HTTPStatus.OK
+        until(lambda: not cramped.ready())
+        told = cramped.call("GET", "/readyz", tenant=None).json()["error"]
+        assert (told["code"], "the disk of the state directory is full" in told["message"]) == ("SB027", True)
+        assert "PROBLEM  state directory: the disk" in doctor(small)
+    assert "ok       state directory: " in doctor(small)
+    until(cramped.ready)
     assert create(cramped, tried[-1]).status_code == HTTPStatus.CREATED
     reply = cramped.execute("a", "print(x)")
     assert (reply["status"], reply["state"]) == ("ok", "preserved")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import docker
@@ -12,13 +13,14 @@ from structlog.testing import capture_logs
 
 from kernel_gateway.app import Service
 from kernel_gateway.config import Settings
-from kernel_gateway.isolation import make_backend
-from sessions.backends.docker import DockerBackend
+from kernel_gateway.isolation import examine, make_backend
+from sessions.backends.abilities import Finding
+from sessions.backends.docker import DockerBackend, DockerSettings
 from sessions.backends.process import ProcessBackend
 from tests import gateways
 from tests.fakes import KERNELSPECS
 from tests.gateways import Gateway
-from tests.kernel_gateway.wire import children, failure
+from tests.kernel_gateway.wire import children, failure, until
 
 
 def serves_nothing_and_says_why(gateway: Gateway, code: str, word: str) -> None:
@@ -139,6 +141,40 @@ def test_the_engine_gets_the_settings_of_the_deployment() -> None:
     assert isinstance(backend, DockerBackend)
     found = backend.settings
     assert (found.kernels_weight, found.files, found.image) == (2.5, "memory", "kernels:tests")
+
+
+def test_the_doctor_judges_by_the_settings_of_the_gateway(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    given = {"isolation": "docker", "state_dir": str(tmp_path), "sleep_disk": "1g", "files": "memory", "wheels": "/w"}
+    settings = Settings.model_validate(given)
+    backend = make_backend(settings, "tests", "secret", KERNELSPECS, bytes)
+    assert isinstance(backend, DockerBackend)
+    asked: list[DockerSettings] = []
+
+    def examined(settings: DockerSettings) -> list[Finding]:
+        asked.append(settings)
+        return []
+
+    monkeypatch.setattr("sessions.backends.docker.examine", examined)
+    list(examine(settings))
+    (found,) = asked
+    assert found.sleep is not None
+    own = replace(found, instance="tests", sleep=replace(found.sleep, key=bytes), checkpoints=None)
+    assert own == replace(backend.settings, checkpoints=None)
+    assert found.checkpoints is not None
+    assert found.checkpoints.directory == tmp_path / "checkpoints"
+
+
+@pytest.mark.engine
+@pytest.mark.full
+@pytest.mark.parametrize("given", [{}, {"sleep_disk": "0"}, {"files": "memory"}, {"checkpoints": "off"}], ids=str)
+def test_the_doctor_says_of_sleep_what_the_gateway_says(given: dict[str, str], tmp_path: Path) -> None:
+    settings = {"checkpoints": "auto", "preload": "", "state_dir": str(tmp_path)} | given
+    with gateways.gateway("docker", must_be_ready=True, **settings) as gateway:
+        until(lambda: b"the first one is being made" not in gateway.call("GET", "/readyz", tenant=None).content)
+        told = gateway.call("GET", "/readyz", tenant=None).json()["sleep"]
+    told_to = {"isolation": "docker", "network": gateways.NETWORK} | settings
+    said = {finding.name: finding.detail for finding in examine(Settings.model_validate(told_to))}
+    assert said["sleep"] == f"{'on' if told['on'] else 'off'}, {told['detail']}"
 
 
 @pytest.mark.engine

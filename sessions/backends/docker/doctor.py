@@ -15,7 +15,7 @@ import docker
 import zmq
 from docker.errors import APIError
 
-from sessions.backends.abilities import Finding
+from sessions.backends.abilities import Ability, Finding
 from sessions.backends.docker import firewall, network, proof, trials
 from sessions.backends.docker.breaker import explained
 from sessions.backends.docker.checkpoints.golden import Shape, Workshop
@@ -25,6 +25,7 @@ from sessions.backends.docker.egress.proxy import require_image as require_proxy
 from sessions.backends.docker.engine import CONNECTION_ERRORS, Engine, connect
 from sessions.backends.docker.needs import kernels_group, require_image, require_runtime, require_wheels
 from sessions.backends.docker.profile import UID, WORKSPACE, DockerSettings, volume_names
+from sessions.backends.docker.sleep import sleep_ability
 from sessions.backends.docker.timers import may_be_set
 from sessions.errors import SessionError
 
@@ -70,8 +71,9 @@ def _examine(api: docker.APIClient, settings: DockerSettings) -> Iterator[Findin
         fix = "the rules must be in effect: as root " + _commands(settings)
         address = network.ensure_network(api, settings.network)
         yield _step("isolation test", lambda: _proven(proof.prove(api, settings, address).gvisor), fix)
-        yield Finding("checkpoints", None, detail=_checkpoints(settings))
-        yield Finding("sleep", None, detail=_sleep(settings))
+        checkpoints, proven = _checkpoints(settings)
+        yield Finding.of("checkpoints", checkpoints)
+        yield Finding.of("sleep", _sleep(settings, proven))
 
 
 def _step(name: str, look: Callable[[], str], fix: str) -> Finding:
@@ -129,27 +131,40 @@ def _files(settings: DockerSettings) -> str:
         return disks.prove()
 
 
-def _checkpoints(settings: DockerSettings) -> str:
-    """Take a checkpoint and restore it. Kernels start without, too, so this is no requirement."""
+def _checkpoints(settings: DockerSettings) -> tuple[Ability, Ability]:
+    """Take a checkpoint and restore it. Kernels start without, too, so this is no requirement.
+
+    Returns:
+        whether kernels can be restored, and whether this process may write and restore sessions.
+    """
     if settings.checkpoints is None or not settings.checkpoints.kernelspecs:
-        return "off"
+        off = Ability(on=False, detail="`checkpoints` is off")
+        return off, off
     parent = settings.checkpoints.directory.parent
     parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with TemporaryDirectory(dir=parent) as directory:
         mine = replace(settings.checkpoints, directory=Path(directory))
         shape = Shape.of(mine.kernelspecs[0])
         with _disks(settings) as (engine, disks):
+            workshop = Workshop(engine, disks, settings, mine)
             try:
-                _, image = Workshop(engine, disks, settings, mine).golden(shape)
+                _, image = workshop.golden(shape)
+                size = sum(size for _, size in image.sizes) // 1024**2
+                return Ability(on=True, detail=f"taken and restored, {size} MiB"), workshop.restores()
             except (CheckpointFailed, SessionError, *CONNECTION_ERRORS) as error:
-                return f"off: {error}"
-        return f"taken and restored, {sum(size for _, size in image.sizes) // 1024**2} MiB"
+                off = Ability(on=False, detail=str(error))
+                return off, off
 
 
-def _sleep(settings: DockerSettings) -> str:
-    """Write a file as a trial of a sleeping kernel does. Sessions are kept without sleep, so this is no requirement."""
-    if settings.sleep is None:
-        return "off"
+def _sleep(settings: DockerSettings, proven: Ability) -> Ability:
+    """Judge as the gateway does, and write a file as a trial of a sleeping kernel does."""
+    ability = sleep_ability(settings, proven)
+    trouble = _trial(settings) if ability.on else ""
+    return Ability(on=False, detail=trouble) if trouble else ability
+
+
+def _trial(settings: DockerSettings) -> str:
+    """Return why trials of sleeping kernels would not work; empty: they do."""
     workspace = uuid.uuid4().hex
     try:
         with _disks(settings) as (engine, _), ExitStack() as ending:
@@ -165,11 +180,10 @@ def _sleep(settings: DockerSettings) -> str:
             ending.callback(engine.api.remove_container, made, force=True)
             engine.api.start(made)
             engine.api.wait(made)
-            if not (trial.changes / "upper" / "written").exists():
-                return "off: what a trial writes is not in the memory of this machine"
+            in_memory = (trial.changes / "upper" / "written").exists()
+            return "" if in_memory else "what a trial writes is not in the memory of this machine"
     except (CheckpointFailed, SessionError, *CONNECTION_ERRORS) as error:
-        return f"off: {error}"
-    return "trials of sleeping kernels write to memory only"
+        return str(error)
 
 
 def _proven(gvisor: bool) -> str:  # noqa: FBT001 - the only argument

@@ -47,6 +47,20 @@ T = TypeVar("T")
 _DISK = "files.img"
 
 
+def sleep_ability(settings: DockerSettings, proven: Ability) -> Ability:
+    """Return whether kernels can sleep.
+
+    Args:
+        settings: of the backend.
+        proven: whether this process can write and restore sandboxes here, as a proof has shown.
+    """
+    if settings.sleep is None:
+        return Ability(on=False, detail="`sleep_disk` is 0")
+    if settings.files == "memory":
+        return Ability(on=False, detail="`files` is `memory`: they would not outlive the kernel")
+    return Ability(on=True, detail="idle kernels can sleep on disk") if proven.on else proven
+
+
 class DockerSleep:
     """Writes kernels to disk and continues with them."""
 
@@ -60,14 +74,8 @@ class DockerSleep:
 
     @property
     def ability(self) -> Ability:
-        """Whether kernels can sleep: where the restore from a checkpoint was proven."""
-        if self._images is None:
-            return Ability(on=False, detail="`sleep_disk` is 0")
-        if self._settings.files == "memory":
-            return Ability(on=False, detail="`files` is `memory`: they would not outlive the kernel")
-        if not (proven := self._starter.checkpoints.proven).on:
-            return Ability(on=False, detail=proven.detail)
-        return Ability(on=True, detail="idle kernels can sleep on disk")
+        """Whether kernels can sleep."""
+        return sleep_ability(self._settings, self._starter.checkpoints.proven)
 
     def _use(self) -> tuple[SleepSettings, Images]:
         if self._settings.sleep is None or self._images is None:

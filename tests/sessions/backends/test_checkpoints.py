@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from sessions.backends.abilities import Ability
 from sessions.backends.base import Launch
 from sessions.backends.docker import DockerSettings
 from sessions.backends.docker.checkpoints import (
@@ -515,8 +516,8 @@ class Bench:
         self.images.remove_others(used)
         return key, put(self.images, key)
 
-    def lacking(self) -> str:
-        return self.lacks
+    def restores(self) -> Ability:
+        return Ability(on=not self.lacks, detail=self.lacks)
 
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self.go.set)

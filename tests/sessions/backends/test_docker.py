@@ -18,8 +18,9 @@ from docker.errors import APIError, NotFound
 from docker.types import IPAMConfig, IPAMPool
 
 from kernel_image import protocol
+from sessions.backends.abilities import Ability
 from sessions.backends.base import KERNEL_IMAGE, Launch
-from sessions.backends.docker import DockerBackend, DockerSettings, examine, firewall, network, proof, trials
+from sessions.backends.docker import DockerBackend, DockerSettings, doctor, examine, firewall, network, proof, trials
 from sessions.backends.docker.cgroup import ROOT
 from sessions.backends.docker.handle import DockerHandle
 from sessions.backends.docker.helper import helper_config
@@ -317,13 +318,15 @@ class TestProof:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         settings = settings_of(sleep=SleepSettings(tmp_path, 1024 * MIB, lambda: b""))
+        proven = Ability(on=True, detail="the runtime restores sandboxes")
+        monkeypatch.setattr(doctor, "_checkpoints", lambda _: (proven, proven))
 
         def said() -> str:
             return {finding.name: finding.detail for finding in examine(settings)}["sleep"]
 
-        assert said() == "trials of sleeping kernels write to memory only"
+        assert said() == "on, idle kernels can sleep on disk"
         monkeypatch.setattr(trials, "_SHARED_MEMORY", Path("/proc"))  # nothing can be made there
-        assert said().startswith("off: ")
+        assert said().startswith("off, /proc/")
         assert list(Path("/dev/shm").glob(f"kernel-gateway-{settings.instance}-*")) == []
 
     @pytest.mark.usefixtures("api")

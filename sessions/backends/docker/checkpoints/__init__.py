@@ -49,9 +49,8 @@ class Checkpoints:
         #: why there are none; empty: there are, or will be soon
         self._trouble = _OFF if self._settings is None else ""
         self._images: dict[Shape, Image] = {}
-        self._proven = False
-        #: what this process may not do that it must for sleep; empty: it may do all
-        self._lacking = ""
+        #: whether this process may write and restore sessions; None: no image has shown yet that the runtime can
+        self._restores: Ability | None = None
         #: keys of the images in use; all others are removed
         self._keys: set[str] = set()
         self._making: dict[Shape, asyncio.Task[None]] = {}
@@ -73,9 +72,7 @@ class Checkpoints:
     @property
     def proven(self) -> Ability:
         """Whether sessions can be written and restored here, as the first image has shown; an image may go later."""
-        if not self._proven:
-            return self.ability
-        return Ability(on=not self._lacking, detail=self._lacking or "the runtime restores sandboxes")
+        return self._restores or self.ability
 
     # -- making images ------------------------------------------------------------------------------------------
 
@@ -101,11 +98,11 @@ class Checkpoints:
     async def _make_now(self, shape: Shape) -> None:
         now = self._round
         try:
-            key, image, self._lacking = await self._engine.call(self._work, shape, lane=CHECKPOINT)
+            key, image, restores = await self._engine.call(self._work, shape, lane=CHECKPOINT)
             if now == self._round:
                 self._images[shape] = image
                 self._keys.add(key)
-                self._proven, self._trouble = True, ""
+                self._restores, self._trouble = restores, ""
                 log.info("kernels are restored", language=shape.language, shared=shape.shared)
         except (CheckpointFailed, APIError, SessionError) as error:
             self._trouble = str(error)
@@ -115,11 +112,11 @@ class Checkpoints:
         if now != self._round:  # the container image has changed meanwhile
             self._make(shape)
 
-    def _work(self, shape: Shape) -> tuple[str, Image, str]:
+    def _work(self, shape: Shape) -> tuple[str, Image, Ability]:
         if self._workshop is None:
             raise CheckpointFailed(_OFF)
         again = self._attempts.get(shape, 0) > 1  # after a failure
-        return *self._workshop.golden(shape, set(self._keys), doubted=again), self._workshop.lacking()
+        return *self._workshop.golden(shape, set(self._keys), doubted=again), self._workshop.restores()
 
     # -- restoring kernels ---------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from typing import Self
 import structlog
 from docker.errors import APIError, NotFound
 
+from sessions.backends.abilities import Ability
 from sessions.backends.base import Launch
 from sessions.backends.docker import containers
 from sessions.backends.docker.breaker import short_cause
@@ -138,9 +139,10 @@ class Workshop:
         self.images.remember_proof(image)
         return key, image
 
-    def lacking(self) -> str:
-        """Return what this process may not do that it must for sleep; see `rights`."""
-        return lacking(str(self.engine.api.info()["DockerRootDir"]))
+    def restores(self) -> Ability:
+        """Return whether this process may write and restore sessions, where the runtime can; see `rights`."""
+        missing = lacking(str(self.engine.api.info()["DockerRootDir"]))
+        return Ability(on=not missing, detail=missing or "the runtime restores sandboxes")
 
     def _key(self, shape: Shape, source: str, runtime: Runtime) -> str:
         launch = shape.launch(self.limits)

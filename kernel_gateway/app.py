@@ -32,7 +32,7 @@ from kernel_gateway.looplag import LoopLag
 from kernel_gateway.metrics import Metrics
 from kernel_gateway.origins import Origins
 from kernel_gateway.slices import Slices
-from kernel_gateway.state_dir import kept, lock
+from kernel_gateway.state_dir import instance, kept, lock
 from kernel_gateway.wire.incoming import Incoming
 from kernel_gateway.wire.listener import Listener
 from kernel_gateway.wire.open_sockets import OpenSockets
@@ -112,7 +112,7 @@ class Service:
         self.specs = kernelspecs(settings)
         self.backend = make_backend(
             settings,
-            kept(self.state_dir / "instance"),
+            instance(self.state_dir),
             kept(self.state_dir / "egress"),
             self.specs,
             KeyFile(settings.secrets_key_file or self.state_dir / "secrets.key").made,

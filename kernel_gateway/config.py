@@ -10,8 +10,9 @@ from __future__ import annotations
 import ipaddress
 import os
 import tomllib
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
@@ -39,6 +40,8 @@ from sessions.models import CPUS_MIN, PROCESSES_MIN, Limits
 from sessions.tenants.quotas import TenantLimits
 from sessions.tenants.usage import Allowance
 
+#: beginning of the environment variables of all settings
+PREFIX = "KERNEL_GATEWAY_"
 #: memory that kernels may be promised, as a multiple of the machine's memory
 OVERCOMMIT = 2
 
@@ -46,7 +49,7 @@ OVERCOMMIT = 2
 class Settings(BaseSettings):
     """All settings of a deployment."""
 
-    model_config = SettingsConfigDict(env_prefix="KERNEL_GATEWAY_", extra="ignore", frozen=True)
+    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="ignore", frozen=True)
 
     host: str = Field("127.0.0.1", description="address to listen on; another than loopback needs keys and a sandbox")
     port: int = Field(8888, ge=0, le=65535, description="port to listen on; 0 takes a free one")
@@ -302,63 +305,18 @@ class Settings(BaseSettings):
 class _Location(BaseSettings):
     """The file that `KERNEL_GATEWAY_CONFIG` names, with settings; None: there is none."""
 
-    model_config = SettingsConfigDict(env_prefix="KERNEL_GATEWAY_", extra="ignore")
+    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="ignore")
 
     config: Path | None = None
-
-
-def load(flags: dict[str, Any], file: Path | None = None) -> Settings:
-    """Return the settings: flags first, then the environment, then a TOML file, then defaults.
-
-    Args:
-        flags: values by the names of settings.
-        file: the TOML file; None: the one that `KERNEL_GATEWAY_CONFIG` names, if it is set.
-
-    Raises:
-        InvalidRequest: when the file cannot be read, or is no TOML.
-        pydantic.ValidationError: when a value is not valid, or the file has a name that is no setting.
-    """
-    file = file or _Location().config
-    return (Settings if file is None else _with_file(file))(**flags)
-
-
-def _with_file(file: Path) -> type[Settings]:
-    class Filed(Settings):
-        model_config = SettingsConfigDict(extra="forbid")
-
-        @classmethod
-        def settings_customise_sources(
-            cls, settings_cls: type[BaseSettings], *_sources: PydanticBaseSettingsSource, **by_name: Any
-        ) -> tuple[PydanticBaseSettingsSource, ...]:
-            return by_name["init_settings"], by_name["env_settings"], _toml(settings_cls, file)
-
-    return Filed
-
-
-def _toml(settings: type[BaseSettings], file: Path) -> TomlFile:
-    try:
-        file.expanduser().open().close()  # pydantic passes over a file that is not there
-        return TomlFile(settings, file)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise InvalidRequest(f"{file}: {error}", field="config") from error
 
 
 class Client(BaseSettings):
     """Settings of the command-line client: address, key and state directory of a running gateway.
 
-    The file that `KERNEL_GATEWAY_CONFIG` names counts here, too, because it may set the state directory.
+    The file with the gateway's settings counts here, too, because it may set the state directory.
     """
 
-    model_config = SettingsConfigDict(env_prefix="KERNEL_GATEWAY_", extra="ignore", frozen=True)
-
-    @classmethod
-    def settings_customise_sources(
-        cls, settings_cls: type[BaseSettings], *_sources: PydanticBaseSettingsSource, **by_name: Any
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Return the sources of the settings, the first ones first."""
-        file = _Location().config
-        files = () if file is None else (_toml(settings_cls, file),)
-        return by_name["init_settings"], by_name["env_settings"], *files
+    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="ignore", frozen=True)
 
     url: str = "http://127.0.0.1:8888"
     key: str | None = Field(None, repr=False)
@@ -371,3 +329,73 @@ class Client(BaseSettings):
             return self.key
         path = self.state_dir.expanduser() / "key"
         return path.read_text().strip() if path.exists() else ""
+
+
+def load(flags: dict[str, Any], file: Path | None = None) -> Settings:
+    """Return the settings: flags first, then the environment, then a TOML file, then defaults.
+
+    Args:
+        flags: values by the names of settings.
+        file: the TOML file; None: the one that `KERNEL_GATEWAY_CONFIG` names, if it is set.
+
+    Raises:
+        InvalidRequest: when the file cannot be read, or is no TOML, or the environment has a name that is no setting.
+        pydantic.ValidationError: when a value is not valid, or the file has a name that is no setting.
+    """
+    _refuse_unknown()
+    return _with_file(Settings, file, extra="forbid")(**flags)
+
+
+def load_client(flags: dict[str, Any], file: Path | None = None) -> Client:
+    """Return the settings of the command-line client, from the same sources as in `load`.
+
+    Raises:
+        InvalidRequest: when the file cannot be read, or is no TOML.
+        pydantic.ValidationError: when a value is not valid.
+    """
+    return _with_file(Client, file, extra="ignore")(**flags)
+
+
+def _refuse_unknown() -> None:
+    """Check that no variable of the environment is a misspelt setting."""
+    known = {f"{PREFIX}{name.upper()}" for kind in (Settings, Client, _Location) for name in kind.model_fields}
+    for name in sorted(os.environ):  # noqa: TID251 - this is the module that may
+        if name.startswith(PREFIX) and name not in known:
+            near = "".join(f"; did you mean {each}?" for each in get_close_matches(name, known, n=1))
+            raise InvalidRequest(f"the environment variable {name} is no setting{near}", field="environment")
+
+
+S = TypeVar("S", bound=BaseSettings)
+
+
+def _with_file(kind: type[S], file: Path | None, *, extra: Literal["forbid", "ignore"]) -> type[S]:
+    """Return settings that also come from a file, behind all other sources.
+
+    Args:
+        kind: the settings.
+        file: the TOML file; None: the one that `KERNEL_GATEWAY_CONFIG` names, if it is set.
+        extra: what happens to further names in the file.
+    """
+    file = file or _Location().config
+    if file is None:
+        return kind
+    source = file
+
+    class Filed(kind):  # type: ignore[misc, valid-type]  # a class that is an argument
+        model_config = SettingsConfigDict(extra=extra)
+
+        @classmethod
+        def settings_customise_sources(
+            cls, settings_cls: type[BaseSettings], *_sources: PydanticBaseSettingsSource, **by_name: Any
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            return by_name["init_settings"], by_name["env_settings"], _toml(settings_cls, source)
+
+    return Filed
+
+
+def _toml(settings: type[BaseSettings], file: Path) -> TomlFile:
+    try:
+        file.expanduser().open().close()  # pydantic passes over a file that is not there
+        return TomlFile(settings, file)
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InvalidRequest(f"{file}: {error}", field="config") from error

@@ -64,7 +64,9 @@ class KeyStore:
             state_dir: directory of the gateway; made if absent.
         """
         state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._database = open_database(state_dir / "keys.db", _SCHEMA)
+        #: file of the database
+        self.path = state_dir / "keys.db"
+        self._database = open_database(self.path, _SCHEMA)
 
     def add(self, tenant: str, role: Role = Role.USER, form: KeyForm = KeyForm.OWN) -> tuple[Key, str]:
         """Make a key.

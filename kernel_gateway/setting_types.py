@@ -22,9 +22,12 @@ KEY_MIN = 8
 
 def _bytes(value: object) -> object:
     """Convert `512m` to a number of bytes."""
-    if isinstance(value, str) and (found := re.fullmatch(r"(\d+)([kmg]?)b?", value.strip().lower())):
-        return int(found[1]) * _UNITS[found[2]]
-    return value
+    if not isinstance(value, str):
+        return value
+    found = re.fullmatch(r"(\d+)([kmg]?)b?", value.strip().lower())
+    if found is None:
+        raise ValueError("write a number of bytes, or one with a unit: 65536, 512k, 256m, 2g")
+    return int(found[1]) * _UNITS[found[2]]
 
 
 def _items(text: str) -> list[str]:

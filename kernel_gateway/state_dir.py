@@ -8,6 +8,9 @@ import uuid
 from pathlib import Path
 from typing import IO
 
+#: file with the id of an installation
+INSTANCE = "instance"
+
 
 class AlreadyRunning(Exception):
     """Another gateway uses this state directory."""
@@ -26,6 +29,17 @@ def lock(state_dir: Path) -> IO[str]:
         file.close()
         raise AlreadyRunning(f"another gateway uses {state_dir}; give this one its own --state-dir") from None
     return file
+
+
+def instance(state_dir: Path) -> str:
+    """Return the id that marks everything that the gateways of a state directory have made; made if it is absent."""
+    state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return kept(state_dir / INSTANCE)
+
+
+def was_used(state_dir: Path) -> bool:
+    """Return whether a gateway has ever been started with a state directory."""
+    return (state_dir / INSTANCE).exists()
 
 
 def kept(path: Path) -> str:

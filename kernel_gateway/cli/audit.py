@@ -6,20 +6,16 @@ import argparse
 import sqlite3
 import sys
 from dataclasses import asdict
-from pathlib import Path
 
 import orjson
 
-from kernel_gateway.config import Client
+from kernel_gateway.cli.settings import add_location, client_from
 from sessions.store.records import read
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags."""
-    default = Client.model_fields["state_dir"].default
-    parser.add_argument(
-        "--state-dir", type=Path, help=f"the gateway's state directory (default: {default}) [KERNEL_GATEWAY_STATE_DIR]"
-    )
+    add_location(parser)
     parser.add_argument("--tenant", help="print only this tenant's records; all are checked")
 
 
@@ -29,8 +25,7 @@ def main(arguments: argparse.Namespace) -> int:
     Returns:
         0 when no record was changed; 1 when a record was changed or removed, or there is no audit.
     """
-    client = Client(**({} if arguments.state_dir is None else {"state_dir": arguments.state_dir}))
-    path = client.state_dir.expanduser() / "audit.db"
+    path = client_from(arguments).state_dir.expanduser() / "audit.db"
     tenants: dict[str, str] = {}
     digest = ""
     try:

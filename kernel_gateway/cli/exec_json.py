@@ -21,6 +21,7 @@ from pydantic import Field, model_validator
 
 from kernel_gateway import logs
 from kernel_gateway.bodies import Body, validated
+from kernel_gateway.cli.settings import add_location, client_from
 from kernel_gateway.config import Client
 from kernel_gateway.errors import InternalError
 from sessions.errors import InvalidRequest, SessionError
@@ -86,10 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags."""
     parser.epilog = EPILOG
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    default = Client.model_fields["state_dir"].default
-    parser.add_argument(
-        "--state-dir", type=Path, help=f"the gateway's state directory (default: {default}) [KERNEL_GATEWAY_STATE_DIR]"
-    )
+    add_location(parser)
     parser.add_argument(
         "--url",
         help="the gateway to use when its own kernels are the active provider (default: http://127.0.0.1:8888) "
@@ -107,11 +105,10 @@ def main(arguments: argparse.Namespace) -> int:
         0 when the program ran, 1 when it did not run or its outcome is unknown, 2 when the input is not valid.
     """
     logs.set_up()
-    given = {name: value for name in ("state_dir", "url", "key") if (value := getattr(arguments, name)) is not None}
     with os.fdopen(_standard_output(), "wb") as out:
         told, code = _failed(InternalError()), 1
         try:
-            told, code = answer(Client(**given), sys.stdin.buffer.read())
+            told, code = answer(client_from(arguments), sys.stdin.buffer.read())
         finally:
             out.write(orjson.dumps(told) + b"\n")
     return code

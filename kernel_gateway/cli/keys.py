@@ -5,19 +5,16 @@ from __future__ import annotations
 import argparse
 import sys
 from datetime import UTC, datetime
-from pathlib import Path
 
-from kernel_gateway.config import Client
+from kernel_gateway.cli.settings import add_location, client_from
 from kernel_gateway.keystore import KeyForm, KeyStore, Role
+from kernel_gateway.state_dir import was_used
 from sessions.errors import InvalidRequest, LedgerUnavailable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's actions."""
-    default = Client.model_fields["state_dir"].default
-    parser.add_argument(
-        "--state-dir", type=Path, help=f"the gateway's state directory (default: {default}) [KERNEL_GATEWAY_STATE_DIR]"
-    )
+    add_location(parser)
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION", help="what to do")
     add = actions.add_parser("add", help="make a key and print it; it is not shown again")
     add.add_argument("tenant", metavar="TENANT")
@@ -25,21 +22,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add.add_argument(
         "--e2b", action="store_const", const=KeyForm.E2B, default=KeyForm.OWN, help="in the form that E2B's SDKs want"
     )
-    actions.add_parser("list", help="list the keys, without their secrets")
+    listing = actions.add_parser("list", help="list the keys, without their secrets")
     revoke = actions.add_parser("revoke", help="revoke a key; the next request with it is refused")
     revoke.add_argument("id", metavar="ID", help="as `list` shows it")
+    for action in (add, listing, revoke):
+        add_location(action)
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Run one action.
 
     Returns:
-        0 when the action succeeded; 1 when there is no such key, or the database cannot be used; 2 when the tenant's
-        name is not allowed.
+        0 when the action succeeded; 1 when there is no such key or no gateway, or the database cannot be used; 2 when
+        the tenant's name is not allowed.
     """
-    client = Client(**({} if arguments.state_dir is None else {"state_dir": arguments.state_dir}))
+    state_dir = client_from(arguments).state_dir.expanduser()
+    if not was_used(state_dir):
+        print(
+            f"kernel-gateway: no gateway has used {state_dir} yet, so none would know the key: name the gateway's "
+            "--state-dir or --config, or start it once",
+            file=sys.stderr,
+        )
+        return 1
     try:
-        store = KeyStore(client.state_dir.expanduser())
+        store = KeyStore(state_dir)
     except OSError as error:
         print(f"kernel-gateway: {error}", file=sys.stderr)
         return 1
@@ -59,7 +65,8 @@ def _add(store: KeyStore, arguments: argparse.Namespace) -> int:
         print(f"kernel-gateway: {error.message}", file=sys.stderr)
         return 2
     print(secret)
-    print(f"key {key.id} of tenant {key.tenant} ({key.role}); it is not shown again", file=sys.stderr)
+    written = f"key {key.id} of tenant {key.tenant} ({key.role}), written to {store.path}"
+    print(f"{written}; it is not shown again", file=sys.stderr)
     return 0
 
 

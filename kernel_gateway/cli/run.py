@@ -18,6 +18,7 @@ import orjson
 from tornado.httpclient import AsyncHTTPClient, HTTPError, HTTPRequest
 from tornado.websocket import WebSocketError, websocket_connect
 
+from kernel_gateway.cli.settings import add_location, client_from
 from kernel_gateway.config import Client
 from kernel_gateway.escapes import without_escapes
 
@@ -40,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-s", "--session", default="cli", help="the session's name (default: %(default)s)")
     parser.add_argument("-t", "--timeout", type=float, help="seconds the cell may run")
     parser.add_argument("--json", action="store_true", help="print the reply as JSON")
+    add_location(parser)
     parser.add_argument("--url", help="the gateway (default: http://127.0.0.1:8888) [KERNEL_GATEWAY_URL]")
     parser.add_argument("--key", help="a tenant's key (default: the one in the state directory) [KERNEL_GATEWAY_KEY]")
 
@@ -50,7 +52,7 @@ def main(arguments: argparse.Namespace) -> int:
     Returns:
         0 when the cell succeeded; 1 error, 2 not accepted, 3 timeout, 4 interrupted, 5 died.
     """
-    client = Client(**{name: value for name in ("url", "key") if (value := getattr(arguments, name)) is not None})
+    client = client_from(arguments)
     try:
         # A user who ends this command with Ctrl-C wants to interrupt the cell.
         body = {"code": _code(arguments), "on_disconnect": "interrupt"}

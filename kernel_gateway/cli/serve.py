@@ -57,7 +57,7 @@ async def _serve(service: Service) -> None:
 
 def banner(service: Service) -> str:
     """Return the text for the operator: address, isolation, key, and a call to paste."""
-    key = service.local_key[0] if service.local_key else "$KEY"
+    key = service.local_key[0] if service.local_key else "$KEY"  # a shell expands it within double quotes
     scheme = "http" if service.certificate is None else "https"
     url = f"{scheme}://{service.settings.host}:{service.port}"
     lines = [f"kernel-gateway listens on {url}", f"isolation: {service.backend.isolation}"]
@@ -76,7 +76,7 @@ def banner(service: Service) -> str:
     trust = f"--cacert {own} " if own else ""
     lines.append("try:")
     lines.append(
-        f"  curl -s {trust}{url}/v1/sessions/demo/execute -H 'Authorization: Bearer {key}' "
+        f'  curl -s {trust}{url}/v1/sessions/demo/execute -H "Authorization: Bearer {key}" '
         """-d '{"code": "x = 40 + 2; x"}'"""
     )
     return "\n".join(lines)

@@ -5,26 +5,46 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from kernel_gateway.config import Settings, load
+from kernel_gateway.config import Client, Settings, load, load_client
 
 _MIB = 1024**2
 
 
-def add_settings(parser: argparse.ArgumentParser) -> None:
-    """Add a flag for every setting; its help contains the environment variable and the default."""
+def add_location(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of commands that only need to know where a gateway keeps its data."""
+    _add_config(parser)
+    default = Settings.model_fields["state_dir"].default
+    parser.add_argument(
+        "--state-dir",
+        type=Path,
+        metavar="DIRECTORY",
+        default=argparse.SUPPRESS,
+        help=f"the gateway's state directory (default: {default}) [KERNEL_GATEWAY_STATE_DIR]",
+    )
+
+
+def _add_config(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--config",
         type=Path,
         metavar="FILE",
+        default=argparse.SUPPRESS,
         help="TOML file with settings, which flags and environment variables override [KERNEL_GATEWAY_CONFIG]",
     )
+
+
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    """Add a flag for every setting; its help contains the environment variable and the default."""
+    _add_config(parser)
     for name, field in Settings.model_fields.items():
         default = f" (default: {shown(field.default)})" if field.default not in (None, "", {}, []) else ""
+        switch: dict[str, str] = {"nargs": "?", "const": "true"} if field.annotation is bool else {}
         parser.add_argument(
             f"--{name.replace('_', '-')}",
             metavar="VALUE",
             default=argparse.SUPPRESS,
             help=f"{field.description}{default} [KERNEL_GATEWAY_{name.upper()}]".replace("%", "%%"),
+            **switch,  # type: ignore[arg-type]
         )
 
 
@@ -37,5 +57,14 @@ def shown(default: object) -> str:
 
 def settings_from(arguments: argparse.Namespace) -> Settings:
     """Return the settings; see `load`."""
-    flags = {name: value for name, value in vars(arguments).items() if name in Settings.model_fields}
-    return load(flags, arguments.config)
+    return load(_given(arguments, Settings), getattr(arguments, "config", None))
+
+
+def client_from(arguments: argparse.Namespace) -> Client:
+    """Return the settings of the command-line client; see `load_client`."""
+    return load_client(_given(arguments, Client), getattr(arguments, "config", None))
+
+
+def _given(arguments: argparse.Namespace, kind: type[Settings | Client]) -> dict[str, object]:
+    flags = vars(arguments).items()
+    return {name: value for name, value in flags if name in kind.model_fields and value is not None}

@@ -65,7 +65,8 @@ def test_help_of_serve_lists_each_setting_with_its_default_and_variable(
     monkeypatch.setenv("COLUMNS", "1000")
     told = shown(capsys, "serve", "--help")
     for name, field in Settings.model_fields.items():
-        assert f"--{name.replace('_', '-')} VALUE {field.description}" in told
+        value = "[VALUE]" if field.annotation is bool else "VALUE"
+        assert f"--{name.replace('_', '-')} {value} {field.description}" in told
         assert f"[KERNEL_GATEWAY_{name.upper()}]" in told
     for default in ("(default: 8888)", "(default: 512m)", "(default: runsc)", "(default: 300)", "(default: 10m)"):
         assert default in told
@@ -110,7 +111,10 @@ def command(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str
             (["--port", "http"], "port: "),
             (["--keys", "team:short"], "keys: "),
             (["--host", "192.0.2.1", "--isolation", "process", "--keys", "team:a-long-key"], "no sandbox"),
-            (["--memory", "plenty"], "memory: "),
+            (
+                ["--memory", "plenty"],
+                "memory: write a number of bytes, or one with a unit: 65536, 512k, 256m, 2g (SB002)",
+            ),
             (["--memory", "1k"], "memory: must be at least 128m: a kernel with less does not start (SB002)"),
             (["--cpus", "0.01"], "cpus: Input should be greater than or equal to 0.1 (SB002)"),
             (["--host", "192.0.2.1"], "settings: host 192.0.2.1 is not loopback: set keys"),

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from kernel_gateway.cli import main
 from kernel_gateway.cli.settings import add_settings, settings_from
-from kernel_gateway.config import Client, Settings, load
+from kernel_gateway.config import Client, Settings, load, load_client
 from sessions.errors import InvalidRequest
 from sessions.models import Limits
 
@@ -179,18 +179,33 @@ def test_a_wrong_file_is_refused_by_name(
     assert word in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("switch", [["--tls"], ["--tls", "true"], ["--allowed-hosts", "a.example", "--tls"]])
+def test_a_switch_needs_no_value(switch: list[str]) -> None:
+    parser = argparse.ArgumentParser()
+    add_settings(parser)
+    assert settings_from(parser.parse_args([*switch, "--port", "0"])).tls is True
+    assert settings_from(parser.parse_args(["--tls", "false"])).tls is False
+
+
 def test_commands_find_the_state_directory_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.toml").write_text('state_dir = "elsewhere"\nport = 1\n')
     monkeypatch.setenv("KERNEL_GATEWAY_CONFIG", str(tmp_path / "a.toml"))
-    assert Client.model_validate({}).state_dir == Path("elsewhere")
-    assert Client.model_validate({"state_dir": "given"}).state_dir == Path("given")
+    assert load_client({}).state_dir == Path("elsewhere")
+    assert load_client({"state_dir": "given"}).state_dir == Path("given")
 
 
 def test_other_environment_variables_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     before = settings()
-    for name in ("PORT", "HOST", "KEYS", "KERNEL_GATEWAY_COLOUR", "KG_PORT"):
+    for name in ("PORT", "HOST", "KEYS", "KG_PORT", "KERNEL_GATEWAY_URL"):
         monkeypatch.setenv(name, "1")
     assert settings() == before
+    assert load({}) == before
+
+
+def test_a_misspelt_environment_variable_is_refused_with_the_right_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNEL_GATEWAY_ALLOWED_HOST", "example.org")
+    with pytest.raises(InvalidRequest, match="ALLOWED_HOST is no setting; did you mean KERNEL_GATEWAY_ALLOWED_HOSTS"):
+        load({})
 
 
 def test_the_defaults_are_the_promised_ones() -> None:

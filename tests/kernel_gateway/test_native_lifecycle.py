@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import resource
 import signal
@@ -219,3 +220,13 @@ def test_without_configured_keys_the_gateway_makes_one_for_the_local_user() -> N
         assert requests.get(f"{gateway.url}/v1/sessions", headers=headers, timeout=10).status_code == 200
         assert failure(gateway.call("GET", "/v1/sessions")) == (401, "SB020")
         assert key not in gateway.log.read_text()
+
+
+@pytest.mark.curl
+def test_with_configured_keys_the_banners_call_takes_the_key_from_the_shell() -> None:
+    with gateways.gateway("process") as gateway:
+        assert gateway.process.stdout is not None
+        line = next(line for line in iter(gateway.process.stdout.readline, b"") if b"curl" in line).decode()
+        program = f"KEY={gateways.KEYS['alice']}\n{line}"
+        said = subprocess.run(["sh", "-c", program], check=True, capture_output=True, text=True).stdout
+        assert json.loads(said)["outputs"][0]["data"]["text/plain"] == "42"

@@ -22,6 +22,7 @@ if __name__ == "__main__":  # in isolated mode Python looks for no modules besid
 from kernel_image.copying import PIECE, create, open_regular, remove, rename, unused_name
 from kernel_image.entries import below, describe
 from kernel_image.protocol import FRAME_FORMAT, TRUNCATED
+from kernel_image.spelling import named
 from kernel_image.walk import Place, Refused, find, open_directory, refusal
 
 #: entries of a listing; further entries are left out
@@ -37,6 +38,7 @@ READER_GONE = 600
 def main(argument: str, stdin: BinaryIO, stdout: BinaryIO) -> None:
     """Run the operation that `argument` describes."""
     request = json.loads(argument)
+    request |= {key: named(request[key]) for key in ("path", "to") if key in request}
     try:
         _OPERATIONS[request["op"]](request, stdin, stdout)
     except (Refused, OSError) as error:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import re
+
 from kernel_image.protocol import TEMPORARY
+from kernel_image.spelling import named
 from sessions.errors import InvalidRequest
 
 #: bytes
 PATH_MAX = 1024
+#: characters that no path may have: control characters, and halves of surrogate pairs, which are no text
+NOT_IN_PATHS = re.compile("[\0-\x1f\x7f-\x9f\ud800-\udfff]")
 #: paths of the workspace inside a sandbox; the last one for clients whose code is root elsewhere
 HOMES = ("/home/user", "/workspace", "/root")
 
 
 def valid_path(path: str) -> str:
-    """Check a path in a workspace.
+    """Check a path in a workspace. Names that are no UTF-8 are spelt as in `kernel_image/spelling.py`.
 
     Returns:
         path relative to the workspace; empty for the workspace itself.
@@ -20,10 +25,10 @@ def valid_path(path: str) -> str:
     Raises:
         InvalidRequest: when the path leads out of the workspace or contains control characters.
     """
-    if len(path.encode("utf-8", "surrogatepass")) > PATH_MAX:
+    if NOT_IN_PATHS.search(path):
+        raise InvalidRequest("path holds a control character", field="path")
+    if len(named(path).encode("utf-8", "surrogateescape")) > PATH_MAX:
         raise InvalidRequest(f"path is longer than {PATH_MAX} bytes", field="path")
-    if any(not character.isprintable() for character in path):
-        raise InvalidRequest("path holds a character that cannot be printed", field="path")
     parts = [part for part in path.split("/") if part not in {"", "."}]
     if ".." in parts:
         raise InvalidRequest("path leads out of the workspace", field="path")

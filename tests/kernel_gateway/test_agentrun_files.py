@@ -209,7 +209,7 @@ OUTSIDE = [
     "a\0b",
     "/etc/passwd",
     "x/../../y",
-    "\u202ea",
+    "\x9ba",
     "x" * 5000,
 ]
 

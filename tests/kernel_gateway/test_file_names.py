@@ -1,0 +1,177 @@
+"""Names of files: one table of them goes through every dialect, made by a client and by code."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+import requests
+
+from kernel_image.spelling import named, spelt
+from tests.gateways import Gateway
+from tests.kernel_gateway import agentrun, e2b
+from tests.kernel_gateway.e2b import ENVD
+
+#: as Python has them: a lone surrogate is a byte that is no UTF-8
+NAMES = {
+    "macOS screenshot": "Screenshot 2026-11-26 at 9.41.07\u202fAM.png",
+    "spaces at both ends": " \u00a0\u3000報告\u3000 ",
+    "family": "\U0001f468\u200d\U0001f469\u200d\U0001f467.png",
+    "characters without a glyph": "\u202ea\ufeff\u2028\u2029\u0378",
+    "signs": "~%ff%2F\"b'c;d\\e",
+    "Latin-1": "caf\udce9.txt",
+    "no UTF-8 at all": "\udcff\udcfe\udc80",
+    "half a character": "\udcf0\udc9f\udc91",
+    "like the spelling of a byte": "a\U0010dcffb",
+}
+
+
+class Native:
+    """The files of a session of the native API."""
+
+    def __init__(self, gateway: Gateway, name: str) -> None:
+        self._gateway, self._name = gateway, name
+        self.run("0")
+
+    def run(self, code: str) -> str:
+        return self._gateway.text(self._name, code)
+
+    def _call(self, method: str, path: str, **options: Any) -> requests.Response:
+        return _good(self._gateway.call(method, f"/v1/sessions/{self._name}/{path}", **options))
+
+    def list(self, folder: str) -> list[str]:
+        return [entry["name"] for entry in self._call("GET", f"files/{folder}?list").json()["entries"]]
+
+    def write(self, path: str, content: bytes) -> None:
+        self._call("PUT", f"files/{quote(path)}", data=content)
+
+    def read(self, path: str) -> bytes:
+        answer = self._call("GET", f"files/{quote(path)}")
+        attachment = "attachment; filename*=UTF-8''" + quote(path.rpartition("/")[2], safe="")
+        assert answer.headers["Content-Disposition"] == attachment
+        return answer.content
+
+    def move(self, path: str, to: str) -> None:
+        self._call("POST", "move", json={"from": path, "to": to})
+
+    def delete(self, path: str) -> None:
+        self._call("DELETE", f"files/{quote(path)}")
+
+
+class Jupyter(Native):
+    """The same, by Jupyter's contents API."""
+
+    def _contents(self, method: str, path: str, **options: Any) -> Any:
+        return _good(self._gateway.call(method, f"/api/contents/{self._name}/{quote(path)}", **options))
+
+    def list(self, folder: str) -> list[str]:
+        return [entry["name"] for entry in self._contents("GET", folder).json()["content"]]
+
+    def write(self, path: str, content: bytes) -> None:
+        self._contents("PUT", path, json={"type": "file", "format": "text", "content": content.decode()})
+
+    def read(self, path: str) -> bytes:
+        text: str = self._contents("GET", path, params={"type": "file", "format": "text"}).json()["content"]
+        return text.encode()
+
+    def move(self, path: str, to: str) -> None:
+        self._contents("PATCH", path, json={"path": f"{self._name}/{to}"})
+
+    def delete(self, path: str) -> None:
+        self._contents("DELETE", path)
+
+
+class AgentRun:
+    """The files of an AgentRun sandbox."""
+
+    def __init__(self, box: agentrun.Box) -> None:
+        self._box = box
+        self.run = box.text
+        self.list = box.names
+
+    def write(self, path: str, content: bytes) -> None:
+        files: Any = [("path", (None, path)), ("file", ("x", content))]
+        _good(self._box.call("POST", "/filesystem/upload", files=files))
+
+    def read(self, path: str) -> bytes:
+        content = _good(self._box.call("GET", "/filesystem/download", params={"path": path})).content
+        assert self._box.get("/filesystem/stat", path=path)["name"] == path.rpartition("/")[2]
+        return content
+
+    def move(self, path: str, to: str) -> None:
+        self._box.post("/filesystem/move", source=path, destination=to)
+
+    def delete(self, path: str) -> None:
+        self._box.post("/filesystem/remove", path=path)
+
+
+class E2B:
+    """The files of an E2B sandbox."""
+
+    def __init__(self, box: e2b.Box) -> None:
+        self._box = box
+
+    def run(self, code: str) -> str:
+        return "".join(event["text"] for event in self._box.run(code) if event["type"] == "stdout")
+
+    def _rpc(self, method: str, **body: Any) -> Any:
+        return _good(self._box.call("POST", f"/filesystem.Filesystem/{method}", ENVD, json=body)).json()
+
+    def list(self, folder: str) -> list[str]:
+        return [entry["name"] for entry in self._rpc("ListDir", path=folder)["entries"]]
+
+    def write(self, path: str, content: bytes) -> None:
+        form: Any = [("file", (path, content))]
+        sent = _good(self._box.call("POST", "/files", ENVD, params={"path": path}, files=form)).json()
+        assert sent[0]["name"] == path.rpartition("/")[2]
+
+    def read(self, path: str) -> bytes:
+        return _good(self._box.call("GET", "/files", ENVD, params={"path": path})).content
+
+    def move(self, path: str, to: str) -> None:
+        assert self._rpc("Move", source=path, destination=to)["entry"]["path"] == f"/home/user/{to}"
+
+    def delete(self, path: str) -> None:
+        self._rpc("Remove", path=path)
+
+
+def _good(response: requests.Response) -> requests.Response:
+    assert response.ok, response.text
+    return response
+
+
+@pytest.fixture
+def dialects(gateway: Gateway, session: str, own_box: agentrun.Box) -> Iterator[list[Native | AgentRun | E2B]]:
+    with e2b.boxed(gateway) as box:
+        yield [Native(gateway, session), Jupyter(gateway, session), AgentRun(own_box), E2B(box)]
+
+
+def test_every_name_without_control_characters_goes_through_every_dialect(
+    dialects: list[Native | AgentRun | E2B],
+) -> None:
+    spellings = sorted(map(spelt, NAMES.values()))
+    for files in dialects:
+        folder = f"folder-{secrets.token_hex(4)}"
+        seen = f"print(ascii(sorted(os.listdir({folder!r}))))"
+        files.run(f"import os; os.mkdir({folder!r})")
+        for spelling in spellings:
+            files.write(f"{folder}/{spelling}", b"of a client")
+        assert files.run(seen).strip() == ascii(sorted(NAMES.values()))
+        files.run(f"for name in os.listdir({folder!r}): open(f'{folder}/{{name}}', 'w').write(ascii(name))")
+        assert sorted(files.list(folder)) == spellings
+        for name in NAMES.values():
+            path = f"{folder}/{spelt(name)}"
+            assert files.read(path) == ascii(name).encode()
+            files.move(path, f"{path}2")
+            files.delete(f"{path}2")
+        assert files.list(folder) == []
+
+
+@pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
+def test_a_spelling_is_text_and_stands_for_one_name(name: str) -> None:
+    assert os.fsencode(named(spelt(name))) == os.fsencode(name)
+    assert spelt(name).encode().decode() == spelt(name)

@@ -1,4 +1,4 @@
-"""Names of files: one table of them goes through every dialect, made by a client and by code."""
+"""What holds for files in every dialect: names, modes, modules that are uploaded again, and `~`."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class Native:
     def list(self, folder: str) -> list[str]:
         return [entry["name"] for entry in self._call("GET", f"files/{folder}?list").json()["entries"]]
 
-    def write(self, path: str, content: bytes) -> None:
-        self._call("PUT", f"files/{quote(path)}", data=content)
+    def write(self, path: str, content: bytes, **options: Any) -> None:
+        self._call("PUT", f"files/{quote(path)}", data=content, **options)
 
     def read(self, path: str) -> bytes:
         answer = self._call("GET", f"files/{quote(path)}")
@@ -71,8 +71,9 @@ class Jupyter(Native):
     def list(self, folder: str) -> list[str]:
         return [entry["name"] for entry in self._contents("GET", folder).json()["content"]]
 
-    def write(self, path: str, content: bytes) -> None:
-        self._contents("PUT", path, json={"type": "file", "format": "text", "content": content.decode()})
+    def write(self, path: str, content: bytes, **options: Any) -> None:
+        body = {"type": "file", "format": "text", "content": content.decode()}
+        self._contents("PUT", path, json=body, **options)
 
     def read(self, path: str) -> bytes:
         text: str = self._contents("GET", path, params={"type": "file", "format": "text"}).json()["content"]
@@ -93,9 +94,9 @@ class AgentRun:
         self.run = box.text
         self.list = box.names
 
-    def write(self, path: str, content: bytes) -> None:
+    def write(self, path: str, content: bytes, **options: Any) -> None:
         files: Any = [("path", (None, path)), ("file", ("x", content))]
-        _good(self._box.call("POST", "/filesystem/upload", files=files))
+        _good(self._box.call("POST", "/filesystem/upload", files=files, **options))
 
     def read(self, path: str) -> bytes:
         content = _good(self._box.call("GET", "/filesystem/download", params={"path": path})).content
@@ -124,9 +125,9 @@ class E2B:
     def list(self, folder: str) -> list[str]:
         return [entry["name"] for entry in self._rpc("ListDir", path=folder)["entries"]]
 
-    def write(self, path: str, content: bytes) -> None:
+    def write(self, path: str, content: bytes, **options: Any) -> None:
         form: Any = [("file", (path, content))]
-        sent = _good(self._box.call("POST", "/files", ENVD, params={"path": path}, files=form)).json()
+        sent = _good(self._box.call("POST", "/files", ENVD, params={"path": path}, files=form, **options)).json()
         assert sent[0]["name"] == path.rpartition("/")[2]
 
     def read(self, path: str) -> bytes:
@@ -175,3 +176,36 @@ def test_every_name_without_control_characters_goes_through_every_dialect(
 def test_a_spelling_is_text_and_stands_for_one_name(name: str) -> None:
     assert os.fsencode(named(spelt(name))) == os.fsencode(name)
     assert spelt(name).encode().decode() == spelt(name)
+
+
+def test_an_upload_over_a_program_leaves_it_a_program(dialects: list[Native | AgentRun | E2B]) -> None:
+    for files in dialects:
+        files.write("program", b"#!/bin/sh\necho first")
+        files.run("import os, subprocess; os.chmod('program', 0o755)")
+        files.write("program", b"#!/bin/sh\necho second")
+        assert files.run("print(subprocess.run('./program', capture_output=True).stdout)") == "b'second\\n'\n", files
+
+
+def test_a_module_that_is_uploaded_again_is_reloaded_as_it_is(dialects: list[Native | AgentRun | E2B]) -> None:
+    for files in dialects:
+        name = f"module_{secrets.token_hex(4)}"
+        files.write(f"{name}.py", b"answer = 41")
+        files.run(f"import importlib, os, {name} as module; written = os.stat('{name}.py').st_mtime")
+        files.write(f"{name}.py", b"answer = 42")
+        files.run(f"os.utime('{name}.py', (written, written))  # as if both were written within a second")
+        assert files.run("importlib.reload(module); print(module.answer)") == "42\n", files
+
+
+def _chunked(request: requests.PreparedRequest) -> requests.PreparedRequest:
+    """Send a body in pieces of an unknown number."""
+    body = request.body.encode() if isinstance(request.body, str) else request.body
+    assert isinstance(body, bytes)
+    request.prepare_body(iter([body[:7], body[7:]]), None)
+    del request.headers["Content-Length"]
+    return request
+
+
+def test_an_upload_may_be_chunked(dialects: list[Native | AgentRun | E2B]) -> None:
+    for files in dialects:
+        files.write("chunked", b"of several pieces", auth=_chunked)
+        assert files.read("chunked") == b"of several pieces", files

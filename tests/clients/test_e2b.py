@@ -560,8 +560,10 @@ def test_commands_have_variables_a_directory_and_an_exit_code(gateway: Gateway) 
         assert (failed.value.exit_code, failed.value.stdout) == (3, "out\n")
         with pytest.raises(NotFoundException, match="directory"):
             sandbox.commands.run("true", cwd="absent")
+        for anywhere in ("/", "/etc"):
+            assert sandbox.commands.run("pwd", cwd=anywhere).stdout == f"{anywhere}\n"
         with pytest.raises(InvalidArgumentException):
-            sandbox.commands.run("true", cwd="/etc")
+            sandbox.commands.run("true", cwd="/etc\n")
         with pytest.raises(InvalidArgumentException, match="LD_PRELOAD"):
             sandbox.commands.run("true", envs={"LD_PRELOAD": "x"})
 

@@ -86,7 +86,7 @@ def test_a_silent_command_gives_signs_of_life(box: Box) -> None:
         (envelope({"process": {}}), "invalid_argument"),
         (envelope({"process": {"cmd": "/absent"}}), "invalid_argument"),
         (envelope({"process": {"cmd": "true\0"}}), "invalid_argument"),
-        (envelope({"process": {"cmd": "true", "cwd": "/etc"}}), "invalid_argument"),
+        (envelope({"process": {"cmd": "true", "cwd": "/etc\0"}}), "invalid_argument"),
         (envelope({"process": {"cmd": "true", "cwd": "absent"}}), "not_found"),
         (envelope({"process": {"cmd": "true", "envs": {"LD_PRELOAD": "x"}}}), "invalid_argument"),
         (envelope({"process": {"cmd": "true", "args": ["x" * 200_000]}}), "invalid_argument"),

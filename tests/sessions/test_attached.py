@@ -92,7 +92,7 @@ async def test_what_a_command_was_started_without_is_refused(sandbox: Sandbox) -
     ("program", "error"),
     [
         (shell("true", cwd="absent"), FileNotFound),
-        (shell("true", cwd="/etc"), InvalidRequest),
+        (shell("true", cwd="/etc\0"), InvalidRequest),
         (Program(("/absent",)), InvalidRequest),
         (Program(()), InvalidRequest),
         (Program(("/bin/sh", "\0")), InvalidRequest),

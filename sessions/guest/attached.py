@@ -40,6 +40,8 @@ class Program:
     takes_input: bool = False
     #: columns and rows of its terminal; None: it has none
     size: tuple[int, int] | None = None
+    #: seconds after which it is ended, if that is less than a command may run; None: as long as a command may run
+    timeout: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -596,6 +596,16 @@ def test_a_command_outlives_its_client_and_is_found_again(gateway: Gateway, sand
     until(lambda: again.commands.list() == [])
 
 
+def test_commands_end_at_their_timeout_and_make_room_for_others(sandbox: Sandbox) -> None:
+    for _ in range(9):
+        with pytest.raises(TimeoutException):
+            sandbox.commands.run("sleep 300", timeout=0.3)
+    with pytest.raises(TimeoutException):
+        sandbox.commands.run("sleep 300", background=True, timeout=0.3).wait()
+    until(lambda: sandbox.commands.list() == [])
+    assert sandbox.commands.run("echo done").stdout == "done\n"
+
+
 def test_a_command_is_killed_once(sandbox: Sandbox) -> None:
     running = sandbox.commands.run("sleep 300", background=True)
     assert sandbox.commands.kill(running.pid)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -128,6 +129,12 @@ async def test_a_command_that_runs_too_long_is_ended(world: World) -> None:
     sandbox = await world.sandboxes.create(KEY, SandboxSpec("template", max_execute_timeout=0.5))
     _, listener = await sandbox.commands.start(shell("sleep 60"), None)
     assert await heard(listener) == (b"", Ended(-9, timed_out=True))
+
+
+async def test_a_command_with_a_timeout_is_ended_then(sandbox: Sandbox) -> None:
+    for program, end in (("sleep 60", Ended(-9, timed_out=True)), ("exit 3", Ended(3, timed_out=False))):
+        _, listener = await sandbox.commands.start(replace(shell(program), timeout=0.5), None)
+        assert (await heard(listener))[1] == end
 
 
 async def test_a_command_ends_with_its_sandbox(world: World, sandbox: Sandbox) -> None:

@@ -94,7 +94,7 @@ def environment() -> dict[str, str]:
     """Return the environment of a program beside kernels."""
     own = os.environ  # noqa: TID251 - the image's own, not the gateway's
     return {
-        "HOME": own.get("HOME", os.getcwd()),
+        "HOME": os.getcwd(),
         "LANG": "C.UTF-8",
         "PATH": own.get("PATH", os.defpath),
         "TERM": "dumb",

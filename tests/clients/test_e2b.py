@@ -139,6 +139,31 @@ def test_a_sandboxed_sandbox_lives_its_whole_life() -> None:
         life(gateway)
 
 
+@pytest.mark.engine
+def test_commands_of_a_sandboxed_sandbox_find_what_cells_find() -> None:
+    with gateways.gateway("docker") as gateway, made(gateway) as sandbox:
+
+        def run(command: str, **options: Any) -> str:
+            return sandbox.commands.run(command, **options).stdout
+
+        assert run("python3 -c 'import numpy; print(numpy.__name__)'") == "numpy\n"
+        assert run("command -v python pip") == "/opt/venv/bin/python\n/opt/venv/bin/pip\n"
+        assert run("echo $PATH") == sandbox.run_code("import os; print(os.environ['PATH'])").logs.stdout[0]
+        terminal = sandbox.pty.create(PtySize(rows=20, cols=200))
+        sandbox.pty.send_stdin(terminal.pid, b"echo; command -v pip; exit\n")
+        shown: list[bytes] = []
+        terminal.wait(on_pty=shown.append)
+        assert b"/opt/venv/bin/pip" in b"".join(shown)
+        # As OpenAI's Agents SDK begins.
+        run("mkdir -p -- /workspace", cwd="/")
+        sandbox.files.make_dir("/workspace")
+        assert run("touch a; pwd", cwd="/workspace") == "/home/user\n"
+        assert run("whoami; echo ~ ~user; cd; pwd; id -gn") == "user\n/home/user /home/user\n/home/user\nuser\n"
+        sandbox.run_code("import os, getpass; open(os.path.expanduser(f'~/{getpass.getuser()}'), 'w')")
+        told = [(entry.path, entry.owner, entry.group) for entry in sandbox.files.list("~")]
+        assert told == [(f"/home/user/{name}", "user", "user") for name in ("a", "user")]
+
+
 def busy(sandbox: Sandbox, least: float, most: float) -> SandboxMetrics:
     """Wait until it uses so many percent of its processors, which other work on the machine delays."""
     return until(lambda: next((now for now in sandbox.get_metrics() if least < now.cpu_used_pct < most), None))

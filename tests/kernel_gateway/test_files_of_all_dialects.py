@@ -209,3 +209,69 @@ def test_an_upload_may_be_chunked(dialects: list[Native | AgentRun | E2B]) -> No
     for files in dialects:
         files.write("chunked", b"of several pieces", auth=_chunked)
         assert files.read("chunked") == b"of several pieces", files
+
+
+def _clutter(files: Native | AgentRun | E2B) -> str:
+    return files.run("print(sorted(set(os.listdir(home)) - {'of a client', 'of the code', 'of a command'}))")
+
+
+def test_the_home_directory_is_the_files_for_code_commands_and_clients(
+    dialects: list[Native | AgentRun | E2B],
+) -> None:
+    for files in dialects:
+        files.run("import os; home = os.path.expanduser('~')")
+        if not isinstance(files, Jupyter):  # there a path begins with the name of a session
+            files.write("~/of a client", b"1")
+            files.run("open(f'{home}/of the code', 'w').write(open(f'{home}/of a client').read() + '2')")
+            assert files.read("~/of the code") == files.read("of the code") == b"12"
+            assert "~" not in files.list("")
+        files.run("import matplotlib.pyplot as plt; plt.plot([1]); plt.savefig('/dev/null', format='png')")
+        assert _clutter(files) == "[]\n", files
+
+
+def test_commands_have_the_same_home_directory(own_box: agentrun.Box, gateway: Gateway) -> None:
+    own_box.write("~/of a client", "1")
+    assert own_box.command("cat ~/of*; cd /; cat ~/of*; echo > ~/'of a command'")["stdout"] == "11"
+    assert own_box.command("cat of*", cwd="~")["stdout"] == "1\n"
+    assert sorted(own_box.names("~")) == ["of a client", "of a command"]
+    with e2b.boxed(gateway) as box:
+        files = E2B(box)
+        files.write("~/of a client", b"1")
+        for terminal in ({}, {"pty": {"size": {"cols": 80, "rows": 20}}}):
+            program = {"cmd": "/bin/bash", "args": ["-l", "-c", "cp ~/'of a client' ~/'of a command'"]}
+            body = e2b.envelope({"process": program, **terminal})
+            _good(box.call("POST", "/process.Process/Start", ENVD, data=body, headers=e2b.STREAM))
+            assert files.read("~/of a command") == b"1"
+            files.delete("~/of a command")
+        assert files.list("~") == ["of a client"]
+
+
+#: code that writes a file to the home directory and lists the files
+IN_HOME = {
+    "python": "import os; open(os.path.expanduser('~/of the code'), 'w').write('1\\n'); print(*os.listdir())",
+    "bash": "echo 1 > ~/'of the code'; ls -A",
+    "javascript": """
+        await Deno.writeTextFile(`${Deno.env.get("HOME")}/of the code`, "1\\n");
+        console.log(...(await Array.fromAsync(Deno.readDir("."))).map(entry => entry.name))
+    """,
+}
+#: files from which programs read settings when they start
+SETTINGS = (
+    *(".bashrc", ".bash_profile", ".profile", ".bash_history", ".inputrc", ".npmrc", ".pythonrc.py"),
+    *(".ipython/profile_default/startup/a.py", ".ipython/profile_default/ipython_config.py", ".cache/deno"),
+    *(".jupyter/jupyter_config.json", ".config/matplotlib/matplotlibrc", ".local/etc/jupyter/jupyter_config.json"),
+)
+
+
+@pytest.mark.parametrize("language", IN_HOME)
+def test_every_languages_home_directory_is_the_files_and_has_no_part_in_a_start(
+    gateway: Gateway, session: str, language: str
+) -> None:
+    _good(gateway.call("POST", "/v1/sessions", json={"name": session, "language": language}))
+    files = f"/v1/sessions/{session}/files/~"
+    assert gateway.text(session, IN_HOME[language]) == "of the code\n"
+    assert gateway.call("GET", f"{files}/of%20the%20code").text == "1\n"
+    for name in SETTINGS:
+        _good(gateway.call("PUT", f"{files}/{name}", data=b"exit 1; raise SystemExit({['"))
+    _good(gateway.call("POST", f"/v1/sessions/{session}/restart"))
+    assert "of the code" in gateway.text(session, IN_HOME[language])

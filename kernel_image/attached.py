@@ -30,6 +30,7 @@ if __name__ == "__main__":  # in isolated mode Python looks for no modules besid
 from kernel_image.commands import Command, discard
 from kernel_image.processes import LAST_OUTPUT, SIGN_OF_LIFE, environment
 from kernel_image.protocol import MARK
+from kernel_image.spelling import named
 
 #: bytes that are read at a time
 PIECE = 64 * 1024
@@ -200,6 +201,7 @@ class Attached:
 def main(argument: str, stdin: BinaryIO, stdout: BinaryIO) -> None:
     """Run the program that `argument` describes."""
     request = json.loads(argument)
+    request["cwd"] = named(request["cwd"])
     began = time.monotonic()
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     try:

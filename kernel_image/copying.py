@@ -54,6 +54,21 @@ def remove(directory: int, name: str) -> None:
         os.unlink(name, dir_fd=directory)
 
 
+def drop_compiled(directory: int, name: str) -> None:
+    """Remove what Python has compiled of a module that was replaced.
+
+    Python takes a compiled file for that of the present source when size and time of the source are the same, and the
+    time has whole seconds. Source: PEP 552.
+    """
+    module, suffix = os.path.splitext(name)
+    if suffix != ".py":
+        return
+    with contextlib.suppress(OSError), _opened(directory, "__pycache__") as cache:
+        for compiled in os.listdir(cache):
+            if compiled.startswith(f"{module}.") and compiled.endswith(".pyc"):
+                os.unlink(compiled, dir_fd=cache)
+
+
 def rename(source: Place, target: Place, *, replace: bool) -> None:
     """Move an entry to another place, which may be on another file system.
 

@@ -10,6 +10,7 @@ import stat
 from collections.abc import Iterator
 from typing import Any
 
+from kernel_image.spelling import spelt
 from kernel_image.walk import Place, open_below
 
 
@@ -27,8 +28,8 @@ def describe(directory: int, name: str, path: str) -> dict[str, Any]:
 def _described(info: os.stat_result, path: str) -> dict[str, Any]:
     kinds = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "link"}
     return {
-        "name": text(os.path.basename(path)),
-        "path": text(path),
+        "name": spelt(os.path.basename(path)),
+        "path": spelt(path),
         "type": kinds.get(stat.S_IFMT(info.st_mode), "special"),
         "size": info.st_size,
         "modified": info.st_mtime,
@@ -37,11 +38,6 @@ def _described(info: os.stat_result, path: str) -> dict[str, Any]:
         "owner": _name(pwd.getpwuid, info.st_uid),
         "group": _name(grp.getgrgid, info.st_gid),
     }
-
-
-def text(name: str) -> str:
-    """Return a name as JSON can have it."""
-    return os.fsencode(name).decode("utf-8", "replace")
 
 
 def _name(find: Any, number: int) -> str:

@@ -19,9 +19,10 @@ from typing import Any, BinaryIO
 if __name__ == "__main__":  # in isolated mode Python looks for no modules beside a program
     sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from kernel_image.copying import PIECE, create, open_regular, remove, rename, unused_name
+from kernel_image.copying import PIECE, create, drop_compiled, open_regular, remove, rename, unused_name
 from kernel_image.entries import below, describe
 from kernel_image.protocol import FRAME_FORMAT, TRUNCATED
+from kernel_image.spelling import named
 from kernel_image.walk import Place, Refused, find, open_directory, refusal
 
 #: entries of a listing; further entries are left out
@@ -37,6 +38,7 @@ READER_GONE = 600
 def main(argument: str, stdin: BinaryIO, stdout: BinaryIO) -> None:
     """Run the operation that `argument` describes."""
     request = json.loads(argument)
+    request |= {key: named(request[key]) for key in ("path", "to") if key in request}
     try:
         _OPERATIONS[request["op"]](request, stdin, stdout)
     except (Refused, OSError) as error:
@@ -110,11 +112,21 @@ def _write(request: dict[str, Any], stdin: BinaryIO, stdout: BinaryIO) -> None:
             raise Refused("directory")
         if request.get("parents", True):
             place.make_directory()
-        size = _replace(place, _pieces(request.get("size"), stdin), request.get("mode"))
+        size = _replace(place, _pieces(request.get("size"), stdin), _mode(request, place.info))
+        drop_compiled(place.directory, place.name)
     _say(stdout, {"size": size})
 
 
-def _replace(place: Place, content: Iterator[bytes], mode: int | None) -> int:
+def _mode(request: dict[str, Any], replaced: os.stat_result | None) -> int:
+    """Return the permissions of a file to write: those that were asked for, else those of the file that it replaces."""
+    if request.get("mode") is not None:
+        return int(request["mode"])
+    if replaced is not None and stat.S_ISREG(replaced.st_mode):
+        return replaced.st_mode & 0o777
+    return int(request.get("new_mode", 0o600))
+
+
+def _replace(place: Place, content: Iterator[bytes], mode: int) -> int:
     """Write a file beside its place and rename it: a reader sees the old file or the new one, never half of it.
 
     Returns:
@@ -126,8 +138,7 @@ def _replace(place: Place, content: Iterator[bytes], mode: int | None) -> int:
             for piece in content:
                 file.write(piece)
             file.flush()
-            if mode is not None:
-                os.fchmod(file.fileno(), mode)
+            os.fchmod(file.fileno(), mode)
             os.rename(name, place.name, src_dir_fd=directory, dst_dir_fd=directory)
         except BaseException:
             os.unlink(name, dir_fd=directory)
@@ -186,6 +197,7 @@ def _move(request: dict[str, Any], _stdin: BinaryIO, stdout: BinaryIO) -> None:
             if replace and (_leads_to_directory(target) or (target.info is not None and source.is_directory)):
                 raise Refused("exists")
             rename(source, target, replace=replace)
+            drop_compiled(target.directory, target.name)
         _say(stdout, {"entry": describe(target.directory, target.name, request["to"])})
 
 

@@ -159,7 +159,7 @@ def _write_private(path: str, content: bytes) -> None:
 
 
 def _furnish(home: str) -> None:
-    """Link the image's files for a home directory into it: caches that take long to make."""
+    """Link the image's files for a kernel's private directory into it: caches that take long to make."""
     for directory, _, files in os.walk(_FURNITURE):
         below = os.path.join(home, os.path.relpath(directory, _FURNITURE))
         os.makedirs(below, exist_ok=True)

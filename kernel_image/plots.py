@@ -1,8 +1,8 @@
 """Prepares matplotlib when an image is built, if it is installed: its fonts, and its list of them.
 
-Matplotlib makes its list of all fonts at the first plot and keeps it in the home directory, which is empty in every new
-kernel. So the list is made here, once, and `launcher.py` links it into each home. An image with more fonts runs this
-program again:
+Matplotlib makes its list of all fonts at the first plot and keeps it in a directory that is empty for every new kernel.
+So the list is made here, once, and `launcher.py` links it into each kernel's private directory. An image with more
+fonts runs this program again:
 
     python plots.py
 """
@@ -21,7 +21,7 @@ from typing import Any
 FALLBACK = "WenQuanYi Micro Hei"
 #: weight of bold text. Source: CSS
 BOLD = 700
-#: files that each kernel finds in its home directory
+#: files that each kernel finds in its private directory
 HOME = Path(__file__).parent / "home"
 
 

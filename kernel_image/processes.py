@@ -28,6 +28,7 @@ if __name__ == "__main__":  # in isolated mode Python looks for no modules besid
 from kernel_image.commands import DRAIN, DRAIN_PROGRAM, Command, Output
 from kernel_image.procfs import booted, is_there, link, pids, status, words
 from kernel_image.protocol import MARK, SANDBOX_VARIABLES, TRUNCATED
+from kernel_image.spelling import named
 
 #: seconds between two signs of life
 SIGN_OF_LIFE = 10.0
@@ -56,11 +57,12 @@ def main(argument: str, stdin: BinaryIO, stdout: BinaryIO) -> None:
 def _run(request: dict[str, Any], stdin: BinaryIO, stdout: BinaryIO) -> dict[str, Any]:
     began = time.monotonic()
     env = {**environment(), **request["env"], MARK: os.getcwd()}
+    cwd = named(request["cwd"])
     ending = threading.Lock()  # held by the one that ends the command early
     try:
-        command = Command(["/bin/sh", "-c", "--", request["command"]], request["cwd"] or None, env)
+        command = Command(["/bin/sh", "-c", "--", request["command"]], cwd or None, env)
     except OSError as error:
-        return {"error": "directory" if error.filename == request["cwd"] else "failed", "reason": str(error.strerror)}
+        return {"error": "directory" if error.filename == cwd else "failed", "reason": str(error.strerror)}
     try:
         outputs = [Output(pipe) for pipe in command.pipes]
         command.watch()
@@ -92,7 +94,7 @@ def environment() -> dict[str, str]:
     """Return the environment of a program beside kernels."""
     own = os.environ  # noqa: TID251 - the image's own, not the gateway's
     return {
-        "HOME": own.get("HOME", os.getcwd()),
+        "HOME": os.getcwd(),
         "LANG": "C.UTF-8",
         "PATH": own.get("PATH", os.defpath),
         "TERM": "dumb",

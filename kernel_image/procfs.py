@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
+from kernel_image.spelling import spelt
+
 #: process states of the operating system that mean that a process has ended
 GONE = {"Z", "X"}
 _PARENT = 1
@@ -36,9 +38,9 @@ def words(pid: int, file: str) -> list[str]:
 
 
 def link(pid: int, file: str) -> str:
-    """Return what a link of a process leads to, such as `cwd`; empty when that cannot be read."""
+    """Return what a link of a process leads to, such as `cwd`, spelt as text; empty when that cannot be read."""
     try:
-        return os.fsencode(os.readlink(f"/proc/{pid}/{file}")).decode("utf-8", "replace")
+        return spelt(os.readlink(f"/proc/{pid}/{file}"))
     except OSError:
         return ""
 

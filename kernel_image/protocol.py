@@ -41,9 +41,22 @@ MARK = "KERNEL_GATEWAY_PROCESS"
 #: variable with the policy for a sandbox's network, and the policy that allows none
 NETWORK = "KERNEL_NETWORK"
 NO_NETWORK = "none"
+#: variables that keep caches, settings and histories of tools out of the home directory, which is the workspace, and
+#: their places in the kernel's private directory. So no file of the session has a part in a kernel's start, either.
+PRIVATE_PLACES = {
+    "HISTFILE": ".bash_history",
+    "IPYTHONDIR": ".ipython",
+    "JUPYTER_CONFIG_DIR": ".jupyter",
+    "JUPYTER_DATA_DIR": ".local/share/jupyter",
+    "NPM_CONFIG_CACHE": ".npm",
+    "XDG_CACHE_HOME": ".cache",
+    "XDG_CONFIG_HOME": ".config",
+    "XDG_STATE_HOME": ".local/state",
+}
 #: variables that a container gives to its kernel and to all commands
 SANDBOX_VARIABLES = (
     NETWORK,
+    *PRIVATE_PLACES,
     "PIP_DISABLE_PIP_VERSION_CHECK",
     "PIP_FIND_LINKS",
     "PIP_NO_INDEX",

@@ -25,9 +25,10 @@ if __name__ == "__main__":  # in isolated mode Python looks for no modules besid
     sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from kernel_image.copying import UNFINISHED
-from kernel_image.entries import each_below, text
+from kernel_image.entries import each_below
 from kernel_image.processes import SIGN_OF_LIFE
 from kernel_image.protocol import TREE_MAX
+from kernel_image.spelling import named, spelt
 from kernel_image.walk import Refused, find, refusal
 
 #: bytes of the changes of one look
@@ -104,7 +105,7 @@ def watch(request: dict[str, Any], stdin: BinaryIO, stdout: BinaryIO) -> None:
         OSError: when there is none at first, or it cannot be read.
         Refused: see `look`; or too much has changed.
     """
-    path, recursive, every = request["path"], request["recursive"], request["every"]
+    path, recursive, every = named(request["path"]), request["recursive"], request["every"]
     before, pause = look(path, recursive=recursive), every
     _say(stdout, {"changes": []})
     said = time.monotonic()
@@ -117,7 +118,7 @@ def watch(request: dict[str, Any], stdin: BinaryIO, stdout: BinaryIO) -> None:
             after = look(path, recursive=recursive)
         except FileNotFoundError:
             after = {}
-        found = [[kind, text(name)] for kind, name in changes(before, after)]
+        found = [[kind, spelt(name)] for kind, name in changes(before, after)]
         before = after
         if every is not None:
             pause = max(every, (time.process_time() - began) / SHARE)

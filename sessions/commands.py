@@ -74,7 +74,7 @@ class Commands:
     async def start(self, program: Program, tag: str | None) -> tuple[AttachedCommand, Listener]:
         """Start a command that runs until its own end, whoever listens; then return it with its first listener.
 
-        It counts as an execution of the tenant, and is ended when it has run as long as an execution may.
+        It counts as an execution of the tenant, and is ended at its timeout, at the latest when an execution must end.
 
         Args:
             program: the command.
@@ -110,7 +110,8 @@ class Commands:
 
     async def _attend(self, command: AttachedCommand) -> None:
         spec = self._host.spec
-        request = ExecuteRequest(shlex.join(command.program.argv), spec.max_execute_timeout)
+        seconds = min(command.program.timeout or spec.max_execute_timeout, spec.max_execute_timeout)
+        request = ExecuteRequest(shlex.join(command.program.argv), seconds)
         try:
             with self._activity.use():
                 run = partial(command.run, self._host, spec.env, request.timeout)

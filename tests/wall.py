@@ -74,7 +74,7 @@ ADDED = (
 WALL: dict[str, dict[str, dict[str, Found | tuple[Found, ...] | str]]] = {
     "sessions/backends/docker/profile.py": {
         "_OWNER": {"uid={UID}": _OWN, "gid={UID}": _OWN},
-        "_HOME_OPTIONS": {
+        "_PRIVATE_OPTIONS": {
             "nosuid": _profile(_MEMORY, "suid"),
             "nodev": _profile(_MEMORY, "dev"),
             "size=16m": _profile(_SIZES.format("/home/kernel-16-loosened1")),
@@ -102,7 +102,7 @@ WALL: dict[str, dict[str, dict[str, Found | tuple[Found, ...] | str]]] = {
             "TEMPORARY": _profile(_SIZES.format("/tmp-64-loosened0")),
             "rw": DEFAULT,
             "exec": GIVES,
-            "HOME": _OWN,
+            "PRIVATE": _OWN,
             "rw (2)": DEFAULT,
             "mounts": _OWN,
             "shm_size": _profile(_SIZES.format("/dev/shm-16-loosened3")),

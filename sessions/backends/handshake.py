@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import orjson
 import zmq
 
+from kernel_image.protocol import PRIVATE_PLACES
 from sessions.backends.base import Launch
 from sessions.connection_info import SIGNATURE, ConnectionInfo
 
@@ -32,6 +33,11 @@ def new_connection_info(
     )
 
 
+def private_places(private: str) -> dict[str, str]:
+    """Return the variables that name places in a kernel's private directory."""
+    return {name: f"{private}/{place}" for name, place in PRIVATE_PLACES.items()}
+
+
 def kernel_env(launch: Launch, home: str, sandbox: Mapping[str, str]) -> dict[str, str]:
     """Return the whole environment of a kernel: an allow-list with its sandbox's variables, never the gateway's own."""
     threads = str(max(1, round(launch.limits.cpus)))
@@ -54,7 +60,7 @@ def handshake(
     python: str,
     image: str,
     workspace: str,
-    home: str,
+    private: str,
     env: Mapping[str, str],
 ) -> bytes:
     """Return the launcher's input on stdin, because keys must not be in arguments, environment or labels.
@@ -64,11 +70,11 @@ def handshake(
         info: connection of the kernel; None: the kernel imports its modules and waits for a second handshake.
         python: path of the interpreter.
         image: path of the folder `kernel_image`.
-        workspace: path of the workspace.
-        home: path of the home directory.
+        workspace: path of the workspace, which is the home directory of all processes.
+        private: path of the kernel's private directory.
         env: variables of every process in the sandbox.
     """
-    connection_file = f"{home}/.connection.json"
+    connection_file = f"{private}/.connection.json"
     places = {"python": python, "image": image, "connection_file": "-" if info is None else connection_file}
     return (
         orjson.dumps(
@@ -77,9 +83,9 @@ def handshake(
                 "connection": None if info is None else info.file(),
                 "connection_file": connection_file,
                 "workspace": workspace,
-                "home": home,
+                "home": private,  # its name in earlier images, where it was the home directory
                 "cwd": launch.cwd,
-                "env": kernel_env(launch, home, env),
+                "env": kernel_env(launch, workspace, env),
                 # What follows is for kernels that wait: one that was restored has the limits of another sandbox.
                 "preload": launch.kernelspec.preload,
                 "limits": {"RLIMIT_NPROC": launch.limits.processes, "RLIMIT_FSIZE": launch.limits.disk},

@@ -12,7 +12,7 @@ import orjson
 from kernel_image.protocol import ATTACHED_TOOL
 from sessions import bounded_json
 from sessions.errors import ConnectionFailed, FileNotFound, InvalidRequest
-from sessions.guest.paths import sandbox_path
+from sessions.guest.paths import directory_path
 from sessions.guest.processes import REQUEST_MAX
 from sessions.guest.tools import ToolRunner, lines_of
 from sessions.names import NOT_PASSED
@@ -40,6 +40,8 @@ class Program:
     takes_input: bool = False
     #: columns and rows of its terminal; None: it has none
     size: tuple[int, int] | None = None
+    #: seconds after which it is ended, if that is less than a command may run; None: as long as a command may run
+    timeout: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,7 @@ async def attach(
 
     Raises:
         FileNotFound: when its directory does not exist.
-        InvalidRequest: when its directory is not allowed, or the program is no text, too long, or cannot be run.
+        InvalidRequest: when its directory is no text, or the program is no text, too long, or cannot be run.
         ConnectionFailed: when the sandbox has ended, or gives no valid answer.
     """
     if not any(program.argv[:1]) or any(NOT_PASSED.search(word) for word in program.argv):
@@ -103,7 +105,7 @@ async def attach(
     request = orjson.dumps(
         {
             "argv": program.argv,
-            "cwd": sandbox_path(program.cwd),
+            "cwd": directory_path(program.cwd),
             "env": {**env, **(program.env or {})},
             "stdin": program.takes_input,
             "size": program.size,

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import re
+
 from kernel_image.protocol import TEMPORARY
+from kernel_image.spelling import named
 from sessions.errors import InvalidRequest
 
 #: bytes
 PATH_MAX = 1024
+#: what a shell expands to the home directory of the user of all processes, which is the workspace
+TILDES = frozenset({"~", "~user"})
+#: characters that no path may have: control characters, and halves of surrogate pairs, which are no text
+NOT_IN_PATHS = re.compile("[\0-\x1f\x7f-\x9f\ud800-\udfff]")
 #: paths of the workspace inside a sandbox; the last one for clients whose code is root elsewhere
 HOMES = ("/home/user", "/workspace", "/root")
 
 
 def valid_path(path: str) -> str:
-    """Check a path in a workspace.
+    """Check a path in a workspace. Names that are no UTF-8 are spelt as in `kernel_image/spelling.py`.
 
     Returns:
         path relative to the workspace; empty for the workspace itself.
@@ -20,14 +27,7 @@ def valid_path(path: str) -> str:
     Raises:
         InvalidRequest: when the path leads out of the workspace or contains control characters.
     """
-    if len(path.encode("utf-8", "surrogatepass")) > PATH_MAX:
-        raise InvalidRequest(f"path is longer than {PATH_MAX} bytes", field="path")
-    if any(not character.isprintable() for character in path):
-        raise InvalidRequest("path holds a character that cannot be printed", field="path")
-    parts = [part for part in path.split("/") if part not in {"", "."}]
-    if ".." in parts:
-        raise InvalidRequest("path leads out of the workspace", field="path")
-    return "/".join(parts)
+    return _relative(_names_inside(path))
 
 
 def sandbox_path(path: str) -> str:
@@ -39,20 +39,63 @@ def sandbox_path(path: str) -> str:
     Raises:
         InvalidRequest: when the path leads elsewhere.
     """
-    inside = valid_path(path)
-    if not path.startswith("/"):
-        return inside
+    placed = _placed(path, _names_inside(path))
+    if placed.startswith("/") and not f"{placed}/".startswith(f"{TEMPORARY}/"):
+        raise InvalidRequest(f"path is neither in {HOMES[0]} nor in {TEMPORARY}", field="path")
+    return placed
+
+
+def directory_path(path: str) -> str:
+    """Check the directory of a command, as processes in the sandbox write it. It may be any: the sandbox is the wall.
+
+    Returns:
+        as `sandbox_path`.
+
+    Raises:
+        InvalidRequest: when the path is too long or contains control characters.
+    """
+    return _placed(path, _names(path))
+
+
+def _names(path: str) -> list[str]:
+    """Return the names on a path, without the home directory at its beginning that a shell writes `~`."""
+    if NOT_IN_PATHS.search(path):
+        raise InvalidRequest("path holds a control character", field="path")
+    if len(named(path).encode("utf-8", "surrogateescape")) > PATH_MAX:
+        raise InvalidRequest(f"path is longer than {PATH_MAX} bytes", field="path")
+    first, _, rest = path.partition("/")
+    return [name for name in (rest if first in TILDES else path).split("/") if name not in {"", "."}]
+
+
+def _names_inside(path: str) -> list[str]:
+    names = _names(path)
+    if ".." in names:
+        raise InvalidRequest("path leads out of the workspace", field="path")
+    return names
+
+
+def _placed(path: str, names: list[str]) -> str:
+    below = _below_home(names) if path.startswith("/") else names
+    return "/" + "/".join(names) if below is None else _relative(below)
+
+
+def _below_home(names: list[str]) -> list[str] | None:
+    """Return the names of an absolute path that come after those of the workspace; None: it lies elsewhere."""
     for home in HOMES:
-        if f"/{inside}/".startswith(f"{home}/"):
-            return inside[len(home) :]
-    if f"/{inside}/".startswith(f"{TEMPORARY}/"):
-        return f"/{inside}"
-    raise InvalidRequest(f"path is neither in {HOMES[0]} nor in {TEMPORARY}", field="path")
+        before = home.split("/")[1:]
+        if names[: len(before)] == before:
+            return names[len(before) :]
+    return None
+
+
+def _relative(names: list[str]) -> str:
+    """Return the path of an entry of the workspace; `./` tells one that is called `~` from the workspace itself."""
+    return "/".join([".", *names] if names and names[0] in TILDES else names)
 
 
 def seen_path(path: str) -> str:
     """Return the path that processes in the sandbox use for a result of `sandbox_path`."""
-    return path if path.startswith("/") else f"{HOMES[0]}/{path}".rstrip("/")
+    return path if path.startswith("/") else f"{HOMES[0]}/{path.removeprefix('./')}".rstrip("/")
 
 
 def entry_path(path: str) -> str:

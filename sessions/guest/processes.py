@@ -11,7 +11,7 @@ import orjson
 
 from kernel_image.protocol import PROCESSES_TOOL, TRUNCATED
 from sessions.errors import ConnectionFailed, FileNotFound, InvalidRequest, ProcessNotFound
-from sessions.guest.paths import sandbox_path
+from sessions.guest.paths import directory_path
 from sessions.guest.tools import ToolRunner, ask, open_end
 from sessions.names import NOT_PASSED
 
@@ -79,11 +79,11 @@ async def run_process(
 
     Raises:
         FileNotFound: when the directory does not exist.
-        InvalidRequest: when the directory is not allowed, or the command is no text or too long.
+        InvalidRequest: when directory or command are no text, or too long.
     """
     if NOT_PASSED.search(command):
         raise InvalidRequest("command contains a NUL or a lone surrogate", field="command")
-    request = {"op": "run", "command": command, "cwd": sandbox_path(cwd), "env": dict(env), "timeout": seconds}
+    request = {"op": "run", "command": command, "cwd": directory_path(cwd), "env": dict(env), "timeout": seconds}
     if len(orjson.dumps(request)) > REQUEST_MAX:
         raise InvalidRequest(f"command and env may have at most {REQUEST_MAX} bytes as JSON", field="command")
     answer = await ask(host, PROCESSES_TOOL, request, open_end())

@@ -108,6 +108,7 @@ async def write_file(
     content: AsyncIterable[bytes],
     *,
     mode: int | None = None,
+    new_mode: int = 0o600,
     parents: bool = True,
 ) -> int:
     """Write a file, all or nothing.
@@ -117,7 +118,8 @@ async def write_file(
         path: path of the file.
         size: bytes of the content; None: not known beforehand.
         content: pieces of the content.
-        mode: permissions of the file; None: for its user alone.
+        mode: permissions of the file; None: those of the file that is replaced, or `new_mode`.
+        new_mode: permissions of a file that replaces none.
         parents: True: make missing parent directories.
 
     Returns:
@@ -128,16 +130,15 @@ async def write_file(
         NoSpace: when the file does not fit.
         QuotaExceeded: when the tenant's allowance of uploads is used up.
     """
-    request: dict[str, Any] = {"op": "write", "path": entry_path(path), "parents": parents}
+    request: dict[str, Any] = {"op": "write", "path": entry_path(path), "parents": parents, "new_mode": new_mode}
     if mode is not None:
         request["mode"] = mode
     charged: _Charged | None = None
     if size is None:
         host.charge_upload(0)
         content = charged = _Charged(host, content)
-    elif size > host.limits.disk:
-        raise NoSpace(f"the file is larger than the workspace ({host.limits.disk} bytes)", size=size)
     else:
+        _check_size(host, size)
         host.charge_upload(size)
         request["size"] = size
     try:
@@ -149,20 +150,28 @@ async def write_file(
     return written
 
 
+def _check_size(host: ToolHost, size: int) -> None:
+    if size > host.limits.disk:
+        raise NoSpace(f"the file is larger than the workspace ({host.limits.disk} bytes)", size=size)
+
+
 class _Charged:
-    """Content of unknown size in the tool's form. It has no end mark when its tenant may upload no more."""
+    """Content of unknown size in the tool's form. It has no end mark when it is too large for workspace or tenant."""
 
     def __init__(self, host: ToolHost, content: AsyncIterable[bytes]) -> None:
         self._host = host
         self._content = content
         #: why the content has no end mark
-        self.refusal: QuotaExceeded | None = None
+        self.refusal: QuotaExceeded | NoSpace | None = None
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
+        size = 0
         async for piece in self._content:
+            size += len(piece)
             try:
+                _check_size(self._host, size)
                 self._host.charge_upload(len(piece))
-            except QuotaExceeded as refusal:
+            except (NoSpace, QuotaExceeded) as refusal:
                 self.refusal = refusal
                 return
             if piece:

@@ -23,8 +23,8 @@ from sessions.backends.docker import containers
 from sessions.backends.docker.disks import Disks
 from sessions.backends.docker.engine import Engine
 from sessions.backends.docker.profile import (
-    HOME,
     INSTANCE_LABEL,
+    PRIVATE,
     PYTHON,
     UID,
     WORKSPACE,
@@ -145,19 +145,19 @@ def test_the_image_is_read_only(cell: Cell) -> None:
 
 def test_folders_are_the_kernels_own(cell: Cell) -> None:
     private = [UID, UID, "0o700"]
-    found = cell.probe(probes.mounted, [HOME, WORKSPACE])
+    found = cell.probe(probes.mounted, [PRIVATE, WORKSPACE])
     assert [owner for _, *owner, _ in found] == [private, private]
-    loose: Config = {"tmpfs": {HOME: "rw,mode=0777"}, "mounts": mounts(type="tmpfs", device="tmpfs", o="mode=0777")}
-    found = cell.probe(probes.mounted, [HOME, WORKSPACE], **loose)
+    loose: Config = {"tmpfs": {PRIVATE: "rw,mode=0777"}, "mounts": mounts(type="tmpfs", device="tmpfs", o="mode=0777")}
+    found = cell.probe(probes.mounted, [PRIVATE, WORKSPACE], **loose)
     assert [owner for _, *owner, _ in found] == [[0, 0, "0o777"]] * 2
 
 
 def test_folders_are_memory_and_refuse_devices_and_set_uid_files(cell: Cell) -> None:
     """gVisor does not show these options, so the plain runtime shows them."""
-    folders = [HOME, WORKSPACE, "/tmp"]
+    folders = [PRIVATE, WORKSPACE, "/tmp"]
     found = cell.probe(probes.mounted, folders, runtime="runc")
     assert [(kind, options) for kind, *_, options in found] == [("tmpfs", ["nosuid", "nodev"])] * 3
-    loose: Config = {"tmpfs": {HOME: "rw,suid,dev", "/tmp": "rw,suid,dev"}, "mounts": mounts()}
+    loose: Config = {"tmpfs": {PRIVATE: "rw,suid,dev", "/tmp": "rw,suid,dev"}, "mounts": mounts()}
     found = cell.probe(probes.mounted, folders, runtime="runc", **loose)
     assert [options for *_, options in found] == [[], [], []]
     assert found[1][0] != "tmpfs"
@@ -167,7 +167,7 @@ def test_folders_are_memory_and_refuse_devices_and_set_uid_files(cell: Cell) -> 
     ("folder", "size", "loosened"),
     [
         ("/tmp", 64, {"tmpfs": {"/tmp": "rw"}}),
-        (HOME, 16, {"tmpfs": {HOME: f"rw,uid={UID}"}}),
+        (PRIVATE, 16, {"tmpfs": {PRIVATE: f"rw,uid={UID}"}}),
         (WORKSPACE, 24, {"mounts": mounts(type="tmpfs", device="tmpfs", o="mode=0777")}),
         ("/dev/shm", 16, {"shm_size": 64 * MIB}),
     ],

@@ -129,7 +129,7 @@ def test_full_scratch_space_does_not_end_the_session(evil: Attacker) -> None:
     """The scratch space counts against the memory limit; all of it together stays below."""
     fill = (
         "import os\n"
-        "folders = ('/tmp', '/dev/shm', '/home/user', os.environ['HOME'])\n"
+        "folders = ('/tmp', '/dev/shm', '/home/user', '/home/kernel')\n"
         "for folder in folders:\n"
         "    try:\n"
         "        for i in range(1000):\n"

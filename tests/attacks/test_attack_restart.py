@@ -54,7 +54,7 @@ def test_packages_in_the_workspace_do_not_run_in_the_kernels_start(evil: Attacke
     evil.still_works()
 
 
-def test_configuration_in_the_home_directory_does_not_survive(evil: Attacker) -> None:
+def test_configuration_in_the_home_directory_has_no_part_in_a_start(evil: Attacker) -> None:
     files = [
         ".ipython/profile_default/startup/00-poison.py",
         ".ipython/profile_default/ipython_config.py",
@@ -66,6 +66,9 @@ def test_configuration_in_the_home_directory_does_not_survive(evil: Attacker) ->
         ".local/lib/python3.11/site-packages/usercustomize.py",
         ".config/matplotlib/matplotlibrc",
         ".pythonrc.py",
+        ".profile",
+        ".bashrc",
+        ".npmrc",
     ]
     evil.text(
         f"import os\n"
@@ -79,8 +82,8 @@ def test_configuration_in_the_home_directory_does_not_survive(evil: Attacker) ->
     assert evil.text(POISONED) == "False\n"
     gone = "import glob, os; print(glob.glob('/tmp/left') + glob.glob('/dev/shm/left'))"
     assert evil.text(gone) == "[]\n"
-    home = evil.text("import os, json; print(json.dumps(sorted(os.listdir(os.environ['HOME']))))")
-    assert set(json.loads(home)) <= {".connection.json", ".ipython", ".cache", ".config"}
+    private = evil.text("import os, json; print(json.dumps(sorted(os.listdir('/home/kernel'))))")
+    assert set(json.loads(private)) <= {".connection.json", ".ipython", ".cache", ".config"}
 
 
 def test_the_mark_would_be_seen_if_poison_ran(evil: Attacker) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 import docker
 import pytest
 
-from sessions.backends.docker.profile import HOME, UID, WORKSPACE
+from kernel_image.protocol import PRIVATE_PLACES
+from sessions.backends.docker.profile import PRIVATE, UID, WORKSPACE
 from tests.attacks import probes
 from tests.attacks.bench import IMAGE, Bench
 from tests.attacks.cells import Attacker
@@ -23,7 +24,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.measured]
 #: devices that gVisor gives to every sandbox; `fuse` and `tun` are its own, and of no use without privileges
 DEVICES = {"full", "fuse", "null", "ptmx", "random", "tty", "tun", "urandom", "zero"}
 CLOSED = ["/", "/usr", "/usr/bin", "/etc", "/var/tmp", "/var/log", "/opt", "/opt/kernel", "/home", "/run"]
-OPEN = ["/tmp", "/dev/shm", WORKSPACE, HOME]
+OPEN = ["/tmp", "/dev/shm", WORKSPACE, PRIVATE]
 SITE_PACKAGES = "import os, numpy; print(os.path.dirname(os.path.dirname(numpy.__file__)))"
 DISK_MIB, SCRATCH_MIB = 16, 64
 
@@ -181,7 +182,7 @@ def test_nothing_of_the_gateway_is_in_the_sandbox(evil: Attacker) -> None:
     assert [secret for secret in secrets if secret in seen] == []
     assert "connection.json" in seen  # arguments were searched
     assert "KERNEL_GATEWAY" not in seen
-    assert f"HOME={HOME}" in seen  # environments were searched, too
+    assert f"HOME={WORKSPACE}" in seen  # environments were searched, too
 
 
 @pytest.mark.gate
@@ -189,12 +190,18 @@ def test_the_environment_is_an_allow_list(evil: Attacker) -> None:
     names = set(json.loads(evil.text("import os, json; print(json.dumps(sorted(os.environ)))")))
     set_by_ipykernel = {"CLICOLOR", "CLICOLOR_FORCE", "FORCE_COLOR", "GIT_PAGER", "MPLBACKEND", "PAGER"}
     set_by_us = {"HOME", "LANG", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "PATH", "TERM"}
-    of_the_sandbox = {"KERNEL_NETWORK", "PIP_DISABLE_PIP_VERSION_CHECK", "PIP_RETRIES", "PYTHONUSERBASE"}
+    of_the_sandbox = {
+        "KERNEL_NETWORK",
+        "PIP_DISABLE_PIP_VERSION_CHECK",
+        "PIP_RETRIES",
+        "PYTHONUSERBASE",
+        *PRIVATE_PLACES,
+    }
     assert names - set_by_ipykernel - {"PYDEVD_USE_FRAME_EVAL"} == set_by_us | of_the_sandbox
 
 
 def test_outside_its_sandbox_a_kernels_keys_are_only_in_the_ledger(evil: Attacker) -> None:
-    connection = json.loads(evil.text(f"print(open('{HOME}/.connection.json').read())"))
+    connection = json.loads(evil.text(f"print(open('{PRIVATE}/.connection.json').read())"))
     used = evil.text("print(get_ipython().kernel.session.key.decode())").strip()
     assert connection["key"] == used
     secrets = [connection[name] for name in ("key", "curve_publickey", "curve_secretkey")]

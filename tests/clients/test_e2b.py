@@ -139,6 +139,31 @@ def test_a_sandboxed_sandbox_lives_its_whole_life() -> None:
         life(gateway)
 
 
+@pytest.mark.engine
+def test_commands_of_a_sandboxed_sandbox_find_what_cells_find() -> None:
+    with gateways.gateway("docker") as gateway, made(gateway) as sandbox:
+
+        def run(command: str, **options: Any) -> str:
+            return sandbox.commands.run(command, **options).stdout
+
+        assert run("python3 -c 'import numpy; print(numpy.__name__)'") == "numpy\n"
+        assert run("command -v python pip") == "/opt/venv/bin/python\n/opt/venv/bin/pip\n"
+        assert run("echo $PATH") == sandbox.run_code("import os; print(os.environ['PATH'])").logs.stdout[0]
+        terminal = sandbox.pty.create(PtySize(rows=20, cols=200))
+        sandbox.pty.send_stdin(terminal.pid, b"echo; command -v pip; exit\n")
+        shown: list[bytes] = []
+        terminal.wait(on_pty=shown.append)
+        assert b"/opt/venv/bin/pip" in b"".join(shown)
+        # As OpenAI's Agents SDK begins.
+        run("mkdir -p -- /workspace", cwd="/")
+        sandbox.files.make_dir("/workspace")
+        assert run("touch a; pwd", cwd="/workspace") == "/home/user\n"
+        assert run("whoami; echo ~ ~user; cd; pwd; id -gn") == "user\n/home/user /home/user\n/home/user\nuser\n"
+        sandbox.run_code("import os, getpass; open(os.path.expanduser(f'~/{getpass.getuser()}'), 'w')")
+        told = [(entry.path, entry.owner, entry.group) for entry in sandbox.files.list("~")]
+        assert told == [(f"/home/user/{name}", "user", "user") for name in ("a", "user")]
+
+
 def busy(sandbox: Sandbox, least: float, most: float) -> SandboxMetrics:
     """Wait until it uses so many percent of its processors, which other work on the machine delays."""
     return until(lambda: next((now for now in sandbox.get_metrics() if least < now.cpu_used_pct < most), None))
@@ -560,8 +585,10 @@ def test_commands_have_variables_a_directory_and_an_exit_code(gateway: Gateway) 
         assert (failed.value.exit_code, failed.value.stdout) == (3, "out\n")
         with pytest.raises(NotFoundException, match="directory"):
             sandbox.commands.run("true", cwd="absent")
+        for anywhere in ("/", "/etc"):
+            assert sandbox.commands.run("pwd", cwd=anywhere).stdout == f"{anywhere}\n"
         with pytest.raises(InvalidArgumentException):
-            sandbox.commands.run("true", cwd="/etc")
+            sandbox.commands.run("true", cwd="/etc\n")
         with pytest.raises(InvalidArgumentException, match="LD_PRELOAD"):
             sandbox.commands.run("true", envs={"LD_PRELOAD": "x"})
 
@@ -592,6 +619,16 @@ def test_a_command_outlives_its_client_and_is_found_again(gateway: Gateway, sand
         handle.wait()
     assert (ended.value.stdout, ended.value.exit_code) == ("gone\n", 4)
     until(lambda: again.commands.list() == [])
+
+
+def test_commands_end_at_their_timeout_and_make_room_for_others(sandbox: Sandbox) -> None:
+    for _ in range(9):
+        with pytest.raises(TimeoutException):
+            sandbox.commands.run("sleep 300", timeout=0.3)
+    with pytest.raises(TimeoutException):
+        sandbox.commands.run("sleep 300", background=True, timeout=0.3).wait()
+    until(lambda: sandbox.commands.list() == [])
+    assert sandbox.commands.run("echo done").stdout == "done\n"
 
 
 def test_a_command_is_killed_once(sandbox: Sandbox) -> None:

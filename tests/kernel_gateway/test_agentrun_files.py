@@ -209,7 +209,7 @@ OUTSIDE = [
     "a\0b",
     "/etc/passwd",
     "x/../../y",
-    "\u202ea",
+    "\x9ba",
     "x" * 5000,
 ]
 
@@ -224,7 +224,6 @@ def everywhere(box: Box, path: str) -> Iterator[requests.Response]:
         ("/filesystem/remove", {"path": path}),
         ("/filesystem/move", {"source": path, "destination": "moved"}),
         ("/filesystem/move", {"source": "shared-file", "destination": path}),
-        ("/processes/cmd", {"command": "true", "cwd": path}),
     ):
         yield box.call("POST", call, json=body)
     yield upload(box, path, b"written")

@@ -78,9 +78,10 @@ def test_a_command_starts_in_the_requested_directory(box: Box) -> None:
     for cwd in (None, "", "/home/user"):
         assert "some where" in box.command("ls", cwd=cwd)["stdout"]
     assert failed(box.call("POST", COMMAND, json={"command": "true", "cwd": "/home/user/absent"})) == (404, "NOT_FOUND")
-    for cwd in ("/etc", "/", "../.."):
-        refused = box.call("POST", COMMAND, json={"command": "true", "cwd": cwd})
-        assert failed(refused) == (400, "INVALID_REQUEST")
+    for cwd in ("/etc", "/"):
+        assert box.command("pwd", cwd=cwd)["stdout"] == f"{cwd}\n"
+    refused = box.call("POST", COMMAND, json={"command": "true", "cwd": "/etc\0"})
+    assert failed(refused) == (400, "INVALID_REQUEST")
 
 
 @docker_only

@@ -19,7 +19,7 @@ import json, os, random, sys, uuid
 print(json.dumps({
     "imported": "numpy" in sys.modules, "names": [name for name in globals() if name in ("numpy", "np")],
     "random": random.random(), "numpy": __import__("numpy").random.random(), "uuid4": str(uuid.uuid4()),
-    "key": json.load(open(os.environ["HOME"] + "/.connection.json"))["key"], "files": os.listdir("."),
+    "key": json.load(open("/home/kernel/.connection.json"))["key"], "files": os.listdir("."),
 }))
 """
 

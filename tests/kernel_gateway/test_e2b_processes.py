@@ -18,7 +18,8 @@ Message = dict[str, Any]
 
 
 def post(box: Box, method: str, body: bytes, **options: Any) -> requests.Response:
-    return box.call("POST", f"/process.Process/{method}", ENVD, data=body, headers=STREAM, **options)
+    headers = STREAM | options.pop("headers", {})
+    return box.call("POST", f"/process.Process/{method}", ENVD, data=body, headers=headers, **options)
 
 
 def call(box: Box, method: str, **body: Any) -> requests.Response:
@@ -86,7 +87,7 @@ def test_a_silent_command_gives_signs_of_life(box: Box) -> None:
         (envelope({"process": {}}), "invalid_argument"),
         (envelope({"process": {"cmd": "/absent"}}), "invalid_argument"),
         (envelope({"process": {"cmd": "true\0"}}), "invalid_argument"),
-        (envelope({"process": {"cmd": "true", "cwd": "/etc"}}), "invalid_argument"),
+        (envelope({"process": {"cmd": "true", "cwd": "/etc\0"}}), "invalid_argument"),
         (envelope({"process": {"cmd": "true", "cwd": "absent"}}), "not_found"),
         (envelope({"process": {"cmd": "true", "envs": {"LD_PRELOAD": "x"}}}), "invalid_argument"),
         (envelope({"process": {"cmd": "true", "args": ["x" * 200_000]}}), "invalid_argument"),
@@ -100,6 +101,21 @@ def test_a_hostile_start_is_refused_in_the_stream(box: Box, body: bytes, code: s
     assert failed(post(box, "Start", body)) == code
     assert call(box, "List").json() == {"processes": []}
     assert told(post(box, "Start", start("true")))[-1] == (2, {})
+
+
+@pytest.mark.parametrize("timeout", ["0", "-1", "1.5", "x", "", "1" * 11])
+def test_a_timeout_that_is_no_number_of_milliseconds_is_refused(box: Box, timeout: str) -> None:
+    assert failed(post(box, "Start", start("true"), headers={"Connect-Timeout-Ms": timeout})) == "invalid_argument"
+
+
+def test_a_command_ends_at_its_clients_timeout_and_its_stream_says_so(box: Box) -> None:
+    ended = told(post(box, "Start", start("exit 3"), headers={"Connect-Timeout-Ms": "9999999999"}))
+    assert ended[-1] == (2, {})
+    ended = told(post(box, "Start", start("echo begun; exec sleep 300"), headers={"Connect-Timeout-Ms": "500"}))
+    assert not [message for _, message in ended if "end" in message.get("event", {})]
+    assert ended[-1][1]["error"]["code"] == "deadline_exceeded"
+    assert ended[-1][1]["error"]["message"].startswith("the command ran longer than 0.5 s")
+    assert call(box, "List").json() == {"processes": []}
 
 
 @pytest.mark.parametrize(

@@ -434,8 +434,9 @@ def test_a_name_with_line_breaks_that_a_kernel_has_made_is_listed_and_not_served
 def test_a_file_larger_than_the_sessions_workspace_is_refused(gateway: Gateway, session: str) -> None:
     gateway.call("POST", "/v1/sessions", json={"name": session, "limits": {"disk": "1m"}})
     path = f"/v1/sessions/{session}/files/file"
-    assert failure(gateway.call("PUT", path, data=b"x" * 2 * MIB)) == (507, "SB015")
-    assert not exists(gateway, session, "file")
+    for content in (b"x" * 2 * MIB, iter([b"x" * MIB, b"x" * MIB])):
+        assert failure(gateway.call("PUT", path, data=content)) == (507, "SB015")
+        assert not exists(gateway, session, "file")
     write(gateway, session, "file", b"x" * MIB)
 
 
@@ -459,8 +460,6 @@ def test_a_full_workspace_refuses_files_until_space_is_freed(gateway: Gateway, s
 
 @process_only
 def test_an_upload_without_a_valid_length_is_refused(gateway: Gateway, folder: str) -> None:
-    chunked = gateway.call("PUT", f"{FILES}{folder}/file", data=iter([b"piece", b"piece"]))
-    assert failure(chunked) == (400, "SB002")
     bearer = ("Authorization", f"Bearer {KEYS['alice']}")
     for length in ((), (("Content-Length", "9" * 5000),), (("Content-Length", "-1"),), (("Content-Length", "+4"),)):
         answer = raw(gateway, "PUT", f"{FILES}{folder}/file", headers=(bearer, *length))

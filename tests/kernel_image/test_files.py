@@ -111,7 +111,7 @@ def test_names_may_be_anything(workspace: Path) -> None:
     for name in (b"new\nline", b"\xff\xfe", "ü".encode(), b" ", b'"', b"\x1b[31m", b"-rf"):
         Path(os.fsdecode(bytes(workspace) + b"/" + name)).touch()
     names = [entry["name"] for entry in run(workspace, "list", "")[0]["entries"]]
-    assert sorted(names) == sorted(["new\nline", "\ufffd\ufffd", "ü", " ", '"', "\x1b[31m", "-rf"])
+    assert sorted(names) == sorted(["new\nline", "\U0010dcff\U0010dcfe", "ü", " ", '"', "\x1b[31m", "-rf"])
 
 
 def test_an_entry_that_vanishes_during_a_listing_is_left_out(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -659,11 +659,40 @@ def test_a_false_length_is_reported_as_incomplete_content(workspace: Path) -> No
     assert list(workspace.iterdir()) == []
 
 
-@pytest.mark.parametrize(("mode", "becomes"), [({}, 0o600), ({"mode": 0o644}, 0o644), ({"mode": 0o755}, 0o755)])
-def test_a_file_has_the_mode_it_was_given(workspace: Path, mode: Json, becomes: int) -> None:
-    (workspace / "a").write_text("old")
-    run(workspace, "write", "a", b"x", size=1, **mode)
-    assert (workspace / "a").stat().st_mode & 0o7777 == becomes
+@pytest.mark.parametrize(
+    ("asked", "new", "replaced"),
+    [({}, 0o600, 0o755), ({"new_mode": 0o644}, 0o644, 0o755), ({"new_mode": 0o644, "mode": 0o640}, 0o640, 0o640)],
+)
+def test_a_file_has_the_mode_that_was_asked_for_or_that_of_the_file_it_replaces(
+    workspace: Path, asked: Json, new: int, replaced: int
+) -> None:
+    (workspace / "old").touch()
+    (workspace / "old").chmod(0o4755)
+    for name, mode in (("new", new), ("old", replaced)):
+        run(workspace, "write", name, b"x", size=1, **asked)
+        assert (workspace / name).stat().st_mode & 0o7777 == mode
+
+
+def test_what_is_compiled_of_a_module_goes_with_it(workspace: Path, tmp_path: Path) -> None:
+    cache = workspace / "__pycache__"
+    for way in ("write", "move"):
+        cache.mkdir(exist_ok=True)
+        for name in ("m.cpython-312.pyc", "m.cpython-312.opt-1.pyc", "m.txt", "mm.cpython-312.pyc"):
+            (cache / name).touch()
+        if way == "write":
+            run(workspace, "write", "m.py", b"x", size=1)
+        else:
+            run(workspace, "move", "m.py", to="n.py")
+            assert len(list(cache.iterdir())) == 4
+            run(workspace, "move", "n.py", to="m.py")
+        assert {file.name for file in cache.iterdir()} == {"m.txt", "mm.cpython-312.pyc"}
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "m.cpython-312.pyc").touch()
+    shutil.rmtree(cache)
+    cache.symlink_to(elsewhere)
+    run(workspace, "write", "m.py", b"x", size=1)
+    assert (elsewhere / "m.cpython-312.pyc").exists(), "a link was followed"
 
 
 def test_parent_directories_are_made_only_on_request(workspace: Path) -> None:

@@ -390,7 +390,7 @@ def test_a_process_in_a_directory_of_any_name_is_listed(begin: Begin, tag: Tag, 
     Path(os.fsdecode(strange)).mkdir()
     command = "cd \"$(printf '\\377\\n.')\"/.. 2>/dev/null; cd \"$(printf '\\377')\"* && sleep 1000 & echo $!"
     pid = int(text(outcome(begin(request(command, tag)))))
-    assert becomes(lambda: any(process["directory"].endswith("/\ufffd\n") for process in listed(begin).values()))
+    assert becomes(lambda: any(process["directory"].endswith("/\U0010dcff\n") for process in listed(begin).values()))
     assert pid in listed(begin)
 
 

@@ -210,4 +210,4 @@ def test_names_that_are_no_text_are_told(workspace: Path, watch: Watch) -> None:
     tool.line()
     descriptor = os.open(os.fsencode(workspace) + b"/\xff\n\xe4", os.O_CREAT | os.O_WRONLY)
     os.close(descriptor)
-    assert tool.look() == [("create", "\ufffd\n\ufffd")]
+    assert tool.look() == [("create", "\U0010dcff\n\U0010dce4")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -92,7 +93,7 @@ async def test_what_a_command_was_started_without_is_refused(sandbox: Sandbox) -
     ("program", "error"),
     [
         (shell("true", cwd="absent"), FileNotFound),
-        (shell("true", cwd="/etc"), InvalidRequest),
+        (shell("true", cwd="/etc\0"), InvalidRequest),
         (Program(("/absent",)), InvalidRequest),
         (Program(()), InvalidRequest),
         (Program(("/bin/sh", "\0")), InvalidRequest),
@@ -128,6 +129,12 @@ async def test_a_command_that_runs_too_long_is_ended(world: World) -> None:
     sandbox = await world.sandboxes.create(KEY, SandboxSpec("template", max_execute_timeout=0.5))
     _, listener = await sandbox.commands.start(shell("sleep 60"), None)
     assert await heard(listener) == (b"", Ended(-9, timed_out=True))
+
+
+async def test_a_command_with_a_timeout_is_ended_then(sandbox: Sandbox) -> None:
+    for program, end in (("sleep 60", Ended(-9, timed_out=True)), ("exit 3", Ended(3, timed_out=False))):
+        _, listener = await sandbox.commands.start(replace(shell(program), timeout=0.5), None)
+        assert (await heard(listener))[1] == end
 
 
 async def test_a_command_ends_with_its_sandbox(world: World, sandbox: Sandbox) -> None:

@@ -31,7 +31,6 @@ ENCODINGS: Mapping[str, Callable[[str], bytes]] = {
 }
 DEPTH_MAX = 16
 DIRECTORY_MODE = "0755"
-FILE_MODE = "0644"
 
 
 def entry_model(entry: Entry) -> dict[str, Any]:
@@ -41,15 +40,15 @@ def entry_model(entry: Entry) -> dict[str, Any]:
     return kept | {"type": kind, "path": seen_path(entry["path"]), "modifiedTime": time_of(entry["modified"])}
 
 
-def mode_of(text: str | None, default: str) -> int:
+def mode_of(text: str) -> int:
     """Parse permissions in octal, for example `644`.
 
     Raises:
         InvalidRequest: when the text is not such a number, or permits more than read, write and execute.
     """
-    if not re.fullmatch("0?o?[0-7]{3}", text or default):
+    if not re.fullmatch("0?o?[0-7]{3}", text):
         raise InvalidRequest("mode must be three octal digits, for example 644", field="mode")
-    return int((text or default)[-3:], 8)
+    return int(text[-3:], 8)
 
 
 class FileHandler(AgentRunHandler):
@@ -82,7 +81,8 @@ class FileHandler(AgentRunHandler):
             body.path,
             len(content),
             pieces(),
-            mode=mode_of(body.mode, FILE_MODE),
+            mode=mode_of(body.mode) if body.mode else None,
+            new_mode=0o644,
             parents=body.createDir,
         )
         self.finish_json({"path": body.path, "size": size})
@@ -125,7 +125,7 @@ class MakeDirectoryHandler(AgentRunHandler):
     async def post(self, sandbox_id: str) -> None:
         """Make a directory; an existing one does not change."""
         body = self.body(MakeDirectory)
-        mode = mode_of(body.mode, DIRECTORY_MODE)
+        mode = mode_of(body.mode or DIRECTORY_MODE)
         entry = await workspace.make_directory(self.sandbox(sandbox_id), body.path, mode, parents=body.parents)
         self.finish_json({"entry": entry_model(entry)})
 

@@ -59,7 +59,6 @@ class UploadHandler(AgentRunBaseHandler):
     _form: UploadForm
     _sandbox: Sandbox
     _path = ""
-    _size = 0
 
     def prepare(self) -> None:
         """Check the request and prepare the form, before the body is read."""
@@ -100,12 +99,9 @@ class UploadHandler(AgentRunBaseHandler):
         pieces, self._form.pieces = self._form.pieces, []
         if self._form.has_file and self._upload is None:
             self._path = self._form.path
-            write: Any = partial(workspace.write_file, self._sandbox, self._path, None, mode=0o644)
+            write: Any = partial(workspace.write_file, self._sandbox, self._path, None, new_mode=0o644)
             self._upload = Upload(write)
         for piece in pieces:
-            self._size += len(piece)
-            if self._size > self._sandbox.limits.disk:
-                raise NoSpace(f"the file is larger than the workspace ({self._sandbox.limits.disk} bytes)")
             if self._upload is not None:
                 await self._upload.send(piece)
 

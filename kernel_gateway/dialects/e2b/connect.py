@@ -22,7 +22,7 @@ from kernel_gateway.errors import NotSupported
 from kernel_gateway.handlers import JsonHandler
 from kernel_gateway.transfers import STALL
 from sessions import bounded_json
-from sessions.errors import InvalidRequest, SandboxNotFound, SessionError
+from sessions.errors import ExecutionTimeout, InvalidRequest, SandboxNotFound, SessionError
 
 #: word for a failure, by HTTP status
 CODES = {
@@ -42,7 +42,8 @@ CODES = {
 
 def error_of(failure: SessionError, status: HTTPStatus) -> dict[str, Any]:
     """Return a failure in Connect's form."""
-    return {"code": CODES.get(status, "internal"), "message": sentences(failure)}
+    code = "deadline_exceeded" if isinstance(failure, ExecutionTimeout) else CODES.get(status, "internal")
+    return {"code": code, "message": sentences(failure)}
 
 
 class UnaryHandler(EnvdHandler, JsonHandler):
@@ -70,6 +71,8 @@ STREAM = "application/connect+json"
 #: seconds between two signs of life of a stream, and the header in which a client asks for another number
 KEEPALIVE = 50.0
 KEEPALIVE_HEADER = "Keepalive-Ping-Interval"
+#: header with the milliseconds after which a client no longer wants an answer. Source: Connect's protocol, Timeouts
+TIMEOUT_HEADER = "Connect-Timeout-Ms"
 
 
 def envelope(value: dict[str, Any], *, last: bool = False) -> bytes:
@@ -164,6 +167,19 @@ class AnswerStream(StreamHandler, JsonHandler):
         """Return the seconds after which a silent stream gives a sign of life."""
         asked = self.request.headers.get(KEEPALIVE_HEADER, "")
         return float(asked) if re.fullmatch("[1-9][0-9]{0,3}", asked) else KEEPALIVE
+
+    def timeout(self) -> float | None:
+        """Return the seconds after which the client no longer wants an answer; None: it always wants one.
+
+        Raises:
+            InvalidRequest: when the header is no such number.
+        """
+        asked = self.request.headers.get(TIMEOUT_HEADER)
+        if asked is None:
+            return None
+        if not re.fullmatch("[0-9]{1,10}", asked) or not int(asked):
+            raise InvalidRequest(f"{TIMEOUT_HEADER} must be a number of milliseconds from 1 on", field=TIMEOUT_HEADER)
+        return int(asked) / 1000
 
 
 def message_of(model: type[Model], body: bytes) -> Model:

@@ -134,7 +134,7 @@ class FilesHandler(EnvdHandler):
 
     def _begin(self, path: str) -> None:
         seen = seen_path(entry_path(path))
-        write: Any = partial(workspace.write_file, self.sandbox, path, None, mode=0o644)
+        write: Any = partial(workspace.write_file, self.sandbox, path, None, new_mode=0o644)
         self._upload, self._size = Upload(write), 0
         self._written.append({"name": seen.rsplit("/", 1)[-1], "path": seen, "type": "file"})
 

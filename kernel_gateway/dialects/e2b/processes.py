@@ -23,7 +23,7 @@ from kernel_gateway.dialects.e2b.models import Body
 from kernel_gateway.pauses import with_pauses
 from sessions.attached import AttachedCommand, Listener
 from sessions.commands import Commands
-from sessions.errors import InvalidRequest, ProcessNotFound, SessionError
+from sessions.errors import ExecutionTimeout, InvalidRequest, ProcessNotFound, SessionError
 from sessions.guest.attached import SIZE_MAX, Data, Ended, Program
 from sessions.guest.processes import signal_process
 from sessions.names import valid_env
@@ -169,6 +169,9 @@ class CommandStream(AnswerStream):
         try:
             await self.send({"event": {"start": {"pid": command.pid}}})
             async for event in with_pauses(listener, self.pause()):
+                if isinstance(event, Ended) and (late := self._late(event, command.program.timeout)):
+                    self.finish_stream(late)
+                    return
                 await self.send({"event": self._shown(event)})
             self.finish_stream(command.failure)
         except StreamClosedError:
@@ -177,6 +180,12 @@ class CommandStream(AnswerStream):
             self.http.close()
         finally:
             command.leave(listener)
+
+    def _late(self, ended: Ended, timeout: float | None) -> ExecutionTimeout | None:
+        """Return the failure of a stream whose command has ended at the client's own timeout."""
+        if not ended.timed_out or timeout is None or timeout > self.sandbox.spec.max_execute_timeout:
+            return None
+        return ExecutionTimeout(f"the command ran longer than {timeout:g} s", timeout=timeout)
 
     def _shown(self, event: Data | Ended | None) -> dict[str, Any]:
         match event:
@@ -195,7 +204,13 @@ class StartHandler(CommandStream):
         body = message_of(Start, self.message())
         size = (body.pty.size.cols, body.pty.size.rows) if body.pty else None
         program = Program(
-            (body.process.cmd, *body.process.args), body.process.cwd, valid_env(body.process.envs), body.stdin, size
+            (body.process.cmd, *body.process.args),
+            body.process.cwd,
+            valid_env(body.process.envs),
+            body.stdin,
+            size,
+            # As at E2B, whose SDKs send the timeout of a command so.
+            self.timeout(),
         )
         await self.run_until_client_leaves(self._run(program, body.tag))
 

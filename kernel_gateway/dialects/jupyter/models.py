@@ -13,6 +13,7 @@ from uuid import NAMESPACE_URL, uuid5
 from pydantic import BaseModel, ConfigDict, Field
 
 from sessions.errors import InvalidRequest, SessionNotFound
+from sessions.guest.paths import NOT_IN_PATHS
 from sessions.kernelspecs import KernelSpec
 from sessions.models import SessionKey
 from sessions.registry import Registry
@@ -110,7 +111,7 @@ class NotebookSession(Body):
 
 def place_of(path: str) -> str:
     """Return the place of a session from a path on the client's machine; see `SessionSpec`."""
-    return path if len(path) <= PLACE_MAX and path.isprintable() else ""
+    return "" if len(path) > PLACE_MAX or NOT_IN_PATHS.search(path) else path
 
 
 def kernel_id(key: SessionKey) -> str:

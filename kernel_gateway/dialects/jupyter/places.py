@@ -36,10 +36,10 @@ class FilesHandler(RestHandler):
             FileNotFound: when the tenant has no such session.
             InvalidRequest: when the path leads out of the workspace.
         """
-        name, _, inner = valid_path(path).partition("/")
+        name, _, inner = valid_path(f"./{path}").partition("/")
         for session in self.gateway.registry.of(self.tenant):
             if session.key.name == name:
-                return session, inner
+                return session, valid_path(f"./{inner}")  # `~` is a name here: paths begin with that of a session
         raise FileNotFound(f"No such file or directory: {path[:64]}")
 
     def entry_place(self, path: str, action: str) -> tuple[Session, str]:

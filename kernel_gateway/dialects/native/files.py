@@ -64,8 +64,10 @@ class FilesHandler(BaseHandler):
         # The limit is the size of the workspace, not the limit of JSON bodies.
         disk, size = self.gateway.settings.disk, self.announced_length
         if size is None:
-            raise InvalidRequest("an upload needs a Content-Length", field="Content-Length")
-        if size > disk:
+            if "Transfer-Encoding" not in self.request.headers:
+                raise InvalidRequest("an upload needs a Content-Length, or must be chunked", field="Content-Length")
+            self.limit_body_time(disk)
+        elif size > disk:
             raise NoSpace(f"the file is larger than any workspace ({disk} bytes)", size=size)
         self.http.set_max_body_size(disk)
         path = valid_path(self.path_args[1])

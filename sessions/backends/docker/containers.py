@@ -11,8 +11,8 @@ from sessions.backends.docker.disks import Disks
 from sessions.backends.docker.engine import Engine, take_over
 from sessions.backends.docker.profile import (
     FIRST_PORT,
-    HOME,
     IMAGE_DIR,
+    PRIVATE,
     PYTHON,
     UID,
     WORKSPACE,
@@ -104,7 +104,7 @@ def new_connection(kernelspec: KernelSpec) -> ConnectionInfo:
 def hello(settings: DockerSettings, launch: Launch, info: ConnectionInfo | None) -> bytes:
     """Return the handshake for a kernel in a container; without connection info, for one that waits for another."""
     env = environment(settings, online=launch.egress is not None)
-    return handshake(launch, info, python=PYTHON, image=IMAGE_DIR, workspace=WORKSPACE, home=HOME, env=env)
+    return handshake(launch, info, python=PYTHON, image=IMAGE_DIR, workspace=WORKSPACE, private=PRIVATE, env=env)
 
 
 def start(engine: Engine, container: str, hello: bytes) -> None:

@@ -14,6 +14,7 @@ from docker.types import DriverConfig, LogConfig, Mount, Ulimit
 
 from kernel_image.protocol import NETWORK, NO_NETWORK, TEMPORARY
 from sessions.backends.docker.sleep_settings import SleepSettings
+from sessions.backends.handshake import private_places
 from sessions.kernelspecs import KernelSpec
 from sessions.models import Limits
 
@@ -22,8 +23,9 @@ UID = 65532
 #: paths in the image
 IMAGE_DIR = "/opt/kernel"
 PYTHON = "/opt/venv/bin/python"
-HOME = "/home/kernel"
-#: the path that similar services use too
+#: the kernel's own directory, in memory: connection file, caches and settings of tools
+PRIVATE = "/home/kernel"
+#: the home directory of all processes, at the path that similar services use too
 WORKSPACE = "/home/user"
 WHEELS = "/opt/wheels"
 FIRST_PORT = 50001
@@ -38,7 +40,7 @@ DISKS_LABEL = "kernel-gateway.files"
 
 _MIB = 1024**2
 _OWNER = f"uid={UID},gid={UID}"
-_HOME_OPTIONS = f"nosuid,nodev,size=16m,{_OWNER},mode=0700"
+_PRIVATE_OPTIONS = f"nosuid,nodev,size=16m,{_OWNER},mode=0700"
 _TEMPORARY_SIZE = 64 * _MIB
 _TEMPORARY_MODE = "1777"
 _TEMPORARY_OPTIONS = f"nosuid,nodev,size={_TEMPORARY_SIZE},mode={_TEMPORARY_MODE}"
@@ -110,6 +112,7 @@ def environment(settings: DockerSettings, *, online: bool) -> dict[str, str]:
     """
     return {
         **({} if online else {NETWORK: NO_NETWORK}),
+        **private_places(PRIVATE),
         # pip shows why a connection failed only when it tries again.
         "PIP_RETRIES": "1",
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
@@ -147,7 +150,7 @@ def host_config(
         "tmpfs": {
             # Code may be run from /tmp: compiling and running is what a sandbox is for.
             **({} if shared else {TEMPORARY: f"rw,exec,{_TEMPORARY_OPTIONS}"}),
-            HOME: f"rw,{_HOME_OPTIONS}",
+            PRIVATE: f"rw,{_PRIVATE_OPTIONS}",
         },
         "mounts": [
             *workspace_mounts(settings, disks_of(limits, workspace, shared=shared), devices),

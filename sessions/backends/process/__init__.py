@@ -27,7 +27,7 @@ from kernel_image.protocol import MARK
 from sessions.asleep import CannotWake, SleepFailed, SleepImage
 from sessions.backends.abilities import Ability
 from sessions.backends.base import KERNEL_IMAGE, KernelHandle, Launch, no_op
-from sessions.backends.handshake import handshake, new_connection_info
+from sessions.backends.handshake import handshake, new_connection_info, private_places
 from sessions.backends.process.handle import ProcessHandle
 from sessions.connection_info import ConnectionInfo
 from sessions.errors import NetworkNotAllowed, StartFailed
@@ -159,10 +159,10 @@ class ProcessBackend:
             raise StartFailed("kernels are plain processes here and have no image")
         if launch.egress is not None:
             raise NetworkNotAllowed("isolation `process` cannot keep a kernel from any host, so it has no `allowlist`")
-        home = self._root / uuid.uuid4().hex[:16]
+        private = self._root / uuid.uuid4().hex[:16]
         spec = launch.kernelspec
-        transport, ip, first_port = ("ipc", str(home / "k"), 1) if spec.ipc else ("tcp", "127.0.0.1", _free_ports())
-        home.mkdir(mode=0o700)
+        transport, ip, first_port = ("ipc", str(private / "k"), 1) if spec.ipc else ("tcp", "127.0.0.1", _free_ports())
+        private.mkdir(mode=0o700)
         workspace = self._workspace(launch.workspace or uuid.uuid4().hex)
         workspace.mkdir(mode=0o700, parents=True, exist_ok=True)
         info = new_connection_info(
@@ -182,9 +182,9 @@ class ProcessBackend:
                 env={"PATH": f"{Path(sys.executable).parent}:{os.defpath}"},
             )
         except OSError as error:
-            shutil.rmtree(home, ignore_errors=True)
+            shutil.rmtree(private, ignore_errors=True)
             raise StartFailed(f"the kernel's process could not be made: {error.strerror}") from error
-        handle = ProcessHandle(process, info, home, workspace)
+        handle = ProcessHandle(process, info, private, workspace)
         self._kernels.add(handle)
         spawn(self._forget(handle), "forget kernel")
         hello = handshake(
@@ -193,8 +193,8 @@ class ProcessBackend:
             python=sys.executable,
             image=str(KERNEL_IMAGE),
             workspace=str(workspace),
-            home=str(home),
-            env={},
+            private=str(private),
+            env=private_places(str(private)),
         )
         if process.stdin is not None:
             # No wait for the pipe, which has room for a handshake: a caller cancelled here would lose the kernel.

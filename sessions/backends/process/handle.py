@@ -14,6 +14,7 @@ from pathlib import Path
 
 from kernel_image.procfs import pids, status
 from sessions.backends.base import KERNEL_IMAGE, HandleListener
+from sessions.backends.handshake import private_places
 from sessions.connection_info import ConnectionInfo
 from sessions.errors import ConnectionFailed
 from sessions.exits import ExitReason, KernelExit
@@ -29,12 +30,14 @@ _TOOL_END = 1.0
 class ProcessHandle:
     """The processes of one kernel."""
 
-    def __init__(self, process: asyncio.subprocess.Process, info: ConnectionInfo, home: Path, workspace: Path) -> None:
-        self.id = home.name
+    def __init__(
+        self, process: asyncio.subprocess.Process, info: ConnectionInfo, private: Path, workspace: Path
+    ) -> None:
+        self.id = private.name
         self.connection_info = info
         self.preloaded: Collection[str] = ()
         self._process = process
-        self._home = home
+        self._private = private
         self._workspace = workspace
         self._killed = False
         self.used_at = time.monotonic()
@@ -47,7 +50,7 @@ class ProcessHandle:
         for tool in self._tools:
             with suppress(ProcessLookupError):
                 tool.kill()
-        shutil.rmtree(self._home, ignore_errors=True)
+        shutil.rmtree(self._private, ignore_errors=True)
         return KernelExit(ExitReason.KILLED if self._killed else ExitReason.EXITED, code)
 
     def _signal_all(self, number: signal.Signals) -> None:
@@ -122,7 +125,7 @@ class ProcessHandle:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.DEVNULL,
                 cwd=self._workspace,
-                env={},
+                env=private_places(str(self._private)),
             )
         except OSError as error:  # the workspace is deleted, or the machine has no more processes
             raise ConnectionFailed(f"the tool could not be started: {error.strerror}") from error

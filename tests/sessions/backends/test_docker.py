@@ -25,8 +25,8 @@ from sessions.backends.docker.cgroup import ROOT
 from sessions.backends.docker.handle import DockerHandle
 from sessions.backends.docker.helper import helper_config
 from sessions.backends.docker.profile import (
-    HOME,
     INSTANCE_LABEL,
+    PRIVATE,
     WHEELS,
     WORKSPACE,
     disks_of,
@@ -98,7 +98,7 @@ class TestProfile:
     def test_only_memory_of_limited_size_is_writable(self) -> None:
         config = host_config(settings_of(), self.LIMITS, "w", gvisor=True)
         assert config["read_only"] is True
-        assert set(config["tmpfs"]) == {"/tmp", HOME}
+        assert set(config["tmpfs"]) == {"/tmp", PRIVATE}
         assert all("size=" in options for options in config["tmpfs"].values())
         (mount,) = config["mounts"]
         assert mount["Target"] == WORKSPACE
@@ -128,7 +128,7 @@ class TestProfile:
         settings = settings_of()
         alone = host_config(settings, self.LIMITS, "w", gvisor=True)
         shared = host_config(settings, self.LIMITS, "w", gvisor=True, shared=True)
-        assert set(shared["tmpfs"]) == {HOME}
+        assert set(shared["tmpfs"]) == {PRIVATE}
         files, temporary = shared["mounts"]
         assert [files] == alone["mounts"]
         assert temporary["Target"] == "/tmp"

@@ -162,7 +162,7 @@ LOOK = """
 import json, os, sys, threading
 print(json.dumps({
     "names": sorted(globals()), "threads": len(threading.enumerate()), "input": os.readlink("/proc/self/fd/0"),
-    "files": [os.listdir("."), os.listdir("/tmp")], "home": sorted(os.listdir(os.environ["HOME"])), "path": sys.path,
+    "files": [os.listdir("."), os.listdir("/tmp")], "private": sorted(os.listdir("/home/kernel")), "path": sys.path,
 }))
 """
 

@@ -11,6 +11,7 @@ import orjson
 import pytest
 
 from sessions.errors import ConnectionFailed, FileNotFound, InvalidRequest, ProcessNotFound, SessionError
+from sessions.guest.paths import PATH_MAX
 from sessions.guest.processes import REQUEST_MAX, Process, find_process, kill_process, list_processes, run_process
 from sessions.models import Limits
 from sessions.session import Session
@@ -78,12 +79,25 @@ async def test_a_command_that_is_no_text_is_not_even_sent(command: str) -> None:
     assert host.asked == []
 
 
-@pytest.mark.parametrize("cwd", ["/etc", "..", "/home/user/../..", "/tmp/../etc", "a\0"])
-async def test_a_directory_outside_the_allowed_paths_is_not_sent(cwd: str) -> None:
+@pytest.mark.parametrize("cwd", ["a\0", "/etc\n", "\ud800", "x" * (PATH_MAX + 1)])
+async def test_a_directory_that_no_directory_can_be_is_not_sent(cwd: str) -> None:
     host = FakeToolHost(ENDED)
     with pytest.raises(InvalidRequest):
         await run(host, cwd=cwd)
     assert host.asked == []
+
+
+@pytest.mark.parametrize(
+    ("cwd", "sent"),
+    [
+        *(("/", "/"), ("/etc", "/etc"), ("//etc/./x/", "/etc/x"), ("/tmp/../etc", "/tmp/../etc"), ("..", "..")),
+        *(("~", ""), ("~/a", "a"), ("/workspace/a", "a"), ("/home/user/../x", "../x"), ("/home/user2", "/home/user2")),
+    ],
+)
+async def test_a_command_may_start_in_any_directory_of_the_sandbox(cwd: str, sent: str) -> None:
+    host = FakeToolHost(ENDED)
+    await run(host, cwd=cwd)
+    assert [request["cwd"] for _, request in host.asked] == [sent]
 
 
 async def test_a_request_larger_than_one_argument_is_refused(session: Session) -> None:

@@ -8,6 +8,7 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
 from sessions.errors import InvalidRequest
+from sessions.units import FORM_FIELDS, FORM_PARTS
 
 #: maximum bytes of a form besides the content of its files
 FORM_MAX = 64 * 1024
@@ -39,12 +40,13 @@ class Form(ABC):
         self._header = bytearray()
         self._disposition = bytearray()
         self._bytes_besides_files = 0
+        self._parts = self._header_fields = 0
         try:
             self._parser = MultipartParser(
                 boundary,
                 {
                     "on_part_begin": self._part_began,
-                    "on_header_begin": self._header.clear,
+                    "on_header_begin": self._header_began,
                     "on_header_field": self._header_named,
                     "on_header_value": self._header_value_received,
                     "on_headers_finished": self._part_headers_finished,
@@ -80,9 +82,18 @@ class Form(ABC):
             raise InvalidRequest("the body is no valid multipart form", field="body") from None
 
     def _part_began(self) -> None:
+        self._parts += 1
+        if self._parts > FORM_PARTS:
+            raise InvalidRequest(f"the form has more than {FORM_PARTS} parts", field="body")
         self._name = ""
         self._value.clear()
         self._disposition.clear()
+
+    def _header_began(self) -> None:
+        self._header_fields += 1
+        if self._header_fields > FORM_FIELDS:
+            raise InvalidRequest(f"the parts of the form have more than {FORM_FIELDS} header fields", field="body")
+        self._header.clear()
 
     def _header_named(self, data: bytes, start: int, end: int) -> None:
         self._keep(self._header, data[start:end])

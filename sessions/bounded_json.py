@@ -17,7 +17,9 @@ CONTAINERS_MAX = 200_000
 ELEMENTS_MAX = 1_000_000
 #: bytes at the beginning and at the end of a picture's message that are more than the picture
 _EDGE = 4096
-_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+#: A string, closed or not, and all that follows a backslash between strings, which no JSON has. Whatever begins here
+#: matches, so nothing is read twice.
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|\\.*+', re.DOTALL)
 
 
 class TooManyValues(orjson.JSONDecodeError):

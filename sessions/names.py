@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 
 from sessions.errors import InvalidRequest
+from sessions.units import ENV_NAMES
 
 #: One allow-list for tenants and sessions. No colon, so that `tenant:session` has exactly one reading.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -37,8 +38,11 @@ def valid_env(env: Mapping[str, str]) -> dict[str, str]:
     """Check a session's extra environment variables.
 
     Raises:
-        InvalidRequest: when a name is malformed or reserved, a value is no text, or all together are too large.
+        InvalidRequest: when there are too many, a name is malformed or reserved, a value is no text, or all together
+            are too large.
     """
+    if len(env) > ENV_NAMES:
+        raise InvalidRequest(f"env has more than {ENV_NAMES} variables", field="env")
     for name, value in env.items():
         if not ENV_NAME.fullmatch(name) or ENV_DENIED.fullmatch(name):
             raise InvalidRequest(f"environment variable {name[:64]!r} cannot be set", field="env")

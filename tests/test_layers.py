@@ -155,7 +155,7 @@ ROOMS = [
 #: modules that are in no package: the vocabulary that all others use, and the sessions themselves
 VOCABULARY = {
     *("activity", "asleep", "bounded_json", "connection_info", "egress", "errors", "exits", "heap", "kernelspecs"),
-    *("inventory", "models", "names", "notices", "states", "tasks", "timeouts"),
+    *("inventory", "models", "names", "notices", "states", "tasks", "timeouts", "units"),
 }
 LIVE = {
     *("attached", "automatic", "beginning", "commands", "culler", "executions", "fall_asleep", "host", "hosts"),
@@ -207,6 +207,7 @@ PURE = [
     "states",
     "tenants.admission",
     "tenants.usage",
+    "units",
 ]
 
 

@@ -15,6 +15,7 @@ from kernel_gateway.wire.admission import Admission, CountedRequests
 from kernel_gateway.wire.connection_metrics import ConnectionMetrics
 from kernel_gateway.wire.hosts import PlainHosts
 from kernel_gateway.wire.listener import BACKLOG, Listener
+from kernel_gateway.wire.turns import BodiesInTurn
 
 log = structlog.get_logger()
 
@@ -50,7 +51,7 @@ def serve(
     admission = _admission(settings, metrics)
     metrics.open.set_function(lambda: admission.open)
     server = HTTPServer(
-        CountedRequests(PlainHosts(application), admission),
+        CountedRequests(PlainHosts(BodiesInTurn(application)), admission),
         max_body_size=max_body,
         idle_connection_timeout=IDLE,
         max_header_size=MAX_HEAD,

@@ -12,9 +12,12 @@ import warnings
 from collections.abc import Iterator
 from itertools import islice
 
-#: maximum characters that are checked. Python's parser blocks everything else while it works: 0.3 s for the worst code
-#: of this size, and 13 s for eight times as much
+from sessions.units import CODE_TOKENS
+
+#: maximum characters that are checked. Python's parser blocks everything else while it works: 0.1 s for the worst code
+#: of this size with `CODE_TOKENS`
 CODE_MAX = 32 * 1024
+_TOKEN = re.compile(r"\w+|[^\w\s]|\n")
 #: problems that are kept for one node and its children
 ISSUES_MAX = 100
 #: nested calls that the reference can make for a tree in Python 3.11; to the reference, deeper code is no Python
@@ -82,6 +85,8 @@ def _javascript(code: str) -> list[str]:
 
 
 def _python(code: str) -> list[str]:
+    if sum(1 for _ in islice(_TOKEN.finditer(code), CODE_TOKENS + 1)) > CODE_TOKENS:
+        return [f"Line -1: the code has more than {CODE_TOKENS} words and signs, and is not checked"]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # warnings about "\d" and the like concern only the client

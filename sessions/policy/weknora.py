@@ -5,7 +5,7 @@ alone refuses a script.
 
 WeKnora's expressions are for an engine that takes linear time on any text; Python's does not. So `first.*then` is
 searched as `first`, and `then` behind it on the same line. Before that, each run of blanks is replaced by one blank,
-which makes no difference to any expression.
+which makes no difference to any expression, except that `\n\s*` is searched as `\n`.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ ARGUMENT = {
     "a path out of its directory": re.compile(r"\.\.[/\\]"),
     "an environment variable": re.compile(r"\$[A-Z_]|\$\{[A-Z_]+\}", re.IGNORECASE | re.ASCII),
 }
-STDIN = (_rule(r"\$\(", r"\)"), _rule("`", "`"), _rule(r"\n\s*[;&|]"), _rule(r"\\n", "[;&|]"))
+STDIN = (_rule(r"\$\(", r"\)"), _rule("`", "`"), _rule(r"\n[;&|]"), _rule(r"\\n", "[;&|]"))
 
 
 def problems(script: str, arguments: Mapping[str, Any], stdin: str) -> Iterator[str]:

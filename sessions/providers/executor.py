@@ -32,6 +32,8 @@ from sessions.providers.wrapping import parse_json
 
 #: seconds to make a connection, to answer a health check, and to transfer an answer beside the program's run time
 CONNECT, HEALTH, WAY = 5.0, 5.0, 3.0
+#: bytes of an answer: as base64, artifacts have 43 MiB at most
+ANSWER_MAX = 64 * 1024**2
 #: seconds before the first retry; the pause doubles with each further retry
 PAUSE = 0.2
 
@@ -64,7 +66,8 @@ class Executor:
         self._retries = max_retries
         self._client = httpx.AsyncClient(
             base_url=endpoint.rstrip("/"),
-            headers={FORWARDED: "1"} | ({"Authorization": f"Bearer {api_key}"} if api_key else {}),
+            headers={FORWARDED: "1", "Accept-Encoding": "identity"}
+            | ({"Authorization": f"Bearer {api_key}"} if api_key else {}),
             timeout=httpx.Timeout(HEALTH, connect=CONNECT),
             trust_env=False,  # only settings say where programs and keys go
         )
@@ -72,7 +75,8 @@ class Executor:
     async def healthy(self) -> bool:
         """Return True if the endpoint reports that it is healthy."""
         try:
-            return (await self._client.get("/healthz")).status_code == httpx.codes.OK
+            async with self._client.stream("GET", "/healthz") as response:
+                return response.status_code == httpx.codes.OK
         except httpx.HTTPError:
             return False
 
@@ -91,17 +95,24 @@ class Executor:
         }
         began = time.monotonic()
         try:
-            response = await self._post(body, seconds)
+            status, content = await self._post(body, seconds)
         except httpx.TimeoutException:
             late = "No answer arrived in time; it is not known whether the program has ended.\n"
             return timed_out("", late, time.monotonic() - began)
-        return _outcome(_answer(response), time.monotonic() - began)
+        return _outcome(_answer(status, content), time.monotonic() - began)
 
-    async def _post(self, body: Mapping[str, Any], seconds: float) -> httpx.Response:
-        """Send a program so that it runs once at most: retry only if the request cannot have arrived."""
+    async def _post(self, body: Mapping[str, Any], seconds: float) -> tuple[int, bytes]:
+        """Send a program so that it runs once at most: retry only if the request cannot have arrived.
+
+        Returns:
+            status and body of the answer; the body is read only of an answer about a program that was run.
+        """
+        timeout = httpx.Timeout(seconds + WAY, connect=CONNECT)
         for attempt in range(self._retries + 1):
             try:
-                return await self._client.post("/run", json=body, timeout=httpx.Timeout(seconds + WAY, connect=CONNECT))
+                async with self._client.stream("POST", "/run", json=body, timeout=timeout) as response:
+                    ran = response.status_code == httpx.codes.OK
+                    return response.status_code, await _content(response) if ran else b""
             except (httpx.ConnectError, httpx.ConnectTimeout):
                 if attempt < self._retries:
                     await asyncio.sleep(PAUSE * 2**attempt)
@@ -118,13 +129,28 @@ class Executor:
         await self._client.aclose()
 
 
-def _answer(response: httpx.Response) -> dict[str, Any]:
+async def _content(response: httpx.Response) -> bytes:
+    """Return the body of an answer as it is sent: decompressed, few bytes could be any number.
+
+    Raises:
+        ConnectionFailed: when it is compressed or too large.
+    """
+    if response.headers.get("Content-Encoding", "identity") != "identity":
+        raise ConnectionFailed("The endpoint's answer is compressed; the program's outcome is not known.")
+    content = bytearray()
+    async for piece in response.aiter_raw():
+        content += piece
+        if len(content) > ANSWER_MAX:
+            raise ConnectionFailed(f"The answer has more than {ANSWER_MAX} bytes; the program's outcome is not known.")
+    return bytes(content)
+
+
+def _answer(status: int, content: bytes) -> dict[str, Any]:
     """Return the body of an answer about a program that was run.
 
     Raises:
         SessionError: when the program was not run.
     """
-    status = response.status_code
     if status in {httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN}:
         raise NotInitialized("The endpoint does not accept the API key.", status=status)
     if status == httpx.codes.TOO_MANY_REQUESTS:
@@ -134,7 +160,7 @@ def _answer(response: httpx.Response) -> dict[str, Any]:
     if status != httpx.codes.OK:
         raise InvalidRequest(f"The endpoint refuses the program with HTTP {status}.", status=status)
     try:
-        body = parse_json(response.content)
+        body = parse_json(content)
     except ValueError:
         body = None
     if not isinstance(body, dict) or not isinstance(body.get("status"), str):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ipaddress
+import re
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
@@ -13,6 +15,11 @@ from sessions.providers.base import Config, Field, SandboxProvider, Schema
 HIDDEN = "••••"
 #: characters of a secret that are shown, and the minimum length of such a secret: a shorter one is hidden completely
 SHOWN, LONG = 4, 12
+
+#: characters of a URL
+URL_MAX = 2048
+#: host and port of a URL
+_SERVER = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{0,5})?")
 
 TYPES: Mapping[str, type] = {"string": str, "integer": int, "boolean": bool}
 WORDS = {"string": "text", "integer": "a whole number", "boolean": "true or false"}
@@ -134,9 +141,15 @@ def supported(provider: SandboxProvider, language: str) -> str:
 
 def is_url(text: str) -> bool:
     """Return True if the text is a URL of a service. A URL with a password is refused, because URLs are shown."""
+    if len(text) > URL_MAX or not text.isascii() or not text.isprintable() or " " in text:
+        return False  # Python's parser drops line breaks, and HTTP clients refuse them
     try:
         parts = urlsplit(text)
-        plain = parts.port != 0 and not parts.query and "@" not in parts.netloc
-        return parts.scheme in {"http", "https"} and bool(parts.hostname) and plain
+        host = parts.hostname or ""
+        if ":" in host:
+            ipaddress.IPv6Address(host)
+        host.encode("idna")  # refuses empty labels, and those that are too long
+        port = parts.port
     except ValueError:
         return False
+    return parts.scheme in {"http", "https"} and bool(_SERVER.fullmatch(parts.netloc)) and port != 0 and not parts.query

@@ -28,7 +28,7 @@ class Door:
         connection = self.enter(host)
         assert connection is not None
         connection.head_is_complete()
-        connection.works()
+        connection.works("acme")
         return connection
 
     def close(self) -> None:
@@ -91,7 +91,7 @@ async def test_nothing_is_remembered_of_connections_that_have_ended(door: Door) 
     connection = door.enter("192.0.2.1")
     assert connection is not None
     connection.has_ended()
-    connection.works()
+    connection.works("acme")
     door.admission.waits(connection)
     told = Mock()
     connection.when_ended(told)  # too late to be told later

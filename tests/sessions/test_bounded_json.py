@@ -54,7 +54,17 @@ def test_few_values_are_parsed_however_long_their_texts_are(value: Any) -> None:
         gc.enable()
 
 
-@pytest.mark.parametrize("text", [b"", b"[", b'"' * 500_000, b"[" * 500_000, b'"\\' * 300_000])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(b"", b"[", b'"' * 500_000, b"[" * 500_000, b'"\\' * 300_000),
+        b'{"code":"' + b"[" * (CONTAINERS_MAX + 1) + b'\\"' * 20_000,
+        b'\\"a[' * 1_000_000,
+        b'["' + b'\\"a[' * 1_000_000,
+        b'["a"' + b'\\"a\\\\"[' * 500_000,
+    ],
+    ids=range(9),
+)
 def test_what_is_no_json_is_refused(text: bytes) -> None:
     with pytest.raises(orjson.JSONDecodeError):
         loads(text)

@@ -100,8 +100,9 @@ class Envelopes:
                 raise InvalidRequest(f"a message must be plain JSON of at most {MESSAGE_MAX} bytes", field="body")
             if len(self._received) < _ENVELOPE.size + size:
                 return
-            yield bytes(self._received[_ENVELOPE.size : _ENVELOPE.size + size])
+            message = bytes(self._received[_ENVELOPE.size : _ENVELOPE.size + size])
             del self._received[: _ENVELOPE.size + size]
+            yield message
 
     @property
     def complete(self) -> bool:
@@ -158,10 +159,10 @@ class AnswerStream(StreamHandler, JsonHandler):
             InvalidRequest: when there is not exactly one.
         """
         envelopes = Envelopes()
-        messages = list(envelopes.read(bytes(self._received)))
-        if len(messages) != 1 or not envelopes.complete:
+        message = next(envelopes.read(bytes(self._received)), None)
+        if message is None or not envelopes.complete:
             raise InvalidRequest("the request must have exactly one message", field="body")
-        return messages[0]
+        return message
 
     def pause(self) -> float:
         """Return the seconds after which a silent stream gives a sign of life."""

@@ -15,6 +15,7 @@ from sessions.errors import InvalidRequest, TemplateNotFound
 from sessions.models import SandboxSpec
 from sessions.names import valid_env
 from sessions.sandbox import Sandbox
+from sessions.units import METADATA_PAIRS
 
 #: templates that all stand for the gateway's own image
 TEMPLATES = frozenset({"base", "code-interpreter-v1"})
@@ -41,7 +42,7 @@ class NewSandbox(Body):
 
     templateID: str  # noqa: N815 - the wire's names
     timeout: Seconds | None = None
-    metadata: dict[str, str] | None = None
+    metadata: Annotated[dict[str, str], Field(max_length=METADATA_PAIRS)] | None = None
     envVars: dict[str, str] | None = None  # noqa: N815
     autoPause: bool | None = None  # noqa: N815
     network: dict[str, Any] | None = None

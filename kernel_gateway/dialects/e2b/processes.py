@@ -28,6 +28,7 @@ from sessions.guest.attached import SIZE_MAX, Data, Ended, Program
 from sessions.guest.processes import signal_process
 from sessions.names import valid_env
 from sessions.tasks import spawn
+from sessions.units import ARGUMENTS
 
 #: signals that a client may send; numbers: its early releases send those
 SIGNALS = {
@@ -36,6 +37,8 @@ SIGNALS = {
     15: signal.SIGTERM,
     9: signal.SIGKILL,
 }
+#: messages of streamed input that are read before the event loop serves others; a chunk may have 13,000
+_AT_ONCE = 256
 _Cells = Annotated[int, Field(gt=0, le=SIZE_MAX)]
 
 
@@ -56,7 +59,7 @@ class Config(Body):
     """A program."""
 
     cmd: str = ""
-    args: list[str] = Field(default_factory=list)
+    args: list[str] = Field(default_factory=list, max_length=ARGUMENTS)
     envs: dict[str, str] = Field(default_factory=dict)
     cwd: str = ""
 
@@ -326,7 +329,9 @@ class StreamInputHandler(StreamHandler):
             self._refusal = error
 
     async def _take(self, chunk: bytes) -> None:
-        for message in self._envelopes.read(chunk):
+        for number, message in enumerate(self._envelopes.read(chunk), 1):
+            if not number % _AT_ONCE:
+                await asyncio.sleep(0)
             told = message_of(StreamedMessage, message)
             if told.start is not None and self._command is None:
                 self._command = told.start.process.of(self.sandbox.commands)

@@ -21,6 +21,8 @@ _LINES_MAX = 200
 _FRAME = re.compile(r"(?:File (?P<path>.+?):\d+|Cell In\[\d+\], line \d+)(?:, in |\n|$)")
 #: frames of installed packages, the standard library and the interpreter
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3|^<frozen|^<string>")
+#: blanks by which IPython moves the word to the right edge; a search begins only at the first of them
+_BEFORE_TRACEBACK = re.compile(r"(?<! ) {2,}+(?=Traceback )")
 #: IPython writes one of these between an exception and the one that it led to
 _CHAINED = ("The above exception was the direct cause", "During handling of the above exception")
 
@@ -63,7 +65,7 @@ def _plain_traceback(lines: list[str]) -> list[str]:
     for line in lines[last + 1 :]:
         frame = _FRAME.match(line)
         if frame is None or frame["path"] is None or not _LIBRARY.search(frame["path"]):
-            kept.append(re.sub(r" {2,}(?=Traceback )", " ", line))
+            kept.append(_BEFORE_TRACEBACK.sub(" ", line))
     if kept and not kept[0].strip("-"):  # a rule of dashes
         del kept[0]
     return _shortened("\n".join(kept), TRACEBACK_MAX).split("\n")

@@ -22,8 +22,8 @@ log = structlog.get_logger()
 FAILURES = 3
 #: characters of a cause
 _CAUSE_MAX = 200
-#: what a cause does not show: words with a slash, and ids of containers
-_PRIVATE = re.compile(r"\S*/\S*|[0-9a-f]{12,}")
+#: ids of containers
+_IDS = re.compile("[0-9a-f]{12,}")
 #: seconds after which clients should retry: a proof is made every few seconds
 RETRY_AFTER = 5
 
@@ -50,7 +50,8 @@ def explained(error: APIError) -> str:
 
 def short_cause(error: APIError) -> str:
     """Return the engine's own words for anybody: without paths of the host, ids and more than one line."""
-    return _PRIVATE.sub("...", " ".join(str(error.explanation or "it does not say why").split()))[:_CAUSE_MAX]
+    words = str(error.explanation or "it does not say why").split()
+    return " ".join("..." if "/" in word else _IDS.sub("...", word) for word in words)[:_CAUSE_MAX]
 
 
 def fails(what: str, error: APIError) -> BackendUnavailable:

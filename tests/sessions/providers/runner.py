@@ -61,7 +61,9 @@ class Server:
     url: str = ""
     bodies: list[dict[str, Any]] = field(default_factory=list)
     #: status and body that replace the normal answer
-    answer: tuple[int, str] | None = None
+    answer: tuple[int, str | bytes] | None = None
+    #: headers of that answer
+    headers: dict[str, str] = field(default_factory=dict)
     #: True: the server cuts the connection in place of an answer
     cut: bool = False
 
@@ -87,6 +89,8 @@ class Handler(RequestHandler):
             self.detach().close()
         elif self.server.answer:
             self.set_status(self.server.answer[0])
+            for name, value in self.server.headers.items():
+                self.set_header(name, value)
             self.finish(self.server.answer[1])
         else:
             language = {"python": "python", "nodejs": "javascript"}[body["language"]]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import httpx
 import pytest
 
 from sessions.errors import InvalidRequest
 from sessions.providers.base import Field
-from sessions.providers.schema import checked, masked, merged
+from sessions.providers.schema import URL_MAX, checked, is_url, masked, merged
 
 SCHEMA = {
     "url": Field("string", "URL", required=True, destination=True, default="http://here"),
@@ -109,3 +110,30 @@ def test_a_masked_secret_is_refused_for_a_new_destination(sent: dict[str, Any]) 
     with pytest.raises(InvalidRequest, match="enter it anew"):
         checked(SCHEMA, merged(SCHEMA, KEPT, shown | sent))
     assert merged(SCHEMA, KEPT, {"key": SECRET} | sent)["key"] == SECRET
+
+
+@pytest.mark.parametrize(
+    "url", ["http://host", "https://a_b.example:9385/path/", "http://[::1]:80", "http://127.0.0.1:1", "http://host:"]
+)
+def test_urls_of_services_are_accepted_and_httpx_takes_them(url: str) -> None:
+    assert is_url(url)
+    assert httpx.URL(f"{url.rstrip('/')}/run").host
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("localhost:9385", "file:///etc/passwd", "http://", "http://host:0", "http://host:99999", "http://a?b=c"),
+        *(
+            "http://user:password@host",
+            "http://host\r\n",
+            "http://ho\tst",
+            "http://a b",
+            "http://h\u00f6st",
+            "http://a\0",
+        ),
+        *("http://a..b", f"http://{'a' * 64}", "http://[::1", "http://[v1.x]a", "http://]x[::1", "http://a" * URL_MAX),
+    ],
+)
+def test_what_no_http_client_takes_is_no_url(url: str) -> None:
+    assert not is_url(url)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import socket
 from collections.abc import AsyncIterator
@@ -29,6 +30,7 @@ INVALID: dict[str, Any] = {
     "endpoint must be a URL": {"endpoint": "localhost:9385"},
     "endpoint must be a URL such": {"endpoint": "file:///etc/passwd"},
     "endpoint must be a URL such as": {"endpoint": "http://user:password@localhost:9385"},
+    "endpoint must be a URL such as http": {"endpoint": "http://localhost:9385\r\n/a"},
     "api_key must be plain": {"api_key": "two\nlines"},
     "timeout: it must be at least 5": {"timeout": 4},
     "max_retries: it must be at most 10": {"max_retries": 11},
@@ -153,6 +155,31 @@ async def test_a_value_is_exact(remote: SelfManaged, server: Server) -> None:
         '{"status": "success", "exit_code": 0, "result": {"present": true, "value": 1180591620717411303425}}',
     )
     assert value(await run(remote, ECHO["python"])) == 2**70 + 1
+
+
+async def test_an_answer_is_read_up_to_its_bound(
+    remote: SelfManaged, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = json.dumps({"status": "success", "exit_code": 0}).encode()
+    monkeypatch.setattr(executor, "ANSWER_MAX", 1024**2)
+    server.answer = (200, answer.ljust(executor.ANSWER_MAX))
+    assert (await run(remote, ECHO["python"])).exit_code == 0
+    server.answer = (200, answer.ljust(executor.ANSWER_MAX + 1))
+    with pytest.raises(ConnectionFailed, match="more than 1048576 bytes; the program's outcome is not known"):
+        await run(remote, ECHO["python"])
+    server.answer = (500, b" " * (executor.ANSWER_MAX + 1))  # it is not read at all
+    with pytest.raises(BackendUnavailable):
+        await run(remote, ECHO["python"])
+
+
+async def test_an_answer_is_never_decompressed(remote: SelfManaged, server: Server) -> None:
+    server.headers = {"Content-Encoding": "gzip"}
+    server.answer = (200, gzip.compress(json.dumps({"status": "success", "exit_code": 0}).encode()))
+    with pytest.raises(ConnectionFailed, match="compressed"):
+        await run(remote, ECHO["python"])
+    server.headers = {"Content-Encoding": "identity"}
+    server.answer = (200, json.dumps({"status": "success", "exit_code": 0}))
+    assert (await run(remote, ECHO["python"])).exit_code == 0
 
 
 async def test_a_request_that_may_have_arrived_is_not_resent(remote: SelfManaged, server: Server) -> None:

@@ -63,6 +63,7 @@ from sessions.store.templates import Templates
 from sessions.tasks import log_failure, spawn
 from sessions.tenants.memory import PromisedMemory
 from sessions.tenants.quotas import Quotas
+from sessions.tenants.sleep_disk import SleepDisk
 from sessions.timeouts import Timeouts
 
 log = structlog.get_logger()
@@ -119,7 +120,7 @@ class Service:
         )
         self.backend.on_restored = self.metrics.pool.restored
         self.readiness = Readiness(self.backend)
-        memory = PromisedMemory(settings.total_memory)
+        memory = PromisedMemory(settings.total_memory, settings.share)
         starts = Starts(self.backend, self.readiness, STARTS_AT_ONCE, self.metrics.pool.started, memory=memory)
         self.metrics.pool.promised.set_function(lambda: memory.promised)
         self.metrics.pool.leftovers.set_function(lambda: self.backend.leftovers)
@@ -138,7 +139,7 @@ class Service:
             journal=self.journal,
             ledger=self.ledger,
             timeouts=Timeouts(),
-            sleeping=Sleeping(self.backend, starts, self.pool),
+            sleeping=Sleeping(self.backend, starts, self.pool, SleepDisk(settings.sleep_disk, settings.share)),
             observer=self.metrics.pool,
             egress=EgressTenants(settings.egress_tenants if settings.egress else ()),
         )

@@ -48,7 +48,7 @@ def make_backend(
 def _sleep_settings(settings: Settings, key: Callable[[], bytes]) -> SleepSettings:
     from sessions.backends.docker.sleep_settings import SleepSettings  # noqa: PLC0415 - as above
 
-    return SleepSettings(settings.state_dir.expanduser() / "asleep", settings.sleep_disk, key)
+    return SleepSettings(settings.state_dir.expanduser() / "asleep", key)
 
 
 def _processes(settings: Settings) -> ProcessBackend:

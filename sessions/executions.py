@@ -99,7 +99,11 @@ class Executions:
             SessionError: when the cell must not run.
         """
         execution_id = self._audit_begin(request)
-        self._automatic.passed_over()
+        try:
+            self._automatic.passed_over()
+        except SessionError:
+            self._services.journal.ended(self._slot.key, execution_id, request, None)
+            raise
         if self._slot.notice.change is StateChange.NEW:
             self._begun()
         return execution_id

@@ -48,8 +48,8 @@ class KernelSlot:
         self.left_container = left if self.sleeper.image is None else None
         self.kernel: Kernel | None = None
         #: earlier moments to which it can return
-        self.snapshots = Snapshots(identity.key, services, beginning.snapshots)
-        self.record = SlotRecord(identity, services, self.snapshots, left)
+        self.record = SlotRecord(identity, services, notice, beginning, lambda: self.listener.closed)
+        self.snapshots = Snapshots(identity.key, services, self.record, beginning.snapshots)
         #: held while a client has the kernel replaced
         self.replacing = asyncio.Lock()
         self.listener: SlotListener
@@ -147,8 +147,6 @@ class KernelSlot:
         if change is not None:
             notice = replace(notice, change=change, reason=reason)
         try:
-            if self.listener.closed:
-                raise SessionClosed
             self.record.kernel(kernel, notice)
         except SessionError:
             await kernel.kill(SessionClosed())
@@ -222,8 +220,8 @@ class KernelSlot:
 
     def reported(self) -> None:
         """Record that a cell of the present kernel has reported the notice: the next gateway must not repeat it."""
-        if self.kernel is not None and not self.listener.closed:
-            with suppress(LedgerUnavailable):  # then it is reported twice
+        if self.kernel is not None:
+            with suppress(LedgerUnavailable, SessionClosed):  # then it is reported twice, or there is no next gateway
                 self.record.kernel(self.kernel, self.notice)
 
     # -- the end --------------------------------------------------------------------------------------------

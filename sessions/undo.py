@@ -88,10 +88,7 @@ class Undo:
             CheckpointNotFound: when there is none.
             LedgerUnavailable: when that cannot be recorded; it stays.
         """
-        slot = self._slot
-        deleted = slot.snapshots.find(name)
-        kept = tuple(snapshot for snapshot in self.all if snapshot is not deleted)
-        await slot.record.keep_snapshots(slot.notice, kept)
+        await self._slot.snapshots.delete(self.find(name))
 
     def beginning(self, snapshot: Snapshot) -> Start:
         """Return what starts the first kernel of a branch of this session.

@@ -61,6 +61,7 @@ from sessions.tasks import spawn
 from sessions.tenants.admission import NOBODY
 from sessions.tenants.memory import PromisedMemory
 from sessions.tenants.quotas import CONCURRENT, Quotas, TenantLimits
+from sessions.tenants.sleep_disk import SleepDisk
 from sessions.timeouts import Timeouts
 
 Json = dict[str, Any]
@@ -599,7 +600,7 @@ class FakeSleep:
         self.damaged = ""
         #: why no kernel can be written; empty: each can
         self.refuses = ""
-        #: number of copies that there is room for
+        #: number of copies that the disk itself has room for
         self.room = 100
         #: number of attempts to write a kernel
         self.asked = 0
@@ -907,13 +908,15 @@ class World:
         ledger: Path | None = None,
         interrupted: Collection[SessionKey] = (),
         egress_tenants: Collection[str] = (),
+        sleep_disk: int = 0,
+        share: float = 1.0,
     ) -> None:
         defaults = defaults or SessionSpec()
         self.backend = backend
         self.clock = Clock()
         self.readiness = Readiness(backend)
         self.seen = Seen()
-        self.memory = PromisedMemory(memory)
+        self.memory = PromisedMemory(memory, share)
         self.starts = Starts(backend, self.readiness, starts, self.seen.started, memory=self.memory)
         self.pool = Pool(
             backend,
@@ -937,7 +940,7 @@ class World:
             self,
             self.ledger,
             timeouts or TIMEOUTS,
-            Sleeping(backend, self.starts, self.pool),
+            Sleeping(backend, self.starts, self.pool, SleepDisk(sleep_disk, share)),
             self.seen,
             EgressTenants(egress_tenants),
         )

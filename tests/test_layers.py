@@ -161,7 +161,7 @@ LIVE = {
     *("attached", "automatic", "beginning", "commands", "culler", "executions", "fall_asleep", "host", "hosts"),
     *("identity", "measuring", "pausing", "recovery", "registry", "restart", "sandbox", "sandboxes", "services"),
     *("session", "sleep_turns", "sleeper", "slot", "slot_listener", "slot_record", "snapshots", "take_over"),
-    *("moment", "take_snapshot", "undo", "watchers"),
+    *("take_snapshot", "undo", "watchers"),
 }
 
 

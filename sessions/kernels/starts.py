@@ -105,6 +105,18 @@ class Starts:
             self.count(handle, launch)
         return handle
 
+    def require_share(self, launch: Launch) -> None:
+        """Check that a tenant may have the memory of one kernel more.
+
+        Raises:
+            QuotaExceeded: when that is more than its part of the memory of all kernels.
+        """
+        self._memory.require_share(launch.tenant, launch.limits.memory)
+
+    def hand_over(self, kernel: Kernel, tenant: str) -> None:
+        """Count the memory of a warm kernel for the tenant that gets it."""
+        self._memory.hand_over(_place(kernel.handle, kernel.launch), tenant)
+
     @contextmanager
     def _promise(self, launch: Launch) -> Iterator[None]:
         """Count the memory of a kernel while it starts.
@@ -113,7 +125,7 @@ class Starts:
             QuotaExceeded: when all kernels together would be promised too much memory.
         """
         place = launch.place or uuid.uuid4().hex
-        self._memory.promise(place, launch.limits.memory)
+        self._memory.promise(place, launch.tenant, launch.limits.memory)
         try:
             yield
         finally:
@@ -126,8 +138,8 @@ class Starts:
             handle: the kernel or container.
             launch: what it was started with.
         """
-        place = launch.place or handle.id
-        self._memory.hold(place, launch.limits.memory)
+        place = _place(handle, launch)
+        self._memory.hold(place, launch.tenant, launch.limits.memory)
         spawn(self._release(handle, place), "memory of a kernel")
 
     async def _release(self, handle: KernelHandle, place: str) -> None:
@@ -153,3 +165,8 @@ class Starts:
             yield
         finally:
             self._admission.leave(tenant)
+
+
+def _place(handle: KernelHandle, launch: Launch) -> str:
+    """Return what the memory of a running kernel is counted for."""
+    return launch.place or handle.id

@@ -316,7 +316,7 @@ class TestProof:
     def test_the_doctor_writes_as_a_trial_of_a_sleeping_kernel_does(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        settings = settings_of(sleep=SleepSettings(tmp_path, 1024 * MIB, lambda: b""))
+        settings = settings_of(sleep=SleepSettings(tmp_path, lambda: b""))
 
         def said() -> str:
             return {finding.name: finding.detail for finding in examine(settings)}["sleep"]

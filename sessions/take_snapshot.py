@@ -41,6 +41,19 @@ async def take(slot: KernelSlot, name: str | None) -> Snapshot:
     return taken.snapshot
 
 
+async def write_for_branch(slot: KernelSlot) -> Snapshot:
+    """Take a snapshot of a session in which no cell runs, which the caller discards. Nothing goes for it.
+
+    Raises:
+        SessionError: as in `write`.
+    """
+
+    async def use(_taken: Taken) -> None:
+        """Keep it nowhere."""
+
+    return (await write(slot, "branch", use)).snapshot
+
+
 async def write(slot: KernelSlot, name: str, use: Use, spare: Collection[SleepImage] = ()) -> Taken:
     """Write a snapshot to disk. Clients of the session wait meanwhile.
 

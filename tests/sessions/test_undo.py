@@ -326,6 +326,16 @@ async def test_a_branch_has_its_own_variables_and_files(world: World, session: S
     assert await shown(branch) == "9"
 
 
+async def test_a_branch_takes_no_place_among_the_checkpoints(world: World, session: Session) -> None:
+    for number in range(1, KEPT_MAX):
+        await session.undo.take(f"n{number}")
+    before = session.undo.all
+    assert len(before) == KEPT_MAX
+    assert await shown(await world.registry.branch(session, BRANCH, None)) == "1"
+    assert session.undo.all == before
+    assert len(world.backend.sleep.copies) == KEPT_MAX
+
+
 async def test_a_branch_that_cannot_be_made_leaves_nothing(world: World, session: Session) -> None:
     with pytest.raises(SessionExists):
         await world.registry.branch(session, KEY, None)
@@ -481,6 +491,21 @@ async def test_a_crash_whose_checkpoint_cannot_be_used_says_that_the_variables_a
     assert crash.state is StateChange.LOST
     after = await run(session, "1")
     assert (after.state, "it is damaged" in str(after.state_reason)) == (StateChange.LOST, True)
+
+
+async def test_a_restart_during_a_return_gives_a_fresh_kernel(world: World) -> None:
+    session = await world.registry.create(KEY, AUTO)
+    await run(session, "x = 1")
+    await ahead(world, session)
+    world.backend.gate.clear()
+    world.backend.kernel.dies(139)
+    await until(lambda: session.state is State.STARTING)
+    restarting = spawn(session.restart(), "restart")
+    await asyncio.sleep(0.02)
+    world.backend.gate.set()
+    await restarting
+    result = await run(session, "print('x' in globals())")
+    assert (result.outputs[0]["text"], result.state) == ("False\n", StateChange.RESTARTED)
 
 
 async def test_after_a_restart_a_session_does_not_return_to_the_time_before(world: World) -> None:

@@ -160,7 +160,7 @@ class Settings(BaseSettings):
         description="bytes of a tenant's requests and WebSocket messages that arrive or wait, together, files aside",
     )
     message_timeout: Seconds = Field(120, description="seconds for a WebSocket message to arrive once it has begun")
-    max_sessions_per_tenant: Count = Field(50, description="sessions a tenant may have at a time")
+    max_sessions_per_tenant: Count = Field(50, description="sessions and sandboxes a tenant may have at a time")
     max_share_per_tenant: float | None = Field(
         None,
         gt=0,

@@ -60,6 +60,7 @@ from sessions.store.checkpoints import Checkpointer
 from sessions.store.key_file import KeyFile
 from sessions.store.ledger import Ledger
 from sessions.store.templates import Templates
+from sessions.strays import Strays
 from sessions.tasks import log_failure, spawn
 from sessions.tenants.memory import PromisedMemory
 from sessions.tenants.quotas import Quotas
@@ -152,6 +153,15 @@ class Service:
         self.registry = Registry(self.specs, defaults, services)
         self.runner = ProgramRunner(self.registry, self.specs, settings.execute_timeout)
         self.sandboxes = Sandboxes(self.registry, services)
+        self.strays = Strays(
+            self.backend,
+            starts,
+            self.pool,
+            self.registry,
+            self.sandboxes,
+            clock=time.monotonic,
+            on_found=self.metrics.pool.strays.inc,
+        )
         self.readiness.first = Recovery(
             self.backend, starts, self.registry, self.sandboxes, interrupted=self.audit.interrupted
         )
@@ -307,6 +317,7 @@ class Service:
             sleep_for=self.settings.sleep_for,
             max_pause=self.settings.max_pause,
             on_sleep=self.metrics.pool.slept,
+            strays=self.strays,
         )
 
     async def drain(self) -> None:

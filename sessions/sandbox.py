@@ -81,6 +81,11 @@ class Sandbox(Host):
         """Return the seconds since a client last used it or one of its sessions; 0 while one does."""
         return min([self._activity.idle_for(), *(session.idle_for() for session in self.sessions())])
 
+    @property
+    def container(self) -> KernelHandle | None:
+        """Its own container; None: it has none at the moment."""
+        return self._container
+
     # -- its own container ----------------------------------------------------------------------------------
 
     async def ensure_container(self) -> KernelHandle:

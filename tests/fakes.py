@@ -57,6 +57,7 @@ from sessions.sandboxes import Sandboxes
 from sessions.services import SessionServices
 from sessions.session import Session
 from sessions.store.ledger import Ledger
+from sessions.strays import Strays
 from sessions.tasks import spawn
 from sessions.tenants.admission import NOBODY
 from sessions.tenants.memory import PromisedMemory
@@ -947,8 +948,22 @@ class World:
         self.registry = Registry(PLAIN, defaults, services)
         self.sandboxes = Sandboxes(self.registry, services)
         self.services = services
+        #: number of kernels that belonged to nobody, and were ended
+        self.stray = 0
+        self.strays = Strays(
+            backend,
+            self.starts,
+            self.pool,
+            self.registry,
+            self.sandboxes,
+            clock=self.clock,
+            on_found=self._found_stray,
+        )
         self.recovery = Recovery(backend, self.starts, self.registry, self.sandboxes, interrupted=interrupted)
         self.readiness.first = self.recovery
+
+    def _found_stray(self) -> None:
+        self.stray += 1
 
     def begins(self, _key: SessionKey, _language: str, request: ExecuteRequest) -> str:
         """Record that a cell is about to run."""

@@ -160,8 +160,8 @@ VOCABULARY = {
 LIVE = {
     *("attached", "automatic", "beginning", "commands", "culler", "executions", "fall_asleep", "host", "hosts"),
     *("identity", "measuring", "pausing", "recovery", "registry", "sandbox", "sandboxes", "services"),
-    *("session", "sleep_turns", "sleeper", "slot", "slot_listener", "slot_record", "snapshots", "take_over"),
-    *("take_snapshot", "undo", "watchers"),
+    *("session", "sleep_turns", "sleeper", "slot", "slot_listener", "slot_record", "snapshots", "strays"),
+    *("take_over", "take_snapshot", "undo", "watchers"),
 }
 
 

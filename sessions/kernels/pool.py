@@ -67,6 +67,10 @@ class Pool:
         """Return the number of warm kernels."""
         return sum(map(len, self._warm.values()))
 
+    def warm_kernels(self) -> list[Kernel]:
+        """Return the warm kernels of all languages."""
+        return [kernel for warm in self._warm.values() for kernel in warm]
+
     # -- keeping kernels warm -------------------------------------------------------------------------------
 
     def keep_warm(self, kernelspec: KernelSpec) -> None:

@@ -52,6 +52,8 @@ class Starts:
         self._admission = Admission(max(1, at_once - 1), at_once)
         self._on_started = on_started
         self._memory = memory or PromisedMemory()
+        #: what was started or taken over, and is not gone
+        self.running: dict[KernelHandle, Launch] = {}
 
     @property
     def waiting(self) -> int:
@@ -132,7 +134,7 @@ class Starts:
             self._memory.release(place)
 
     def count(self, handle: KernelHandle, launch: Launch) -> None:
-        """Count the memory of a kernel or container that was started, perhaps by an earlier gateway, until it is gone.
+        """Count a kernel or container that was started, perhaps by an earlier gateway, until it is gone.
 
         Args:
             handle: the kernel or container.
@@ -140,12 +142,14 @@ class Starts:
         """
         place = _place(handle, launch)
         self._memory.hold(place, launch.tenant, launch.limits.memory)
+        self.running[handle] = launch
         spawn(self._release(handle, place), "memory of a kernel")
 
     async def _release(self, handle: KernelHandle, place: str) -> None:
         try:
             await handle.wait()
         finally:
+            del self.running[handle]
             self._memory.release(place)
 
     @asynccontextmanager

@@ -60,9 +60,11 @@ from sessions.store.checkpoints import Checkpointer
 from sessions.store.key_file import KeyFile
 from sessions.store.ledger import Ledger
 from sessions.store.templates import Templates
+from sessions.strays import Strays
 from sessions.tasks import log_failure, spawn
 from sessions.tenants.memory import PromisedMemory
 from sessions.tenants.quotas import Quotas
+from sessions.tenants.sleep_disk import SleepDisk
 from sessions.timeouts import Timeouts
 
 log = structlog.get_logger()
@@ -119,7 +121,7 @@ class Service:
         )
         self.backend.on_restored = self.metrics.pool.restored
         self.readiness = Readiness(self.backend)
-        memory = PromisedMemory(settings.total_memory)
+        memory = PromisedMemory(settings.total_memory, settings.share)
         starts = Starts(self.backend, self.readiness, STARTS_AT_ONCE, self.metrics.pool.started, memory=memory)
         self.metrics.pool.promised.set_function(lambda: memory.promised)
         self.metrics.pool.leftovers.set_function(lambda: self.backend.leftovers)
@@ -138,7 +140,7 @@ class Service:
             journal=self.journal,
             ledger=self.ledger,
             timeouts=Timeouts(),
-            sleeping=Sleeping(self.backend, starts, self.pool),
+            sleeping=Sleeping(self.backend, starts, self.pool, SleepDisk(settings.sleep_disk, settings.share)),
             observer=self.metrics.pool,
             egress=EgressTenants(settings.egress_tenants if settings.egress else ()),
         )
@@ -151,6 +153,15 @@ class Service:
         self.registry = Registry(self.specs, defaults, services)
         self.runner = ProgramRunner(self.registry, self.specs, settings.execute_timeout)
         self.sandboxes = Sandboxes(self.registry, services)
+        self.strays = Strays(
+            self.backend,
+            starts,
+            self.pool,
+            self.registry,
+            self.sandboxes,
+            clock=time.monotonic,
+            on_found=self.metrics.pool.strays.inc,
+        )
         self.readiness.first = Recovery(
             self.backend, starts, self.registry, self.sandboxes, interrupted=self.audit.interrupted
         )
@@ -306,6 +317,7 @@ class Service:
             sleep_for=self.settings.sleep_for,
             max_pause=self.settings.max_pause,
             on_sleep=self.metrics.pool.slept,
+            strays=self.strays,
         )
 
     async def drain(self) -> None:

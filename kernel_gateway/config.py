@@ -163,7 +163,15 @@ class Settings(BaseSettings):
         description="bytes of a tenant's requests and WebSocket messages that arrive or wait, together, files aside",
     )
     message_timeout: Seconds = Field(120, description="seconds for a WebSocket message to arrive once it has begun")
-    max_sessions_per_tenant: Count = Field(50, description="sessions a tenant may have at a time")
+    max_sessions_per_tenant: Count = Field(50, description="sessions and sandboxes a tenant may have at a time")
+    max_share_per_tenant: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        allow_inf_nan=False,
+        description="part of `sleep_disk` and of `max_total_memory` that one tenant may use, of what the other tenants "
+        "leave; none: 0.5, or 1 without `keys`",
+    )
     max_concurrent_per_tenant: Count = Field(10, description="executions a tenant may have at a time")
     max_concurrent: Count = Field(100, description="executions of all tenants at a time, shared evenly")
     max_queued_per_tenant: int = Field(20, ge=0, description="executions of a tenant that may wait for their turn")
@@ -295,6 +303,13 @@ class Settings(BaseSettings):
         if self.max_total_memory is not None:
             return self.max_total_memory
         return OVERCOMMIT * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+    @property
+    def share(self) -> float:
+        """The part of a budget of all tenants that one tenant may use. Without keys there is only one."""
+        if self.max_share_per_tenant is not None:
+            return self.max_share_per_tenant
+        return 0.5 if self.keys or self.access_keys else 1.0
 
     @property
     def limits(self) -> Limits:

@@ -70,7 +70,7 @@ def _docker_settings(
         if settings.egress
         else None,
         checkpoints=checkpoints if settings.checkpoints == "auto" else None,
-        sleep=SleepSettings(state / "asleep", settings.sleep_disk, key) if settings.sleep_disk else None,
+        sleep=SleepSettings(state / "asleep", key) if settings.sleep_disk else None,
         files=settings.files,
         kernels_weight=settings.kernels_weight,
     )

@@ -70,6 +70,10 @@ class PoolMetrics:
             "kernel_gateway_leftovers", "Containers and volumes that could not be removed yet", registry=registry
         )
 
+        self.strays = Counter(
+            "kernel_gateway_strays", "Kernels that belonged to no session, and were ended", registry=registry
+        )
+
     def depth_changed(self, language: str, kernels: int, target: int) -> None:
         """Set the number of warm kernels, and how many there should be."""
         self._kernels.labels(language).set(kernels)

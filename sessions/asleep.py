@@ -83,3 +83,5 @@ class Snapshot:
     info: ConnectionInfo
     #: True: taken before a cell, without a client's wish
     automatic: bool = False
+    #: True: more cells than one have begun since, without one that was taken before the last of them
+    outdated: bool = False

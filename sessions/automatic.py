@@ -11,9 +11,8 @@ import structlog
 from sessions.asleep import Checkpoints
 from sessions.errors import CheckpointRefused
 from sessions.slot import KernelSlot
-from sessions.snapshots import Taken
 from sessions.states import State
-from sessions.take_snapshot import AUTOMATIC, keep, write
+from sessions.take_snapshot import AUTOMATIC, write
 
 log = structlog.get_logger()
 
@@ -35,35 +34,31 @@ class AutomaticSnapshots:
         if not self.wanted:
             return
         slot, snapshots = self._slot, self._slot.snapshots
-        ahead = snapshots.ahead
         try:
-            if ahead is not None and ahead.moment.lasts(slot.kernel):
-                snapshots.ahead = None
-                await keep(slot, ahead)
+            if snapshots.still_counts_for(slot.kernel):
+                await snapshots.keep_ahead()
             else:
                 await snapshots.forget_ahead()
-                await write(slot, AUTOMATIC, keep)
-            snapshots.problem = ""
+                await write(slot, AUTOMATIC, snapshots.keep, snapshots.spare(automatic=True))
         except CheckpointRefused as error:
             log.warning("no checkpoint before a cell", session=str(slot.key), reason=error.message)
-            snapshots.problem = error.message
-            await snapshots.forget_automatic()
+            await snapshots.forget_automatic(error.message)
 
     async def after_cell(self) -> None:
         """Take one for the next cell, if the session can be written now; else it is tried again before the cell."""
-        slot, ahead = self._slot, self._slot.snapshots.ahead
-        if slot.state is not State.IDLE or (ahead is not None and ahead.moment.lasts(slot.kernel)):
+        slot, snapshots = self._slot, self._slot.snapshots
+        if slot.state is not State.IDLE or snapshots.still_counts_for(slot.kernel):
             return
-        await slot.snapshots.forget_ahead()
+        await snapshots.forget_ahead()
         try:
-            await write(slot, AUTOMATIC, _put_ahead)
+            await write(slot, AUTOMATIC, snapshots.put_ahead)  # nothing goes for it: the last cell can still be undone
         except CheckpointRefused as error:
             log.info("no checkpoint after a cell", session=str(slot.key), reason=error.message)
 
     def passed_over(self) -> None:
-        """Note that a cell begins before which none was taken."""
-        self._slot.snapshots.outdated = True
+        """Note that a cell begins before which none was taken.
 
-
-async def _put_ahead(slot: KernelSlot, taken: Taken) -> None:
-    slot.snapshots.ahead = taken
+        Raises:
+            LedgerUnavailable: when that cannot be recorded; the cell must not begin.
+        """
+        self._slot.snapshots.passed_over()

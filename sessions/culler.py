@@ -22,6 +22,7 @@ from sessions.sandboxes import Sandboxes
 from sessions.session import Session
 from sessions.sleep_turns import SleepTurns
 from sessions.states import State
+from sessions.strays import Strays
 from sessions.tasks import forever, gather_all
 
 log = structlog.get_logger()
@@ -43,6 +44,7 @@ class Culler:
         sleep_for: float = 86400.0,
         max_pause: float = 0.0,
         on_sleep: Callable[[bool], None] = no_op,
+        strays: Strays | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Set the rules.
@@ -56,6 +58,7 @@ class Culler:
             sleep_for: seconds that a session may sleep, or stay awake because it cannot.
             max_pause: seconds after which a paused sandbox is ended; 0: no limit.
             on_sleep: called after each attempt to let a session sleep, with True if it sleeps.
+            strays: finds kernels that belong to nobody; None: nobody looks for them.
             clock: returns seconds, which also pass while the gateway is stopped.
         """
         self._registry = registry
@@ -64,6 +67,7 @@ class Culler:
         self._connected_timeout = connected_timeout
         self._sleep_for = sleep_for
         self._max_pause = max_pause
+        self._strays = strays
         self._clock = clock
         self.sleep_turns = SleepTurns(sleep_for, on_sleep)
 
@@ -149,6 +153,8 @@ class Culler:
             if self._clock() - before > interval + STALL:
                 return  # the gateway was stopped, and its clients had to wait: let them use their sessions first
             await self.sweep()
+            if self._strays is not None:
+                await self._strays.sweep()
             await asyncio.to_thread(trim_heap)
 
         try:

@@ -99,7 +99,11 @@ class Executions:
             SessionError: when the cell must not run.
         """
         execution_id = self._audit_begin(request)
-        self._automatic.passed_over()
+        try:
+            self._automatic.passed_over()
+        except SessionError:
+            self._services.journal.ended(self._slot.key, execution_id, request, None)
+            raise
         if self._slot.notice.change is StateChange.NEW:
             self._begun()
         return execution_id
@@ -178,8 +182,8 @@ class Executions:
     def _begin(self, kernel: Kernel, request: ExecuteRequest) -> tuple[Execution, str]:
         notice = self._slot.notice
         # At the first kernel, what is lost are the variables of an earlier session of this name.
-        if request.if_session is not None and notice.loss is not None and notice.incarnation > 1:
-            raise SessionNotFound(f"the session's variables are gone: {notice.loss}", session=self._slot.key.name)
+        if request.if_session is not None and notice.replaced is not None and notice.incarnation > 1:
+            raise SessionNotFound(f"the session's variables are gone: {notice.replaced}", session=self._slot.key.name)
         execution_id = self._audit_begin(request)
         execution = Execution(kernel, self.transcript, request, notice=notice, timeouts=self._services.timeouts)
         try:

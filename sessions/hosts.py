@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from sessions.errors import SessionClosed, ShuttingDown
 from sessions.host import End, Host
@@ -18,13 +18,17 @@ H = TypeVar("H", bound=Host)
 class Hosts(ABC, Generic[H]):
     """The only mutable map from keys to hosts of this kind, of all tenants."""
 
-    def __init__(self, services: SessionServices) -> None:
+    def __init__(self, services: SessionServices, beside: Hosts[Any] | None = None) -> None:
         """Begin empty.
 
         Args:
             services: services that hosts share.
+            beside: hosts of another kind, which count for the same quota of a tenant; None: there are none yet.
         """
         self._services = services
+        #: the hosts of all kinds
+        self.kinds: list[Hosts[Any]] = [] if beside is None else beside.kinds
+        self.kinds.append(self)
         self._present: dict[SessionKey, H] = {}
         self._closing = False
         #: those that have ended and are being freed; not every caller waits for the end that it has asked for
@@ -38,6 +42,10 @@ class Hosts(ABC, Generic[H]):
         """Return those of one tenant, oldest first."""
         return [host for key, host in self._present.items() if key.tenant == tenant]
 
+    def taken(self, tenant: str) -> list[Host]:
+        """Return what a tenant has of its quota: its sessions and sandboxes that have not ended."""
+        return [host for kind in self.kinds for host in kind.all() if host.key.tenant == tenant]
+
     def _admit(self, tenant: str) -> None:
         """Allow a tenant one more.
 
@@ -47,7 +55,7 @@ class Hosts(ABC, Generic[H]):
         """
         if self._closing:
             raise ShuttingDown
-        present = [host for key, host in self._present.items() if key.tenant == tenant]
+        present = self.taken(tenant)
         self._services.quotas.admit_session(len(present), min((host.idle_left() for host in present), default=0.0))
 
     async def _start(self, host: H) -> None:

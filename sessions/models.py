@@ -32,8 +32,10 @@ class SessionKey:
 MEMORY_MIN = 128 * 1024**2
 CPUS_MIN = 0.1
 PROCESSES_MIN = 16
-_LEAST = {"memory": MEMORY_MIN, "cpus": CPUS_MIN, "processes": PROCESSES_MIN}
 _MIB = 1024**2
+#: bytes of the smallest workspace that a client may ask for: in one of a few bytes no kernel starts
+DISK_MIN = _MIB
+_LEAST = {"memory": MEMORY_MIN, "cpus": CPUS_MIN, "processes": PROCESSES_MIN, "disk": DISK_MIN}
 
 
 def _shown(value: float) -> str:
@@ -66,7 +68,7 @@ class Limits:
         for name, value in asked.items():
             if name not in values:
                 raise InvalidRequest(f"unknown limit {name!r}; known: {', '.join(values)}", field=f"limits.{name}")
-            kind, least = type(values[name]), _LEAST.get(name, 1)
+            kind, least = type(values[name]), min(_LEAST.get(name, 1), values[name])
             if not least <= value <= values[name]:
                 raise InvalidRequest(
                     f"limit {name} must be at least {_shown(least)} and at most {_shown(values[name])}",

@@ -22,6 +22,11 @@ class StateNotice:
         """Why the variables are lost; None: they are not."""
         return self.reason if self.change is StateChange.LOST else None
 
+    @property
+    def replaced(self) -> str | None:
+        """Why the variables are not those of the earlier cells; None: they are, or there were no earlier ones."""
+        return None if self.change in {StateChange.NEW, StateChange.PRESERVED} else self.reason
+
     def noting(self, what: str) -> StateNotice:
         """Return the notice with something that has happened meanwhile, unless the variables are not preserved."""
         return replace(self, reason=what) if self.change is StateChange.PRESERVED else self

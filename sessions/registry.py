@@ -103,17 +103,12 @@ class Registry(Hosts[Session]):
         """
         if key in self._present:
             raise SessionExists(f"a session {key.name!r} exists already", session=key.name)
+        beginning = Beginning(start=origin.undo.branch(checkpoint))
         self._admit(key.tenant)
-        undo = origin.undo
-        snapshot = await undo.take(None) if checkpoint is None else undo.find(checkpoint)
-        try:
-            notice = StateNotice(StateChange.PRESERVED, f"a branch of the session {origin.key.name!r}", incarnation=0)
-            identity = Identity(key, origin.spec, origin.kernelspec, self.now())
-            session = Session(identity, self._services, notice, Beginning(start=undo.beginning(snapshot)))
-            await self._start(session)
-        finally:
-            if checkpoint is None:
-                await undo.delete(snapshot.name)
+        notice = StateNotice(StateChange.PRESERVED, f"a branch of the session {origin.key.name!r}", incarnation=0)
+        identity = Identity(key, origin.spec, origin.kernelspec, self.now())
+        session = Session(identity, self._services, notice, beginning)
+        await self._start(session)  # with the checkpoint: name and place are taken before the first wait
         return session
 
     async def get_or_create(self, key: SessionKey, spec: SessionSpec | None = None) -> Session:

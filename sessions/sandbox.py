@@ -15,7 +15,7 @@ import structlog
 
 from sessions.backends.base import KernelHandle, Launch
 from sessions.commands import Commands
-from sessions.errors import LedgerUnavailable, NotInitialized, SessionClosed, SessionNotFound
+from sessions.errors import LedgerUnavailable, NotInitialized, SessionClosed, SessionError, SessionNotFound
 from sessions.guest.paths import sandbox_path
 from sessions.guest.tools import answers
 from sessions.host import Host
@@ -81,6 +81,11 @@ class Sandbox(Host):
         """Return the seconds since a client last used it or one of its sessions; 0 while one does."""
         return min([self._activity.idle_for(), *(session.idle_for() for session in self.sessions())])
 
+    @property
+    def container(self) -> KernelHandle | None:
+        """Its own container; None: it has none at the moment."""
+        return self._container
+
     # -- its own container ----------------------------------------------------------------------------------
 
     async def ensure_container(self) -> KernelHandle:
@@ -104,12 +109,9 @@ class Sandbox(Host):
 
     async def _start_container(self) -> KernelHandle:
         container = await self._services.kernels.start_container(self.launch)
-        if self.closed:
-            await container.kill()
-            raise SessionClosed("the sandbox was ended")
         try:
             self._record(container)
-        except LedgerUnavailable:
+        except SessionError:
             await container.kill()
             raise
         self._attach(container)
@@ -125,16 +127,23 @@ class Sandbox(Host):
 
         Raises:
             LedgerUnavailable: when the ledger cannot be written.
+            SessionClosed: when the sandbox was ended: its record is gone, and stays so.
         """
+        if self.closed:
+            raise SessionClosed("the sandbox was ended")
         left = ContainerRecord(container.id, container.connection_info, self.workspace) if container else None
         self._services.ledger.keep(SandboxRecord(self.key, self.spec, self.workspace, self.created_at, left, self.loss))
 
     def amend(self, **changes: Any) -> None:
-        """Change fields of its spec; LedgerUnavailable: they cannot be recorded, and nothing has changed."""
+        """Change fields of its spec.
+
+        Raises:
+            SessionError: when they cannot be recorded, or the sandbox was ended; nothing has changed.
+        """
         before, self.spec = self.spec, replace(self.spec, **changes)
         try:
             self._record(self._container)
-        except LedgerUnavailable:
+        except SessionError:
             self.spec = before
             raise
 

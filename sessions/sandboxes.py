@@ -27,7 +27,7 @@ class Sandboxes(Hosts[Sandbox]):
             registry: contains their sessions.
             services: services that sessions and sandboxes share.
         """
-        super().__init__(services)
+        super().__init__(services, beside=registry)
         self._registry = registry
         self._ended: dict[SessionKey, Sandbox] = {}
 

@@ -21,7 +21,6 @@ from sessions.kernels.kernel import Kernel
 from sessions.kernels.messages import Message
 from sessions.models import ExecuteRequest
 from sessions.notices import StateNotice
-from sessions.restart import restart
 from sessions.services import SessionServices
 from sessions.sleeper import Sleeper
 from sessions.slot import KernelSlot
@@ -222,9 +221,13 @@ class Session(Host):
         return self.channels.interrupt() or interrupted
 
     async def restart(self) -> None:
-        """Give the session a fresh kernel on the same workspace; see `sessions.restart`."""
-        with self._activity.use():
-            await restart(self._slot, self.channels)
+        """Give the session a fresh kernel on the same workspace. A running cell ends with the old one.
+
+        Raises:
+            SessionError: when the session was ended, or no kernel could be started; the session keeps the one it has.
+        """
+        with self._activity.use(), self.channels.replacing():
+            await self._slot.restart()
 
     # -- the end --------------------------------------------------------------------------------------------
 

@@ -40,6 +40,8 @@ class Sleeper:
         self.observer = services.observer
         #: its kernel as it was recorded; None: it does not sleep
         self._slept = left if left is not None and left.asleep is not None else None
+        if self.image is not None:
+            services.sleeping.disk.keep(self.image, key.tenant)
         self._failures = 0
         self._given_up = False
         #: why the memory of the kernel is lost; empty: it is not

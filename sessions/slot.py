@@ -48,8 +48,8 @@ class KernelSlot:
         self.left_container = left if self.sleeper.image is None else None
         self.kernel: Kernel | None = None
         #: earlier moments to which it can return
-        self.snapshots = Snapshots(identity.key, services, beginning.snapshots)
-        self.record = SlotRecord(identity, services, self.snapshots, left)
+        self.record = SlotRecord(identity, services, notice, beginning, lambda: self.listener.closed)
+        self.snapshots = Snapshots(identity.key, services, self.record, beginning.snapshots)
         #: held while a client has the kernel replaced
         self.replacing = asyncio.Lock()
         self.listener: SlotListener
@@ -118,7 +118,7 @@ class KernelSlot:
         Args:
             change: change of the variables that the next execution reports; None: the present notice stays.
             reason: reason in that notice.
-            start: starts the kernel, also after one that is being started; None: it wakes, or is a new one.
+            start: starts the kernel, after one that is being started for another wish; None: it wakes, or is a new one.
 
         Raises:
             SessionClosed: when the session was ended.
@@ -126,6 +126,8 @@ class KernelSlot:
         """
         while start is not None and self._start.task is not None:
             await self._start.wait()
+        if self.listener.closed:
+            raise SessionClosed
         if self.state in {State.DEAD, State.ASLEEP}:
             self.move(State.STARTING)
         await self._start.run(partial(self._start_kernel, change, reason, start or self._first_start))
@@ -147,8 +149,6 @@ class KernelSlot:
         if change is not None:
             notice = replace(notice, change=change, reason=reason)
         try:
-            if self.listener.closed:
-                raise SessionClosed
             self.record.kernel(kernel, notice)
         except SessionError:
             await kernel.kill(SessionClosed())
@@ -158,12 +158,38 @@ class KernelSlot:
         self.notice, self.launch, self._first_start = notice, kernel.launch, None
         self.install(kernel)
         await self.sleeper.forget()
-        fresh = start is None and not woken
+        fresh = change is StateChange.RESTARTED or (start is None and not woken)
         await (self.snapshots.forget_automatic() if fresh else self.snapshots.forget_ahead())
         if old is not None:
             done = "rolled back" if change is StateChange.ROLLED_BACK else "restarted"
             await old.kill(KernelDied(f"the session was {done} while the cell ran"))
         await self._move_files(before, kernel.launch)
+
+    async def replace_for_client(self, change: StateChange, reason: str, start: Start) -> None:
+        """Replace the kernel because a client has asked for it. A running cell ends with the old one.
+
+        The new kernel is started beside the old one, whose workspace it may need, and which stays if the start fails.
+
+        Args:
+            change: change of the variables that the next execution reports.
+            reason: reason in that notice.
+            start: starts the kernel.
+
+        Raises:
+            SessionError: as `replace`.
+        """
+        async with self.replacing:
+            await self.sleeper.writing.wait()
+            await self.replace(change, reason, start)
+
+    async def restart(self) -> None:
+        """Continue with a fresh kernel, whatever is being started: that one may have the variables.
+
+        Raises:
+            SessionError: as `replace`.
+        """
+        reason = "a restart was asked for"
+        await self.replace_for_client(StateChange.RESTARTED, reason, self._services.kernels.acquire)
 
     async def _wake_or_begin(self, launch: Launch) -> tuple[Kernel, bool]:
         woken = await self.sleeper.wake(launch)
@@ -222,8 +248,8 @@ class KernelSlot:
 
     def reported(self) -> None:
         """Record that a cell of the present kernel has reported the notice: the next gateway must not repeat it."""
-        if self.kernel is not None and not self.listener.closed:
-            with suppress(LedgerUnavailable):  # then it is reported twice
+        if self.kernel is not None:
+            with suppress(LedgerUnavailable, SessionClosed):  # then it is reported twice, or there is no next gateway
                 self.record.kernel(self.kernel, self.notice)
 
     # -- the end --------------------------------------------------------------------------------------------

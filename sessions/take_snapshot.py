@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 
 import structlog
 
-from sessions.asleep import InUse, NoRoom, SleepFailed, Snapshot
-from sessions.errors import CheckpointRefused, InvalidRequest, LedgerUnavailable, SessionClosed, SessionError
-from sessions.moment import Moment
+from sessions.asleep import InUse, NoRoom, SleepFailed, SleepImage, Snapshot
+from sessions.errors import CheckpointRefused, InvalidRequest
 from sessions.names import valid_name
 from sessions.slot import KernelSlot
-from sessions.snapshots import Taken
+from sessions.snapshots import Moment, Taken
 
 log = structlog.get_logger()
 
-#: keeps a snapshot
-Use = Callable[[KernelSlot, Taken], Awaitable[None]]
+#: takes over a snapshot that was just written
+Use = Callable[[Taken], Awaitable[None]]
 #: name of those that were taken without a client's wish
 AUTOMATIC = "auto"
 
@@ -38,17 +37,31 @@ async def take(slot: KernelSlot, name: str | None) -> Snapshot:
     name = f"c-{secrets.token_hex(4)}" if name is None else valid_name("checkpoint", name)
     if name == AUTOMATIC or any(snapshot.name == name for snapshot in slot.snapshots.all):
         raise InvalidRequest(f"there is a checkpoint {name!r} already", field="name")
-    taken = await write(slot, name, keep)
+    taken = await write(slot, name, slot.snapshots.keep, slot.snapshots.spare(automatic=False))
     return taken.snapshot
 
 
-async def write(slot: KernelSlot, name: str, use: Use) -> Taken:
+async def write_for_branch(slot: KernelSlot) -> Snapshot:
+    """Take a snapshot of a session in which no cell runs, which the caller discards. Nothing goes for it.
+
+    Raises:
+        SessionError: as in `write`.
+    """
+
+    async def use(_taken: Taken) -> None:
+        """Keep it nowhere."""
+
+    return (await write(slot, "branch", use)).snapshot
+
+
+async def write(slot: KernelSlot, name: str, use: Use, spare: Collection[SleepImage] = ()) -> Taken:
     """Write a snapshot to disk. Clients of the session wait meanwhile.
 
     Args:
         slot: of a session in which no cell runs.
         name: of the snapshot.
         use: keeps it, while clients still wait: what they do afterwards is later than the snapshot.
+        spare: what may go for it if there is no room, the first ones first.
 
     Raises:
         CheckpointRefused: when that was not possible.
@@ -57,50 +70,32 @@ async def write(slot: KernelSlot, name: str, use: Use) -> Taken:
     if slot.identity.spec.in_sandbox:
         raise CheckpointRefused("the session shares its files with other sessions")
     await slot.ensure()  # afterwards nothing else is being written
-    return await slot.sleeper.checkpoint(partial(_written, slot, name, use))
+    return await slot.sleeper.checkpoint(partial(_written, slot, name, use, spare))
 
 
-async def _written(slot: KernelSlot, name: str, use: Use) -> Taken:
-    kernel, automatic = slot.kernel, name == AUTOMATIC
+async def _written(slot: KernelSlot, name: str, use: Use, spare: Collection[SleepImage]) -> Taken:
+    kernel = slot.kernel
     if kernel is None:
         raise _refused("the kernel has ended")
     try:
         if slot.listener.others_run:
             raise InUse("a cell of a channel client has begun")
-        image = await slot.snapshots.copy(kernel, automatic=automatic)
+        with slot.snapshots.room(kernel, spare) as room:
+            image = await slot.snapshots.copy(kernel)
+            snapshot = Snapshot(name, image, kernel.handle.connection_info, automatic=name == AUTOMATIC)
+            if slot.listener.closed or slot.kernel is not kernel:
+                await slot.snapshots.discard(snapshot)
+                raise _refused("the kernel was ended or replaced")
+            taken = Taken(snapshot, Moment.of(kernel))
+            await use(taken)
+            await room.make()
     except SleepFailed as error:
         if not isinstance(error, NoRoom):  # its client is told all of it
             log.warning("a kernel cannot be copied", session=str(slot.key), reason=str(error))
         ended = "" if kernel.alive else ", and its kernel, which did not answer afterwards, was ended"
         raise _refused(f"{error.shown}{ended}") from error
-    snapshot = Snapshot(name, image, kernel.handle.connection_info, automatic=automatic)
-    if slot.listener.closed or slot.kernel is not kernel:
-        await slot.snapshots.discard(snapshot)
-        raise _refused("the kernel was ended or replaced")
-    if automatic:
-        slot.snapshots.outdated = False
-    taken = Taken(snapshot, Moment.of(kernel))
-    await use(slot, taken)
     return taken
 
 
 def _refused(reason: str) -> CheckpointRefused:
     return CheckpointRefused(f"no checkpoint could be taken: {reason}")
-
-
-async def keep(slot: KernelSlot, taken: Taken) -> None:
-    """Keep a snapshot, in place of those for which there is no room any more.
-
-    Raises:
-        SessionClosed: when the session was ended meanwhile; the snapshot is deleted.
-        CheckpointRefused: when that cannot be recorded; the snapshot is deleted.
-    """
-    try:
-        if slot.listener.closed:
-            raise SessionClosed
-        await slot.record.keep_snapshots(slot.notice, slot.snapshots.with_new(taken.snapshot))
-    except SessionError as error:
-        await slot.snapshots.discard(taken.snapshot)
-        if isinstance(error, LedgerUnavailable):
-            raise _refused(error.message) from error
-        raise

@@ -6,13 +6,15 @@ import asyncio
 from functools import partial
 
 from sessions.asleep import Snapshot
+from sessions.backends.base import Launch
 from sessions.beginning import Start
 from sessions.channels.hub import ChannelHub
 from sessions.errors import CheckpointRefused
 from sessions.executions import Executions
+from sessions.kernels.kernel import Kernel
 from sessions.models import Network, StateChange
 from sessions.slot import KernelSlot
-from sessions.take_snapshot import take
+from sessions.take_snapshot import take, write_for_branch
 from sessions.tasks import spawn
 
 
@@ -69,17 +71,12 @@ class Undo:
             SessionError: when the session was ended, or no kernel could be started; it stays as it is.
         """
         slot = self._slot
-        async with slot.replacing:
-            await slot.sleeper.writing.wait()
-            snapshot = slot.snapshots.find(name)
-            reason = f"the session was rolled back to the checkpoint {snapshot.name!r}"
-            self._channels.announce("starting")
-            try:
-                await slot.replace(StateChange.ROLLED_BACK, reason, partial(slot.snapshots.restore, snapshot))
-            finally:
-                self._channels.announce("idle")
-            self._channels.forget_loss()
-            slot.sleeper.observer.rolled_back(crash=False)
+        snapshot = slot.snapshots.find(name)
+        reason = f"the session was rolled back to the checkpoint {snapshot.name!r}"
+        with self._channels.replacing():
+            restore = partial(slot.snapshots.restore, snapshot)
+            await slot.replace_for_client(StateChange.ROLLED_BACK, reason, restore)
+        slot.sleeper.observer.rolled_back(crash=False)
 
     async def delete(self, name: str) -> None:
         """Delete a checkpoint.
@@ -88,17 +85,28 @@ class Undo:
             CheckpointNotFound: when there is none.
             LedgerUnavailable: when that cannot be recorded; it stays.
         """
-        slot = self._slot
-        deleted = slot.snapshots.find(name)
-        kept = tuple(snapshot for snapshot in self.all if snapshot is not deleted)
-        await slot.record.keep_snapshots(slot.notice, kept)
+        await self._slot.snapshots.delete(self.find(name))
 
-    def beginning(self, snapshot: Snapshot) -> Start:
+    def branch(self, name: str | None) -> Start:
         """Return what starts the first kernel of a branch of this session.
 
+        Args:
+            name: of the checkpoint with which it begins; None: it begins as the session is when no cell runs.
+
         Raises:
+            CheckpointNotFound: when there is none.
             CheckpointRefused: when the session cannot be branched.
         """
         if self._slot.identity.spec.network is Network.ALLOWLIST:
             raise CheckpointRefused("a session with a network cannot be branched: its way out is for one session only")
-        return partial(self._slot.snapshots.restore, snapshot)
+        if name is None:
+            return self._begin_now
+        return partial(self._slot.snapshots.restore, self.find(name))
+
+    async def _begin_now(self, launch: Launch) -> Kernel:
+        """Start a kernel from a checkpoint that is no checkpoint of the session: it is there for this only."""
+        snapshot = await self._executions.between_cells(self._channels.quiet, partial(write_for_branch, self._slot))
+        try:
+            return await self._slot.snapshots.restore(snapshot, launch)
+        finally:
+            await self._slot.snapshots.discard(snapshot)

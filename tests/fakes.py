@@ -57,10 +57,12 @@ from sessions.sandboxes import Sandboxes
 from sessions.services import SessionServices
 from sessions.session import Session
 from sessions.store.ledger import Ledger
+from sessions.strays import Strays
 from sessions.tasks import spawn
 from sessions.tenants.admission import NOBODY
 from sessions.tenants.memory import PromisedMemory
 from sessions.tenants.quotas import CONCURRENT, Quotas, TenantLimits
+from sessions.tenants.sleep_disk import SleepDisk
 from sessions.timeouts import Timeouts
 
 Json = dict[str, Any]
@@ -599,7 +601,7 @@ class FakeSleep:
         self.damaged = ""
         #: why no kernel can be written; empty: each can
         self.refuses = ""
-        #: number of copies that there is room for
+        #: number of copies that the disk itself has room for
         self.room = 100
         #: number of attempts to write a kernel
         self.asked = 0
@@ -907,13 +909,15 @@ class World:
         ledger: Path | None = None,
         interrupted: Collection[SessionKey] = (),
         egress_tenants: Collection[str] = (),
+        sleep_disk: int = 0,
+        share: float = 1.0,
     ) -> None:
         defaults = defaults or SessionSpec()
         self.backend = backend
         self.clock = Clock()
         self.readiness = Readiness(backend)
         self.seen = Seen()
-        self.memory = PromisedMemory(memory)
+        self.memory = PromisedMemory(memory, share)
         self.starts = Starts(backend, self.readiness, starts, self.seen.started, memory=self.memory)
         self.pool = Pool(
             backend,
@@ -937,15 +941,29 @@ class World:
             self,
             self.ledger,
             timeouts or TIMEOUTS,
-            Sleeping(backend, self.starts, self.pool),
+            Sleeping(backend, self.starts, self.pool, SleepDisk(sleep_disk, share)),
             self.seen,
             EgressTenants(egress_tenants),
         )
         self.registry = Registry(PLAIN, defaults, services)
         self.sandboxes = Sandboxes(self.registry, services)
         self.services = services
+        #: number of kernels that belonged to nobody, and were ended
+        self.stray = 0
+        self.strays = Strays(
+            backend,
+            self.starts,
+            self.pool,
+            self.registry,
+            self.sandboxes,
+            clock=self.clock,
+            on_found=self._found_stray,
+        )
         self.recovery = Recovery(backend, self.starts, self.registry, self.sandboxes, interrupted=interrupted)
         self.readiness.first = self.recovery
+
+    def _found_stray(self) -> None:
+        self.stray += 1
 
     def begins(self, _key: SessionKey, _language: str, request: ExecuteRequest) -> str:
         """Record that a cell is about to run."""

@@ -159,9 +159,9 @@ VOCABULARY = {
 }
 LIVE = {
     *("attached", "automatic", "beginning", "commands", "culler", "executions", "fall_asleep", "host", "hosts"),
-    *("identity", "measuring", "pausing", "recovery", "registry", "restart", "sandbox", "sandboxes", "services"),
-    *("session", "sleep_turns", "sleeper", "slot", "slot_listener", "slot_record", "snapshots", "take_over"),
-    *("moment", "take_snapshot", "undo", "watchers"),
+    *("identity", "measuring", "pausing", "recovery", "registry", "sandbox", "sandboxes", "services"),
+    *("session", "sleep_turns", "sleeper", "slot", "slot_listener", "slot_record", "snapshots", "strays"),
+    *("take_over", "take_snapshot", "undo", "watchers"),
 }
 
 

@@ -7,7 +7,8 @@ They share one connection to the kernel: the gateway signs a client's messages a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from kernel_image.protocol import GATEWAY_REQUESTS
@@ -165,10 +166,6 @@ class ChannelHub:
         self._loss = None if self.running else cause.message
         self._requests.disconnect(cause)
 
-    def forget_loss(self) -> None:
-        """Report no loss: a client has asked for a restart."""
-        self._loss = None
-
     def dispatch(self, message: Message) -> None:
         """Deliver a message of the kernel to the clients that it concerns."""
         request = self._requests.find(message.parent_id)
@@ -181,6 +178,19 @@ class ChannelHub:
         elif request is not None:
             self._requests.replied(request, message)
             request.client.enqueue(message)
+
+    @contextmanager
+    def replacing(self) -> Iterator[None]:
+        """Tell all clients that the kernel is being replaced because one has asked for it, so that none reports a loss.
+
+        Not "restarting": front ends take that for a death.
+        """
+        self.announce("starting")
+        try:
+            yield
+        finally:
+            self.announce("idle")
+        self._loss = None
 
     def announce(self, state: str) -> None:
         """Send all clients a state that the kernel itself cannot report."""

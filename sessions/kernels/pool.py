@@ -23,6 +23,7 @@ from sessions.kernels.warm import PoolObserver, PoolSettings, WarmKernels
 from sessions.kernelspecs import KernelSpec
 from sessions.tasks import forever, log_failure, spawn
 from sessions.tenants.admission import NOBODY
+from sessions.tenants.memory import IN_ALL
 
 log = structlog.get_logger()
 T = TypeVar("T")
@@ -65,6 +66,10 @@ class Pool:
     def depth(self) -> int:
         """Return the number of warm kernels."""
         return sum(map(len, self._warm.values()))
+
+    def warm_kernels(self) -> list[Kernel]:
+        """Return the warm kernels of all languages."""
+        return [kernel for warm in self._warm.values() for kernel in warm]
 
     # -- keeping kernels warm -------------------------------------------------------------------------------
 
@@ -141,12 +146,15 @@ class Pool:
             NotInitialized: when the sandbox is not ready.
             StartFailed: when the kernel ended or did not answer, or had no turn in time.
             BackendUnavailable: when the engine does not answer.
+            QuotaExceeded: when the tenant's kernels, or all, would be promised too much memory.
         """
         self._starts.require()
         if not self._fits(launch):
             return await self.with_room(partial(self._starts.start_kernel, launch))
+        self._starts.require_share(launch)
         warm = self._warm_of(launch.kernelspec)
         while (kernel := warm.take()) is not None:
+            self._starts.hand_over(kernel, launch.tenant)
             self._report_depth(warm)
             self.keep_warm(launch.kernelspec)
             if await self._hand_out(kernel, launch):
@@ -170,7 +178,9 @@ class Pool:
         while True:
             try:
                 return await start()
-            except QuotaExceeded:
+            except QuotaExceeded as refused:
+                if refused.details.get("limit") != IN_ALL:  # warm kernels take nothing from a tenant's part
+                    raise
                 warm = max(self._warm.values(), key=len, default=None)
                 kernel = warm.give_up() if warm is not None else None
                 if warm is None or kernel is None:

@@ -19,6 +19,7 @@ from sessions.kernels.kernel import Kernel
 from sessions.kernels.pool import Pool
 from sessions.kernels.starts import Starts
 from sessions.tasks import shielded, spawn
+from sessions.tenants.sleep_disk import SleepDisk
 
 log = structlog.get_logger()
 
@@ -33,17 +34,20 @@ TRIAL_TIMEOUT = 15.0
 class Sleeping:
     """Lets kernels fall asleep, and wakes them."""
 
-    def __init__(self, backend: Backend, starts: Starts, pool: Pool) -> None:
+    def __init__(self, backend: Backend, starts: Starts, pool: Pool, disk: SleepDisk | None = None) -> None:
         """Set what is used.
 
         Args:
             backend: where kernels run.
             starts: starts kernels in turn, sleeping ones included.
             pool: gives room for a kernel that wakes.
+            disk: counts what is written; None: without a limit.
         """
         self._sleep: KernelSleep = backend.sleep
         self._starts = starts
         self._pool = pool
+        #: what there is on disk, of all tenants
+        self.disk = disk or SleepDisk()
 
     @property
     def ability(self) -> Ability:
@@ -67,11 +71,12 @@ class Sleeping:
             SleepFailed: when that was not possible; the kernel goes on.
         """
         self._require_ability()
-        try:
+        with self.disk.room(kernel.launch.tenant, expected_size(kernel)):
+            try:
+                return await self._proven(kernel)
+            except Unproven as error:
+                log.warning("an image of a kernel cannot be woken", kernel=kernel.handle.id[:12], reason=str(error))
             return await self._proven(kernel)
-        except Unproven as error:
-            log.warning("an image of a kernel cannot be woken", kernel=kernel.handle.id[:12], reason=str(error))
-        return await self._proven(kernel)
 
     async def _proven(self, kernel: Kernel) -> SleepImage:
         image = await self._written(kernel)
@@ -88,10 +93,12 @@ class Sleeping:
     async def _written(self, kernel: Kernel) -> SleepImage:
         kernel.connection.suspend()
         try:
-            return await self._sleep.take(kernel.handle, kernel.launch)
+            image = await self._sleep.take(kernel.handle, kernel.launch)
         except BaseException:
             await self._reopen(kernel)
             raise
+        self.disk.keep(image, kernel.launch.tenant)
+        return image
 
     async def _prove(self, image: SleepImage, kernel: Kernel) -> None:
         """Wake a second kernel from an image, and end it when it has answered.
@@ -111,7 +118,7 @@ class Sleeping:
         """Let a kernel go on whose memory was written, and delete its image."""
         await self._sleep.resume(kernel.handle)
         await self._reopen(kernel)
-        await self._sleep.discard(image)
+        await self.discard(image)
 
     async def _reopen(self, kernel: Kernel) -> None:
         """Open a kernel's channels again, and wait for its answer: the output of a cell before that would be lost."""
@@ -169,7 +176,7 @@ class Sleeping:
     async def copy(self, kernel: Kernel) -> SleepImage:
         """Write an idle kernel's memory and files to disk. It stands still for that time, and goes on.
 
-        Nothing may use the kernel; the caller does not cancel this.
+        Nothing may use the kernel; the caller does not cancel this, and has asked `disk` for room.
 
         Raises:
             SleepFailed: when that was not possible; the kernel goes on.
@@ -181,10 +188,12 @@ class Sleeping:
         going_on = asyncio.Event()
         reopening = spawn(self._reopen_after(going_on, kernel), "reopen a copied kernel")
         try:
-            return await self._sleep.copy(kernel.handle, kernel.launch, going_on.set)
+            image = await self._sleep.copy(kernel.handle, kernel.launch, going_on.set)
+            self.disk.keep(image, kernel.launch.tenant)
         finally:
             going_on.set()
             await reopening
+        return image
 
     async def _reopen_after(self, going_on: asyncio.Event, kernel: Kernel) -> None:
         await going_on.wait()
@@ -220,3 +229,9 @@ class Sleeping:
     async def discard(self, image: SleepImage) -> None:
         """Delete an image."""
         await self._sleep.discard(image)
+        self.disk.forget(image)
+
+
+def expected_size(kernel: Kernel) -> int:
+    """Return the bytes that an image of a kernel is expected to take."""
+    return kernel.handle.memory() or kernel.launch.limits.memory

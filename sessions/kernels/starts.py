@@ -52,6 +52,8 @@ class Starts:
         self._admission = Admission(max(1, at_once - 1), at_once)
         self._on_started = on_started
         self._memory = memory or PromisedMemory()
+        #: what was started or taken over, and is not gone
+        self.running: dict[KernelHandle, Launch] = {}
 
     @property
     def waiting(self) -> int:
@@ -105,6 +107,18 @@ class Starts:
             self.count(handle, launch)
         return handle
 
+    def require_share(self, launch: Launch) -> None:
+        """Check that a tenant may have the memory of one kernel more.
+
+        Raises:
+            QuotaExceeded: when that is more than its part of the memory of all kernels.
+        """
+        self._memory.require_share(launch.tenant, launch.limits.memory)
+
+    def hand_over(self, kernel: Kernel, tenant: str) -> None:
+        """Count the memory of a warm kernel for the tenant that gets it."""
+        self._memory.hand_over(_place(kernel.handle, kernel.launch), tenant)
+
     @contextmanager
     def _promise(self, launch: Launch) -> Iterator[None]:
         """Count the memory of a kernel while it starts.
@@ -113,27 +127,29 @@ class Starts:
             QuotaExceeded: when all kernels together would be promised too much memory.
         """
         place = launch.place or uuid.uuid4().hex
-        self._memory.promise(place, launch.limits.memory)
+        self._memory.promise(place, launch.tenant, launch.limits.memory)
         try:
             yield
         finally:
             self._memory.release(place)
 
     def count(self, handle: KernelHandle, launch: Launch) -> None:
-        """Count the memory of a kernel or container that was started, perhaps by an earlier gateway, until it is gone.
+        """Count a kernel or container that was started, perhaps by an earlier gateway, until it is gone.
 
         Args:
             handle: the kernel or container.
             launch: what it was started with.
         """
-        place = launch.place or handle.id
-        self._memory.hold(place, launch.limits.memory)
+        place = _place(handle, launch)
+        self._memory.hold(place, launch.tenant, launch.limits.memory)
+        self.running[handle] = launch
         spawn(self._release(handle, place), "memory of a kernel")
 
     async def _release(self, handle: KernelHandle, place: str) -> None:
         try:
             await handle.wait()
         finally:
+            del self.running[handle]
             self._memory.release(place)
 
     @asynccontextmanager
@@ -153,3 +169,8 @@ class Starts:
             yield
         finally:
             self._admission.leave(tenant)
+
+
+def _place(handle: KernelHandle, launch: Launch) -> str:
+    """Return what the memory of a running kernel is counted for."""
+    return launch.place or handle.id

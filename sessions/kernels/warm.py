@@ -7,6 +7,7 @@ not needed for a while. Kernels that wait import the modules of their kernelspec
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -87,6 +88,9 @@ class WarmKernels:
 
     def __len__(self) -> int:
         return len(self._warm)
+
+    def __iter__(self) -> Iterator[Kernel]:
+        return iter(self._warm)
 
     @property
     def lacking(self) -> bool:

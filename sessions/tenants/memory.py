@@ -6,61 +6,74 @@ not exhaust the host.
 
 from __future__ import annotations
 
-from collections import Counter
-
 from sessions.errors import QuotaExceeded
+from sessions.tenants.budget import Budget
 
 #: seconds after which a start that was refused may be tried again
 RETRY_AFTER = 5
+#: name of the limit of all kernels together, in errors
+IN_ALL = "memory_in_all"
 _MIB = 1024**2
 
 
 class PromisedMemory:
     """The memory promised to all kernels together."""
 
-    def __init__(self, most: int = 0) -> None:
-        """Begin without kernels.
-
-        Args:
-            most: maximum of the sum in bytes; 0: no limit.
-        """
-        self._most = most
-        self._sizes: dict[str, int] = {}
-        self._holders: Counter[str] = Counter()
+    def __init__(self, most: int = 0, share: float = 1.0) -> None:
+        """Begin without kernels; see `Budget`."""
+        self._budget = Budget(most, share)
 
     @property
     def promised(self) -> int:
         """Bytes promised to all kernels together."""
-        return sum(self._sizes.values())
+        return self._budget.used
 
-    def promise(self, place: str, size: int) -> None:
+    def promise(self, place: str, tenant: str, size: int) -> None:
         """Promise memory to a kernel. Then `release` must follow.
 
         Args:
             place: what the promise is for. A kernel and the kernel that replaces it have one place, and one promise.
+            tenant: tenant of the kernel; NOBODY: it is started ahead of need.
             size: bytes.
 
         Raises:
-            QuotaExceeded: when the sum would exceed the maximum.
+            QuotaExceeded: when the sum would exceed the maximum, or the tenant's part of it.
         """
-        more = max(0, size - self._sizes.get(place, 0))
-        if self._most and self.promised + more > self._most:
+        more = max(0, size - self._budget.size(place))
+        if not self._budget.fits(more):
             raise QuotaExceeded(
-                f"all kernels together may be promised {self._most // _MIB} MiB of memory, and "
+                f"all kernels together may be promised {self._budget.most // _MIB} MiB of memory, and "
                 f"{self.promised // _MIB} MiB are",
-                limit="memory_in_all",
-                max=self._most,
+                limit=IN_ALL,
+                max=self._budget.most,
                 retry_after=RETRY_AFTER,
             )
-        self.hold(place, size)
+        self.require_share(tenant, more)
+        self.hold(place, tenant, size)
 
-    def hold(self, place: str, size: int) -> None:
+    def require_share(self, tenant: str, more: int) -> None:
+        """Check that a tenant may have so much memory more, as far as its part goes.
+
+        Raises:
+            QuotaExceeded: when that is more than its part.
+        """
+        if not self._budget.fits_share(tenant, more):
+            raise QuotaExceeded(
+                f"the kernels of one tenant may be promised only a part of {self._budget.most // _MIB} MiB of memory: "
+                "the rest is for other tenants",
+                limit="memory_of_tenant",
+                max=self._budget.most,
+                retry_after=RETRY_AFTER,
+            )
+
+    def hand_over(self, place: str, tenant: str) -> None:
+        """Count the memory of a kernel that was started ahead of need for the tenant that gets it."""
+        self._budget.hand_over(place, tenant)
+
+    def hold(self, place: str, tenant: str, size: int) -> None:
         """Count the memory of a kernel that runs already. Then `release` must follow."""
-        self._sizes[place] = max(size, self._sizes.get(place, 0))
-        self._holders[place] += 1
+        self._budget.hold(place, tenant, size)
 
     def release(self, place: str) -> None:
         """Record that a kernel is gone."""
-        self._holders[place] -= 1
-        if not self._holders[place]:
-            del self._holders[place], self._sizes[place]
+        self._budget.release(place)

@@ -74,18 +74,18 @@ class Quotas:
         return self._admission.waiting
 
     def admit_session(self, present: int, room_in: float) -> None:
-        """Allow a tenant one more session.
+        """Allow a tenant one more session or sandbox.
 
         Args:
-            present: number of its sessions now.
+            present: number of its sessions and sandboxes now.
             room_in: seconds until the first of them is ended as idle, if no client uses it.
 
         Raises:
-            QuotaExceeded: when the tenant has the maximum number of sessions.
+            QuotaExceeded: when the tenant has the maximum number of them.
         """
         if present >= self._limits.sessions:
             raise QuotaExceeded(
-                f"at most {self._limits.sessions} sessions at a time",
+                f"at most {self._limits.sessions} sessions and sandboxes at a time",
                 limit="sessions",
                 max=self._limits.sessions,
                 retry_after=max(RETRY_AFTER, math.ceil(room_in)),
@@ -100,7 +100,7 @@ class Quotas:
 
         Args:
             tenant: name of the tenant.
-            sessions: number of its sessions now.
+            sessions: number of its sessions and sandboxes now.
         """
         limits, allowance = self._limits, self._limits.allowance
         at_a_time = {

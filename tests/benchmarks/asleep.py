@@ -99,6 +99,7 @@ def main() -> None:
         "idle_timeout": "2",
         "disk": "64m",  # the machine must have room for the files of all sessions at once
         "sleep_disk": str(arguments.sessions * ROOM),
+        "max_share_per_tenant": "1",
         "max_sessions_per_tenant": str(arguments.sessions),
     }
     with gateway("docker", checkpoints="auto", **settings) as serving:  # type: ignore[arg-type]  # no flags

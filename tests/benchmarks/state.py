@@ -96,7 +96,7 @@ async def main(runs: int) -> None:
         place, key = Path(directory), secrets.token_bytes(32)
         settings = DockerSettings("runsc", "kernel-gateway/python:latest", "kernel-gateway-bench", "bench-state")
         checkpoints = CheckpointSettings(place / "checkpoints", 1024 * MIB, Limits(), (LAUNCH.kernelspec,))
-        sleep = SleepSettings(place / "asleep", 4096 * MIB, lambda: key)
+        sleep = SleepSettings(place / "asleep", lambda: key)
         backend = DockerBackend(replace(settings, checkpoints=checkpoints, sleep=sleep))
         try:
             await measure(backend, runs)

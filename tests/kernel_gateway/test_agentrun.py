@@ -25,7 +25,7 @@ docker_only = pytest.mark.parametrize("gateway", [pytest.param("docker", marks=p
 def strict() -> Iterator[Gateway]:
     """A gateway whose limits are low."""
     with gateways.gateway(
-        "process", max_idle_timeout="400", max_sessions_per_tenant="2", max_execute_timeout="40"
+        "process", max_idle_timeout="400", max_sessions_per_tenant="3", max_execute_timeout="40"
     ) as serving:
         yield serving
 
@@ -281,7 +281,7 @@ def _when_ended(gateway: Gateway, box: Box) -> Any:
 
 
 def test_the_quota_of_sandboxes_per_tenant_is_enforced(strict: Gateway) -> None:
-    with boxed(strict) as first, boxed(strict):
+    with boxed(strict) as first, boxed(strict), boxed(strict):
         response = create(strict)
         assert failed(response) == (429, "TOO_MANY_REQUESTS")
         assert response.headers["Retry-After"]

@@ -63,6 +63,7 @@ OTHER: dict[str, tuple[str, Any]] = {
     "max_incoming_bytes_per_tenant": ("64m", 64 * 1024**2),
     "message_timeout": ("7", 7.0),
     "max_sessions_per_tenant": ("1", 1),
+    "max_share_per_tenant": ("0.25", 0.25),
     "max_concurrent_per_tenant": ("2", 2),
     "max_concurrent": ("3", 3),
     "max_queued_per_tenant": ("0", 0),

@@ -97,7 +97,7 @@ def test_a_client_that_leaves_the_queue_makes_room_in_it(narrow: Gateway, busy: 
 
 
 def test_a_session_beyond_the_memory_of_all_kernels_is_refused_with_a_time_to_retry() -> None:
-    with gateways.gateway("process", memory="128m", max_total_memory="200m") as gateway:
+    with gateways.gateway("process", memory="128m", max_total_memory="200m", max_share_per_tenant="1") as gateway:
         assert gateway.call("POST", "/v1/sessions", json={"name": "a"}).status_code == 201
         refused = gateway.call("POST", "/v1/sessions", json={"name": "b"}, tenant="bob")
         assert refused.status_code == 429

@@ -20,7 +20,9 @@ from sessions.tasks import spawn
 from sessions.tenants.quotas import TenantLimits
 from tests.fakes import Cell, FakeBackend, World, run, until, world_over
 
-KEY = SessionKey("acme", "s1")
+KEY, ORIGIN = SessionKey("acme", "s1"), SessionKey("acme", "origin")
+#: a session may have this name, and another one from which it can be branched
+QUOTA = 2
 #: iterations of the event loop by which the second operation is delayed
 DELAYS = (0, 1, 8)
 #: further delays, outside the gate
@@ -59,6 +61,18 @@ class Scene:
     async def crash(self) -> None:
         self.world.backend.kernel.dies(1)
 
+    async def branch(self) -> None:
+        await self.world.registry.branch(self.world.registry.get(ORIGIN), KEY, None)
+
+    async def branch_from(self) -> None:
+        await self.world.registry.branch(self.world.registry.get(ORIGIN), KEY, "moment")
+
+    async def roll_back(self) -> None:
+        await self.world.registry.get(KEY).undo.roll_back("moment")
+
+    async def fall_asleep(self) -> None:
+        await self.world.registry.get(KEY).fall_asleep()
+
     async def use_file(self) -> None:
         session = await self.world.registry.get_or_create(KEY)
         async for _ in session.run_tool("files", '{"op": "list", "path": ""}'):
@@ -69,16 +83,21 @@ class Scene:
         await until(lambda: all(session.state is not State.BUSY for session in self.world.registry.all()))
         kernels = len(self.world.backend.alive)
         await until(lambda: len(self.world.backend.alive) == self.with_kernel())
-        assert kernels <= 2  # a restart's old kernel may still be ending
+        assert kernels <= QUOTA + 1  # a restart's old kernel may still be ending
+        assert len(self.world.registry.all()) <= QUOTA
+        await until(lambda: self.world.memory.promised == self.with_kernel() * SessionSpec().limits.memory)
         assert self.world.open == {}
         assert self.world.quotas.running == 0
         assert all(result.status in {Status.OK, Status.DIED, Status.INTERRUPTED} for result in self.results)
         last = await run(await self.world.registry.get_or_create(KEY), "print('x' in dir())")
         self.results.append(last)
         held = last.outputs[0]["text"] == "True\n"
-        told = any(result.state is not StateChange.PRESERVED for result in self.results)
+        kept = {StateChange.PRESERVED, StateChange.ROLLED_BACK}
+        told = any(result.state not in kept for result in self.results)
         assert held != told, (held, [(result.state, result.state_reason) for result in self.results])
-        assert len(self.world.ledger.sessions()) == 1
+        assert {record.key for record in self.world.ledger.sessions()} == {
+            session.key for session in self.world.registry.all()
+        }
 
     def with_kernel(self) -> int:
         return sum(session.alive for session in self.world.registry.all())
@@ -94,21 +113,46 @@ STEPS: list[Step] = [
     Scene.cull,
     Scene.crash,
     Scene.use_file,
+    Scene.branch,
+    Scene.roll_back,
+    Scene.fall_asleep,
+]
+#: steps that matter when there is no session of this name, or it sleeps
+COMING: list[Step] = [
+    Scene.create,
+    Scene.branch,
+    Scene.branch_from,
+    Scene.execute,
+    Scene.use_file,
+    Scene.restart,
+    Scene.roll_back,
+    Scene.delete,
 ]
 
 
 @pytest.fixture
-async def scene(nothing_left: None, tmp_path: Path) -> AsyncIterator[Callable[[], Awaitable[Scene]]]:
+async def scene(nothing_left: None, tmp_path: Path) -> AsyncIterator[Callable[..., Awaitable[Scene]]]:
     """Makes scenes, one after the other in one world."""
     backend = FakeBackend()
-    async with world_over(backend) as world:
+    async with world_over(backend, quotas=TenantLimits(sessions=QUOTA)) as world:
 
-        async def make() -> Scene:
-            if world.registry.of("acme"):
+        async def prepared(key: SessionKey) -> Session:
+            session = await world.registry.get_or_create(key)
+            await run(session, "x = 1")
+            await session.undo.take("moment")
+            return session
+
+        async def make(begins: State = State.IDLE) -> Scene:
+            present = {session.key for session in world.registry.all()}
+            if KEY in present:
                 await world.registry.end(KEY)
-            world.ledger.end(KEY, "")
             world.ledger._database.execute("DELETE FROM ended")
-            await run(await world.registry.get_or_create(KEY), "x = 1")
+            if ORIGIN not in present:
+                await prepared(ORIGIN)
+            if begins is not State.CLOSED:
+                session = await prepared(KEY)
+            if begins is State.ASLEEP:
+                assert await session.fall_asleep() == ""
             return Scene(world, Culler(world.registry, world.sandboxes))
 
         yield make
@@ -126,14 +170,28 @@ async def attempt(step: Step, scene: Scene, late: int) -> None:
 @pytest.mark.parametrize("first", STEPS, ids=lambda step: step.__name__)
 @pytest.mark.parametrize("lates", [DELAYS, pytest.param(MORE_DELAYS, marks=pytest.mark.full)], ids=["some", "others"])
 async def test_two_operations_at_once_leave_the_session_consistent(
-    scene: Callable[[], Awaitable[Scene]], first: Step, second: Step, lates: tuple[int, ...]
+    scene: Callable[..., Awaitable[Scene]], first: Step, second: Step, lates: tuple[int, ...]
 ) -> None:
     for late in lates:
-        played = await scene()
-        at_once = [spawn(attempt(first, played, 0), "first"), spawn(attempt(second, played, late), "second")]
-        async with asyncio.timeout(60):
-            await asyncio.gather(*at_once)
-            await played.check_consistency()
+        await play(await scene(), first, second, late)
+
+
+async def play(scene: Scene, first: Step, second: Step, late: int) -> None:
+    at_once = [spawn(attempt(first, scene, 0), "first"), spawn(attempt(second, scene, late), "second")]
+    async with asyncio.timeout(60):
+        await asyncio.gather(*at_once)
+        await scene.check_consistency()
+
+
+@pytest.mark.parametrize("second", COMING, ids=lambda step: step.__name__)
+@pytest.mark.parametrize("first", COMING, ids=lambda step: step.__name__)
+@pytest.mark.parametrize("begins", [State.CLOSED, State.ASLEEP])
+@pytest.mark.parametrize("lates", [DELAYS, pytest.param(MORE_DELAYS, marks=pytest.mark.full)], ids=["some", "others"])
+async def test_two_operations_at_once_on_a_name_without_a_kernel_make_one_session(
+    scene: Callable[..., Awaitable[Scene]], first: Step, second: Step, begins: State, lates: tuple[int, ...]
+) -> None:
+    for late in lates:
+        await play(await scene(begins), first, second, late)
 
 
 # -- between the end of a wait and the next step of the task that waited ---------------------------------------

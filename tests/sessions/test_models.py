@@ -86,6 +86,7 @@ def test_limits_can_be_lowered() -> None:
         ("memory", MEMORY_MIN - 1, 134217728, "128 MiB and at most 512 MiB"),
         ("cpus", 0.09, 0.1, "0.1 and at most 1.0"),
         ("processes", 15.9, 16, "16 and at most 64"),
+        ("disk", 1, 1048576, "1 MiB and at most 256 MiB"),
     ],
 )
 def test_a_limit_below_what_a_kernel_needs_is_refused_with_the_bound(
@@ -115,7 +116,7 @@ def test_a_limit_cannot_be_raised_or_taken_away(name: str, asked: float) -> None
 
 def test_a_limit_is_never_rounded_to_zero() -> None:
     with pytest.raises(InvalidRequest):
-        Limits().narrowed({"disk": 0.5})
+        Limits().narrowed({"output": 0.5})
 
 
 def test_a_refused_unknown_limit_lists_the_known_ones() -> None:

@@ -301,6 +301,20 @@ async def test_a_cell_for_a_session_does_not_run_when_its_variables_are_gone(wor
     assert (await meant(session, session.id)).status is Status.OK
 
 
+@pytest.mark.parametrize("change", [StateChange.RESTARTED, StateChange.ROLLED_BACK])
+async def test_a_cell_for_a_session_does_not_run_with_other_variables_than_those_it_means(
+    world: World, change: StateChange
+) -> None:
+    session = await world.registry.get_or_create(KEY)
+    await session.undo.take("one")
+    await meant(session, session.id)
+    await (session.restart() if change is StateChange.RESTARTED else session.undo.roll_back("one"))
+    with pytest.raises(SessionNotFound, match="variables are gone"):
+        await meant(session, session.id)
+    assert (await next_report(session))[0] is change
+    assert (await meant(session, session.id)).status is Status.OK
+
+
 async def test_an_ended_session_that_is_looked_up_tells_why_it_ended(world: World) -> None:
     await world.registry.get_or_create(KEY)
     await world.registry.end(KEY, "it was idle")

@@ -131,6 +131,21 @@ async def test_a_tenant_has_a_limited_number_of_sandboxes_and_an_end_frees_one(b
             await world.sandboxes.create(keys[0], SPEC)
 
 
+async def test_sandboxes_and_sessions_have_one_quota(backend: FakeBackend) -> None:
+    async with world_over(backend, quotas=TenantLimits(sessions=3)) as world:
+        sandbox = await world.sandboxes.create(KEY, SPEC)
+        await sandbox.default_session("python")
+        await world.session("other")
+        for beyond in (world.session("one"), world.sandboxes.create(SessionKey("acme", "two"), SPEC)):
+            with pytest.raises(QuotaExceeded):
+                await beyond
+        assert len(world.registry.taken("acme")) == 3
+        await world.sandboxes.end(KEY)  # with its session
+        await asyncio.gather(world.session("one"), world.sandboxes.create(SessionKey("acme", "two"), SPEC))
+        with pytest.raises(QuotaExceeded):
+            await world.session("three")
+
+
 async def test_no_sandbox_is_created_before_the_engine_is_ready(world: World) -> None:
     world.backend.unprepared = NotInitialized("no network")
     await world.readiness.check()

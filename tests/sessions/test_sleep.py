@@ -315,6 +315,31 @@ async def test_a_restart_of_a_sleeping_session_gives_a_fresh_kernel(world: World
     assert (result.outputs[0]["text"], result.state) == ("False\n", StateChange.RESTARTED)
 
 
+async def test_a_restart_while_the_session_wakes_gives_a_fresh_kernel(world: World, culler: Culler) -> None:
+    session = await asleep(world, culler)
+    world.backend.gate.clear()
+    cell = spawn(run(session, "1"), "cell")  # wakes it
+    await until(lambda: session.state is State.STARTING)
+    restarting = spawn(session.restart(), "restart")
+    await asyncio.sleep(0.02)
+    world.backend.gate.set()
+    await restarting
+    await cell
+    result = await run(session, "print('x' in globals())")
+    assert (result.outputs[0]["text"], session.incarnation) == ("False\n", 2)
+    assert StateChange.RESTARTED in {result.state, (await cell).state}
+
+
+async def test_a_restart_that_fails_leaves_a_sleeping_session_its_variables(world: World, culler: Culler) -> None:
+    session = await asleep(world, culler)
+    world.backend.refuses = BackendUnavailable()
+    with pytest.raises(BackendUnavailable):
+        await session.restart()
+    world.backend.refuses = None
+    assert session.state is State.ASLEEP
+    assert (await run(session, "print(x)")).outputs[0]["text"] == "41\n"
+
+
 async def test_a_session_sleeps_for_a_limited_time(
     world: World, culler: Culler, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,7 +28,7 @@ from sessions.session import Session
 from sessions.snapshots import KEPT_MAX
 from sessions.states import State
 from sessions.tasks import spawn
-from tests.fakes import Cell, FakeBackend, World, run, until, world_over
+from tests.fakes import MEMORY, Cell, FakeBackend, World, run, until, world_over
 from tests.sessions.channels.test_hub import send
 
 KEY, BRANCH = SessionKey("acme", "s1"), SessionKey("acme", "s2")
@@ -155,17 +155,73 @@ async def test_the_oldest_checkpoints_go_first(session: Session) -> None:
         await session.undo.roll_back("one")
 
 
-async def test_the_oldest_checkpoints_make_room_but_not_for_an_automatic_one(world: World) -> None:
-    session = await world.registry.create(KEY, AUTO)
-    world.backend.sleep.room = 3
+@pytest.fixture
+async def narrow(backend: FakeBackend) -> AsyncIterator[World]:
+    """A world whose disk has room for three images, of which a tenant may have two."""
+    backend.sleep.size = MEMORY
+    async with world_over(backend, sleep_disk=3 * MEMORY, share=2 / 3) as world:
+        yield world
+
+
+def names(session: Session) -> list[str]:
+    return [snapshot.name for snapshot in session.undo.all]
+
+
+async def test_the_oldest_checkpoints_make_room_but_not_for_an_automatic_one(narrow: World) -> None:
+    session = await narrow.registry.create(KEY, AUTO)
     await run(session, "x = 1")
-    for name in ("one", "two", "three"):
+    for name in ("one", "two"):
         await session.undo.take(name)
-    assert [snapshot.name for snapshot in session.undo.all] == ["one", "two", "three"]
+    assert names(session) == ["one", "two"]
     await run(session, "x = 2")
     assert session.undo.problem == "no checkpoint could be taken: there is no room for it on disk"
-    await session.undo.take("four")
-    assert [snapshot.name for snapshot in session.undo.all] == ["two", "three", "four"]
+    await session.undo.take("three")
+    assert names(session) == ["two", "three"]
+    assert len(narrow.backend.sleep.copies) == 2
+
+
+async def test_the_oldest_checkpoints_of_a_tenant_make_room_and_never_those_of_another(narrow: World) -> None:
+    first, second, other = [await narrow.session("s1"), await narrow.session("s2"), await narrow.session("s1", "evil")]
+    await first.undo.take("one")
+    await second.undo.take("two")
+    await second.undo.take("three")
+    with pytest.raises(CheckpointRefused, match="no room"):  # the two leave less than one image: 2/3 of one
+        await other.undo.take("theirs")
+    assert (names(first), names(second)) == ([], ["two", "three"])
+    await second.undo.delete("two")
+    await other.undo.take("theirs")
+    await second.undo.take("four")
+    assert (names(second), names(other)) == (["four"], ["theirs"])
+
+
+@pytest.mark.parametrize("cause", ["disk", "tenant", "ledger", "engine"])
+async def test_a_refused_checkpoint_costs_no_other(narrow: World, monkeypatch: pytest.MonkeyPatch, cause: str) -> None:
+    session = await narrow.session()
+    await session.undo.take("one")
+    await session.undo.take("two")
+    if cause == "disk":
+        narrow.backend.sleep.room = 0
+    elif cause == "tenant":
+        monkeypatch.setattr("tests.fakes.MEMORY", 3 * MEMORY)  # it would not fit if all others went
+    elif cause == "ledger":
+        monkeypatch.setattr(narrow.ledger, "keep", _full)
+    else:
+        narrow.backend.sleep.refuses = "a connection is open"
+    with pytest.raises(CheckpointRefused):
+        await session.undo.take("three")
+    assert (names(session), len(narrow.backend.sleep.copies)) == (["one", "two"], 2)
+    assert [snapshot.name for snapshot in narrow.ledger.sessions()[0].snapshots] == ["one", "two"]
+
+
+async def test_the_ledger_names_no_checkpoint_that_has_gone(narrow: World) -> None:
+    session = await narrow.registry.create(KEY, AUTO)
+    await run(session, "x = 1")
+    await session.undo.take("one")
+    await session.undo.take("two")
+    await session.undo.take("three")
+    await run(session, "1")  # without an automatic one before it: those from earlier go
+    recorded = {snapshot.image.id for snapshot in narrow.ledger.sessions()[0].snapshots}
+    assert recorded == {snapshot.image.id for snapshot in session.undo.all} == set(narrow.backend.sleep.copies)
 
 
 async def test_where_kernels_cannot_be_written_there_are_no_checkpoints(world: World, session: Session) -> None:
@@ -270,6 +326,16 @@ async def test_a_branch_has_its_own_variables_and_files(world: World, session: S
     assert await shown(branch) == "9"
 
 
+async def test_a_branch_takes_no_place_among_the_checkpoints(world: World, session: Session) -> None:
+    for number in range(1, KEPT_MAX):
+        await session.undo.take(f"n{number}")
+    before = session.undo.all
+    assert len(before) == KEPT_MAX
+    assert await shown(await world.registry.branch(session, BRANCH, None)) == "1"
+    assert session.undo.all == before
+    assert len(world.backend.sleep.copies) == KEPT_MAX
+
+
 async def test_a_branch_that_cannot_be_made_leaves_nothing(world: World, session: Session) -> None:
     with pytest.raises(SessionExists):
         await world.registry.branch(session, KEY, None)
@@ -340,7 +406,7 @@ async def test_a_checkpoint_from_after_the_last_cell_does_not_count_if_the_kerne
     elif event == "computed":
         kernel.computed += 1
     elif event == "time":
-        monkeypatch.setattr("sessions.moment.SAME_MAX", 0.0)
+        monkeypatch.setattr("sessions.snapshots.SAME_MAX", 0.0)
     else:
         await session.restart()
     await run(session, "x = 2")
@@ -427,6 +493,21 @@ async def test_a_crash_whose_checkpoint_cannot_be_used_says_that_the_variables_a
     assert (after.state, "it is damaged" in str(after.state_reason)) == (StateChange.LOST, True)
 
 
+async def test_a_restart_during_a_return_gives_a_fresh_kernel(world: World) -> None:
+    session = await world.registry.create(KEY, AUTO)
+    await run(session, "x = 1")
+    await ahead(world, session)
+    world.backend.gate.clear()
+    world.backend.kernel.dies(139)
+    await until(lambda: session.state is State.STARTING)
+    restarting = spawn(session.restart(), "restart")
+    await asyncio.sleep(0.02)
+    world.backend.gate.set()
+    await restarting
+    result = await run(session, "print('x' in globals())")
+    assert (result.outputs[0]["text"], result.state) == ("False\n", StateChange.RESTARTED)
+
+
 async def test_after_a_restart_a_session_does_not_return_to_the_time_before(world: World) -> None:
     session = await world.registry.create(KEY, AUTO)
     await run(session, "x = 1")
@@ -454,6 +535,27 @@ async def test_checkpoints_outlive_the_gateway(backend: FakeBackend, tmp_path: P
         assert await shown(session) == "2"
         await session.undo.roll_back("one")
         assert await shown(session) == "1"
+
+
+async def test_after_a_restart_of_the_gateway_a_crash_does_not_undo_cells_of_channel_clients(
+    backend: FakeBackend, tmp_path: Path
+) -> None:
+    first = World(backend, ledger=tmp_path / "ledger.db")
+    assert await first.readiness.check()
+    session = await first.registry.create(KEY, AUTO)
+    await run(session, "x = 1")
+    await run(session, "x = 2")
+    await ahead(first, session)
+    for code in ("x = 3", "x = 4"):
+        send(session, session.channels.subscribe(""), code)
+        await until(lambda: not session.channels.running)
+    session.leave()
+    first.ledger.close()
+    async with world_over(backend, ledger=tmp_path / "ledger.db") as second:
+        session = second.registry.get(KEY)
+        await until(lambda: session.state is State.IDLE)
+        backend.kernel.dies(139)
+        assert (await run(session, "1")).state is StateChange.LOST
 
 
 async def test_a_session_that_ends_during_a_return_leaves_nothing(world: World, session: Session) -> None:

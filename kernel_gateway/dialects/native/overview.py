@@ -116,7 +116,7 @@ class TenantsHandler(AdminHandler):
                 tenant=name,
                 **{
                     what: Share.of(uses)
-                    for what, uses in self.gateway.quotas.uses(name, len(registry.of(name))).items()
+                    for what, uses in self.gateway.quotas.uses(name, len(registry.taken(name))).items()
                 },
             )
             for name in sorted(names)

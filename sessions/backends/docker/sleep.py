@@ -70,7 +70,7 @@ class DockerSleep:
         self._settings = settings
         self._starter = starter
         mine = settings.sleep
-        self._images = None if mine is None else Images(mine.directory, mine.disk, "sleep_disk")
+        self._images = None if mine is None else Images(mine.directory)
 
     @property
     def ability(self) -> Ability:

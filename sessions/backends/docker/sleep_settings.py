@@ -12,7 +12,5 @@ class SleepSettings:
     """Settings of the checkpoints that contain the memory of sleeping kernels."""
 
     directory: Path
-    #: bytes on disk of all of them together
-    disk: int
     #: returns the installation's key, with which they are encrypted
     key: Callable[[], bytes]

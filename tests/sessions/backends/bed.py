@@ -34,10 +34,10 @@ JAVASCRIPT = Launch(KERNELSPECS.find("javascript"))
 class Bed:
     """A backend whose kernels can sleep."""
 
-    def __init__(self, place: Path, disk: int = 2048 * MIB) -> None:
+    def __init__(self, place: Path) -> None:
         self.images = place / "asleep"
         checkpoints = CheckpointSettings(place / "checkpoints", 1024 * MIB, Limits(), (PYTHON.kernelspec,))
-        sleep = SleepSettings(self.images, disk, lambda: KEY)
+        sleep = SleepSettings(self.images, lambda: KEY)
         settings = DockerSettings("runsc", "kernel-gateway/python:latest", NETWORK, INSTANCE)
         self.backend = DockerBackend(replace(settings, checkpoints=checkpoints, sleep=sleep))
         self.readiness = Readiness(self.backend)

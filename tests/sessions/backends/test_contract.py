@@ -53,7 +53,7 @@ def docker_backend() -> DockerBackend:
 def restoring_backend() -> DockerBackend:
     """A Docker backend whose kernels are restored from a checkpoint, which all of these share."""
     mine = CheckpointSettings(CHECKPOINTS, 1024 * MIB, LAUNCH.limits, (LAUNCH.kernelspec,))
-    sleep = SleepSettings(CHECKPOINTS.with_suffix(".asleep"), 1024 * MIB, lambda: bytes(32))
+    sleep = SleepSettings(CHECKPOINTS.with_suffix(".asleep"), lambda: bytes(32))
     return DockerBackend(replace(docker_backend().settings, checkpoints=mine, sleep=sleep))
 
 

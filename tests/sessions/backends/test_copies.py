@@ -133,7 +133,7 @@ async def test_a_refused_copy_leaves_the_kernel_as_it_was(
         monkeypatch.setattr(kernel.handle, "_tools_open", 1)
     elif fault == "no room":
         expected = NoRoom
-        monkeypatch.setattr(bed.backend.sleep._images, "_most", 20 * MIB)
+        monkeypatch.setattr("sessions.backends.docker.checkpoints.images._FREE_MIN", 2**62)
     elif fault == "full disk":
 
         def full(*_: object) -> None:

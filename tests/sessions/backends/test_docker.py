@@ -317,7 +317,7 @@ class TestProof:
     def test_the_doctor_writes_as_a_trial_of_a_sleeping_kernel_does(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        settings = settings_of(sleep=SleepSettings(tmp_path, 1024 * MIB, lambda: b""))
+        settings = settings_of(sleep=SleepSettings(tmp_path, lambda: b""))
         proven = Ability(on=True, detail="the runtime restores sandboxes")
         monkeypatch.setattr(doctor, "_checkpoints", lambda _: (proven, proven))
 

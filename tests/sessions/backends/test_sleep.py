@@ -159,8 +159,8 @@ async def test_a_kernel_that_cannot_be_written_goes_on_as_it_was(bed: Bed, kind:
 async def test_a_full_disk_loses_nothing(bed: Bed, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = await Kernel.start(bed.backend, PYTHON)
     await said(kernel, "x = 41; print()")
-    monkeypatch.setattr(bed.backend.sleep._images, "_most", 20 * MIB)
-    with pytest.raises(SleepFailed, match="`sleep_disk` is"):
+    monkeypatch.setattr("sessions.backends.docker.checkpoints.images._FREE_MIN", 2**62)
+    with pytest.raises(SleepFailed, match="are free on the disk"):
         await bed.sleeping.take(kernel)
     monkeypatch.undo()
 

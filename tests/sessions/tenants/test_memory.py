@@ -16,21 +16,21 @@ MIB = 1024**2
 
 def test_a_promise_above_the_maximum_is_refused_with_a_time_to_retry() -> None:
     memory = PromisedMemory(1000 * MIB)
-    memory.promise("a", 600 * MIB)
+    memory.promise("a", "acme", 600 * MIB)
     with pytest.raises(QuotaExceeded, match="1000 MiB of memory, and 600 MiB are") as refused:
-        memory.promise("b", 401 * MIB)
+        memory.promise("b", "acme", 401 * MIB)
     assert refused.value.details["limit"] == "memory_in_all"
     assert refused.value.details["retry_after"] > 0
-    memory.promise("b", 400 * MIB)
+    memory.promise("b", "acme", 400 * MIB)
     memory.release("a")
-    memory.promise("c", 600 * MIB)
+    memory.promise("c", "acme", 600 * MIB)
     assert memory.promised == 1000 * MIB
 
 
 def test_a_kernel_and_the_one_that_replaces_it_have_one_promise() -> None:
     memory = PromisedMemory(600 * MIB)
-    memory.promise("a", 600 * MIB)
-    memory.promise("a", 600 * MIB)
+    memory.promise("a", "acme", 600 * MIB)
+    memory.promise("a", "acme", 600 * MIB)
     memory.release("a")
     assert memory.promised == 600 * MIB
     memory.release("a")
@@ -39,15 +39,15 @@ def test_a_kernel_and_the_one_that_replaces_it_have_one_promise() -> None:
 
 def test_kernels_that_run_already_are_counted_above_the_maximum_too() -> None:
     memory = PromisedMemory(100)
-    memory.hold("a", 1000)
+    memory.hold("a", "acme", 1000)
     assert memory.promised == 1000
     with pytest.raises(QuotaExceeded):
-        memory.promise("b", 1)
+        memory.promise("b", "acme", 1)
 
 
 def test_without_a_maximum_nothing_is_refused() -> None:
     memory = PromisedMemory()
-    memory.promise("a", 2**60)
+    memory.promise("a", "acme", 2**60)
     assert memory.promised == 2**60
 
 
@@ -57,7 +57,7 @@ def test_the_sum_never_exceeds_the_maximum_and_all_is_given_back(steps: list[tup
     for place, size, begins in steps:
         if begins:
             try:
-                memory.promise(place, size)
+                memory.promise(place, "acme", size)
             except QuotaExceeded:
                 continue
             held[place] += 1

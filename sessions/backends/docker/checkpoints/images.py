@@ -56,17 +56,15 @@ class Image:
 class Images:
     """The checkpoints of one installation. All methods block."""
 
-    def __init__(self, directory: Path, most: int, setting: str = "checkpoint_disk") -> None:
+    def __init__(self, directory: Path, most: int | None = None) -> None:
         """Set the place.
 
         Args:
             directory: made if it is absent.
-            most: bytes of all checkpoints together.
-            setting: name of the setting with this bound.
+            most: bytes of all checkpoints together; None: somebody else bounds them.
         """
         self.directory = directory
         self._most = most
-        self._setting = setting
 
     def find(self, key: str) -> Image | None:
         """Return a checkpoint, if it is complete and unchanged. One that is not is removed."""
@@ -111,9 +109,12 @@ class Images:
             TooLarge: when it would not fit.
         """
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        used = sum(file.stat().st_size for file in self.directory.glob("*/*"))
-        if used + expected > self._most:
-            raise TooLarge(f"it would take {expected} bytes, {used} are in use, and `{self._setting}` is {self._most}")
+        if self._most is not None:
+            used = sum(file.stat().st_size for file in self.directory.glob("*/*"))
+            if used + expected > self._most:
+                raise TooLarge(
+                    f"it would take {expected} bytes, {used} are in use, and `checkpoint_disk` is {self._most}"
+                )
         need_room(self.directory, expected)
         path = self.directory / f"{name or uuid.uuid4().hex}{PARTIAL}"
         path.mkdir(mode=0o700)

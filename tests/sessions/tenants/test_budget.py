@@ -1,0 +1,90 @@
+"""Budgets that all tenants share: no tenants together use up what one more needs, whatever they do."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sessions.asleep import OnIdle
+from sessions.culler import Culler
+from sessions.errors import QuotaExceeded
+from sessions.models import SessionSpec
+from sessions.session import Session
+from sessions.states import State
+from sessions.tenants.admission import NOBODY
+from sessions.tenants.budget import Budget
+from tests.fakes import MEMORY, FakeBackend, World, run, until, world_over
+
+#: memory limit of one kernel
+ONE = SessionSpec().limits.memory
+
+
+def fits(budget: Budget, tenant: str, size: int) -> bool:
+    return budget.fits(size) and budget.fits_share(tenant, size)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["a", "b", "c"]), st.integers(1, 1000))), st.floats(0.1, 0.9))
+def test_something_is_left_for_one_more_tenant_whatever_the_others_take(
+    steps: list[tuple[str, int]], share: float
+) -> None:
+    budget = Budget(1000, share)
+    for number, (tenant, size) in enumerate(steps):
+        if fits(budget, tenant, size):
+            budget.hold(str(number), tenant, size)
+    left = 1000 - budget.used
+    assert left > 0
+    assert fits(budget, "new", int(share * left))
+
+
+def test_a_lone_tenant_may_have_all_if_that_is_its_share() -> None:
+    budget = Budget(1000, 1.0)
+    assert fits(budget, "a", 1000)
+    assert not fits(Budget(1000, 0.5), "a", 501)
+
+
+def test_what_nobody_uses_yet_takes_nothing_from_a_tenants_share() -> None:
+    budget = Budget(1000, 0.5)
+    budget.hold("warm", NOBODY, 400)
+    assert fits(budget, "a", 500)
+    budget.hand_over("warm", "a")
+    assert not fits(budget, "a", 101)
+    budget.release("warm")
+    assert fits(budget, "a", 500)
+
+
+async def test_a_tenant_cannot_use_up_the_memory_of_all_kernels_nor_end_warm_ones_for_more(
+    backend: FakeBackend,
+) -> None:
+    async with world_over(backend, memory=8 * ONE, share=0.5, pool_size=1) as world:
+        for number in range(4):
+            await world.session(f"s{number}", "evil")
+        await until(world.pool.depth)
+        with pytest.raises(QuotaExceeded) as refused:
+            await world.session("s4", "evil")
+        assert (refused.value.details["limit"], world.pool.depth()) == ("memory_of_tenant", 1)
+        assert (await run(await world.session("s1", "acme"), "print(1)")).outputs[0]["text"] == "1\n"
+
+
+async def asleep(world: World, culler: Culler, *sessions: Session) -> list[bool]:
+    world.clock.passes(301)
+    await culler.sweep()
+    await culler.sleep_turns.over()
+    return [session.state is State.ASLEEP for session in sessions]
+
+
+@pytest.mark.parametrize("share", [0.5, 1.0])
+async def test_a_tenant_cannot_use_up_the_disk_on_which_others_sleep(backend: FakeBackend, share: float) -> None:
+    backend.sleep.size = MEMORY
+    spec = SessionSpec(on_idle=OnIdle.SLEEP)
+    async with world_over(backend, defaults=spec, sleep_disk=8 * MEMORY, share=share) as world:
+        evil = await world.session("s1", "evil")
+        for _ in range(10):
+            await evil.undo.take(None)
+        others = await asyncio.gather(*(world.session("s1", tenant) for tenant in ("acme", "bank")))
+        slept = await asleep(world, Culler(world.registry, world.sandboxes), *others)
+        assert slept == [share < 1] * 2  # with the whole disk as its share, the first tenant leaves nothing
+        if share < 1:
+            assert len(evil.undo.all) == 4

@@ -433,6 +433,32 @@ def test_variables_of_a_run_are_no_code_and_gone_afterwards(gateway: Gateway, la
         assert seen("OWN", OWN="") == ""
 
 
+LARGE_TABLE = "import pandas, numpy; pandas.DataFrame(numpy.random.rand(120_000, 5))"
+LARGE_PLOT = "from matplotlib import pyplot; pyplot.plot(range(180_000)); pyplot.show()"
+LARGE_SCATTER = "from matplotlib import pyplot; pyplot.scatter(range(180_000), range(180_000)); pyplot.show()"
+
+
+@pytest.mark.parametrize(
+    ("code", "shown", "left_out"),
+    [
+        (LARGE_TABLE, {"text", "html"}, "data"),
+        (LARGE_PLOT, {"text", "png"}, "chart"),
+        (LARGE_SCATTER, {"text", "png"}, "chart"),
+        ("list(range(1_000_000))", {"text"}, "json"),
+        ("['x' * 1000] * 2000", {"text"}, "json"),
+    ],
+)
+def test_a_further_form_of_something_large_is_left_out_and_the_usual_ones_stay(
+    box: Box, code: str, shown: set[str], left_out: str
+) -> None:
+    (result,) = (event for event in box.run(code) if event["type"] == "result")
+    assert shown <= set(result)
+    assert left_out not in result
+    small = code.replace("120_000", "12").replace("180_000", "18").replace("1_000_000", "10").replace("2000", "2")
+    (control,) = (event for event in box.run(small) if event["type"] == "result")
+    assert control[left_out]
+
+
 @pytest.mark.parametrize(
     ("code", "name"),
     [("raise ExceptionGroup('g', [ValueError()])", "ExceptionGroup"), ("%nosuchmagic", "UsageError")],

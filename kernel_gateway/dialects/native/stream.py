@@ -17,7 +17,7 @@ from tornado.websocket import WebSocketClosedError
 
 from kernel_gateway.bodies import Body, validated
 from kernel_gateway.dialects.native.models import Execute, result_json
-from kernel_gateway.dialects.native.plain import plain_event
+from kernel_gateway.dialects.native.plain import plain_event_in_time
 from kernel_gateway.sockets import SocketHandler
 from sessions import exact_json
 from sessions.cells.execution import END_OF_INPUT, Execution
@@ -124,7 +124,7 @@ class StreamHandler(SocketHandler):
             async with self._session.execute(request) as execution:
                 self._running = execution
                 async for event in execution:
-                    await self._send((plain_event(event) if cell.plain else event) | mark)
+                    await self._send((await plain_event_in_time(event) if cell.plain else event) | mark)
                     self._end_input()
                 result = await execution.result()
                 self._running = None

@@ -33,7 +33,7 @@ from kernel_gateway.errors import (
 from kernel_gateway.gateway import Gateway
 from kernel_gateway.wire.connections import connection_of
 from kernel_gateway.wire.incoming import Share
-from sessions import bounded_json
+from sessions import exact_json
 from sessions.errors import InvalidRequest, QuotaExceeded, SessionError
 from sessions.tasks import spawn
 
@@ -185,7 +185,7 @@ class BaseHandler(RequestHandler):
 
     def finish_json(self, value: Any) -> None:
         """Send a JSON body and end the request."""
-        body = orjson.dumps(value)
+        body = exact_json.dumps(value)
         self.set_header("Content-Type", "application/json")
         if len(body) > LARGE:
             self.set_header("Content-Length", len(body))
@@ -253,7 +253,7 @@ class JsonHandler(BaseHandler):
             InvalidRequest: when the body is no JSON, or does not fit the model; the message names the field.
         """
         try:
-            value = bounded_json.loads(self._received or b"{}")
+            value = exact_json.loads(self._received or b"{}")
         except orjson.JSONDecodeError as error:
             raise InvalidRequest(f"the body is no valid JSON: {error.msg}", field="body") from None
         return validated(model, value)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from sessions.activity import Activity
 from sessions.automatic import AutomaticSnapshots
@@ -67,8 +67,9 @@ class Executions:
         """Take a message of the kernel."""
         if self._orphan is not None and message.channel == "iopub":
             self._orphan.claim(message)
-        event = self.transcript.record(message) if message.channel == "iopub" else None
         execution = self._running.get(message.parent_id)
+        shown = message.channel == "iopub" and not (execution is not None and execution.is_answer(message))
+        event = self.transcript.record(message) if shown else None
         if execution is not None:
             execution.handle(message, event)
 
@@ -107,6 +108,11 @@ class Executions:
         if self._slot.notice.change is StateChange.NEW:
             self._begun()
         return execution_id
+
+    def failed(self, msg_id: str, failure: Mapping[str, Any]) -> None:
+        """Show in the transcript the error of a channel client's cell, if the kernel has not shown it."""
+        if (cell := self.transcript.find(msg_id)) is not None:
+            self.transcript.end(cell, failure)
 
     def _begun(self) -> None:
         """Have later cells report that the variables are preserved."""

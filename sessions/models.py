@@ -221,6 +221,8 @@ class ExecutionResult:
     incarnation: int
     #: True: some output was left out, because of the limit or because it never arrived
     truncated: bool
+    #: bytes of output that were left out because of the limit; what never arrived is not counted
+    omitted: int = 0
     #: set when status is timeout or died
     error: SessionError | None = None
     #: True: the execution ran for an earlier request with the same idempotency key

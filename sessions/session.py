@@ -55,6 +55,7 @@ class Session(Host):
                 permit=lambda: services.quotas.permit(self.key.tenant),
                 begins=self._executions.begin_other,
                 ended=partial(services.journal.ended, self.key),
+                failed=self._executions.failed,
                 timeouts=services.timeouts,
                 deadline=spec.max_execute_timeout,
             ),

@@ -154,8 +154,8 @@ ROOMS = [
 ]
 #: modules that are in no package: the vocabulary that all others use, and the sessions themselves
 VOCABULARY = {
-    *("activity", "asleep", "bounded_json", "connection_info", "egress", "errors", "exits", "heap", "kernelspecs"),
-    *("inventory", "models", "names", "notices", "states", "tasks", "timeouts", "units"),
+    *("activity", "asleep", "bounded_json", "connection_info", "egress", "errors", "exact_json", "exits", "heap"),
+    *("inventory", "kernelspecs", "models", "names", "notices", "states", "tasks", "timeouts", "units"),
 }
 LIVE = {
     *("attached", "automatic", "beginning", "commands", "culler", "executions", "fall_asleep", "host", "hosts"),
@@ -197,6 +197,7 @@ PURE = [
     "cells.transcript",
     "egress",
     "errors",
+    "exact_json",
     "exits",
     "guest.paths",
     "kernels.messages",

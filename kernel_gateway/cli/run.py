@@ -21,6 +21,7 @@ from tornado.websocket import WebSocketError, websocket_connect
 from kernel_gateway.cli.settings import add_location, client_from
 from kernel_gateway.config import Client
 from kernel_gateway.escapes import without_escapes
+from sessions import exact_json
 
 #: bytes of one event; a single output may be as large as all output of a cell
 MESSAGE_MAX = 1024**3
@@ -186,7 +187,7 @@ def _headers(client: Client) -> dict[str, str]:
 def _event(line: str | bytes) -> dict[str, Any]:
     """Parse one JSON object; a server that is no gateway may send anything."""
     try:
-        event = orjson.loads(line)
+        event = exact_json.loads(line)
     except orjson.JSONDecodeError:
         return {}
     return event if isinstance(event, dict) else {}

@@ -1,14 +1,15 @@
 """Further forms of what cells display: data of tables, charts in figures, JSON of lists and dicts, and saved images.
 
 E2B's clients read them. Their form is that of E2B's own server (`e2b-dev/code-interpreter`, read in November 2026); the
-package `e2b_charts`, which that server uses, reads figures.
+package `e2b_charts`, which that server uses, reads figures. Above a bound a further form is left out: it would take
+more memory than the value itself, and the message with the usual forms would become too large for its reader.
 """
 
 from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, wraps
 from typing import Any
@@ -20,6 +21,9 @@ from traitlets import Unicode
 
 SAVED_IMAGES = "application/vnd.kernel-gateway.saved-images"
 _PLAIN = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
+#: values of a table, list or dict, and numbers of a chart, of which there is a further form, and its bytes
+VALUES_MAX = 50_000
+BYTES_MAX = 1024**2
 
 
 class DataFormatter(BaseFormatter):
@@ -28,15 +32,12 @@ class DataFormatter(BaseFormatter):
     format_type = Unicode("application/vnd.kernel-gateway.data+json")
 
     def __call__(self, obj: Any) -> Any:
-        """Return the data; None: it is no table, or JSON cannot hold it (columns with names of several levels)."""
+        """Return the data; None: it is no table, or a large one, or its columns have names of several levels."""
         pandas = sys.modules.get("pandas")  # no cell should pay for its import that has no table
-        if pandas is None or not isinstance(obj, pandas.DataFrame):
+        if pandas is None or not isinstance(obj, pandas.DataFrame) or obj.size > VALUES_MAX:
             return None
-        try:
-            with warnings.catch_warnings(action="ignore"):  # about columns of one name, in the cell's own output
-                return orjson.loads(orjson.dumps(obj.to_dict(orient="list"), default=_told, option=_PLAIN))
-        except TypeError:
-            return None
+        with warnings.catch_warnings(action="ignore"):  # about columns of one name, in the cell's own output
+            return _as_json(obj.to_dict(orient="list"), _told)
 
 
 class ChartFormatter(BaseFormatter):
@@ -45,15 +46,17 @@ class ChartFormatter(BaseFormatter):
     format_type = Unicode("application/vnd.kernel-gateway.chart+json")
 
     def __call__(self, obj: Any) -> Any:
-        """Return the chart; None: it is no figure."""
+        """Return the chart; None: it is no figure, or has very many points."""
         figure = sys.modules.get("matplotlib.figure")
         if figure is None or not isinstance(obj, figure.Figure):
+            return None
+        if _points(obj) > VALUES_MAX // 2:
             return None
         from e2b_charts import chart_figure_to_dict  # noqa: PLC0415 - it takes half a second
 
         try:
             with warnings.catch_warnings(action="ignore"):  # about types of numbers, in the cell's own output
-                return orjson.loads(orjson.dumps(chart_figure_to_dict(obj), default=_told, option=_PLAIN))
+                return _as_json(chart_figure_to_dict(obj), _told)
         except Exception:  # noqa: BLE001 - a chart that cannot be read must not take the picture away
             return {}
 
@@ -63,12 +66,29 @@ class PlainFormatter(JSONFormatter):
 
     def __call__(self, obj: Any) -> Any:
         """Return the value with its metadata, or what else there is as JSON."""
-        if isinstance(obj, list | dict):
-            try:
-                return orjson.loads(orjson.dumps(obj, option=_PLAIN)), {"expanded": True}
-            except TypeError:
-                return None
-        return super().__call__(obj)
+        if not isinstance(obj, list | dict):
+            return super().__call__(obj)
+        value = _as_json(obj) if len(obj) <= VALUES_MAX else None
+        return None if value is None else (value, {"expanded": True})
+
+
+def _as_json(value: Any, default: Callable[[Any], str | None] | None = None) -> Any:
+    """Return a value as JSON holds it; None: JSON cannot hold it, or it is large."""
+    try:
+        text = orjson.dumps(value, default=default, option=_PLAIN)
+    except TypeError:
+        return None
+    return orjson.loads(text) if len(text) <= BYTES_MAX else None
+
+
+def _points(figure: Any) -> int:
+    """Return the number of points, bars and markers that a figure has."""
+    return sum(
+        sum(len(line.get_xydata()) for line in axes.lines)
+        + sum(len(collection.get_offsets()) for collection in axes.collections)
+        + len(axes.patches)
+        for axes in figure.axes
+    )
 
 
 def _told(value: Any) -> str | None:

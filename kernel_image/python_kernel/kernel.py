@@ -130,6 +130,7 @@ class PythonKernel(IPythonKernel):
     async def run_cell(self, *args: Any, **options: Any) -> dict[str, Any]:
         """Run a cell's code, as ipykernel does; the kernel of another language does it in its own way."""
         shell: Any = self.shell
+        shell._last_traceback = None  # noqa: SLF001 - ipykernel keeps an earlier cell's for an error that it does not show
         with granted(extras_of(self.get_parent("shell")), shell.display_formatter):
             reply: dict[str, Any] = await super().do_execute(*args, **options)
             return reply

@@ -19,6 +19,8 @@ from sessions.models import Status
 from sessions.tasks import spawn
 from sessions.timeouts import Timeouts
 
+#: error of a failed cell whose kernel has named none
+UNNAMED = {"ename": "UnknownError", "evalue": "the kernel has not said why the cell failed", "traceback": []}
 #: seconds that a timer may be late; beyond that the gateway itself was stopped
 STALL = 1.0
 #: seconds to read the messages that arrived while the gateway was stopped, and to hear of a kernel's end
@@ -68,6 +70,14 @@ class Cell:
     def duration(self) -> float:
         """Seconds from its start to its end."""
         return self._ended_at - self._started_at
+
+    @property
+    def failure(self) -> Mapping[str, Any] | None:
+        """The error with which the cell has failed, in the form of a reply; None: it has not ended, or not failed."""
+        reply = self._reply or {}
+        if self.status is not None and reply.get("status") == "error" and isinstance(reply.get("ename"), str):
+            return reply
+        return UNNAMED if self.status is Status.ERROR else None
 
     # -- what the kernel sends ------------------------------------------------------------------------------
 

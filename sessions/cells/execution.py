@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from kernel_image.protocol import EXTRAS
 from sessions.cells.cell import Cell
-from sessions.cells.outputs import Event, weight
+from sessions.cells.outputs import OUTPUT_BYTES, Event, weight
 from sessions.cells.transcript import Entry, Transcript
 from sessions.errors import ConnectionFailed, ExecutionTimeout, KernelDied, QuotaExceeded, SessionError
 from sessions.kernels.kernel import Kernel
@@ -27,13 +27,68 @@ QUESTIONS_MAX = 1000
 PROMPTS_MAX = 1_000_000
 #: characters of one question; the rest is cut off
 PROMPT_MAX = 10_000
+#: bytes of events besides a cell's limit of output that may wait for its client
+UNREAD_BYTES = 1024**2
+
+
+class UnreadEvents:
+    """The events that a client has not read yet. What later ones have replaced is dropped when it is too much."""
+
+    def __init__(self, most: int) -> None:
+        """Begin empty.
+
+        Args:
+            most: bytes that are kept in any case; up to twice as many are.
+        """
+        #: events that the client still needs were dropped, too
+        self.gap = False
+        self._most = most
+        self._events: deque[tuple[Event, int]] = deque()
+        self._size = 0
+
+    def append(self, event: Event, size: int) -> None:
+        """Add an event; `size`: bytes of its output."""
+        self._events.append((event, size + OUTPUT_BYTES))
+        self._size += size + OUTPUT_BYTES
+        if self._size > 2 * self._most:
+            needed = list(self._needed())
+            self._events = deque(reversed(needed))
+            self._size = sum(size for _, size in needed)
+
+    def take(self) -> Event | None:
+        """Return the next event; None: there is none now."""
+        if not self._events:
+            return None
+        event, size = self._events.popleft()
+        self._size -= size
+        return event
+
+    def _needed(self) -> Iterator[tuple[Event, int]]:
+        """Yield the events that no later one has replaced, from the last one on, as many as fit."""
+        left = self._most
+        updated: set[str] = set()
+        shown = cleared = False
+        for event, size in reversed(self._events):
+            match event["type"]:
+                case "output" | "clear_output" if cleared:
+                    continue
+                case "output":
+                    shown = True
+                case "clear_output":
+                    cleared = shown or not event["wait"]
+                case "update_display_data":
+                    if event["display_id"] in updated:
+                        continue
+                    updated.add(event["display_id"])
+            left -= size
+            if left >= 0 or event["type"] in {"started", "input_request"}:
+                yield event, size
+            else:
+                self.gap = True
 
 
 class Execution(Cell):
     """One cell of the API; iterate over it for its events."""
-
-    #: always False: the client gets every event; see `idempotency.Attempt`, which may have a gap
-    gap = False
 
     def __init__(
         self,
@@ -63,7 +118,6 @@ class Execution(Cell):
         self.number = 0
         self._transcript = transcript
         self._notice = notice
-        self._events: deque[Event] = deque()
         self._wake = asyncio.Event()
         self._stdin = deque(request.stdin or ())
         self._question: dict[str, Any] | None = None
@@ -72,6 +126,7 @@ class Execution(Cell):
         self._answer: Any = None
         self._output_bytes = 0
         self._entry: Entry
+        self._unread: UnreadEvents
 
     def send(self) -> None:
         """Send the cell and begin its deadline.
@@ -81,6 +136,7 @@ class Execution(Cell):
         """
         self.id = self.kernel.connection.send("shell", "execute_request", self._content())
         self._entry = self._transcript.open(self.id, self.request.code)
+        self._unread = UnreadEvents(self._transcript.max_output_bytes + UNREAD_BYTES)
         self.start(self.request.timeout)
 
     def _content(self) -> dict[str, Any]:
@@ -120,14 +176,18 @@ class Execution(Cell):
 
     def _put_out(self, message: Message, event: Event | None) -> None:
         self._output_bytes += weight(message)
-        data, mime = message.content.get("data"), self.request.answer_mime
-        if mime is not None and message.type == "display_data" and isinstance(data, dict) and mime in data:
-            self._answer = data[mime]  # the last one counts, also beyond the limit of outputs
+        if self.is_answer(message):
+            self._answer = message.content["data"][self.request.answer_mime]  # the last one counts
         elif event is not None:
-            self._emit(event)
+            self._emit(event, weight(message))
 
-    def _emit(self, event: Event) -> None:
-        self._events.append(event)
+    def is_answer(self, message: Message) -> bool:
+        """Return whether a message is the display that reports the outcome, which is none of the outputs."""
+        data, mime = message.content.get("data"), self.request.answer_mime
+        return mime is not None and message.type == "display_data" and isinstance(data, dict) and mime in data
+
+    def _emit(self, event: Event, size: int = 0) -> None:
+        self._unread.append(event, size)
         self._wake.set()
 
     def kernel_gone(self, cause: SessionError, after: StateNotice | None = None) -> None:
@@ -152,6 +212,10 @@ class Execution(Cell):
         return ExecutionTimeout(f"the code ran longer than {timeout:g} s; {consequence}", timeout=timeout)
 
     def _on_end(self) -> None:
+        payload = (self._reply or {}).get("payload")
+        pages = map(_page, payload) if isinstance(payload, list) else ()
+        for event in self._transcript.end(self._entry, self.failure, filter(None, pages)):
+            self._emit(event)
         if not self.request.store_history:
             self._transcript.forget(self.id)
         self._wake.set()
@@ -199,6 +263,11 @@ class Execution(Cell):
     # -- what the client gets -------------------------------------------------------------------------------
 
     @property
+    def gap(self) -> bool:
+        """Whether the client has read so slowly that it did not get all events: the result has all outputs."""
+        return self._unread.gap
+
+    @property
     def size(self) -> int:
         """Bytes of outputs that are kept."""
         return self._entry.area.size
@@ -206,9 +275,9 @@ class Execution(Cell):
     async def __aiter__(self) -> AsyncIterator[Event]:
         """Yield the cell's events until its end."""
         while True:
-            while self._events:
+            while (event := self._unread.take()) is not None:
                 self.number += 1
-                yield self._events.popleft()
+                yield event
             if self.status is not None:
                 return
             self._wake.clear()
@@ -228,6 +297,7 @@ class Execution(Cell):
             state_reason=self._notice.reason,
             incarnation=self._notice.incarnation,
             truncated=self._entry.area.truncated or self.incomplete,
+            omitted=self._entry.area.omitted,
             error=self.error,
             output_bytes=self._output_bytes,
             memory=self.memory,
@@ -239,3 +309,17 @@ class Execution(Cell):
         if self.status is None:
             await self.interrupt()
         return await self.result()
+
+
+def _page(payload: Any) -> Mapping[str, Any] | None:
+    """Return what a reply's payload shows, by media type; None: nothing.
+
+    Front ends show pages (of `len?`) beside the notebook, and put code (of `%load`) into a cell. Clients of the API
+    have no such places. Source: "Messaging in Jupyter", payloads.
+    """
+    match payload:
+        case {"source": "page", "data": dict(data)}:
+            return data
+        case {"source": "set_next_input", "text": str(text)}:
+            return {"text/plain": text}
+    return None

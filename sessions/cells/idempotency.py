@@ -14,8 +14,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 
-import orjson
-
+from sessions import exact_json
 from sessions.cells.execution import Execution
 from sessions.cells.outputs import Event
 from sessions.errors import InvalidRequest, OutcomeUnknown
@@ -39,11 +38,12 @@ class Run:
         Args:
             request: cell to run.
             execute: runs it.
-            events_max: bytes of its last events that are kept after its end.
+            events_max: bytes of its last events that are kept after its end; while it runs, up to twice as many are.
         """
         self.digest = _digest(request)
-        #: its events as JSON, which is a fraction of their size; replaced, not changed, at the end
+        #: its events as JSON, which is a fraction of their size; replaced when the first ones are dropped
         self.events: list[bytes] = []
+        self._events_size = 0
         #: number of events before the first of `events`
         self.dropped = 0
         #: number of the event with the last question
@@ -73,12 +73,16 @@ class Run:
         try:
             async with execute(request) as self.execution:
                 async for event in self.execution:
-                    self.events.append(orjson.dumps(event))
+                    self.events.append(exact_json.dumps(event))
+                    self._events_size += len(self.events[-1])
+                    if self._events_size > 2 * self._events_max:
+                        self._keep_last()
                     if event["type"] == "input_request":
                         self.question = self.event_count
                     self._wake()
                 result = await self.execution.result()
-                self._keep_last(self.execution.size)
+                self._keep_last()
+                self.size = self.execution.size + self._events_size
                 return result
         finally:
             self.over = True
@@ -88,17 +92,15 @@ class Run:
         news, self._news = self._news, asyncio.Event()
         news.set()
 
-    def _keep_last(self, outputs: int) -> None:
-        """Keep only the last events of a cell with very many; attempts that read now keep the whole list."""
-        size = sum(map(len, self.events))
+    def _keep_last(self) -> None:
+        """Keep only the last events of a cell with very many; attempts that read now keep the list that they read."""
         first = 0
-        while size > self._events_max:
-            size -= len(self.events[first])
+        while self._events_size > self._events_max:
+            self._events_size -= len(self.events[first])
             first += 1
         if first:
             self.events = self.events[first:]
-            self.dropped = first
-        self.size = outputs + size
+            self.dropped += first
 
 
 class Attempt:
@@ -107,12 +109,26 @@ class Attempt:
     def __init__(self, run: Run, seen: int, *, first: bool) -> None:
         self._run = run
         self._first = first
-        #: the next events for it are no longer kept, so it gets no events: the result has all outputs
-        self.gap = seen < run.dropped
+        #: some events for it are no longer kept
+        self._missed = False
         #: number of the last event that the client got
-        self.number = run.event_count if self.gap else seen
-        self._events = run.events[:0] if self.gap else run.events
-        self._next = max(seen - run.dropped, 0)
+        self.number = seen
+        self._events: list[bytes] = []
+        self._next = 0
+        self._turn_to_kept()
+
+    @property
+    def gap(self) -> bool:
+        """Whether the client cannot get all events: the result has all outputs."""
+        return self._missed or (self._run.execution is not None and self._run.execution.gap)
+
+    def _turn_to_kept(self) -> None:
+        """Read on in the list of events that are kept now, or behind all of them if the next one is missing there."""
+        if self.number < self._run.dropped:
+            self._missed = True
+            self.number = self._run.event_count
+        self._events = self._run.events
+        self._next = self.number - self._run.dropped
 
     async def result(self) -> ExecutionResult:
         """Wait for the end, and return the result.
@@ -131,11 +147,14 @@ class Attempt:
         """Yield the cell's events until its end, without questions that were answered before."""
         while True:
             while self._next < len(self._events):
-                event = orjson.loads(self._events[self._next])
+                event = exact_json.loads(self._events[self._next])
                 self._next += 1
                 self.number += 1
                 if event["type"] != "input_request" or self._run.asks(self.number):
                     yield event
+            if self._events is not self._run.events:
+                self._turn_to_kept()
+                continue
             if self._run.over:
                 return
             await self._run.news()

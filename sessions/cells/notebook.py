@@ -10,8 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
-
+from sessions import exact_json
 from sessions.cells.outputs import Output, joined
 from sessions.kernelspecs import KernelSpec
 
@@ -66,12 +65,12 @@ def _cell(cell: NotebookCell) -> Iterator[bytes]:
         "source": cell.code,
         "execution_count": cell.execution_count,
     }
-    return _with_list(fields, "outputs", ([orjson.dumps(joined(output))] for output in cell.outputs))
+    return _with_list(fields, "outputs", ([exact_json.dumps(joined(output))] for output in cell.outputs))
 
 
 def _with_list(fields: dict[str, Any], name: str, items: Iterable[Iterable[bytes]]) -> Iterator[bytes]:
     """Yield a JSON object in fragments: some fields, and behind them a list whose items are fragments, too."""
-    yield orjson.dumps(fields).removesuffix(b"}") + b',"%b":[' % name.encode()
+    yield exact_json.dumps(fields).removesuffix(b"}") + b',"%b":[' % name.encode()
     for number, item in enumerate(items):
         if number:
             yield b","

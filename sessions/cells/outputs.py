@@ -3,27 +3,33 @@
 An `OutputArea` holds the outputs of one cell. `add` takes the kernel's iopub messages, keeps what a notebook would show
 in the end, and returns the event for a streaming client.
 
+The limit is on what is kept: what was cleared or replaced makes room again, so a live display may go on for hours.
+
 Source: nbformat 4.5 (outputs), "Messaging in Jupyter" 5.4 (stream, display_data, clear_output, error).
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
-import orjson
-
+from sessions import exact_json
 from sessions.kernels.messages import Message
 
 Event = dict[str, Any]
 Output = dict[str, Any]
 
-#: messages that make up the outputs of one cell; each may be kept until its client reads it
-MAX_MESSAGES = 100_000
+#: outputs and further pieces of text that are kept of one cell
+PIECES_MAX = 100_000
 #: bytes that an output takes in memory besides its content
 OUTPUT_BYTES = 800
 #: bytes that a further piece of a stream takes besides its text
 PIECE_BYTES = 64
+#: characters of an error's name, value and traceback for which there is room beyond the limit
+NAME_MAX = 200
+VALUE_MAX = 4000
+TRACEBACK_MAX = 32_000
 #: the mimetypes whose value nbformat allows to be any JSON
 JSON_MIME = re.compile(r"application/(.*\+)?json")
 
@@ -37,22 +43,34 @@ def weight(message: Message) -> int:
 
 
 class OutputArea:
-    """The outputs of one cell, as a notebook would keep them, with a limit in bytes."""
+    """The outputs of one cell, as a notebook would keep them, with a limit in bytes.
+
+    Text and tracebacks beyond the limit are cut. A display keeps the media types for which there is room.
+    """
 
     def __init__(self, max_bytes: int) -> None:
         self._outputs: list[Output] = []
+        #: bytes of each output's content, and of all
         self._sizes: list[int] = []
+        self._kept = 0
+        #: pieces of text behind the first ones of their outputs
+        self._further_pieces = 0
         #: indices of the displays with an id
         self._displays: dict[str, list[int]] = {}
         self._max_bytes = max_bytes
         self._clear_pending = False
-        #: some output was left out
+        #: names of the errors that are shown
+        self._errors: set[str] = set()
+        #: an error has taken the room beyond the limit
+        self._over_limit = False
+        #: some output was left out, and the bytes of it; output that was cleared afterwards does not count
         self.truncated = False
-        #: bytes added so far, including cleared ones: they bound what is sent to a client
-        self._fed = 0
-        self._messages = 0
-        #: bytes that the outputs take in memory
-        self.size = 0
+        self.omitted = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes that the outputs take in memory."""
+        return self._kept + OUTPUT_BYTES * len(self._outputs) + PIECE_BYTES * self._further_pieces
 
     def add(self, message: Message) -> Event | None:
         """Add one iopub message.
@@ -74,82 +92,153 @@ class OutputArea:
             outputs[-1] = outputs[-1] | {"text": outputs[-1]["text"][:]}
         return outputs
 
-    def update(self, display_id: str, data: dict[str, Any], metadata: dict[str, Any], size: int) -> bool:
-        """Replace the content of the displays with this id.
+    def update(self, message: Message) -> Event | None:
+        """Replace the content of the displays that an `update_display_data` names.
 
         Returns:
-            True if there were any, and the limit was not exceeded.
+            the event for a streaming client; None when nothing changed.
         """
-        places = self._displays.get(display_id, [])
-        if not places or not self._admit(size * len(places)):
-            return False
+        display_id = display_id_of(message)
+        places = self._displays.get(display_id or "", [])
+        if display_id is None or not places:
+            return None
+        room = (self._max_bytes - self._kept + sum(self._sizes[place] for place in places)) // len(places)
+        shown, size = self._fitted(_display_content(message), message.size, room, _size(display_id))
+        if not shown:
+            return None
         for place in places:
             # Another dict: a snapshot keeps the one from before.
-            self._outputs[place] = self._outputs[place] | {"data": data, "metadata": metadata}
-            self._grow(place, size + OUTPUT_BYTES - self._sizes[place])
-        return True
+            self._outputs[place] = self._outputs[place] | shown
+            self._grow(place, size - self._sizes[place])
+        return {"type": "update_display_data", "display_id": display_id} | shown
 
-    def _admit(self, size: int) -> bool:
-        self._fed += size
-        self._messages += 1
-        if self._fed > self._max_bytes or self._messages > MAX_MESSAGES:
-            self.truncated = True
-        return not self.truncated
+    def show(self, data: Mapping[str, Any]) -> Event | None:
+        """Add a display that no iopub message carries.
+
+        Args:
+            data: its content by media type.
+
+        Returns:
+            the event for a streaming client; None when there was no room for it.
+        """
+        forms = _forms(data)
+        return self._add_display({"output_type": "display_data"}, {"data": forms, "metadata": {}}, _size_of(forms))
+
+    def fail(self, error: Mapping[str, Any]) -> Event | None:
+        """Add the error with which the cell has failed, if it is not shown yet. There is always room for it.
+
+        Args:
+            error: content of the cell's reply.
+
+        Returns:
+            the event for a streaming client; None when the error is shown already.
+        """
+        return None if str(error.get("ename", "")) in self._errors else self._add_error(error, forced=True)
+
+    def _room(self) -> int:
+        """Return the bytes for which there is room; below 0: not even for an output without content."""
+        if self._clear_pending:
+            return self._max_bytes
+        few = len(self._outputs) + self._further_pieces < PIECES_MAX
+        return self._max_bytes - self._kept if few else -1
+
+    def _leave_out(self, size: int) -> None:
+        self.truncated = True
+        self.omitted += size
 
     def _grow(self, place: int, size: int) -> None:
         self._sizes[place] += size
-        self.size += size
+        self._kept += size
 
-    def _append(self, output: Output, size: int) -> Event | None:
-        if not self._admit(size):
-            return None
+    def _append(self, output: Output, size: int) -> Event:
         if self._clear_pending:
             self._clear()
+        event: Event = {"type": "output", "output": joined(output)}
         if display_id := output.get("display_id"):
             self._displays.setdefault(display_id, []).append(len(self._outputs))
+            event["display_id"] = display_id
         self._outputs.append(output)
         self._sizes.append(0)
-        self._grow(-1, size + OUTPUT_BYTES)
-        return {"type": "output", "output": joined(output)}
+        self._grow(-1, size)
+        return event
 
     def _stream(self, message: Message) -> Event | None:
         name, text = message.content.get("name"), message.content.get("text")
         if not isinstance(name, str) or name not in {"stdout", "stderr"} or not isinstance(text, str):
             return None
-        size = _size(text)
+        size, room = _size(text), self._room()
+        if size > room:
+            text, whole = _beginning(text, room), size
+            size = _size(text)
+            self._leave_out(whole - size)
+            if not text:
+                return None
         last = self._outputs[-1] if self._outputs and not self._clear_pending else None
         if last is None or last["output_type"] != "stream" or last["name"] != name:
             return self._append({"output_type": "stream", "name": name, "text": [text]}, size)
-        if not self._admit(size):
-            return None
         last["text"].append(text)
-        self._grow(-1, size + PIECE_BYTES)
+        self._further_pieces += 1
+        self._grow(-1, size)
         return {"type": "output", "output": {"output_type": "stream", "name": name, "text": text}}
 
     def _display(self, message: Message) -> Event | None:
-        output: Output = {"output_type": message.type, "data": bundle(message), "metadata": metadata_of(message)}
+        output: Output = {"output_type": message.type}
         if message.type == "execute_result":
             output["execution_count"] = count_of(message)
         if display_id := display_id_of(message):
             output["display_id"] = display_id
-        return self._append(output, message.size)
+        return self._add_display(output, _display_content(message), message.size)
+
+    def _add_display(self, output: Output, content: Output, size: int) -> Event | None:
+        name = _size(output.get("display_id", ""))
+        shown, size = self._fitted(content, size, self._room(), name)
+        return self._append(output | shown, size) if shown else None
+
+    def _fitted(self, content: Output, size: int, room: int, name: int) -> tuple[Output, int]:
+        """Return as much of a display as there is room for, and its bytes; {}: there is no room for anything.
+
+        Args:
+            content: its data and metadata.
+            size: bytes of its message.
+            room: bytes for which there is room.
+            name: bytes of its id.
+        """
+        if size <= room:
+            return content, size
+        data, omitted = _fitting(content["data"], room - name)
+        if content["metadata"]:
+            omitted += _size_of(content["metadata"])
+        if omitted:  # else only the rest of the message was too large
+            self._leave_out(omitted)
+        return ({"data": data, "metadata": {}}, name + sum(map(_size_of_form, data.items()))) if data else ({}, 0)
 
     def _error(self, message: Message) -> Event | None:
-        content = message.content
-        traceback = content.get("traceback")
-        return self._append(
-            {
-                "output_type": "error",
-                "ename": str(content.get("ename", "")),
-                "evalue": str(content.get("evalue", "")),
-                "traceback": [str(line) for line in traceback] if isinstance(traceback, list) else [],
-            },
-            message.size,
-        )
+        return self._add_error(message.content)
+
+    def _add_error(self, content: Mapping[str, Any], *, forced: bool = False) -> Event | None:
+        """Add an error. One of a cell is always shown, cut to its own room if there is no other."""
+        name, traceback = str(content.get("ename", "")), content.get("traceback")
+        output = {
+            "output_type": "error",
+            "ename": name,
+            "evalue": str(content.get("evalue", "")),
+            "traceback": [str(line) for line in traceback] if isinstance(traceback, list) else [],
+        }
+        size = _size_of_error(output)
+        if size > self._room():
+            if self._over_limit and not forced:
+                self._leave_out(size)
+                return None
+            output, whole = _shortened_error(output), size
+            size = _size_of_error(output)
+            self._over_limit = True
+            if size < whole:
+                self._leave_out(whole - size)
+        event = self._append(output, size)
+        self._errors.add(name)
+        return event
 
     def _clear_output(self, message: Message) -> Event | None:
-        if not self._admit(0):
-            return None
         wait = message.content.get("wait") is True
         if wait:
             self._clear_pending = True
@@ -161,8 +250,9 @@ class OutputArea:
         self._outputs.clear()
         self._sizes.clear()
         self._displays.clear()
-        self.size = 0
-        self._clear_pending = False
+        self._errors.clear()
+        self._kept = self._further_pieces = self.omitted = 0
+        self._clear_pending = self._over_limit = self.truncated = False
 
 
 _HANDLERS = {
@@ -179,18 +269,71 @@ def _size(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode())
 
 
+def _size_of(value: Any) -> int:
+    """Return the bytes of a value in a MIME bundle."""
+    return _size(value) if isinstance(value, str) else len(exact_json.dumps(value))
+
+
+def _size_of_form(form: tuple[str, Any]) -> int:
+    return _size(form[0]) + _size_of(form[1])
+
+
+def _size_of_error(output: Output) -> int:
+    return sum(map(_size, (output["ename"], output["evalue"], *output["traceback"])))
+
+
+def _beginning(text: str, most: int) -> str:
+    """Return as many whole characters of a text as fit in `most` bytes."""
+    return text[: max(most, 0)].encode()[: max(most, 0)].decode(errors="ignore")
+
+
+def shortened(text: str, most: int) -> str:
+    """Return the beginning and the end of a text that has more than `most` characters, and between them how many."""
+    if len(text) <= most:
+        return text
+    return f"{text[: most // 2]}\n... {len(text) - most} characters left out ...\n{text[-(most // 2) :]}"
+
+
+def _shortened_error(output: Output) -> Output:
+    name, value, traceback = output["ename"][:NAME_MAX], output["evalue"], "\n".join(output["traceback"])
+    cut = {"ename": name, "evalue": shortened(value, VALUE_MAX)}
+    if len(traceback) > TRACEBACK_MAX:
+        cut["traceback"] = shortened(traceback, TRACEBACK_MAX).split("\n")
+    return output | cut
+
+
+def _fitting(data: dict[str, Any], room: int) -> tuple[dict[str, Any], int]:
+    """Return the media types of a display that fit in `room` bytes, small ones first, and the bytes of the others.
+
+    Plain text is cut; a part of any other value would be of no use.
+    """
+    sizes = dict(zip(data, map(_size_of_form, data.items()), strict=True))
+    kept: dict[str, Any] = {}
+    left = room
+    for mime in sorted(sizes, key=sizes.__getitem__):
+        if sizes[mime] <= left:
+            kept[mime] = data[mime]
+        elif mime == "text/plain" and (text := _beginning(data[mime], left - len(mime))):
+            kept[mime] = text
+        else:
+            continue
+        left -= _size_of_form((mime, kept[mime]))
+    return {mime: kept[mime] for mime in data if mime in kept}, sum(sizes.values()) - (room - left)
+
+
 def bundle(message: Message) -> dict[str, Any]:
     """Return the MIME bundle of a display. Values of mimetypes other than JSON become strings."""
     data = message.content.get("data")
-    if not isinstance(data, dict):
-        return {}
+    return _forms(data) if isinstance(data, dict) else {}
+
+
+def _forms(data: Mapping[str, Any]) -> dict[str, Any]:
     return {mime: value if JSON_MIME.fullmatch(mime) else _text(value) for mime, value in data.items()}
 
 
-def metadata_of(message: Message) -> dict[str, Any]:
-    """Return a display's metadata."""
+def _display_content(message: Message) -> Output:
     metadata = message.content.get("metadata")
-    return metadata if isinstance(metadata, dict) else {}
+    return {"data": bundle(message), "metadata": metadata if isinstance(metadata, dict) else {}}
 
 
 def display_id_of(message: Message) -> str | None:
@@ -209,7 +352,7 @@ def count_of(message: Message) -> int | None:
 def _text(value: Any) -> str:
     if isinstance(value, list) and all(isinstance(line, str) for line in value):
         return "".join(value)
-    return value if isinstance(value, str) else orjson.dumps(value).decode()
+    return value if isinstance(value, str) else exact_json.dumps(value).decode()
 
 
 def joined(output: Output) -> Output:

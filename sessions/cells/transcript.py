@@ -7,10 +7,12 @@ outputs apart from its cell's here: each message is recorded once.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from sessions.cells.notebook import NotebookCell
-from sessions.cells.outputs import Event, OutputArea, bundle, count_of, display_id_of, metadata_of
+from sessions.cells.outputs import Event, OutputArea, count_of, display_id_of
 from sessions.kernels.messages import Message
 
 #: bytes of outputs and code kept per session; beyond, the oldest cells are dropped
@@ -24,6 +26,8 @@ _CELL_BYTES = 1536
 class Entry:
     """One cell that was run."""
 
+    #: id of its execute request
+    id: str
     #: number among the session's cells, from 1
     number: int
     area: OutputArea
@@ -43,7 +47,8 @@ class Transcript:
 
     def __init__(self, max_output_bytes: int, max_bytes: int = MAX_BYTES) -> None:
         self._cells: OrderedDict[str, Entry] = OrderedDict()
-        self._max_output_bytes = max_output_bytes
+        #: bytes of output that are kept of each cell
+        self.max_output_bytes = max_output_bytes
         self._max_bytes = max_bytes
         self._size = 0
         #: number of cells recorded so far, including dropped ones
@@ -55,7 +60,7 @@ class Transcript:
         """Begin a cell for the execute request `msg_id`."""
         self._number += 1
         self._drop(msg_id)
-        cell = self._cells[msg_id] = Entry(self._number, OutputArea(self._max_output_bytes), code)
+        cell = self._cells[msg_id] = Entry(msg_id, self._number, OutputArea(self.max_output_bytes), code)
         self._grow(cell.size)
         return cell
 
@@ -63,6 +68,31 @@ class Transcript:
         """Begin a cell that started before the gateway did; a cell that is recorded already stays as it is."""
         if msg_id not in self._cells:
             self.open(msg_id, code).started = True
+
+    def find(self, msg_id: str) -> Entry | None:
+        """Return the cell of the execute request `msg_id`, if it is still kept."""
+        return self._cells.get(msg_id)
+
+    def end(
+        self, cell: Entry, failure: Mapping[str, Any] | None, displays: Iterable[Mapping[str, Any]] = ()
+    ) -> list[Event]:
+        """Add what only the reply of a cell tells.
+
+        Args:
+            cell: cell that has ended.
+            failure: error with which it has failed; None: it has not failed.
+            displays: further displays, each with its content by media type.
+
+        Returns:
+            the events for a streaming client of the cell.
+        """
+        before = cell.area.size
+        events = [cell.area.show(data) for data in displays]
+        if failure is not None:
+            events.append(cell.area.fail(failure))
+        if self._cells.get(cell.id) is cell:
+            self._grow(cell.area.size - before)
+        return [event for event in events if event]
 
     def forget(self, msg_id: str) -> None:
         """Drop a cell, because its client did not want it stored."""
@@ -111,17 +141,11 @@ class Transcript:
 
     def _update(self, message: Message) -> Event | None:
         """Change a display everywhere, also below earlier cells, as a notebook does."""
-        display_id = display_id_of(message)
-        if display_id is None:
-            return None
-        data, metadata = bundle(message), metadata_of(message)
-        areas = [self._cells[msg_id].area for msg_id in self._displays.get(display_id, ())]
+        areas = [self._cells[msg_id].area for msg_id in self._displays.get(display_id_of(message) or "", ())]
         before = sum(area.size for area in areas)
-        shown = [area.update(display_id, data, metadata, message.size) for area in areas]
+        events = [area.update(message) for area in areas]
         self._grow(sum(area.size for area in areas) - before)
-        if not any(shown):
-            return None
-        return {"type": "update_display_data", "display_id": display_id, "data": data, "metadata": metadata}
+        return next((event for event in events if event), None)
 
     def _grow(self, size: int) -> None:
         """Count `size` more bytes, and drop the oldest cells when the total is too large."""

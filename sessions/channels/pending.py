@@ -170,6 +170,8 @@ class PendingRequests:
     def ended(self, cell: ChannelCell) -> None:
         """Count a cell that has ended. Its outputs are in the transcript, and its client has them."""
         self._returned.pop(cell.id, None)
+        if cell.failure is not None:
+            self._rules.failed(cell.id, cell.failure)
         self._rules.ended(cell.execution_id, cell.request, cell.result())
         self._check(self.cell)
 

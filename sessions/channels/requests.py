@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Any
 
 from sessions.channels.cells import ChannelCell, Code
 from sessions.channels.subscription import Subscription
@@ -52,6 +53,8 @@ class Rules:
     begins: Callable[[ExecuteRequest], str]
     #: called when a cell has ended; the result is None when it was never sent
     ended: Callable[[str, ExecuteRequest, ExecutionResult | None], None]
+    #: called with the message id and the error of each cell that has failed: the kernel may not have shown the error
+    failed: Callable[[str, Mapping[str, Any]], None]
     timeouts: Timeouts
     #: seconds that a cell may run
     deadline: float

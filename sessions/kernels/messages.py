@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 from jupyter_client.session import DELIM, Session
 
-from sessions import bounded_json
+from sessions import bounded_json, exact_json
 from sessions.connection_info import SIGNATURE
 
 #: delimiter, signature, header, parent header, metadata, content
@@ -23,7 +23,9 @@ _PARTS = 6
 #: characters of an id or a type; the gateway keeps the ids of requests
 NAME_MAX = 256
 #: levels of JSON in a part; code that serializes the part again has limits, too (orjson 254, Python's stack 1000)
-DEPTH_MAX = 100
+DEPTH_MAX = 200
+#: levels of a display's content around the value of a media type
+_AROUND = 2
 #: bytes of a part above which a check of at most `FEW` values comes before the count of its brackets
 LONG = 64 * 1024
 SAMPLE_VALUES = 100
@@ -32,6 +34,15 @@ _CONTAINERS = (dict, list)
 
 class MalformedMessage(Exception):
     """A kernel sent frames that are no Jupyter message."""
+
+
+class NestedTooDeeply(MalformedMessage):
+    """A part has too many levels."""
+
+    def __init__(self, content: dict[str, Any]) -> None:
+        """Keep the part's value."""
+        super().__init__("a part is nested too deeply")
+        self.content = content
 
 
 class TooManyValues(MalformedMessage):
@@ -116,6 +127,10 @@ class Codec:
         parsed = [_json_object(part) for part in parts[:-1]]
         try:
             parsed.append(_json_object(parts[-1]))
+        except NestedTooDeeply as error:
+            if channel != "iopub":
+                raise
+            parsed.append(_without_deep_values(error.content))
         except TooManyValues as error:
             if channel != "iopub":
                 raise
@@ -136,7 +151,7 @@ def _is_name(value: object) -> bool:
 
 def _json_object(part: bytes) -> tuple[dict[str, Any], bytes]:
     try:
-        value = bounded_json.loads(part)
+        value = exact_json.loads(part)
     except bounded_json.TooManyValues as error:
         raise TooManyValues(error.msg) from None
     except orjson.JSONDecodeError:
@@ -147,8 +162,24 @@ def _json_object(part: bytes) -> tuple[dict[str, Any], bytes]:
     # Counting brackets reads every byte, and a long part is mostly a few long texts: check a few values first.
     told = len(part) > LONG and _flat(value, SAMPLE_VALUES)
     if not told and part.count(b"[") + part.count(b"{") > DEPTH_MAX and not _flat(value):
-        raise MalformedMessage("a part is nested too deeply")
+        raise NestedTooDeeply(value)
     return value, part
+
+
+def _without_deep_values(content: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+    """Return a display's content with a text in place of each value that is nested too deeply; the others stay.
+
+    Raises:
+        MalformedMessage: when something else of it is nested too deeply, too.
+    """
+    data = content.get("data")
+    if isinstance(data, dict):
+        text = f"kernel-gateway: this was left out: it is nested more deeply than {DEPTH_MAX - _AROUND} levels"
+        values = {mime: value if _flat({mime: value}, depth=DEPTH_MAX - 1) else text for mime, value in data.items()}
+        content = content | {"data": values}
+    if not _flat(content):
+        raise MalformedMessage("a part is nested too deeply")
+    return content, exact_json.dumps(content)
 
 
 def _shown_instead(header: dict[str, Any], why: str) -> list[tuple[dict[str, Any], bytes]]:
@@ -158,10 +189,10 @@ def _shown_instead(header: dict[str, Any], why: str) -> list[tuple[dict[str, Any
     return [(part, orjson.dumps(part)) for part in shown]
 
 
-def _flat(value: dict[str, Any], most: float = math.inf) -> bool:
-    """Return whether at most `most` values suffice to see that `value` is not nested deeper than `DEPTH_MAX`."""
+def _flat(value: dict[str, Any], most: float = math.inf, depth: int = DEPTH_MAX) -> bool:
+    """Return whether at most `most` values suffice to see that `value` is not nested deeper than `depth`."""
     level: list[Any] = [value]
-    for _ in range(DEPTH_MAX):
+    for _ in range(depth):
         most -= sum(map(len, level))
         if most < 0:
             return False
@@ -175,6 +206,6 @@ def _flat(value: dict[str, Any], most: float = math.inf) -> bool:
 def _forgiving(part: bytes) -> Any:
     # ipykernel forwards bytes that are no UTF-8 (a cell that prints '\udc80') unchanged.
     try:
-        return bounded_json.loads(part)
+        return exact_json.loads(part)
     except orjson.JSONDecodeError as error:
         raise MalformedMessage(f"no JSON: {error.msg}") from None

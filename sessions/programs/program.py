@@ -74,6 +74,8 @@ class Outcome:
     duration: float = 0.0
     #: True: output or artifacts were left out because there was too much
     truncated: bool = False
+    #: bytes of output that were left out because of the limit
+    omitted: int = 0
     #: why the language could not parse the code, so that the program did not begin
     unread: str | None = None
     #: why the gateway ended the program; None: the program ended on its own

@@ -313,3 +313,13 @@ def _ids(gateway: Gateway, context: str) -> set[str]:
     """Return all ids by which Jupyter's clients may know the kernel."""
     sessions = gateway.call("GET", "/api/sessions").json()
     return {context} | {item["kernel"]["id"] for item in sessions if context in {item["name"], item["path"]}}
+
+
+@process_only
+def test_a_failed_run_always_has_its_error_and_says_what_is_missing(box: Box) -> None:
+    for code, name in (("%nosuchmagic", "UsageError"), ("print('x' * 11_000_000); 1/0", "ZeroDivisionError")):
+        reply = box.post(EXECUTE, code=code)
+        assert [item["name"] for item in reply["results"] if item["type"] == "error"] == [name]
+        assert (reply["truncated"], reply["omittedBytes"]) == (
+            (True, 11_000_001 - 10 * 1024**2) if "print" in code else (False, 0)
+        )

@@ -20,7 +20,7 @@ from tests import gateways
 from tests.gateways import KEYS, Gateway
 from tests.kernel_gateway.e2b import *  # noqa: F403 - the fixtures
 from tests.kernel_gateway.e2b import ENVD, INTERPRETER, NOWHERE, SDK, Box, boxed, control
-from tests.kernel_gateway.wire import failure, raw, until
+from tests.kernel_gateway.wire import failure, process_only, raw, until
 
 
 def refused(response: requests.Response) -> tuple[int, str]:
@@ -431,6 +431,52 @@ def test_variables_of_a_run_are_no_code_and_gone_afterwards(gateway: Gateway, la
         assert seen("GLOBAL", GLOBAL="another") == "another"
         assert seen("GLOBAL") == HOSTILE
         assert seen("OWN", OWN="") == ""
+
+
+LARGE_TABLE = "import pandas, numpy; pandas.DataFrame(numpy.random.rand(120_000, 5))"
+LARGE_PLOT = "from matplotlib import pyplot; pyplot.plot(range(180_000)); pyplot.show()"
+LARGE_SCATTER = "from matplotlib import pyplot; pyplot.scatter(range(180_000), range(180_000)); pyplot.show()"
+
+
+@pytest.mark.parametrize(
+    ("code", "shown", "left_out"),
+    [
+        (LARGE_TABLE, {"text", "html"}, "data"),
+        (LARGE_PLOT, {"text", "png"}, "chart"),
+        (LARGE_SCATTER, {"text", "png"}, "chart"),
+        ("list(range(1_000_000))", {"text"}, "json"),
+        ("['x' * 1000] * 2000", {"text"}, "json"),
+    ],
+)
+def test_a_further_form_of_something_large_is_left_out_and_the_usual_ones_stay(
+    box: Box, code: str, shown: set[str], left_out: str
+) -> None:
+    (result,) = (event for event in box.run(code) if event["type"] == "result")
+    assert shown <= set(result)
+    assert left_out not in result
+    small = code.replace("120_000", "12").replace("180_000", "18").replace("1_000_000", "10").replace("2000", "2")
+    (control,) = (event for event in box.run(small) if event["type"] == "result")
+    assert control[left_out]
+
+
+@pytest.mark.parametrize(
+    ("code", "name"),
+    [("raise ExceptionGroup('g', [ValueError()])", "ExceptionGroup"), ("%nosuchmagic", "UsageError")],
+)
+def test_a_failed_run_always_has_its_error(box: Box, code: str, name: str) -> None:
+    assert [event["name"] for event in box.run(code) if event["type"] == "error"] == [name]
+
+
+@process_only
+def test_output_that_is_left_out_is_told(box: Box) -> None:
+    events = box.run("print('x' * 11_000_000); 1/0")
+    printed = sum(len(event["text"]) for event in events if event["type"] == "stdout")
+    told = [event["text"] for event in events if event["type"] == "stderr"]
+    assert (printed, told) == (
+        10 * 1024**2,
+        [f"\n[kernel-gateway: {11_000_001 - printed} bytes of output were left out]\n"],
+    )
+    assert [event["name"] for event in events if event["type"] == "error"] == ["ZeroDivisionError"]
 
 
 def test_variables_of_a_run_are_gone_after_an_error_and_shift_no_line(box: Box) -> None:

@@ -138,6 +138,14 @@ def test_a_file_that_is_no_notebook_is_still_readable_as_a_file(gateway: Gateway
 
 
 @process_only
+def test_numbers_of_a_notebook_are_exact(gateway: Gateway, folder: str) -> None:
+    numbers = [2**70 + 1, 10**400, 2**64 - 1]
+    notebook = {"cells": [], "metadata": {"numbers": numbers}, "nbformat": 4, "nbformat_minor": 5}
+    assert put(gateway, f"{folder}/a.ipynb", notebook, type="notebook", format="json").status_code == 201
+    assert get(gateway, f"{folder}/a.ipynb")["content"]["metadata"] == {"numbers": numbers}
+
+
+@process_only
 def test_a_notebook_nested_as_deeply_as_json_is_read_comes_back(gateway: Gateway, folder: str) -> None:
     deep: Any = {}
     for _ in range(500):  # more than our own encoder writes

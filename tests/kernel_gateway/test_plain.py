@@ -57,6 +57,49 @@ def test_texts_are_bounded_and_tell_what_is_left_out() -> None:
     assert len(failed["evalue"]) < TEXT_MAX + 100
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("10%\r50%\r100%\n", "100%\n"),
+        ("longer\rab", "abnger"),
+        ("a\r\nb\r\n", "a\nb\n"),
+        ("ab\b\bc", "cb"),
+        ("\b\bx", "x"),
+        ("a\x1b[Kb", "ab"),
+        ("working\r\x1b[Kdone", "done"),
+        ("working\x1b[2K\rdone", "done"),
+        ("working\x1b[2K!", "       !"),
+        ("one\ntwo\x1b[A!\x1b[B?", "one!\ntwo ?"),
+        ("outer 1\ninner 1\x1b[A\router 2\ninner 2", "outer 2\ninner 2"),
+        ("a\nb\nc\x1b[2A\r\x1b[Jd", "d"),
+        ("abc\x1b[2Dx\x1b[Gy\x1b[3Cz", "yxc z"),
+        ("\x1b[31mred\x1b[0m\rblue", "blue"),
+        ("\x1b[31mab\x1b[0mc\bd", "abd"),
+        ("x\x1b[9999Cy", "xy"),
+        ("x\x1b[2Jy\x1b[1Kz", "xyz"),
+        ("日本\r中", "中本"),
+        ("\x1b", ""),
+        ("a\x1b\rb", "b"),
+    ],
+)
+def test_printed_text_is_as_a_terminal_shows_it(text: str, shown: str) -> None:
+    assert plain_output({"output_type": "stream", "name": "stdout", "text": text})["text"] == shown
+
+
+def test_of_a_long_progress_bar_the_last_state_stays() -> None:
+    bar = "".join(f"\r\x1b[32m{done:4}%\x1b[0m {'#' * 60:60}" for done in range(1, 1001)) + "\nready\n"
+    assert len(bar) > PRINTED_MAX
+    assert plain_output({"output_type": "stream", "name": "stderr", "text": bar})["text"] == (
+        f"1000% {'#' * 60}\nready\n"
+    )
+
+
+def test_a_piece_of_a_stream_that_overwrites_earlier_ones_still_does() -> None:
+    texts = ["a\r10%", "\r20%\r30%", "\r\n"]
+    pieces = [{"type": "output", "output": {"output_type": "stream", "name": "stdout", "text": text}} for text in texts]
+    assert [plain_event(piece)["output"]["text"] for piece in pieces] == ["10%", "\r30%", "\r\n"]
+
+
 @process_only
 def test_a_client_chooses_plain_text(gateway: Gateway, session: str) -> None:
     code = "import json\njson.loads('{')"
@@ -67,6 +110,10 @@ def test_a_client_chooses_plain_text(gateway: Gateway, session: str) -> None:
     assert "json/decoder.py" not in "".join(plain["traceback"])
     assert plain["traceback"][0] == "JSONDecodeError Traceback (most recent call last)"
     assert any("json.loads('{')" in line for line in plain["traceback"])
+    with streamed(gateway, session, "for n in range(500): print(f'\\r{n:99}', end='')", plain=True) as events:
+        texts = [event["output"]["text"] for event in events if event["type"] == "output"]
+    assert "".join(texts).rpartition("\r")[2] == f"{499:99}"
+    assert len(texts[0]) < 200
     with streamed(gateway, session, "print('\\x1b[31mred')", plain=True) as events:
         assert [event["output"]["text"] for event in events if event["type"] == "output"] == ["red\n"]
     assert text_of(gateway.execute(session, "import pandas; pandas.DataFrame({'a': [1]})", plain=True)).split() == list(

@@ -226,6 +226,7 @@ def test_long_output_is_cut_and_the_result_is_kept(gateway: Gateway, code: str, 
     answer = run(gateway, f"def main():\n    {code}\n    return 'there'")
     assert (answer["status"], answer["result"]["value"]) == ("success", "there")
     assert (len(answer["stdout"]), answer["truncated"]) == (size, truncated)
+    assert answer["omitted_bytes"] == (12_000_001 - size if truncated else 0)
 
 
 @process_only

@@ -35,6 +35,7 @@ KEYS = [
     "result",
     "error_code",
     "truncated",
+    "omitted_bytes",
 ]
 
 

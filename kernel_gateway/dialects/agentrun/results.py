@@ -41,6 +41,7 @@ def reply(context_id: str, result: ExecutionResult) -> dict[str, Any]:
         "state": result.state.value,
         "stateReason": result.state_reason,
         "truncated": result.truncated,
+        "omittedBytes": result.omitted,
     }
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from tornado.iostream import StreamClosedError
 
 from kernel_gateway.dialects.e2b.base import InterpreterHandler
-from kernel_gateway.dialects.e2b.events import END, FORMATS, KEEPALIVE, events_of, failure_event, line
+from kernel_gateway.dialects.e2b.events import END, FORMATS, KEEPALIVE, events_of, failure_event, line, omission
 from kernel_gateway.dialects.e2b.models import Execute, NewContext
 from kernel_gateway.pauses import with_pauses
 from sessions.errors import InvalidRequest, SessionError, SessionNotFound
@@ -118,7 +118,10 @@ class ExecuteHandler(ContextBase):
                 for each in told:
                     self.write(line(each))
                 await self.flush()
-            self._end((await execution.result()).error)  # within the execution, whose end is recorded afterwards
+            result = await execution.result()
+            if result.truncated or execution.gap:
+                self.write(line(omission(result)))
+            self._end(result.error)  # within the execution, whose end is recorded afterwards
 
     def _end(self, failure: SessionError | None) -> None:
         """End the answer; `failure` is why the gateway refused or ended the run."""

@@ -17,6 +17,7 @@ from kernel_gateway.escapes import without_escapes
 from kernel_image.protocol import CHART_MIME, DATA_MIME, SAVED_IMAGES
 from sessions.cells.outputs import Event, Output
 from sessions.errors import KernelDied, SessionError
+from sessions.models import ExecutionResult
 
 #: field of a result, by media type; all others are in `extra`
 FIELDS = {
@@ -83,6 +84,13 @@ def _unquoted(text: str) -> str:
 def error(name: str, value: str, traceback: str = "") -> Event:
     """Return the event of an error."""
     return {"type": "error", "name": name, "value": value, "traceback": traceback}
+
+
+def omission(result: ExecutionResult) -> Event:
+    """Return the event of output that was left out: these clients read no other sign of it."""
+    much = f"{result.omitted} bytes of output were" if result.omitted else "some output was"
+    text = f"\n[kernel-gateway: {much} left out]\n"
+    return {"type": "stderr", "text": text, "timestamp": datetime.now(UTC).isoformat()}
 
 
 def failure_event(failure: SessionError) -> Event:

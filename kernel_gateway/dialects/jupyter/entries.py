@@ -17,7 +17,7 @@ import orjson
 from pydantic import Field
 
 from kernel_gateway.dialects.jupyter.models import Body
-from sessions import bounded_json
+from sessions import exact_json
 from sessions.errors import InvalidRequest
 from sessions.guest.workspace import Entry
 
@@ -134,7 +134,7 @@ def content_of(path: str, kind: str, content: bytes, asked: str | None) -> dict[
 def _checked_notebook(path: str, content: bytes) -> bytes:
     """Return a notebook's JSON. It is not held against the schema, which takes the gateway's time for hostile ones."""
     try:
-        notebook = bounded_json.loads(content)
+        notebook = exact_json.loads(content)
     except orjson.JSONDecodeError as error:
         raise InvalidRequest(f"Unreadable Notebook: {path}: {error.msg}", field="path") from None
     if not isinstance(notebook, dict):
@@ -158,7 +158,7 @@ def bytes_of(saved: Saved, kind: str) -> bytes:
         if not isinstance(notebook, dict):
             raise InvalidRequest("the content of a notebook must be a JSON object", field="content")
         try:
-            return orjson.dumps(notebook, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+            return exact_json.dumps(notebook, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
         except orjson.JSONEncodeError:  # orjson reads 1024 levels and writes 254
             raise InvalidRequest("the notebook is nested too deeply", field="content") from None
     content = "" if saved.content is None else saved.content

@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from sessions import bounded_json
+from sessions import exact_json
 from sessions.errors import InvalidRequest
 from sessions.kernels.messages import NAME_MAX, Message
 
@@ -82,14 +82,14 @@ def _header(header: Any) -> dict[str, Any]:
 
 def _written(value: Any) -> bytes:
     try:
-        return orjson.dumps(value)
+        return exact_json.dumps(value)
     except orjson.JSONEncodeError:  # orjson reads 1024 levels and writes 254
         raise InvalidRequest("the message is nested too deeply") from None
 
 
 def _json(text: str | bytes) -> Any:
     try:
-        return bounded_json.loads(text)
+        return exact_json.loads(text)
     except orjson.JSONDecodeError as error:
         raise InvalidRequest(f"the frame is no valid JSON: {error.msg}") from None
 

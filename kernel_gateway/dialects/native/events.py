@@ -32,6 +32,7 @@ class OutputEvent(_Event):
 
     type: Literal["output"]
     output: dict[str, Any] = Field(description="nbformat 4.5 output; text may come in several pieces")
+    display_id: str = Field("", description="id by which later `update_display_data` events change it; absent: none do")
 
 
 class UpdateEvent(_Event):

@@ -78,6 +78,7 @@ _ENDED = {
     "session_id": _ID,
     "incarnation": 1,
     "truncated": False,
+    "omitted_bytes": 0,
     "replayed": False,
     "error": None,
 }

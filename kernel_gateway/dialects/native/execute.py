@@ -10,7 +10,7 @@ from tornado.iostream import StreamClosedError
 
 from kernel_gateway.dialects.native.forms import PAUSE, SSE_COMMENT, STREAMS, Render, sse, wanted_stream
 from kernel_gateway.dialects.native.models import Execute, result_json
-from kernel_gateway.dialects.native.plain import plain_event
+from kernel_gateway.dialects.native.plain import plain_event_in_time
 from kernel_gateway.handlers import JsonHandler
 from kernel_gateway.pauses import with_pauses
 from sessions.errors import InvalidRequest
@@ -79,7 +79,8 @@ class ExecuteHandler(JsonHandler):
                     if event is None:
                         self.write(SSE_COMMENT)
                     else:
-                        self.write(render(plain_event(event) if self._plain else event, execution.number))
+                        shown = await plain_event_in_time(event) if self._plain else event
+                        self.write(render(shown, execution.number))
                     await self.flush()
             except StreamClosedError:
                 await execution.result()  # the client has left: its cell continues, or this task is cancelled here

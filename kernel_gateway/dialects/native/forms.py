@@ -6,19 +6,19 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-import orjson
+from sessions import exact_json
 
 #: function that writes an event with its number
 Render = Callable[[dict[str, Any], int], bytes]
 
 
 def _ndjson(event: dict[str, Any], number: int) -> bytes:
-    return orjson.dumps({"id": number} | event) + b"\n"
+    return exact_json.dumps({"id": number} | event) + b"\n"
 
 
 def sse(event: dict[str, Any], number: int) -> bytes:
     """Write a server-sent event. Source: WHATWG HTML, 9.2 Server-sent events."""
-    return b"id: %d\nevent: %s\ndata: %s\n\n" % (number, str(event["type"]).encode(), orjson.dumps(event))
+    return b"id: %d\nevent: %s\ndata: %s\n\n" % (number, str(event["type"]).encode(), exact_json.dumps(event))
 
 
 #: a comment, which clients skip. Source: as `sse`, which recommends one every 15 seconds for proxies that drop idle

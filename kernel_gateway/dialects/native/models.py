@@ -228,7 +228,10 @@ class Result(BaseModel):
     state_reason: str | None
     session_id: str = Field(description="id of the session, for `if_session`; also the header X-Session-Id")
     incarnation: int = Field(description="number of the session's kernel that the cell ran in, from 1")
-    truncated: bool = Field(description="some output was left out")
+    truncated: bool = Field(description="some output was left out, or never arrived")
+    omitted_bytes: int = Field(
+        description="bytes of output that were left out because of the limit `output`; of cleared output none are"
+    )
     replayed: bool = Field(description="the cell ran before, when its idempotency_key was first used")
     error: ErrorDetail | None = Field(None, description="set when status is timeout or died")
 
@@ -253,6 +256,7 @@ def result_json(
         "session_id": session.id,
         "incarnation": result.incarnation,
         "truncated": result.truncated,
+        "omitted_bytes": result.omitted,
         "replayed": result.replayed,
         "error": result.error.as_dict() if result.error else None,
     }

@@ -1,19 +1,26 @@
 """Outputs as short plain text, for language models and logs: no colours, no markup, no frames of libraries.
 
-Texts are cut before anything is searched in them, so the work does not grow with what a cell prints.
+Printed text is as a terminal shows it in the end: of a progress bar, only its last state is left. Texts are cut before
+anything is searched in them, so the work does not grow with what a cell prints.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import Any
 
-from kernel_gateway.escapes import without_escapes
+from kernel_gateway.escapes import on_terminal, without_escapes
+from sessions.cells.outputs import shortened
 
 #: characters of a traceback, of a result, and of printed text
 TRACEBACK_MAX = 4000
 TEXT_MAX = 10_000
 PRINTED_MAX = 50_000
+#: characters of printed text that are read
+_READ_MAX = 100_000
+#: characters of printed text that are read at once; longer text would keep the event loop waiting
+_QUICK = 10_000
 #: lines of a traceback that are read, from its end
 _LINES_MAX = 200
 
@@ -27,21 +34,35 @@ _BEFORE_TRACEBACK = re.compile(r"(?<! ) {2,}+(?=Traceback )")
 _CHAINED = ("The above exception was the direct cause", "During handling of the above exception")
 
 
+async def plain_event_in_time(event: dict[str, Any]) -> dict[str, Any]:
+    """Return an event with plain output, without keeping other clients waiting."""
+    long = event["type"] == "output" and len(event["output"].get("text", "")) > _QUICK
+    return await asyncio.to_thread(plain_event, event) if long else plain_event(event)
+
+
 def plain_event(event: dict[str, Any]) -> dict[str, Any]:
     """Return an event of a streamed execute with plain output."""
     match event["type"]:
         case "output":
-            return event | {"output": plain_output(event["output"])}
+            return event | {"output": _plain_piece(event["output"])}
         case "update_display_data":
             return event | {"data": _plain_data(event["data"])}
     return event
+
+
+def _plain_piece(output: dict[str, Any]) -> dict[str, Any]:
+    """Return an output of a stream as plain text. Text that overwrites earlier text still begins with a return."""
+    plain = plain_output(output)
+    if output["output_type"] == "stream" and output["text"].startswith("\r"):
+        return plain | {"text": "\r" + plain["text"]}
+    return plain
 
 
 def plain_output(output: dict[str, Any]) -> dict[str, Any]:
     """Return an nbformat output as plain text. Images stay; all other media types become `text/plain`."""
     match output["output_type"]:
         case "stream":
-            return output | {"text": _plain(output["text"], PRINTED_MAX)}
+            return output | {"text": shortened(on_terminal(shortened(output["text"], _READ_MAX)), PRINTED_MAX)}
         case "error":
             return output | {
                 "evalue": _plain(output["evalue"], TEXT_MAX),
@@ -68,15 +89,8 @@ def _plain_traceback(lines: list[str]) -> list[str]:
             kept.append(_BEFORE_TRACEBACK.sub(" ", line))
     if kept and not kept[0].strip("-"):  # a rule of dashes
         del kept[0]
-    return _shortened("\n".join(kept), TRACEBACK_MAX).split("\n")
+    return shortened("\n".join(kept), TRACEBACK_MAX).split("\n")
 
 
 def _plain(text: str, most: int) -> str:
-    return without_escapes(_shortened(text, most))
-
-
-def _shortened(text: str, most: int) -> str:
-    """Return the beginning and the end of a text that has more than `most` characters."""
-    if len(text) <= most:
-        return text
-    return f"{text[: most // 2]}\n... {len(text) - most} characters left out ...\n{text[-(most // 2) :]}"
+    return without_escapes(shortened(text, most))

@@ -17,9 +17,9 @@ from tornado.websocket import WebSocketClosedError
 
 from kernel_gateway.bodies import Body, validated
 from kernel_gateway.dialects.native.models import Execute, result_json
-from kernel_gateway.dialects.native.plain import plain_event
+from kernel_gateway.dialects.native.plain import plain_event_in_time
 from kernel_gateway.sockets import SocketHandler
-from sessions import bounded_json
+from sessions import exact_json
 from sessions.cells.execution import END_OF_INPUT, Execution
 from sessions.errors import InvalidRequest, QuotaExceeded, SessionError
 from sessions.executions import Running
@@ -124,7 +124,7 @@ class StreamHandler(SocketHandler):
             async with self._session.execute(request) as execution:
                 self._running = execution
                 async for event in execution:
-                    await self._send((plain_event(event) if cell.plain else event) | mark)
+                    await self._send((await plain_event_in_time(event) if cell.plain else event) | mark)
                     self._end_input()
                 result = await execution.result()
                 self._running = None
@@ -138,7 +138,7 @@ class StreamHandler(SocketHandler):
         if self._client_left:
             return
         try:
-            await self.write_message(orjson.dumps(event))
+            await self.write_message(exact_json.dumps(event))
         except WebSocketClosedError:
             self.on_close()
 
@@ -167,7 +167,7 @@ def _id_field(cell_id: object) -> dict[str, Any]:
 
 def _parsed(message: str | bytes) -> dict[str, Any]:
     try:
-        frame = bounded_json.loads(message)
+        frame = exact_json.loads(message)
     except orjson.JSONDecodeError as error:
         raise InvalidRequest(f"the frame is no valid JSON: {error.msg}") from None
     if not isinstance(frame, dict):

@@ -50,6 +50,7 @@ def _answer(status: str, exit_code: int, **more: Any) -> Answer:
         # Our additions: RAGFlow's specification has such codes, but its own executor never sends them.
         "error_code": None,
         "truncated": False,
+        "omitted_bytes": 0,
     }
     return blank | more
 
@@ -59,7 +60,7 @@ def answer_of_run(outcome: Outcome) -> Answer:
     told = _outcome_answer(outcome)
     if told["status"] != "program_runner_error":
         told["time_used_ms"] = round(outcome.duration * 1000, 3)
-    return told | {"truncated": outcome.truncated}
+    return told | {"truncated": outcome.truncated, "omitted_bytes": outcome.omitted}
 
 
 def _outcome_answer(outcome: Outcome) -> Answer:
@@ -138,4 +139,5 @@ def older_form(answer: Answer) -> Answer:
         "execution_time": None if took is None else took / 1000,
         "error_code": answer["error_code"],
         "truncated": answer["truncated"],
+        "omitted_bytes": answer["omitted_bytes"],
     }

@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from sessions.cells import execution as module
-from sessions.cells.execution import Execution
+from sessions.cells.execution import Execution, UnreadEvents
 from sessions.cells.outputs import Event
 from sessions.errors import ConnectionFailed, ExecutionTimeout, KernelDied, OutOfMemory, QuotaExceeded
 from sessions.exits import ExitReason
@@ -28,6 +28,7 @@ from tests.fakes import (
     Script,
     World,
     busy,
+    clear,
     display,
     error,
     exported,
@@ -118,6 +119,111 @@ async def test_an_earlier_display_changes_while_a_later_cell_runs(world: World, 
     assert [event["type"] for event in events] == ["update_display_data"]
     assert result.outputs == []
     assert exported(session.transcript)["cells"][0]["outputs"][0]["data"] == {"text/plain": "100 %"}
+
+
+# -- what only the reply tells ---------------------------------------------------------------------------------
+
+UNSHOWN = {"ename": "ExceptionGroup", "evalue": "g (1 sub-exception)", "traceback": ["frames", "ExceptionGroup: g"]}
+
+
+async def fails_unshown(cell: Cell) -> None:
+    cell.says(busy(), stream("said"))
+    cell.ends("error", **UNSHOWN)
+
+
+async def fails_unshown_and_is_idle_first(cell: Cell) -> None:
+    cell.says(busy(), stream("said"), idle())
+    await asyncio.sleep(0.02)
+    cell.replies("error", **UNSHOWN)
+
+
+@pytest.mark.parametrize("script", [fails_unshown, fails_unshown_and_is_idle_first])
+async def test_an_error_that_the_kernel_has_not_shown_is_shown(world: World, session: Session, script: Script) -> None:
+    events, result = await watch(session, world.backend.on("fail", script))
+    failure = {"output_type": "error", **UNSHOWN}
+    assert (result.status, result.outputs[1:]) == (Status.ERROR, [failure])
+    assert events[-1] == {"type": "output", "output": failure}
+    assert exported(session.transcript)["cells"][0]["outputs"] == result.outputs
+
+
+async def test_a_failed_cell_whose_error_is_beyond_the_limit_shows_it(world: World, session: Session) -> None:
+    async def fails_late(cell: Cell) -> None:
+        cell.says(busy(), *[stream("x" * 1_000_000)] * 11, error("ZeroDivisionError", "division by zero"))
+        cell.ends("error", ename="ZeroDivisionError", evalue="division by zero", traceback=[])
+
+    events, result = await watch(session, world.backend.on("fail", fails_late))
+    assert [output["output_type"] for output in result.outputs] == ["stream", "error"]
+    assert (events[-1]["output"]["ename"], result.omitted) == ("ZeroDivisionError", 11_000_000 - 10 * 1024**2)
+
+
+async def test_a_failed_cell_without_any_error_says_that_none_was_named(world: World, session: Session) -> None:
+    async def fails_in_silence(cell: Cell) -> None:
+        cell.says(busy())
+        cell.ends("error")
+
+    result = await run(session, world.backend.on("fail", fails_in_silence))
+    assert [(output["ename"], output["evalue"]) for output in result.outputs] == [
+        ("UnknownError", "the kernel has not said why the cell failed")
+    ]
+
+
+async def test_pages_and_loaded_code_are_shown(world: World, session: Session) -> None:
+    async def asks_for_help(cell: Cell) -> None:
+        cell.says(busy(), stream("said"))
+        help_page = {"source": "page", "data": {"text/plain": "Signature: len(obj)"}, "start": 0}
+        loaded = {"source": "set_next_input", "text": "print('loaded')", "replace": True}
+        other: list[Any] = [{"source": "ask_exit", "keepkernel": False}, {"source": "page", "data": "x"}, None, []]
+        cell.ends(payload=[help_page, *other, loaded])
+
+    events, result = await watch(session, world.backend.on("len?", asks_for_help))
+    shown = [output["data"]["text/plain"] for output in result.outputs[1:]]
+    assert shown == ["Signature: len(obj)", "print('loaded')"]
+    assert [event["output"] for event in events] == result.outputs
+    assert exported(session.transcript)["cells"][0]["outputs"] == result.outputs
+
+
+# -- live displays, and clients that read slowly ---------------------------------------------------------------
+
+
+async def test_a_live_display_ends_with_its_last_frame(world: World, session: Session) -> None:
+    async def shows_frames(cell: Cell) -> None:
+        cell.says(busy(), display("frame 0", "plot"))
+        for number in range(1, 400):
+            cell.says(clear(wait=True), stream(f"{number:50000}"))
+            cell.says(display("x", "plot"), update(f"{number:50000}", "plot"))
+        cell.ends()
+
+    events, result = await watch(session, world.backend.on("live", shows_frames))
+    assert (text(result), result.truncated) == (f"{399:50000}", False)
+    assert result.outputs[1]["data"]["text/plain"] == f"{399:50000}"
+    frames = [event["output"]["text"] for event in events if "text" in event.get("output", {})]
+    assert frames[-1] == f"{399:50000}"
+
+
+def test_events_that_a_client_has_not_read_are_bounded_and_what_was_replaced_goes_first() -> None:
+    unread = UnreadEvents(100_000)
+    started_event: Event = {"type": "started", "execution_count": 1}
+    unread.append(started_event, 0)
+    for number in range(1000):
+        unread.append({"type": "clear_output", "wait": True}, 0)
+        unread.append({"type": "output", "output": number}, 5000)
+        for name in ("one", "other"):
+            unread.append({"type": "update_display_data", "display_id": name, "data": number}, 5000)
+        assert unread._size <= 200_000
+    events = [event for event in iter(unread.take, None) if event]
+    assert events[0] == started_event
+    assert [event["data"] for event in events if event.get("display_id") == "one"][-1] == 999
+    assert [event["output"] for event in events if event["type"] == "output"][-1] == 999
+    assert not unread.gap
+
+
+def test_events_that_nothing_has_replaced_leave_a_gap_when_there_are_too_many() -> None:
+    unread = UnreadEvents(100_000)
+    for number in range(100):
+        unread.append({"type": "output", "output": number}, 5000)
+    assert unread.gap
+    assert unread._size <= 200_000
+    assert [event["output"] for event in iter(unread.take, None) if event][-1] == 99
 
 
 # -- cells of hostile kernels ----------------------------------------------------------------------------------
@@ -333,7 +439,8 @@ async def test_a_flood_of_outputs_ends_at_its_limit(world: World, session: Sessi
         cell.ends()
 
     events, result = await watch(session, world.backend.on("flood", floods))
-    assert (len(events), len(text(result)), result.truncated) == (10, 10_000_000, True)
+    assert (len(events), len(text(result)), result.truncated) == (11, 10 * 1024**2, True)
+    assert result.omitted == 30_000_000 - 10 * 1024**2
     assert await still_works(session)
 
 

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 from sessions.cells import idempotency as retries
+from sessions.cells.idempotency import Attempt
 from sessions.cells.outputs import Event
 from sessions.errors import InvalidRequest, QuotaExceeded, SessionClosed, StartFailed
 from sessions.models import ExecuteRequest, ExecutionResult, Limits, SessionKey, StateChange, Status
 from sessions.session import Session
 from sessions.tasks import spawn
 from sessions.tenants.quotas import TenantLimits
-from tests.fakes import Behaviour, Cell, FakeBackend, World, busy, run, started, stream, until, world_over
+from tests.fakes import Behaviour, Cell, FakeBackend, World, busy, clear, run, started, stream, until, world_over
 
 KEY = "order-66"
 COUNTS = "n = globals().get('n', 0) + 1; print(n)"
@@ -255,6 +256,35 @@ async def test_only_the_last_events_of_a_long_run_are_kept_and_the_result_has_al
             assert (execution.gap, [event async for event in execution], execution.number) == (True, [], 21)
             result = await execution.result()
         assert (text(result), result.truncated, result.replayed) == ("".join(texts), False, True)
+
+
+async def test_the_events_of_a_running_cell_are_bounded_and_a_client_that_missed_some_gets_all_output(
+    world: World,
+) -> None:
+    turn = asyncio.Semaphore(0)
+    session = await small(world)
+    frames = [f"frame {number:100}" for number in range(200)]
+
+    async def shows_frames(cell: Cell) -> None:
+        cell.says(busy(), started(cell.code, 1))
+        for frame in frames:
+            cell.says(clear(wait=True), stream(frame))
+        await turn.acquire()
+        cell.says(stream("after"))
+        cell.ends()
+
+    request = ExecuteRequest(world.backend.on("speaks", shows_frames), idempotency_key=KEY)
+    async with session.execute(request) as execution:
+        assert isinstance(execution, Attempt)
+        events = aiter(execution)
+        assert said(await anext(events)) == "started"
+        await until(lambda: execution._run.event_count == 401)
+        assert sum(map(len, execution._run.events)) <= 2000
+        turn.release()
+        rest = [said(event) async for event in events]
+        result = await execution.result()
+    assert (execution.gap, rest[-1]) == (True, "after")
+    assert (text(result), result.truncated) == (frames[-1] + "after", False)
 
 
 async def test_a_client_that_reads_during_the_end_gets_all_events(world: World) -> None:

@@ -192,8 +192,8 @@ def test_only_the_value_true_makes_clear_output_wait(kernel: Kernel, wait: objec
 # -- displays that change --------------------------------------------------------------------------------------
 
 
-def change(kernel: Kernel, text: str, display_id: str, size: int = 10) -> bool:
-    return kernel.area.update(display_id, {"text/plain": text}, {}, size)
+def change(kernel: Kernel, text: str, display_id: str) -> Event | None:
+    return kernel.area.update(update(text, display_id).to("cell"))
 
 
 def test_an_updated_display_keeps_its_place(kernel: Kernel) -> None:
@@ -215,9 +215,16 @@ def test_an_unknown_display_changes_nothing(kernel: Kernel) -> None:
 
 
 def test_a_display_id_is_not_part_of_the_output(kernel: Kernel) -> None:
-    event = kernel.says(display("a", "x"))[0]
+    kernel.says(display("a", "x"))
     assert "display_id" not in str(kernel.shown)
-    assert "display_id" not in str(event)
+
+
+def test_a_streaming_client_gets_the_ids_of_the_displays_that_it_can_update(kernel: Kernel) -> None:
+    shown, result_, other = kernel.says(display("a", "x"), result("b", 1, "y"), display("c"))
+    assert [event and event.get("display_id") for event in (shown, result_, other)] == ["x", "y", None]
+    changed = change(kernel, "new", "x")
+    assert changed
+    assert changed["display_id"] == "x"
 
 
 def test_add_ignores_updates_of_displays(kernel: Kernel) -> None:
@@ -242,55 +249,131 @@ def test_output_up_to_the_limit_is_kept() -> None:
     assert not kernel.area.truncated
 
 
-def test_output_beyond_the_limit_is_left_out() -> None:
+def test_output_beyond_the_limit_is_cut_and_counted() -> None:
     kernel = Kernel(max_bytes=10)
-    assert kernel.says(stream("12345"), stream("678901"))[1] is None
-    assert kernel.texts == ["12345"]
-    assert kernel.area.truncated
+    cut, none = kernel.says(stream("12345"), stream("678901"), stream("23"))[1:]
+    assert cut
+    assert cut["output"]["text"] == "67890"
+    assert none is None
+    assert kernel.texts == ["1234567890"]
+    assert (kernel.area.truncated, kernel.area.omitted) == (True, 3)
 
 
-def test_nothing_is_added_after_truncation() -> None:
-    kernel = Kernel(max_bytes=10)
-    kernel.says(stream("1"), stream("2" * 10))
-    assert kernel.says(stream("3"), display("4"), error(), clear(wait=False)) == [None] * 4
-    assert kernel.texts == ["1"]
-
-
-def test_text_is_measured_in_bytes() -> None:
-    kernel = Kernel(max_bytes=10)
+def test_text_is_measured_in_bytes_and_cut_between_characters() -> None:
+    kernel = Kernel(max_bytes=11)
     kernel.says(stream("äöü"), stream("äöü"))
-    assert kernel.texts == ["äöü"]
-    assert kernel.area.truncated
+    assert kernel.texts == ["äöüäö"]
+    assert (kernel.area.truncated, kernel.area.omitted) == (True, 2)
 
 
-@pytest.mark.parametrize("saying", [display("x" * 2000), result("x" * 2000), error("x" * 2000)])
-def test_every_kind_of_output_is_bounded(saying: Saying) -> None:
+@pytest.mark.parametrize("saying", [display("x" * 2000), result("x" * 2000)])
+def test_the_text_of_a_display_is_cut(saying: Saying) -> None:
     kernel = Kernel(max_bytes=1000)
-    assert kernel.says(saying) == [None]
-    assert kernel.area.truncated
-    roomy = Kernel(max_bytes=10_000)
-    assert roomy.says(saying) != [None]
+    assert kernel.says(saying) == [{"type": "output", "output": kernel.shown[0]}]
+    assert kernel.texts == ["x" * (1000 - len("text/plain"))]
+    assert kernel.area.omitted == 1000 + len("text/plain")
 
 
-def test_cleared_output_still_counts() -> None:
+def test_a_display_keeps_the_media_types_that_there_is_room_for() -> None:
+    kernel = Kernel(max_bytes=1000)
+    forms = {"image/png": "p" * 880, "text/html": "h" * 2000, "text/plain": "t" * 90, "application/json": [1] * 2000}
+    kernel.says(Saying("display_data", {"data": forms, "metadata": {"text/html": {"a": 1}}}))
+    assert kernel.shown[0]["data"] == {name: forms[name] for name in ("image/png", "text/plain")}
+    left_out = ("text/html", "h" * 2000, "application/json", "1," * 2000 + "]", '{"text/html":{"a":1}}')
+    assert kernel.area.omitted == len("".join(left_out))
+
+
+def test_a_display_without_a_media_type_that_fits_is_left_out() -> None:
+    kernel = Kernel(max_bytes=1000)
+    assert kernel.says(Saying("display_data", {"data": {"image/png": "p" * 1001}}), stream("after"))[0] is None
+    assert kernel.texts == ["after"]
+    assert kernel.area.omitted == len("image/png") + 1001
+
+
+def test_a_display_is_whole_if_only_its_message_is_larger_than_the_limit() -> None:
+    kernel = Kernel(max_bytes=110)
+    kernel.says(display("x" * 100))
+    assert kernel.texts == ["x" * 100]
+    assert not kernel.area.truncated
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_cleared_output_makes_room_and_is_not_missing(wait: bool) -> None:  # noqa: FBT001
     kernel = Kernel(max_bytes=100)
-    for _ in range(100):
-        kernel.says(stream("0123456789"), clear(wait=False))
-    assert kernel.area.truncated
+    for number in range(1000):
+        assert kernel.says(stream("x" * 200), clear(wait=wait), stream(f"frame {number}"))[-1]
+    assert kernel.texts == ["frame 999"]
+    assert (kernel.area.truncated, kernel.area.omitted) == (False, 0)
 
 
-def test_updates_of_a_display_count() -> None:
+def test_a_replaced_display_makes_room() -> None:
     kernel = Kernel(max_bytes=1000)
     kernel.says(display("a", "x"))
-    assert [change(kernel, "b", "x", size=300) for _ in range(4)] == [True, True, False, False]
-    assert kernel.area.truncated
+    assert all(change(kernel, f"{number:500}", "x") for number in range(100))
+    assert kernel.texts == [f"{99:500}"]
+    assert not kernel.area.truncated
 
 
 def test_an_update_counts_for_each_display_that_it_changes() -> None:
     kernel = Kernel(max_bytes=2000)
     kernel.says(*[display("a", "x")] * 4)
-    assert not change(kernel, "b", "x", size=500)
-    assert kernel.texts == ["a"] * 4
+    change(kernel, "b" * 501, "x")
+    assert kernel.texts == ["b" * (500 - len("xtext/plain"))] * 4
+    assert kernel.area.truncated
+
+
+# -- errors ----------------------------------------------------------------------------------------------------
+
+
+def test_there_is_room_for_an_error_beyond_the_limit() -> None:
+    kernel = Kernel(max_bytes=10)
+    kernel.says(stream("x" * 100), error("KeyError", "'y'"), stream("z"))
+    assert kernel.shown[1:] == [
+        {"output_type": "error", "ename": "KeyError", "evalue": "'y'", "traceback": ["KeyError: 'y'"]}
+    ]
+    assert kernel.area.omitted == 91
+
+
+def test_errors_beyond_the_limit_are_bounded_in_number_and_the_last_one_is_shown() -> None:
+    kernel = Kernel(max_bytes=10)
+    kernel.says(*[error(f"Error{number}") for number in range(100)])
+    kernel.area.fail({"ename": "Error99", "evalue": "bad", "traceback": []})
+    assert [output["ename"] for output in kernel.shown] == ["Error0", "Error99"]
+
+
+def test_a_long_error_is_cut_and_says_so() -> None:
+    kernel = Kernel(max_bytes=10)
+    lines = ["first", *["x" * 99] * 10_000, "last"]
+    kernel.says(Saying("error", {"ename": "E" * 1000, "evalue": "v" * 1_000_000, "traceback": lines}))
+    shown = kernel.shown[0]
+    assert (shown["traceback"][0], shown["traceback"][-1]) == ("first", "last")
+    assert any("characters left out" in line for line in shown["traceback"])
+    assert "characters left out" in shown["evalue"]
+    assert len(str(shown)) < 100_000
+    assert kernel.area.truncated
+
+
+def test_a_long_error_within_the_limit_is_whole() -> None:
+    kernel = Kernel(max_bytes=1_000_000)
+    kernel.says(error(value="v" * 400_000))
+    assert kernel.shown[0]["traceback"] == ["ValueError: " + "v" * 400_000]
+    assert not kernel.area.truncated
+
+
+def test_a_failure_that_is_shown_is_not_shown_twice(kernel: Kernel) -> None:
+    kernel.says(error("KeyError", "'x'"))
+    assert kernel.area.fail({"ename": "KeyError", "evalue": "'x'", "traceback": []}) is None
+    assert kernel.area.fail({"ename": "UsageError", "evalue": "no magic", "traceback": None}) is not None
+    assert [output["ename"] for output in kernel.shown] == ["KeyError", "UsageError"]
+
+
+def test_a_failure_that_was_cleared_is_shown_again(kernel: Kernel) -> None:
+    kernel.says(error("KeyError"), clear(wait=False))
+    kernel.area.fail({"ename": "KeyError", "evalue": "'x'", "traceback": []})
+    assert [output["ename"] for output in kernel.shown] == ["KeyError"]
+
+
+# -- what outputs take -----------------------------------------------------------------------------------------
 
 
 def test_size_counts_only_kept_output() -> None:
@@ -302,22 +385,23 @@ def test_size_counts_only_kept_output() -> None:
     kernel.says(clear(wait=True))
     assert kernel.area.size == 8 + OUTPUT_BYTES + PIECE_BYTES
     kernel.says(display("a", "x"))
-    change(kernel, "b", "x", size=10)
-    assert kernel.area.size == 10 + OUTPUT_BYTES
+    change(kernel, "b", "x")
+    assert kernel.area.size == update("b", "x").to("cell").size + OUTPUT_BYTES
     kernel.says(clear(wait=False))
     assert kernel.area.size == 0
 
 
 def test_small_messages_are_limited_in_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outputs, "MAX_MESSAGES", 10)
+    monkeypatch.setattr(outputs, "PIECES_MAX", 10)
     kernel = Kernel()
-    events = kernel.says(*[stream("x"), clear(wait=False)] * 10)
+    events = kernel.says(*[stream("x")] * 20)
     assert len([event for event in events if event]) == 10
     assert kernel.area.truncated
+    assert kernel.says(clear(wait=False), stream("y"))[1]
 
 
 def test_empty_texts_are_limited_in_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outputs, "MAX_MESSAGES", 10)
+    monkeypatch.setattr(outputs, "PIECES_MAX", 10)
     events = Kernel(max_bytes=0).says(*[stream("")] * 20)
     assert len([event for event in events if event]) == 10
 

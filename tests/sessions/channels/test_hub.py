@@ -123,6 +123,22 @@ async def test_api_and_channel_clients_share_output_variables_and_notebook(sessi
     ]
 
 
+async def test_a_failure_that_the_kernel_has_not_shown_is_in_the_notebook_and_the_client_gets_what_was_sent(
+    world: World, session: Session
+) -> None:
+    async def fails_unshown(cell: Cell) -> None:
+        cell.says(busy(), started(cell.code, 1), stream("said"))
+        cell.ends("error", ename="UsageError", evalue="no such magic", traceback=[])
+
+    client = session.channels.subscribe("c")
+    seen = await heard(client, send(session, client, world.backend.on("%magic", fails_unshown)))
+    assert [message.type for message in seen if message.channel == "iopub"] == [
+        *("status", "execute_input", "stream", "status")
+    ]
+    outputs = exported(session.transcript)["cells"][0]["outputs"]
+    assert [output.get("ename") for output in outputs] == [None, "UsageError"]
+
+
 async def test_the_next_cell_shows_once_that_the_variables_were_lost(world: World, session: Session) -> None:
     client = session.channels.subscribe("c")
     await heard(client, send(session, client, "x = 1"))

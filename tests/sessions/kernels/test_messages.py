@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from jupyter_client.session import DELIM
 
 from sessions.bounded_json import CONTAINERS_MAX
-from sessions.kernels.messages import Codec, MalformedMessage, Message, TooManyValues
+from sessions.kernels.messages import DEPTH_MAX, Codec, MalformedMessage, Message, TooManyValues
 
 KEY = b"the-kernel's-key"
 CODEC = Codec(KEY)
@@ -70,6 +70,27 @@ def test_an_output_of_very_many_values_is_replaced_by_a_line_that_says_so() -> N
 def test_any_other_part_of_very_many_values_is_refused(channel: str, place: int) -> None:
     with pytest.raises(TooManyValues):
         CODEC.parse(channel, with_part(place, MANY))
+
+
+def deep(levels: int) -> bytes:
+    """Return the content of a display with one value of so many levels, and two others."""
+    value = b"[" * levels + b"]" * levels
+    return b'{"data": {"text/plain": "told", "application/json": %b, "a/json": [%d]}, "metadata": {}}' % (value, 2**70)
+
+
+def test_a_value_that_is_nested_too_deeply_takes_no_other_away() -> None:
+    header = b'{"msg_id": "m1", "msg_type": "display_data"}'
+    shown = {"text/plain": "told", "a/json": [2**70]}
+    whole = CODEC.parse("iopub", signed(header, PARENT, b"{}", deep(198)))
+    assert (whole.content["data"] | shown, whole.parts[3]) == (whole.content["data"], deep(198))
+    assert isinstance(whole.content["data"]["application/json"], list)
+    for levels in (199, 500):
+        message = CODEC.parse("iopub", signed(header, PARENT, b"{}", deep(levels)))
+        why = "kernel-gateway: this was left out: it is nested more deeply than 198 levels"
+        assert message.content["data"] == shown | {"application/json": why}
+        assert json.loads(message.parts[3]) == message.content
+        with pytest.raises(MalformedMessage):
+            CODEC.parse("shell", signed(header, PARENT, b"{}", deep(levels)))
 
 
 def test_only_the_agreed_signature_scheme_is_accepted() -> None:
@@ -153,7 +174,7 @@ NO_OBJECTS = {
     "5000 digits": b'{"a": ' + b"1" * 5000 + b"}",
     "half a character": b'{"a": "\\ud800"}',
     "a pickle": b"\x80\x04}\x94.",
-    "101 levels": nested(101),
+    "201 levels": nested(201),
     "500 levels": nested(500),
     "5000 levels": nested(5000),
     "5000 levels, cut off": b"[" * 5000,
@@ -220,7 +241,7 @@ def test_malformed_frames_are_refused(frames: list[bytes]) -> None:
 
 @pytest.mark.parametrize("place", range(4))
 def test_a_part_may_be_nested_as_deep_as_outputs_are(place: int) -> None:
-    part = nested(90)[:-1] + b', "msg_id": "m1", "msg_type": "stream"}'
+    part = nested(DEPTH_MAX - 10)[:-1] + b', "msg_id": "m1", "msg_type": "stream"}'
     assert CODEC.parse("iopub", with_part(place, part)).channel == "iopub"
 
 
@@ -231,7 +252,7 @@ def test_many_shallow_brackets_are_accepted() -> None:
 
 @pytest.mark.parametrize("before", [b"[" + b",".join([b"1"] * 100_000) + b"]", b'"' + b"[" * 100_000 + b'"', b"1"])
 def test_deep_nesting_is_found_behind_shallow_values(before: bytes) -> None:
-    part = b'{"a": ' + before + b', "b": ' + nested(200) + b"}"
+    part = b'{"a": ' + before + b', "b": ' + nested(DEPTH_MAX + 1) + b"}"
     with pytest.raises(MalformedMessage, match="nested"):
         CODEC.parse("iopub", with_part(3, part))
 

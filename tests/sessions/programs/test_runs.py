@@ -92,7 +92,14 @@ async def test_a_flood_does_not_hide_the_answer(backend: FakeBackend) -> None:
     narrow = SessionSpec(limits=Limits(output=1000))
     async with world_over(backend, defaults=narrow) as world:
         outcome = await ran(world, stream("x" * 990), stream("y" * 990), answers())
-        assert (outcome.returned, outcome.truncated, outcome.stdout) == (Returned([1]), True, "x" * 990)
+        assert (outcome.returned, outcome.truncated, outcome.stdout) == (Returned([1]), True, "x" * 990 + "y" * 10)
+
+
+async def test_a_large_answer_is_no_output_that_was_left_out(backend: FakeBackend) -> None:
+    narrow = SessionSpec(limits=Limits(output=1000))
+    async with world_over(backend, defaults=narrow) as world:
+        outcome = await ran(world, stream("x" * 990), answers(value=json.dumps("y" * 990)))
+        assert (outcome.returned, outcome.truncated, outcome.stdout) == (Returned("y" * 990), False, "x" * 990)
 
 
 async def test_an_ordinary_session_is_recorded_in_the_ledger(world: World) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from http.client import HTTPConnection
 from textwrap import indent
 from typing import Any
@@ -441,6 +443,35 @@ def test_a_cell_past_its_deadline_is_interrupted_and_the_variables_are_kept(gate
     assert 500 <= reply["duration_ms"] < 10_000
     after = gateway.execute(session, "x")
     assert (text_of(after), after["state"]) == ("1", "preserved")
+
+
+#: cells that wait for ever, each in its own way
+WAITING = (
+    "await asyncio.sleep(1000)",
+    "await asyncio.Event().wait()",
+    "await asyncio.gather(asyncio.sleep(1000), asyncio.Event().wait())",
+    "await (await asyncio.create_subprocess_exec('sleep', '1000')).wait()",
+)
+
+
+@pytest.mark.parametrize("code", WAITING)
+def test_a_cell_that_awaits_past_its_deadline_keeps_the_variables(gateway: Gateway, session: str, code: str) -> None:
+    gateway.execute(session, "import asyncio; x = 1")
+    reply = gateway.execute(session, code, timeout=0.5)
+    assert (reply["status"], reply["state"], reply["error"]["code"]) == ("timeout", "preserved", "SB005")
+    assert gateway.text(session, "x") == "1"
+
+
+@pytest.mark.full
+@pytest.mark.timeout(900)
+def test_of_a_hundred_cells_that_await_none_loses_its_kernel_beside_busy_loops(gateway: Gateway, session: str) -> None:
+    gateway.execute(session, "import asyncio")
+    with ExitStack() as busy:
+        for _ in range(2):
+            loop = busy.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
+            busy.callback(loop.kill)
+        replies = [gateway.execute(session, WAITING[turn % len(WAITING)], timeout=0.3) for turn in range(100)]
+    assert {(reply["status"], reply["state"]) for reply in replies} == {("timeout", "preserved")}
 
 
 @pytest.mark.gate

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from http.client import HTTPConnection
 from textwrap import indent
 from typing import Any
@@ -441,6 +443,86 @@ def test_a_cell_past_its_deadline_is_interrupted_and_the_variables_are_kept(gate
     assert 500 <= reply["duration_ms"] < 10_000
     after = gateway.execute(session, "x")
     assert (text_of(after), after["state"]) == ("1", "preserved")
+
+
+GROUP = "ExceptionGroup('g', [ValueError('inner')])"
+UNUSUAL = {
+    "a group": (f"raise {GROUP}", "ExceptionGroup", "inner"),
+    "a group's handler": (f"try: raise {GROUP}\nexcept ExceptionGroup: 1 / 0", "ZeroDivisionError", "inner"),
+    "a task": (
+        "import asyncio\nasync def fail(): 1 / 0\nasync with asyncio.TaskGroup() as group: group.create_task(fail())",
+        "ExceptionGroup",
+        "ZeroDivisionError",
+    ),
+    "a magic": ("%nosuchmagic", "UsageError", "nosuchmagic"),
+}
+
+
+@process_only
+@pytest.mark.parametrize(("code", "name", "cause"), UNUSUAL.values(), ids=UNUSUAL)
+def test_every_error_is_an_output(gateway: Gateway, code: str, name: str, cause: str) -> None:
+    (output,) = gateway.execute(SHARED, code)["outputs"]
+    assert (output["output_type"], output["ename"]) == ("error", name)
+    assert cause in "".join(output["traceback"])
+    assert "IPython" not in "".join(output["traceback"])
+
+
+ENDLESS = {
+    "one function": "def f(): return f()\nf()",
+    "two functions": "def f(): return g()\ndef g(): return f()\nf()",
+    "a repr": "class Odd:\n    def __repr__(self): return repr(self)\nOdd()",
+    "handlers": "def f():\n    try: f()\n    except Exception: 1 / 0\nf()",
+}
+
+
+@process_only
+@pytest.mark.parametrize("code", ENDLESS.values(), ids=ENDLESS)
+def test_the_error_of_an_endless_recursion_is_short(gateway: Gateway, code: str) -> None:
+    (output,) = gateway.execute(SHARED, code)["outputs"]
+    assert output["output_type"] == "error"
+    lines = "".join(output["traceback"])
+    assert "Cell" in lines
+    assert "similar frames" in lines or "earlier exceptions are left out" in lines
+    assert len(lines) < 32_000
+
+
+@process_only
+def test_a_deep_traceback_shows_both_ends(gateway: Gateway) -> None:
+    code = "def down(n):\n    if n: return down(n - 1)\n    1 / 0\ndown(300)"
+    (output,) = gateway.execute(SHARED, code)["outputs"]
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", "".join(output["traceback"]))
+    assert "----> 4 down(300)" in lines
+    assert "----> 3     1 / 0" in lines
+    assert "down at line 2 (282 times)" in lines
+
+
+#: cells that wait for ever, each in its own way
+WAITING = (
+    "await asyncio.sleep(1000)",
+    "await asyncio.Event().wait()",
+    "await asyncio.gather(asyncio.sleep(1000), asyncio.Event().wait())",
+    "await (await asyncio.create_subprocess_exec('sleep', '1000')).wait()",
+)
+
+
+@pytest.mark.parametrize("code", WAITING)
+def test_a_cell_that_awaits_past_its_deadline_keeps_the_variables(gateway: Gateway, session: str, code: str) -> None:
+    gateway.execute(session, "import asyncio; x = 1")
+    reply = gateway.execute(session, code, timeout=0.5)
+    assert (reply["status"], reply["state"], reply["error"]["code"]) == ("timeout", "preserved", "SB005")
+    assert gateway.text(session, "x") == "1"
+
+
+@pytest.mark.full
+@pytest.mark.timeout(900)
+def test_of_a_hundred_cells_that_await_none_loses_its_kernel_beside_busy_loops(gateway: Gateway, session: str) -> None:
+    gateway.execute(session, "import asyncio")
+    with ExitStack() as busy:
+        for _ in range(2):
+            loop = busy.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
+            busy.callback(loop.kill)
+        replies = [gateway.execute(session, WAITING[turn % len(WAITING)], timeout=0.3) for turn in range(100)]
+    assert {(reply["status"], reply["state"]) for reply in replies} == {("timeout", "preserved")}
 
 
 @pytest.mark.gate

@@ -71,6 +71,15 @@ class Talk:
         """Run a cell and return its text."""
         return texts(self.run(code))
 
+    def begin(self, asked: str) -> None:
+        """Wait until a cell has printed `begun`."""
+        while "begun" not in texts([message := self.client.get_iopub_msg(timeout=60)]):
+            assert message["content"].get("execution_state") != "idle" or message["parent_header"]["msg_id"] != asked
+
+    def interrupt(self) -> None:
+        """Send an interrupt as a message."""
+        assert self.control("interrupt_request")["content"]["status"] == "ok"
+
     def control(self, msg_type: str, **content: Any) -> Message:
         """Send a request on the control channel and return its reply."""
         message = self.client.session.msg(msg_type, content)
@@ -87,6 +96,12 @@ class Talk:
 
 def texts(said: list[Message]) -> str:
     return "".join(message["content"]["text"] for message in said if message["msg_type"] == "stream")
+
+
+def ended(said: list[Message]) -> str:
+    """Return the name of a cell's error; empty: it had none."""
+    (reply,) = (message["content"] for message in said if message["msg_type"] == "execute_reply")
+    return str(reply.get("ename", ""))
 
 
 @pytest.fixture
@@ -275,6 +290,66 @@ def test_a_subshell_runs_beside_a_busy_main_shell(talk: Talk) -> None:
     assert talk.text("print('again')") == "again\n"
     assert talk.control("delete_subshell_request", subshell_id=subshell)["content"]["status"] == "ok"
     assert talk.text("print('and again')") == "and again\n"
+
+
+WAITING = {
+    "a timer": "await asyncio.sleep(1000)",
+    "an event": "await asyncio.Event().wait()",
+    "several": "await asyncio.gather(asyncio.sleep(1000), asyncio.Event().wait())",
+    "a child": "await (await asyncio.create_subprocess_exec('sleep', '1000', start_new_session=True)).wait()",
+    "a thread": "await asyncio.to_thread(over.wait)",
+    "nothing": "while True: pass",
+}
+
+
+@pytest.mark.parametrize("waits", WAITING.values(), ids=WAITING)
+def test_an_interrupt_ends_a_cell_that_awaits(talk: Talk, waits: str) -> None:
+    talk.run("import asyncio, threading\nover = threading.Event()")
+    asked = talk.client.execute(f"await asyncio.sleep(0); print('begun', flush=True)\n{waits}")
+    talk.begin(asked)
+    talk.interrupt()
+    assert ended(talk.hear({asked})) == "CancelledError"
+    assert talk.text("over.set(); print('kept')") == "kept\n"
+
+
+def test_each_interrupt_reaches_a_cell_that_goes_on(talk: Talk) -> None:
+    asked = talk.client.execute("""
+import asyncio
+for _ in range(3):
+    print('begun', flush=True)
+    try:
+        await asyncio.sleep(1000)
+    except asyncio.CancelledError:
+        pass
+""")
+    for _ in range(3):
+        talk.begin(asked)
+        talk.interrupt()
+    assert ended(talk.hear({asked})) == ""
+
+
+def test_a_second_interrupt_ends_a_task_that_keeps_the_loop(talk: Talk) -> None:
+    asked = talk.client.execute("""
+import asyncio
+async def spin():
+    print('begun', flush=True)
+    while True: pass
+await asyncio.gather(spin())
+""")
+    talk.begin(asked)
+    talk.interrupt()
+    talk.interrupt()
+    assert ended(talk.hear({asked})) == "CancelledError"
+    assert talk.text("print('kept')") == "kept\n"
+
+
+def test_an_interrupt_ends_a_cell_that_awaits_in_a_subshell(talk: Talk) -> None:
+    subshell = talk.control("create_subshell_request")["content"]["subshell_id"]
+    for _ in range(2):
+        asked = talk.in_subshell(subshell, "import asyncio; print('begun', flush=True); await asyncio.sleep(1000)")
+        talk.begin(asked)
+        talk.interrupt()
+        assert ended(talk.hear({asked})) == "CancelledError"
 
 
 def test_a_cell_for_an_unknown_subshell_gets_an_error(talk: Talk) -> None:

@@ -1,0 +1,113 @@
+"""How the errors of cells are shown: each as a message of its own, and within bounds.
+
+IPython formats each frame of a traceback with its source: seconds, and hundreds of kilobytes, for the thousands of
+frames of an endless recursion. It prints exception groups and wrong uses of magics to stderr, so that a client which
+looks for an error finds none.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any
+
+from IPython.core.error import UsageError
+from IPython.core.ultratb import AutoFormattedTB, FrameInfo  # type: ignore[attr-defined]  # what IPython itself uses
+
+from .history import RememberingShell
+
+#: frames of a traceback that is shown whole
+WHOLE = 100
+#: frames at either end of a longer one that are shown
+ENDS = 10
+#: further exceptions that an exception is shown with, in the handlers of which it was raised
+CHAINED = 10
+
+
+class Tracebacks(AutoFormattedTB):
+    """IPython's tracebacks, within bounds."""
+
+    #: exceptions of this chain that were shown
+    _shown = 0
+
+    def structured_traceback(self, *args: Any, **options: Any) -> list[str]:
+        """Return the lines that describe an error and those in the handlers of which it was raised."""
+        self._shown = 0
+        lines: list[str] = super().structured_traceback(*args, **options)
+        if self._shown > CHAINED:
+            lines.insert(1, "[... earlier exceptions are left out]\n")
+        return lines
+
+    def get_parts_of_chained_exception(
+        self, evalue: BaseException | None
+    ) -> tuple[type, BaseException, TracebackType] | None:
+        """Return the exception in whose handler this one was raised, or None."""
+        parts: tuple[type, BaseException, TracebackType] | None = super().get_parts_of_chained_exception(evalue)
+        if parts is not None:
+            self._shown += 1
+        return None if self._shown > CHAINED else parts
+
+    def get_records(self, etb: TracebackType, context: int, tb_offset: int) -> Any:
+        """Return the frames to show; those in the middle of a long traceback become one line."""
+        steps = list(_walk(etb))
+        if len(steps) <= WHOLE:
+            return super().get_records(etb, context, tb_offset)
+        from stack_data.core import RepeatedFrames  # noqa: PLC0415 - IPython, too, imports it for the first error
+
+        steps = [step for step in steps if not _of_ipython(step)] or steps
+        first, last = self._each(steps[:ENDS], context), self._each(steps[ENDS:][-ENDS:], context)
+        shown = {id(record.frame) for record in first + last}
+        hidden: list[Any] = [step for step in steps if id(step.tb_frame) not in shown]
+        middle = RepeatedFrames(hidden, [(step.tb_frame.f_code, step.tb_lineno) for step in hidden])
+        return [*first, FrameInfo._from_stack_data_FrameInfo(middle), *last]  # noqa: SLF001 - as IPython makes it
+
+    def _each(self, steps: list[TracebackType], context: int) -> list[FrameInfo]:
+        chain: TracebackType | None = None
+        for step in reversed(steps):
+            chain = TracebackType(chain, step.tb_frame, step.tb_lasti, step.tb_lineno)
+        records = super().get_records(chain, context, 0) if chain else []
+        return [record for record in records if record.frame is not None]  # without lines about further frames
+
+
+def _walk(step: TracebackType | None) -> Iterator[TracebackType]:
+    while step is not None:
+        yield step
+        step = step.tb_next
+
+
+def _of_ipython(step: TracebackType) -> bool:
+    return str(step.tb_frame.f_globals.get("__name__")).split(".")[0] == "IPython"
+
+
+class TellingShell(RememberingShell):
+    """The shell of a kernel that publishes every error of a cell."""
+
+    def init_traceback_handlers(self, custom_exceptions: Any) -> None:
+        """Set up the tracebacks as IPython does, with our own."""
+        super().init_traceback_handlers(custom_exceptions)
+        self.InteractiveTB = Tracebacks(mode=self.xmode, theme_name=self.colors, tb_offset=1)
+
+    def showtraceback(self, exc_tuple: Any = None, *args: Any, **options: Any) -> None:
+        """Publish an error; one with a group as plain Python shows it, which IPython would print to stderr."""
+        kind, error, trace = exc_tuple or sys.exc_info()
+        if not _has_group(error):
+            super().showtraceback(exc_tuple, *args, **options)
+            return
+        sys.last_type, sys.last_value, sys.last_traceback = kind, error, trace  # as IPython: for debuggers
+        own = next((step for step in _walk(trace) if not _of_ipython(step)), None)
+        lines = traceback.format_exception(kind, error, own, limit=-WHOLE)
+        self._showtraceback(kind, error, [line.removesuffix("\n") for line in lines])
+
+    def show_usage_error(self, exc: UsageError) -> None:
+        """Publish a wrong use of a magic."""
+        self._showtraceback(UsageError, exc, [f"UsageError: {exc}"])
+
+
+def _has_group(error: BaseException | None) -> bool:
+    for _ in range(CHAINED + 1):
+        if isinstance(error, BaseExceptionGroup):
+            return True
+        error = error and error.__context__
+    return False

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from signal import Signals
 
 #: exit code of a launcher that has not found the kernel's program, as of a shell
 NO_PROGRAM = 127
+#: exit code of a launcher whose kernel was ended by a signal, without the signal's number
+SIGNALLED = 128
+#: what the signals of a processor's faults mean for code in a sandbox
+_MEANING = {
+    Signals.SIGBUS: ": memory that is a file is no longer there, or found its file system full, as `/dev/shm`",
+    Signals.SIGSEGV: ": a fault in compiled code",
+}
 
 
 class ExitReason(StrEnum):
@@ -25,6 +33,18 @@ class KernelExit:
 
     reason: ExitReason
     code: int | None = None
+
+    @property
+    def signal(self) -> Signals | None:
+        """The signal that ended the kernel, or None."""
+        known = {SIGNALLED + one: one for one in Signals}
+        return known.get(self.code) if self.code is not None else None
+
+    def __str__(self) -> str:
+        """Say how the kernel ended."""
+        if self.signal is not None:
+            return f"The kernel was ended by the signal {self.signal.name}{_MEANING.get(self.signal, '')}"
+        return "The kernel has ended" + (f" with exit code {self.code}" if self.code is not None else "")
 
     def at_start(self, language: str) -> str:
         """Return why a kernel of a language ended before it could be used."""

@@ -28,7 +28,7 @@ from ipykernel.ipkernel import IPythonKernel
 from traitlets import Type
 
 from . import imports
-from .errors import TellingShell
+from .endings import EndingShell
 from .extras import extras_of, granted
 from .shell import Shell
 
@@ -41,7 +41,7 @@ class PythonKernel(IPythonKernel):
     shell_channel_thread: Any
     iopub_thread: Any
     msg_types = [*IPythonKernel.msg_types, "preload_request"]  # noqa: RUF012 - as in ipykernel
-    shell_class = Type(TellingShell)
+    shell_class = Type(EndingShell)
     parent: Any  # the application
     control_msg_types = [*IPythonKernel.control_msg_types, "lease_request"]  # noqa: RUF012 - as in ipykernel
 

@@ -219,7 +219,7 @@ class Kernel:
             return self._cause
         if ended.reason is ExitReason.OOM:
             return OutOfMemory()
-        return KernelDied(exit_code=ended.code)
+        return KernelDied(f"{ended}; its variables are lost", exit_code=ended.code)
 
     async def kill(self, cause: SessionError) -> None:
         """End the kernel and wait until its container or process is gone.

@@ -511,8 +511,4 @@ def test_payloads_and_expressions_of_a_reply_are_dropped(forger: Attacker) -> No
     payload = "[{'source': 'set_next_input', 'text': 'evil()'}, {'source': 'ask_exit'}, {'source': 'page'}]"
     ran = forger.expect("ok", f"on_shell(replied(payload={payload}, user_expressions={{'a': 'b'}}))")
     assert not {"payload", "user_expressions"} & set(ran.result)
-    asked = forger.run("exit()", timeout=5)
-    assert asked.status in {"ok", "died"}
-    info = f"/v1/sessions/{forger.session}"  # the kernel may take a while to go
-    wait_until(lambda: forger.gateway.call("GET", info).json()["state"] == "dead", seconds=30)
-    forger.works_again()
+    forger.still_works()

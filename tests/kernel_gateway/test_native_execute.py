@@ -553,6 +553,56 @@ def test_a_kernel_that_dies_is_reported_at_once_and_replaced(gateway: Gateway, s
     assert_lost_once(gateway, session)
 
 
+CUT = """
+import mmap
+with open('cut', 'w+b') as file:
+    file.truncate(8192)
+    mapped = mmap.mmap(file.fileno(), 8192)
+    file.truncate(0)
+    mapped[0]
+"""
+ENDS = {
+    "a status": ("import os; os._exit(3)", "exit code 3"),
+    "killed": ("import os; os.kill(os.getpid(), 9)", "signal SIGKILL"),
+    "a fault": ("import ctypes; ctypes.string_at(0)", "signal SIGSEGV: a fault in compiled code"),
+    "a cut file": (CUT, "signal SIGBUS: memory that is a file"),
+}
+
+
+@pytest.mark.parametrize(("code", "cause"), ENDS.values(), ids=ENDS)
+def test_the_cause_of_a_kernels_end_is_named(gateway: Gateway, session: str, code: str, cause: str) -> None:
+    reply = gateway.execute(session, code)
+    assert (reply["status"], reply["state"]) == ("died", "lost")
+    assert cause in reply["error"]["message"]
+    assert cause in gateway.execute(session, "")["state_reason"]
+
+
+@process_only
+@pytest.mark.parametrize(("code", "value"), [("exit()", ""), ("quit(3)", "3"), ("import sys; sys.exit(4)", "4")])
+def test_an_exit_ends_the_cell_and_not_the_kernel(gateway: Gateway, session: str, code: str, value: str) -> None:
+    reply = gateway.execute(session, f"x = 1\n{code}\nx = 2")
+    (output,) = reply["outputs"]
+    assert (output["ename"], output["evalue"], reply["state"]) == ("SystemExit", value, "new")
+    after = gateway.execute(session, "x")
+    assert (text_of(after), after["state"]) == ("1", "preserved")
+
+
+@process_only
+@pytest.mark.parametrize(
+    ("code", "text", "status"),
+    [("print('in the fork')", "in the fork", 0), ("1 / 0", "ZeroDivisionError", 1), ("raise SystemExit(7)", "", 7)],
+)
+def test_a_fork_ends_with_the_code_of_its_cell(
+    gateway: Gateway, session: str, code: str, text: str, status: int
+) -> None:
+    forks = f"import os\nif not (fork := os.fork()): {code}"
+    waits = "else: print(f'ended with {os.waitstatus_to_exitcode(os.waitpid(fork, 0)[1])}')"
+    reply = gateway.execute(session, f"{forks}\n{waits}")
+    assert f"ended with {status}" in text_of(reply)
+    assert text in text_of(reply)
+    assert gateway.text(session, "1") == "1"
+
+
 def test_a_kernel_that_dies_between_two_cells_is_replaced_as_well(gateway: Gateway, session: str) -> None:
     gateway.execute(session, "x = 1\nimport os, threading\nthreading.Timer(0.2, os._exit, [1]).start()")
     until(lambda: gateway.call("GET", f"/v1/sessions/{session}").json()["state"] == "dead")

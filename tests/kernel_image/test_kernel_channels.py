@@ -316,8 +316,8 @@ def test_each_interrupt_reaches_a_cell_that_goes_on(talk: Talk) -> None:
     asked = talk.client.execute("""
 import asyncio
 for _ in range(3):
-    print('begun', flush=True)
     try:
+        print('begun', flush=True)
         await asyncio.sleep(1000)
     except asyncio.CancelledError:
         pass

@@ -1,22 +1,28 @@
-"""How the errors of cells are shown: each as a message of its own, and within bounds.
+"""How cells end: their errors, `exit()`, and forks of the kernel.
 
 IPython formats each frame of a traceback with its source: seconds, and hundreds of kilobytes, for the thousands of
 frames of an endless recursion. It prints exception groups and wrong uses of magics to stderr, so that a client which
-looks for an error finds none.
+looks for an error finds none. Its `exit()` lets the cell go on and ends the kernel a moment later, with all variables;
+here it ends the cell, as `sys.exit()` does. A fork that reaches the cell's end would go on as a second kernel.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
+import warnings
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
+from IPython.core.autocall import ZMQExitAutocall
 from IPython.core.error import UsageError
 from IPython.core.ultratb import AutoFormattedTB, FrameInfo  # type: ignore[attr-defined]  # what IPython itself uses
+from traitlets import default
 
 from .history import RememberingShell
+from .publishing import Process
 
 #: frames of a traceback that is shown whole
 WHOLE = 100
@@ -81,8 +87,37 @@ def _of_ipython(step: TracebackType) -> bool:
     return str(step.tb_frame.f_globals.get("__name__")).split(".")[0] == "IPython"
 
 
-class TellingShell(RememberingShell):
-    """The shell of a kernel that publishes every error of a cell."""
+class Exit(ZMQExitAutocall):
+    """What cells know as `exit` and `quit`."""
+
+    def __call__(self, code: Any = None, **_: Any) -> NoReturn:  # type: ignore[override]  # as Python's own `exit`
+        """End the cell. IPython's option for a kernel that stays is accepted: it always does."""
+        raise SystemExit if code is None else SystemExit(code)
+
+
+class EndingShell(RememberingShell):
+    """The shell of a kernel whose cells end so."""
+
+    @default("exiter")
+    def _default_exiter(self) -> Exit:
+        # IPython advises a cell that raises SystemExit to use `exit`.
+        warnings.filterwarnings("ignore", message="To exit: use")
+        return Exit(self)
+
+    async def run_cell_async(self, *args: Any, **options: Any) -> Any:
+        """Run a cell; a fork of the kernel ends with it, and with the status that a program would have."""
+        result = await super().run_cell_async(*args, **options)
+        if Process.forked:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(_status(result.error_before_exec or result.error_in_exec))
+        return result
+
+    def _showtraceback(self, etype: Any, evalue: Any, stb: list[str]) -> None:
+        if not Process.forked:
+            super()._showtraceback(etype, evalue, stb)
+        elif etype is not SystemExit:
+            print("\n".join(stb), file=sys.stderr)  # a fork sends no other messages
 
     def init_traceback_handlers(self, custom_exceptions: Any) -> None:
         """Set up the tracebacks as IPython does, with our own."""
@@ -111,3 +146,9 @@ def _has_group(error: BaseException | None) -> bool:
             return True
         error = error and error.__context__
     return False
+
+
+def _status(error: BaseException | None) -> int:
+    """Return the exit status of a program that ends with an error, or with none."""
+    code = error.code if isinstance(error, SystemExit) else error
+    return code & 0xFF if isinstance(code, int) else int(code is not None)

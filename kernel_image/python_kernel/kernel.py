@@ -1,5 +1,6 @@
 """ipykernel's kernel, with these changes.
 
+- a cell's output is complete before its reply, that of its child processes and of C code included (`descriptors.py`).
 - a cell's messages leave together, and an interrupt reaches only a cell that clients have seen begin.
 - a warm kernel imports modules ahead of need, and gets its session's environment and directory when it is leased.
 - the debugger is loaded by the first debug request: it takes a quarter of a kernel's start, and 7 MB.
@@ -24,9 +25,10 @@ import zmq
 from ipykernel.ipkernel import IPythonKernel
 from traitlets import Type
 
-from . import imports
+from . import descriptors, imports
 from .extras import extras_of, granted
 from .history import RememberingShell
+from .publishing import Stream
 from .shell import Shell
 
 
@@ -109,23 +111,31 @@ class PythonKernel(IPythonKernel):
         return threading.get_ident() == threading.main_thread().ident
 
     async def do_execute(self, *args: Any, **options: Any) -> dict[str, Any]:
-        """Run a cell."""
-        if not self._in_main_thread():
-            return await self.run_cell(*args, **options)
+        """Run a cell, and take all that it has printed in any way: it is sent before the reply."""
+        with Stream.cells.running(self.get_parent("shell")["header"]):
+            if self._in_main_thread():
+                reply = await self._run_interruptibly(*args, **options)
+                self.iopub_thread.hold()
+            else:
+                reply = await self.run_cell(*args, **options)
+            descriptors.flush()
+            for stream in (self._stdout, self._stderr):  # a cell may have put others in their place
+                stream.flush()
+            return reply
+
+    async def _run_interruptibly(self, *args: Any, **options: Any) -> dict[str, Any]:
         # Interrupts are accepted from the moment at which clients see that the cell runs until its end. At any other
         # moment an interrupt would leave the request without its reply.
         try:
             try:
                 signal.signal(signal.SIGINT, signal.default_int_handler)
                 self.iopub_thread.release()
-                reply = await self.run_cell(*args, **options)
+                return await self.run_cell(*args, **options)
             finally:
                 signal.signal(signal.SIGINT, signal.SIG_IGN)
         except KeyboardInterrupt:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-            reply = self._interrupted()
-        self.iopub_thread.hold()
-        return reply
+            return self._interrupted()
 
     async def run_cell(self, *args: Any, **options: Any) -> dict[str, Any]:
         """Run a cell's code, as ipykernel does; the kernel of another language does it in its own way."""

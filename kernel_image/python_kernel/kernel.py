@@ -32,6 +32,19 @@ from .publishing import Stream
 from .shell import Shell
 
 
+class KernelShell(RememberingShell):
+    """The shell that runs cells."""
+
+    def system_piped(self, cmd: str) -> None:
+        """Run the command of `!command` at a terminal."""
+        from . import terminal  # noqa: PLC0415 - few cells run a command
+
+        terminal.use()
+        super().system_piped(cmd)
+
+    system = system_piped
+
+
 class PythonKernel(IPythonKernel):
     """A kernel that can be leased after it has started, and that loads rarely used parts on request."""
 
@@ -40,7 +53,7 @@ class PythonKernel(IPythonKernel):
     shell_channel_thread: Any
     iopub_thread: Any
     msg_types = [*IPythonKernel.msg_types, "preload_request"]  # noqa: RUF012 - as in ipykernel
-    shell_class = Type(RememberingShell)
+    shell_class = Type(KernelShell)
     parent: Any  # the application
     control_msg_types = [*IPythonKernel.control_msg_types, "lease_request"]  # noqa: RUF012 - as in ipykernel
 

@@ -98,6 +98,10 @@ CELLS = {
         "import os, time\nfor byte in '中🙂\\n'.encode(): done = os.write(1, bytes([byte])); time.sleep(0.25)",
         "中🙂\n",
     ),
+    "a character in two writes of a command": (
+        r"!printf '\344\270'; sleep 0.3; printf '\255'",
+        "中",
+    ),
     "a broken character": ("import os; os.write(1, b'a\\xe4\\xb8b\\xff\\n'); None", "a\ufffdb\ufffd\n"),
 }
 

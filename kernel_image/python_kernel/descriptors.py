@@ -18,14 +18,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-#: a function of C that flushes while a line is printed may wait for the thread that reads, which needs Python's lock
+#: gives Python's lock away: C waits while a pipe is full, and the thread that reads it needs the lock
 _c = ctypes.CDLL(None)
 _c.setvbuf.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_size_t)
 _c.fflush.argtypes = (ctypes.c_void_p,)
 _LINES = 1  # _IOLBF
 #: C's own streams for the descriptors, by name
 _C_STREAMS = {name: ctypes.c_void_p.in_dll(_c, name) for name in ("stdout", "stderr")}
-#: keeps Python's lock, or each look would give the processor to a thread that computes, for some milliseconds
+#: keeps Python's lock: else each look would give the processor to a thread that computes, for some milliseconds
 _ioctl = ctypes.PyDLL(None).ioctl
 
 

@@ -142,9 +142,7 @@ def busy() -> Iterator[None]:
 @pytest.mark.full
 @pytest.mark.timeout(900)
 @pytest.mark.usefixtures("busy")
-@pytest.mark.parametrize(
-    "name", ["a child", "children among prints", "the descriptor among prints", "a fork", "Chinese"]
-)
+@pytest.mark.parametrize("name", OFTEN)
 def test_it_is_so_a_hundred_times_beside_busy_loops(gateway: Gateway, session: str, name: str) -> None:
     code, text = CELLS[name]
     assert sum(printed(gateway, session, code) == text for _ in range(100)) == 100

@@ -121,6 +121,10 @@ class KernelApp(IPKernelApp):
             self._bind(self.iopub_thread.socket, self.iopub_port)
             self.iopub_thread.welcome()
 
+    def log_connection_info(self) -> None:
+        """Note the ports, and print nothing: ipykernel's hint for a terminal would be printed by a cell that forks."""
+        self._ports = {name: getattr(self, f"{name}_port") for name in ("shell", "iopub", "stdin", "hb", "control")}
+
     def connect_debugger(self) -> None:
         """Connect the debugger to the shell channel, from the thread that uses this connection."""
         self._apply_curve_client_options(self.debug_shell_socket)

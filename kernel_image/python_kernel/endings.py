@@ -21,6 +21,7 @@ from IPython.core.error import UsageError
 from IPython.core.ultratb import AutoFormattedTB, FrameInfo  # type: ignore[attr-defined]  # what IPython itself uses
 from traitlets import default
 
+from . import descriptors
 from .history import RememberingShell
 from .publishing import Process
 
@@ -108,6 +109,7 @@ class EndingShell(RememberingShell):
         """Run a cell; a fork of the kernel ends with it, and with the status that a program would have."""
         result = await super().run_cell_async(*args, **options)
         if Process.forked:
+            descriptors.flush()
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(_status(result.error_before_exec or result.error_in_exec))

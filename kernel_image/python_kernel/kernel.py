@@ -1,5 +1,6 @@
 """ipykernel's kernel, with these changes.
 
+- a cell's output is complete before its reply, that of its child processes and of C code included (`descriptors.py`).
 - a cell's messages leave together, and an interrupt reaches only a cell that clients have seen begin.
 - an interrupt ends a cell that waits (`await`), too, at once, and also in a subshell.
 - a warm kernel imports modules ahead of need, and gets its session's environment and directory when it is leased.
@@ -27,10 +28,24 @@ import zmq
 from ipykernel.ipkernel import IPythonKernel
 from traitlets import Type
 
-from . import imports
+from . import descriptors, imports
 from .endings import EndingShell
 from .extras import extras_of, granted
+from .publishing import Stream
 from .shell import Shell
+
+
+class KernelShell(EndingShell):
+    """The shell that runs cells."""
+
+    def system_piped(self, cmd: str) -> None:
+        """Run the command of `!command` at a terminal."""
+        from . import terminal  # noqa: PLC0415 - few cells run a command
+
+        terminal.use()
+        super().system_piped(cmd)
+
+    system = system_piped
 
 
 class PythonKernel(IPythonKernel):
@@ -41,7 +56,7 @@ class PythonKernel(IPythonKernel):
     shell_channel_thread: Any
     iopub_thread: Any
     msg_types = [*IPythonKernel.msg_types, "preload_request"]  # noqa: RUF012 - as in ipykernel
-    shell_class = Type(EndingShell)
+    shell_class = Type(KernelShell)
     parent: Any  # the application
     control_msg_types = [*IPythonKernel.control_msg_types, "lease_request"]  # noqa: RUF012 - as in ipykernel
 
@@ -118,26 +133,37 @@ class PythonKernel(IPythonKernel):
         return threading.get_ident() == threading.main_thread().ident
 
     async def do_execute(self, *args: Any, **options: Any) -> dict[str, Any]:
-        """Run a cell."""
-        if not self._in_main_thread():
-            try:
-                return await self.run_cell(*args, **options)
-            except asyncio.CancelledError:
-                return self._interrupted()
+        """Run a cell, and take all that it has printed in any way: it is sent before the reply."""
+        with Stream.cells.running(self.get_parent("shell")["header"]):
+            if self._in_main_thread():
+                reply = await self._run_interruptibly(*args, **options)
+                self.iopub_thread.hold()
+            else:
+                reply = await self._run_in_subshell(*args, **options)
+            descriptors.flush()
+            for stream in (self._stdout, self._stderr):  # a cell may have put others in their place
+                stream.flush()
+            return reply
+
+    async def _run_in_subshell(self, *args: Any, **options: Any) -> dict[str, Any]:
+        try:
+            return await self.run_cell(*args, **options)
+        except asyncio.CancelledError:
+            return self._interrupted()
+
+    async def _run_interruptibly(self, *args: Any, **options: Any) -> dict[str, Any]:
         # Interrupts are accepted from the moment at which clients see that the cell runs until its end. At any other
         # moment an interrupt would leave the request without its reply.
         try:
             try:
                 signal.signal(signal.SIGINT, signal.default_int_handler)
                 self.iopub_thread.release()
-                reply = await self.run_cell(*args, **options)
+                return await self.run_cell(*args, **options)
             finally:
                 signal.signal(signal.SIGINT, signal.SIG_IGN)
         except (KeyboardInterrupt, asyncio.CancelledError):
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-            reply = self._interrupted()
-        self.iopub_thread.hold()
-        return reply
+            return self._interrupted()
 
     @contextmanager
     def _cancel_on_sigint(self, cell: asyncio.Task[Any]) -> Iterator[None]:

@@ -11,15 +11,18 @@ So a request's messages before its code runs leave together, and those after it 
 
 from __future__ import annotations
 
+import codecs
 import ctypes
 import errno
 import json
 import os
+import sys
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
-from io import StringIO
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from io import StringIO, UnsupportedOperation
 from itertools import count, repeat, takewhile
 from typing import Any
 
@@ -30,8 +33,12 @@ from jupyter_client import session as sessions
 from jupyter_client.jsonutil import json_clean
 from zmq.backend.cython import _zmq
 
+from .descriptors import QUICK, Cells, Descriptor, print_by_lines
+
 #: characters of stream text per message: a reader that bounds the size of messages would refuse a huge one
 PIECE = 256 * 1024
+#: bytes from a descriptor that may wait to be sent. Whoever reads more sends them first, at the pace of the client.
+UNSENT = 4 * 1024 * 1024
 
 # pyzmq's own function runs signal handlers between two frames, and so may raise in the middle of a message.
 _library = ctypes.CDLL(_zmq.__file__)  # libzmq's functions are reached through it
@@ -224,30 +231,52 @@ class Piece:
 
 
 class Printed(StringIO):
-    """The printed text of one parent."""
+    """The printed text of one parent, and what its descriptor has shown in between."""
 
     #: parts that have not left yet; None before sending starts
     pieces: deque[Piece] | None = None
+
+    def __init__(self) -> None:
+        """Begin without text."""
+        super().__init__()
+        #: what was read from the descriptor, each with the length of the text before it
+        self._read: list[tuple[int, bytes]] = []
 
     @property
     def gone(self) -> bool:
         """Whether all of the text has left."""
         return self.pieces is not None and not self.pieces
 
-    def cut(self) -> deque[Piece]:
-        """Return the parts that have not left yet."""
-        if self.pieces is None:
-            text = self.getvalue()
-            self.pieces = deque(Piece(text[start : start + PIECE]) for start in range(0, len(text), PIECE))
-        return self.pieces
+    def take(self, pieces: Iterable[bytes]) -> None:
+        """Add what is read from the descriptor, in C, where no signal handler runs between reading and keeping."""
+        self._read.extend(zip((self.tell(),), pieces, strict=True))
+
+    def decoded(self, half: bytes) -> tuple[str, bytes]:
+        """Return all of the text, and the beginning of a character whose rest has not been read yet.
+
+        Args:
+            half: beginning of a character that was read before.
+        """
+        text, place = self.getvalue(), 0
+        parts: list[str] = []
+        for behind, data in self._read:
+            characters, used = codecs.utf_8_decode(half + data, "replace", False)  # noqa: FBT003 - the function has no names
+            half = (half + data)[used:]
+            parts += text[place:behind], characters
+            place = behind
+        return "".join((*parts, text[place:])), half
 
 
 class Stream(OutStream):
     """A stdout or stderr whose text is sent by the flushing thread, long text as several messages."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        """Accept the arguments of ipykernel's stream."""
-        super().__init__(*args, **options)
+    #: the cells that run
+    cells = Cells()
+
+    def __init__(self, *args: Any, watchfd: bool = True, **options: Any) -> None:
+        """Accept the arguments of ipykernel's stream, and read the descriptor, too, unless `watchfd` is False."""
+        self._descriptor: Descriptor | None = None
+        super().__init__(*args, watchfd="force" if watchfd else False, **options)
         #: parent of the last text, and its key in the buffers: the parent is mostly the same for the next text
         self._last: tuple[Any, frozenset[Any]] = (None, frozenset())
         self._buffers: defaultdict[frozenset[Any], Printed] = defaultdict(Printed)
@@ -255,20 +284,85 @@ class Stream(OutStream):
         self._waiting: list[tuple[frozenset[Any], Printed]] = []
         #: monotonic time of the timer's end
         self._due = 0.0
+        #: monotonic time of the end of the last look at the descriptor, or of a write soon behind it
+        self._looked = 0.0
+        #: bytes read from the descriptor since the last flush
+        self._unsent = 0
+        #: beginning of a character that the descriptor has not completed; it stays until the next bytes are read
+        self._half = b""
+        #: in a fork: the beginning of a line
+        self._line = ""
+        if self._descriptor is not None:
+            thread = threading.Thread(target=self._watch, name=f"descriptor of {self.name}", daemon=True)
+            # As in ipykernel's own threads: the debugger stops none of them.
+            vars(thread).update(pydev_do_not_trace=True, is_pydev_daemon_thread=True)
+            thread.start()
+
+    def _setup_stream_redirects(self, name: str) -> None:
+        number = getattr(sys, name).fileno()
+        self._original_stdstream_copy = os.dup(number)  # the application's log goes there
+        print_by_lines(name)
+        self._descriptor = Descriptor(number)
+
+    def fileno(self) -> int:
+        """Return the descriptor that child processes get as `stdout=sys.stdout`: their output is the cell's, too."""
+        if self._descriptor is None:
+            raise UnsupportedOperation("fileno")
+        return self._descriptor.number
+
+    def close(self) -> None:
+        """Take no more text. The descriptor stays as it is."""
+        self.pub_thread = None
 
     def write(self, string: str) -> Any:
-        """Keep text until it is flushed, at most 0.2 s later."""
-        if Process.forked or not isinstance(string, str) or self.pub_thread is None or self.echo is not None:
+        """Keep text until it is flushed, at most 0.2 s later, behind what was written to the descriptor before."""
+        if not isinstance(string, str) or self.pub_thread is None or self.echo is not None:
             return super().write(string)
-        parent, key = self._last
-        if parent is not self.parent_header:
-            parent = self.parent_header
+        if Process.forked:
+            return self._write_in_fork(string)
+        with self._buffer_lock:
+            if time.monotonic() - self._looked > QUICK:
+                self._take()
+            self._buffers[self._key(self.parent_header)].write(string)
+        self._schedule_flush()
+        if self._unsent > UNSENT:
+            self._flush()
+        self._looked = time.monotonic()
+        return len(string)
+
+    def _key(self, parent: dict[str, Any]) -> frozenset[Any]:
+        last, key = self._last
+        if parent is not last:
             key = frozenset(parent.items())
             self._last = (parent, key)
-        with self._buffer_lock:
-            self._buffers[key].write(string)
-        self._schedule_flush()
+        return key
+
+    def _watch(self) -> None:
+        while self._descriptor is not None and self._descriptor.wait() and not self.closed:
+            with self._buffer_lock:
+                self._take()
+            self._schedule_flush()
+            if self._unsent > UNSENT:
+                self._flush()
+
+    def _take(self) -> None:
+        """Take what the descriptor holds by now, never more than a pipe holds: a flood keeps no cell from ending."""
+        if self._descriptor is None or not (size := self._descriptor.look()):
+            return
+        key = self._key(self.cells.owner(self.parent_header))
+        with suppress(BlockingIOError):  # a signal handler has printed, and taken it, meanwhile
+            self._buffers[key].take(self._descriptor.read(size))
+            self._unsent += size
+
+    def _write_in_fork(self, string: str) -> int:
+        """Write whole lines to the descriptor, as a child process does at a terminal: the kernel reads them."""
+        lines, end, self._line = (self._line + string).rpartition("\n")
+        self._write_descriptor(lines + end)
         return len(string)
+
+    def _write_descriptor(self, text: str) -> None:
+        if self._descriptor is not None:
+            self._descriptor.write(text)
 
     def _schedule_flush(self) -> None:
         # One timer for all text that is printed until it ends, because setting it wakes another thread. The clock shows
@@ -282,11 +376,8 @@ class Stream(OutStream):
         self._flush()
         self.pub_thread.on_edge()
 
-    def _is_master_process(self) -> bool:
-        return not Process.forked
-
     def flush(self) -> None:
-        """Send the printed text, in the caller's thread.
+        """Send the printed text, in the caller's thread, and what was written to the descriptor before.
 
         Do nothing in the control channel's thread, which flushes after each request: it has printed nothing, and a
         flush would cut the line that a cell is printing.
@@ -296,8 +387,11 @@ class Stream(OutStream):
 
     def _flush(self) -> None:
         if Process.forked:
-            super()._flush()
+            line, self._line = self._line, ""
+            self._write_descriptor(line)
             return
+        with self._buffer_lock:
+            self._take()
         # Also without text: another thread may be sending earlier text, and a cell must not end before that.
         with self.pub_thread.sending:
             if self._buffers or self._waiting:
@@ -308,7 +402,7 @@ class Stream(OutStream):
         try:
             self._move_to(taken)
             for key, printed in taken:
-                pieces = printed.cut()
+                pieces = self._cut(printed)
                 while pieces:  # each stays listed until it is sent; sending one twice has no effect
                     self._publish(key, pieces[0])
                     pieces.popleft()
@@ -320,9 +414,20 @@ class Stream(OutStream):
         with self._buffer_lock:
             taken += self._waiting
             self._waiting = []
+            self._unsent = 0
             keys = list(self._buffers)
             # In C, where no signal handler runs: an interrupt leaves each text in one of the two places.
             taken.extend(zip(keys, map(self._buffers.pop, keys, repeat(Printed())), strict=True))
+
+    def _cut(self, printed: Printed) -> deque[Piece]:
+        """Return the parts of a text that have not left yet."""
+        if printed.pieces is not None:
+            return printed.pieces
+        text, half = printed.decoded(self._half)
+        pieces = deque(Piece(text[start : start + PIECE]) for start in range(0, len(text), PIECE))
+        # In C, where no signal handler runs: a text is decoded once, and half a character is used once.
+        deque(map(setattr, (printed, self), ("pieces", "_half"), (pieces, half)), maxlen=0)
+        return pieces
 
     def _publish(self, key: frozenset[Any], piece: Piece) -> None:
         if piece.message is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -13,7 +14,8 @@ import pytest
 import zmq
 from jupyter_client.session import Session
 
-from kernel_image.python_kernel import publishing
+from kernel_image.python_kernel import descriptors, publishing
+from kernel_image.python_kernel.descriptors import Descriptor
 from kernel_image.python_kernel.publishing import KernelSession, Outgoing, Publisher, Stream
 
 TEXT = "one two three"
@@ -64,7 +66,7 @@ def interrupt() -> None:
 
 
 def disturb(step: int, work: Callable[[], None], handler: Callable[[], None]) -> bool:
-    """Do some work, and run a handler before one of the steps (bytecodes) of `publishing` in it.
+    """Do some work, and run a handler before one of the steps (bytecodes) of the kernel's own modules in it.
 
     Returns:
         True if there is such a step.
@@ -74,7 +76,7 @@ def disturb(step: int, work: Callable[[], None], handler: Callable[[], None]) ->
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
         nonlocal disturbed
-        if frame.f_code.co_filename != publishing.__file__:
+        if frame.f_code.co_filename not in {publishing.__file__, descriptors.__file__}:
             return None
         frame.f_trace_opcodes = True
         if event == "opcode" and next(steps) == step:
@@ -177,6 +179,49 @@ def test_text_that_a_signal_handler_prints_leaves_once(desk: Desk) -> None:
 
     printed: list[str] = []
     desk.stream.write(TEXT)
+    assert at_every_step(desk.stream.flush, check, prints) > 100
+
+
+@pytest.fixture
+def number(desk: Desk) -> Iterator[int]:
+    """The number of a descriptor whose output belongs to the stream; it holds the beginning of a character."""
+    number = os.open(os.devnull, os.O_WRONLY)
+    desk.stream._descriptor = Descriptor(number)
+    os.write(number, CHARACTER[:2])
+    yield number
+    os.close(number)
+    os.close(desk.stream._descriptor._end)
+
+
+CHARACTER = "中".encode()
+#: the rest of a character, others, and the beginning of the next one
+BYTES = CHARACTER[2:] + b" and more " + CHARACTER[:2]
+
+
+def test_output_of_a_descriptor_leaves_once_and_before_what_is_printed_then(desk: Desk, number: int) -> None:
+    def work() -> None:
+        os.write(number, BYTES)
+        desk.stream.write("!")
+        desk.stream.flush()
+
+    def check() -> None:
+        desk.stream.flush()
+        assert "".join(desk.heard()) in {"中 and more ", "中 and more !"}
+
+    assert at_every_step(work, check) > 200
+
+
+def test_output_of_a_descriptor_leaves_once_when_a_signal_handler_prints(desk: Desk, number: int) -> None:
+    def prints() -> None:
+        desk.stream.write("!")
+        desk.stream.flush()
+
+    def check() -> None:
+        desk.stream.flush()
+        assert "".join(desk.heard()).replace("!", "") == "中 and more "
+        os.write(number, BYTES)
+
+    os.write(number, BYTES)
     assert at_every_step(desk.stream.flush, check, prints) > 100
 
 

@@ -270,12 +270,7 @@ os.waitpid(pid, 0)
 thread = threading.Thread(target=print, args=["from a thread"])
 thread.start(); thread.join()
 """
-    asked = talk.client.execute(fork)
-    said = talk.hear({asked})
-    while "fork" not in texts(said):  # it arrives by a separate way
-        said.append(talk.client.get_iopub_msg(timeout=60))
-    assert "from a fork" in texts(said)
-    assert "from a thread" in texts(said)
+    assert talk.text(fork) == "from a fork\nfrom a thread\n"
 
 
 def test_a_subshell_runs_beside_a_busy_main_shell(talk: Talk) -> None:
@@ -350,6 +345,16 @@ def test_an_interrupt_ends_a_cell_that_awaits_in_a_subshell(talk: Talk) -> None:
         talk.begin(asked)
         talk.interrupt()
         assert ended(talk.hear({asked})) == "CancelledError"
+
+
+def test_output_of_a_child_is_in_the_cell_of_its_subshell(talk: Talk) -> None:
+    lines = "".join(f"{number}\n" for number in range(1, 20_001))
+    busy = talk.client.execute("import time\nwhile 'go' not in globals(): time.sleep(0.01)")
+    subshell = talk.control("create_subshell_request")["content"]["subshell_id"]
+    beside = talk.in_subshell(subshell, "import os; os.system('seq 20000'); go = 1")
+    said = talk.hear({beside, busy})
+    assert texts([message for message in said if message["parent_header"]["msg_id"] == beside]) == lines
+    assert talk.text("os.system('seq 20000'); None") == lines
 
 
 def test_a_cell_for_an_unknown_subshell_gets_an_error(talk: Talk) -> None:

@@ -204,6 +204,22 @@ except OSError:
     await end(kernel)
 
 
+async def test_all_that_a_cells_children_print_is_in_the_cell(backend: DockerBackend) -> None:
+    outcomes = await ready(backend)
+    kernel = await Kernel.start(backend, LAUNCH)
+    children = """
+import multiprocessing, os
+print("a"); os.system("seq 20000"); print("b")
+with multiprocessing.Manager() as manager: print(manager.list([1]))
+for kind in ("spawn", "forkserver"):
+    one = multiprocessing.get_context(kind).Process(target=print, args=(kind,)); one.start(); one.join()
+"""
+    lines = "".join(f"{number}\n" for number in range(1, 20_001))
+    assert await said(kernel, children) == f"a\n{lines}b\n[1]\nspawn\nforkserver"
+    assert outcomes == [True]
+    await end(kernel)
+
+
 async def test_what_a_process_reads_only_at_its_start_is_started_plainly(backend: DockerBackend) -> None:
     outcomes = await ready(backend)
     kernel = await Kernel.start(backend, replace(LAUNCH, env={"LC_ALL": "C"}))

@@ -120,12 +120,43 @@ def test_a_process_in_the_background_does_not_hold_the_cell(gateway: Gateway, sh
     assert gateway.text(shell, "kill %1; wait 2> /dev/null; echo ended").endswith("ended\n")
 
 
-def test_the_end_of_bash_is_an_error_and_the_next_cell_gets_a_new_one(gateway: Gateway, shell: str) -> None:
-    gateway.execute(shell, "kept=1; sleep 300 & touch file")
-    reply = gateway.execute(shell, "echo last; exit 3")
-    assert (streams(reply)["stdout"], error_of(reply)) == ("last\n", ("BashEnded", "3"))
-    assert "variables, functions and directory are lost" in reply["outputs"][-1]["traceback"][0]
-    assert gateway.text(shell, "echo ${kept:-none} $(ls)") == "none file\n"
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        ("sleep 300 & echo last; exit 3", 3),
+        ("echo last; exit", 0),
+        ("set -e; echo last; false; echo no", 1),
+        ("trap 'echo last' EXIT; exit 4", 4),
+        ("exec sh -c 'echo last; exit 5'", 5),
+        ("echo last; kill -9 $$", 137),
+    ],
+)
+def test_the_end_of_bash_is_reported_with_its_exit_code_and_the_files_are_kept(
+    gateway: Gateway, shell: str, code: str, status: int
+) -> None:
+    gateway.execute(shell, "kept=1; touch file")
+    reply = gateway.execute(shell, code)
+    assert (reply["status"], reply["state"], reply["error"]["details"]) == ("died", "lost", {"exit_code": status})
+    assert streams(reply)["stdout"] == "last\n"
+    after = gateway.execute(shell, "echo ${kept:-none} $(ls)")
+    assert (after["state"], text_of(after)) == ("lost", "none file\n")
+
+
+def test_the_end_of_bash_between_cells_is_reported(gateway: Gateway, shell: str) -> None:
+    gateway.execute(shell, "kept=1; { while [ ! -e go ]; do sleep 0.01; done; kill -9 $$; } & ")
+    write(gateway, shell, "go")
+    until(lambda: gateway.call("GET", f"/v1/sessions/{shell}").json()["state"] == "dead")
+    after = gateway.execute(shell, "echo ${kept:-none}")
+    assert (after["state"], text_of(after)) == ("lost", "none\n")
+
+
+def test_options_for_scripts_end_no_cell_that_succeeds(gateway: Gateway, shell: str) -> None:
+    gateway.execute(shell, "set -euo pipefail; kept=1")
+    reply = gateway.execute(shell, "echo one")
+    assert (reply["status"], reply["state"], text_of(reply)) == ("ok", "preserved", "one\n")
+    gateway.execute(shell, "[ -f nothing ] && echo yes")
+    gateway.execute(shell, "if true; then")
+    assert gateway.text(shell, "echo $? $kept") == "2 1\n"
 
 
 def test_a_prompt_that_a_cell_sets_is_not_printed(gateway: Gateway, shell: str) -> None:

@@ -43,6 +43,15 @@ def of_type(reply: dict[str, Any], output_type: str) -> dict[str, Any]:
     return dict(output)
 
 
+def streams(reply: dict[str, Any]) -> dict[str, str]:
+    """Return the text of each stream."""
+    found: dict[str, str] = {}
+    for output in reply["outputs"]:
+        if output["output_type"] == "stream":
+            found[output["name"]] = found.get(output["name"], "") + output["text"]
+    return found
+
+
 # -- cells -----------------------------------------------------------------------------------------------------
 
 
@@ -212,6 +221,54 @@ async def test_a_front_end_that_queues_cells_gets_the_output_of_each(gateway: Ga
         for number, cell in enumerate(cells):
             text = "".join(message["content"].get("text", "") for message in await client.of(cell))
             assert text == f"{number}\n" * 99
+
+
+# -- output that is not printed by the console ------------------------------------------------------------------
+
+
+CHILD = "['-c', 'echo a; echo e >&2']"
+WRITTEN = {
+    "process": r"process.stdout.write('a\n'); process.stderr.write('e\n'); 0",
+    "Deno": "Deno.stdout.writeSync(Uint8Array.of(97, 10)); await Deno.stderr.write(Uint8Array.of(101, 10)); 0",
+    "writable": """
+        const writer = Deno.stdout.writable.getWriter();
+        await writer.write(Uint8Array.of(97, 10)); writer.releaseLock(); console.error('e')
+    """,
+    "Command": f"new Deno.Command('sh', {{ args: {CHILD}, stdout: 'inherit', stderr: 'inherit' }}).outputSync(); 0",
+    "spawn": f"await new Deno.Command('sh', {{ args: {CHILD} }}).spawn().status; 0",
+    "node": f"(await import('node:child_process')).spawnSync('sh', {CHILD}, {{ stdio: 'inherit' }}); 0",
+}
+
+
+@pytest.mark.parametrize("code", WRITTEN.values(), ids=WRITTEN)
+def test_what_a_cell_and_its_children_write_is_its_output(gateway: Gateway, script: str, code: str) -> None:
+    for _ in range(3):
+        assert streams(gateway.execute(script, code)) == {"stdout": "a\n", "stderr": "e\n"}
+        assert streams(gateway.execute(script, "0")) == {}
+
+
+def test_written_and_printed_text_is_in_order(gateway: Gateway, script: str) -> None:
+    code = """
+        console.log(1); process.stdout.write("2\\n"); console.log(3);
+        new Deno.Command("echo", { args: ["4"], stdout: "inherit" }).outputSync(); console.log(5);
+    """
+    assert streams(gateway.execute(script, code)) == {"stdout": "1\n2\n3\n4\n5\n"}
+
+
+def test_what_a_child_writes_before_an_error_is_there(gateway: Gateway, script: str) -> None:
+    code = "await new Deno.Command('echo', { args: ['a'], stdout: 'inherit' }).output(); throw new Error('no')"
+    reply = gateway.execute(script, code)
+    assert (reply["status"], streams(reply)) == ("error", {"stdout": "a\n"})
+
+
+def test_all_that_children_write_is_there_and_no_character_is_cut(gateway: Gateway, script: str) -> None:
+    text = "漢字🎉é" * 100_000
+    gateway.execute(script, "Deno.writeTextFileSync('zh.txt', '漢字🎉é'.repeat(1e5)); 0")
+    for _ in range(20):  # more than is kept
+        code = "new Deno.Command('cat', { args: ['zh.txt'], stdout: 'inherit' }).outputSync(); 0"
+        assert streams(gateway.execute(script, code, timeout=60)) == {"stdout": text}
+    halves = "for (const byte of [0xe6, 0xbc, 0xa2]) Deno.stdout.writeSync(Uint8Array.of(byte)); 0"
+    assert streams(gateway.execute(script, halves)) == {"stdout": "漢"}
 
 
 # -- deadlines and interrupts ----------------------------------------------------------------------------------

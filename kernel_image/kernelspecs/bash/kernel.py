@@ -18,7 +18,7 @@ import sys
 from collections.abc import Mapping
 from functools import cache
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NoReturn
 
 from bash import Bash, BashEnded, Publish  # beside this program, where Python looks first
 
@@ -73,14 +73,9 @@ class BashKernel(PythonKernel):  # type: ignore[misc]  # found by its path, at r
         reply: dict[str, Any] = {"execution_count": self.execution_count, "payload": [], "user_expressions": {}}
         error: dict[str, Any] | None = None
         env = extras_of(self.get_parent("shell")).get("env", {})
-        try:
-            status = self._run(code, _nowhere if silent else self._print, env)
-        except BashEnded as ended:
-            lost = f"Bash has ended with status {ended}; its variables, functions and directory are lost"
-            error = {"ename": "BashEnded", "evalue": str(ended), "traceback": [lost]}
-        else:
-            if status:  # in the form of the package `bash_kernel`, which clients know
-                error = {"ename": "", "evalue": str(status), "traceback": []}
+        if status := self._run(code, _nowhere if silent else self._print, env):
+            # in the form of the package `bash_kernel`, which clients know
+            error = {"ename": "", "evalue": str(status), "traceback": []}
         if store_history and not silent:
             self.shell.history_manager.store_inputs(self.execution_count, code)
             self.shell.execution_count += 1
@@ -96,29 +91,35 @@ class BashKernel(PythonKernel):  # type: ignore[misc]  # found by its path, at r
     def _tell(self, kind: str, content: dict[str, Any]) -> None:
         self.send_response(self.iopub_socket, kind, content, ident=self._topic(kind))
 
-    def _run(self, code: str, publish: Publish, env: Mapping[str, str] = MappingProxyType({})) -> int:
+    def _run(
+        self, code: str, publish: Publish, env: Mapping[str, str] = MappingProxyType({}), *, keep: bool = True
+    ) -> int:
         if self._bash is None:
-            self._bash = Bash()
+            self._bash = Bash(lambda status: self.io_loop.add_callback(self._end, status))
         bash = self._bash
         # Bash gets the same signal, because both are in the kernel's process group.
         signal.signal(signal.SIGINT, lambda _number, _frame: bash.ask_status())
         try:
-            bash.set(env)
-            status: int = bash.run(code, publish)
-        except BashEnded:
-            bash.close()
-            self._bash = None
-            raise
-        bash.set({name: os.environ.get(name) for name in env})  # noqa: TID251 - the session's, from its lease
+            status: int = bash.run(code, publish, env, keep=keep)
+        except BashEnded as ended:
+            self._end(int(str(ended)))
         return status
+
+    def _end(self, status: int) -> NoReturn:
+        """End with the exit status of Bash: all that this kernel had to keep is gone."""
+        try:
+            self.parent.close()  # all that was printed leaves first
+        finally:
+            os._exit(status)
 
     async def do_complete(self, code: str, cursor_pos: int) -> dict[str, Any]:
         """Complete the last word: a variable, or a command or file."""
         word = re.split(r"[\s;|&()<>=\"'`]", code[:cursor_pos])[-1]
-        asked = "compgen -v -P '$' --" if word.startswith("$") else "compgen -c --", "compgen -f --"
+        kinds = "compgen -v -P '$' --" if word.startswith("$") else "compgen -c --", "compgen -f --"
+        asked = "; ".join(f"{kind} {shlex.quote(word.removeprefix('$'))}" for kind in kinds)
         found: list[str] = []
-        for each in asked:
-            self._run(f"{each} {shlex.quote(word.removeprefix('$'))}", lambda _name, text: found.append(text))
+        # A subshell, in a condition: nothing that the session has set ends Bash or runs, and nothing is left of it.
+        self._run(f"if ({asked}) 2>/dev/null; then :; fi", lambda _name, text: found.append(text), keep=False)
         matches = sorted(set("".join(found).splitlines()))
         start = cursor_pos - len(word)
         return {"status": "ok", "matches": matches, "cursor_start": start, "cursor_end": cursor_pos, "metadata": {}}

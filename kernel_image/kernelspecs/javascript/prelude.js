@@ -1,4 +1,5 @@
-// Runs in the kernel before any cell: what a cell says leaves the kernel before the cell ends.
+// Runs in the kernel before any cell: what a cell says leaves the kernel before the cell ends, also what it or a child
+// writes to standard output and error.
 //
 // Deno says on one connection what comes of a cell (its output, in a queue) and what becomes of it (`error`, `idle`),
 // and one cuts into the other when the connection's buffers are full. So text is printed in pieces, and once there is
@@ -22,6 +23,12 @@
   const SOON = 5;
   const LATE = 200;
 
+  // Bytes of a file of written text that are kept after they were read. When it is cut, what a child in the background
+  // writes at the same moment may be lost, so it is not cut after each cell.
+  const KEPT = 16 * 1024 * 1024;
+  const { Start: SEEK_START, End: SEEK_END } = Deno.SeekMode;
+
+  const [MFD_CLOEXEC, F_GETFL, F_SETFL, O_WRONLY, O_ACCMODE, O_APPEND, O_CLOEXEC] = [1, 3, 4, 1, 3, 0o2000, 0o2000000];
   const [AF_INET, SOCK_STREAM, SOCK_CLOEXEC, POLLIN] = [2, 1, 0o2000000, 1];
   const libc = Deno.dlopen("libc.so.6", {
     socket: { parameters: ["i32", "i32", "i32"], result: "i32" },
@@ -30,6 +37,9 @@
     recv: { parameters: ["i32", "buffer", "usize", "i32"], result: "isize" },
     poll: { parameters: ["buffer", "u64", "i32"], result: "i32" },
     close: { parameters: ["i32"], result: "i32" },
+    memfd_create: { parameters: ["buffer", "u32"], result: "i32" },
+    fcntl: { parameters: ["i32", "i32", "i32"], result: "i32" },
+    dup3: { parameters: ["i32", "i32", "i32"], result: "i32" },
   }).symbols;
 
   const started = Deno.readTextFileSync("/proc/self/cmdline").split("\0");
@@ -97,7 +107,7 @@
     }
   }
 
-  function print(text, level) {
+  function show(text, level) {
     unsubscribe();
     for (let start = 0, end; start < text.length; start = end) {
       end = start + PIECE;
@@ -109,10 +119,70 @@
     if (text.length > PIECE) settle(); // or an error would come before the last piece
   }
 
+  // Deno's kernel gives its own streams, which children inherit, to pipes that nobody prints. In their place come two
+  // files in memory: a pipe would be full while a cell waits for a child, because nobody can read it then.
+  const written = ["stdout", "stderr"].map((name, index) => {
+    const descriptor = libc.memfd_create(new TextEncoder().encode(`${name}\0`), MFD_CLOEXEC);
+    libc.fcntl(descriptor, F_SETFL, O_APPEND); // or the text after a cut would begin at the old end
+    libc.dup3(descriptor, index + 1, 0);
+    const file = Deno.openSync(`/proc/self/fd/${descriptor}`, { read: true, write: true });
+    return { descriptor, file, level: index + 1, end: 0, decoder: new TextDecoder() };
+  });
+  const pipes = []; // in the order in which Deno made them: for output and errors, perhaps several times
+  const descriptors = Array.from(Deno.readDirSync("/proc/self/fd"), ({ name }) => Number(name));
+  for (const descriptor of descriptors.sort((one, other) => one - other)) {
+    if ((libc.fcntl(descriptor, F_GETFL, 0) & O_ACCMODE) !== O_WRONLY) continue;
+    const link = Deno.readLinkSync(`/proc/self/fd/${descriptor}`);
+    if (!link.startsWith("pipe:")) continue;
+    if (!pipes.includes(link)) pipes.push(link);
+    libc.dup3(written[pipes.indexOf(link) % 2].descriptor, descriptor, O_CLOEXEC);
+  }
+  const part = new Uint8Array(PIECE);
+
+  function drain({ final } = {}) {
+    for (const stream of written) {
+      const { level, file, decoder } = stream;
+      const end = file.seekSync(0, SEEK_END); // a child in the background may write on
+      if (stream.end < end) file.seekSync(stream.end, SEEK_START);
+      while (stream.end < end) {
+        const length = file.readSync(part.subarray(0, end - stream.end));
+        if (!length) break; // a cell has cut the file
+        stream.end += length;
+        show(decoder.decode(part.subarray(0, length), { stream: true }), level);
+      }
+      if (!final) continue;
+      show(decoder.decode(), level);
+      if (stream.end >= KEPT) {
+        file.truncateSync(0);
+        stream.end = 0;
+      }
+    }
+  }
+
+  for (const { prototype } of [Deno.stdout.constructor, Deno.stderr.constructor]) {
+    const { write, writeSync } = prototype;
+    prototype.write = async function (data) {
+      const length = await write.call(this, data);
+      drain();
+      return length;
+    };
+    prototype.writeSync = function (data) {
+      const length = writeSync.call(this, data);
+      drain();
+      return length;
+    };
+  }
+
+  function print(text, level) {
+    drain();
+    show(text, level);
+  }
+
   Object.assign(console, new Console(print));
 
   outer.broadcast = (type, content, options) => {
     unsubscribe();
+    drain({ final: type === "flushed" });
     broadcast(type, content, options);
     if (type === "flushed") {
       // The gateway asks for it behind every cell, and the next begins when it has read all there is.
@@ -123,11 +193,13 @@
 
   outer.display = async (object, options = {}) => {
     const data = await formatInner(object, options.raw);
+    drain();
     await display({ [$display]: () => data }, { ...options, raw: false });
     said(weight(data));
   };
 
   inner.broadcastResult = async (count, result) => {
+    drain();
     let data = "";
     const formatted = { [$display]: async () => data = await formatInner(result) };
     await broadcastResult(count, result === undefined ? result : formatted);

@@ -86,10 +86,15 @@ class OutputArea:
         return [joined(output) for output in self._outputs]
 
     def snapshot(self) -> list[Output]:
-        """Return the outputs as they are now, to be finished by `joined`. Only the last one can grow: it is copied."""
+        """Return the outputs as they are now, to be finished by `joined`, and a line that says what was left out.
+
+        Only the last output can grow: it is copied.
+        """
         outputs = self._outputs[:]
         if outputs and "text" in outputs[-1]:
             outputs[-1] = outputs[-1] | {"text": outputs[-1]["text"][:]}
+        if self.truncated:
+            outputs.append({"output_type": "stream", "name": "stderr", "text": [left_out(self.omitted)]})
         return outputs
 
     def update(self, message: Message) -> Event | None:
@@ -292,6 +297,12 @@ def shortened(text: str, most: int) -> str:
     if len(text) <= most:
         return text
     return f"{text[: most // 2]}\n... {len(text) - most} characters left out ...\n{text[-(most // 2) :]}"
+
+
+def left_out(omitted: int) -> str:
+    """Return a line for readers who see no other sign of it: so many bytes of output were left out; 0: unknown."""
+    what = f"{omitted} bytes of output were" if omitted else "some output was"
+    return f"\n[kernel-gateway: {what} left out]\n"
 
 
 def _shortened_error(output: Output) -> Output:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from sessions import exact_json
@@ -42,6 +43,19 @@ def weight(message: Message) -> int:
     return message.size if message.type in _HANDLERS or message.type == "update_display_data" else 0
 
 
+@dataclass(slots=True, eq=False)
+class _Displays:
+    """The displays of a cell that have one id. An update takes as long for many of them as for one."""
+
+    #: their number, and the bytes of their contents
+    count: int = 0
+    kept: int = 0
+    #: indices of those that no update has changed yet
+    fresh: list[int] = field(default_factory=list)
+    #: data and metadata of the others
+    content: Output = field(default_factory=dict)
+
+
 class OutputArea:
     """The outputs of one cell, as a notebook would keep them, with a limit in bytes.
 
@@ -49,14 +63,14 @@ class OutputArea:
     """
 
     def __init__(self, max_bytes: int) -> None:
+        #: outputs; one whose content an update has replaced has its `_Displays` instead, as `displays`
         self._outputs: list[Output] = []
-        #: bytes of each output's content, and of all
-        self._sizes: list[int] = []
+        #: bytes of their contents
         self._kept = 0
         #: pieces of text behind the first ones of their outputs
         self._further_pieces = 0
-        #: indices of the displays with an id
-        self._displays: dict[str, list[int]] = {}
+        #: the displays with an id
+        self._displays: dict[str, _Displays] = {}
         self._max_bytes = max_bytes
         self._clear_pending = False
         #: names of the errors that are shown
@@ -83,14 +97,14 @@ class OutputArea:
 
     def outputs(self) -> list[Output]:
         """Return the outputs in nbformat's form, without the fields that only this class uses."""
-        return [joined(output) for output in self._outputs]
+        return [joined(_present(output)) for output in self._outputs]
 
     def snapshot(self) -> list[Output]:
         """Return the outputs as they are now, to be finished by `joined`, and a line that says what was left out.
 
         Only the last output can grow: it is copied.
         """
-        outputs = self._outputs[:]
+        outputs = list(map(_present, self._outputs))
         if outputs and "text" in outputs[-1]:
             outputs[-1] = outputs[-1] | {"text": outputs[-1]["text"][:]}
         if self.truncated:
@@ -103,19 +117,23 @@ class OutputArea:
         Returns:
             the event for a streaming client; None when nothing changed.
         """
-        display_id = display_id_of(message)
-        places = self._displays.get(display_id or "", [])
-        if display_id is None or not places:
+        display_id = display_id_of(message) or ""
+        displays = self._displays.get(display_id)
+        if displays is None:
             return None
-        room = (self._max_bytes - self._kept + sum(self._sizes[place] for place in places)) // len(places)
-        shown, size = self._fitted(_display_content(message), message.size, room, _size(display_id))
-        if not shown:
+        room = (self._max_bytes - self._kept + displays.kept) // displays.count
+        content, size = self._fitted(_display_content(message), message.size, room, _size(display_id))
+        if not content:
             return None
-        for place in places:
+        for place in displays.fresh:
+            without = {key: value for key, value in self._outputs[place].items() if key not in content}
             # Another dict: a snapshot keeps the one from before.
-            self._outputs[place] = self._outputs[place] | shown
-            self._grow(place, size - self._sizes[place])
-        return {"type": "update_display_data", "display_id": display_id} | shown
+            self._outputs[place] = without | {"displays": displays}
+        displays.fresh.clear()
+        displays.content = content
+        self._kept += size * displays.count - displays.kept
+        displays.kept = size * displays.count
+        return {"type": "update_display_data", "display_id": display_id} | content
 
     def show(self, data: Mapping[str, Any]) -> Event | None:
         """Add a display that no iopub message carries.
@@ -151,20 +169,18 @@ class OutputArea:
         self.truncated = True
         self.omitted += size
 
-    def _grow(self, place: int, size: int) -> None:
-        self._sizes[place] += size
-        self._kept += size
-
     def _append(self, output: Output, size: int) -> Event:
         if self._clear_pending:
             self._clear()
         event: Event = {"type": "output", "output": joined(output)}
         if display_id := output.get("display_id"):
-            self._displays.setdefault(display_id, []).append(len(self._outputs))
+            displays = self._displays.setdefault(display_id, _Displays())
+            displays.fresh.append(len(self._outputs))
+            displays.count += 1
+            displays.kept += size
             event["display_id"] = display_id
         self._outputs.append(output)
-        self._sizes.append(0)
-        self._grow(-1, size)
+        self._kept += size
         return event
 
     def _stream(self, message: Message) -> Event | None:
@@ -183,7 +199,7 @@ class OutputArea:
             return self._append({"output_type": "stream", "name": name, "text": [text]}, size)
         last["text"].append(text)
         self._further_pieces += 1
-        self._grow(-1, size)
+        self._kept += size
         return {"type": "output", "output": {"output_type": "stream", "name": name, "text": text}}
 
     def _display(self, message: Message) -> Event | None:
@@ -253,7 +269,6 @@ class OutputArea:
 
     def _clear(self) -> None:
         self._outputs.clear()
-        self._sizes.clear()
         self._displays.clear()
         self._errors.clear()
         self._kept = self._further_pieces = self.omitted = 0
@@ -364,6 +379,14 @@ def _text(value: Any) -> str:
     if isinstance(value, list) and all(isinstance(line, str) for line in value):
         return "".join(value)
     return value if isinstance(value, str) else exact_json.dumps(value).decode()
+
+
+def _present(output: Output) -> Output:
+    """Return an output with its present content."""
+    displays: _Displays | None = output.get("displays")
+    if displays is None:
+        return output
+    return {key: value for key, value in output.items() if key != "displays"} | displays.content
 
 
 def joined(output: Output) -> Output:

@@ -187,6 +187,16 @@ def test_a_display_in_two_cells_is_updated_in_both(kernel: Kernel) -> None:
     assert kernel.cells == [("1", None, ["new"]), ("2", None, ["new", "c"])]
 
 
+def test_an_update_changes_the_last_cells_that_show_its_display(
+    monkeypatch: pytest.MonkeyPatch, kernel: Kernel
+) -> None:
+    monkeypatch.setattr(transcript, "UPDATED_MAX", 2)
+    for _ in range(4):
+        kernel.says(display("old", "x"), to=kernel.is_sent("show"))
+    kernel.says(update("new", "x"), to=kernel.is_sent("update"))
+    assert [texts for _, _, texts in kernel.cells] == [["old"], ["old"], ["new"], ["new"], []]
+
+
 def test_an_update_of_an_unknown_display_changes_nothing(kernel: Kernel) -> None:
     one = kernel.is_sent("1")
     kernel.says(display("a", "x"), to=one)

@@ -63,7 +63,7 @@ class OutputArea:
     """
 
     def __init__(self, max_bytes: int) -> None:
-        #: outputs; one whose content an update has replaced has its `_Displays` instead, as `displays`
+        #: outputs; one whose content an update has replaced has none, and `_displays` has it
         self._outputs: list[Output] = []
         #: bytes of their contents
         self._kept = 0
@@ -97,14 +97,14 @@ class OutputArea:
 
     def outputs(self) -> list[Output]:
         """Return the outputs in nbformat's form, without the fields that only this class uses."""
-        return [joined(_present(output)) for output in self._outputs]
+        return [joined(self._present(output)) for output in self._outputs]
 
     def snapshot(self) -> list[Output]:
         """Return the outputs as they are now, to be finished by `joined`, and a line that says what was left out.
 
         Only the last output can grow: it is copied.
         """
-        outputs = list(map(_present, self._outputs))
+        outputs = list(map(self._present, self._outputs))
         if outputs and "text" in outputs[-1]:
             outputs[-1] = outputs[-1] | {"text": outputs[-1]["text"][:]}
         if self.truncated:
@@ -125,10 +125,8 @@ class OutputArea:
         content, size = self._fitted(_display_content(message), message.size, room, _size(display_id))
         if not content:
             return None
-        for place in displays.fresh:
-            without = {key: value for key, value in self._outputs[place].items() if key not in content}
-            # Another dict: a snapshot keeps the one from before.
-            self._outputs[place] = without | {"displays": displays}
+        for place in displays.fresh:  # another dict: a snapshot keeps the one from before
+            self._outputs[place] = {key: value for key, value in self._outputs[place].items() if key not in content}
         displays.fresh.clear()
         displays.content = content
         self._kept += size * displays.count - displays.kept
@@ -157,6 +155,11 @@ class OutputArea:
             the event for a streaming client; None when the error is shown already.
         """
         return None if str(error.get("ename", "")) in self._errors else self._add_error(error, forced=True)
+
+    def _present(self, output: Output) -> Output:
+        """Return an output with its present content."""
+        replaced = "display_id" in output and "data" not in output
+        return output | self._displays[output["display_id"]].content if replaced else output
 
     def _room(self) -> int:
         """Return the bytes for which there is room; below 0: not even for an output without content."""
@@ -379,14 +382,6 @@ def _text(value: Any) -> str:
     if isinstance(value, list) and all(isinstance(line, str) for line in value):
         return "".join(value)
     return value if isinstance(value, str) else exact_json.dumps(value).decode()
-
-
-def _present(output: Output) -> Output:
-    """Return an output with its present content."""
-    displays: _Displays | None = output.get("displays")
-    if displays is None:
-        return output
-    return {key: value for key, value in output.items() if key != "displays"} | displays.content
 
 
 def joined(output: Output) -> Output:

@@ -21,9 +21,11 @@ from traitlets import Unicode
 
 SAVED_IMAGES = "application/vnd.kernel-gateway.saved-images"
 _PLAIN = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
-#: values of a table, list or dict, and numbers of a chart, of which there is a further form, and its bytes
+#: values of a table, list or dict, and numbers of a chart, of which there is a further form
 VALUES_MAX = 50_000
+#: its bytes; and its lists, objects and keys: the gateway leaves out a whole message that has twice as many
 BYTES_MAX = 1024**2
+PARTS_MAX = 100_000
 
 
 class DataFormatter(BaseFormatter):
@@ -78,7 +80,8 @@ def _as_json(value: Any, default: Callable[[Any], str | None] | None = None) -> 
         text = orjson.dumps(value, default=default, option=_PLAIN)
     except TypeError:
         return None
-    return orjson.loads(text) if len(text) <= BYTES_MAX else None
+    few = len(text) <= BYTES_MAX and sum(map(text.count, (b"[", b"{", b":"))) <= PARTS_MAX
+    return orjson.loads(text) if few else None
 
 
 def _points(figure: Any) -> int:

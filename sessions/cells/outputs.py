@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from sessions import exact_json
@@ -42,6 +43,19 @@ def weight(message: Message) -> int:
     return message.size if message.type in _HANDLERS or message.type == "update_display_data" else 0
 
 
+@dataclass(slots=True, eq=False)
+class _Displays:
+    """The displays of a cell that have one id. An update takes as long for many of them as for one."""
+
+    #: their number, and the bytes of their contents
+    count: int = 0
+    kept: int = 0
+    #: indices of those that no update has changed yet
+    fresh: list[int] = field(default_factory=list)
+    #: data and metadata of the others
+    content: Output = field(default_factory=dict)
+
+
 class OutputArea:
     """The outputs of one cell, as a notebook would keep them, with a limit in bytes.
 
@@ -49,14 +63,14 @@ class OutputArea:
     """
 
     def __init__(self, max_bytes: int) -> None:
+        #: outputs; one whose content an update has replaced has none, and `_displays` has it
         self._outputs: list[Output] = []
-        #: bytes of each output's content, and of all
-        self._sizes: list[int] = []
+        #: bytes of their contents
         self._kept = 0
         #: pieces of text behind the first ones of their outputs
         self._further_pieces = 0
-        #: indices of the displays with an id
-        self._displays: dict[str, list[int]] = {}
+        #: the displays with an id
+        self._displays: dict[str, _Displays] = {}
         self._max_bytes = max_bytes
         self._clear_pending = False
         #: names of the errors that are shown
@@ -83,13 +97,18 @@ class OutputArea:
 
     def outputs(self) -> list[Output]:
         """Return the outputs in nbformat's form, without the fields that only this class uses."""
-        return [joined(output) for output in self._outputs]
+        return [joined(self._present(output)) for output in self._outputs]
 
     def snapshot(self) -> list[Output]:
-        """Return the outputs as they are now, to be finished by `joined`. Only the last one can grow: it is copied."""
-        outputs = self._outputs[:]
+        """Return the outputs as they are now, to be finished by `joined`, and a line that says what was left out.
+
+        Only the last output can grow: it is copied.
+        """
+        outputs = list(map(self._present, self._outputs))
         if outputs and "text" in outputs[-1]:
             outputs[-1] = outputs[-1] | {"text": outputs[-1]["text"][:]}
+        if self.truncated:
+            outputs.append({"output_type": "stream", "name": "stderr", "text": [left_out(self.omitted)]})
         return outputs
 
     def update(self, message: Message) -> Event | None:
@@ -98,19 +117,21 @@ class OutputArea:
         Returns:
             the event for a streaming client; None when nothing changed.
         """
-        display_id = display_id_of(message)
-        places = self._displays.get(display_id or "", [])
-        if display_id is None or not places:
+        display_id = display_id_of(message) or ""
+        displays = self._displays.get(display_id)
+        if displays is None:
             return None
-        room = (self._max_bytes - self._kept + sum(self._sizes[place] for place in places)) // len(places)
-        shown, size = self._fitted(_display_content(message), message.size, room, _size(display_id))
-        if not shown:
+        room = (self._max_bytes - self._kept + displays.kept) // displays.count
+        content, size = self._fitted(_display_content(message), message.size, room, _size(display_id))
+        if not content:
             return None
-        for place in places:
-            # Another dict: a snapshot keeps the one from before.
-            self._outputs[place] = self._outputs[place] | shown
-            self._grow(place, size - self._sizes[place])
-        return {"type": "update_display_data", "display_id": display_id} | shown
+        for place in displays.fresh:  # another dict: a snapshot keeps the one from before
+            self._outputs[place] = {key: value for key, value in self._outputs[place].items() if key not in content}
+        displays.fresh.clear()
+        displays.content = content
+        self._kept += size * displays.count - displays.kept
+        displays.kept = size * displays.count
+        return {"type": "update_display_data", "display_id": display_id} | content
 
     def show(self, data: Mapping[str, Any]) -> Event | None:
         """Add a display that no iopub message carries.
@@ -135,6 +156,11 @@ class OutputArea:
         """
         return None if str(error.get("ename", "")) in self._errors else self._add_error(error, forced=True)
 
+    def _present(self, output: Output) -> Output:
+        """Return an output with its present content."""
+        replaced = "display_id" in output and "data" not in output
+        return output | self._displays[output["display_id"]].content if replaced else output
+
     def _room(self) -> int:
         """Return the bytes for which there is room; below 0: not even for an output without content."""
         if self._clear_pending:
@@ -146,20 +172,18 @@ class OutputArea:
         self.truncated = True
         self.omitted += size
 
-    def _grow(self, place: int, size: int) -> None:
-        self._sizes[place] += size
-        self._kept += size
-
     def _append(self, output: Output, size: int) -> Event:
         if self._clear_pending:
             self._clear()
         event: Event = {"type": "output", "output": joined(output)}
         if display_id := output.get("display_id"):
-            self._displays.setdefault(display_id, []).append(len(self._outputs))
+            displays = self._displays.setdefault(display_id, _Displays())
+            displays.fresh.append(len(self._outputs))
+            displays.count += 1
+            displays.kept += size
             event["display_id"] = display_id
         self._outputs.append(output)
-        self._sizes.append(0)
-        self._grow(-1, size)
+        self._kept += size
         return event
 
     def _stream(self, message: Message) -> Event | None:
@@ -178,7 +202,7 @@ class OutputArea:
             return self._append({"output_type": "stream", "name": name, "text": [text]}, size)
         last["text"].append(text)
         self._further_pieces += 1
-        self._grow(-1, size)
+        self._kept += size
         return {"type": "output", "output": {"output_type": "stream", "name": name, "text": text}}
 
     def _display(self, message: Message) -> Event | None:
@@ -248,7 +272,6 @@ class OutputArea:
 
     def _clear(self) -> None:
         self._outputs.clear()
-        self._sizes.clear()
         self._displays.clear()
         self._errors.clear()
         self._kept = self._further_pieces = self.omitted = 0
@@ -292,6 +315,12 @@ def shortened(text: str, most: int) -> str:
     if len(text) <= most:
         return text
     return f"{text[: most // 2]}\n... {len(text) - most} characters left out ...\n{text[-(most // 2) :]}"
+
+
+def left_out(omitted: int) -> str:
+    """Return a line for readers who see no other sign of it: so many bytes of output were left out; 0: unknown."""
+    what = f"{omitted} bytes of output were" if omitted else "some output was"
+    return f"\n[kernel-gateway: {what} left out]\n"
 
 
 def _shortened_error(output: Output) -> Output:

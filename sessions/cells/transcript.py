@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from sessions.cells.notebook import NotebookCell
@@ -18,6 +19,8 @@ from sessions.kernels.messages import Message
 #: bytes of outputs and code kept per session; beyond, the oldest cells are dropped
 MAX_BYTES = 32 * 1024**2
 MAX_CELLS = 2000
+#: cells whose displays an update changes, the last ones that show its id: it must not take long
+UPDATED_MAX = 100
 #: bytes that a cell takes besides its text
 _CELL_BYTES = 1536
 
@@ -54,7 +57,7 @@ class Transcript:
         #: number of cells recorded so far, including dropped ones
         self._number = 0
         #: message ids of the cells that show a display, by display id
-        self._displays: dict[str, set[str]] = {}
+        self._displays: dict[str, dict[str, None]] = {}
 
     def open(self, msg_id: str, code: str) -> Entry:
         """Begin a cell for the execute request `msg_id`."""
@@ -104,7 +107,7 @@ class Transcript:
             return
         self._size -= cell.size
         for display_id in cell.displays:
-            self._displays[display_id].discard(msg_id)
+            self._displays[display_id].pop(msg_id, None)
             if not self._displays[display_id]:
                 del self._displays[display_id]
 
@@ -126,7 +129,7 @@ class Transcript:
         self._grow(cell.area.size - before)
         if event and (display_id := display_id_of(message)):
             cell.displays.add(display_id)
-            self._displays.setdefault(display_id, set()).add(message.parent_id)
+            self._displays.setdefault(display_id, {})[message.parent_id] = None
         return event
 
     def _input(self, cell: Entry | None, message: Message) -> Event | None:
@@ -141,7 +144,8 @@ class Transcript:
 
     def _update(self, message: Message) -> Event | None:
         """Change a display everywhere, also below earlier cells, as a notebook does."""
-        areas = [self._cells[msg_id].area for msg_id in self._displays.get(display_id_of(message) or "", ())]
+        showing = self._displays.get(display_id_of(message) or "", {})
+        areas = [self._cells[msg_id].area for msg_id in islice(reversed(showing), UPDATED_MAX)]
         before = sum(area.size for area in areas)
         events = [area.update(message) for area in areas]
         self._grow(sum(area.size for area in areas) - before)

@@ -446,6 +446,7 @@ LARGE_SCATTER = "from matplotlib import pyplot; pyplot.scatter(range(180_000), r
         (LARGE_SCATTER, {"text", "png"}, "chart"),
         ("list(range(1_000_000))", {"text"}, "json"),
         ("['x' * 1000] * 2000", {"text"}, "json"),
+        ("[[[]] * 100] * 2000", {"text"}, "json"),
     ],
 )
 def test_a_further_form_of_something_large_is_left_out_and_the_usual_ones_stay(

@@ -144,6 +144,11 @@ def test_arguments_and_results_are_exact(gateway: Gateway, session: str) -> None
     assert reply["outputs"][0]["data"]["application/json"] == [number + 1 for number in NUMBERS]
 
 
+def test_a_result_of_very_many_parts_is_shown_as_text(gateway: Gateway, session: str) -> None:
+    (output,) = gateway.execute(session, "def main(): return [[]] * 250_000", arguments={})["outputs"]
+    assert (set(output["data"]), output["output_type"]) == ({"text/plain"}, "execute_result")
+
+
 def test_a_value_that_cannot_be_shown_takes_no_other_away(gateway: Gateway, session: str) -> None:
     def shown(levels: int) -> dict[str, Any]:
         nested = f"eval('[' * {levels} + ']' * {levels})"

@@ -15,7 +15,7 @@ from typing import Any
 from kernel_gateway.answers import sentences
 from kernel_gateway.escapes import without_escapes
 from kernel_image.protocol import CHART_MIME, DATA_MIME, SAVED_IMAGES
-from sessions.cells.outputs import Event, Output
+from sessions.cells.outputs import Event, Output, left_out
 from sessions.errors import KernelDied, SessionError
 from sessions.models import ExecutionResult
 
@@ -88,9 +88,7 @@ def error(name: str, value: str, traceback: str = "") -> Event:
 
 def omission(result: ExecutionResult) -> Event:
     """Return the event of output that was left out: these clients read no other sign of it."""
-    much = f"{result.omitted} bytes of output were" if result.omitted else "some output was"
-    text = f"\n[kernel-gateway: {much} left out]\n"
-    return {"type": "stderr", "text": text, "timestamp": datetime.now(UTC).isoformat()}
+    return {"type": "stderr", "text": left_out(result.omitted), "timestamp": datetime.now(UTC).isoformat()}
 
 
 def failure_event(failure: SessionError) -> Event:

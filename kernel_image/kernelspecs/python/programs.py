@@ -24,6 +24,8 @@ _MIME = "application/vnd.kernel-gateway.run+json"
 _INTERRUPTED = 130
 #: maximal characters of the JSON beside a value's text
 _JSON_MAX = 1024**2
+#: maximal lists, objects and keys of it: the gateway leaves out a whole message that has twice as many
+_PARTS_MAX = 100_000
 #: maximal characters of an error's text
 _ERROR_MAX = 200_000
 
@@ -65,7 +67,7 @@ def shown(value: object) -> object:
         text = json.dumps(value, allow_nan=False)
     except Exception:  # noqa: BLE001 - the value's own code may run here
         return value
-    if len(text) > _JSON_MAX:
+    if len(text) > _JSON_MAX or sum(map(text.count, "[{:")) > _PARTS_MAX:
         return value
     shell, kind = get_ipython(), type(value)
     formatter = shell.display_formatter.mimebundle_formatter

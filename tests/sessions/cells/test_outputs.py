@@ -208,6 +208,22 @@ def test_an_update_changes_all_displays_with_the_id(kernel: Kernel) -> None:
     assert kernel.texts == ["new", "b", "new", "new"]
 
 
+def test_a_display_that_is_shown_again_after_an_update_has_its_own_content_until_the_next(kernel: Kernel) -> None:
+    kernel.says(display("a", "x"))
+    change(kernel, "b", "x")
+    kernel.says(display("c", "x"), display("d"))
+    assert kernel.texts == ["b", "c", "d"]
+    change(kernel, "e", "x")
+    assert kernel.texts == ["e", "e", "d"]
+    assert kernel.area.size == 2 * update("e", "x").to("cell").size + display("d").to("cell").size + 3 * OUTPUT_BYTES
+
+
+def test_content_that_an_update_has_replaced_is_freed(kernel: Kernel) -> None:
+    kernel.says(*[display("x" * 20_000, "bar")] * 3)
+    change(kernel, "b", "bar")
+    assert "x" * 100 not in str(kernel.area._outputs)
+
+
 def test_an_unknown_display_changes_nothing(kernel: Kernel) -> None:
     kernel.says(display("a", "x"), display("b"))
     assert not change(kernel, "new", "y")

@@ -187,6 +187,16 @@ def test_a_display_in_two_cells_is_updated_in_both(kernel: Kernel) -> None:
     assert kernel.cells == [("1", None, ["new"]), ("2", None, ["new", "c"])]
 
 
+def test_an_update_changes_the_last_cells_that_show_its_display(
+    monkeypatch: pytest.MonkeyPatch, kernel: Kernel
+) -> None:
+    monkeypatch.setattr(transcript, "UPDATED_MAX", 2)
+    for _ in range(4):
+        kernel.says(display("old", "x"), to=kernel.is_sent("show"))
+    kernel.says(update("new", "x"), to=kernel.is_sent("update"))
+    assert [texts for _, _, texts in kernel.cells] == [["old"], ["old"], ["new"], ["new"], []]
+
+
 def test_an_update_of_an_unknown_display_changes_nothing(kernel: Kernel) -> None:
     one = kernel.is_sent("1")
     kernel.says(display("a", "x"), to=one)
@@ -212,7 +222,7 @@ def test_ids_of_displays_that_were_not_kept_are_not_kept_either() -> None:
     kernel = Kernel(max_output_bytes=500)
     one = kernel.is_sent("1")
     kernel.says(*[display("a", f"id-{number}") for number in range(100)], to=one)
-    assert len(kernel.transcript._cells[one].displays) == len(kernel.cells[0][2]) < 100
+    assert len(kernel.transcript._cells[one].displays) == len(kernel.cells[0][2]) - 1 < 99
 
 
 # -- snapshots -------------------------------------------------------------------------------------------------
@@ -251,7 +261,8 @@ def test_a_cell_s_outputs_are_bounded() -> None:
     assert kernel.says(stream("12345"), stream("678901"), stream("2"), to=one)[2] is None
     two = kernel.is_sent("2")
     kernel.says(stream("next"), to=two)
-    assert kernel.cells == [("1", None, ["1234567890"]), ("2", None, ["next"])]
+    told = "\n[kernel-gateway: 2 bytes of output were left out]\n"
+    assert kernel.cells == [("1", None, ["1234567890", told]), ("2", None, ["next"])]
 
 
 def test_the_oldest_cells_are_dropped_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,6 +38,10 @@ class Unproven(SleepFailed):
     shown = "its memory was written to disk, and could not be continued from there"
 
 
+class Unanswered(Unproven):
+    """A kernel that was continued from its memory on disk did not answer for long."""
+
+
 class Unable(SleepFailed):
     """Kernels cannot be written here."""
 

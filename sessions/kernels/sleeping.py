@@ -10,7 +10,7 @@ from functools import partial
 
 import structlog
 
-from sessions.asleep import CannotWake, SleepImage, Unable, Unproven
+from sessions.asleep import CannotWake, SleepImage, Unable, Unanswered, Unproven
 from sessions.backends.abilities import Ability
 from sessions.backends.base import Backend, KernelHandle, KernelSleep, Launch
 from sessions.connection_info import ConnectionInfo
@@ -74,6 +74,8 @@ class Sleeping:
         with self.disk.room(kernel.launch.tenant, expected_size(kernel)):
             try:
                 return await self._proven(kernel)
+            except Unanswered:  # it would hang once more, while other sessions wait
+                raise
             except Unproven as error:
                 log.warning("an image of a kernel cannot be woken", kernel=kernel.handle.id[:12], reason=str(error))
             return await self._proven(kernel)
@@ -84,9 +86,10 @@ class Sleeping:
             await self._prove(image, kernel)
         except BaseException as error:
             await self.resume(kernel, image)
-            if isinstance(error, SessionError | CannotWake | TimeoutError):
-                cause = str(error.__cause__ or error) or "no answer"
-                raise Unproven(f"its image could not be woken: {cause}") from error
+            if isinstance(error, TimeoutError):
+                raise Unanswered("its image could not be woken: no answer") from error
+            if isinstance(error, SessionError | CannotWake):
+                raise Unproven(f"its image could not be woken: {error.__cause__ or error}") from error
             raise
         return image
 

@@ -183,6 +183,53 @@ async def test_a_session_at_its_maximum_lifetime_ends_without_sleep(world: World
     assert world.backend.sleep.asked == 0
 
 
+async def test_sessions_that_hang_do_not_keep_those_of_other_tenants_awake(
+    backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sessions.sleep_turns.SLOW", 0.05)
+    monkeypatch.setattr("sessions.kernels.sleeping.TRIAL_TIMEOUT", 1.0)
+    counted: list[bool] = []
+    async with world_over(backend, defaults=SPEC) as world:
+        culler = Culler(world.registry, world.sandboxes, on_sleep=counted.append)
+        for number in range(20):
+            await run(await world.session(f"s{number}", f"evil-{number % 8}"), "hangs = True")
+        good = await world.session()
+        world.clock.passes(301)
+        await culler.sweep()
+        await until(lambda: good.state is State.ASLEEP)
+        assert counted.count(False) <= 8  # one of each tenant before it at most, and those were not waited for
+        culler.sleep_turns.stop()
+        await culler.sleep_turns.over()
+
+
+async def test_a_session_that_was_never_tried_comes_before_one_of_its_tenant_that_failed(
+    backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sessions.kernels.sleeping.TRIAL_TIMEOUT", 0.2)
+    counted: list[bool] = []
+    async with world_over(backend, defaults=SPEC) as world:
+        culler = Culler(world.registry, world.sandboxes, on_sleep=counted.append)
+        await run(await world.session("evil"), "hangs = True")
+        world.clock.passes(301)
+        await swept(culler)
+        await world.session("late")
+        world.clock.passes(301)
+        await swept(culler)
+    assert counted == [False, True, False]
+
+
+async def test_a_kernel_that_hangs_in_its_trial_is_not_tried_a_second_time_at_once(
+    world: World, culler: Culler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sessions.kernels.sleeping.TRIAL_TIMEOUT", 0.2)
+    session = await world.session()
+    await run(session, "hangs = True")
+    world.clock.passes(301)
+    await swept(culler)
+    assert (session.state, world.backend.sleep.asked, world.backend.sleep.kept) == (State.IDLE, 1, {})
+    assert session.sleeper.problem == "its memory was written to disk, and could not be continued from there"
+
+
 async def test_attempts_to_sleep_are_made_ever_more_rarely_and_counted(world: World) -> None:
     counted: list[bool] = []
     culler = Culler(world.registry, world.sandboxes, on_sleep=counted.append)

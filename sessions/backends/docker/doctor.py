@@ -29,6 +29,8 @@ from sessions.backends.docker.sleep import sleep_ability
 from sessions.backends.docker.timers import may_be_set
 from sessions.errors import SessionError
 
+#: the mounted file systems that this process sees, and the kinds whose files are in memory
+MOUNTS, IN_MEMORY = Path("/proc/self/mounts"), {"tmpfs", "ramfs"}
 #: free bytes on the disk below which the engine may soon fail
 DISK_MIN = 2 * 1024**3
 
@@ -74,6 +76,8 @@ def _examine(api: docker.APIClient, settings: DockerSettings) -> Iterator[Findin
         checkpoints, proven = _checkpoints(settings)
         yield Finding.of("checkpoints", checkpoints)
         yield Finding.of("sleep", _sleep(settings, proven))
+        if (written := settings.checkpoints or settings.sleep) is not None:
+            yield Finding("disk of checkpoints", None, detail=_place(written.directory, MOUNTS.read_text()))
 
 
 def _step(name: str, look: Callable[[], str], fix: str) -> Finding:
@@ -184,6 +188,24 @@ def _trial(settings: DockerSettings) -> str:
             return "" if in_memory else "what a trial writes is not in the memory of this machine"
     except (CheckpointFailed, SessionError, *CONNECTION_ERRORS) as error:
         return str(error)
+
+
+def _place(directory: Path, mounts: str) -> str:
+    """Return where checkpoints and sleeping kernels are written.
+
+    Args:
+        directory: need not exist yet.
+        mounts: the mounted file systems, as the system lists them, the later ones above the earlier ones.
+    """
+    kinds = {Path(line.split()[1]): line.split()[2] for line in mounts.splitlines()}
+    real = directory.resolve()
+    place = next(parent for parent in (real, *real.parents) if parent in kinds)
+    if kinds[place] not in IN_MEMORY:
+        return f"on {kinds[place]}"
+    return (
+        f"{place} is in memory ({kinds[place]}): a checkpoint counts as memory of the kernel that is written, and the "
+        "kernel ends if that is above its limit; set state_dir to a directory on a disk"
+    )
 
 
 def _proven(gvisor: bool) -> str:  # noqa: FBT001 - the only argument

@@ -21,6 +21,7 @@ from kernel_gateway.errors import Unauthorized
 from kernel_gateway.keystore import KeyStore, Role
 from kernel_gateway.nonces import Nonces
 from kernel_gateway.signatures import Signature
+from sessions.providers.forwarding import FORWARDED
 
 #: the tenant of a gateway without configured keys
 LOCAL_TENANT = "local"
@@ -29,8 +30,12 @@ _LOCAL_KEY = re.compile(r"[\w-]{43}")
 #: the tenant of the setting `admin_key`
 ADMIN_TENANT = "admin"
 
-#: headers with which a proxy names its client, or a browser the page's origin; a request with one of them needs a key
-_FORWARDING_HEADERS = ("X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP", "Forwarded", "Via", "Origin")
+#: headers that programs send of their own. Any other may be a browser's or a proxy's, of which there are too many to
+#: know, so a request with one needs a key. Proxies that add none, as nginx, speak HTTP/1.0 to what is behind them
+_PROGRAM_HEADERS = frozenset({
+    "Accept", "Accept-Encoding", "Connection", "Content-Length", "Content-Type", "Expect", "Host", "Transfer-Encoding",
+    "User-Agent", "X-Request-Id", FORWARDED,
+})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +104,9 @@ class Keys:
         Every request needs a key as soon as one key exists, from the settings or the store: a gateway with tenants may
         run behind a proxy on this machine that does not name its clients.
         """
-        if not self._trusts_local_clients or any(name in request.headers for name in ("Authorization", "X-API-Key")):
+        if not self._trusts_local_clients or not _is_loopback(request.remote_ip):
             return None
-        if any(name in request.headers for name in _FORWARDING_HEADERS) or not _is_loopback(request.remote_ip):
+        if not _PROGRAM_HEADERS.issuperset(request.headers) or request.version == "HTTP/1.0":
             return None
         if self._store is not None and self._store.all():
             return None

@@ -6,7 +6,9 @@ import base64
 import stat
 from pathlib import Path
 
+import httpx
 import pytest
+import requests
 from hypothesis import given
 from hypothesis import strategies as st
 from tornado.httputil import HTTPHeaders, HTTPServerRequest, RequestStartLine
@@ -14,16 +16,18 @@ from tornado.httputil import HTTPHeaders, HTTPServerRequest, RequestStartLine
 from kernel_gateway.auth import Caller, Keys, make_local_key
 from kernel_gateway.errors import Unauthorized
 from kernel_gateway.keystore import KeyStore
+from sessions.providers.forwarding import FORWARDED
 
 KEYS = Keys({"key-of-alice": "alice", "key-of-bob": "bob", "second-of-alice": "alice", "schlüssel": "carol"})
 
 
-def request(*headers: tuple[str, str], peer: str = "127.0.0.1") -> HTTPServerRequest:
+def request(*headers: tuple[str, str], peer: str = "127.0.0.1", version: str = "HTTP/1.1") -> HTTPServerRequest:
     """Return a request with some headers, without the wire's checks: some of these requests would not pass them."""
     carried = HTTPHeaders()
     for name, value in headers:
         carried._as_list.setdefault(name.title(), []).append(value)
-    made = HTTPServerRequest(start_line=RequestStartLine("GET", "/", "HTTP/1.0"), headers=carried)
+    carried._as_list.setdefault("Host", ["localhost"])
+    made = HTTPServerRequest(start_line=RequestStartLine("GET", "/", version), headers=carried)
     made.remote_ip = peer
     return made
 
@@ -163,12 +167,43 @@ def test_a_request_from_another_machine_needs_a_key(peer: str) -> None:
         ("X-Forwarded-Host", "localhost"),
         ("Origin", "null"),
         ("Origin", "http://localhost:8888"),
+        ("Referer", "http://localhost:8888/"),
+        ("Sec-Fetch-Site", "none"),
+        ("Sec-CH-UA", '"Chromium"'),
+        ("Accept-Language", "en"),
+        ("Cookie", ""),
+        ("CF-Connecting-IP", "192.0.2.1"),
+        ("True-Client-IP", "192.0.2.1"),
+        ("X-Client-IP", "192.0.2.1"),
+        ("X-Envoy-External-Address", "192.0.2.1"),
+        ("X-A-Proxy-That-Nobody-Knows", "1"),
         ("Authorization", "Bearer nobodys-key"),
         ("X-API-Key", ""),
     ],
 )
 def test_neither_a_proxy_nor_a_web_page_nor_a_wrong_key_is_a_neighbour(header: tuple[str, str]) -> None:
     assert ALONE.local_caller(request(header)) is None
+
+
+def test_a_proxy_that_adds_no_header_is_no_neighbour() -> None:
+    """Source: nginx, `proxy_http_version`, whose default is 1.0."""
+    assert ALONE.local_caller(request(version="HTTP/1.1"))
+    assert ALONE.local_caller(request(version="HTTP/1.0")) is None
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"User-Agent": "curl/8.5.0", "Accept": "*/*", "Content-Type": "application/json", "Expect": "100-continue"},
+        dict(requests.Session().prepare_request(requests.Request("POST", "http://localhost/run", json={})).headers),
+        dict(httpx.Client().build_request("POST", "http://localhost/run", json={}).headers),
+        {"User-Agent": "Go-http-client/1.1", "Accept-Encoding": "gzip", "Transfer-Encoding": "chunked"},
+        {FORWARDED: "1"},
+    ],
+    ids=["curl", "requests", "httpx", "Go", "another gateway"],
+)
+def test_programs_are_neighbours(headers: dict[str, str]) -> None:
+    assert ALONE.local_caller(request(*headers.items()))
 
 
 def test_every_request_needs_a_key_once_a_key_exists(tmp_path: Path) -> None:

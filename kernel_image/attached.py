@@ -150,7 +150,7 @@ class Attached:
     def _take(self, told: dict[str, Any]) -> None:
         match told:
             case {"data": str(data)}:
-                self._pending += base64.b64decode(data)
+                self._pending += base64.b64decode(data, validate=True)
             case {"close": True}:
                 self._closing = True
             case {"size": size}:

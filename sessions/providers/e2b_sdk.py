@@ -104,6 +104,6 @@ def _images(results: list[Any]) -> Iterator[Artifact]:
 def _content(form: str, data: str) -> bytes:
     """Decode an image. SVG arrives as text, every other format as base64."""
     try:
-        return data.encode() if form == "svg" else base64.b64decode(data, validate=False)
+        return data.encode() if form == "svg" else base64.b64decode(data.replace("\n", ""), validate=True)
     except binascii.Error:
         raise ConnectionFailed("The service has sent an image that cannot be read.") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import secrets
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from requests import Response
 
 from kernel_gateway.dialects.jupyter.entries import copy_names, model_of, names
 from kernel_gateway.dialects.jupyter.places import READ_MAX
+from kernel_image.files import LIST_MAX
 from tests.gateways import Gateway
 from tests.kernel_gateway.wire import SHARED, failure, process_only, write
 from tests.tiers import some
@@ -109,13 +111,14 @@ def test_a_file_that_is_too_large_for_json_is_named_by_its_other_way(gateway: Ga
             ("x", {"format": None}),
             ("x", {"format": "json"}),
             ("ä", {"format": "base64"}),
+            ("!!!!", {"format": "base64"}),
             ("\ud800", {}),
             (1, {}),
             ("x", {"type": "notebook"}),
             ("x", {"chunk": 1}),
             ("x", {"copy_from": "y"}),
         ],
-        gate=3,
+        gate=4,
     ),
 )
 def test_content_of_a_wrong_form_is_refused(
@@ -123,6 +126,25 @@ def test_content_of_a_wrong_form_is_refused(
 ) -> None:
     assert failure(put(gateway, f"{folder}/x", content, **fields)) == (400, "SB002")
     assert get(gateway, folder)["content"] == []
+
+
+@process_only
+def test_base64_in_lines_is_read_as_it_is_sent(gateway: Gateway, folder: str) -> None:
+    for content in (bytes(range(256)), b""):
+        lines = base64.encodebytes(content).decode()
+        assert put(gateway, f"{folder}/x", lines, format="base64").status_code in {200, 201}
+        assert get(gateway, f"{folder}/x", params={"format": "base64"})["content"] == lines
+
+
+@process_only
+def test_a_listing_that_is_cut_says_so(gateway: Gateway, folder: str) -> None:
+    inner = folder.partition("/")[2]
+    gateway.execute(SHARED, f"for number in range({LIST_MAX}): open('{inner}/' + str(number), 'w').close()")
+    listed = get(gateway, folder)
+    assert (len(listed["content"]), listed["truncated"]) == (LIST_MAX, False)
+    gateway.execute(SHARED, f"open('{inner}/more', 'w').close()")
+    listed = get(gateway, folder)
+    assert (len(listed["content"]), listed["truncated"]) == (LIST_MAX, True)
 
 
 #: JSON of more values than are read

@@ -65,7 +65,7 @@ class ContentsHandler(FilesHandler):
             if asked not in {None, DIRECTORY}:
                 raise InvalidRequest(f"{path} is a directory, not a {asked}", field="type")
             if content:
-                model |= {"content": await self._entries(session, path, inner), "format": "json"}
+                model |= await self._entries(session, path, inner)
         else:
             if asked == DIRECTORY:
                 raise InvalidRequest(f"{path} is not a directory", field="type")
@@ -86,10 +86,12 @@ class ContentsHandler(FilesHandler):
         )
         return root | ({"content": models, "format": "json"} if content else {})
 
-    async def _entries(self, session: Session, path: str, inner: str) -> list[dict[str, Any]]:
+    async def _entries(self, session: Session, path: str, inner: str) -> dict[str, Any]:
+        """Return the fields of a directory's model that describe its entries; `truncated` is not of Jupyter's API."""
         listing = await workspace.list_files(session, inner)
         shown = [entry for entry in listing.entries if entry["type"] != "special" and not is_hidden(entry["name"])]
-        return [entry_model(below(path, entry["name"]), entry) for entry in shown]
+        content = [entry_model(below(path, entry["name"]), entry) for entry in shown]
+        return {"content": content, "format": "json", "truncated": listing.truncated}
 
     async def put(self, path: str | None) -> None:
         """Write a file or notebook, or make a directory, under the client's name."""

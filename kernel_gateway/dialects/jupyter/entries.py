@@ -165,7 +165,10 @@ def bytes_of(saved: Saved, kind: str) -> bytes:
     if not isinstance(content, str) or (saved.format == "json") or (saved.content and saved.format is None):
         raise InvalidRequest("the content of a file must be a string, of the format text or base64", field="format")
     try:
-        return base64.b64decode(content) if saved.format == "base64" else content.encode()
+        if saved.format != "base64":
+            return content.encode()
+        lines = content.replace("\r", "").replace("\n", "")  # of MIME's base64, in which files are sent to clients
+        return base64.b64decode(lines, validate=True)
     except ValueError:  # of either encoding
         raise InvalidRequest("the content is not of this format", field="content") from None
 

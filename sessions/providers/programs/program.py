@@ -11,7 +11,7 @@ def _run_program(encoded: str) -> None:
     import traceback
     import types
 
-    task = json.loads(base64.b64decode(encoded))
+    task = json.loads(base64.b64decode(encoded, validate=True))
     code = task["code"]
     module = types.ModuleType("main")
     module.__file__ = "main.py"

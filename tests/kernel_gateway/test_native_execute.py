@@ -513,6 +513,15 @@ def test_a_cell_that_awaits_past_its_deadline_keeps_the_variables(gateway: Gatew
     assert gateway.text(session, "x") == "1"
 
 
+def test_a_deadline_ends_the_processes_of_its_cell_and_no_earlier_ones(gateway: Gateway, session: str) -> None:
+    starts = "subprocess.Popen(['sh', '-c', 'sleep 1000; true'])"
+    gateway.execute(session, f"import subprocess\nserver = {starts}")
+    for _ in range(2):
+        reply = gateway.execute(session, f"child = {starts}\nchild.wait()", timeout=1)
+        assert (reply["status"], reply["state"]) == ("timeout", "preserved")
+        assert gateway.text(session, "child.wait(60), server.poll()") == "(-2, None)"
+
+
 @pytest.mark.full
 @pytest.mark.timeout(900)
 def test_of_a_hundred_cells_that_await_none_loses_its_kernel_beside_busy_loops(gateway: Gateway, session: str) -> None:

@@ -26,12 +26,14 @@ class Children:
             self._left = frozenset()
             return
         own = os.getpid()
-        self._left = frozenset(pid for pid, (parent, _) in _processes().items() if parent == own)
+        with suppress(OSError):  # the session has no descriptor left; the next cell's end tries it again
+            self._left = frozenset(pid for pid, (parent, _) in _processes().items() if parent == own)
 
     def interrupt(self) -> None:
         """Send SIGINT to the kernel, and to the processes of its group that belong to the running cell."""
-        own, processes = os.getpid(), _processes()
+        own = os.getpid()
         os.kill(own, signal.SIGINT)
+        processes = _processes()
         for pid, (_, group) in processes.items():
             if group == os.getpgrp() and self._is_of_cell(pid, processes, own):
                 with suppress(ProcessLookupError):

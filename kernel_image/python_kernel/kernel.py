@@ -51,7 +51,7 @@ class PythonKernel(IPythonKernel):
         """Accept the options of ipykernel's kernel."""
         super().__init__(**options)
         self._children = Children()
-        #: running cells with `await`
+        #: running cells with `await`, of subshells
         self._in_subshells: set[asyncio.Task[Any]] = set()
 
     def start(self) -> None:

@@ -214,6 +214,8 @@ class PythonKernel(IPythonKernel):
         shell._last_traceback = None  # noqa: SLF001 - ipykernel keeps an earlier cell's for an error that it does not show
         with granted(extras_of(self.get_parent("shell")), shell.display_formatter):
             reply: dict[str, Any] = await super().do_execute(*args, **options)
+            if reply.get("ename") == "NoneType":  # ipykernel knows no error of a cell whose result cannot be shown
+                reply |= shell.shown_error
             return reply
 
     def _interrupted(self) -> dict[str, Any]:

@@ -12,8 +12,8 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator
-from types import TracebackType
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType, TracebackType
 from typing import Any, NoReturn
 
 from IPython.core.autocall import ZMQExitAutocall
@@ -99,6 +99,9 @@ class Exit(ZMQExitAutocall):
 class EndingShell(RememberingShell):
     """The shell of a kernel whose cells end so."""
 
+    #: name and value of the error that was shown last, as a reply tells them
+    shown_error: Mapping[str, str] = MappingProxyType({})
+
     @default("exiter")
     def _default_exiter(self) -> Exit:
         # IPython advises a cell that raises SystemExit to use `exit`.
@@ -116,6 +119,7 @@ class EndingShell(RememberingShell):
         return result
 
     def _showtraceback(self, etype: Any, evalue: Any, stb: list[str]) -> None:
+        self.shown_error = {"ename": etype.__name__, "evalue": str(evalue)}
         if not Process.forked:
             super()._showtraceback(etype, evalue, stb)
         elif etype is not SystemExit:

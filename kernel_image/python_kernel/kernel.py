@@ -222,6 +222,8 @@ class PythonKernel(IPythonKernel):
             finally:
                 if self._in_main_thread():
                     self._children.leave()
+            if reply.get("ename") == "NoneType":  # ipykernel knows no error of a cell whose result cannot be shown
+                reply |= shell.shown_error
             return reply
 
     def _interrupted(self) -> dict[str, Any]:

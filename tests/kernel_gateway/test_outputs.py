@@ -68,6 +68,7 @@ def test_a_failed_cell_shows_its_error_beyond_the_limit(gateway: Gateway, small:
         ("%nosuchmagic", "UsageError"),
         (FAILING_TASK, "ExceptionGroup"),
         ("raise ValueError('x' * 200_000)", "ValueError"),
+        ("class Odd:\n    def __repr__(self): raise KeyError\nOdd()", "KeyError"),
     ],
 )
 def test_a_failed_cell_has_one_error_in_its_reply_and_its_notebook(

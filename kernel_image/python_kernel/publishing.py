@@ -192,6 +192,11 @@ class Publisher(IOPubThread):
     def _is_master_process(self) -> bool:
         return not Process.forked
 
+    def _handle_pipe_msg(self, msg: Sequence[Any]) -> None:
+        if isinstance(sys.stdout, Stream):
+            sys.stdout.flush()  # a fork displays something: what it has printed before is in the descriptor
+        super()._handle_pipe_msg(msg)
+
     def _setup_xpub_listener(self) -> None:
         # No ZMQStream: nothing else could then use the socket. No tornado either: at its end it would close a
         # descriptor that belongs to libzmq.
@@ -356,6 +361,7 @@ class Stream(OutStream):
 
     def _write_in_fork(self, string: str) -> int:
         """Write whole lines to the descriptor, as a child process does at a terminal: the kernel reads them."""
+        self.session.pid = Process.pid  # as in ipykernel: from now on what this fork displays is sent, too
         lines, end, self._line = (self._line + string).rpartition("\n")
         self._write_descriptor(lines + end)
         return len(string)

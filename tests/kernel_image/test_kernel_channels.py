@@ -273,6 +273,23 @@ thread.start(); thread.join()
     assert talk.text(fork) == "from a fork\nfrom a thread\n"
 
 
+def test_what_a_fork_displays_comes_behind_what_it_has_printed(talk: Talk) -> None:
+    fork = """
+import multiprocessing
+def show():
+    print("printed")
+    display("displayed")
+one = multiprocessing.get_context("fork").Process(target=show)
+one.start(); one.join()
+"""
+    said = talk.run(fork)
+    while "display_data" not in {message["msg_type"] for message in said}:  # it arrives by a separate way
+        said.append(talk.client.get_iopub_msg(timeout=60))
+    shown = [message for message in said if message["msg_type"] in {"stream", "display_data"}]
+    assert [message["msg_type"] for message in shown] == ["stream", "display_data"]
+    assert texts(shown) == "printed\n"
+
+
 def test_a_subshell_runs_beside_a_busy_main_shell(talk: Talk) -> None:
     assert talk.control("list_subshell_request")["content"]["subshell_id"] == []
     busy = talk.client.execute("import time\nwhile 'go' not in globals(): time.sleep(0.01)\nprint('main')")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -113,6 +115,37 @@ async def test_an_interrupt_ends_the_command_and_keeps_the_variables(gateway: Ga
     reply = await cell
     assert (reply["status"], reply["state"], reply["error"]) == ("interrupted", "preserved", None)
     assert gateway.text(shell, "echo $kept") == "1\n"
+
+
+LINES = "".join(f"{number}\n" for number in range(1, 20_001))
+ALL = {
+    "a program": ("seq 20000", {"stdout": LINES}),
+    "an error stream": ("seq 20000 >&2; echo end", {"stdout": "end\n", "stderr": LINES}),
+    "a pipeline": ("seq 20000 | tee copy | cat; cat copy >&2", {"stdout": LINES, "stderr": LINES}),
+    "characters": ("for _ in {1..999}; do printf '漢字🎉é'; done; cat zh.txt", {"stdout": "漢字🎉é" * 20_999}),
+}
+
+
+@pytest.mark.parametrize("code", ALL)
+def test_all_that_commands_print_is_there(gateway: Gateway, shell: str, code: str) -> None:
+    write(gateway, shell, "zh.txt", ("漢字🎉é" * 20_000).encode())
+    assert streams(gateway.execute(shell, ALL[code][0])) == ALL[code][1]
+
+
+@process_only
+@pytest.mark.full
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("code", ALL)
+def test_all_is_there_a_hundred_times_beside_busy_loops(gateway: Gateway, shell: str, code: str) -> None:
+    write(gateway, shell, "zh.txt", ("漢字🎉é" * 20_000).encode())
+    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
+    try:
+        found = [streams(gateway.execute(shell, ALL[code][0])) for _ in range(100)]
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
+    assert found == [ALL[code][1]] * 100
 
 
 def test_a_process_in_the_background_does_not_hold_the_cell(gateway: Gateway, shell: str) -> None:

@@ -2,8 +2,8 @@
 
 The kernel remembers its sources of random numbers before the checkpoint is taken (`Sources`) and seeds them anew after
 the restore. `os.urandom`, `secrets`, `uuid.uuid4` and `numpy.random.default_rng()` ask the sandbox, which is new, and
-need nothing. What stays the same is fixed when the interpreter starts: the seed of hashes of text, and the addresses of
-memory.
+need nothing. What stays the same is fixed when the interpreter or the sandbox starts: the seed of hashes of text, the
+addresses of memory, and the sandbox's `boot_id`, which no process in it can change.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ class Sources:
             loaded["numpy.random"].seed()
         if "ssl" in loaded:
             loaded["ssl"].RAND_add(os.urandom(_SEED), float(_SEED))
+        if "multiprocessing.process" in loaded:
+            loaded["multiprocessing.process"].current_process().authkey = os.urandom(_SEED)
         if "tempfile" in loaded:
             loaded["tempfile"]._name_sequence = None  # noqa: SLF001 - its names are random, and made anew on demand
         if "uuid" in loaded:

@@ -194,6 +194,74 @@ async def test_two_operations_at_once_on_a_name_without_a_kernel_make_one_sessio
         await play(await scene(begins), first, second, late)
 
 
+# -- sandboxes -------------------------------------------------------------------------------------------------
+
+BOX = SandboxSpec("template", lifetime=300.0)
+
+
+async def create_sandbox(world: World) -> None:
+    sandbox = await world.sandboxes.create(KEY, BOX)
+    sandbox.amend(lifetime=sandbox.age() + 300)  # counted from when it can be used
+
+
+async def connect_to_sandbox(world: World) -> None:
+    sandbox = world.sandboxes.get(KEY)
+    if sandbox.pausing.paused:
+        await sandbox.pausing.resume(300)
+    sandbox.amend(lifetime=sandbox.age() + 300)
+
+
+async def pause_sandbox(world: World) -> None:
+    await world.sandboxes.get(KEY).pausing.begin()
+
+
+async def run_in_sandbox(world: World) -> None:
+    await run(await world.sandboxes.get(KEY).default_session("python"), "x = 1", timeout=5)
+
+
+async def make_context(world: World) -> None:
+    await world.sandboxes.get(KEY).create_session("python", "")
+
+
+async def end_sandbox(world: World) -> None:
+    await world.sandboxes.end(KEY)
+
+
+SANDBOX_STEPS = [create_sandbox, connect_to_sandbox, pause_sandbox, run_in_sandbox, make_context, end_sandbox]
+
+
+async def attempt_on_sandbox(step: Callable[[World], Awaitable[None]], world: World, late: int) -> None:
+    for _ in range(late):
+        await asyncio.sleep(0)
+    with suppress(SessionError):
+        await step(world)
+
+
+@pytest.mark.parametrize("second", SANDBOX_STEPS, ids=lambda step: step.__name__)
+@pytest.mark.parametrize("first", SANDBOX_STEPS, ids=lambda step: step.__name__)
+@pytest.mark.parametrize("exists", [True, False])
+async def test_two_operations_at_once_leave_one_sandbox_or_none(
+    backend: FakeBackend,
+    monkeypatch: pytest.MonkeyPatch,
+    first: Callable[[World], Awaitable[None]],
+    second: Callable[[World], Awaitable[None]],
+    exists: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    monkeypatch.setattr("sessions.pausing.QUIET", 0.1)
+    async with world_over(backend, quotas=TenantLimits(sessions=QUOTA)) as world:
+        for late in DELAYS:
+            if exists and not world.sandboxes.all():
+                await create_sandbox(world)
+            await asyncio.gather(attempt_on_sandbox(first, world, 0), attempt_on_sandbox(second, world, late))
+            present = [*world.sandboxes.all(), *world.registry.all()]
+            assert len(present) <= QUOTA
+            await until(lambda: len(backend.alive) == len([*world.sandboxes.all(), *world.registry.all()]))
+            await until(lambda: world.memory.promised == len(backend.alive) * SessionSpec().limits.memory)
+            assert [record.key for record in world.ledger.sandboxes()] == [box.key for box in world.sandboxes.all()]
+            for sandbox in world.sandboxes.all():
+                await world.sandboxes.forget(sandbox.key)
+
+
 # -- between the end of a wait and the next step of the task that waited ---------------------------------------
 
 #: iterations of the event loop after the end of the wait

@@ -131,6 +131,13 @@ async def test_a_tenant_has_a_limited_number_of_sandboxes_and_an_end_frees_one(b
             await world.sandboxes.create(keys[0], SPEC)
 
 
+async def test_a_sandbox_that_was_ended_is_not_recorded_again(world: World, sandbox: Sandbox) -> None:
+    await world.sandboxes.end(KEY)
+    with pytest.raises(SessionClosed):  # a client that waited while it ended
+        sandbox.amend(lifetime=60.0)
+    assert (sandbox.spec.lifetime, world.ledger.sandboxes()) == (SPEC.lifetime, [])
+
+
 async def test_sandboxes_and_sessions_have_one_quota(backend: FakeBackend) -> None:
     async with world_over(backend, quotas=TenantLimits(sessions=3)) as world:
         sandbox = await world.sandboxes.create(KEY, SPEC)

@@ -101,14 +101,30 @@ def image_of(backend: DockerBackend) -> Image:
 # -- a kernel's own --------------------------------------------------------------------------------------------
 
 CHANCE = """
-import json, os, random, secrets, ssl, tempfile, uuid
+import json, multiprocessing, os, random, secrets, ssl, tempfile, uuid
 import numpy
 print(json.dumps({
     "random": random.random(), "system": random.SystemRandom().random(), "numpy": numpy.random.random(),
     "generator": numpy.random.default_rng().random(), "urandom": os.urandom(16).hex(), "uuid4": str(uuid.uuid4()),
     "ssl": ssl.RAND_bytes(16).hex(), "secrets": secrets.token_hex(), "temporary": tempfile.mktemp(),
+    "authkey": bytes(multiprocessing.current_process().authkey).hex(),
     "session": get_ipython().kernel.session.session, "ident": get_ipython().kernel.ident,
 }))
+"""
+#: prints all texts and bytes of the interpreter that look as if they had been chosen at random, and the system's id
+IDENTIFIERS = """
+import gc, json, pathlib, re
+def looks(one):
+    text = one.hex() if isinstance(one, (bytes, bytearray)) else one
+    return re.fullmatch("[0-9a-f-]{24,72}", text) is not None and len(set(text)) > 8
+held = set()
+for owner in gc.get_objects():
+    if isinstance(owner, dict):
+        held |= {one for one in list(owner.values()) if type(one) in (bytes, str) and looks(one)}
+machine = pathlib.Path("/etc/machine-id")
+if machine.is_file():
+    held.add(machine.read_text().strip())
+print(json.dumps(sorted(map(repr, held))))
 """
 #: counts a secret in the memory of the kernel and of its launcher; this code has it in two halves, so that it is not
 #: found because it is searched
@@ -155,6 +171,19 @@ async def test_nothing_of_one_restored_kernel_is_in_another(backend: DockerBacke
         # The positive control: each kernel finds its own.
         assert [count > 0 for count in seen] == [owner, not owner]
     await end(one, two)
+
+
+async def test_no_identifier_is_the_same_in_two_restored_kernels_unless_it_is_in_a_plain_one(
+    backend: DockerBackend,
+) -> None:
+    await ready(backend)
+    kernels = [await Kernel.start(backend, LAUNCH) for _ in range(2)]
+    plain = await Kernel.start(backend, replace(LAUNCH, image=backend.settings.image))
+    await said(plain, "import numpy, multiprocessing; print()")
+    one, two, fresh = [set(json.loads(await said(kernel, IDENTIFIERS))) for kernel in (*kernels, plain)]
+    assert (one & two) - fresh == set()
+    assert one - fresh  # the positive control: each has some of its own
+    await end(*kernels, plain)
 
 
 #: what a cell can see that should be the same in every kernel

@@ -1,7 +1,8 @@
 """The common part of all dialects' WebSockets: from request to upgrade, what clients may send, and the end.
 
-A socket ends with its session. Close codes: 1000 the session was ended, 1001 the gateway is shutting down, 4401 the key
-was revoked, 4408 a message took too long to arrive, 4413 the tenant's incomplete messages are too large together.
+A socket ends with its session. Close codes: 1000 the session was ended, 1001 the gateway is shutting down, 1002 a frame
+was not masked, 4401 the key was revoked, 4408 a message took too long to arrive, 4413 the tenant's incomplete messages
+are too large together.
 Messages are never compressed (tornado's default), so none is larger in memory than on the wire.
 """
 
@@ -13,7 +14,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from http import HTTPStatus
 
-from tornado.websocket import WebSocketHandler, WebSocketProtocol
+from tornado.iostream import StreamClosedError
+from tornado.websocket import WebSocketHandler, WebSocketProtocol, WebSocketProtocol13
 
 from kernel_gateway.handlers import BaseHandler
 from kernel_gateway.wire.connections import Connection, connection_of
@@ -23,11 +25,32 @@ from sessions.models import SessionKey
 from sessions.session import Session
 from sessions.tasks import spawn
 
-ENDED, GOING_AWAY, REVOKED, TOO_SLOW, TOO_MUCH = 1000, 1001, 4401, 4408, 4413
+ENDED, GOING_AWAY, UNMASKED, REVOKED, TOO_SLOW, TOO_MUCH = 1000, 1001, 1002, 4401, 4408, 4413
 #: seconds between two checks for a revoked key, for a socket whose client only listens
 LOOK_INTERVAL = 1.0
 #: seconds to send what a session's end makes, before its socket is closed
 LAST_WORDS = 5.0
+
+
+class MaskedFrames(WebSocketProtocol13):
+    """Refuses frames that are not masked, which tornado (6.5 and 6.6) accepts. Source: RFC 6455, 5.1.
+
+    Without a mask, a web page's script chooses what is on the wire, and a proxy on the way may take it for a request.
+    """
+
+    _at_head = False
+
+    async def _receive_frame(self) -> None:
+        self._at_head = True
+        await super()._receive_frame()
+
+    async def _read_bytes(self, n: int) -> bytes:
+        data = await super()._read_bytes(n)
+        if self._at_head and not data[1] & 0x80:
+            self.close(UNMASKED, "frames of clients must be masked")
+            raise StreamClosedError
+        self._at_head = False
+        return data
 
 
 class SocketHandler(BaseHandler, WebSocketHandler):
@@ -67,6 +90,13 @@ class SocketHandler(BaseHandler, WebSocketHandler):
         Raises:
             SessionError: when the path names no session.
         """
+
+    def get_websocket_protocol(self) -> WebSocketProtocol | None:
+        """Return the protocol that the client asks for; None: there is no such one."""
+        protocol = super().get_websocket_protocol()
+        if not isinstance(protocol, WebSocketProtocol13):
+            return protocol
+        return MaskedFrames(self, mask_outgoing=False, params=protocol.params)
 
     def check_origin(self, origin: str) -> bool:
         """Return True for pages of the gateway's own origin and of origins that the operator allows."""

@@ -235,3 +235,17 @@ async def test_compression_is_never_agreed_to(small: Gateway) -> None:
     socket.write(bytes([0xC1, 0x80]) + bytes(4))  # a frame that claims to be compressed
     assert await socket.end() in {1002, 1006, None}
     await socket.close()
+
+
+# -- masks -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("head", [0x81, 0x01, 0x89], ids=["message", "part of a message", "ping"])
+async def test_a_frame_without_a_mask_ends_the_connection(small: Gateway, head: int) -> None:
+    """Source: RFC 6455, 5.1."""
+    content = b'{"code": "1"}'
+    async with connected(small, "masks") as socket:
+        socket.write(bytes([0x81, 0x80 | len(content)]) + bytes(4) + content)  # the control: a mask of zeros
+        assert (await socket.until("result"))[-1]["status"] == "ok"
+        socket.write(bytes([head, len(content)]) + content)
+        assert await socket.end() == 1002

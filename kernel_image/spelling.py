@@ -14,7 +14,7 @@ _SHIFT = 0x100000
 _SURROGATES = range(0xDC80, 0xDD00)
 _SPELT = {code: code + _SHIFT for code in _SURROGATES}
 _NAMED = {code + _SHIFT: code for code in _SURROGATES}
-_STANDS_FOR_A_BYTE = re.compile(f"[{chr(_SURROGATES[0] + _SHIFT)}-{chr(_SURROGATES[-1] + _SHIFT)}]")
+_STANDS_FOR_A_BYTE = re.compile("[\U0010dc80-\U0010dcff]")
 
 
 def spelt(name: str) -> str:

@@ -2,7 +2,8 @@
 
 - a cell's output is complete before its reply, that of its child processes and of C code included (`descriptors.py`).
 - a cell's messages leave together, and an interrupt reaches only a cell that clients have seen begin.
-- an interrupt ends a cell that waits (`await`), too, at once, and also in a subshell.
+- an interrupt ends a cell that waits (`await`), too, at once, and also in a subshell; it reaches no processes that
+  earlier cells have left (`children.py`).
 - a warm kernel imports modules ahead of need, and gets its session's environment and directory when it is leased.
 - the debugger is loaded by the first debug request: it takes a quarter of a kernel's start, and 7 MB.
 - no history database, which costs a fifth of a small cell's time: the history is answered from memory (`history.py`).
@@ -29,6 +30,7 @@ from ipykernel.ipkernel import IPythonKernel
 from traitlets import Type
 
 from . import descriptors, imports
+from .children import Children
 from .endings import EndingShell
 from .extras import extras_of, granted
 from .publishing import Stream
@@ -63,7 +65,8 @@ class PythonKernel(IPythonKernel):
     def __init__(self, **options: Any) -> None:
         """Accept the options of ipykernel's kernel."""
         super().__init__(**options)
-        #: running cells with `await`
+        self._children = Children()
+        #: running cells with `await`, of subshells
         self._in_subshells: set[asyncio.Task[Any]] = set()
 
     def start(self) -> None:
@@ -133,7 +136,7 @@ class PythonKernel(IPythonKernel):
         return threading.get_ident() == threading.main_thread().ident
 
     async def do_execute(self, *args: Any, **options: Any) -> dict[str, Any]:
-        """Run a cell, and take all that it has printed in any way: it is sent before the reply."""
+        """Run a cell, and have all sent that it has printed in any way, before its reply."""
         with Stream.cells.running(self.get_parent("shell")["header"]):
             if self._in_main_thread():
                 reply = await self._run_interruptibly(*args, **options)
@@ -141,8 +144,9 @@ class PythonKernel(IPythonKernel):
             else:
                 reply = await self._run_in_subshell(*args, **options)
             descriptors.flush()
-            for stream in (self._stdout, self._stderr):  # a cell may have put others in their place
-                stream.flush()
+            for stream in (self._stdout, self._stderr):
+                if stream not in (sys.stdout, sys.stderr):  # ipykernel flushes only those, and a cell has replaced it
+                    stream.flush()
             return reply
 
     async def _run_in_subshell(self, *args: Any, **options: Any) -> dict[str, Any]:
@@ -204,7 +208,7 @@ class PythonKernel(IPythonKernel):
             self._in_subshells.discard(cell)
 
     def _send_interrupt_children(self) -> None:
-        super()._send_interrupt_children()
+        self._children.interrupt()
         for cell in list(self._in_subshells):
             cell.get_loop().call_soon_threadsafe(cell.cancel)
 
@@ -213,7 +217,11 @@ class PythonKernel(IPythonKernel):
         shell: Any = self.shell
         shell._last_traceback = None  # noqa: SLF001 - ipykernel keeps an earlier cell's for an error that it does not show
         with granted(extras_of(self.get_parent("shell")), shell.display_formatter):
-            reply: dict[str, Any] = await super().do_execute(*args, **options)
+            try:
+                reply: dict[str, Any] = await super().do_execute(*args, **options)
+            finally:
+                if self._in_main_thread():
+                    self._children.leave()
             if reply.get("ename") == "NoneType":  # ipykernel knows no error of a cell whose result cannot be shown
                 reply |= shell.shown_error
             return reply

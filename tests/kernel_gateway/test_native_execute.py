@@ -513,6 +513,24 @@ def test_a_cell_that_awaits_past_its_deadline_keeps_the_variables(gateway: Gatew
     assert gateway.text(session, "x") == "1"
 
 
+def test_a_deadline_ends_the_processes_of_its_cell_and_no_earlier_ones(gateway: Gateway, session: str) -> None:
+    starts = "subprocess.Popen(['sh', '-c', 'sleep 1000; true'])"
+    gateway.execute(session, f"import subprocess\nserver = {starts}")
+    for _ in range(2):
+        reply = gateway.execute(session, f"child = {starts}\nchild.wait()", timeout=1)
+        assert (reply["status"], reply["state"]) == ("timeout", "preserved")
+        assert gateway.text(session, "child.wait(60), server.poll()") == "(-2, None)"
+
+
+@process_only
+def test_a_cell_without_descriptors_and_with_a_child_has_its_reply(gateway: Gateway, session: str) -> None:
+    gateway.execute(session, "import os, subprocess\nchild, taken = subprocess.Popen(['sleep', '1000']), []")
+    takes = "try:\n    while True: taken.append(os.open('/dev/null', os.O_RDONLY))\nexcept OSError: pass"
+    reply = gateway.execute(session, takes)
+    assert (reply["status"], reply["state"], reply["truncated"]) == ("ok", "preserved", False)
+    assert gateway.text(session, "for one in taken: os.close(one)\nchild.poll()") == ""
+
+
 @pytest.mark.full
 @pytest.mark.timeout(900)
 def test_of_a_hundred_cells_that_await_none_loses_its_kernel_beside_busy_loops(gateway: Gateway, session: str) -> None:

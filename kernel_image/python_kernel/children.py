@@ -1,0 +1,55 @@
+"""Which processes an interrupt reaches besides the kernel: those of the running cell, not those that earlier ones left.
+
+In ipykernel it reaches the kernel's whole process group, and so it ends a server that an earlier cell has started.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import suppress
+
+
+class Children:
+    """The kernel's child processes, and their own."""
+
+    def __init__(self) -> None:
+        """Begin without any."""
+        #: children that have outlived the cell that started them
+        self._left: frozenset[int] = frozenset()
+
+    def leave(self) -> None:
+        """Note that a cell has ended: the children that there are now run in the background."""
+        try:
+            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # most cells leave none, and need no more
+        except ChildProcessError:
+            self._left = frozenset()
+            return
+        own = os.getpid()
+        with suppress(OSError):  # the session has no descriptor left; the next cell's end tries it again
+            self._left = frozenset(pid for pid, (parent, _) in _processes().items() if parent == own)
+
+    def interrupt(self) -> None:
+        """Send SIGINT to the kernel, and to the processes of its group that belong to the running cell."""
+        own = os.getpid()
+        os.kill(own, signal.SIGINT)
+        processes = _processes()
+        for pid, (_, group) in processes.items():
+            if group == os.getpgrp() and self._is_of_cell(pid, processes, own):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGINT)
+
+    def _is_of_cell(self, pid: int, processes: dict[int, tuple[int, int]], kernel: int) -> bool:
+        # A process whose parent has ended is in the background, too.
+        above = processes.get(pid, (0, 0))[0]
+        return pid not in self._left and (above == kernel or (above > 1 and self._is_of_cell(above, processes, kernel)))
+
+
+def _processes() -> dict[int, tuple[int, int]]:
+    """Return parent and process group of each process. Source: proc_pid_stat(5)."""
+    found = {}
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        with suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{name}/stat", "rb") as stat:
+            _, parent, group, *_ = stat.read().rpartition(b")")[2].split()
+            found[int(name)] = (int(parent), int(group))
+    return found

@@ -15,6 +15,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 from functools import cache
 from types import MappingProxyType
@@ -33,6 +34,9 @@ if __name__ == "__main__":  # no cell imports anything here
 from python_kernel.app import KernelApp, config
 from python_kernel.extras import extras_of
 from python_kernel.kernel import PythonKernel
+
+#: seconds for the last messages to leave, at most
+CLOSE = 2.0
 
 
 class BashKernel(PythonKernel):  # type: ignore[misc]  # found by its path, at run time
@@ -107,10 +111,11 @@ class BashKernel(PythonKernel):  # type: ignore[misc]  # found by its path, at r
 
     def _end(self, status: int) -> NoReturn:
         """End with the exit status of Bash: all that this kernel had to keep is gone."""
-        try:
-            self.parent.close()  # all that was printed leaves first
-        finally:
-            os._exit(status)
+        # All that was printed leaves first. A client that does not read must not keep the kernel.
+        closing = threading.Thread(target=self.parent.close, name="close", daemon=True)
+        closing.start()
+        closing.join(CLOSE)
+        os._exit(status)
 
     async def do_complete(self, code: str, cursor_pos: int) -> dict[str, Any]:
         """Complete the last word: a variable, or a command or file."""

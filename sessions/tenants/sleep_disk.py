@@ -56,7 +56,8 @@ class SleepDisk:
     # -- images that there are ------------------------------------------------------------------------------
 
     def keep(self, image: SleepImage, tenant: str) -> None:
-        """Count an image that is on disk, until `forget`."""
+        """Count an image that is on disk, until `forget`, in place of an earlier one with its id."""
+        self.forget(image)
         self._budget.hold(image.id, tenant, image.size)
 
     def may_go(self, image: SleepImage, tenant: str, drop: Callable[[], Awaitable[None]]) -> None:

@@ -144,7 +144,7 @@ def test_commands_of_a_sandboxed_sandbox_find_what_cells_find() -> None:
     with gateways.gateway("docker") as gateway, made(gateway) as sandbox:
 
         def run(command: str, **options: Any) -> str:
-            return sandbox.commands.run(command, **options).stdout
+            return str(sandbox.commands.run(command, **options).stdout)
 
         assert run("python3 -c 'import numpy; print(numpy.__name__)'") == "numpy\n"
         assert run("command -v python pip") == "/opt/venv/bin/python\n/opt/venv/bin/pip\n"

@@ -62,6 +62,7 @@ from sessions.store.ledger import Ledger
 from sessions.store.templates import Templates
 from sessions.strays import Strays
 from sessions.tasks import log_failure, spawn
+from sessions.tenants.kept import KeptBytes
 from sessions.tenants.memory import PromisedMemory
 from sessions.tenants.quotas import Quotas
 from sessions.tenants.sleep_disk import SleepDisk
@@ -143,6 +144,7 @@ class Service:
             sleeping=Sleeping(self.backend, starts, self.pool, SleepDisk(settings.sleep_disk, settings.share)),
             observer=self.metrics.pool,
             egress=EgressTenants(settings.egress_tenants if settings.egress else ()),
+            kept=KeptBytes(settings.max_kept_bytes_per_tenant, settings.max_kept_bytes),
         )
         defaults = SessionSpec(
             limits=settings.limits,

@@ -37,6 +37,7 @@ from kernel_gateway.setting_types import (
 )
 from sessions.errors import InvalidRequest
 from sessions.models import CPUS_MIN, PROCESSES_MIN, Limits
+from sessions.tenants.kept import IN_ALL, PER_TENANT
 from sessions.tenants.quotas import TenantLimits
 from sessions.tenants.usage import Allowance
 
@@ -162,6 +163,11 @@ class Settings(BaseSettings):
         128 * MIB,
         description="bytes of a tenant's requests and WebSocket messages that arrive or wait, together, files aside",
     )
+    max_kept_bytes_per_tenant: Bytes = Field(
+        PER_TENANT,
+        description="bytes of outputs that a tenant's sessions keep for notebooks and retries, together; the oldest go",
+    )
+    max_kept_bytes: Bytes = Field(IN_ALL, description="bytes of outputs that all sessions keep, together")
     message_timeout: Seconds = Field(120, description="seconds for a WebSocket message to arrive once it has begun")
     max_sessions_per_tenant: Count = Field(50, description="sessions and sandboxes a tenant may have at a time")
     max_share_per_tenant: float | None = Field(

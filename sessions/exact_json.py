@@ -24,12 +24,20 @@ def loads(text: bytes | bytearray | str) -> Any:
 
     Raises:
         TooManyValues: as `bounded_json.check`.
+        orjson.JSONDecodeError: as `parse`.
+    """
+    bounded_json.check(text)
+    return parse(text)
+
+
+def parse(text: bytes | bytearray | str) -> Any:
+    """Parse JSON that the gateway has written: it has few enough values.
+
+    Raises:
         orjson.JSONDecodeError: when it is no JSON, or a number has more digits than Python reads (4300).
     """
     try:
-        value = bounded_json.loads(text)
-    except bounded_json.TooManyValues:
-        raise
+        value = orjson.loads(text)
     except orjson.JSONDecodeError as error:
         try:
             return _slowly(text)  # a number of more than 308 digits is infinite to orjson

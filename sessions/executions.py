@@ -43,7 +43,8 @@ class Executions:
             services: services that sessions share.
         """
         output = slot.identity.spec.limits.output
-        self.transcript = Transcript(output)
+        tenant = slot.key.tenant
+        self.transcript = Transcript(output, kept=services.kept, tenant=tenant)
         #: cells that the session has run, of API and channel clients
         self.count = 0
         self._slot = slot
@@ -54,7 +55,7 @@ class Executions:
         self._orphan: OrphanCell | None = None
         self._automatic = AutomaticSnapshots(slot)
         self._variables = CellVariables(slot.identity.kernelspec, slot.identity.spec.env)
-        self._idempotency = IdempotencyCache(output, services.ledger.idempotency_keys(slot.key))
+        self._idempotency = IdempotencyCache(output, services.ledger.idempotency_keys(slot.key), services.kept, tenant)
 
     @property
     def orphaned(self) -> bool:
@@ -87,6 +88,7 @@ class Executions:
         """End the executions of a kernel that has ended; `after`: what became of the variables; None: lost."""
         for execution in self._on(kernel):
             execution.kernel_gone(cause, after)
+        self.transcript.end_all()
 
     def _on(self, kernel: Kernel) -> list[Execution]:
         return [execution for execution in self._running.values() if execution.kernel is kernel]
@@ -257,4 +259,5 @@ class Executions:
 
     def free(self) -> None:
         """Free the transcript. The session is in a reference cycle, and an idle gateway seldom collects garbage."""
+        self.transcript.close()
         self.transcript = Transcript(0)

@@ -10,6 +10,7 @@ from sessions.backends.base import KernelHandle, Launch
 from sessions.egress import EgressTenants
 from sessions.models import ExecuteRequest, ExecutionResult, SessionKey
 from sessions.store.ledger import Ledger
+from sessions.tenants.kept import KeptBytes
 from sessions.tenants.quotas import Quotas
 from sessions.timeouts import Timeouts
 
@@ -96,3 +97,5 @@ class SessionServices:
     observer: MemoryObserver
     #: who may reach listed hosts
     egress: EgressTenants = field(default_factory=EgressTenants)
+    #: bounds what all sessions keep of their cells
+    kept: KeptBytes = field(default_factory=KeptBytes)

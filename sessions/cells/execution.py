@@ -11,7 +11,7 @@ from typing import Any
 
 from kernel_image.protocol import EXTRAS
 from sessions.cells.cell import Cell
-from sessions.cells.outputs import OUTPUT_BYTES, Event, weight
+from sessions.cells.outputs import Event, weight
 from sessions.cells.transcript import Entry, Transcript
 from sessions.errors import ConnectionFailed, ExecutionTimeout, KernelDied, QuotaExceeded, SessionError
 from sessions.kernels.kernel import Kernel
@@ -29,6 +29,8 @@ PROMPTS_MAX = 1_000_000
 PROMPT_MAX = 10_000
 #: bytes of events besides a cell's limit of output that may wait for its client
 UNREAD_BYTES = 1024**2
+#: bytes that an event which waits takes in memory besides its output
+EVENT_BYTES = 800
 
 
 class UnreadEvents:
@@ -48,8 +50,8 @@ class UnreadEvents:
 
     def append(self, event: Event, size: int) -> None:
         """Add an event; `size`: bytes of its output."""
-        self._events.append((event, size + OUTPUT_BYTES))
-        self._size += size + OUTPUT_BYTES
+        self._events.append((event, size + EVENT_BYTES))
+        self._size += size + EVENT_BYTES
         if self._size > 2 * self._most:
             needed = list(self._needed())
             self._events = deque(reversed(needed))

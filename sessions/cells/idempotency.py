@@ -14,17 +14,20 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 
-from sessions import exact_json
 from sessions.cells.execution import Execution
 from sessions.cells.outputs import Event
+from sessions.cells.packed import PackedOutputs, pack, unpack
 from sessions.errors import InvalidRequest, OutcomeUnknown
 from sessions.models import ExecuteRequest, ExecutionResult
 from sessions.store.ledger import IdempotencyKeys
 from sessions.tasks import spawn
+from sessions.tenants.kept import KeptBytes
 
 #: runs, and bytes of outputs and events, that are kept per session for retries
 RUNS_MAX = 64
 BYTES_MAX = 16 * 1024**2
+#: keys of a session whose results are no longer kept
+KEYS_MAX = 1000
 
 Execute = Callable[[ExecuteRequest], AbstractAsyncContextManager[Execution]]
 
@@ -49,9 +52,12 @@ class Run:
         #: number of the event with the last question
         self.question = 0
         self.over = False
-        #: bytes of its outputs and of `events`
+        #: bytes of its outputs and of `events`, and whether they are counted for the session
         self.size = 0
+        self.stored = False
         self.execution: Execution | None = None
+        #: the outputs of its result
+        self.outputs = PackedOutputs()
         self._events_max = events_max
         self._news = asyncio.Event()
         self.task = spawn(self._run(request, execute), "execution with a key")
@@ -73,7 +79,7 @@ class Run:
         try:
             async with execute(request) as self.execution:
                 async for event in self.execution:
-                    self.events.append(exact_json.dumps(event))
+                    self.events.append(pack(event))
                     self._events_size += len(self.events[-1])
                     if self._events_size > 2 * self._events_max:
                         self._keep_last()
@@ -82,8 +88,10 @@ class Run:
                     self._wake()
                 result = await self.execution.result()
                 self._keep_last()
+                self.outputs = PackedOutputs(result.outputs)
+                self.outputs.close()
                 self.size = self.execution.size + self._events_size
-                return result
+                return replace(result, outputs=[])
         finally:
             self.over = True
             self._wake()
@@ -137,7 +145,7 @@ class Attempt:
             SessionError: when the cell was never sent.
         """
         result = await asyncio.shield(self._run.task)
-        return result if self._first else replace(result, replayed=True)
+        return replace(result, outputs=list(self._run.outputs), replayed=not self._first)
 
     def answer(self, text: str) -> bool:
         """Answer the cell's `input()`; see `Execution.answer`."""
@@ -147,7 +155,7 @@ class Attempt:
         """Yield the cell's events until its end, without questions that were answered before."""
         while True:
             while self._next < len(self._events):
-                event = exact_json.loads(self._events[self._next])
+                event = unpack(self._events[self._next])
                 self._next += 1
                 self.number += 1
                 if event["type"] != "input_request" or self._run.asks(self.number):
@@ -163,17 +171,21 @@ class Attempt:
 class IdempotencyCache:
     """The runs of one session by idempotency key."""
 
-    def __init__(self, events_max: int, asked: IdempotencyKeys) -> None:
+    def __init__(self, events_max: int, asked: IdempotencyKeys, kept: KeptBytes, tenant: str) -> None:
         """Begin with the keys of an earlier gateway.
 
         Args:
             events_max: bytes of events that are kept of a run.
             asked: the session's keys in the ledger.
+            kept: counts the bytes of all sessions.
+            tenant: tenant of the session.
         """
         self._runs: dict[str, Run] = {}
         self._events_max = events_max
         self._stored_keys = asked
+        #: digests of the runs whose results are not known here: a retry gets no result, and no code runs
         self._before = asked.all()
+        self._share = kept.share(tenant, self._drop_oldest)
 
     def attempt(self, key: str, request: ExecuteRequest, execute: Execute, seen: int | None) -> Attempt:
         """Run a cell, or return to the run that has this key.
@@ -209,6 +221,7 @@ class IdempotencyCache:
     def close(self) -> None:
         """Forget all runs, because the session was ended. Clients that wait for a run still get its result."""
         self._runs.clear()
+        self._share.close()
 
     def _ended(self, key: str) -> None:
         run = self._runs.get(key)
@@ -216,17 +229,36 @@ class IdempotencyCache:
             return  # the session has ended; or the gateway ends, and the next one knows from the key that the run began
         if run.task.exception() is not None:
             self._forget(key)  # no code has run: the next attempt is the first
-        ended = [(name, run) for name, run in self._runs.items() if run.task.done()]
-        kept = sum(run.size for _, run in ended)
-        for number, (oldest, run) in enumerate(ended[:-1]):
-            if kept <= BYTES_MAX and len(ended) - number <= RUNS_MAX:
+            return
+        run.stored = True
+        self._share.grow(run.size)
+        ended = [name for name, run in self._runs.items() if run.task.done()]
+        for number, oldest in enumerate(ended[:-1]):
+            if self._share.size <= BYTES_MAX and len(ended) - number <= RUNS_MAX:
                 return
             self._forget(oldest)
-            kept -= run.size
+
+    def _drop_oldest(self) -> bool:
+        """Drop the result of the oldest run that has ended, but not its key; return whether there was one."""
+        for key, run in self._runs.items():
+            if run.stored:
+                self._before[key] = run.digest
+                self._remove(key)
+                if len(self._before) > KEYS_MAX:
+                    oldest = next(iter(self._before))
+                    del self._before[oldest]
+                    self._stored_keys.forget(oldest)
+                return True
+        return False
 
     def _forget(self, key: str) -> None:
-        del self._runs[key]
+        self._remove(key)
         self._stored_keys.forget(key)
+
+    def _remove(self, key: str) -> None:
+        run = self._runs.pop(key)
+        if run.stored:
+            self._share.grow(-run.size)
 
 
 def _digest(request: ExecuteRequest) -> bytes:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sessions import exact_json
-from sessions.cells.outputs import Output, joined
+from sessions.cells.outputs import joined
+from sessions.cells.packed import PackedOutputs
 from sessions.kernelspecs import KernelSpec
 
 #: bytes of a piece. Only a single larger output makes a larger piece. A piece of small outputs takes about 1 ms.
@@ -26,7 +27,7 @@ class NotebookCell:
     number: int
     code: str
     execution_count: int | None
-    outputs: Sequence[Output]
+    outputs: PackedOutputs
 
 
 def notebook(cells: Sequence[NotebookCell], spec: KernelSpec) -> Iterator[bytes]:

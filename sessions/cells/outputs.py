@@ -16,15 +16,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sessions import exact_json
+from sessions.cells.packed import Output, PackedOutputs
 from sessions.kernels.messages import Message
 
 Event = dict[str, Any]
-Output = dict[str, Any]
 
 #: outputs and further pieces of text that are kept of one cell
 PIECES_MAX = 100_000
 #: bytes that an output takes in memory besides its content
-OUTPUT_BYTES = 800
+OUTPUT_BYTES = 400
 #: bytes that a further piece of a stream takes besides its text
 PIECE_BYTES = 64
 #: characters of an error's name, value and traceback for which there is room beyond the limit
@@ -52,8 +52,6 @@ class _Displays:
     kept: int = 0
     #: indices of those that no update has changed yet
     fresh: list[int] = field(default_factory=list)
-    #: data and metadata of the others
-    content: Output = field(default_factory=dict)
 
 
 class OutputArea:
@@ -63,8 +61,7 @@ class OutputArea:
     """
 
     def __init__(self, max_bytes: int) -> None:
-        #: outputs; one whose content an update has replaced has none, and `_displays` has it
-        self._outputs: list[Output] = []
+        self._outputs = PackedOutputs()
         #: bytes of their contents
         self._kept = 0
         #: pieces of text behind the first ones of their outputs
@@ -97,16 +94,11 @@ class OutputArea:
 
     def outputs(self) -> list[Output]:
         """Return the outputs in nbformat's form, without the fields that only this class uses."""
-        return [joined(self._present(output)) for output in self._outputs]
+        return [joined(output) for output in self._outputs]
 
-    def snapshot(self) -> list[Output]:
-        """Return the outputs as they are now, to be finished by `joined`, and a line that says what was left out.
-
-        Only the last output can grow: it is copied.
-        """
-        outputs = list(map(self._present, self._outputs))
-        if outputs and "text" in outputs[-1]:
-            outputs[-1] = outputs[-1] | {"text": outputs[-1]["text"][:]}
+    def snapshot(self) -> PackedOutputs:
+        """Return the outputs as they are now, to be finished by `joined`, and a line that says what was left out."""
+        outputs = self._outputs.copy()
         if self.truncated:
             outputs.append({"output_type": "stream", "name": "stderr", "text": [left_out(self.omitted)]})
         return outputs
@@ -125,10 +117,8 @@ class OutputArea:
         content, size = self._fitted(_display_content(message), message.size, room, _size(display_id))
         if not content:
             return None
-        for place in displays.fresh:  # another dict: a snapshot keeps the one from before
-            self._outputs[place] = {key: value for key, value in self._outputs[place].items() if key not in content}
+        self._outputs.replace(display_id, displays.fresh, content)
         displays.fresh.clear()
-        displays.content = content
         self._kept += size * displays.count - displays.kept
         displays.kept = size * displays.count
         return {"type": "update_display_data", "display_id": display_id} | content
@@ -155,11 +145,6 @@ class OutputArea:
             the event for a streaming client; None when the error is shown already.
         """
         return None if str(error.get("ename", "")) in self._errors else self._add_error(error, forced=True)
-
-    def _present(self, output: Output) -> Output:
-        """Return an output with its present content."""
-        replaced = "display_id" in output and "data" not in output
-        return output | self._displays[output["display_id"]].content if replaced else output
 
     def _room(self) -> int:
         """Return the bytes for which there is room; below 0: not even for an output without content."""
@@ -197,8 +182,8 @@ class OutputArea:
             self._leave_out(whole - size)
             if not text:
                 return None
-        last = self._outputs[-1] if self._outputs and not self._clear_pending else None
-        if last is None or last["output_type"] != "stream" or last["name"] != name:
+        last = None if self._clear_pending else self._outputs.last()
+        if last is None or last["name"] != name:
             return self._append({"output_type": "stream", "name": name, "text": [text]}, size)
         last["text"].append(text)
         self._further_pieces += 1

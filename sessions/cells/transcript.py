@@ -15,6 +15,7 @@ from typing import Any
 from sessions.cells.notebook import NotebookCell
 from sessions.cells.outputs import Event, OutputArea, count_of, display_id_of
 from sessions.kernels.messages import Message
+from sessions.tenants.kept import KeptBytes
 
 #: bytes of outputs and code kept per session; beyond, the oldest cells are dropped
 MAX_BYTES = 32 * 1024**2
@@ -38,6 +39,8 @@ class Entry:
     started: bool = False
     execution_count: int | None = None
     displays: set[str] = field(default_factory=set)
+    #: True: its kernel has said so, or is gone
+    ended: bool = False
 
     @property
     def size(self) -> int:
@@ -48,12 +51,22 @@ class Entry:
 class Transcript:
     """The cells of one session, oldest first."""
 
-    def __init__(self, max_output_bytes: int, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(
+        self, max_output_bytes: int, max_bytes: int = MAX_BYTES, kept: KeptBytes | None = None, tenant: str = ""
+    ) -> None:
+        """Begin without cells.
+
+        Args:
+            max_output_bytes: bytes of output of a cell.
+            max_bytes: bytes that all cells take together.
+            kept: counts the bytes of all sessions; None: no other session counts.
+            tenant: tenant of the session.
+        """
         self._cells: OrderedDict[str, Entry] = OrderedDict()
         #: bytes of output that are kept of each cell
         self.max_output_bytes = max_output_bytes
         self._max_bytes = max_bytes
-        self._size = 0
+        self._share = (kept or KeptBytes(max_bytes, max_bytes)).share(tenant, self._drop_oldest)
         #: number of cells recorded so far, including dropped ones
         self._number = 0
         #: message ids of the cells that show a display, by display id
@@ -105,7 +118,7 @@ class Transcript:
         cell = self._cells.pop(msg_id, None)
         if cell is None:
             return
-        self._size -= cell.size
+        self._share.grow(-cell.size)
         for display_id in cell.displays:
             self._displays[display_id].pop(msg_id, None)
             if not self._displays[display_id]:
@@ -124,12 +137,17 @@ class Transcript:
             return self._update(message)
         if cell is None:
             return None
+        if message.type == "status":
+            if message.content.get("execution_state") == "idle" and not cell.ended:
+                cell.ended = True
+                self._grow(0)
+            return None
         before = cell.area.size
         event = cell.area.add(message)
-        self._grow(cell.area.size - before)
         if event and (display_id := display_id_of(message)):
             cell.displays.add(display_id)
             self._displays.setdefault(display_id, {})[message.parent_id] = None
+        self._grow(cell.area.size - before)  # this may drop the cell, with its displays
         return event
 
     def _input(self, cell: Entry | None, message: Message) -> Event | None:
@@ -153,9 +171,29 @@ class Transcript:
 
     def _grow(self, size: int) -> None:
         """Count `size` more bytes, and drop the oldest cells when the total is too large."""
-        self._size += size
-        while len(self._cells) > MAX_CELLS or (self._size > self._max_bytes and len(self._cells) > 1):
+        self._share.grow(size)
+        while len(self._cells) > MAX_CELLS or (self._share.size > self._max_bytes and len(self._cells) > 1):
             self._drop(next(iter(self._cells)))
+
+    def _drop_oldest(self) -> bool:
+        """Drop the oldest cell, unless it is the only one and still runs; return whether there was one to drop."""
+        oldest = next(iter(self._cells), None)
+        if oldest is None or (len(self._cells) == 1 and not self._cells[oldest].ended):
+            return False
+        self._drop(oldest)
+        return True
+
+    def end_all(self) -> None:
+        """Note that no cell runs any more, because the kernel is gone."""
+        for cell in self._cells.values():
+            cell.ended = True
+        self._grow(0)
+
+    def close(self) -> None:
+        """Drop everything for good: the session has ended."""
+        self._cells.clear()
+        self._displays.clear()
+        self._share.close()
 
     def snapshot(self) -> list[NotebookCell]:
         """Return the cells as they are now, in the order in which they were sent, for `notebook.notebook`."""

@@ -61,6 +61,8 @@ OTHER: dict[str, tuple[str, Any]] = {
     "max_sockets_per_tenant": ("6", 6),
     "max_sockets_per_session": ("2", 2),
     "max_incoming_bytes_per_tenant": ("64m", 64 * 1024**2),
+    "max_kept_bytes_per_tenant": ("32m", 32 * 1024**2),
+    "max_kept_bytes": ("64m", 64 * 1024**2),
     "message_timeout": ("7", 7.0),
     "max_sessions_per_tenant": ("1", 1),
     "max_share_per_tenant": ("0.25", 0.25),

@@ -31,7 +31,7 @@ from kernel_gateway.dialects.e2b.connect import AnswerStream, Envelopes
 from kernel_gateway.dialects.e2b.models import NewSandbox
 from kernel_gateway.dialects.e2b.processes import Config, StreamInputHandler
 from kernel_gateway.wire import turns
-from sessions import bounded_json, units
+from sessions import exact_json, units
 from sessions.errors import InvalidRequest
 from sessions.names import valid_env
 from sessions.policy import ragflow
@@ -222,7 +222,7 @@ async def test_large_bodies_are_parsed_one_by_one_and_others_are_served_between(
         times.append((began, time.perf_counter()))
         return orjson.loads(text)
 
-    monkeypatch.setattr(bounded_json, "loads", slow)
+    monkeypatch.setattr(exact_json, "loads", slow)
     body = orjson.dumps({"unknown": "x" * turns.LARGE})
     head = "POST /v1/sessions HTTP/1.1\r\nX-API-Key: key-0001"
     answers = await asyncio.gather(*(answer(service, head, body) for _ in range(8)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from kernel_gateway.answers import sentences
-from sessions.cells.outputs import Output
+from sessions.cells.packed import Output
 from sessions.models import ExecutionResult, Status
 
 Item = dict[str, Any]

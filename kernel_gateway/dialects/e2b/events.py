@@ -15,7 +15,8 @@ from typing import Any
 from kernel_gateway.answers import sentences
 from kernel_gateway.escapes import without_escapes
 from kernel_image.protocol import CHART_MIME, DATA_MIME, SAVED_IMAGES
-from sessions.cells.outputs import Event, Output, left_out
+from sessions.cells.outputs import Event, left_out
+from sessions.cells.packed import Output
 from sessions.errors import KernelDied, SessionError
 from sessions.models import ExecutionResult
 

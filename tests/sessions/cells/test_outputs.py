@@ -221,7 +221,7 @@ def test_a_display_that_is_shown_again_after_an_update_has_its_own_content_until
 def test_content_that_an_update_has_replaced_is_freed(kernel: Kernel) -> None:
     kernel.says(*[display("x" * 20_000, "bar")] * 3)
     change(kernel, "b", "bar")
-    assert "x" * 100 not in str(kernel.area._outputs)
+    assert "x" * 100 not in str(kernel.area._outputs._packed)
 
 
 def test_an_unknown_display_changes_nothing(kernel: Kernel) -> None:

@@ -66,7 +66,7 @@ class Transcript:
         #: bytes of output that are kept of each cell
         self.max_output_bytes = max_output_bytes
         self._max_bytes = max_bytes
-        self._share = (kept or KeptBytes(max_bytes, max_bytes)).share(tenant, self._drop_oldest)
+        self._share = (kept or KeptBytes()).share(tenant, self._drop_oldest)
         #: number of cells recorded so far, including dropped ones
         self._number = 0
         #: message ids of the cells that show a display, by display id

@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Iterator
 
+from sessions.tasks import spawn
 from sessions.tenants.admission import Admission
 from sessions.tenants.turns import take_turn
 
@@ -19,6 +20,17 @@ class Slices:
 
     def __init__(self) -> None:
         self._turns = Admission(1, 1)
+
+    async def begin(self, tenant: str) -> None:
+        """Wait for the turn of work that follows at once, in one piece. Then others are served for as long."""
+        await take_turn(self._turns, tenant, None)
+        spawn(self._serve_others(tenant, time.perf_counter()), "others are served")
+
+    async def _serve_others(self, tenant: str, began: float) -> None:
+        try:
+            await asyncio.sleep(time.perf_counter() - began)
+        finally:
+            self._turns.leave(tenant)
 
     async def of(self, tenant: str, work: Iterator[bytes]) -> AsyncGenerator[bytes, None]:
         """Yield what the work yields.

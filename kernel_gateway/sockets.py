@@ -20,6 +20,7 @@ from tornado.websocket import WebSocketHandler, WebSocketProtocol, WebSocketProt
 from kernel_gateway.handlers import BaseHandler
 from kernel_gateway.wire.connections import Connection, connection_of
 from kernel_gateway.wire.incoming import MessageWatch, Share
+from kernel_gateway.wire.turns import LARGE
 from sessions.errors import InvalidRequest, ShuttingDown
 from sessions.models import SessionKey
 from sessions.session import Session
@@ -136,6 +137,8 @@ class SocketHandler(BaseHandler, WebSocketHandler):
         if not self.allowed():
             return
         self._watch.completed()
+        if len(message) >= LARGE:
+            await self.gateway.slices.begin(self.tenant)
         try:
             await self.received(message)
         finally:

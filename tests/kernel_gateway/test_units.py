@@ -19,6 +19,8 @@ import pytest
 from annotated_types import MaxLen
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
+from tornado.httpclient import HTTPRequest
+from tornado.websocket import websocket_connect
 
 import kernel_gateway.dialects
 from kernel_gateway import app
@@ -199,6 +201,22 @@ async def service(backend: FakeBackend, tmp_path: Path, monkeypatch: pytest.Monk
     await service.stop()
 
 
+@pytest.fixture
+def parsed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, float]]:
+    """Make it slow to parse large JSON, and return when each text was: beginning and end."""
+    times: list[tuple[float, float]] = []
+
+    def slow(text: bytes) -> Any:
+        if len(text) >= turns.LARGE:
+            began = time.perf_counter()
+            time.sleep(0.02)
+            times.append((began, time.perf_counter()))
+        return orjson.loads(text)
+
+    monkeypatch.setattr(exact_json, "loads", slow)
+    return times
+
+
 async def answer(service: Service, head: str, body: bytes = b"") -> bytes:
     """Send a request and return the whole answer."""
     reader, writer = await asyncio.open_connection("127.0.0.1", service.port)
@@ -212,23 +230,29 @@ async def answer(service: Service, head: str, body: bytes = b"") -> bytes:
 
 
 async def test_large_bodies_are_parsed_one_by_one_and_others_are_served_between(
-    service: Service, monkeypatch: pytest.MonkeyPatch
+    service: Service, parsed: list[tuple[float, float]]
 ) -> None:
-    times: list[tuple[float, float]] = []
-
-    def slow(text: bytes) -> Any:
-        began = time.perf_counter()
-        time.sleep(0.02)
-        times.append((began, time.perf_counter()))
-        return orjson.loads(text)
-
-    monkeypatch.setattr(exact_json, "loads", slow)
     body = orjson.dumps({"unknown": "x" * turns.LARGE})
     head = "POST /v1/sessions HTTP/1.1\r\nX-API-Key: key-0001"
     answers = await asyncio.gather(*(answer(service, head, body) for _ in range(8)))
     assert all(told.startswith(b"HTTP/1.1 400 ") and b"unknown" in told for told in answers)
-    assert len(times) == 8
-    assert all(begin - end > 0.01 for (_, end), (begin, _) in pairwise(times))
+    assert len(parsed) == 8
+    assert all(begin - end > 0.01 for (_, end), (begin, _) in pairwise(parsed))
+
+
+async def test_large_messages_of_sockets_are_parsed_one_by_one_too(
+    service: Service, parsed: list[tuple[float, float]]
+) -> None:
+    url = f"ws://127.0.0.1:{service.port}/v1/sessions/s1/stream"
+    clients = [await websocket_connect(HTTPRequest(url, headers={"X-API-Key": "key-0001"})) for _ in range(8)]
+    for client in clients:
+        await client.write_message(orjson.dumps({"unknown": "x" * turns.LARGE}).decode())
+    for client in clients:
+        async with asyncio.timeout(60):
+            assert "unknown" in str(await client.read_message())
+        client.close()
+    assert len(parsed) == 8
+    assert all(begin - end > 0.01 for (_, end), (begin, _) in pairwise(parsed))
 
 
 async def test_a_client_that_leaves_while_its_large_body_waits_harms_nobody(service: Service) -> None:

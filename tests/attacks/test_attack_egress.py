@@ -195,6 +195,15 @@ def test_other_code_reaches_no_proxy_even_if_it_knows_the_password(proxied: Prox
     assert proxied.ask(f"[reaches({host!r}, {port}), fetch('http://{OPEN}:8080/', {way!r})[0]]") == [True, 200]
 
 
+def test_sessions_that_differ_in_capital_letters_only_are_different_ones(proxied: Proxied, tmp_path: Path) -> None:
+    own_certificate(tmp_path, frozenset({OPEN}))
+    proxied.begin("LISTED", tmp_path / "tls.pem", network="allowlist")
+    own, other = (proxied.ask("os.environ['HTTP_PROXY']", session=session) for session in ("LISTED", "listed"))
+    assert proxied.ask(f"fetch('http://{OPEN}:8080/')", session="LISTED")[0] == 200
+    forged = other.replace("alice~listed", "alice~LISTED"), own.replace("alice~LISTED", "alice~listed")
+    assert proxied.ask(f"[fetch('http://{OPEN}:8080/', way)[0] for way in {forged}]", session="LISTED") == [407, 407]
+
+
 def test_a_password_is_good_for_its_own_session_only(proxied: Proxied) -> None:
     way = proxied.ask("os.environ['HTTP_PROXY']")
     forged = (way.replace("alice~listed", "alice~other"), way.replace("alice~listed:", "alice~listed:0"))

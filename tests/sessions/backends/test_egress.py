@@ -26,7 +26,7 @@ from sessions.backends.docker.egress.networks import (
     to_the_proxy,
     to_the_world,
 )
-from sessions.backends.docker.egress.proof import prove_proxy, wait_for
+from sessions.backends.docker.egress.proof import PROOF, prove_proxy, wait_for
 from sessions.backends.docker.egress.squid import PRIVATE, configuration, request_of, user_of
 from sessions.backends.process import ProcessBackend
 from sessions.egress import EgressTenants, host_and_port, name_server
@@ -161,6 +161,13 @@ def test_a_kernel_with_the_right_gets_the_way_and_a_session_may_set_its_own() ->
     assert env["NO_PROXY"] == "mine"
 
 
+def test_names_are_not_compared_without_case() -> None:
+    assert "auth_param basic casesensitive on" in configuration(EGRESS, "10.1.0.2").splitlines()
+    assert user_of(PROOF) != user_of(PROOF).lower(), "the proof notices a proxy that does"
+    upper, lower = (credentials.password("secret", name) for name in ("ACME~NET", "acme~net"))
+    assert upper != lower
+
+
 def test_squid_is_told_which_passwords_are_right() -> None:
     own, other = user_of(KEY), user_of(SessionKey("team", "other"))
     right = credentials.password("secret", own)
@@ -201,7 +208,10 @@ def proxy_address() -> Iterator[SimpleNamespace]:
 
 @pytest.mark.engine
 @pytest.mark.full
-@pytest.mark.parametrize("line", ["", "http_access deny !session\n", "http_access deny private\n"])
+@pytest.mark.parametrize(
+    "line",
+    ["", "http_access deny !session\n", "http_access deny private\n", "auth_param basic casesensitive on\n"],
+)
 def test_the_proof_notices_a_proxy_that_refuses_too_little(
     proxy_address: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, line: str
 ) -> None:

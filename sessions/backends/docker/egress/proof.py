@@ -14,8 +14,8 @@ from sessions.models import SessionKey
 
 #: seconds for squid to start, and for an answer; it answers a wrong password after 2 s
 START, ANSWER = 30.0, 10.0
-#: the session of these requests; no tenant has this name
-PROOF = SessionKey("egress", "proof")
+#: the session of these requests; no tenant has this name. Its capital letter shows that squid keeps names as they are
+PROOF = SessionKey("egress", "Proof")
 UNLISTED = "unlisted.kernel-gateway.invalid:443"
 #: what is tried: target, status of the refusal, and what it would mean if there was none
 REFUSALS = (

@@ -66,6 +66,8 @@ def _access(settings: EgressSettings) -> list[str]:
         "auth_param basic program /usr/bin/python3 -I -S /opt/egress/credentials.py",
         "auth_param basic children 2 startup=1",
         "auth_param basic realm egress",
+        # Else squid asks for a name in small letters, and all that differ in capital letters only are one.
+        "auth_param basic casesensitive on",
         "acl session proxy_auth REQUIRED",
         # -n: an address in place of a name is not looked up.
         f"acl listed dstdomain -n {' '.join(sorted({host for hosts in by_port.values() for host in hosts}))}",

@@ -332,6 +332,7 @@ WALL: dict[str, dict[str, dict[str, Found | tuple[Found, ...] | str]]] = {
                 "if len(frames) < start + _PARTS",
                 "if not hmac.compare_digest(self._session.sign(parts), signature)",
                 "if channel != 'iopub'",
+                "if channel != 'iopub' (2)",
                 "if not _is_name(header.get('msg_type')) or not _is_name(header.get('msg_id'))",
                 "if isinstance(parent.get('msg_id'), str) and (not _is_name(parent['msg_id']))",
             )

@@ -173,9 +173,9 @@ def test_sessions_and_sandboxes_end_for_good_on_a_full_disk(cramped: Gateway, sm
 
 
 def test_the_providers_settings_are_refused_on_a_full_disk(cramped: Gateway, small: Path) -> None:
-    config = {"provider_type": "self_managed", "config": {"endpoint": f"http://127.0.0.1:1/{'x' * 5000}"}}
+    config = {"provider_type": "self_managed", "config": {"endpoint": f"http://127.0.0.1:1/{'x' * 1900}"}}
     with full(small):
-        for _ in range(20):
+        for _ in range(50):
             answer = administer(cramped, "POST", "/api/admin/sandbox/config", config)
             if not answer.ok:
                 break

@@ -10,7 +10,6 @@ import pytest
 
 from sessions.errors import (
     InvalidRequest,
-    KernelDied,
     QuotaExceeded,
     SessionClosed,
     SessionError,
@@ -297,7 +296,8 @@ async def test_a_cell_for_a_session_does_not_run_when_its_variables_are_gone(wor
     await until(lambda: session.state is State.DEAD)
     with pytest.raises(SessionNotFound, match="variables are gone"):
         await meant(session, session.id)
-    assert await next_report(session) == (StateChange.LOST, KernelDied().message)  # the refusal was no report
+    cause = "The kernel has ended with exit code 1; its variables are lost"
+    assert await next_report(session) == (StateChange.LOST, cause)  # the refusal was no report
     assert (await meant(session, session.id)).status is Status.OK
 
 

@@ -49,7 +49,8 @@ def forger(evil: Attacker) -> Attacker:
 def test_the_tools_reach_the_gateway(forger: Attacker) -> None:
     """The control of all later tests: a well-forged message counts as the kernel's own."""
     assert forger.text("on_iopub(printed('forged'))") == "forged"
-    assert forger.expect("error", "on_shell(replied(status='error'))").text == ""
+    unnamed = forger.expect("error", "on_shell(replied(status='error'))").text
+    assert unnamed == "UnknownError: the kernel has not said why the cell failed"
     asked = forger.text("on_stdin(message('input_request', {'prompt': '?'}))\nprint(kernel.stdin_socket.poll(5000))")
     assert asked == "1\n"  # the gateway has answered
 

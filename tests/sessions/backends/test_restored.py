@@ -118,6 +118,7 @@ def looks(one):
     text = one.hex() if isinstance(one, (bytes, bytearray)) else one
     return re.fullmatch("[0-9a-f-]{24,72}", text) is not None and len(set(text)) > 8
 held = set()
+gc.unfreeze()  # or what was there before the checkpoint would not be listed
 for owner in gc.get_objects():
     if isinstance(owner, dict):
         held |= {one for one in list(owner.values()) if type(one) in (bytes, str) and looks(one)}

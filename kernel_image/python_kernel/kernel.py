@@ -180,22 +180,28 @@ class PythonKernel(IPythonKernel):
 
         def cancel() -> None:
             nonlocal asked
-            asked = False
-            cell.cancel()
+            if asked:
+                asked = False
+                cell.cancel()
 
         def interrupt(_number: int, _frame: FrameType | None) -> None:
             nonlocal asked
             # Only code of a coroutine may get the error here: an event loop that gets one ends.
             task = asyncio.current_task(loop)
             if (task is cell or asked) and getattr(task and task.get_coro(), "cr_running", False):
+                asked = False
                 raise asyncio.CancelledError
             asked = True  # a second interrupt that finds it so hits a task that keeps the loop
-            loop.call_soon_threadsafe(cancel)
 
-        before = signal.signal(signal.SIGINT, interrupt)
+        before = signal.getsignal(signal.SIGINT)
+        # The loop calls `cancel`, behind `interrupt`: the signal writes to a descriptor on which the loop waits. Else a
+        # signal that arrives just before the wait, or in another thread, would be seen when the wait is over.
+        loop.add_signal_handler(signal.SIGINT, cancel)
+        signal.signal(signal.SIGINT, interrupt)
         try:
             yield
         finally:
+            loop.remove_signal_handler(signal.SIGINT)
             signal.signal(signal.SIGINT, before)
 
     @contextmanager

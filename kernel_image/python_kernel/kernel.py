@@ -135,19 +135,23 @@ class PythonKernel(IPythonKernel):
     def _in_main_thread(self) -> bool:
         return threading.get_ident() == threading.main_thread().ident
 
+    async def execute_request(self, stream: Any, ident: list[bytes], parent: dict[str, Any]) -> None:
+        """Run a cell and send its reply; until then the output of its child processes is its own."""
+        with Stream.cells.running(parent["header"]):
+            await super().execute_request(stream, ident, parent)
+
     async def do_execute(self, *args: Any, **options: Any) -> dict[str, Any]:
         """Run a cell, and have all sent that it has printed in any way, before its reply."""
-        with Stream.cells.running(self.get_parent("shell")["header"]):
-            if self._in_main_thread():
-                reply = await self._run_interruptibly(*args, **options)
-                self.iopub_thread.hold()
-            else:
-                reply = await self._run_in_subshell(*args, **options)
-            descriptors.flush()
-            for stream in (self._stdout, self._stderr):
-                if stream not in (sys.stdout, sys.stderr):  # ipykernel flushes only those, and a cell has replaced it
-                    stream.flush()
-            return reply
+        if self._in_main_thread():
+            reply = await self._run_interruptibly(*args, **options)
+            self.iopub_thread.hold()
+        else:
+            reply = await self._run_in_subshell(*args, **options)
+        descriptors.flush()
+        for stream in (self._stdout, self._stderr):
+            if stream not in (sys.stdout, sys.stderr):  # ipykernel flushes only those, and a cell has replaced it
+                stream.flush()
+        return reply
 
     async def _run_in_subshell(self, *args: Any, **options: Any) -> dict[str, Any]:
         try:

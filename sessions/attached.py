@@ -71,6 +71,8 @@ class AttachedCommand:
         self.tag = tag
         #: process id; 0: it has not begun
         self.pid = 0
+        #: whether it has begun and not ended
+        self.running = False
         #: done when it has begun
         self.begun: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         #: why it did not run to its own end
@@ -98,12 +100,13 @@ class AttachedCommand:
             async for happening in happenings:
                 match happening:
                     case Begun(pid) if not self.pid:
-                        self.pid = pid
+                        self.pid, self.running = pid, True
                         self.begun.set_result(pid)
                     case Data(content=content):
                         passed_on += len(content)
                         await self._tell(happening)
                     case Ended(code, timed_out):
+                        self.running = False  # before anybody hears of it
                         await self._tell(happening)
                         return ProcessResult(
                             code, "", "", timed_out, truncated=False, duration=clock() - began, passed_on=passed_on

@@ -58,7 +58,7 @@ class Commands:
 
     def attached(self) -> list[AttachedCommand]:
         """Return the attached commands that run, oldest first."""
-        return [command for command in self._attached if command.pid]
+        return [command for command in self._attached if command.running]
 
     def find(self, pid: int) -> AttachedCommand:
         """Return the attached command with this process id.
@@ -67,7 +67,7 @@ class Commands:
             ProcessNotFound: when none with this id runs.
         """
         for command in self._attached:
-            if pid and command.pid == pid:
+            if command.running and command.pid == pid:
                 return command
         raise ProcessNotFound(f"there is no command {pid}")
 

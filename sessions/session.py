@@ -177,8 +177,6 @@ class Session(Host):
 
     def ended(self, kernel: Kernel, cause: SessionError, after: StateNotice | None) -> None:
         """End the executions of a kernel that has ended."""
-        if after is not None:
-            self._services.observer.rolled_back(crash=True)
         self._executions.kernel_gone(kernel, cause, after)
 
     async def _revive(self) -> None:

@@ -50,6 +50,8 @@ class KernelSlot:
         #: earlier moments to which it can return
         self.record = SlotRecord(identity, services, notice, beginning, lambda: self.listener.closed)
         self.snapshots = Snapshots(identity.key, services, self.record, beginning.snapshots)
+        #: kernels that end because the session was rolled back, and what their cells report
+        self._undone: dict[Kernel, StateNotice] = {}
         #: held while a client has the kernel replaced
         self.replacing = asyncio.Lock()
         self.listener: SlotListener
@@ -161,7 +163,9 @@ class KernelSlot:
         fresh = change is StateChange.RESTARTED or (start is None and not woken)
         await (self.snapshots.forget_automatic() if fresh else self.snapshots.forget_ahead())
         if old is not None:
-            done = "rolled back" if change is StateChange.ROLLED_BACK else "restarted"
+            done = "restarted"
+            if change is StateChange.ROLLED_BACK:
+                done, self._undone[old] = "rolled back", notice
             await old.kill(KernelDied(f"the session was {done} while the cell ran"))
         await self._move_files(before, kernel.launch)
 
@@ -215,13 +219,15 @@ class KernelSlot:
             self.move(State.IDLE)
 
     async def _watch_exit(self, kernel: Kernel) -> None:
-        cause, after = await kernel.wait(), None
+        cause = await kernel.wait()
+        after = self._undone.pop(kernel, None)
         if kernel is self.kernel and not self.listener.closed:
             self.kernel = None
             self.lost(cause)
             after = await self._return(kernel, cause)
-        if after is not None:  # the usual message says that the variables are lost
-            cause = type(cause)(f"{_happened(cause)}; the session is as it was before the cell", **cause.details)
+            if after is not None:  # the usual message says that the variables are lost
+                cause = type(cause)(f"{_happened(cause)}; the session is as it was before the cell", **cause.details)
+                self._services.observer.rolled_back(crash=True)
         self.listener.ended(kernel, cause, after)
 
     async def _return(self, kernel: Kernel, cause: SessionError) -> StateNotice | None:

@@ -56,6 +56,17 @@ async def test_a_command_runs_with_both_environments_and_is_recorded(world: Worl
     assert (result.status, result.output_bytes) == (Status.ERROR, 9)
 
 
+async def test_a_command_is_gone_as_soon_as_anybody_hears_of_its_end(sandbox: Sandbox) -> None:
+    command, listener = await sandbox.commands.start(shell("exit 3"), None)
+    assert sandbox.commands.attached() == [command]
+    async for event in listener:
+        if isinstance(event, Ended):
+            break
+    assert sandbox.commands.attached() == []
+    with pytest.raises(ProcessNotFound):
+        sandbox.commands.find(command.pid)
+
+
 async def test_listeners_come_and_go_and_the_command_continues(sandbox: Sandbox, place: Path) -> None:
     command, first = await sandbox.commands.start(shell("until test -e go; do sleep 0.02; done; echo late"), None)
     command.leave(first)

@@ -134,6 +134,10 @@ async def test_a_running_cell_ends_with_its_kernel(world: World, session: Sessio
     await session.undo.roll_back("one")
     result = await cell
     assert (result.status, str(result.error)) == (Status.DIED, "the session was rolled back while the cell ran")
+    assert (result.state, result.state_reason) == (
+        StateChange.ROLLED_BACK,
+        "the session was rolled back to the checkpoint 'one'",
+    )
     assert await shown(session) == "1"
 
 

@@ -57,8 +57,9 @@ async def test_a_command_runs_with_both_environments_and_is_recorded(world: Worl
 
 
 async def test_a_command_is_gone_as_soon_as_anybody_hears_of_its_end(sandbox: Sandbox) -> None:
-    command, listener = await sandbox.commands.start(shell("exit 3"), None)
+    command, listener = await sandbox.commands.start(shell("read line; exit 3", takes_input=True), None)
     assert sandbox.commands.attached() == [command]
+    await command.write(b"go\n")
     async for event in listener:
         if isinstance(event, Ended):
             break

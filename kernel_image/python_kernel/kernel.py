@@ -124,7 +124,7 @@ class PythonKernel(IPythonKernel):
         # A cell's `busy` and input leave together, then its output, then its reply and `idle` together.
         cell = channel == "shell" and self._is_cell(self.get_parent("shell"))
         if cell and status == "busy":
-            self.iopub_thread.hold()
+            self.iopub_thread.hold(unseen=True)  # until the cell can be interrupted
         super()._publish_status(status, channel, parent)
         if cell and status == "idle":
             self.iopub_thread.release()

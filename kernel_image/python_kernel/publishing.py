@@ -152,24 +152,28 @@ class Publisher(IOPubThread):
         self.sending = threading.RLock()
         #: messages of the main thread that are held back, each with its sending function; None: nothing is held back
         self._held: deque[tuple[Send, Outgoing]] | None = None
+        #: whether nobody may see these messages before `release`
+        self._unseen = False
         self._main = threading.get_ident()
         super().__init__(*args, **options)
 
-    def hold(self) -> None:
-        """Hold back the main thread's messages until `release` sends them together."""
+    def hold(self, *, unseen: bool = False) -> None:
+        """Hold back the main thread's messages until `release` sends them together.
+
+        Args:
+            unseen: send none of them before that. Else those to iopub leave as soon as another thread publishes
+                something, because it may be the rest of a text that the main thread has flushed.
+        """
         if self._held is None:
             self._held = deque()
+            self._unseen = unseen
 
     def release(self) -> None:
         """Send the messages that were held back, and welcome new subscribers."""
         if self._held is None:
             return
         with self.sending:
-            held = self._held
-            while held:  # each stays listed until it is sent; sending one twice has no effect
-                send, message = held[0]
-                send(message)
-                held.popleft()
+            self._send_held(self._held)
             self._held = None
             self.welcome()
 
@@ -183,9 +187,18 @@ class Publisher(IOPubThread):
     def publish(self, message: Outgoing) -> None:
         """Send a message to iopub, or hold it back."""
         with self.sending:
-            self.post(self._send, message)
+            if self._held and not self._unseen and threading.get_ident() != self._main:
+                self._send_held(self._held, self._to_iopub)
+            self.post(self._to_iopub, message)
 
-    def _send(self, message: Outgoing) -> None:
+    @staticmethod
+    def _send_held(held: deque[tuple[Send, Outgoing]], only: Send | None = None) -> None:
+        while held and (only is None or held[0][0] == only):
+            send, message = held[0]
+            send(message)
+            held.popleft()  # not before: sending one twice has no effect
+
+    def _to_iopub(self, message: Outgoing) -> None:
         if not self.closed:  # output of a kernel that ends has no reader
             message.send(self.socket)
 

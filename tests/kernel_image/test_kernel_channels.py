@@ -292,6 +292,24 @@ one.start(); one.join()
     assert texts(shown) == "printed\n"
 
 
+def test_a_subshells_text_keeps_its_order_when_the_main_shell_flushes_a_part_of_it(talk: Talk) -> None:
+    subshell = talk.control("create_subshell_request")["content"]["subshell_id"]
+    # ipykernel flushes stdout and then stderr, when a cell ends, before its reply.
+    ending = talk.client.execute(
+        "import sys, threading, types; begun, flushed, rest = (threading.Event() for _ in range(3))\n"
+        "begun.wait(30); usual = sys.stderr\n"
+        "def flush(): sys.stderr = usual; flushed.set(); assert rest.wait(30)\n"
+        "sys.stderr = types.SimpleNamespace(flush=flush)"
+    )
+    beside = talk.in_subshell(
+        subshell,
+        "while 'rest' not in globals(): pass\n"
+        "print('be', end=''); begun.set(); assert flushed.wait(30); print('side', flush=True); rest.set()",
+    )
+    said = talk.hear({ending, beside})
+    assert texts([message for message in said if message["parent_header"]["msg_id"] == beside]) == "beside\n"
+
+
 def test_a_subshell_runs_beside_a_busy_main_shell(talk: Talk) -> None:
     assert talk.control("list_subshell_request")["content"]["subshell_id"] == []
     busy = talk.client.execute("import time\nwhile 'go' not in globals(): time.sleep(0.01)\nprint('main')")

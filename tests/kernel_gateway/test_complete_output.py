@@ -191,7 +191,7 @@ def test_what_the_background_prints_later_is_in_the_notebook_or_the_next_cell(ga
     starts = "import os; os.system('(until [ -e go ]; do sleep 0.01; done; echo late; touch said) &'); print('now')"
     assert printed(gateway, session, starts) == "now\n"
     write(gateway, session, "go")
-    until(lambda: "late" in gateway.call("GET", f"/v1/sessions/{session}/notebook").text)
+    until(lambda: r"late\n" in gateway.call("GET", f"/v1/sessions/{session}/notebook").text)
     over = "while not os.path.exists('said'): pass\nos.remove('go'); os.remove('said')"
     assert printed(gateway, session, f"{over}; {starts}") == "now\n"
     waits = "open('go', 'w').close()\nwhile not os.path.exists('said'): pass\nprint('next')"

@@ -45,6 +45,8 @@ from sessions.tenants.usage import Allowance
 PREFIX = "KERNEL_GATEWAY_"
 #: memory that kernels may be promised, as a multiple of the machine's memory
 OVERCOMMIT = 2
+#: bytes of `/tmp` and of `/dev/shm` at least, unless the operator sets less
+TEMPORARY_MIN = 64 * MIB
 
 
 class Settings(BaseSettings):
@@ -199,6 +201,11 @@ class Settings(BaseSettings):
         None,
         description="memory of all kernels together, by their limits; 0: no limit; none: twice this machine's memory",
     )
+    temporary: Bytes | None = Field(
+        None,
+        description="memory that files in `/tmp` may take, and as much again those in `/dev/shm`; both count as the "
+        "kernel's; none: a quarter of `memory`, at least 64m",
+    )
     cpus: float = Field(1.0, ge=CPUS_MIN, allow_inf_nan=False, description="processors per kernel, at least 0.1")
     kernels_weight: float = Field(
         0.1,
@@ -316,6 +323,14 @@ class Settings(BaseSettings):
         if self.max_share_per_tenant is not None:
             return self.max_share_per_tenant
         return 0.5 if self.keys or self.access_keys else 1.0
+
+    @property
+    def temporary_bytes(self) -> int:
+        """The bytes that files in `/tmp` may take, and those in `/dev/shm`.
+
+        Both together leave a kernel of the usual size half of its memory, so that full folders do not end it.
+        """
+        return max(TEMPORARY_MIN, self.memory // 4) if self.temporary is None else self.temporary
 
     @property
     def limits(self) -> Limits:

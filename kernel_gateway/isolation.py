@@ -73,6 +73,7 @@ def _docker_settings(
         sleep=SleepSettings(state / "asleep", key) if settings.sleep_disk else None,
         files=settings.files,
         kernels_weight=settings.kernels_weight,
+        temporary=settings.temporary_bytes,
     )
 
 

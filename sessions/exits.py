@@ -12,7 +12,7 @@ NO_PROGRAM = 127
 SIGNALLED = 128
 #: what the signals of a processor's faults mean for code in a sandbox
 _MEANING = {
-    Signals.SIGBUS: ": memory that is a file is no longer there, or found its file system full, as `/dev/shm`",
+    Signals.SIGBUS: ": memory that is a file is gone, or its file system is full (`/dev/shm`: setting `temporary`)",
     Signals.SIGSEGV: ": a fault in compiled code",
 }
 

@@ -83,7 +83,6 @@ WALL: dict[str, dict[str, dict[str, Found | tuple[Found, ...] | str]]] = {
         "_TEMPORARY_OPTIONS": {
             "nosuid": _profile(_MEMORY, "suid"),
             "nodev": _profile(_MEMORY, "dev"),
-            "size={_TEMPORARY_SIZE}": _profile(_SIZES.format("/tmp-64-loosened0")),
             "mode={_TEMPORARY_MODE}": DEFAULT,
         },
         "_DISK_OPTIONS": {
@@ -102,10 +101,11 @@ WALL: dict[str, dict[str, dict[str, Found | tuple[Found, ...] | str]]] = {
             "TEMPORARY": _profile(_SIZES.format("/tmp-64-loosened0")),
             "rw": DEFAULT,
             "exec": GIVES,
+            "size={settings.temporary}": _profile(_SIZES.format("/tmp-64-loosened0")),
             "PRIVATE": _OWN,
             "rw (2)": DEFAULT,
             "mounts": _OWN,
-            "shm_size": _profile(_SIZES.format("/dev/shm-16-loosened3")),
+            "shm_size": _profile(_SIZES.format("/dev/shm-64-loosened3")),
             "mem_limit": _profile("test_memory_is_limited[runsc]"),
             "memswap_limit": _profile("test_swap_is_no_further_memory"),
             "cpu_period": _docker("TestProfile::test_a_kernel_that_has_used_its_share_waits_ten_milliseconds_at_most"),
@@ -135,7 +135,7 @@ WALL: dict[str, dict[str, dict[str, Found | tuple[Found, ...] | str]]] = {
         },
         "disks_of": {
             "Disk(files, WORKSPACE, limits.disk, '0700')": _DISKS,
-            "Disk(temporary, TEMPORARY, _TEMPORARY_SIZE, _TEMPORARY_MODE)": _DISKS,
+            "Disk(temporary, TEMPORARY, settings.temporary, _TEMPORARY_MODE)": _DISKS,
         },
         "workspace_mounts": {"if devices is None": _DISK},
         "_memory_options": {

@@ -8,6 +8,7 @@ here it ends the cell, as `sys.exit()` does. A fork that reaches the cell's end 
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import traceback
@@ -133,6 +134,8 @@ class EndingShell(RememberingShell):
     def showtraceback(self, exc_tuple: Any = None, *args: Any, **options: Any) -> None:
         """Publish an error; one with a group as plain Python shows it, which IPython would print to stderr."""
         kind, error, trace = exc_tuple or sys.exc_info()
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC and not hasattr(error, "__notes__"):
+            error.add_note(_room())
         if not _has_group(error):
             super().showtraceback(exc_tuple, *args, **options)
             return
@@ -144,6 +147,17 @@ class EndingShell(RememberingShell):
     def show_usage_error(self, exc: UsageError) -> None:
         """Publish a wrong use of a magic."""
         self._showtraceback(UsageError, exc, [f"UsageError: {exc}"])
+
+
+def _room() -> str:
+    """Return how much room there is where code may write."""
+    places = (os.path.expanduser("~"), "/tmp", "/dev/shm")  # noqa: S108 - what is there is not used
+    room = {place: os.statvfs(place) for place in places if os.path.isdir(place)}
+    sizes = (
+        f"{place} {has.f_bavail * has.f_frsize >> 20} of {has.f_blocks * has.f_frsize >> 20}"
+        for place, has in room.items()
+    )
+    return f"MiB that are free: {', '.join(sizes)}"
 
 
 def _has_group(error: BaseException | None) -> bool:

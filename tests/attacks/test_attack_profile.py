@@ -169,7 +169,7 @@ def test_folders_are_memory_and_refuse_devices_and_set_uid_files(cell: Cell) -> 
         ("/tmp", 64, {"tmpfs": {"/tmp": "rw"}}),
         (PRIVATE, 16, {"tmpfs": {PRIVATE: f"rw,uid={UID}"}}),
         (WORKSPACE, 24, {"mounts": mounts(type="tmpfs", device="tmpfs", o="mode=0777")}),
-        ("/dev/shm", 16, {"shm_size": 64 * MIB}),
+        ("/dev/shm", 64, {"shm_size": 128 * MIB}),
     ],
 )
 @pytest.mark.parametrize("runtime", ["runsc", "runc"])

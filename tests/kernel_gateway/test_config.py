@@ -79,6 +79,7 @@ OTHER: dict[str, tuple[str, Any]] = {
     "memory": ("1g", 1024**3),
     "max_total_memory": ("64g", 64 * 1024**3),
     "cpus": ("0.5", 0.5),
+    "temporary": ("100m", 100 * 1024**2),
     "kernels_weight": ("2.5", 2.5),
     "processes": ("32", 32),
     "disk": ("1m", 1024**2),

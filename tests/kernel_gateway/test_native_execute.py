@@ -595,6 +595,26 @@ def test_the_cause_of_a_kernels_end_is_named(gateway: Gateway, session: str, cod
     assert cause in gateway.execute(session, "")["state_reason"]
 
 
+SHARED_MEMORY = """
+from multiprocessing.shared_memory import SharedMemory
+one = SharedMemory(create=True, size=70 << 20)
+one.buf[:] = bytes(one.size)
+one.close(); one.unlink()
+"""
+FILL = "open('/tmp/large', 'wb').write(bytes(200 << 20))"
+
+
+@pytest.mark.parametrize("gateway", [pytest.param("docker", marks=pytest.mark.engine)], indirect=True)
+def test_temporary_folders_hold_a_quarter_of_the_memory_and_errors_say_so(gateway: Gateway, session: str) -> None:
+    assert gateway.execute(session, SHARED_MEMORY)["status"] == "ok"
+    reply = gateway.execute(session, FILL)
+    assert (reply["error"]["name"], reply["state"]) == ("OSError", "preserved")
+    traceback = "\n".join(reply["outputs"][-1]["traceback"])
+    assert re.search(r"MiB that are free: /home/user \d+ of \d+, /tmp 0 of 128, /dev/shm 128 of 128", traceback), (
+        traceback
+    )
+
+
 @process_only
 @pytest.mark.parametrize(("code", "value"), [("exit()", ""), ("quit(3)", "3"), ("import sys; sys.exit(4)", "4")])
 def test_an_exit_ends_the_cell_and_not_the_kernel(gateway: Gateway, session: str, code: str, value: str) -> None:

@@ -63,7 +63,7 @@ def create(
         APIError: when the engine refused.
     """
     api = engine.api
-    own = None if trial else disks.attach(disks_of(launch.limits, workspace, shared=launch.shared))
+    own = None if trial else disks.attach(disks_of(settings, launch.limits, workspace, shared=launch.shared))
     made_as = host_config(
         settings,
         launch.limits,

@@ -41,9 +41,8 @@ DISKS_LABEL = "kernel-gateway.files"
 _MIB = 1024**2
 _OWNER = f"uid={UID},gid={UID}"
 _PRIVATE_OPTIONS = f"nosuid,nodev,size=16m,{_OWNER},mode=0700"
-_TEMPORARY_SIZE = 64 * _MIB
 _TEMPORARY_MODE = "1777"
-_TEMPORARY_OPTIONS = f"nosuid,nodev,size={_TEMPORARY_SIZE},mode={_TEMPORARY_MODE}"
+_TEMPORARY_OPTIONS = f"nosuid,nodev,mode={_TEMPORARY_MODE}"
 #: options of a file system on a loop device. `barrier=0`: what code syncs stays in the host's memory until Linux writes
 #: it, so that no session makes the host's disk wait. `noinit_itable`: the tables of new disks need no writing.
 _DISK_OPTIONS = "nosuid,nodev,noatime,barrier=0,noinit_itable"
@@ -96,6 +95,9 @@ class DockerSettings:
     files: Literal["disk", "memory"] = "disk"
     #: weight of all kernels together when processes of the host want the processors, too; 1: as one of these
     kernels_weight: float = 0.1
+    #: bytes that files in `/tmp` may take, and as many those in `/dev/shm`; they count as the kernel's memory. The same
+    #: for all kernels, whatever their memory, because a restored sandbox has the folders of its checkpoint.
+    temporary: int = 64 * _MIB
 
     @property
     def labels(self) -> dict[str, str]:
@@ -149,14 +151,14 @@ def host_config(
         "read_only": True,
         "tmpfs": {
             # Code may be run from /tmp: compiling and running is what a sandbox is for.
-            **({} if shared else {TEMPORARY: f"rw,exec,{_TEMPORARY_OPTIONS}"}),
+            **({} if shared else {TEMPORARY: f"rw,exec,size={settings.temporary},{_TEMPORARY_OPTIONS}"}),
             PRIVATE: f"rw,{_PRIVATE_OPTIONS}",
         },
         "mounts": [
-            *workspace_mounts(settings, disks_of(limits, workspace, shared=shared), devices),
+            *workspace_mounts(settings, disks_of(settings, limits, workspace, shared=shared), devices),
             *wheels_mounts(settings),
         ],
-        "shm_size": 16 * _MIB,
+        "shm_size": settings.temporary,
         "mem_limit": limits.memory,
         "memswap_limit": limits.memory,  # equal to the memory limit: no additional swap
         "cpu_period": _PERIOD,
@@ -203,11 +205,11 @@ class Disk:
     mode: str
 
 
-def disks_of(limits: Limits, workspace: str, *, shared: bool) -> list[Disk]:
+def disks_of(settings: DockerSettings, limits: Limits, workspace: str, *, shared: bool) -> list[Disk]:
     """Return the volumes of a workspace: its files, and its `/tmp` if that is shared."""
     files, temporary = volume_names(workspace)
     disks = [Disk(files, WORKSPACE, limits.disk, "0700")]
-    return [*disks, Disk(temporary, TEMPORARY, _TEMPORARY_SIZE, _TEMPORARY_MODE)] if shared else disks
+    return [*disks, Disk(temporary, TEMPORARY, settings.temporary, _TEMPORARY_MODE)] if shared else disks
 
 
 def workspace_mounts(settings: DockerSettings, disks: Sequence[Disk], devices: Mapping[str, str] | None) -> list[Mount]:

@@ -162,11 +162,11 @@ class TestProfile:
             assert mount["Target"] == other["Target"]
 
     def test_the_disks_of_a_workspace_have_its_limits_and_are_its_own(self) -> None:
-        files, temporary = disks_of(self.LIMITS, "w", shared=True)
+        files, temporary = disks_of(settings_of(temporary=30 * MIB), self.LIMITS, "w", shared=True)
         assert (files.name, temporary.name) == volume_names("w")
         assert (files.target, files.size, files.mode) == (WORKSPACE, 40 * MIB, "0700")
-        assert (temporary.target, temporary.size, temporary.mode) == ("/tmp", 64 * MIB, "1777")
-        assert disks_of(self.LIMITS, "w", shared=False) == [files]
+        assert (temporary.target, temporary.size, temporary.mode) == ("/tmp", 30 * MIB, "1777")
+        assert disks_of(settings_of(), self.LIMITS, "w", shared=False) == [files]
 
     def test_the_helper_has_loop_devices_and_its_images_and_nothing_else(self) -> None:
         config = helper_config("images", settings_of())

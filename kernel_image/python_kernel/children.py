@@ -9,25 +9,39 @@ import os
 import signal
 from contextlib import suppress
 
+#: bytes of a command line that are shown
+_COMMAND_MAX = 100
+#: states of processes that only wait for their parent to notice their end
+_ENDED = (b"Z", b"X")
+
 
 class Children:
     """The kernel's child processes, and their own."""
 
     def __init__(self) -> None:
         """Begin without any."""
-        #: children that have outlived the cell that started them
-        self._left: frozenset[int] = frozenset()
+        #: command lines of the children that have outlived the cell that started them, by process id
+        self.left: dict[int, str] = {}
 
-    def leave(self) -> None:
-        """Note that a cell has ended: the children that there are now run in the background."""
+    def leave(self) -> list[str]:
+        """Note that a cell has ended: the children that there are now run in the background.
+
+        Returns:
+            process id and command line of each child of an earlier cell that has ended during this one.
+        """
+        before, self.left = self.left, {}
         try:
             os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # most cells leave none, and need no more
         except ChildProcessError:
-            self._left = frozenset()
-            return
-        own = os.getpid()
-        with suppress(OSError):  # the session has no descriptor left; the next cell's end tries it again
-            self._left = frozenset(pid for pid, (parent, _) in _processes().items() if parent == own)
+            pass
+        else:
+            own = os.getpid()
+            try:
+                running = [pid for pid, (parent, _) in _processes().items() if parent == own]
+                self.left = {pid: before.get(pid) or _command_line(pid) for pid in running}
+            except OSError:  # the session has no descriptor left; the next cell's end tries it again
+                self.left = before
+        return [f"{pid} ({command})" for pid, command in before.items() if pid not in self.left]
 
     def interrupt(self) -> None:
         """Send SIGINT to the kernel, and to the processes of its group that belong to the running cell."""
@@ -42,14 +56,22 @@ class Children:
     def _is_of_cell(self, pid: int, processes: dict[int, tuple[int, int]], kernel: int) -> bool:
         # A process whose parent has ended is in the background, too.
         above = processes.get(pid, (0, 0))[0]
-        return pid not in self._left and (above == kernel or (above > 1 and self._is_of_cell(above, processes, kernel)))
+        return pid not in self.left and (above == kernel or (above > 1 and self._is_of_cell(above, processes, kernel)))
 
 
 def _processes() -> dict[int, tuple[int, int]]:
-    """Return parent and process group of each process. Source: proc_pid_stat(5)."""
+    """Return parent and process group of each process that has not ended. Source: proc_pid_stat(5)."""
     found = {}
     for name in filter(str.isdecimal, os.listdir("/proc")):
         with suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{name}/stat", "rb") as stat:
-            _, parent, group, *_ = stat.read().rpartition(b")")[2].split()
-            found[int(name)] = (int(parent), int(group))
+            state, parent, group, *_ = stat.read().rpartition(b")")[2].split()
+            if state not in _ENDED:
+                found[int(name)] = (int(parent), int(group))
     return found
+
+
+def _command_line(pid: int) -> str:
+    """Return the command line of a process, cut to what a person needs to recognise it."""
+    with suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{pid}/cmdline", "rb") as words:
+        return words.read(_COMMAND_MAX).replace(b"\0", b" ").decode(errors="replace").strip()
+    return ""

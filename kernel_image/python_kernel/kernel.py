@@ -36,6 +36,11 @@ from .extras import extras_of, granted
 from .publishing import Stream
 from .shell import Shell
 
+#: errors of cells that were interrupted
+_INTERRUPTED = {"KeyboardInterrupt", "CancelledError"}
+#: seconds in which a process ends that does not handle the signal of an interrupt
+_DYING = 0.05
+
 
 class KernelShell(EndingShell):
     """The shell that runs cells."""
@@ -227,14 +232,25 @@ class PythonKernel(IPythonKernel):
         shell: Any = self.shell
         shell._last_traceback = None  # noqa: SLF001 - ipykernel keeps an earlier cell's for an error that it does not show
         with granted(extras_of(self.get_parent("shell")), shell.display_formatter):
+            ended: list[str] = []
             try:
                 reply: dict[str, Any] = await super().do_execute(*args, **options)
             finally:
                 if self._in_main_thread():
-                    self._children.leave()
+                    ended = self._children.leave()
+            if reply.get("ename") in _INTERRUPTED and self._in_main_thread():
+                self._tell_of(ended)
             if reply.get("ename") == "NoneType":  # ipykernel knows no error of a cell whose result cannot be shown
                 reply |= shell.shown_error
             return reply
+
+    def _tell_of(self, ended: list[str]) -> None:
+        """Say which children of earlier cells an interrupt has ended: one by signal reaches them, too."""
+        if self._children.left:
+            time.sleep(_DYING)
+            ended += self._children.leave()
+        if ended:
+            print(f"Processes of earlier cells have ended, too: {', '.join(ended)}", file=self._stderr)
 
     def _interrupted(self) -> dict[str, Any]:
         """Publish the error of a cell that was interrupted before its code ran, and return its reply."""

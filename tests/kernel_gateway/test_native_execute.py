@@ -595,6 +595,19 @@ def test_the_cause_of_a_kernels_end_is_named(gateway: Gateway, session: str, cod
     assert cause in gateway.execute(session, "")["state_reason"]
 
 
+def test_the_reply_says_which_processes_of_earlier_cells_an_interrupt_has_ended(gateway: Gateway, session: str) -> None:
+    started = gateway.execute(session, "import subprocess; server = subprocess.Popen(['sleep', '300']); server.pid")
+    stubborn = "import time\ntry: time.sleep(60)\nexcept KeyboardInterrupt: pass\ntime.sleep(60)"
+    reply = gateway.execute(session, stubborn, timeout=1)
+    assert (reply["status"], reply["state"]) == ("timeout", "preserved")
+    assert f"Processes of earlier cells have ended, too: {text_of(started)} (sleep 300)\n" in text_of(reply)
+    again = "server = subprocess.Popen(['sleep', '300'])"
+    gateway.execute(session, again)
+    reply = gateway.execute(session, "time.sleep(60)", timeout=1)
+    assert "have ended" not in text_of(reply)
+    assert text_of(gateway.execute(session, "print(server.poll())")) == "None\n"
+
+
 SHARED_MEMORY = """
 from multiprocessing.shared_memory import SharedMemory
 one = SharedMemory(create=True, size=70 << 20)

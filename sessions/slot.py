@@ -157,15 +157,15 @@ class KernelSlot:
             await self._move_files(kernel.launch, before if before.workspace else kernel.launch)
             raise
         old = self.kernel
+        if old is not None and change is StateChange.ROLLED_BACK:
+            self._undone[old] = notice
         self.notice, self.launch, self._first_start = notice, kernel.launch, None
         self.install(kernel)
         await self.sleeper.forget()
         fresh = change is StateChange.RESTARTED or (start is None and not woken)
         await (self.snapshots.forget_automatic() if fresh else self.snapshots.forget_ahead())
         if old is not None:
-            done = "restarted"
-            if change is StateChange.ROLLED_BACK:
-                done, self._undone[old] = "rolled back", notice
+            done = "rolled back" if change is StateChange.ROLLED_BACK else "restarted"
             await old.kill(KernelDied(f"the session was {done} while the cell ran"))
         await self._move_files(before, kernel.launch)
 

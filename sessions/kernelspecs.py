@@ -22,6 +22,7 @@ To add a language, add its folder there; nothing else changes. The folder's name
 - `env_at_start`: a pattern for the variables that the kernel reads, or sets itself, only when it starts.
 - `package`: the Python package that contains the language's interpreter, if it is not Python itself. If no Python
   package contains it, any name, and `version` is the command that prints its version.
+- `image`: an image that has the language, if the usual one lacks it.
 - `setenv`: for a kernel without `extras`, an expression that sets environment variables. In it `{json}` is replaced by
   a string literal with an object of names and values; null removes a variable.
 - `call`: an expression that calls `main`; `{json}` is replaced by a string literal with the arguments.
@@ -89,6 +90,8 @@ class KernelSpec:
     env_at_start: str = ""
     #: package that contains the interpreter; empty: the interpreter is Python
     package: str = ""
+    #: image that has the interpreter; empty: the usual one has it
+    image: str = ""
     #: expression that sets environment variables; empty: not supported
     setenv: str = ""
     #: expression that calls `main` with arguments; empty: not supported
@@ -239,6 +242,7 @@ def _read(path: Path) -> KernelSpec:
         waits=bool(ours.get("waits", False)),
         env_at_start=ours.get("env_at_start", ""),
         package=ours.get("package", ""),
+        image=ours.get("image", ""),
         setenv=ours.get("setenv", ""),
         call=ours.get("call", ""),
         run="\n".join([*(file.read_text() for file in path.parent.glob("run.*")), ours.get("run", "")]).strip(),

@@ -715,7 +715,7 @@ class FakeBackend:
         self.on_proof_needed: Callable[[], None] = no_op
         self.on_restored: Callable[[bool], None] = no_op
         self.checkpoints = Ability(on=False, detail="scripted kernels have none")
-        self.inventory = Inventory("3.0", {})
+        self.inventory = Inventory("3.0", {"bash": "5.2", "deno": "2.9"})
         self.sleep = FakeSleep(self)
         #: as if workspaces went with their last container
         self.keeps_files = False

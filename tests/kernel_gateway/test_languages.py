@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 from packaging.utils import canonicalize_name
@@ -10,8 +11,11 @@ from packaging.version import Version
 
 from kernel_image.no_network import POLICY
 from tests.gateways import Gateway, gateway
+from tests.kernel_gateway import agentrun, e2b
 from tests.kernel_gateway.wire import failure, process_only
 
+#: only the image with R has it, but a developer's own machine may
+R_IS_HERE = shutil.which("R") is not None
 SHOW = """
 import json, platform
 from importlib.metadata import distributions
@@ -21,7 +25,7 @@ print(json.dumps([platform.python_version(), {each.name: each.version for each i
 
 def test_each_language_is_listed_with_its_version_and_packages(gateway: Gateway, session: str) -> None:
     listed = {each["name"]: each for each in gateway.call("GET", "/v1/languages").json()["languages"]}
-    assert set(listed) == {"bash", "javascript", "python", "r"}
+    assert set(listed) == {"bash", "javascript", "python"} | ({"r"} if R_IS_HERE else set())
     python, javascript = listed["python"], listed["javascript"]
     assert (python["kernelspec"], python["aliases"]) == ("python3", ["py"])
     version, packages = json.loads(gateway.text(session, SHOW))
@@ -32,6 +36,24 @@ def test_each_language_is_listed_with_its_version_and_packages(gateway: Gateway,
     assert python["version"] == version
     assert python["packages"].items() <= seen.items()
     assert {"numpy", "pandas", "matplotlib"} <= python["packages"].keys()
+
+
+@pytest.mark.skipif(R_IS_HERE, reason="R is installed here")
+@process_only
+def test_a_language_that_is_not_installed_is_refused_by_every_dialect_with_the_image_that_has_it(
+    gateway: Gateway,
+) -> None:
+    with agentrun.boxed(gateway) as box, e2b.boxed(gateway) as other:
+        answers = [
+            gateway.call("POST", "/v1/sessions", json={"name": "statistics", "language": "r"}),
+            gateway.call("POST", "/api/kernels", json={"name": "ir"}),
+            box.call("POST", "/contexts", json={"language": "r"}),
+            other.call("POST", "/contexts", json={"language": "r"}),
+        ]
+    for answer in answers:
+        assert answer.status_code == 400, answer.text
+        assert "R is not installed here; the image kernel-gateway/python:r has it" in answer.text
+    assert failure(gateway.call("GET", "/v1/sessions/statistics"))[0] == 404
 
 
 @process_only

@@ -19,15 +19,16 @@ class Language(BaseModel):
     display_name: str
     aliases: list[str] = Field(description="other names of the language in requests")
     kernelspec: str = Field(description="name of its kernel for Jupyter clients")
-    version: str | None = Field(description="version of the interpreter; null: the kernels' image lacks it")
+    version: str = Field(description="version of the interpreter")
     packages: dict[str, str] = Field(description="version of each installed package, by normalized name")
 
     @classmethod
-    def of(cls, spec: KernelSpec, inventory: Inventory, runtimes: set[str]) -> Self:
+    def of(cls, spec: KernelSpec, version: str, inventory: Inventory, runtimes: set[str]) -> Self:
         """Describe a language.
 
         Args:
             spec: its kernel.
+            version: of its interpreter.
             inventory: what is installed.
             runtimes: packages that are languages themselves.
         """
@@ -37,13 +38,13 @@ class Language(BaseModel):
             display_name=spec.display_name,
             aliases=sorted(spec.aliases),
             kernelspec=spec.jupyter_name,
-            version=inventory.version(spec),
+            version=version,
             packages={} if spec.package else packages,
         )
 
 
 class LanguageList(BaseModel):
-    """All languages."""
+    """The languages that are installed."""
 
     languages: list[Language]
 
@@ -52,7 +53,7 @@ class LanguagesHandler(JsonHandler):
     """`/v1/languages`."""
 
     def get(self) -> None:
-        """List the languages.
+        """List the languages that are installed.
 
         Raises:
             NotInitialized: when no proof of the sandbox has succeeded yet, which also shows what is installed.
@@ -62,5 +63,9 @@ class LanguagesHandler(JsonHandler):
             raise NotInitialized
         specs = self.gateway.specs.all
         runtimes = {spec.package for spec in specs}
-        found = [Language.of(spec, inventory, runtimes) for spec in specs]
+        found = [
+            Language.of(spec, version, inventory, runtimes)
+            for spec in specs
+            if (version := inventory.version(spec)) is not None
+        ]
         self.finish_json(LanguageList(languages=found).model_dump(mode="json"))

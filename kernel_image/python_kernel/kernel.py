@@ -27,6 +27,7 @@ from typing import Any
 
 import zmq
 from ipykernel.ipkernel import IPythonKernel
+from IPython.core.error import StdinNotImplementedError
 from traitlets import Type
 
 from . import descriptors, imports
@@ -40,6 +41,11 @@ from .shell import Shell
 _INTERRUPTED = {"KeyboardInterrupt", "CancelledError"}
 #: seconds in which a process ends that does not handle the signal of an interrupt
 _DYING = 0.05
+#: what code reads that asks a client which cannot be asked
+_NO_ANSWERS = (
+    "nobody can be asked here: send the answers with the cell (`stdin` in the gateway's own API), or run it over "
+    "its WebSocket or by a Jupyter client, which ask"
+)
 
 
 class KernelShell(EndingShell):
@@ -251,6 +257,23 @@ class PythonKernel(IPythonKernel):
             ended += self._children.leave()
         if ended:
             print(f"Processes of earlier cells have ended, too: {', '.join(ended)}", file=self._stderr)
+    def raw_input(self, prompt: str = "") -> str:
+        """Ask the client for a line.
+
+        Raises:
+            StdinNotImplementedError: when it cannot be asked.
+        """
+        self._require_answers()
+        return str(super().raw_input(prompt))
+
+    def getpass(self, *args: Any, **options: Any) -> str:
+        """Ask the client for a password; errors as in `raw_input`."""
+        self._require_answers()
+        return str(super().getpass(*args, **options))
+
+    def _require_answers(self) -> None:
+        if not self._allow_stdin:
+            raise StdinNotImplementedError(_NO_ANSWERS)
 
     def _interrupted(self) -> dict[str, Any]:
         """Publish the error of a cell that was interrupted before its code ran, and return its reply."""

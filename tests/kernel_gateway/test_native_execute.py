@@ -352,7 +352,11 @@ def test_input_is_answered_in_order_and_then_ends(gateway: Gateway) -> None:
 
 def test_input_without_answers_is_an_immediate_error(gateway: Gateway) -> None:
     reply = gateway.execute(SHARED, "input('anybody? ')", timeout=60)
-    assert only(reply, "error")["ename"] == "StdinNotImplementedError"
+    error = only(reply, "error")
+    assert (error["ename"], "send the answers with the cell (`stdin`" in error["evalue"]) == (
+        "StdinNotImplementedError",
+        True,
+    )
 
 
 # -- streams ---------------------------------------------------------------------------------------------------

@@ -39,6 +39,7 @@ def test_a_session_is_made_described_listed_and_ended(gateway: Gateway, session:
     made = create(gateway, name=session, language="python")
     assert (made["name"], made["language"], made["state"], made["incarnation"]) == (session, "python", "idle", 1)
     described = gateway.call("GET", f"/v1/sessions/{session}").json()
+    assert described["created_at"] == made["created_at"]
     assert described.keys() == SessionInfo.model_fields.keys()
     assert abs((datetime.fromisoformat(described["created_at"]) - datetime.now(UTC)).total_seconds()) < 60
     assert session in names(gateway)
@@ -47,6 +48,24 @@ def test_a_session_is_made_described_listed_and_ended(gateway: Gateway, session:
     assert session not in names(gateway)
     for method in ("GET", "DELETE"):
         assert failure(gateway.call(method, f"/v1/sessions/{session}")) == (404, "SB011")
+
+
+@pytest.mark.parametrize(
+    ("asked", "is_there"), [("a/b", "/home/user/a/b"), ("/home/user/a", "/home/user/a"), ("/tmp/a", "/tmp/a")]
+)
+@pytest.mark.parametrize("gateway", [pytest.param("docker", marks=pytest.mark.engine)], indirect=True)
+def test_a_kernel_starts_in_the_directory_that_was_asked_for(
+    gateway: Gateway, session: str, asked: str, is_there: str
+) -> None:
+    create(gateway, name=session, cwd=asked)
+    assert gateway.text(session, "import os; os.getcwd()") == repr(is_there)
+
+
+@process_only
+@pytest.mark.parametrize("elsewhere", ["/etc", "../out", "/"])
+def test_a_kernels_directory_lies_in_the_workspace_or_tmp(gateway: Gateway, elsewhere: str) -> None:
+    refused = gateway.call("POST", "/v1/sessions", json={"name": "elsewhere", "cwd": elsewhere})
+    assert failure(refused) == (400, "SB002")
 
 
 def test_an_ended_session_that_is_used_again_reports_its_lost_state_once(gateway: Gateway, session: str) -> None:

@@ -15,7 +15,7 @@ from kernel_gateway.errors import STATUS
 from kernel_gateway.setting_types import Bytes
 from sessions.asleep import Checkpoints, OnIdle
 from sessions.errors import InvalidRequest
-from sessions.guest.paths import valid_path
+from sessions.guest.paths import sandbox_path
 from sessions.models import ExecuteRequest, ExecutionResult, Network, SessionSpec
 from sessions.names import valid_env
 from sessions.session import Session
@@ -54,7 +54,7 @@ class CreateSession(Body):
     image: str | None = Field(
         None, description="image of the kernel, one that the setting `images` allows; starts cold", max_length=1000
     )
-    cwd: str = Field("", description="directory of the workspace where the kernel starts; made if absent")
+    cwd: str = Field("", description="directory where the kernel starts, in the workspace or `/tmp`; made if absent")
     network: Literal["none", "allowlist"] = Field(
         "none", description="what its code may reach: nothing, or the hosts that the operator lists, through a proxy"
     )
@@ -73,7 +73,7 @@ class CreateSession(Body):
             idle_timeout=settings.valid_idle_timeout(self.idle_timeout),
             on_idle=defaults.on_idle if self.on_idle is None else OnIdle(self.on_idle),
             checkpoints=Checkpoints(self.checkpoints),
-            cwd=valid_path(self.cwd),
+            cwd=sandbox_path(self.cwd),
             image=settings.valid_image(self.image),
             network=Network(self.network),
         )
@@ -192,7 +192,7 @@ class SessionInfo(BaseModel):
                 "language": session.kernelspec.name,
                 "state": session.state.value,
                 "incarnation": session.incarnation,
-                "created_at": now - timedelta(seconds=session.age()),
+                "created_at": datetime.fromtimestamp(session.created_at, UTC),
                 "last_activity": now - timedelta(seconds=session.idle_for()),
                 "idle_timeout": session.spec.idle_timeout,
                 "on_idle": session.spec.on_idle.value,

@@ -66,6 +66,7 @@ from sessions.tenants.kept import KeptBytes
 from sessions.tenants.memory import PromisedMemory
 from sessions.tenants.quotas import Quotas
 from sessions.tenants.sleep_disk import SleepDisk
+from sessions.tenants.workspaces import WorkspaceDisk
 from sessions.timeouts import Timeouts
 
 log = structlog.get_logger()
@@ -129,7 +130,7 @@ class Service:
         self.metrics.pool.waiting.set_function(lambda: starts.waiting)
         stock = PoolSettings(settings.limits, settings.pool_size, settings.pool_max)
         self.pool = Pool(self.backend, starts, stock, time.monotonic, observer=self.metrics.pool)
-        self.quotas = Quotas(settings.tenant_limits, time.monotonic, settings.max_concurrent)
+        self.quotas = Quotas(settings.tenant_limits, time.monotonic, settings.max_concurrent, settings.share)
         self.audit = Audit(self.state_dir / "audit.db")
         self.ledger = Ledger(self.state_dir / "ledger.db")
         self.journal = Journal(self.audit, self.quotas, self.metrics, settings.code_policy)
@@ -145,6 +146,7 @@ class Service:
             observer=self.metrics.pool,
             egress=EgressTenants(settings.egress_tenants if settings.egress else ()),
             kept=KeptBytes(settings.max_kept_bytes_per_tenant, settings.max_kept_bytes),
+            workspaces=WorkspaceDisk(lambda: self.backend.room, settings.share),
         )
         defaults = SessionSpec(
             limits=settings.limits,
@@ -226,7 +228,9 @@ class Service:
             hosts=self._hosts(),
             origins=Origins(self.settings.allowed_origins),
             sockets=OpenSockets(self.settings, self.metrics.connections),
-            incoming=Incoming(self.settings.max_incoming_bytes_per_tenant),
+            incoming=Incoming(
+                self.settings.max_incoming_bytes_per_tenant, self.settings.max_incoming_bytes, self.settings.share
+            ),
             slices=Slices(),
             quotas=self.quotas,
             providers=self.providers,

@@ -165,6 +165,7 @@ class Settings(BaseSettings):
         128 * MIB,
         description="bytes of a tenant's requests and WebSocket messages that arrive or wait, together, files aside",
     )
+    max_incoming_bytes: Bytes = Field(512 * MIB, description="the same of all tenants, together")
     max_kept_bytes_per_tenant: Bytes = Field(
         PER_TENANT,
         description="bytes of outputs that a tenant's sessions keep for notebooks and retries, together; the oldest go",
@@ -177,8 +178,8 @@ class Settings(BaseSettings):
         gt=0,
         le=1,
         allow_inf_nan=False,
-        description="part of `sleep_disk` and of `max_total_memory` that one tenant may use, of what the other tenants "
-        "leave; none: 0.5, or 1 without `keys`",
+        description="part of what other tenants leave that one tenant may use: of memory, disks, connections, "
+        "WebSockets, executions and incoming bytes; none: 0.5, or 1 without `keys`",
     )
     max_concurrent_per_tenant: Count = Field(10, description="executions a tenant may have at a time")
     max_concurrent: Count = Field(100, description="executions of all tenants at a time, shared evenly")

@@ -34,7 +34,7 @@ from kernel_gateway.gateway import Gateway
 from kernel_gateway.wire.connections import connection_of
 from kernel_gateway.wire.incoming import Share
 from sessions import exact_json
-from sessions.errors import InvalidRequest, QuotaExceeded, SessionError
+from sessions.errors import InvalidRequest, SessionError
 from sessions.tasks import spawn
 
 log = structlog.get_logger()
@@ -214,8 +214,7 @@ class JsonHandler(BaseHandler):
         """Count the body before it arrives: a request can be refused with an answer only then."""
         self._share = self.gateway.incoming.share(self.tenant)
         if not self._share.take(size):
-            most = self.gateway.incoming.most
-            raise QuotaExceeded(f"requests and messages of the tenant are above {most} bytes together", max=most)
+            raise self.gateway.incoming.refusal("requests and messages", self.tenant)
 
     def on_finish(self) -> None:
         """Give back what the body has taken."""

@@ -162,8 +162,8 @@ class SocketHandler(BaseHandler, WebSocketHandler):
             self._watch.handled(fragments + self._connection.unread(), within_message=fragments > 0)
 
     def _is_too_much(self) -> None:
-        most = self.gateway.incoming.most
-        self._give_up("bytes", TOO_MUCH, f"incomplete messages of the tenant are above {most} bytes together (SB008)")
+        refusal = self.gateway.incoming.refusal("incomplete messages", self.tenant)
+        self._give_up("bytes", TOO_MUCH, f"{refusal.message} ({refusal.code})")
 
     def _is_too_slow(self) -> None:
         seconds = self.gateway.settings.message_timeout

@@ -5,7 +5,8 @@ and capabilities, with access to loop devices. It reads one JSON request per lin
 with one line, which repeats the `id` of its request:
 
 - `{"op": "attach", "name": …, "size": bytes, "mode": "0700"}` makes the disk if it does not exist, attaches it to a
-  loop device and answers `{"device": "/dev/loop7"}`. The engine mounts that device.
+  loop device and answers `{"device": "/dev/loop7", "room": bytes}`. The engine mounts that device. `room` is how much
+  all disks together may have on the disk of their images.
 - `{"op": "delete", "name": …}` detaches and deletes the disk if it exists: `{}`.
 - `{"op": "names"}` answers `{"names": […]}`.
 
@@ -101,13 +102,13 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
             return {}
         if not os.path.exists(file):
             _make(file, request["size"], request["mode"])
-            return {"device": _attach(file)}
+            return {"device": _attach(file), "room": _room()}
         device = _attached(file)
         if device is None:
             # Without a journal a crash of the machine leaves errors, which are repaired here. A clean disk takes 10 ms.
             _run("e2fsck", "-y", file, most=_REPAIRED)
             device = _attach(file)
-        return {"device": device}
+        return {"device": device, "room": _room()}
 
 
 @contextlib.contextmanager
@@ -130,8 +131,7 @@ def _make(file: str, size: int, mode: str) -> None:
     made = file + _HALF_MADE
     with _directory:
         promised = sum(max(0, found.st_size - 512 * found.st_blocks) for found in map(os.stat, os.listdir()))
-        disk = os.statvfs(".")
-        if disk.f_bavail * disk.f_frsize < promised + image + _RESERVE:
+        if _free() < promised + image:
             raise Failed("the disk of the engine's machine has no room for the files of another session")
         with open(made, "wb") as blank:
             blank.truncate(image)
@@ -139,6 +139,17 @@ def _make(file: str, size: int, mode: str) -> None:
     _run("debugfs", "-w", "-f", "-", made, said=f"rmdir lost+found\nset_inode_field / mode 04{mode}\n")
     with _directory:
         os.rename(made, file)
+
+
+def _free() -> int:
+    """Return the bytes of the host's disk that disks may take beside those that they have taken."""
+    disk = os.statvfs(".")
+    return max(0, disk.f_bavail * disk.f_frsize - _RESERVE)
+
+
+def _room() -> int:
+    with _directory:
+        return _free() + sum(512 * found.st_blocks for found in map(os.stat, os.listdir()))
 
 
 def _delete(file: str) -> None:

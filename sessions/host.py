@@ -45,6 +45,8 @@ class Host(ABC):
         """
         self.key = key
         self.limits = spec.limits
+        #: bytes that its own workspace may have; 0: it has none
+        self.disk = 0 if isinstance(spec, SessionSpec) and spec.workspace is not None else spec.limits.disk
         self._idle_timeout = spec.idle_timeout
         self.created_at = created_at
         self._services = services

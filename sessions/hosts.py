@@ -32,7 +32,7 @@ class Hosts(ABC, Generic[H]):
         self._present: dict[SessionKey, H] = {}
         self._closing = False
         #: those that have ended and are being freed; not every caller waits for the end that it has asked for
-        self._ending: set[H] = set()
+        self.ending: set[H] = set()
 
     def all(self) -> list[H]:
         """Return all that have not ended, oldest first."""
@@ -46,17 +46,23 @@ class Hosts(ABC, Generic[H]):
         """Return what a tenant has of its quota: its sessions and sandboxes that have not ended."""
         return [host for kind in self.kinds for host in kind.all() if host.key.tenant == tenant]
 
-    def _admit(self, tenant: str) -> None:
+    def _admit(self, tenant: str, disk: int) -> None:
         """Allow a tenant one more.
+
+        Args:
+            tenant: name of the tenant.
+            disk: bytes of its own workspace; 0: it has none.
 
         Raises:
             ShuttingDown: when the gateway is being stopped.
-            QuotaExceeded: when the tenant has as many as it may have.
+            QuotaExceeded: when the tenant has as many as it may have, or its part of the disk.
         """
         if self._closing:
             raise ShuttingDown
         present = self.taken(tenant)
         self._services.quotas.admit_session(len(present), min((host.idle_left() for host in present), default=0.0))
+        there = [host for kind in self.kinds for host in (*kind.all(), *kind.ending)]
+        self._services.workspaces.admit(tenant, disk, ((host.key.tenant, host.disk) for host in there))
 
     async def _start(self, host: H) -> None:
         """Add a new host, and start its container.
@@ -106,8 +112,8 @@ class Hosts(ABC, Generic[H]):
         del self._present[host.key]
         end = host.begin_end(reason, asked=asked)
         self._record_end(host, end)
-        self._ending.add(host)
-        end.freed.add_done_callback(lambda _: self._ending.discard(host))
+        self.ending.add(host)
+        end.freed.add_done_callback(lambda _: self.ending.discard(host))
 
     @abstractmethod
     def _record_end(self, host: H, end: End) -> None:
@@ -122,4 +128,4 @@ class Hosts(ABC, Generic[H]):
         self._closing = True
         for host in self.all():
             self._remove(host, "the gateway was stopped")
-        await gather_all(*(host.close() for host in self._ending))
+        await gather_all(*(host.close() for host in self.ending))

@@ -104,7 +104,7 @@ class Registry(Hosts[Session]):
         if key in self._present:
             raise SessionExists(f"a session {key.name!r} exists already", session=key.name)
         beginning = Beginning(start=origin.undo.branch(checkpoint))
-        self._admit(key.tenant)
+        self._admit(key.tenant, origin.disk)
         notice = StateNotice(StateChange.PRESERVED, f"a branch of the session {origin.key.name!r}", incarnation=0)
         identity = Identity(key, origin.spec, origin.kernelspec, self.now())
         session = Session(identity, self._services, notice, beginning)
@@ -134,7 +134,7 @@ class Registry(Hosts[Session]):
         self._services.egress.require(key, spec.network)
         if spec.checkpoints is Checkpoints.AUTO and not self._services.sleeping.ability.on:
             raise CheckpointRefused("this gateway cannot take checkpoints: /readyz says why, under `sleep`")
-        self._admit(key.tenant)
+        self._admit(key.tenant, spec.limits.disk if spec.workspace is None else 0)
         ledger = self._services.ledger
         reason, before = ledger.why_ended(key), ledger.last_end_at(key.tenant, spec.place)
         if reason is None and before is not None:
@@ -174,6 +174,6 @@ class Registry(Hosts[Session]):
         Args:
             workspace: workspace of a sandbox.
         """
-        ending = [session.close() for session in self._ending if session.spec.workspace == workspace]
+        ending = [session.close() for session in self.ending if session.spec.workspace == workspace]
         if ending:
             await asyncio.wait(ending)

@@ -90,7 +90,7 @@ class Sandboxes(Hosts[Sandbox]):
         """
         if key in self._present:
             raise SessionExists(f"a sandbox {key.name!r} exists already", sandbox=key.name)
-        self._admit(key.tenant)
+        self._admit(key.tenant, spec.limits.disk)
         sandbox = Sandbox(key, spec, self._registry, self._services)
         self._ended.pop(key, None)
         await self._start(sandbox)

@@ -12,6 +12,7 @@ from sessions.models import ExecuteRequest, ExecutionResult, SessionKey
 from sessions.store.ledger import Ledger
 from sessions.tenants.kept import KeptBytes
 from sessions.tenants.quotas import Quotas
+from sessions.tenants.workspaces import WorkspaceDisk
 from sessions.timeouts import Timeouts
 
 if TYPE_CHECKING:
@@ -99,3 +100,5 @@ class SessionServices:
     egress: EgressTenants = field(default_factory=EgressTenants)
     #: bounds what all sessions keep of their cells
     kept: KeptBytes = field(default_factory=KeptBytes)
+    #: shares out the disk for workspaces
+    workspaces: WorkspaceDisk = field(default_factory=WorkspaceDisk)

@@ -59,10 +59,11 @@ from sessions.session import Session
 from sessions.store.ledger import Ledger
 from sessions.strays import Strays
 from sessions.tasks import spawn
-from sessions.tenants.admission import NOBODY
 from sessions.tenants.memory import PromisedMemory
 from sessions.tenants.quotas import CONCURRENT, Quotas, TenantLimits
+from sessions.tenants.shares import NOBODY
 from sessions.tenants.sleep_disk import SleepDisk
+from sessions.tenants.workspaces import WorkspaceDisk
 from sessions.timeouts import Timeouts
 
 Json = dict[str, Any]
@@ -719,6 +720,8 @@ class FakeBackend:
         self.sleep = FakeSleep(self)
         #: as if workspaces went with their last container
         self.keeps_files = False
+        #: as if workspaces had a disk of this size; 0: they have none
+        self.room = 0
         #: while it is not set, all starts wait
         self.gate = asyncio.Event()
         self.gate.set()
@@ -928,7 +931,7 @@ class World:
             self.clock,
             observer=self.seen,
         )
-        self.quotas = Quotas(quotas or TenantLimits(), self.clock, concurrent)
+        self.quotas = Quotas(quotas or TenantLimits(), self.clock, concurrent, share)
         #: all executions that have ended
         self.observed: list[tuple[SessionKey, ExecuteRequest, ExecutionResult]] = []
         #: executions that have begun and not ended, by id
@@ -946,6 +949,7 @@ class World:
             Sleeping(backend, self.starts, self.pool, SleepDisk(sleep_disk, share)),
             self.seen,
             EgressTenants(egress_tenants),
+            workspaces=WorkspaceDisk(lambda: backend.room, share),
         )
         self.registry = Registry(PLAIN, defaults, services)
         self.sandboxes = Sandboxes(self.registry, services)

@@ -1,8 +1,9 @@
-"""Which connections the gateway accepts: at most so many in all, and of one address.
+"""Which connections the gateway accepts: at most so many in all, and of one address; and which of them may work.
 
 A connection is spare until a request with a valid key arrives on it, and again after the answer. Spare connections make
-room for new ones, oldest first, so without a key nobody keeps others out. The last places are for clients on this
-machine: an operator's probe finds one also when all others are at work.
+room for new ones, oldest first, so without a key nobody keeps others out. With a key neither: of those at work a tenant
+has a part of what the others leave, from however many addresses. The last places are for clients on this machine: an
+operator's probe finds one also when all others are at work.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from tornado.httputil import (
 
 from kernel_gateway.wire.connections import Connection, connection_of
 from kernel_gateway.wire.forwarding import Forwarding
+from sessions.errors import QuotaExceeded
+from sessions.tenants.shares import Shares
 
 #: places of 16 that are for clients on this machine
 RESERVED = 1
@@ -42,16 +45,18 @@ class _Peer:
 class Admission:
     """All open connections, by address."""
 
-    def __init__(self, most: int, most_per_address: int, refused: Callable[[str], None]) -> None:
+    def __init__(self, most: int, most_per_address: int, refused: Callable[[str], None], share: float = 1.0) -> None:
         """Begin without connections.
 
         Args:
             most: connections at a time.
             most_per_address: connections of one address at a time.
-            refused: called for each refusal with its reason, `address` or `total`.
+            refused: called for each refusal with its reason, `address`, `tenant` or `total`.
+            share: part of the connections that other tenants leave on which one tenant may have requests; 1: all.
         """
         self.open = 0
         self._most = most
+        self._working = Shares(self._places(), share, least=1)
         self._most_per_address = most_per_address
         self._refused = refused
         self._peers: dict[str, _Peer] = {}
@@ -67,11 +72,15 @@ class Admission:
         if peer.open >= self._most_per_address and not _drop_oldest(peer):
             self._refused("address")
             return None
-        places = self._most if ipaddress.ip_address(address).is_loopback else self._most * (16 - RESERVED) // 16
+        places = self._most if ipaddress.ip_address(address).is_loopback else self._places()
         if self.open >= places and not self.make_room():
             self._refused("total")
             return None
         return self._enter(Connection(address))
+
+    def _places(self) -> int:
+        """Return how many connections clients on other machines may have."""
+        return max(1, self._most * (16 - RESERVED) // 16)
 
     def _enter(self, connection: Connection) -> Connection:
         self.open += 1
@@ -79,11 +88,34 @@ class Admission:
         peer.open += 1
         peer.spare[connection] = None
         connection.head_begins()
-        connection.when_working(lambda: peer.spare.pop(connection, None))
+        connection.when_working(lambda tenant: self._works(connection, tenant))
         connection.when_ended(lambda: self._leave(connection))
         return connection
 
+    def _works(self, connection: Connection, tenant: str) -> None:
+        """Note that a connection has a request of a tenant.
+
+        Raises:
+            QuotaExceeded: when the tenant has its part of the connections; then this one stays spare.
+        """
+        if connection.ended:
+            return
+        self._rests(connection)
+        if not self._working.fits_share(tenant, 1):
+            self._refused("tenant")
+            most = self._working.share_of(tenant)
+            raise QuotaExceeded(f"at most {most} requests of the tenant at a time", limit="connections", max=most)
+        self._working.add(tenant, 1)
+        connection.worker = tenant
+        self._peers[connection.address].spare.pop(connection, None)
+
+    def _rests(self, connection: Connection) -> None:
+        if connection.worker is not None:
+            self._working.add(connection.worker, -1)
+            connection.worker = None
+
     def _leave(self, connection: Connection) -> None:
+        self._rests(connection)
         peer = self._peers[connection.address]
         peer.spare.pop(connection, None)
         peer.open -= 1
@@ -99,6 +131,7 @@ class Admission:
         """Note that a connection waits for its next request."""
         if connection.ended:
             return
+        self._rests(connection)
         spare = self._peers[connection.address].spare
         spare.pop(connection, None)
         spare[connection] = None  # the newest one

@@ -12,7 +12,8 @@ class ConnectionMetrics:
         self.open = Gauge("kernel_gateway_connections", "Open connections", registry=registry)
         self._refused = Counter(
             "kernel_gateway_connections_refused",
-            "Connections that were refused; address: too many of one address, total: too many in all",
+            "Connections that were refused; address: too many of one address, total: too many in all; "
+            "tenant: requests that were refused because their tenant had too many connections",
             ["reason"],
             registry=registry,
         )

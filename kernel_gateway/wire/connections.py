@@ -29,13 +29,15 @@ class Connection:
         self.address = address
         #: tenant of its latest request with a valid key; until then its address
         self.user = address
+        #: tenant whose request it has at present; None: none
+        self.worker: str | None = None
         self.stream: Stream | None = None
         self.ended = False
         #: what the client sends is thrown away
         self._ignores = False
         self._told: Callable[[int], None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._works: Callable[[], object] | None = None
+        self._works: Callable[[str], None] | None = None
         self._ends: list[Callable[[], None]] = []
 
     # -- for its owner ----------------------------------------------------------------------------------------
@@ -44,8 +46,8 @@ class Connection:
         """Call `tell` with the number of bytes of each read from now on; None: nobody."""
         self._told = tell
 
-    def when_working(self, tell: Callable[[], object]) -> None:
-        """Call `tell` for each request with a valid key."""
+    def when_working(self, tell: Callable[[str], None]) -> None:
+        """Call `tell` with its tenant for each request with a valid key; it may refuse the request."""
         self._works = tell
 
     def when_ended(self, tell: Callable[[], None]) -> None:
@@ -91,10 +93,14 @@ class Connection:
             self._timer = None
 
     def works(self, tenant: str) -> None:
-        """Note that the request is one of a tenant with a valid key."""
+        """Note that the request is one of a tenant with a valid key.
+
+        Raises:
+            QuotaExceeded: when the tenant has requests on as many connections as it may.
+        """
         self.user = tenant
         if self._works is not None:
-            self._works()
+            self._works(tenant)
 
     # -- for its stream ---------------------------------------------------------------------------------------
 

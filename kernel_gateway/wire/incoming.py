@@ -1,26 +1,31 @@
 """What a tenant's clients send and the gateway must keep: incomplete messages and bodies, and cells that wait.
 
-Each is bounded, but a client may begin many of them and complete none. So they are also bounded together.
+Each is bounded, but a client may begin many of them and complete none. So they are also bounded together, for each
+tenant and in all.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable
+
+from sessions.errors import QuotaExceeded
+from sessions.tenants.shares import Shares
 
 
 class Incoming:
     """The bytes that are kept for each tenant."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, in_all: int = 0, share: float = 1.0) -> None:
         """Begin without bytes.
 
         Args:
             most: bytes of one tenant.
+            in_all: bytes of all tenants; 0: no limit.
+            share: part of what other tenants leave of these that one tenant may have; 1: all of it.
         """
-        self.most = most
-        self._held: Counter[str] = Counter()
+        self._most = most
+        self._held = Shares(in_all, share)
 
     def share(self, tenant: str) -> Share:
         """Return a new part of a tenant's bytes: of one connection or request."""
@@ -28,12 +33,23 @@ class Incoming:
 
     def take(self, tenant: str, count: int) -> bool:
         """Count bytes, unless the tenant would then have too many; return whether they are counted."""
-        if count > 0 and self._held[tenant] + count > self.most:
+        held = self._held
+        if count > 0 and not (
+            held.of(tenant) + count <= self._most and held.fits(count) and held.fits_share(tenant, count)
+        ):
             return False
-        self._held[tenant] += count
-        if not self._held[tenant]:
-            del self._held[tenant]
+        held.add(tenant, count)
         return True
+
+    def refusal(self, what: str, tenant: str) -> QuotaExceeded:
+        """Return the error for what is refused because the tenant would have too many bytes.
+
+        Args:
+            what: what the bytes are, in the plural.
+            tenant: name of the tenant.
+        """
+        most = min(self._most, self._held.share_of(tenant)) if self._held.most else self._most
+        return QuotaExceeded(f"{what} of the tenant are above {most} bytes together", max=most)
 
 
 class Share:

@@ -9,20 +9,18 @@ from kernel_gateway.config import Settings
 from kernel_gateway.wire.connection_metrics import ConnectionMetrics
 from sessions.errors import QuotaExceeded
 from sessions.models import SessionKey
+from sessions.tenants.shares import Shares
 
 
 class OpenSockets:
     """All open WebSockets, by session and tenant."""
 
     def __init__(self, settings: Settings, metrics: ConnectionMetrics) -> None:
-        self._most = {
-            "session": settings.max_sockets_per_session,
-            "tenant": settings.max_sockets_per_tenant,
-            "total": settings.max_sockets,
-        }
+        self._per_session = settings.max_sockets_per_session
+        self._per_tenant = settings.max_sockets_per_tenant
         self._metrics = metrics
         self._sessions: Counter[SessionKey] = Counter()
-        self._tenants: Counter[str] = Counter()
+        self._tenants = Shares(settings.max_sockets, settings.share, least=1)
 
     def enter(self, key: SessionKey) -> Callable[[], None]:
         """Count a socket of a session.
@@ -33,15 +31,17 @@ class OpenSockets:
         Raises:
             QuotaExceeded: when the session, its tenant or the gateway has as many as it may have.
         """
+        tenants = self._tenants
+        of_tenant = min(self._per_tenant, tenants.share_of(key.tenant))
         counts = {
-            "session": (self._sessions[key], "the session has"),
-            "tenant": (self._tenants[key.tenant], "the tenant has"),
-            "total": (self._sessions.total(), "the gateway has"),
+            "session": ("the session has", self._sessions[key], self._per_session),
+            "total": ("the gateway has", tenants.used, tenants.most),
+            "tenant": ("the tenant has", tenants.of(key.tenant), of_tenant),
         }
-        for reason, (count, who) in counts.items():
-            if count >= self._most[reason]:
+        for reason, (who, count, most) in counts.items():
+            if count >= most:
                 self._metrics.socket_refused(reason)
-                raise QuotaExceeded(f"{who} {count} WebSockets, as many as it may have", max=self._most[reason])
+                raise QuotaExceeded(f"{who} {count} WebSockets, as many as it may have", max=most)
         self._count(key, 1)
         present = [key]
 
@@ -53,9 +53,7 @@ class OpenSockets:
 
     def _count(self, key: SessionKey, change: int) -> None:
         self._sessions[key] += change
-        self._tenants[key.tenant] += change
+        self._tenants.add(key.tenant, change)
         if not self._sessions[key]:
             del self._sessions[key]
-        if not self._tenants[key.tenant]:
-            del self._tenants[key.tenant]
         self._metrics.sockets.inc(change)

@@ -70,4 +70,4 @@ def _admission(settings: Settings, metrics: ConnectionMetrics) -> Admission:
     if most < wanted:
         log.warning("few file descriptors: there can be fewer connections", connections=most, wanted=wanted)
     of_address = max(1, settings.max_connections_per_address * most // wanted)
-    return Admission(most, of_address, metrics.refused)
+    return Admission(most, of_address, metrics.refused, settings.share)

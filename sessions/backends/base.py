@@ -20,7 +20,7 @@ from sessions.exits import KernelExit
 from sessions.inventory import Inventory
 from sessions.kernelspecs import KernelSpec
 from sessions.models import Limits, SessionKey
-from sessions.tenants.admission import NOBODY
+from sessions.tenants.shares import NOBODY
 
 #: folder of the programs that run beside user code; a container has them in another folder
 KERNEL_IMAGE = Path(kernel_image.__file__).parent
@@ -191,6 +191,10 @@ class Backend(Protocol):
     @property
     def keeps_files(self) -> bool:
         """Whether a workspace outlives the containers that use it; otherwise it goes with the last one."""
+
+    @property
+    def room(self) -> int:
+        """Bytes that all workspaces together may have; 0: not known, or not limited."""
 
     @property
     def checkpoints(self) -> Ability:

@@ -22,8 +22,8 @@ from sessions.kernels.starts import Starts
 from sessions.kernels.warm import PoolObserver, PoolSettings, WarmKernels
 from sessions.kernelspecs import KernelSpec
 from sessions.tasks import forever, log_failure, spawn
-from sessions.tenants.admission import NOBODY
 from sessions.tenants.memory import IN_ALL
+from sessions.tenants.shares import NOBODY
 
 log = structlog.get_logger()
 T = TypeVar("T")

@@ -17,8 +17,9 @@ from sessions.errors import StartFailed
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.readiness import Readiness
 from sessions.tasks import spawn
-from sessions.tenants.admission import NOBODY, Admission
+from sessions.tenants.admission import Admission
 from sessions.tenants.memory import PromisedMemory
+from sessions.tenants.shares import NOBODY
 from sessions.tenants.turns import take_turn
 
 #: seconds that a caller waits for the turn to start its kernel

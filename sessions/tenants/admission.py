@@ -7,9 +7,11 @@ makes room for the next queue in turn, not for the longest, so a flood of one te
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict, deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
+
+from sessions.tenants.shares import NOBODY, Shares
 
 
 @dataclass(slots=True, eq=False)
@@ -22,27 +24,27 @@ class Ticket:
     admitted: bool = False
 
 
-#: tenant of the work that no tenant waits for; its turns come after those of all tenants
-NOBODY = ""
-
-
 class Admission:
     """The running work of one kind, and the queues of the waiting work."""
 
-    def __init__(self, per_tenant: int, in_all: int) -> None:
+    def __init__(self, per_tenant: int, in_all: int, share: float = 1.0) -> None:
         """Start without any work.
 
         Args:
             per_tenant: maximum pieces of work of one tenant at a time.
             in_all: maximum pieces of work of all tenants at a time.
+            share: part of what other tenants leave of these that one tenant may have; 1: all of it. Work that ends soon
+                needs none, because tenants take turns.
         """
         self._per_tenant = per_tenant
-        self._in_all = in_all
-        self._running: Counter[str] = Counter()
+        self._running = Shares(in_all, share, least=1)
         #: queues by tenant, in the order of their turns
         self._queues: OrderedDict[str, deque[Ticket]] = OrderedDict()
-        #: number of pieces of work that run
-        self.running = 0
+
+    @property
+    def running(self) -> int:
+        """Number of pieces of work that run."""
+        return self._running.used
 
     @property
     def waiting(self) -> int:
@@ -55,11 +57,11 @@ class Admission:
 
     def under_way(self, tenant: str) -> int:
         """Return how much work of a tenant runs."""
-        return self._running[tenant]
+        return self._running.of(tenant)
 
     def full(self, tenant: str) -> bool:
-        """Return True if the tenant has reached its own limit."""
-        return self._running[tenant] >= self._per_tenant
+        """Return True if the tenant has reached its own limit, or its share of what the others leave."""
+        return self.under_way(tenant) >= self._per_tenant or not self._running.fits_share(tenant, 1)
 
     def enter(self, tenant: str) -> bool:
         """Begin at once, if possible. That overtakes no other work: what waits could not have begun either.
@@ -67,9 +69,9 @@ class Admission:
         Returns:
             True if the work has begun; then `leave` must follow.
         """
-        if self.running >= self._in_all or self.full(tenant):
+        if not self._running.fits(1) or self.full(tenant):
             return False
-        self._begin(tenant)
+        self._running.add(tenant, 1)
         return True
 
     def wait(self, tenant: str, wake: Callable[[], None]) -> Ticket:
@@ -95,18 +97,11 @@ class Admission:
 
     def leave(self, tenant: str) -> None:
         """Record the end of work, and admit the waiting work that can begin now."""
-        self.running -= 1
-        self._running[tenant] -= 1
-        if not self._running[tenant]:
-            del self._running[tenant]
-        while self.running < self._in_all and (following := self._next()) is not None:
+        self._running.add(tenant, -1)
+        while self._running.fits(1) and (following := self._next()) is not None:
             following.admitted = True
-            self._begin(following.tenant)
+            self._running.add(following.tenant, 1)
             following.wake()
-
-    def _begin(self, tenant: str) -> None:
-        self.running += 1
-        self._running[tenant] += 1
 
     def _next(self) -> Ticket | None:
         ready = [tenant for tenant in self._queues if not self.full(tenant)]

@@ -50,17 +50,20 @@ class QuotaUse:
 class Quotas:
     """The quotas of all tenants."""
 
-    def __init__(self, limits: TenantLimits, clock: Callable[[], float], concurrent: int = CONCURRENT) -> None:
+    def __init__(
+        self, limits: TenantLimits, clock: Callable[[], float], concurrent: int = CONCURRENT, share: float = 1.0
+    ) -> None:
         """Start without executions and use.
 
         Args:
             limits: limits of each tenant.
             clock: function that returns seconds.
             concurrent: maximum executions of all tenants at a time.
+            share: part of what other tenants leave of these that one tenant may have; 1: all of it.
         """
         self._limits = limits
         self._concurrent = concurrent
-        self._admission = Admission(limits.executions, concurrent)
+        self._admission = Admission(limits.executions, concurrent, share)
         self._usage = Usage(limits.allowance, clock)
 
     @property
@@ -155,7 +158,7 @@ class Quotas:
             raise self._refusal(tenant, waited) from None
 
     def _refusal(self, tenant: str, more: str) -> QuotaExceeded:
-        if self._admission.full(tenant):
+        if self._admission.under_way(tenant) >= self._limits.executions:
             limit, most, whose = "executions", self._limits.executions, "of a tenant"
         else:
             limit, most, whose = "executions_in_all", self._concurrent, "of all tenants"

@@ -61,6 +61,7 @@ OTHER: dict[str, tuple[str, Any]] = {
     "max_sockets_per_tenant": ("6", 6),
     "max_sockets_per_session": ("2", 2),
     "max_incoming_bytes_per_tenant": ("64m", 64 * 1024**2),
+    "max_incoming_bytes": ("300m", 300 * 1024**2),
     "max_kept_bytes_per_tenant": ("32m", 32 * 1024**2),
     "max_kept_bytes": ("64m", 64 * 1024**2),
     "message_timeout": ("7", 7.0),

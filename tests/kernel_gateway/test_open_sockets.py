@@ -29,7 +29,12 @@ TEXT, MORE, PING, LAST = 0x01, 0x00, 0x09, 0x80
 def small() -> Iterator[Gateway]:
     """A gateway with low limits; a message may take a second."""
     with gateways.gateway(
-        "process", max_sockets="4", max_sockets_per_tenant="3", max_sockets_per_session="2", message_timeout="1"
+        "process",
+        max_sockets="4",
+        max_sockets_per_tenant="3",
+        max_sockets_per_session="2",
+        max_share_per_tenant="1",
+        message_timeout="1",
     ) as serving:
         yield serving
 

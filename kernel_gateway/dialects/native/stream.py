@@ -99,8 +99,7 @@ class StreamHandler(SocketHandler):
         if self._cells.full():
             raise QuotaExceeded(f"at most {QUEUE} cells can wait on one socket", max=QUEUE)
         if not self._share.take(size):
-            most = self.gateway.incoming.most
-            raise QuotaExceeded(f"cells of the tenant that wait are above {most} bytes together", max=most)
+            raise self.gateway.incoming.refusal("cells that wait", self.tenant)
         self._cells.put_nowait((cell, size))
 
     async def _run_cells(self) -> None:

@@ -84,6 +84,11 @@ class DockerBackend:
         return self.settings.files == "disk"
 
     @property
+    def room(self) -> int:
+        """Bytes that all workspaces together may have; 0: they are in memory, or no disk was made yet."""
+        return self._starter.disks.room
+
+    @property
     def checkpoints(self) -> Ability:
         """Whether kernels are restored from checkpoints."""
         return self._starter.checkpoints.ability

@@ -37,6 +37,8 @@ class Disks:
         self._helper = Helper(engine, settings, self._volume)
         #: the disk with which the helper is proven: one, so that proofs that fail again and again leave no more
         self._probe = Disk(f"kernel-gateway-proof-{uuid.uuid4().hex}", "", _PROBE_SIZE, "0700")
+        #: bytes that all disks together could have when the last one was attached; 0: none was yet
+        self.room = 0
 
     @property
     def _used(self) -> bool:
@@ -77,6 +79,9 @@ class Disks:
         for disk in disks:
             asked = self._helper.ask(op="attach", name=disk.name, size=disk.size, mode=disk.mode)
             devices[disk.name] = device = str(asked["device"])
+            if "room" not in asked:
+                raise StartFailed("the kernels' image is older than the gateway: build it again (make image)")
+            self.room = int(asked["room"])
             self._forget_other(disk.name, device)
         return devices
 

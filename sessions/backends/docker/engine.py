@@ -28,7 +28,8 @@ from docker.utils import kwargs_from_env
 from sessions.backends.docker.breaker import unavailable
 from sessions.errors import BackendUnavailable, SessionError
 from sessions.tasks import log_failure, spawn
-from sessions.tenants.admission import NOBODY, Admission
+from sessions.tenants.admission import Admission
+from sessions.tenants.shares import NOBODY
 from sessions.tenants.turns import take_turn
 
 log = structlog.get_logger()

@@ -21,7 +21,7 @@ from sessions.connection_info import ConnectionInfo
 from sessions.errors import BackendUnavailable, ConnectionFailed, QuotaExceeded, SessionError
 from sessions.exits import ExitReason, KernelExit
 from sessions.tasks import spawn
-from sessions.tenants.admission import NOBODY
+from sessions.tenants.shares import NOBODY
 
 #: seconds for the engine to remove a container; after that the container counts as gone, and is removed later
 GIVE_UP = 10.0

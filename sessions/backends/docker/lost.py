@@ -12,7 +12,7 @@ from sessions.backends.docker.disks import Disks
 from sessions.backends.docker.engine import Engine
 from sessions.backends.docker.profile import volume_names
 from sessions.tasks import spawn
-from sessions.tenants.admission import NOBODY
+from sessions.tenants.shares import NOBODY
 
 log = structlog.get_logger()
 

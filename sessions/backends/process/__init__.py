@@ -128,6 +128,11 @@ class ProcessBackend:
         return True
 
     @property
+    def room(self) -> int:
+        """Return 0: workspaces are directories without a limit."""
+        return 0
+
+    @property
     def checkpoints(self) -> Ability:
         """Return that there are none."""
         return Ability(on=False, detail="plain processes have none")

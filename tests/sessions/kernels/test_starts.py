@@ -14,7 +14,7 @@ from sessions.kernels import starts as module
 from sessions.kernels.kernel import Kernel
 from sessions.sandbox import NO_KERNEL
 from sessions.tasks import spawn
-from sessions.tenants.admission import NOBODY
+from sessions.tenants.shares import NOBODY
 from tests.fakes import PYTHON, FakeBackend, World, until, world_over
 
 

@@ -85,7 +85,7 @@ def test_a_withdrawn_ticket_frees_its_place_before_and_after_admission() -> None
     assert admitted.admitted
     admission.withdraw(admitted)
     assert (admission.running, admission.waiting) == (0, 0)
-    assert not admission._running
+    assert not admission._running._had
     assert not admission._queues
 
 

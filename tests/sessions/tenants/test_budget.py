@@ -14,8 +14,8 @@ from sessions.errors import QuotaExceeded
 from sessions.models import SessionSpec
 from sessions.session import Session
 from sessions.states import State
-from sessions.tenants.admission import NOBODY
 from sessions.tenants.budget import Budget
+from sessions.tenants.shares import NOBODY
 from tests.fakes import MEMORY, FakeBackend, World, run, until, world_over
 
 #: memory limit of one kernel

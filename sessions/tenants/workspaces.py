@@ -1,0 +1,57 @@
+"""The disk for the workspaces of all tenants: which part of it one tenant may be promised. Pure.
+
+What is counted is what workspaces may grow to. That all of them fit on the disk is checked where they are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from sessions.errors import QuotaExceeded
+from sessions.tenants.shares import Shares
+
+#: seconds after which a workspace that was refused may be asked for again
+RETRY_AFTER = 5
+_MIB = 1024**2
+
+
+def unknown_room() -> int:
+    """Return 0: it is not known how much there is."""
+    return 0
+
+
+class WorkspaceDisk:
+    """The disk for all workspaces."""
+
+    def __init__(self, room: Callable[[], int] = unknown_room, share: float = 1.0) -> None:
+        """Count nothing; whoever asks knows which workspaces there are.
+
+        Args:
+            room: returns the bytes that all workspaces together may have; 0: not known, or not limited.
+            share: part of what other tenants leave that one tenant may have; 1: all of it.
+        """
+        self._room = room
+        self._share = share
+
+    def admit(self, tenant: str, more: int, present: Iterable[tuple[str, int]]) -> None:
+        """Allow a tenant one workspace more.
+
+        Args:
+            tenant: name of the tenant.
+            more: bytes of the workspace.
+            present: tenant and bytes of each workspace that there is.
+
+        Raises:
+            QuotaExceeded: when that is more than its part.
+        """
+        disk = Shares(self._room(), self._share)
+        for owner, size in present:
+            disk.add(owner, size)
+        if more and not disk.fits_share(tenant, more):
+            raise QuotaExceeded(
+                f"the workspaces of one tenant may have only a part of {disk.most // _MIB} MiB of disk: the rest is "
+                "for other tenants",
+                limit="disk_of_tenant",
+                max=disk.most,
+                retry_after=RETRY_AFTER,
+            )

@@ -96,6 +96,32 @@ def test_connections_at_work_are_refused_beyond_the_share_of_an_address() -> Non
             assert peer.recv(4096).startswith(b"HTTP/1.1 200 ")
 
 
+@pytest.mark.parametrize("share", ["0.5", "1"])
+def test_a_tenant_leaves_connections_to_others_from_however_many_addresses(share: str) -> None:
+    with gateways.gateway("process", max_connections="32", max_share_per_tenant=share) as gateway:
+        key = f"Authorization: Bearer {KEYS['alice']}"
+        lines = ("POST /v1/sessions HTTP/1.1", "Host: localhost", key, "Content-Length: 9", "Expect: 100-continue")
+        slow = "\r\n".join((*lines, "", "")).encode()
+        with contextlib.ExitStack() as stack:
+            answers = []
+            for number in range(30):
+                (peer,) = stack.enter_context(connections_of(gateway, 1, slow, f"127.0.0.{number + 2}"))
+                answers.append(peer.recv(4096)[:12])
+            places = 15 if share == "0.5" else 30  # of 32, two are for this machine, where all are
+            assert answers == [b"HTTP/1.1 100"] * places + [b"HTTP/1.1 429"] * (30 - places)
+            assert metric(gateway, "kernel_gateway_connections_refused_total", reason="tenant") == 30 - places
+            others = [admitted(stack, gateway) for _ in range(3)]
+            assert others == [100, 100, 100 if share == "0.5" else 503]
+
+
+def admitted(stack: contextlib.ExitStack, gateway: Gateway) -> int:
+    """Return the first status for another tenant's request, which waits for its body."""
+    asked = f"GET /v1/sessions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {KEYS['bob']}\r\n"
+    asked += "Expect: 100-continue\r\nContent-Length: 9\r\n\r\n"
+    (peer,) = stack.enter_context(connections_of(gateway, 1, asked.encode(), "127.0.0.200"))
+    return int(peer.recv(4096).split()[1])
+
+
 def test_clients_that_never_finish_the_handshake_of_tls_keep_nobody_out() -> None:
     with gateways.gateway("process", tls="true", max_connections="64", max_connections_per_address="4") as gateway:
         with connections_of(gateway, 20, b"", "127.0.0.1"), connections_of(gateway, 20, b"\x16\x03\x01", "127.0.0.1"):

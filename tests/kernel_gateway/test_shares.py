@@ -1,0 +1,205 @@
+"""Budgets that all tenants share: none lets one tenant take what one more needs, and no new one is forgotten."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any, get_args
+from unittest.mock import Mock
+
+import pytest
+
+from kernel_gateway.config import Settings
+from kernel_gateway.wire.admission import Admission as Connections
+from kernel_gateway.wire.incoming import Incoming
+from kernel_gateway.wire.open_sockets import OpenSockets
+from sessions.errors import QuotaExceeded, SessionNotFound
+from sessions.models import Limits, SessionKey, SessionSpec
+from sessions.tenants.quotas import Quotas, TenantLimits
+from sessions.tenants.workspaces import WorkspaceDisk
+from tests.fakes import Clock, FakeBackend, world_over
+from tests.test_layers import FILES, tree_of
+
+MOST = 16
+#: takes one more for a tenant; returns False or raises `QuotaExceeded` if it may not have it
+Take = Callable[[str], bool]
+
+
+def connections(share: float) -> Take:
+    door, addresses = Connections(MOST, MOST, Mock(), share), iter(range(1000))
+
+    def take(tenant: str) -> bool:
+        connection = door.admit(f"192.0.2.{next(addresses)}")  # an address has no share of its own here
+        if connection is None:
+            return False
+        connection.head_is_complete()
+        connection.works(tenant)
+        return True
+
+    return take
+
+
+def sockets(share: float) -> Take:
+    settings = Settings(max_sockets=MOST, max_sockets_per_tenant=MOST, max_share_per_tenant=share)
+    door = OpenSockets(settings, Mock())
+    return lambda tenant: bool(door.enter(SessionKey(tenant, "s")))
+
+
+def executions(share: float) -> Take:
+    quotas, running = Quotas(TenantLimits(executions=MOST), Clock(), MOST, share), ExitStack()
+
+    def take(tenant: str) -> bool:
+        running.enter_context(quotas.execution_now(tenant))
+        return True
+
+    return take
+
+
+def incoming(share: float) -> Take:
+    held = Incoming(MOST, MOST, share)
+    return lambda tenant: held.take(tenant, 1)
+
+
+def workspaces(share: float) -> Take:
+    disk, present = WorkspaceDisk(lambda: MOST, share), list[tuple[str, int]]()
+
+    def take(tenant: str) -> bool:
+        if len(present) == MOST:
+            return False
+        disk.admit(tenant, 1, present)
+        present.append((tenant, 1))
+        return True
+
+    return take
+
+
+#: setting → takes one more of what it bounds
+SHARED: dict[str, Callable[[float], Take]] = {
+    "max_connections": connections,
+    "max_sockets": sockets,
+    "max_concurrent": executions,
+    "max_incoming_bytes": incoming,
+}
+#: the same for what no setting bounds
+UNSET: dict[str, Callable[[float], Take]] = {"the disk of workspaces": workspaces}
+#: settings of other shared budgets → their test
+ELSEWHERE = {
+    "sleep_disk": "sessions/tenants/test_budget.py: the disk on which others sleep",
+    "max_total_memory": "sessions/tenants/test_budget.py: the memory of all kernels",
+    "max_kept_bytes": "sessions/tenants/test_kept.py: whoever keeps most loses",
+}
+#: settings that bound no budget which tenants share → what they are
+OTHER = {
+    "port": "an address",
+    "pool_size": "kernels ahead of need, which give way",
+    "pool_max": "kernels ahead of need, which give way",
+    "checkpoint_disk": "checkpoints of the operator's images and preload, of which tenants choose none",
+    "memory": "of one kernel",
+    "processes": "of one kernel",
+    "disk": "of one session",
+    "max_output_bytes": "of one execution",
+    "max_total_output_bytes": "of one tenant",
+    "max_upload_bytes": "of one tenant",
+}
+#: modules that share out something, by these classes → why no tenant can take what others need, or the test
+CLASSES = {"Admission", "Shares", "Budget", "Semaphore", "BoundedSemaphore", "ThreadPoolExecutor"}
+SHARING = {
+    "kernel_image.disks": "requests of the lane for starts, of which one tenant has half",
+    "kernel_image.probe": "nothing of a tenant's",
+    "kernel_gateway.slices": "turns: a slice takes a moment",
+    "kernel_gateway.wire.turns": "turns: a body takes a moment",
+    "kernel_gateway.wire.server": "max_connections",
+    "kernel_gateway.wire.admission": "max_connections",
+    "kernel_gateway.wire.incoming": "max_incoming_bytes",
+    "kernel_gateway.wire.open_sockets": "max_sockets",
+    "sessions.backends.docker.engine": "turns, and half of the threads: a call has a deadline",
+    "sessions.kernels.starts": "turns, and all but one: a start has a deadline",
+    "sessions.tenants.admission": "max_concurrent",
+    "sessions.tenants.memory": "max_total_memory",
+    "sessions.tenants.quotas": "max_concurrent",
+    "sessions.tenants.sleep_disk": "sleep_disk",
+    "sessions.tenants.workspaces": "the disk of workspaces",
+}
+
+
+def may(take: Take, tenant: str) -> bool:
+    try:
+        return take(tenant)
+    except QuotaExceeded:
+        return False
+
+
+@pytest.mark.parametrize("budget", SHARED | UNSET)
+async def test_a_tenant_cannot_take_what_another_one_needs(budget: str) -> None:
+    take = (SHARED | UNSET)[budget](0.5)
+    taken = sum(may(take, "evil") for _ in range(2 * MOST))
+    assert MOST // 4 < taken <= MOST // 2
+    assert may(take, "acme")
+    control = (SHARED | UNSET)[budget](1.0)
+    taken = sum(may(control, "evil") for _ in range(2 * MOST))
+    assert taken >= MOST - 1, "control: with the whole as its share, it takes all"
+    assert not may(control, "acme")
+
+
+def test_each_setting_is_a_shared_budget_with_a_test_or_none() -> None:
+    numbers = {
+        name
+        for name, field in Settings.model_fields.items()
+        if _counts(field.annotation) and not name.endswith(("_per_tenant", "_per_session", "_per_address"))
+    }
+    assert numbers == SHARED.keys() | ELSEWHERE.keys() | OTHER.keys()
+
+
+def _counts(annotation: Any) -> bool:
+    """Return whether a setting is a number of pieces or bytes, or none."""
+    return annotation is int or any(getattr(each, "__origin__", each) is int for each in get_args(annotation))
+
+
+def test_each_module_that_shares_something_out_is_known() -> None:
+    found = {module for module in FILES if CLASSES & set(_calls(tree_of(module)))}
+    assert found == SHARING.keys()
+
+
+def _calls(tree: ast.Module) -> list[str]:
+    called = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    return [each.attr if isinstance(each, ast.Attribute) else getattr(each, "id", "") for each in called]
+
+
+async def test_requests_that_end_give_their_place_back() -> None:
+    door = Connections(MOST, MOST, Mock(), 0.5)
+    admitted = [door.admit(f"192.0.2.{number}") for number in range(8)]
+    working = [connection for connection in admitted if connection is not None]
+    for connection in working[:7]:
+        connection.works("evil")
+    with pytest.raises(QuotaExceeded):
+        working[7].works("evil")
+    door.waits(working[0])  # for the next request
+    working[7].works("evil")
+    working[1].has_ended()
+    working[0].works("evil")
+    working[0].works("evil")  # one connection has one place
+    refused: Any = door.admit("192.0.2.9")
+    with pytest.raises(QuotaExceeded):
+        refused.works("evil")
+    for connection in working:
+        connection.has_ended()
+    refused.has_ended()
+    assert (door.open, door._working.used) == (0, 0)
+
+
+async def test_a_tenant_gets_no_session_beyond_its_part_of_the_disk(backend: FakeBackend) -> None:
+    backend.room = 8 * 2**20
+    spec = SessionSpec(limits=Limits(disk=2**20))
+    async with world_over(backend, defaults=spec, share=0.5) as world:
+        for number in range(4):
+            await world.session(f"s{number}", "evil")
+        with pytest.raises(QuotaExceeded) as refused:
+            await world.session("s4", "evil")
+        assert refused.value.details["limit"] == "disk_of_tenant"
+        assert await world.session("s", "acme")
+        for ended in ("s0", "s1"):  # acme leaves less than before
+            await world.registry.end(SessionKey("evil", ended))
+        assert await world.session("s5", "evil")
+        with pytest.raises(SessionNotFound):
+            world.registry.get(SessionKey("evil", "s4"))

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 
 from sessions.tasks import spawn
 from sessions.tenants.admission import Admission
@@ -20,6 +21,24 @@ class Slices:
 
     def __init__(self) -> None:
         self._turns = Admission(1, 1)
+
+    @asynccontextmanager
+    async def turn(self, tenant: str, rounds: int = 0) -> AsyncIterator[None]:
+        """Wait for the turn of the work in the context. Then others are served for as long as it took.
+
+        Args:
+            tenant: tenant that the work is for.
+            rounds: rounds of the event loop that still belong to the work.
+        """
+        await take_turn(self._turns, tenant, None)
+        try:
+            began = time.perf_counter()
+            yield
+            for _ in range(rounds):
+                await asyncio.sleep(0)
+            await asyncio.sleep(time.perf_counter() - began)
+        finally:
+            self._turns.leave(tenant)
 
     async def begin(self, tenant: str) -> None:
         """Wait for the turn of work that follows at once, in one piece. Then others are served for as long."""
@@ -40,13 +59,8 @@ class Slices:
             work: takes a millisecond or so for each value.
         """
         while True:
-            await take_turn(self._turns, tenant, None)
-            try:
-                began = time.perf_counter()
+            async with self.turn(tenant):
                 piece = next(work, None)
-                await asyncio.sleep(time.perf_counter() - began)
-            finally:
-                self._turns.leave(tenant)
             if piece is None:
                 return
             yield piece

@@ -6,18 +6,15 @@ all others waiting for as many times as long.
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Awaitable
 
 from tornado.http1connection import HTTP1Connection
 from tornado.httputil import HTTPConnection, HTTPMessageDelegate, HTTPServerConnectionDelegate
 
+from kernel_gateway.slices import Slices
 from kernel_gateway.wire.connections import Connection, connection_of
 from kernel_gateway.wire.forwarding import Forwarding
 from sessions.tasks import spawn
-from sessions.tenants.admission import Admission
-from sessions.tenants.turns import take_turn
 
 #: bytes from which on a body is large
 LARGE = 16 * 1024
@@ -30,14 +27,14 @@ class BodiesInTurn(HTTPServerConnectionDelegate):
 
     def __init__(self, application: HTTPServerConnectionDelegate) -> None:
         self._application = application
-        self._turns = Admission(1, 1)
+        self._slices = Slices()
 
     def start_request(self, server_conn: object, request_conn: HTTPConnection) -> HTTPMessageDelegate:
         """Wrap a request. Tornado calls this for each request."""
         if not isinstance(request_conn, HTTP1Connection):
             raise TypeError("not an HTTP/1 connection")
         request = self._application.start_request(server_conn, request_conn)
-        return _BodyInTurn(request, connection_of(request_conn.stream), self._turns)
+        return _BodyInTurn(request, connection_of(request_conn.stream), self._slices)
 
     def on_close(self, server_conn: object) -> None:
         """Pass on the end of a connection. Tornado calls this."""
@@ -45,10 +42,10 @@ class BodiesInTurn(HTTPServerConnectionDelegate):
 
 
 class _BodyInTurn(Forwarding):
-    def __init__(self, request: HTTPMessageDelegate, connection: Connection, turns: Admission) -> None:
+    def __init__(self, request: HTTPMessageDelegate, connection: Connection, slices: Slices) -> None:
         super().__init__(request)
         self._connection = connection
-        self._turns = turns
+        self._slices = slices
         self._size = 0
 
     def data_received(self, chunk: bytes) -> Awaitable[None] | None:
@@ -62,15 +59,6 @@ class _BodyInTurn(Forwarding):
             spawn(self._finish_in_turn(), "large body")
 
     async def _finish_in_turn(self) -> None:
-        user = self._connection.user
-        await take_turn(self._turns, user, None)
-        try:
-            if self._connection.ended:
-                return  # the handler knows that, and expects nothing more
-            began = time.perf_counter()
-            super().finish()
-            for _ in range(_ROUNDS):
-                await asyncio.sleep(0)
-            await asyncio.sleep(time.perf_counter() - began)
-        finally:
-            self._turns.leave(user)
+        async with self._slices.turn(self._connection.user, _ROUNDS):
+            if not self._connection.ended:  # else the handler knows that, and expects nothing more
+                super().finish()

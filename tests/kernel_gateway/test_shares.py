@@ -108,7 +108,6 @@ SHARING = {
     "kernel_image.disks": "requests of the lane for starts, of which one tenant has half",
     "kernel_image.probe": "nothing of a tenant's",
     "kernel_gateway.slices": "turns: a slice takes a moment",
-    "kernel_gateway.wire.turns": "turns: a body takes a moment",
     "kernel_gateway.wire.server": "max_connections",
     "kernel_gateway.wire.admission": "max_connections",
     "kernel_gateway.wire.incoming": "max_incoming_bytes",

@@ -94,17 +94,19 @@ def _rename(directory: int, name: str, target: Place, *, replace: bool) -> None:
     ends = {"src_dir_fd": directory, "dst_dir_fd": target.directory}
     if replace:
         os.rename(name, target.name, **ends)
-    elif not stat.S_ISDIR(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
-        # renameat2 could replace nothing in one step, but gVisor refuses that in a workspace (release of July 2024).
-        os.link(name, target.name, **ends, follow_symlinks=False)
-        os.unlink(name, dir_fd=directory)
-    else:
+        return
+    # renameat2 could replace nothing in one step, but gVisor refuses that in a workspace. So the place is taken first,
+    # and what takes it is replaced. A link to the source would do for files, but gVisor of 2026 refuses the next one.
+    is_directory = stat.S_ISDIR(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode)
+    if is_directory:
         os.mkdir(target.name, dir_fd=target.directory)
-        try:
-            os.rename(name, target.name, **ends)  # replaces the new directory only as long as it is empty
-        except OSError:
-            os.rmdir(target.name, dir_fd=target.directory)
-            raise
+    else:
+        os.close(create(target.directory, target.name))
+    try:
+        os.rename(name, target.name, **ends)  # replaces a directory only as long as it is empty
+    except OSError:
+        (os.rmdir if is_directory else os.unlink)(target.name, dir_fd=target.directory)
+        raise
 
 
 def carry(source: Place, target: Place, *, replace: bool = True) -> None:

@@ -190,7 +190,8 @@ class DockerSleep:
             raise StartFailed("no trial of a sleeping kernel could be prepared") from error
         try:
             launched = replace(offline, workspace=trial.workspace)
-            handle = await self._starter.start_with(partial(self._restored, image), launched, info, trial)
+            restored = partial(self._restored, image, trial=True)
+            handle = await self._starter.start_with(restored, launched, info, trial)
             try:
                 yield handle
             finally:
@@ -198,9 +199,9 @@ class DockerSleep:
         finally:
             await trials.end(self._engine, trial, launch.tenant)
 
-    def _restored(self, image: SleepImage, container: str) -> None:
+    def _restored(self, image: SleepImage, container: str, *, trial: bool = False) -> None:
         with decrypted(self._settings.sleep, image.id, MEMORY) as plain:
-            restart(self._engine, container, plain)
+            restart(self._engine, container, plain, trial=trial)
 
     async def restore(self, image: SleepImage, launch: Launch, info: ConnectionInfo) -> DockerHandle:
         """Start a container that continues with a copy's memory and files; see `KernelSleep`."""

@@ -106,6 +106,25 @@ def test_a_sandbox_in_which_nothing_could_be_restored_is_ended(
     assert calls.read_text().splitlines() == ["--root", FLAGS[1], "delete", "--force", "abc"]
 
 
+@pytest.mark.parametrize(
+    ("flags", "added"),
+    [("  -restore-spec-validation value\n", ["--restore-spec-validation=ignore"]), ("  -rootless\n", [])],
+)
+def test_only_a_trials_mounts_are_not_compared_by_a_gvisor_that_compares_them(
+    wrapped: Callable[..., list[str]], tmp_path: Path, flags: str, added: list[str]
+) -> None:
+    script, gvisor = tmp_path / "runsc.sh", tmp_path / "bin" / "runsc"
+    gvisor.write_text(f'#!/bin/sh\n[ "$*" = flags ] && printf "%s" "{flags}" >&2\n')
+    gvisor.chmod(0o755)
+    script.write_text(re.sub(r"/usr(/local)?/bin/runsc", str(gvisor), script.read_text()))
+    for mark in ("wakes", "tried", "tried.trial"):
+        (tmp_path / "marks" / mark).symlink_to("/state/1")
+    for container, expected in (("tried", added), ("wakes", []), ("other", [])):
+        create = [*FLAGS, "create", "--bundle", "/b", container]
+        assert wrapped(*create) == [*expected, *create]
+        assert "--restore-spec-validation=ignore" not in wrapped(*FLAGS, "start", container)
+
+
 @pytest.fixture
 def hanging(wrapped: Callable[..., list[str]], tmp_path: Path) -> Callable[..., int]:
     """Run the wrapper over a gVisor that hangs until it is killed, and return the wrapper's exit status."""
@@ -181,10 +200,20 @@ def test_marks_are_in_a_directory_of_root_alone(tmp_path: Path, monkeypatch: pyt
 
 
 @ROOT
+def test_a_trial_has_a_second_mark_that_goes_with_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "MARKS", tmp_path / "restore")
+    runtime.mark("abc", Path("/state/1"), trial=True)
+    assert {file.name for file in runtime.MARKS.iterdir()} == {"abc", "abc.trial"}
+    (runtime.MARKS / "abc").unlink()  # the wrapper has used it
+    assert runtime.unmark("abc") is False
+    assert list(runtime.MARKS.iterdir()) == []
+
+
+@ROOT
 def test_marks_of_containers_that_are_gone_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtime, "MARKS", tmp_path / "restore")
     runtime.mark("there", Path("/state/1"))
-    runtime.mark("gone", Path("/state/1"))
+    runtime.mark("gone", Path("/state/1"), trial=True)
     api: Any = SimpleNamespace(containers=lambda **_: [{"Id": "there"}])
     runtime.clear_marks(api)
     assert [file.name for file in (tmp_path / "restore").iterdir()] == ["there"]
@@ -197,7 +226,7 @@ def registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str
     (tmp_path / "state" / "abc_sandbox:abc.state").touch()
     monkeypatch.setattr(runtime, "_STATES", (f"{tmp_path}/stat*",))
     monkeypatch.setattr(runtime, "MARKS", tmp_path / "restore")
-    monkeypatch.setattr(runtime, "_PARTS", (b"MARKS", b"delete --force", b"timeout"))
+    monkeypatch.setattr(runtime, "_PARTS", (b"MARKS", b"delete --force", b"timeout", b".trial"))
 
     def make(script: str) -> Any:
         path = tmp_path / "runsc"
@@ -215,9 +244,9 @@ def settings_of(directory: Path, **changes: Any) -> DockerSettings:
 
 @ROOT
 def test_the_runtime_must_be_the_wrapper(registered: Callable[[str], Any], tmp_path: Path) -> None:
-    found = runtime.find_runtime(registered("# MARKS delete --force timeout\necho runsc 1"), settings_of(tmp_path))
+    found = runtime.find_runtime(registered("# MARKS delete --force timeout .trial\necho runsc 1"), settings_of(tmp_path))
     assert found == Runtime((str(tmp_path / "runsc"), "--flag"), "runsc 1")
-    for other in ("echo runsc 1", "# MARKS\necho runsc 1", "# MARKS delete --force\necho runsc 1"):
+    for other in ("echo runsc 1", "# MARKS\necho runsc 1", "# MARKS delete --force timeout\necho runsc 1"):
         with pytest.raises(CheckpointFailed, match=r"is not the gateway's wrapper.*: install .*runsc\.sh"):
             runtime.find_runtime(registered(other), settings_of(tmp_path))
 

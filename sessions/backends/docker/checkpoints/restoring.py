@@ -33,18 +33,19 @@ def restore(engine: Engine, container: str, image: Path, hello: bytes) -> None:
         sandbox.hear(_PULSE_TIMEOUT)
 
 
-def restart(engine: Engine, container: str, image: Path) -> None:
+def restart(engine: Engine, container: str, image: Path, *, trial: bool = False) -> None:
     """Start a container from a checkpoint. Blocks until its processes run.
 
     Args:
         engine: has made the container.
         container: full id of the container.
         image: directory of the checkpoint.
+        trial: see `mark`.
 
     Raises:
         CheckpointFailed: when it was not restored; the caller removes the container.
     """
-    mark(container, image)
+    mark(container, image, trial=trial)
     try:
         engine.api.start(container)
     except APIError as error:

@@ -19,9 +19,11 @@ from sessions.backends.docker.profile import DockerSettings
 
 #: directory of the marks, which only root may write to: no session can mark a container. The wrapper names it, too.
 MARKS = Path("/run/kernel-gateway/restore")
-#: what the wrapper does for the gateway: it restores what is marked, deletes what was killed while it was held, and
-#: ends commands that hang
-_PARTS = (os.fsencode(MARKS), b"delete --force", b"timeout --signal=KILL")
+#: what the wrapper does for the gateway: it restores what is marked, deletes what was killed while it was held, ends
+#: commands that hang, and restores trials
+_PARTS = (os.fsencode(MARKS), b"delete --force", b"timeout --signal=KILL", b"$mark.trial")
+#: end of the name of a second mark, for a container whose mounts differ from those in the checkpoint
+_TRIAL = ".trial"
 #: directories with the state of runsc's containers, of every version of the engine
 _STATES = ("/run/docker/runtime-*/*", "/run/containerd/runsc/*")
 #: seconds to write a checkpoint; measured: 0.2 to 0.7 s for 160 MB
@@ -103,28 +105,32 @@ def find_runtime(api: docker.APIClient, settings: DockerSettings) -> Runtime:
 INSTALL = f"install {Path(__file__).parent / 'runsc.sh'} as the runtime's path in /etc/docker/daemon.json"
 
 
-def mark(container: str, image: Path) -> None:
+def mark(container: str, image: Path, *, trial: bool = False) -> None:
     """Let the next start of a container restore a checkpoint.
 
     Args:
         container: full id of the container, which has not been started.
         image: directory of the checkpoint.
+        trial: True if its mounts differ from those in the checkpoint, as the gateway has made them.
 
     Raises:
         CheckpointFailed: when the mark cannot be made.
     """
     try:
         (_marks() / container).symlink_to(image)
+        if trial:
+            (_marks() / f"{container}{_TRIAL}").symlink_to(image)
     except OSError as error:
         raise CheckpointFailed(f"no mark in {MARKS}: {error.strerror}") from error
 
 
 def unmark(container: str) -> bool:
-    """Remove a container's mark.
+    """Remove a container's marks.
 
     Returns:
-        True if it was there: the runtime has not used it.
+        True if the first one was there: the runtime has not used it.
     """
+    (MARKS / f"{container}{_TRIAL}").unlink(missing_ok=True)
     try:
         (MARKS / container).unlink()
     except FileNotFoundError:
@@ -134,7 +140,7 @@ def unmark(container: str) -> bool:
 
 def clear_marks(api: docker.APIClient) -> None:
     """Remove the marks that ended gateways have left: those of containers that are gone."""
-    marks = [file.name for file in _marks().iterdir()]  # first: the container of each is older than its mark
+    marks = [file.name.removesuffix(_TRIAL) for file in _marks().iterdir()]  # first: the container of each is older than its mark
     there = {container["Id"] for container in api.containers(all=True)}
     for container in marks:
         if container not in there:

@@ -75,6 +75,8 @@ class SleepImage:
     since: float
     #: image that the kernel's container was made from
     source: str
+    #: True if the kernel had connections to other hosts, which end when it is continued
+    cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)

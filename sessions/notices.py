@@ -7,6 +7,10 @@ from dataclasses import dataclass, replace
 from sessions.models import StateChange
 
 
+#: what a client is told whose kernel was continued with from disk
+CUT = "its connections to other hosts were cut"
+
+
 @dataclass(frozen=True, slots=True)
 class StateNotice:
     """The state of the variables when a client's cell begins."""
@@ -30,3 +34,8 @@ class StateNotice:
     def noting(self, what: str) -> StateNotice:
         """Return the notice with something that has happened meanwhile, unless the variables are not preserved."""
         return replace(self, reason=what) if self.change is StateChange.PRESERVED else self
+
+    def cut(self) -> StateNotice:
+        """Return the notice with the end of the connections to other hosts, whatever else has happened."""
+        told = [each for each in (self.reason, CUT) if each]
+        return self if CUT in (self.reason or "") else replace(self, reason="; ".join(told))

@@ -150,6 +150,8 @@ class KernelSlot:
         notice = replace(self.notice, incarnation=self.notice.incarnation + (not woken))
         if change is not None:
             notice = replace(notice, change=change, reason=reason)
+        if kernel.cut:
+            notice = notice.cut()
         try:
             self.record.kernel(kernel, notice)
         except SessionError:

@@ -604,6 +604,8 @@ class FakeSleep:
         self.refuses = ""
         #: number of copies that the disk itself has room for
         self.room = 100
+        #: whether kernels that are written have connections to other hosts
+        self.cuts = False
         #: number of attempts to write a kernel
         self.asked = 0
         #: attempts to wake a kernel that will fail
@@ -618,7 +620,7 @@ class FakeSleep:
         self.asked += 1
         kernel = await self._written("take", handle)
         self.kept[kernel.id] = kernel
-        return SleepImage(kernel.id, self.size, time.time(), "written down")
+        return SleepImage(kernel.id, self.size, time.time(), "written down", self.cuts)
 
     async def _written(self, method: str, handle: KernelHandle) -> FakeKernel:
         """Begin to write a kernel, unless that is refused, it has ended, or the attempt is to fail."""
@@ -674,7 +676,7 @@ class FakeSleep:
         kernel = await self._written("copy", handle)
         if len(self.copies) >= self.room:
             raise NoRoom("the disk is full")
-        image = SleepImage(uuid.uuid4().hex, self.size, time.time(), "written down")
+        image = SleepImage(uuid.uuid4().hex, self.size, time.time(), "written down", self.cuts)
         files = shutil.copytree(kernel.workspace, self._backend.copies / image.id)
         self.copies[image.id] = dict(kernel.namespace), kernel.count, Path(files)
         goes_on()

@@ -72,6 +72,8 @@ class Kernel:
         self.started_in = self.ready_in = 0.0
         self.interrupts = Interrupts(self.connection, handle, messages=spec.interrupt_messages)
         self.preloading = Preloading(self.connection, handle.preloaded)
+        #: True if it was continued with from disk, and its connections to other hosts ended with that
+        self.cut = False
         self._exit: asyncio.Task[KernelExit]
 
     # -- beginning ------------------------------------------------------------------------------------------

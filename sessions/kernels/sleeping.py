@@ -154,7 +154,9 @@ class Sleeping:
 
     async def _wake(self, image: SleepImage, info: ConnectionInfo, launch: Launch) -> Kernel:
         what = "the session sleeps, and its kernel"
-        return await self._in_attempts(what, lambda: self._continued(launch, self._sleep.wake(image, launch, info)))
+        return await self._in_attempts(
+            what, lambda: self._continued(image, launch, self._sleep.wake(image, launch, info))
+        )
 
     async def _in_attempts(self, what: str, attempt: Callable[[], Awaitable[Kernel]]) -> Kernel:
         for number in range(ATTEMPTS_MAX):
@@ -165,8 +167,9 @@ class Sleeping:
                 await asyncio.sleep(PAUSE * number)
         raise StartFailed(f"{what} did not answer in {ATTEMPTS_MAX} attempts")
 
-    async def _continued(self, launch: Launch, started: Awaitable[KernelHandle]) -> Kernel:
+    async def _continued(self, image: SleepImage, launch: Launch, started: Awaitable[KernelHandle]) -> Kernel:
         kernel = await Kernel.take_over(launch, await started)
+        kernel.cut = image.cut
         try:
             await kernel.first_answer()
         except BaseException:
@@ -224,7 +227,7 @@ class Sleeping:
         workspace = uuid.uuid4().hex  # in each attempt, because the one before may have changed its files
         named = replace(launch, workspace=workspace)
         try:
-            return await self._continued(named, self._sleep.restore(image, named, info))
+            return await self._continued(image, named, self._sleep.restore(image, named, info))
         except BaseException:
             await shielded(spawn(self._pool.delete_workspace(workspace), "delete workspace"))
             raise

@@ -15,6 +15,7 @@ from sessions.culler import Culler
 from sessions.errors import BackendUnavailable, LedgerUnavailable, QuotaExceeded, SessionNotFound, StartFailed
 from sessions.guest import workspace
 from sessions.models import SessionKey, SessionSpec, StateChange
+from sessions.notices import CUT
 from sessions.session import Session
 from sessions.states import State
 from sessions.tasks import spawn
@@ -63,6 +64,19 @@ async def test_an_idle_session_sleeps_and_the_next_cell_has_its_variables(world:
     assert world.backend.sleep.kept == {}
     assert await swept(culler) == 0
     assert session.state is State.IDLE
+
+
+async def test_that_connections_were_cut_is_told_once(world: World, culler: Culler) -> None:
+    world.backend.sleep.cuts = True
+    session = await asleep(world, culler)
+    assert (await workspace.list_files(session, "")).entries == []  # wakes it, and tells nothing about the variables
+    world.clock.passes(301)
+    await swept(culler)
+    assert session.state is State.ASLEEP
+    result = await run(session, "print(x)")
+    assert (result.state, result.state_reason) == (StateChange.PRESERVED, CUT)
+    result = await run(session, "print(x)")
+    assert (result.state, result.state_reason) == (StateChange.PRESERVED, None)
 
 
 async def test_without_the_wish_an_idle_session_is_ended(backend: FakeBackend) -> None:

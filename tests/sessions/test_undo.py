@@ -24,6 +24,7 @@ from sessions.errors import (
     StartFailed,
 )
 from sessions.models import Limits, Network, SandboxSpec, SessionKey, SessionSpec, StateChange, Status
+from sessions.notices import CUT
 from sessions.session import Session
 from sessions.snapshots import KEPT_MAX
 from sessions.states import State
@@ -75,6 +76,20 @@ async def test_a_session_returns_to_a_checkpoint_with_variables_and_files(world:
     await session.undo.roll_back(None)
     assert await shown(session) == "1"
     assert (len(world.backend.alive), len(world.backend.workspaces)) == (1, 1)
+
+
+async def test_a_return_and_a_branch_tell_that_connections_were_cut(world: World, session: Session) -> None:
+    world.backend.sleep.cuts = True
+    await session.undo.take("two")
+    assert (await run(session, "")).state_reason is None  # the kernel itself keeps them
+    await session.undo.roll_back("two")
+    result = await run(session, "")
+    assert result.state is StateChange.ROLLED_BACK
+    assert result.state_reason == f"the session was rolled back to the checkpoint 'two'; {CUT}"
+    branch = await world.registry.branch(session, BRANCH, None)
+    assert (await run(branch, "")).state_reason == f"a branch of the session 's1'; {CUT}"
+    await session.undo.roll_back("one")
+    assert (await run(session, "")).state_reason == "the session was rolled back to the checkpoint 'one'"
 
 
 async def test_the_kernel_goes_on_after_a_checkpoint(world: World, session: Session) -> None:

@@ -23,6 +23,7 @@ from sessions.backends.docker.checkpoints.runtime import CheckpointFailed
 from sessions.backends.docker.disks import Disks
 from sessions.backends.docker.egress.proxy import require_image as require_proxy_image
 from sessions.backends.docker.engine import CONNECTION_ERRORS, Engine, connect
+from sessions.backends.docker.memories import Memories
 from sessions.backends.docker.needs import kernels_group, require_image, require_runtime, require_wheels
 from sessions.backends.docker.profile import UID, WORKSPACE, DockerSettings, volume_names
 from sessions.backends.docker.sleep import sleep_ability
@@ -150,11 +151,11 @@ def _checkpoints(settings: DockerSettings) -> tuple[Ability, Ability]:
         mine = replace(settings.checkpoints, directory=Path(directory))
         shape = Shape.of(mine.kernelspecs[0])
         with _disks(settings) as (engine, disks):
-            workshop = Workshop(engine, disks, settings, mine)
+            workshop = Workshop(engine, disks, settings, mine, Memories(engine, disks, settings))
             try:
                 _, image = workshop.golden(shape)
                 size = sum(size for _, size in image.sizes) // 1024**2
-                return Ability(on=True, detail=f"taken and restored, {size} MiB"), workshop.restores()
+                return Ability(on=True, detail=f"taken and restored, {size} MiB"), workshop.sleeps(shape, image)
             except (CheckpointFailed, SessionError, *CONNECTION_ERRORS) as error:
                 off = Ability(on=False, detail=str(error))
                 return off, off

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sessions.asleep import CannotWake
 from sessions.backends.docker.breaker import unavailable
-from sessions.backends.docker.checkpoints import CheckpointFailed
+from sessions.backends.docker.checkpoints.runtime import CheckpointFailed
 from sessions.backends.docker.checkpoints.sealing import Damaged, seal, unseal
 from sessions.backends.docker.sleep_settings import SleepSettings
 

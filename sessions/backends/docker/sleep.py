@@ -1,9 +1,7 @@
 """Sleep: a kernel's sandbox is written to disk, encrypted, and continues later in another container.
 
 The sandbox is held while it is written and until it is killed, so that its files do not change after its memory was
-written. What gVisor refuses to write (a connection to another host, an open file without a name) leaves the kernel as
-it was. A directory that is named by a container and belongs to no recorded image shows a later gateway which kernels it
-must let go on.
+written. What gVisor refuses to write leaves the kernel as it was.
 
 A copy is the same with the kernel's files, and the kernel goes on. What continues from a copy has files of its own.
 """
@@ -11,13 +9,11 @@ A copy is the same with the kernel's files, and the kernel goes on. What continu
 from __future__ import annotations
 
 import asyncio
-import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from functools import cached_property, partial
-from pathlib import Path
+from functools import partial
 from typing import TypeVar
 
 import structlog
@@ -26,25 +22,19 @@ from docker.errors import APIError
 from sessions.asleep import InUse, NoRoom, SleepFailed, SleepImage
 from sessions.backends.abilities import Ability
 from sessions.backends.base import KernelHandle, Launch
-from sessions.backends.docker import disk_images, listeners, trials
+from sessions.backends.docker import trials
 from sessions.backends.docker.breaker import fails, short_cause
-from sessions.backends.docker.checkpoints import CheckpointFailed, restart
-from sessions.backends.docker.checkpoints.images import PARTIAL, Images
-from sessions.backends.docker.checkpoints.runtime import Runtime, TooLarge, find_runtime
+from sessions.backends.docker.checkpoints import CheckpointFailed
+from sessions.backends.docker.checkpoints.runtime import TooLarge
 from sessions.backends.docker.engine import SLEEP, Engine
 from sessions.backends.docker.handle import DockerHandle
-from sessions.backends.docker.profile import DockerSettings, volume_names
-from sessions.backends.docker.sealed_images import MEMORY, PLAIN, decrypted, seal_all
-from sessions.backends.docker.sleep_settings import SleepSettings
+from sessions.backends.docker.profile import DockerSettings
 from sessions.backends.docker.starter import Starter
 from sessions.connection_info import ConnectionInfo
 from sessions.errors import BackendUnavailable, StartFailed
 
 log = structlog.get_logger()
 T = TypeVar("T")
-
-#: file of a copy with the kernel's files
-_DISK = "files.img"
 
 
 def sleep_ability(settings: DockerSettings, proven: Ability) -> Ability:
@@ -69,27 +59,12 @@ class DockerSleep:
         self._engine = engine
         self._settings = settings
         self._starter = starter
-        mine = settings.sleep
-        self._images = None if mine is None else Images(mine.directory)
+        self._memories = starter.checkpoints.memories
 
     @property
     def ability(self) -> Ability:
         """Whether kernels can sleep."""
         return sleep_ability(self._settings, self._starter.checkpoints.proven)
-
-    def _use(self) -> tuple[SleepSettings, Images]:
-        if self._settings.sleep is None or self._images is None:
-            raise SleepFailed("`sleep_disk` is 0")
-        return self._settings.sleep, self._images
-
-    @cached_property
-    def _runtime(self) -> Runtime:
-        """The runtime, which is looked for once: that costs 0.03 s.
-
-        Raises:
-            CheckpointFailed: when this process cannot use it.
-        """
-        return find_runtime(self._engine.api, self._settings)
 
     # -- falling asleep -------------------------------------------------------------------------------------
 
@@ -99,7 +74,8 @@ class DockerSleep:
             raise InUse("its sandbox is in use")
         handle.held = True
         try:
-            return await self._call(handle.tenant, partial(self._written, handle, launch, handle.id, None))
+            write = partial(self._memories.write, handle.id, handle.connection_info, launch, handle.id)
+            return await self._call(handle.tenant, write)
         except BaseException:
             handle.held = False
             raise
@@ -113,7 +89,9 @@ class DockerSleep:
         handle.held = True
         try:
             say = partial(asyncio.get_running_loop().call_soon_threadsafe, goes_on)
-            return await self._call(handle.tenant, partial(self._written, handle, launch, uuid.uuid4().hex, say))
+            image = uuid.uuid4().hex
+            write = partial(self._memories.write, handle.id, handle.connection_info, launch, image, say)
+            return await self._call(handle.tenant, write)
         finally:
             handle.held = False
 
@@ -129,54 +107,18 @@ class DockerSleep:
         except BackendUnavailable as error:
             raise SleepFailed(error.message) from error
 
-    def _written(
-        self, handle: DockerHandle, launch: Launch, image: str, goes_on: Callable[[], object] | None
-    ) -> SleepImage:
-        """Write an image. If `goes_on`, the kernel's files are in it, and it goes on while the image is encrypted."""
-        settings, images = self._use()
-        runtime = self._runtime
-        source = str(self._engine.api.inspect_container(handle.id)["Image"])
-        begun = images.begin(handle.memory() or launch.limits.memory, handle.id)
-        try:
-            if launch.kernelspec.resets:
-                listeners.refresh(handle.connection_info)
-            runtime.hold(handle.id)
-            runtime.take(handle.id, begun, keep=True)
-            if goes_on:
-                self._copy_files(launch, begun)
-                runtime.let_go(handle.id)
-                goes_on()
-            size = seal_all(settings, image, begun, (*MEMORY, _DISK) if goes_on else MEMORY)
-            begun.rename(images.directory / image)
-        except BaseException as error:
-            with suppress(CheckpointFailed):  # it was not held, or has ended
-                runtime.let_go(handle.id)
-            images.remove(begun.name)
-            if isinstance(error, OSError):  # else it would count as an error of the connection to the engine
-                raise CheckpointFailed(str(error)) from error
-            raise
-        return SleepImage(image, size, time.time(), source)
-
-    def _copy_files(self, launch: Launch, begun: Path) -> None:
-        volume = volume_names(launch.workspace or "")[0]
-        disk_images.flush(Path(self._engine.api.inspect_volume(volume)["Mountpoint"]))
-        disk_images.pack(self._starter.disks.image(volume), begun / _DISK)
-
     async def resume(self, handle: KernelHandle) -> None:
         """Let a kernel go on whose memory was written."""
         if isinstance(handle, DockerHandle):
             with suppress(CheckpointFailed, APIError, BackendUnavailable):  # it has ended
-                await self._engine.call(self._resumed, handle.id, lane=SLEEP, owner=handle.tenant)
+                await self._engine.call(self._memories.let_go, handle.id, lane=SLEEP, owner=handle.tenant)
             handle.held = False
-
-    def _resumed(self, container: str) -> None:
-        self._runtime.let_go(container)
 
     # -- waking ---------------------------------------------------------------------------------------------
 
     async def wake(self, image: SleepImage, launch: Launch, info: ConnectionInfo) -> DockerHandle:
         """Start a container that continues with a kernel's memory; see `KernelSleep`."""
-        restored = partial(self._restored, image)
+        restored = partial(self._memories.continue_in, image=image.id)
         return await self._starter.start_with(restored, replace(launch, image=image.source), info)
 
     @asynccontextmanager
@@ -190,7 +132,7 @@ class DockerSleep:
             raise StartFailed("no trial of a sleeping kernel could be prepared") from error
         try:
             launched = replace(offline, workspace=trial.workspace)
-            restored = partial(self._restored, image, trial=True)
+            restored = partial(self._memories.continue_in, image=image.id, trial=True)
             handle = await self._starter.start_with(restored, launched, info, trial)
             try:
                 yield handle
@@ -199,41 +141,29 @@ class DockerSleep:
         finally:
             await trials.end(self._engine, trial, launch.tenant)
 
-    def _restored(self, image: SleepImage, container: str, *, trial: bool = False) -> None:
-        with decrypted(self._settings.sleep, image.id, MEMORY) as plain:
-            restart(self._engine, container, plain, trial=trial)
-
     async def restore(self, image: SleepImage, launch: Launch, info: ConnectionInfo) -> DockerHandle:
         """Start a container that continues with a copy's memory and files; see `KernelSleep`."""
         try:
-            await self._engine.call(self._unpacked, image, launch, lane=SLEEP, owner=launch.tenant)
+            unpack = partial(self._memories.unpack, image.id, launch.workspace or "")
+            await self._engine.call(unpack, lane=SLEEP, owner=launch.tenant)
         except (CheckpointFailed, APIError) as error:
             raise StartFailed("the files of a checkpoint could not be restored") from error
         return await self.wake(image, launch, info)
-
-    def _unpacked(self, image: SleepImage, launch: Launch) -> None:
-        with decrypted(self._settings.sleep, image.id, [_DISK]) as plain:
-            disk_images.unpack(plain / _DISK, self._starter.disks.image(volume_names(launch.workspace or "")[0]))
 
     # -- the end --------------------------------------------------------------------------------------------
 
     async def discard(self, image: SleepImage) -> None:
         """Delete an image."""
-        if self._images is not None:
-            await self._engine.call(self._images.remove, image.id, lane=SLEEP)
+        if (images := self._memories.images) is not None:
+            await self._engine.call(images.remove, image.id, lane=SLEEP)
 
     async def adopt(self, images: Collection[SleepImage]) -> None:
         """Delete what earlier gateways have left, except these images; let kernels go on that were being written."""
-        if self._images is not None and self._images.directory.is_dir():
+        mine = self._memories.images
+        if mine is not None and mine.directory.is_dir():
+            known = {image.id for image in images}
             try:
                 await self._engine.call(trials.clear_all, self._settings, lane=SLEEP)
-                await self._engine.call(self._adopted, self._images, {image.id for image in images}, lane=SLEEP)
+                await self._engine.call(self._memories.forget_others, known, lane=SLEEP)
             except APIError as error:
                 raise fails("let kernels go on", error) from error
-
-    def _adopted(self, images: Images, known: set[str]) -> None:
-        for path in images.directory.iterdir():
-            if path.name not in known and not path.name.endswith(PLAIN):
-                with suppress(CheckpointFailed):  # it has ended, or was not held
-                    self._resumed(path.name.removesuffix(PARTIAL))
-        images.remove_others(known)

@@ -49,7 +49,7 @@ class Bed:
         """Wait until Python's kernels are restored, as in a gateway: not all that start plainly can sleep."""
         assert await self.readiness.check()
         self.backend._starter.checkpoints.begin()
-        await until(lambda: self.backend.checkpoints.on)
+        await until(lambda: self.backend.sleep.ability.on)
 
     async def asleep(self, kernel: Kernel) -> SleepImage:
         """Let a kernel fall asleep, to its end."""

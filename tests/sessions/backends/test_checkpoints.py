@@ -36,6 +36,7 @@ from sessions.backends.docker.checkpoints.runtime import CheckpointFailed, Runti
 from sessions.backends.docker.conversation import Conversation
 from sessions.backends.docker.disks import Disks
 from sessions.backends.docker.engine import Engine
+from sessions.backends.docker.memories import Memories
 from sessions.backends.docker.profile import CheckpointSettings
 from sessions.errors import BackendUnavailable
 from sessions.kernelspecs import PRELOAD_MEMORY
@@ -244,7 +245,9 @@ def settings_of(directory: Path, **changes: Any) -> DockerSettings:
 
 @ROOT
 def test_the_runtime_must_be_the_wrapper(registered: Callable[[str], Any], tmp_path: Path) -> None:
-    found = runtime.find_runtime(registered("# MARKS delete --force timeout .trial\necho runsc 1"), settings_of(tmp_path))
+    found = runtime.find_runtime(
+        registered("# MARKS delete --force timeout .trial\necho runsc 1"), settings_of(tmp_path)
+    )
     assert found == Runtime((str(tmp_path / "runsc"), "--flag"), "runsc 1")
     for other in ("echo runsc 1", "# MARKS\necho runsc 1", "# MARKS delete --force timeout\necho runsc 1"):
         with pytest.raises(CheckpointFailed, match=r"is not the gateway's wrapper.*: install .*runsc\.sh"):
@@ -401,7 +404,13 @@ class Proofs:
         api = SimpleNamespace(inspect_image=lambda _: {"Id": self.image})
         assert self.settings.checkpoints is not None
         engine: Any = SimpleNamespace(api=api)
-        workshop = Workshop(engine, Disks(engine, self.settings), self.settings, self.settings.checkpoints)
+        workshop = Workshop(
+            engine,
+            disks := Disks(engine, self.settings),
+            self.settings,
+            self.settings.checkpoints,
+            Memories(engine, disks, self.settings),
+        )
 
         def take(_: Shape, key: str, *__: object) -> Image:
             self.done.append("taken")
@@ -531,8 +540,9 @@ class Bench:
         self.doubted: list[bool] = []
         #: what the gateway's process may not do
         self.lacks = ""
-        self.go = asyncio.Event()
+        self.go, self.sleep_go = asyncio.Event(), asyncio.Event()
         self.go.set()
+        self.sleep_go.set()
         self._loop = asyncio.get_running_loop()
 
     def golden(self, shape: Shape, used: Collection[str], *, doubted: bool) -> tuple[str, Image]:
@@ -545,7 +555,8 @@ class Bench:
         self.images.remove_others(used)
         return key, put(self.images, key)
 
-    def restores(self) -> Ability:
+    def sleeps(self, _shape: Shape, _image: Image) -> Ability:
+        asyncio.run_coroutine_threadsafe(self.sleep_go.wait(), self._loop).result(10)
         return Ability(on=not self.lacks, detail=self.lacks)
 
     def close(self) -> None:
@@ -708,6 +719,20 @@ async def test_without_its_rights_kernels_are_restored_and_none_sleeps(checkpoin
     await quiet(checkpoints)
     assert checkpoints.ability.on
     assert (checkpoints.proven.on, checkpoints.proven.detail) == (False, bench.lacks)
+
+
+async def test_kernels_are_restored_while_their_sleep_is_proven(checkpoints: Checkpoints, bench: Bench) -> None:
+    bench.sleep_go.clear()
+    checkpoints.begin()
+    await until(lambda: checkpoints.ability.on)
+    assert checkpoints.image_for(PLAIN) is not None
+    assert (checkpoints.proven.on, checkpoints.proven.detail) == (
+        False,
+        "the proof that kernels can sleep is under way",
+    )
+    bench.sleep_go.set()
+    await quiet(checkpoints)
+    assert checkpoints.proven.on
 
 
 def test_where_kernels_have_little_memory_they_are_restored_without_modules() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import secrets
 import shutil
 from dataclasses import replace
@@ -132,27 +133,40 @@ async def test_a_damaged_image_is_refused_and_not_run(bed: Bed, harm: str) -> No
     await bed.sleeping.discard(image)
 
 
-#: what gVisor does not write to disk
+#: what gVisor of 2024 does not write to disk, and what later releases make of it: the file has its content, and the
+#: connection is cut
 UNWRITABLE = {
-    "an open file without a name": "import os; gone = open('gone', 'w+'); os.unlink('gone'); gone.write('kept')",
+    "an open file without a name": (
+        "import os; gone = open('gone', 'w+'); os.unlink('gone'); gone.write('kept'); gone.flush()",
+        "gone.seek(0); print(gone.read())",
+        "kept",
+    ),
     "a connection to another host": (
-        "import socket; peer = socket.socket(); peer.setblocking(False); peer.connect_ex(('172.31.255.1', 9))"
+        "import socket; peer = socket.socket(); peer.setblocking(False); peer.connect_ex(('172.31.255.1', 9))",
+        "import select; print(select.select([], [peer], [], 5)[1] == [peer])",
+        "True",
     ),
 }
 
 
 @pytest.mark.parametrize("kind", UNWRITABLE)
-async def test_a_kernel_that_cannot_be_written_goes_on_as_it_was(bed: Bed, kind: str) -> None:
+async def test_a_kernel_that_cannot_be_written_goes_on_as_it_was_and_else_it_wakes(bed: Bed, kind: str) -> None:
+    begin, look, found = UNWRITABLE[kind]
     kernel = await Kernel.start(bed.backend, PYTHON)
-    await said(kernel, f"x = 41\n{UNWRITABLE[kind]}\nprint(x)")
-    with pytest.raises(SleepFailed, match=r"can.*t? be (saved|restored)"):
-        await bed.sleeping.take(kernel)
-    await kernel.first_answer()
-    assert await said(kernel, "print(x + 1)") == "42"
-    assert bed.files() == []
-    await said(kernel, "globals().pop('gone', None); globals().pop('peer', None); print()")
-    awake = await bed.woken(kernel, await bed.asleep(kernel))
+    await said(kernel, f"x = 41\n{begin}\nprint(x)")
+    try:
+        image = await bed.asleep(kernel)
+    except SleepFailed as refused:
+        assert re.search(r"can.*t? be (saved|restored)", str(refused))  # noqa: PT017 - not every gVisor refuses
+        await kernel.first_answer()
+        assert await said(kernel, "print(x + 1)") == "42"
+        assert bed.files() == []
+        await said(kernel, "globals().pop('gone', None); globals().pop('peer', None); print()")
+        image = await bed.asleep(kernel)
+        look, found = "print('x' in globals())", "True"
+    awake = await bed.woken(kernel, image)
     assert await said(awake, "print(x + 1)") == "42"
+    assert await said(awake, look) == found
     await awake.kill(SessionClosed())
 
 

@@ -21,6 +21,7 @@ from sessions.backends.docker.checkpoints.restoring import restart, restore
 from sessions.backends.docker.checkpoints.runtime import CheckpointFailed
 from sessions.backends.docker.disks import Disks
 from sessions.backends.docker.engine import CHECKPOINT, Engine
+from sessions.backends.docker.memories import Memories
 from sessions.backends.docker.profile import DockerSettings
 from sessions.errors import SessionError
 from sessions.tasks import spawn
@@ -45,12 +46,16 @@ class Checkpoints:
         """Make nothing yet."""
         self._engine = engine
         self._settings = settings.checkpoints
-        self._workshop = None if self._settings is None else Workshop(engine, disks, settings, self._settings)
+        #: the memory of kernels that sleep
+        self.memories = Memories(engine, disks, settings)
+        self._workshop = (
+            None if self._settings is None else Workshop(engine, disks, settings, self._settings, self.memories)
+        )
         #: why there are none; empty: there are, or will be soon
         self._trouble = _OFF if self._settings is None else ""
         self._images: dict[Shape, Image] = {}
-        #: whether this process may write and restore sessions; None: no image has shown yet that the runtime can
-        self._restores: Ability | None = None
+        #: whether sessions can be written and restored here; None: that is not proven yet
+        self._sleeps: Ability | None = None
         #: keys of the images in use; all others are removed
         self._keys: set[str] = set()
         self._making: dict[Shape, asyncio.Task[None]] = {}
@@ -71,8 +76,10 @@ class Checkpoints:
 
     @property
     def proven(self) -> Ability:
-        """Whether sessions can be written and restored here, as the first image has shown; an image may go later."""
-        return self._restores or self.ability
+        """Whether sessions can be written and restored here, as a proof has shown; the proof's image may go later."""
+        if self._sleeps is None and self._images:
+            return Ability(on=False, detail="the proof that kernels can sleep is under way")
+        return self._sleeps or self.ability
 
     # -- making images ------------------------------------------------------------------------------------------
 
@@ -98,12 +105,13 @@ class Checkpoints:
     async def _make_now(self, shape: Shape) -> None:
         now = self._round
         try:
-            key, image, restores = await self._engine.call(self._work, shape, lane=CHECKPOINT)
+            key, image = await self._engine.call(self._golden, shape, lane=CHECKPOINT)
             if now == self._round:
                 self._images[shape] = image
                 self._keys.add(key)
-                self._restores, self._trouble = restores, ""
+                self._trouble = ""
                 log.info("kernels are restored", language=shape.language, shared=shape.shared)
+                await self._prove_sleep(shape, image)
         except (CheckpointFailed, APIError, SessionError) as error:
             self._trouble = str(error)
             log.warning("no checkpoint: kernels start plainly", language=shape.language, reason=str(error))
@@ -112,11 +120,22 @@ class Checkpoints:
         if now != self._round:  # the container image has changed meanwhile
             self._make(shape)
 
-    def _work(self, shape: Shape) -> tuple[str, Image, Ability]:
+    def _golden(self, shape: Shape) -> tuple[str, Image]:
         if self._workshop is None:
             raise CheckpointFailed(_OFF)
         again = self._attempts.get(shape, 0) > 1  # after a failure
-        return *self._workshop.golden(shape, set(self._keys), doubted=again), self._workshop.restores()
+        return self._workshop.golden(shape, set(self._keys), doubted=again)
+
+    async def _prove_sleep(self, shape: Shape, image: Image) -> None:
+        """Prove that sessions can sleep, unless another image has shown it. Kernels are restored meanwhile."""
+        if self._workshop is None or shape.shared or (self._sleeps is not None and self._sleeps.on):
+            return
+        try:
+            self._sleeps = await self._engine.call(self._workshop.sleeps, shape, image, lane=CHECKPOINT)
+        except (APIError, SessionError) as error:
+            self._sleeps = Ability(on=False, detail=str(error))
+        if not self._sleeps.on:
+            log.warning("sessions cannot sleep", reason=self._sleeps.detail)
 
     # -- restoring kernels ---------------------------------------------------------------------------------------
 

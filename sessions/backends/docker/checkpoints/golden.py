@@ -16,17 +16,20 @@ from docker.errors import APIError, NotFound
 
 from sessions.backends.abilities import Ability
 from sessions.backends.base import Launch
-from sessions.backends.docker import containers
+from sessions.backends.docker import containers, trials
 from sessions.backends.docker.breaker import short_cause
 from sessions.backends.docker.cgroup import ControlGroup
 from sessions.backends.docker.checkpoints.images import Image, Images
 from sessions.backends.docker.checkpoints.restoring import restore
 from sessions.backends.docker.checkpoints.rights import lacking
 from sessions.backends.docker.checkpoints.runtime import CheckpointFailed, Runtime, clear_marks, find_runtime
+from sessions.backends.docker.checkpoints.ways import Ways
 from sessions.backends.docker.conversation import attached
 from sessions.backends.docker.disks import Disks
 from sessions.backends.docker.engine import Engine
+from sessions.backends.docker.memories import Memories
 from sessions.backends.docker.profile import CheckpointSettings, DockerSettings, host_config, volume_names
+from sessions.errors import SessionError
 from sessions.kernelspecs import PRELOAD_MEMORY, KernelSpec
 from sessions.models import Limits
 
@@ -83,13 +86,21 @@ def fits(launch: Launch, limits: Limits) -> bool:
 class Workshop:
     """Takes and proves golden images. All methods block."""
 
-    def __init__(self, engine: Engine, disks: Disks, settings: DockerSettings, checkpoints: CheckpointSettings) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        disks: Disks,
+        settings: DockerSettings,
+        checkpoints: CheckpointSettings,
+        memories: Memories,
+    ) -> None:
         """Set what is used; nothing is made yet."""
         self.engine = engine
         self.disks = disks
         self.settings = settings
         self.limits = checkpoints.limits
         self.images = Images(checkpoints.directory, checkpoints.disk)
+        self._ways = Ways(engine, disks, settings, memories, self._container_on)
         #: containers that exist now
         self._busy: set[str] = set()
         self._closed = False
@@ -139,10 +150,25 @@ class Workshop:
         self.images.remember_proof(image)
         return key, image
 
-    def restores(self) -> Ability:
-        """Return whether this process may write and restore sessions, where the runtime can; see `rights`."""
-        missing = lacking(str(self.engine.api.info()["DockerRootDir"]))
-        return Ability(on=not missing, detail=missing or "the runtime restores sandboxes")
+    def sleeps(self, shape: Shape, image: Image) -> Ability:
+        """Return whether this process may let kernels sleep and continue with them; proven now unless it was.
+
+        Args:
+            shape: of the image.
+            image: a proven one.
+        """
+        if missing := lacking(str(self.engine.api.info()["DockerRootDir"])):
+            return Ability(on=False, detail=missing)
+        if self.settings.sleep is None or self.settings.files == "memory" or self.images.sleep_is_proven(image):
+            return Ability(on=True, detail="the runtime restores sandboxes")
+        try:
+            self._ways.prove(image, shape.launch(self.limits))
+        except (CheckpointFailed, SessionError) as error:
+            return Ability(on=False, detail=str(error))
+        except APIError as error:
+            return Ability(on=False, detail=f"the engine refused: {short_cause(error)}")
+        self.images.remember_sleep(image)
+        return Ability(on=True, detail="the runtime restores sandboxes")
 
     def _key(self, shape: Shape, source: str, runtime: Runtime) -> str:
         launch = shape.launch(self.limits)
@@ -193,14 +219,21 @@ class Workshop:
         with ExitStack() as ending:
             for name in volume_names(workspace):
                 ending.callback(self.disks.delete, name)
+            yield ending.enter_context(self._container_on(replace(launch, workspace=workspace)))
+
+    @contextmanager
+    def _container_on(self, launch: Launch, trial: trials.Trial | None = None) -> Iterator[str]:
+        """A container that no session gets, on a workspace or a trial, which stays when it is removed."""
+        with ExitStack() as ending:
             container = containers.create(
                 self.engine,
                 self.disks,
                 self.settings,
                 launch,
                 name=f"kernel-gateway-{uuid.uuid4().hex}",
-                workspace=workspace,
+                workspace=str(launch.workspace),
                 gvisor=True,
+                trial=trial,
             )
             self._busy.add(container)
             ending.callback(self._busy.discard, container)

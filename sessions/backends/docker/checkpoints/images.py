@@ -5,7 +5,8 @@ modules its kernel has imported, and the container image that its files are from
 it is complete. Only the gateway's user may enter.
 
 When a kernel was restored from it, `proof` remembers the condition of its files. As long as that is the same, a gateway
-needs neither read them nor restore a kernel to know that the checkpoint is good.
+needs neither read them nor restore a kernel to know that the checkpoint is good. `proof-of-sleep` does the same for a
+kernel that was restored from it, slept, and was continued with in each way.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any
 from sessions.backends.docker.checkpoints.runtime import CheckpointFailed, TooLarge
 
 _MANIFEST = "manifest.json"
-_PROOF = "proof"
+_PROOF, _SLEEP_PROOF = "proof", "proof-of-sleep"
 PARTIAL = ".partial"
 #: id of the machine's present start: after another one, files may be damaged and the processor may be another model
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
@@ -97,6 +98,17 @@ class Images:
         """Remember that a kernel was restored from a checkpoint. If the disk is full, it is proven again later."""
         with suppress(OSError):
             (image.path / _PROOF).write_text(image.condition)
+
+    def sleep_is_proven(self, image: Image) -> bool:
+        """Return whether a kernel of this checkpoint has slept and was continued with since the machine's start."""
+        with suppress(OSError):
+            return (image.path / _SLEEP_PROOF).read_text() == image.condition
+        return False
+
+    def remember_sleep(self, image: Image) -> None:
+        """Remember that a kernel of a checkpoint has slept and was continued with."""
+        with suppress(OSError):
+            (image.path / _SLEEP_PROOF).write_text(image.condition)
 
     def begin(self, expected: int, name: str = "") -> Path:
         """Return a new empty directory for a checkpoint.

@@ -140,7 +140,9 @@ def unmark(container: str) -> bool:
 
 def clear_marks(api: docker.APIClient) -> None:
     """Remove the marks that ended gateways have left: those of containers that are gone."""
-    marks = [file.name.removesuffix(_TRIAL) for file in _marks().iterdir()]  # first: the container of each is older than its mark
+    marks = [
+        file.name.removesuffix(_TRIAL) for file in _marks().iterdir()
+    ]  # first: the container of each is older than its mark
     there = {container["Id"] for container in api.containers(all=True)}
     for container in marks:
         if container not in there:

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 from sessions.models import StateChange
 
-
 #: what a client is told whose kernel was continued with from disk
 CUT = "its connections to other hosts were cut"
 

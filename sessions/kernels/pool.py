@@ -74,10 +74,10 @@ class Pool:
     # -- keeping kernels warm -------------------------------------------------------------------------------
 
     def keep_warm(self, kernelspec: KernelSpec) -> None:
-        """Start the warm kernels that a language lacks, in the background."""
-        refilling = self._refilling.get(kernelspec.name)
-        if not self._closed and (refilling is None or refilling.done()):
-            self._refilling[kernelspec.name] = spawn(self._refill(self._warm_of(kernelspec)), f"warm {kernelspec.name}")
+        """Start the warm kernels that a language lacks, in the background, unless a start has just failed."""
+        refilling, warm = self._refilling.get(kernelspec.name), self._warm_of(kernelspec)
+        if not self._closed and (refilling is None or refilling.done()) and warm.may_start(self._clock()):
+            self._refilling[kernelspec.name] = spawn(self._refill(warm), f"warm {kernelspec.name}")
 
     def _warm_of(self, kernelspec: KernelSpec) -> WarmKernels:
         if kernelspec.name not in self._warm:
@@ -96,8 +96,8 @@ class Pool:
                 return  # the gateway ends: no warm kernel is wanted
             except SessionError as error:
                 log.warning("no warm kernel", language=name, code=error.code, reason=error.message)
-                warm.pause(self._clock())
-                return  # the next `acquire` tries again, and so does `tend` after the pause
+                warm.failed(self._clock())
+                return  # `tend` and `acquire` try again after the pause, `acquire` also when it has started a kernel
             self._observer.refilled(name, self._clock() - begun)
             warm.put(kernel)
             spawn(self._watch_exit(warm, kernel), f"watch a warm {name} kernel")
@@ -167,7 +167,9 @@ class Pool:
         warm.missed()
         self._observer.leased(launch.kernelspec.name, warm=False)
         try:
-            return await self.with_room(partial(self._starts.start_kernel, launch))
+            kernel = await self.with_room(partial(self._starts.start_kernel, launch))
+            warm.failures = 0
+            return kernel
         finally:
             self.keep_warm(launch.kernelspec)
 

@@ -24,6 +24,8 @@ log = structlog.get_logger()
 QUIET = 300.0
 #: seconds before the pool retries a failed start on its own, and between two starts that replace dead kernels
 PAUSE = 30.0
+#: the longest pause: it doubles with each failed start, because one may leave processes of the engine behind
+PAUSE_MAX = 480.0
 
 
 class PoolObserver(Protocol):
@@ -76,6 +78,8 @@ class WarmKernels:
         self.target = settings.size
         #: time before which the pool starts no kernel on its own
         self.paused_until = now
+        #: starts that have failed in a row
+        self.failures = 0
         self._size = settings.size
         self._most = max(settings.size, settings.most) if settings.size else 0
         self._warm: deque[Kernel] = deque()
@@ -99,6 +103,7 @@ class WarmKernels:
 
     def put(self, kernel: Kernel) -> None:
         """Add a kernel."""
+        self.failures = 0
         self._warm.append(kernel)
 
     async def preload(self) -> None:
@@ -160,6 +165,15 @@ class WarmKernels:
     def pause(self, now: float) -> None:
         """Let the pool start no kernel on its own for a while."""
         self.paused_until = now + PAUSE
+
+    def failed(self, now: float) -> None:
+        """Note a failed start: the next pause is longer."""
+        self.paused_until = now + min(PAUSE * 2**self.failures, PAUSE_MAX)
+        self.failures += 1
+
+    def may_start(self, now: float) -> bool:
+        """Return whether no start has just failed."""
+        return not self.failures or now >= self.paused_until
 
     def shrink(self, now: float) -> list[Kernel]:
         """Remove the kernels that were not needed in the last period.

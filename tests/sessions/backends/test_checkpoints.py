@@ -274,6 +274,20 @@ def test_a_checkpoint_that_fails_is_told_in_bounded_time(
         Runtime((str(tmp_path / "runsc"),), "1").take("unknown", tmp_path)
 
 
+@pytest.mark.parametrize("option", ["--root=/run/other/runtime-runc/moby", "--root\0/run/other/runtime-runc/moby"])
+def test_the_state_of_an_engine_with_another_exec_root_is_found_from_its_sandbox(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    monkeypatch.setattr(runtime, "_STATES", (f"{tmp_path}/none*",))
+    monkeypatch.setattr(runtime, "_PROCESSES", tmp_path)
+    for pid, words in enumerate([f"runsc-sandbox\0{option}\0boot\0abc\0", "runsc-sandbox\0--root=/other\0boot\0x\0"]):
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "cmdline").write_text(words)
+    assert runtime._state_of("abc") == "/run/other/runtime-runc/moby"
+    with pytest.raises(CheckpointFailed, match="the state of the runtime's containers was not found"):
+        runtime._state_of("unknown")
+
+
 # -- images on disk --------------------------------------------------------------------------------------------
 
 

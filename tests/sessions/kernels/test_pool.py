@@ -22,7 +22,7 @@ from sessions.errors import (
 from sessions.exits import ExitReason
 from sessions.kernels import kernel as kernels
 from sessions.kernels.kernel import Kernel
-from sessions.kernels.warm import PAUSE, QUIET
+from sessions.kernels.warm import PAUSE, PAUSE_MAX, QUIET
 from sessions.models import MEMORY_MIN, Limits, SandboxSpec, SessionKey, SessionSpec, StateChange, Status
 from sessions.tasks import spawn
 from tests.fakes import PYTHON, FakeBackend, World, run, until, world_over
@@ -331,6 +331,29 @@ async def test_a_failed_refill_is_retried_after_a_pause(backend: FakeBackend) ->
         await until(lambda: world.pool.depth() == 1)
 
 
+async def test_the_pool_waits_longer_after_each_failed_start_until_one_succeeds(backend: FakeBackend) -> None:
+    async with world_over(backend, pool_size=1) as world:
+        backend.refuses = StartFailed()
+        world.pool.keep_warm(PYTHON)
+        for number, pause in enumerate([PAUSE, 2 * PAUSE, 4 * PAUSE, 8 * PAUSE, PAUSE_MAX, PAUSE_MAX], 1):
+            await until(world.pool._refilling["python"].done)
+            assert backend.asked == number
+            world.clock.passes(pause - 1)
+            world.pool.tend()
+            world.pool.keep_warm(PYTHON)
+            assert world.pool._refilling["python"].done(), pause
+            world.clock.passes(1)
+            world.pool.tend()
+        await until(world.pool._refilling["python"].done)
+        with pytest.raises(StartFailed):  # a session's own start is tried, and has the pool try nothing
+            await world.pool.acquire(PLAIN)
+        assert world.pool._refilling["python"].done()
+        backend.refuses = None
+        kernel = await world.pool.acquire(PLAIN)
+        await until(lambda: world.pool.depth() == 1)
+        await dismiss(world, kernel)
+
+
 @pytest.mark.parametrize(("cause", "warnings"), [(ShuttingDown(), 0), (StartFailed(), 1)])
 async def test_a_refill_that_fails_is_a_warning_unless_the_gateway_ends(
     backend: FakeBackend, cause: SessionError, warnings: int
@@ -373,14 +396,14 @@ async def test_the_first_session_of_a_language_fills_the_pool(backend: FakeBacke
         assert len(backend.started) == 2
 
 
-async def test_a_failed_refill_is_retried_with_the_next_request(backend: FakeBackend) -> None:
+async def test_a_failed_refill_is_retried_with_the_next_request_that_gets_a_kernel(backend: FakeBackend) -> None:
     async with world_over(backend, pool_size=1) as world:
         backend.refuses = StartFailed()
         for _ in range(2):
             with pytest.raises(StartFailed):
                 await world.pool.acquire(PLAIN)
-            await asyncio.sleep(0.01)
-        assert backend.asked == 4
+            await until(world.pool._refilling["python"].done)
+        assert backend.asked == 3  # two requests, and one refill
         backend.refuses = None
         kernel = await world.pool.acquire(PLAIN)
         await until(lambda: world.pool.depth() == 1)

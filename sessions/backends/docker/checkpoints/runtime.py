@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import stat
 import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +28,8 @@ _PARTS = (os.fsencode(MARKS), b"delete --force", b"timeout --signal=KILL", b"$ma
 _TRIAL = ".trial"
 #: directories with the state of runsc's containers, of every version of the engine
 _STATES = ("/run/docker/runtime-*/*", "/run/containerd/runsc/*")
+#: all processes that this one sees
+_PROCESSES = Path("/proc")
 #: seconds to write a checkpoint; measured: 0.2 to 0.7 s for 160 MB
 _TAKE_TIMEOUT = 30.0
 
@@ -166,11 +170,34 @@ def _marks() -> Path:
 
 
 def _state_of(container: str) -> str:
+    """Return the directory with the state of a running container, which an engine may keep elsewhere (`exec-root`)."""
     for pattern in _STATES:
         for directory in Path("/").glob(pattern.lstrip("/")):
             if any(directory.glob(f"{container}_*")):
                 return str(directory)
-    raise CheckpointFailed("the state of the runtime's containers was not found")
+    for words in _command_lines():
+        if container in words and (root := _option(words, "root")):
+            return root
+    raise CheckpointFailed(
+        "the state of the runtime's containers was not found, neither below /run/docker nor in the command line of the "
+        "sandbox: does the gateway see the processes of the engine's machine?"
+    )
+
+
+def _command_lines() -> Iterator[list[str]]:
+    """Yield the words of the command line of each process."""
+    for file in _PROCESSES.glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # it has ended
+            yield file.read_text(errors="replace").rstrip("\0").split("\0")
+
+
+def _option(words: list[str], name: str) -> str:
+    """Return the value of an option in a command line of runsc; empty: it has none."""
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        option, equals, value = word.lstrip("-").partition("=")
+        if word.startswith("-") and option == name:
+            return value if equals else following
+    return ""
 
 
 def _run(command: list[str], timeout: float) -> str:

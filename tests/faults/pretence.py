@@ -28,6 +28,8 @@ class FakeEngine(socketserver.ThreadingUnixStreamServer):
     def __init__(self, path: Path) -> None:
         super().__init__(str(path), _Handler)
         self.path = path
+        #: its API: the version, and the oldest that it takes
+        self.version, self.oldest = (1, 41), (1, 12)
         #: ids of the containers that run
         self.running: set[str] = set()
         #: its driver of control groups
@@ -92,7 +94,9 @@ class _Handler(BaseHTTPRequestHandler):
         path, _, asked_for = self.path.partition("?")
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         if path.endswith("/version"):
-            self._answer({"ApiVersion": "1.41"})
+            self._answer({"ApiVersion": "{}.{}".format(*self.server.version)})
+        elif self._too_old(path):
+            self._answer({"message": "the client's version is too old"}, 400)
         elif path.endswith("/containers/json"):
             running = [{"Id": container} for container in self.server.running]
             self.server.on_list()
@@ -124,6 +128,10 @@ class _Handler(BaseHTTPRequestHandler):
             self._tell_events()
         else:
             self._answer({})
+
+    def _too_old(self, path: str) -> bool:
+        of = re.match(r"/v(\d+)\.(\d+)/", path)
+        return of is not None and tuple(map(int, of.groups())) < self.server.oldest
 
     do_POST = do_DELETE = do_GET  # noqa: N815 - the base class's names
 

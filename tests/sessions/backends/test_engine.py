@@ -9,11 +9,12 @@ import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import aclosing
+from contextlib import aclosing, closing
 from dataclasses import replace
 from typing import Any
 from unittest.mock import MagicMock, Mock
 
+import docker
 import pytest
 from docker.errors import APIError
 from structlog.testing import capture_logs
@@ -140,6 +141,22 @@ async def backend(faulty: Proxy, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     yield backend
     await backend.close()
     await end(backend._engine, faulty)
+
+
+@pytest.mark.parametrize(("version", "oldest"), [((1, 41), (1, 12)), ((1, 51), (1, 24)), ((1, 52), (1, 44))])
+def test_every_engine_is_spoken_to_in_its_own_version(
+    fake_engine: FakeEngine, faulty: Proxy, version: tuple[int, int], oldest: tuple[int, int]
+) -> None:
+    """Docker 29 refuses requests of versions before 1.44."""
+    fake_engine.version, fake_engine.oldest = version, oldest
+    with closing(module.connect()) as client:
+        assert client.info()["NCPU"] == 64
+    with closing(docker.APIClient(base_url=faulty.url, version="1.41")) as old:  # the positive control
+        if oldest > (1, 41):
+            with pytest.raises(APIError, match="too old"):
+                old.info()
+        else:
+            assert old.info()["NCPU"] == 64
 
 
 async def test_a_container_is_made(backend: DockerBackend) -> None:

@@ -7,6 +7,7 @@ import os
 import re
 import secrets
 import shutil
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,10 @@ from docker.errors import APIError
 from sessions.asleep import CannotWake, SleepFailed, Unproven
 from sessions.backends.docker import trials
 from sessions.backends.docker.checkpoints import runtime
+from sessions.backends.docker.checkpoints.runtime import CheckpointFailed
 from sessions.backends.docker.checkpoints.sealing import unseal
 from sessions.backends.docker.engine import Engine
+from sessions.backends.docker.memories import Memories
 from sessions.backends.docker.profile import WORKSPACE
 from sessions.errors import SessionClosed
 from sessions.exits import ExitReason
@@ -325,3 +328,34 @@ async def test_a_gateway_that_was_killed_leaves_no_kernel_held(bed: Bed, place: 
     assert bed.files() == []
     assert not trial.changes.exists()
     await later.backend.close()
+
+
+#: the ways in which a sleeping kernel is continued, in the order of the proof
+WAYS = ["in a trial", "when it wakes", "from a checkpoint"]
+
+
+@pytest.mark.parametrize("fails", [*WAYS, ""])
+async def test_sleep_is_on_only_if_a_kernel_is_continued_in_each_way(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    checkpoints = bed.backend._starter.checkpoints
+    assert checkpoints._workshop is not None
+    ((shape, image),) = checkpoints._images.items()
+    (image.path / "proof-of-sleep").unlink()
+    continue_in, tried = Memories.continue_in, []
+
+    def refuse_one_way(memories: Memories, container: str, of: str, *, trial: bool = False) -> None:
+        way = WAYS[0] if trial else WAYS[1 + ((bed.images / of / "files.img.sealed").exists())]
+        tried.append(way)
+        if way == fails:
+            raise CheckpointFailed("the runtime refused")
+        continue_in(memories, container, of, trial=trial)
+
+    monkeypatch.setattr(Memories, "continue_in", refuse_one_way)
+    begun = time.monotonic()
+    ability = await asyncio.to_thread(checkpoints._workshop.sleeps, shape, image)
+    print(f"proof {fails!r}: {time.monotonic() - begun:.2f} s")
+    assert (ability.on, fails in ability.detail) == (not fails, True), ability
+    assert dict.fromkeys(tried) == dict.fromkeys(WAYS[: WAYS.index(fails) + 1] if fails else WAYS)
+    assert checkpoints._workshop.images.sleep_is_proven(image) is not bool(fails)
+    assert (bed.files(), trials_left()) == ([], [])

@@ -91,12 +91,16 @@ class _Handler(BaseHTTPRequestHandler):
     server: FakeEngine
 
     def do_GET(self) -> None:
+        if self._too_old():
+            self._answer({"message": "the client's version is too old"}, 400)
+        else:
+            self._serve()
+
+    def _serve(self) -> None:
         path, _, asked_for = self.path.partition("?")
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         if path.endswith("/version"):
             self._answer({"ApiVersion": "{}.{}".format(*self.server.version)})
-        elif self._too_old(path):
-            self._answer({"message": "the client's version is too old"}, 400)
         elif path.endswith("/containers/json"):
             running = [{"Id": container} for container in self.server.running]
             self.server.on_list()
@@ -129,11 +133,11 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._answer({})
 
-    def _too_old(self, path: str) -> bool:
-        of = re.match(r"/v(\d+)\.(\d+)/", path)
-        return of is not None and tuple(map(int, of.groups())) < self.server.oldest
-
     do_POST = do_DELETE = do_GET  # noqa: N815 - the base class's names
+
+    def _too_old(self) -> bool:
+        of = re.match(r"/v(\d+)\.(\d+)/", self.path)
+        return of is not None and tuple(map(int, of.groups())) < self.server.oldest
 
     def _describe(self) -> None:
         if self.server.state:

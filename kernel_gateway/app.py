@@ -125,6 +125,7 @@ class Service:
         self.readiness = Readiness(self.backend)
         memory = PromisedMemory(settings.total_memory, settings.share)
         starts = Starts(self.backend, self.readiness, STARTS_AT_ONCE, self.metrics.pool.started, memory=memory)
+        starts.on_stages = self.metrics.pool.stages
         self.metrics.pool.promised.set_function(lambda: memory.promised)
         self.metrics.pool.leftovers.set_function(lambda: self.backend.leftovers)
         self.metrics.pool.waiting.set_function(lambda: starts.waiting)

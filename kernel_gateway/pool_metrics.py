@@ -5,11 +5,15 @@ The language is a label: there are only a few languages.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from sessions.stopwatch import Operation, Stage
+
 _SECONDS = (0.1, 0.25, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 20, 30, 60, 120)
+#: most stages take hundredths of a second, and a wait for a turn may take minutes
+_STAGE_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 
 
 class PoolMetrics:
@@ -62,6 +66,13 @@ class PoolMetrics:
         self._refill = _seconds("pool_refill", "from the lack of a warm kernel to its first answer", registry)
         self._container = _seconds("container_start", "that the backend takes to start a container", registry)
         self._ready = _seconds("kernel_ready", "from a container's start to its kernel's first answer", registry)
+        self._stages = Histogram(
+            "kernel_gateway_stage_seconds",
+            "Seconds of each stage until a kernel can be used, by operation",
+            ["operation", "stage"],
+            buckets=_STAGE_SECONDS,
+            registry=registry,
+        )
         self.waiting = Gauge("kernel_gateway_starts_waiting", "Starts that wait for their turn", registry=registry)
         self.promised = Gauge(
             "kernel_gateway_promised_memory_bytes", "Sum of the memory limits of all kernels", registry=registry
@@ -106,6 +117,11 @@ class PoolMetrics:
     def woken(self, seconds: float, *, succeeded: bool) -> None:
         """Count an attempt to wake a session, and its seconds."""
         self._wake.labels("woken" if succeeded else "failed").observe(seconds)
+
+    def stages(self, operation: Operation, seconds: Mapping[Stage, float]) -> None:
+        """Record the seconds of each stage of an operation that has succeeded."""
+        for stage, taken in seconds.items():
+            self._stages.labels(operation.value, stage.value).observe(taken)
 
     def rolled_back(self, *, crash: bool) -> None:
         """Count a return to a checkpoint."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from sessions.backends.base import KernelHandle, Launch
 from sessions.egress import EgressTenants
 from sessions.models import ExecuteRequest, ExecutionResult, SessionKey
+from sessions.stopwatch import Operation, Stage
 from sessions.store.ledger import Ledger
 from sessions.tenants.kept import KeptBytes
 from sessions.tenants.quotas import Quotas
@@ -77,6 +78,9 @@ class MemoryObserver(Protocol):
 
     def woken(self, seconds: float, *, succeeded: bool) -> None:
         """A session that sleeps has its kernel again, or not yet, after that time."""
+
+    def stages(self, operation: Operation, seconds: Mapping[Stage, float]) -> None:
+        """A session was woken, rolled back or branched, with these seconds of each stage."""
 
     def rolled_back(self, *, crash: bool) -> None:
         """A session has returned to a checkpoint: by itself after a crash, or because its client has asked for it."""

@@ -14,6 +14,7 @@ from sessions.errors import SessionClosed, StartFailed
 from sessions.kernels.kernel import Kernel
 from sessions.models import SessionKey
 from sessions.services import SessionServices
+from sessions.stopwatch import Operation, measured
 from sessions.store.session_records import ContainerRecord
 from sessions.tasks import Alone, log_failure
 
@@ -128,7 +129,8 @@ class Sleeper:
     async def _attempt(self, image: SleepImage, launch: Launch, info: ConnectionInfo) -> Kernel:
         begun, kernel = self._services.clock(), None
         try:
-            kernel = await self._services.sleeping.wake(image, launch, info)
+            with measured(Operation.WAKE, self.observer.stages):
+                kernel = await self._services.sleeping.wake(image, launch, info)
         except StartFailed as error:
             self._failures += 1
             if self._failures >= FAILURES_MAX:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 
@@ -20,6 +20,7 @@ from sessions.slot_listener import SlotListener
 from sessions.slot_record import SlotRecord
 from sessions.snapshots import Snapshots
 from sessions.states import MOVES, State
+from sessions.stopwatch import Operation, measured
 from sessions.tasks import Shared, spawn
 
 
@@ -138,11 +139,21 @@ class KernelSlot:
 
     async def _start_kernel(self, change: StateChange | None, reason: str | None, start: Start | None) -> None:
         try:
-            await self._acquire(change, reason, start)
+            with self._measured(change, start):
+                await self._acquire(change, reason, start)
         except BaseException:
             if self.state is State.STARTING:
                 self.move(State.DEAD if self.sleeper.image is None else State.ASLEEP)
             raise
+
+    def _measured(self, change: StateChange | None, start: Start | None) -> AbstractContextManager[None]:
+        """Measure a return to a checkpoint, and the start of a branch; other starts are measured where they begin."""
+        observer = self._services.observer
+        if change is StateChange.ROLLED_BACK:
+            return measured(Operation.ROLLBACK, observer.stages)
+        if start is not None and start is self._first_start:
+            return measured(Operation.BRANCH, observer.stages)
+        return nullcontext()
 
     async def _acquire(self, change: StateChange | None, reason: str | None, start: Start | None) -> None:
         before = self.launch

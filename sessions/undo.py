@@ -14,6 +14,7 @@ from sessions.executions import Executions
 from sessions.kernels.kernel import Kernel
 from sessions.models import Network, StateChange
 from sessions.slot import KernelSlot
+from sessions.stopwatch import Stage, lap
 from sessions.take_snapshot import take, write_for_branch
 from sessions.tasks import spawn
 
@@ -106,6 +107,7 @@ class Undo:
     async def _begin_now(self, launch: Launch) -> Kernel:
         """Start a kernel from a checkpoint that is no checkpoint of the session: it is there for this only."""
         snapshot = await self._executions.between_cells(self._channels.quiet, partial(write_for_branch, self._slot))
+        lap(Stage.CHECKPOINT)
         try:
             return await self._slot.snapshots.restore(snapshot, launch)
         finally:

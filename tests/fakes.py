@@ -56,6 +56,7 @@ from sessions.registry import Registry
 from sessions.sandboxes import Sandboxes
 from sessions.services import SessionServices
 from sessions.session import Session
+from sessions.stopwatch import Operation, Stage
 from sessions.store.ledger import Ledger
 from sessions.strays import Strays
 from sessions.tasks import spawn
@@ -872,6 +873,8 @@ class Seen:
         self.wakes: list[tuple[float, bool]] = []
         #: for each return to a checkpoint, whether a crash was its cause
         self.rollbacks: list[bool] = []
+        #: operations that were measured, and the seconds of their stages
+        self.measured: list[tuple[Operation, dict[Stage, float]]] = []
 
     def depth_changed(self, language: str, kernels: int, target: int) -> None:
         self.shelves[language] = kernels, target
@@ -896,6 +899,9 @@ class Seen:
 
     def rolled_back(self, *, crash: bool) -> None:
         self.rollbacks.append(crash)
+
+    def stages(self, operation: Operation, seconds: Mapping[Stage, float]) -> None:
+        self.measured.append((operation, dict(seconds)))
 
 
 class World:
@@ -926,6 +932,7 @@ class World:
         self.seen = Seen()
         self.memory = PromisedMemory(memory, share)
         self.starts = Starts(backend, self.readiness, starts, self.seen.started, memory=self.memory)
+        self.starts.on_stages = self.seen.stages
         self.pool = Pool(
             backend,
             self.starts,

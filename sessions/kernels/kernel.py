@@ -16,6 +16,7 @@ from sessions.kernels.connection import Connection
 from sessions.kernels.interrupts import Interrupts
 from sessions.kernels.messages import Message
 from sessions.kernels.preloading import Preloading, caused
+from sessions.stopwatch import Stage, lap
 from sessions.tasks import log_failure, shielded, spawn
 
 #: seconds from a kernel's start to its first answer, at most
@@ -141,6 +142,7 @@ class Kernel:
             if not ready.done():
                 raise StartFailed(f"the kernel did not answer within {START_TIMEOUT:.0f} s")
             ready.result()
+            lap(Stage.ANSWER)
         finally:
             ready.cancel()
 

@@ -12,10 +12,11 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
-from sessions.backends.base import Backend, KernelHandle, Launch
+from sessions.backends.base import Backend, KernelHandle, Launch, no_op
 from sessions.errors import StartFailed
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.readiness import Readiness
+from sessions.stopwatch import Operation, Report, Stage, lap, measured
 from sessions.tasks import spawn
 from sessions.tenants.admission import Admission
 from sessions.tenants.memory import PromisedMemory
@@ -53,6 +54,8 @@ class Starts:
         self._admission = Admission(max(1, at_once - 1), at_once)
         self._on_started = on_started
         self._memory = memory or PromisedMemory()
+        #: called with the stages of each start of a kernel that is no part of another operation
+        self.on_stages: Report = no_op
         #: what was started or taken over, and is not gone
         self.running: dict[KernelHandle, Launch] = {}
 
@@ -84,8 +87,9 @@ class Starts:
             QuotaExceeded: when all kernels together would be promised too much memory.
         """
         self._readiness.require()
-        with self._promise(launch):
+        with measured(Operation.START, self.on_stages), self._promise(launch):
             async with self._turn(launch.tenant):
+                lap(Stage.TURN)
                 self._readiness.require()  # it may have changed: then all waiting callers get the error at once
                 kernel = await (start(launch) if start else Kernel.start(self._backend, launch))
             self.count(kernel.handle, kernel.launch)

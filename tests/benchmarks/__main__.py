@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from tests.benchmarks import crowd, execute, first
+from tests.benchmarks import crowd, execute, first, returns
 from tests.benchmarks.figures import engine, hindrance, machine, say, versions
 from tests.benchmarks.plot import draw
 from tests.benchmarks.report import PLOT, markdown
@@ -54,6 +54,7 @@ def measurements(sessions: tuple[int, ...]) -> dict[str, Measurement]:
     return {
         "ways": Measurement(lambda *how: asyncio.run(execute.measure(*how)), 15, 60),
         "first": Measurement(first.measure, 7, 60),
+        "returns": Measurement(returns.measure, 7, 90, ("runsc",)),
         "throughput": Measurement(crowd.throughput, 2, 30),
         "density": Measurement(
             lambda isolation, most, limit: crowd.density(isolation, sessions, most, limit), 10, 60, ("runsc",)

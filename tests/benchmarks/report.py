@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from sessions.stopwatch import Stage
 from tests.benchmarks.crowd import ALONE, CLIENTS
 from tests.benchmarks.figures import percentile
 from tests.benchmarks.first import COLD
 from tests.benchmarks.results import Figures, Part, Results, Ways
+from tests.benchmarks.returns import RESTORED
 from tests.benchmarks.ways import CODE, LINES, ON_OURS, ON_STOCK, REST
 
 #: where the plot is, from the README
@@ -163,6 +165,17 @@ TABLES = {
             "the plot again": value("plot again"),
             "then a fit of sklearn": to_base("fit", COLD),
             "an idle session, MiB": value("MiB", unit=1),
+        },
+    ),
+    "returns": Table(
+        "**Where the time goes** until a session has its kernel, over HTTP, in milliseconds: each from its request to "
+        "the first result, and the gateway's stages (`kernel_gateway_stage_seconds`). In brackets: to a restored start.",
+        {"returns": "whole"},
+        {
+            "to the first result": to_base("whole", RESTORED),
+            "p95": value("whole", p95),
+            **{stage.value: value(stage.value) for stage in Stage},
+            "first result": value("result"),
         },
     ),
     "throughput": Table(

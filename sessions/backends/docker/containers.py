@@ -28,6 +28,7 @@ from sessions.backends.handshake import handshake, new_connection_info
 from sessions.connection_info import ConnectionInfo
 from sessions.errors import StartFailed
 from sessions.kernelspecs import KernelSpec
+from sessions.stopwatch import Stage, lap
 
 log = structlog.get_logger()
 
@@ -64,6 +65,7 @@ def create(
     """
     api = engine.api
     own = None if trial else disks.attach(disks_of(settings, launch.limits, workspace, shared=launch.shared))
+    lap(Stage.VOLUMES)
     made_as = host_config(
         settings,
         launch.limits,
@@ -87,6 +89,7 @@ def create(
         use_config_proxy=False,
         host_config=api.create_host_config(**made_as, cgroup_parent=engine.kernels_group),
     )
+    lap(Stage.CREATE)
     return str(container["Id"])
 
 

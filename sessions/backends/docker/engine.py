@@ -9,6 +9,7 @@ outlives its call, so that no thread stays blocked.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import socket
 import threading
 import time
@@ -142,7 +143,7 @@ class _Threads:
     async def run(self, owner: str, work: Callable[[], T]) -> T:
         """Run work in a thread when its owner's turn has come."""
         await take_turn(self._turns, owner, None)
-        running = self.pool.submit(work)
+        running = self.pool.submit(contextvars.copy_context().run, work)
         # The turn ends with the work in the thread, which may outlast a caller that leaves.
         running.add_done_callback(partial(self._pass_on, asyncio.get_running_loop(), owner))
         return await asyncio.wrap_future(running)

@@ -32,6 +32,7 @@ from sessions.backends.docker.profile import DockerSettings
 from sessions.backends.docker.starter import Starter
 from sessions.connection_info import ConnectionInfo
 from sessions.errors import BackendUnavailable, StartFailed
+from sessions.stopwatch import Stage, lap
 
 log = structlog.get_logger()
 T = TypeVar("T")
@@ -148,6 +149,7 @@ class DockerSleep:
             await self._engine.call(unpack, lane=SLEEP, owner=launch.tenant)
         except (CheckpointFailed, APIError) as error:
             raise StartFailed("the files of a checkpoint could not be restored") from error
+        lap(Stage.FILES)
         return await self.wake(image, launch, info)
 
     # -- the end --------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from sessions.backends.docker.profile import DockerSettings
 from sessions.backends.docker.trials import Trial
 from sessions.connection_info import ConnectionInfo
 from sessions.errors import BackendUnavailable, StartFailed
+from sessions.stopwatch import Stage, lap, restored
 from sessions.tasks import spawn
 
 
@@ -81,6 +82,7 @@ class Starter:
                 raise
             return await self._start(launch)
         self.checkpoints.succeeded(image)
+        restored()
         self.on_restored(True)  # noqa: FBT003 - as above
         handle.preloaded = image.modules
         return handle
@@ -120,6 +122,7 @@ class Starter:
 
         def start() -> str:
             begin(container)
+            lap(Stage.RUN)
             return containers.address(self._engine, settings.network, container)
 
         try:

@@ -9,6 +9,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -188,33 +189,45 @@ def test_only_a_link_named_by_the_container_is_a_mark(wrapped: Callable[..., lis
 def test_marks_are_in_a_directory_of_root_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     marks = tmp_path / "gateway" / "restore"
     monkeypatch.setattr(runtime, "MARKS", marks)
-    runtime.mark("abc", Path("/state/1"))
-    assert marks.stat().st_mode & 0o777 == 0o700
-    assert (marks / "abc").readlink() == Path("/state/1")
-    for mode, owner in ((0o770, 0), (0o707, 0), (0o700, 65532)):
-        marks.chmod(mode)
-        os.chown(marks, owner, 0)
-        with pytest.raises(CheckpointFailed, match="a directory of root"):
-            runtime.mark("other", Path("/state/1"))
-    assert runtime.unmark("abc") is True
-    assert runtime.unmark("abc") is False
+    with runtime.marked("abc", Path("/state/1")) as mark:
+        assert marks.stat().st_mode & 0o777 == 0o700
+        assert (marks / "abc").readlink() == Path("/state/1")
+        for mode, owner in ((0o770, 0), (0o707, 0), (0o700, 65532)):
+            marks.chmod(mode)
+            os.chown(marks, owner, 0)
+            with (
+                pytest.raises(CheckpointFailed, match="a directory of root"),
+                runtime.marked("other", Path("/state/1")),
+            ):
+                pass
+        assert mark.used_at is None
+    assert list(marks.iterdir()) == []
+
+
+@ROOT
+def test_a_mark_tells_when_it_was_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "MARKS", tmp_path / "restore")
+    with runtime.marked("abc", Path("/state/1")) as mark:
+        before = time.time()
+        (tmp_path / "restore" / "abc").unlink()  # as the runtime's wrapper does
+        assert mark.used_at == pytest.approx(before, abs=1.0)
 
 
 @ROOT
 def test_a_trial_has_a_second_mark_that_goes_with_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtime, "MARKS", tmp_path / "restore")
-    runtime.mark("abc", Path("/state/1"), trial=True)
-    assert {file.name for file in runtime.MARKS.iterdir()} == {"abc", "abc.trial"}
-    (runtime.MARKS / "abc").unlink()  # the wrapper has used it
-    assert runtime.unmark("abc") is False
+    with runtime.marked("abc", Path("/state/1"), trial=True):
+        assert {file.name for file in runtime.MARKS.iterdir()} == {"abc", "abc.trial"}
+        (runtime.MARKS / "abc").unlink()  # the wrapper has used it
     assert list(runtime.MARKS.iterdir()) == []
 
 
 @ROOT
 def test_marks_of_containers_that_are_gone_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtime, "MARKS", tmp_path / "restore")
-    runtime.mark("there", Path("/state/1"))
-    runtime.mark("gone", Path("/state/1"), trial=True)
+    for container in ("there", "gone", "gone.trial"):
+        (tmp_path / "restore").mkdir(mode=0o700, exist_ok=True)
+        (tmp_path / "restore" / container).symlink_to("/state/1")
     api: Any = SimpleNamespace(containers=lambda **_: [{"Id": "there"}])
     runtime.clear_marks(api)
     assert [file.name for file in (tmp_path / "restore").iterdir()] == ["there"]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 from docker.errors import APIError
 
 from sessions.backends.docker.breaker import short_cause
-from sessions.backends.docker.checkpoints.runtime import INSTALL, CheckpointFailed, mark, unmark
+from sessions.backends.docker.checkpoints.runtime import INSTALL, CheckpointFailed, marked
 from sessions.backends.docker.conversation import attached
 from sessions.backends.docker.engine import Engine
+from sessions.stopwatch import Stage, lap
 
 #: seconds from a restored sandbox's start until its kernel serves; measured: 0.1 s
 _PULSE_TIMEOUT = 10.0
@@ -45,12 +47,12 @@ def restart(engine: Engine, container: str, image: Path, *, trial: bool = False)
     Raises:
         CheckpointFailed: when it was not restored; the caller removes the container.
     """
-    mark(container, image, trial=trial)
-    try:
-        engine.api.start(container)
-    except APIError as error:
-        raise CheckpointFailed(f"the runtime refused: {short_cause(error)}") from error
-    finally:
-        unused = unmark(container)
-    if unused:
+    with marked(container, image, trial=trial) as mark:
+        try:
+            engine.api.start(container)
+        except APIError as error:
+            raise CheckpointFailed(f"the runtime refused: {short_cause(error)}") from error
+        begun = mark.used_at
+    if begun is None:
         raise CheckpointFailed(f"the runtime has started the container and not restored it: {INSTALL}")
+    lap(Stage.SANDBOX, time.time() - begun)

@@ -11,7 +11,7 @@ import os
 import stat
 import subprocess
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -109,8 +109,23 @@ def find_runtime(api: docker.APIClient, settings: DockerSettings) -> Runtime:
 INSTALL = f"install {Path(__file__).parent / 'runsc.sh'} as the runtime's path in /etc/docker/daemon.json"
 
 
-def mark(container: str, image: Path, *, trial: bool = False) -> None:
-    """Let the next start of a container restore a checkpoint.
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A mark, as long as its context lasts."""
+
+    #: descriptor of the link itself, which tells about it also when it is removed
+    link: int
+
+    @property
+    def used_at(self) -> float | None:
+        """When the runtime has used it, which removes it, in seconds since 1970; None: it has not."""
+        found = os.fstat(self.link)
+        return None if found.st_nlink else found.st_ctime
+
+
+@contextmanager
+def marked(container: str, image: Path, *, trial: bool = False) -> Iterator[Mark]:
+    """Let a start of a container restore a checkpoint.
 
     Args:
         container: full id of the container, which has not been started.
@@ -120,37 +135,30 @@ def mark(container: str, image: Path, *, trial: bool = False) -> None:
     Raises:
         CheckpointFailed: when the mark cannot be made.
     """
+    path = _marks() / container
+    second = path.with_name(f"{container}{_TRIAL}")
     try:
-        (_marks() / container).symlink_to(image)
+        path.symlink_to(image)
         if trial:
-            (_marks() / f"{container}{_TRIAL}").symlink_to(image)
+            second.symlink_to(image)
+        link = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
         raise CheckpointFailed(f"no mark in {MARKS}: {error.strerror}") from error
-
-
-def unmark(container: str) -> bool:
-    """Remove a container's marks.
-
-    Returns:
-        True if the first one was there: the runtime has not used it.
-    """
-    (MARKS / f"{container}{_TRIAL}").unlink(missing_ok=True)
     try:
-        (MARKS / container).unlink()
-    except FileNotFoundError:
-        return False
-    return True
+        yield Mark(link)
+    finally:
+        path.unlink(missing_ok=True)
+        second.unlink(missing_ok=True)
+        os.close(link)
 
 
 def clear_marks(api: docker.APIClient) -> None:
     """Remove the marks that ended gateways have left: those of containers that are gone."""
-    marks = [
-        file.name.removesuffix(_TRIAL) for file in _marks().iterdir()
-    ]  # first: the container of each is older than its mark
+    marks = list(_marks().iterdir())  # first: the container of each is older than its mark
     there = {container["Id"] for container in api.containers(all=True)}
-    for container in marks:
-        if container not in there:
-            unmark(container)
+    for mark in marks:
+        if mark.name.removesuffix(_TRIAL) not in there:
+            mark.unlink(missing_ok=True)
 
 
 def _marks() -> Path:

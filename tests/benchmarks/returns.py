@@ -1,0 +1,116 @@
+"""Measures new sessions, wakes, returns and branches over HTTP, each to its first result, and where its time goes.
+
+The stages are the gateway's own, from its `/metrics`. All ways take turns on one gateway, whose kernels are restored
+from a checkpoint. It is the part `returns` of `make bench`.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from sessions.stopwatch import Operation, Stage
+from tests.benchmarks.figures import rounds
+from tests.benchmarks.first import without_checkpoints
+from tests.benchmarks.results import Figures, Ways
+from tests.benchmarks.serving import serving_on
+from tests.benchmarks.start import PRELOAD
+from tests.gateways import Gateway
+
+RESTORED = "a new session, restored"
+WAYS = {
+    Operation.RESTORE: RESTORED,
+    Operation.WAKE: "a session that sleeps",
+    Operation.ROLLBACK: "a rollback",
+    Operation.BRANCH: "a branch",
+}
+#: what a session's first cell leaves behind, and what a later one shows of it
+BEGUN, ASKED = "x = 1; print(open('file', 'w').write('1'))", "x"
+#: seconds until a session sleeps at the latest, and of rest before each way
+ASLEEP, REST = 60.0, 1.0
+
+
+def measure(isolation: str, most: int, limit: float) -> Ways:
+    """Measure all ways in turn.
+
+    Args:
+        isolation: isolation of all kernels; only gVisor's have checkpoints.
+        most: number of rounds.
+        limit: seconds after which no further round begins.
+    """
+    found: dict[Operation, Figures] = {operation: defaultdict(list) for operation in WAYS}
+    with serving_on(isolation, checkpoints="auto", preload=",".join(PRELOAD)) as serving:
+        if reason := without_checkpoints(serving):
+            return dict.fromkeys(WAYS.values(), reason)
+        serving.wait_for_sleep()
+        one_round(serving, {operation: defaultdict(list) for operation in WAYS})  # not measured: the first costs more
+        for _ in rounds(f"returns, {isolation}", most, limit):
+            one_round(serving, found)
+    return {way: found[operation] for operation, way in WAYS.items()}
+
+
+def one_round(serving: Gateway, found: dict[Operation, Figures]) -> None:
+    """Measure each way once."""
+    sleeper, name = uuid.uuid4().hex, uuid.uuid4().hex
+    branch = f"{name}-branch"
+
+    def begin(session: str, **settings: Any) -> None:
+        post(serving, "", name=session, **settings)
+        assert serving.text(session, BEGUN) == "1\n"
+
+    def answer(session: str, way: str = "", **body: str) -> None:
+        if way:
+            post(serving, f"/{name}/{way}", **body)
+        assert serving.text(session, ASKED) == "1"
+
+    note(serving, found, Operation.RESTORE, partial(begin, sleeper, on_idle="sleep", idle_timeout=2))
+    note(serving, found, Operation.RESTORE, partial(begin, name))
+    post(serving, f"/{name}/checkpoints", name="one")
+    note(serving, found, Operation.ROLLBACK, partial(answer, name, "rollback", to="one"))
+    note(serving, found, Operation.BRANCH, partial(answer, branch, "branch", **{"as": branch, "from": "one"}))
+    until_asleep(serving, sleeper)
+    note(serving, found, Operation.WAKE, partial(answer, sleeper))
+    for session in (sleeper, name, branch):
+        assert serving.call("DELETE", f"/v1/sessions/{session}").status_code == 204
+
+
+def note(serving: Gateway, found: dict[Operation, Figures], operation: Operation, work: Callable[[], object]) -> None:
+    """Note the seconds of an operation with its first result, and of its stages."""
+    time.sleep(REST)
+    before, begun = stages(serving, operation), time.perf_counter()
+    work()
+    whole, after = time.perf_counter() - begun, stages(serving, operation)
+    found[operation]["whole"].append(whole)
+    took = {stage: after[stage] - before[stage] for stage in after}
+    for stage, seconds in took.items():
+        found[operation][stage].append(seconds)
+    found[operation]["result"].append(whole - sum(took.values()))
+
+
+def stages(serving: Gateway, operation: Operation) -> dict[Stage, float]:
+    """Return the seconds of each stage so far."""
+    families = text_string_to_metric_families(serving.call("GET", "/metrics", tenant=None).text)
+    samples = [sample for family in families for sample in family.samples]
+    sums = [sample for sample in samples if sample.name == "kernel_gateway_stage_seconds_sum"]
+    mine = {one.labels["stage"]: one.value for one in sums if one.labels["operation"] == operation}
+    return {stage: mine.get(stage, 0.0) for stage in Stage}
+
+
+def post(serving: Gateway, path: str, **body: Any) -> None:
+    """Send a request about sessions, which must succeed."""
+    response = serving.call("POST", f"/v1/sessions{path}", json=body)
+    assert response.ok, response.text
+
+
+def until_asleep(serving: Gateway, name: str) -> None:
+    """Wait until a session sleeps."""
+    deadline = time.monotonic() + ASLEEP
+    while (shown := serving.call("GET", f"/v1/sessions/{name}").json())["state"] != "asleep":
+        assert time.monotonic() < deadline, shown
+        time.sleep(0.2)

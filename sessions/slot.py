@@ -61,6 +61,8 @@ class KernelSlot:
         self._exit_watch: asyncio.Task[None] | None = None
         self._start: Shared[None] = Shared(f"start {identity.key}")
         self._first_start = beginning.start
+        #: the end of the kernel that a return has replaced
+        self._leaving: asyncio.Task[None] | None = None
 
     # -- state ----------------------------------------------------------------------------------------------
 
@@ -129,6 +131,7 @@ class KernelSlot:
         """
         while start is not None and self._start.task is not None:
             await self._start.wait()
+        await self._left()
         if self.listener.closed:
             raise SessionClosed
         if self.state in {State.DEAD, State.ASLEEP}:
@@ -179,7 +182,12 @@ class KernelSlot:
         await (self.snapshots.forget_automatic() if fresh else self.snapshots.forget_ahead())
         if old is not None:
             done = "rolled back" if change is StateChange.ROLLED_BACK else "restarted"
-            await old.kill(KernelDied(f"the session was {done} while the cell ran"))
+            cause = KernelDied(f"the session was {done} while the cell ran")
+            if change is StateChange.ROLLED_BACK and not old.in_use:
+                # The new kernel shares nothing with it, and nobody waits for it: its end takes as long as half a start.
+                self._leaving = spawn(self._leave(old, cause, before, kernel.launch), f"former kernel of {self.key}")
+                return
+            await old.kill(cause)
         await self._move_files(before, kernel.launch)
 
     async def replace_for_client(self, change: StateChange, reason: str, start: Start) -> None:
@@ -214,9 +222,21 @@ class KernelSlot:
             self.announce(StateChange.LOST, self.sleeper.loss)
         return woken or await self._services.kernels.acquire(launch), woken is not None
 
+    async def _leave(self, old: Kernel, cause: SessionError, left: Launch, kept: Launch) -> None:
+        await old.kill(cause)
+        await self._delete_left(left, kept)
+
+    async def _left(self) -> None:
+        """Wait until the kernel before a return has ended: a session has no more than two at a time."""
+        if self._leaving is not None:
+            await asyncio.wait({self._leaving})
+
     async def _move_files(self, left: Launch, kept: Launch) -> None:
         """Continue on the files of one launch, and delete those of the other."""
         self.launch = kept
+        await self._delete_left(left, kept)
+
+    async def _delete_left(self, left: Launch, kept: Launch) -> None:
         if left.workspace is not None and left.workspace != kept.workspace:
             await self._services.kernels.delete_workspace(left.workspace)
 
@@ -279,6 +299,7 @@ class KernelSlot:
         if self.kernel is not None:
             await self.kernel.kill(cause)
         await self._start.wait()
+        await self._left()
         await self.sleeper.forget()
         await self.snapshots.clear()
         if self.left_container is None:  # else `take_over` deletes them

@@ -155,7 +155,7 @@ ROOMS = [
 #: modules that are in no package: the vocabulary that all others use, and the sessions themselves
 VOCABULARY = {
     *("activity", "asleep", "bounded_json", "connection_info", "egress", "errors", "exact_json", "exits", "heap"),
-    *("inventory", "kernelspecs", "models", "names", "notices", "states", "tasks", "timeouts", "units"),
+    *("inventory", "kernelspecs", "models", "names", "notices", "states", "stopwatch", "tasks", "timeouts", "units"),
 }
 LIVE = {
     *("attached", "automatic", "beginning", "commands", "culler", "executions", "fall_asleep", "host", "hosts"),

@@ -169,7 +169,7 @@ TABLES = {
     ),
     "returns": Table(
         "**Where the time goes** until a session has its kernel, over HTTP, in milliseconds: each from its request to "
-        "the first result, and the gateway's stages (`kernel_gateway_stage_seconds`). In brackets: to a restored start.",
+        "the first result, and the gateway's stages. In brackets: to a restored start.",
         {"returns": "whole"},
         {
             "to the first result": to_base("whole", RESTORED),

@@ -21,6 +21,7 @@ from sessions.asleep import Checkpoints
 from sessions.errors import AuditUnavailable, BackendUnavailable, CheckpointRefused, NotInitialized, SessionError
 from sessions.models import ExecuteRequest, SessionKey, SessionSpec, Status
 from sessions.states import State
+from sessions.stopwatch import Operation, Stage
 from tests import fakes, gateways
 from tests.fakes import FakeBackend, run
 from tests.gateways import KEYS, Gateway
@@ -218,6 +219,8 @@ async def test_checkpoints_returns_and_wakes_are_counted(
     assert told("checkpoint_seconds_count", result="failed") == 1
     assert [told("rollbacks_total", reason=reason) for reason in ("client", "crash")] == [1, 1]
     assert [told("wake_seconds_count", result=result) for result in ("woken", "failed")] == [1, None]
+    counted = {each: told("stage_seconds_count", operation=each, stage="answer") for each in ("rollback", "wake")}
+    assert counted == {"rollback": 2, "wake": 1}
     await service.stop()
 
 
@@ -230,6 +233,8 @@ def codes(error: type[SessionError] = SessionError) -> set[str]:
 
 
 CLOSED: dict[str, set[str]] = {
+    "operation": {operation.value for operation in Operation},
+    "stage": {stage.value for stage in Stage},
     "code": codes(),
     "dialect": {dialect.name for dialect in DIALECTS} | {"none"},
     "language": {"python", "javascript", "bash", "r"},

@@ -28,6 +28,7 @@ from sessions.notices import CUT
 from sessions.session import Session
 from sessions.snapshots import KEPT_MAX
 from sessions.states import State
+from sessions.stopwatch import Operation, Stage
 from sessions.tasks import spawn
 from tests.fakes import MEMORY, Cell, FakeBackend, World, run, until, world_over
 from tests.sessions.channels.test_hub import send
@@ -75,7 +76,62 @@ async def test_a_session_returns_to_a_checkpoint_with_variables_and_files(world:
     assert (await run(session, "x = 3")).state is StateChange.PRESERVED
     await session.undo.roll_back(None)
     assert await shown(session) == "1"
-    assert (len(world.backend.alive), len(world.backend.workspaces)) == (1, 1)
+    await until(lambda: (len(world.backend.alive), len(world.backend.workspaces)) == (1, 1))
+
+
+async def test_a_return_does_not_wait_for_the_end_of_the_former_kernel_and_the_next_one_does(
+    world: World, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_end, former, kill = asyncio.Event(), world.backend.kernel, world.backend.kernel.kill
+
+    async def slowly() -> None:
+        await may_end.wait()
+        await kill()
+
+    monkeypatch.setattr(former, "kill", slowly)
+    await session.undo.roll_back("one")
+    assert await shown(session) == "1"
+    assert former.alive
+    again = spawn(session.undo.roll_back("one"), "return")
+    ending = asyncio.Event()
+    asyncio.get_running_loop().call_later(0.05, ending.set)  # time in which a third kernel would be started
+    await ending.wait()
+    assert len(world.backend.started) == 2
+    may_end.set()
+    await again
+    assert await shown(session) == "1"
+    await until(lambda: (len(world.backend.alive), len(world.backend.workspaces)) == (1, 1))
+
+
+async def test_a_session_that_ends_after_a_return_waits_for_the_end_of_the_former_kernel(
+    world: World, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_end, former, kill = asyncio.Event(), world.backend.kernel, world.backend.kernel.kill
+
+    async def slowly() -> None:
+        await may_end.wait()
+        await kill()
+
+    monkeypatch.setattr(former, "kill", slowly)
+    await session.undo.roll_back("one")
+    ending = world.registry.end(KEY)
+    may_end.set()
+    await ending
+    assert (world.backend.alive, world.backend.workspaces) == ([], [])
+
+
+async def test_the_stages_of_returns_branches_and_wakes_are_measured(world: World, session: Session) -> None:
+    world.seen.measured.clear()
+    await session.undo.roll_back("one")
+    await (await world.registry.branch(session, BRANCH, None)).start()
+    assert await session.fall_asleep() == ""
+    await session.start()
+    kinds = [operation for operation, _ in world.seen.measured]
+    assert kinds == [Operation.ROLLBACK, Operation.BRANCH, Operation.WAKE]
+    for operation, stages in world.seen.measured:
+        assert {Stage.TURN, Stage.ANSWER, Stage.CHANGE} <= set(stages)
+        assert (Stage.CHECKPOINT in stages) is (operation is Operation.BRANCH)
+        assert all(seconds >= 0 for seconds in stages.values())
 
 
 async def test_a_return_and_a_branch_tell_that_connections_were_cut(world: World, session: Session) -> None:

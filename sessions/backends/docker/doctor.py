@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import re
 import shutil
+import subprocess
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -32,6 +35,12 @@ from sessions.errors import SessionError
 
 #: the mounted file systems that this process sees, and the kinds whose files are in memory
 MOUNTS, IN_MEMORY = Path("/proc/self/mounts"), {"tmpfs", "ramfs"}
+#: seconds for the runtime to tell its version
+_VERSION_TIMEOUT = 20.0
+#: the date in the name of a release of gVisor, and the age from which `doctor` warns
+_RELEASE = re.compile(r"release-(20[0-9]{2})([0-9]{2})([0-9]{2})")
+_OLD = dt.timedelta(days=365)
+_CURRENT = "Current releases: gVisor's installation guide, and the page Releases of its repository google/gvisor"
 #: free bytes on the disk below which the engine may soon fail
 DISK_MIN = 2 * 1024**3
 
@@ -56,6 +65,7 @@ def _examine(api: docker.APIClient, settings: DockerSettings) -> Iterator[Findin
         _step(
             "runtime", lambda: require_runtime(api, settings), "see gVisor's installation guide; Debian: `make engine`"
         ),
+        *_gvisor(api, settings),
         _step("image", lambda: require_image(api, settings.image), "make image"),
         *(_step(f"image {name}", partial(require_image, api, name), "build or pull it") for name in settings.images),
         _step("wheels", lambda: require_wheels(api, settings), "make the directory, readable for all users"),
@@ -89,6 +99,40 @@ def _step(name: str, look: Callable[[], str], fix: str) -> Finding:
         return Finding(name, error.message + (f": {explained(cause)}" if isinstance(cause, APIError) else ""), fix)
     except CONNECTION_ERRORS as error:
         return Finding(name, f"the Docker engine refused or did not answer: {str(error)[:200]}", fix)
+
+
+def _gvisor(api: docker.APIClient, settings: DockerSettings) -> Iterator[Finding]:
+    """Say how old the runtime is, if it is on this machine. Old sandboxes have known holes; that is a warning only."""
+    path = (api.info()["Runtimes"].get(settings.runtime) or {}).get("path") or ""
+    if settings.runtime == "runc" or not Path(path).is_absolute() or not Path(path).is_file():
+        return
+    try:
+        said = subprocess.run(  # noqa: S603 - the engine's own runtime
+            [path, "--version"], check=False, capture_output=True, text=True, timeout=_VERSION_TIMEOUT
+        ).stdout
+    except (OSError, subprocess.TimeoutExpired) as error:
+        yield Finding("gVisor's age", None, detail=f"unknown: {path} did not tell its version: {error}")
+        return
+    yield Finding("gVisor's age", None, detail=age_of_gvisor(said, dt.datetime.now(dt.UTC).date()))
+
+
+def age_of_gvisor(said: str, today: dt.date) -> str:
+    """Return when a gVisor was released, with a warning if that is more than a year ago.
+
+    Args:
+        said: what `runsc --version` says. Releases have their date in their name; distributions may leave it out.
+        today: the present day.
+    """
+    found = _RELEASE.search(said)
+    try:
+        released = dt.date(*map(int, found.groups())) if found else None
+    except ValueError:
+        released = None
+    if released is None:
+        return f"unknown, because its version names no release: ask the package manager for its date. {_CURRENT}"
+    if today - released > _OLD:
+        return f"WARNING: of {released}, older than a year, with holes that are known since. {_CURRENT}"
+    return f"of {released}"
 
 
 def _curve() -> Finding:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from pathlib import Path
 
 import pytest
 
-from sessions.backends.docker.doctor import MOUNTS, _place
+from sessions.backends.docker.doctor import MOUNTS, _place, age_of_gvisor
 
 LIST = """\
 overlay / overlay rw 0 0
@@ -34,3 +35,21 @@ def test_it_says_when_checkpoints_would_count_as_memory_of_their_kernels(directo
 
 def test_it_knows_where_this_directory_is(tmp_path: Path) -> None:
     assert _place(tmp_path, MOUNTS.read_text())
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("runsc version release-20260822.0\nspec: 1.2.1", "of 2026-08-22"),
+        ("runsc version release-20251127.0", "of 2025-11-27"),
+        ("runsc version release-20251126.0", "WARNING: of 2025-11-26"),
+        ("runsc version release-20240729.0-12-gabc", "WARNING: of 2024-07-29"),
+        ("runsc version release-20249999.0", "unknown"),
+        ("runsc version VERSION_MISSING", "unknown"),
+        ("", "unknown"),
+    ],
+)
+def test_an_old_gvisor_is_told_with_where_newer_ones_are(said: str, told: str) -> None:
+    age = age_of_gvisor(said, dt.date(2026, 11, 27))
+    assert age.startswith(told)
+    assert ("google/gvisor" in age) is not told.startswith("of")

@@ -257,6 +257,7 @@ class PythonKernel(IPythonKernel):
             ended += self._children.leave()
         if ended:
             print(f"Processes of earlier cells have ended, too: {', '.join(ended)}", file=self._stderr)
+
     def raw_input(self, prompt: str = "") -> str:
         """Ask the client for a line.
 

@@ -235,9 +235,9 @@ def test_backends_do_not_import_one_another_and_the_domain_imports_none() -> Non
         }
 
 
-#: modules that record times for people; no wait and no deadline depends on them
+#: modules that record times for people or read those of files; no wait and no deadline depends on them
 CALENDAR = {
-    *("backends.docker.memories", "channels.subscription"),
+    *("backends.docker.checkpoints.restoring", "backends.docker.memories", "channels.subscription"),
     *("store.audit", "store.database", "store.ledger", "store.templates"),
 }
 

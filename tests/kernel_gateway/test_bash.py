@@ -98,7 +98,9 @@ def test_ten_megabytes_at_once_are_all_there(gateway: Gateway, shell: str) -> No
     assert (len(text_of(reply)), reply["status"], reply["truncated"]) == (9_000_000, "ok", False)
 
 
-@pytest.mark.parametrize("code", ["sleep 300; echo no", "while :; do :; done", "yes | cat > /dev/null", "(sleep 300)"])
+@pytest.mark.parametrize(
+    "code", ["sleep 300; echo no", "while :; do :; done", "set -o pipefail; yes | cat > /dev/null", "(sleep 300)"]
+)
 def test_a_deadline_ends_the_command_and_keeps_the_variables(gateway: Gateway, shell: str, code: str) -> None:
     gateway.execute(shell, "kept=1")
     reply = gateway.execute(shell, code, timeout=1)

@@ -99,6 +99,7 @@ OTHER = {
     "memory": "of one kernel",
     "processes": "of one kernel",
     "disk": "of one session",
+    "temporary": "of one kernel",
     "max_output_bytes": "of one execution",
     "max_total_output_bytes": "of one tenant",
     "max_upload_bytes": "of one tenant",

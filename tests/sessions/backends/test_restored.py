@@ -355,7 +355,7 @@ async def test_a_restore_that_hangs_is_ended_and_replaced_by_a_plain_start(
     shutil.copytree(image_of(backend).path, hanging)
     (hanging / "checkpoint.img").unlink()
     os.mkfifo(hanging / "checkpoint.img")  # nobody writes to it: gVisor waits for ever when it opens it
-    monkeypatch.setattr(restoring, "marked", lambda container, _, *, trial: runtime.marked(container, hanging, trial=trial))
+    monkeypatch.setattr(restoring, "marked", lambda name, _, **trial: runtime.marked(name, hanging, **trial))
     before = shims()
     await falls_back(backend, outcomes)
     with closing(docker.from_env()) as client:

@@ -29,29 +29,32 @@ class Children:
         Returns:
             process id and command line of each child of an earlier cell that has ended during this one.
         """
-        before, self.left = self.left, {}
+        before = self.left
         try:
             os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # most cells leave none, and need no more
         except ChildProcessError:
-            pass
+            self.left = {}
         else:
             own = os.getpid()
-            try:
+            with suppress(OSError):  # the session has no descriptor left; the next cell's end tries it again
                 running = [pid for pid, (parent, _) in _processes().items() if parent == own]
                 self.left = {pid: before.get(pid) or _command_line(pid) for pid in running}
-            except OSError:  # the session has no descriptor left; the next cell's end tries it again
-                self.left = before
         return [f"{pid} ({command})" for pid, command in before.items() if pid not in self.left]
 
     def interrupt(self) -> None:
         """Send SIGINT to the kernel, and to the processes of its group that belong to the running cell."""
         own = os.getpid()
-        os.kill(own, signal.SIGINT)
         processes = _processes()
-        for pid, (_, group) in processes.items():
-            if group == os.getpgrp() and self._is_of_cell(pid, processes, own):
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGINT)
+        # Chosen before the kernel's signal: the cell may end at once, and what it has started is left behind then.
+        of_cell = [
+            pid
+            for pid, (_, group) in processes.items()
+            if group == os.getpgrp() and self._is_of_cell(pid, processes, own)
+        ]
+        os.kill(own, signal.SIGINT)
+        for pid in of_cell:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGINT)
 
     def _is_of_cell(self, pid: int, processes: dict[int, tuple[int, int]], kernel: int) -> bool:
         # A process whose parent has ended is in the background, too.

@@ -625,7 +625,7 @@ FILL = "open('/tmp/large', 'wb').write(bytes(200 << 20))"
 def test_temporary_folders_hold_a_quarter_of_the_memory_and_errors_say_so(gateway: Gateway, session: str) -> None:
     assert gateway.execute(session, SHARED_MEMORY)["status"] == "ok"
     reply = gateway.execute(session, FILL)
-    assert (reply["error"]["name"], reply["state"]) == ("OSError", "preserved")
+    assert (reply["outputs"][-1]["ename"], reply["state"]) == ("OSError", "preserved")
     traceback = "\n".join(reply["outputs"][-1]["traceback"])
     assert re.search(r"MiB that are free: /home/user \d+ of \d+, /tmp 0 of 128, /dev/shm 128 of 128", traceback), (
         traceback

@@ -8,12 +8,16 @@ here it ends the cell, as `sys.exit()` does. A fork that reaches the cell's end 
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
+import signal
 import sys
+import threading
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from types import MappingProxyType, TracebackType
 from typing import Any, NoReturn
 
@@ -26,6 +30,8 @@ from . import descriptors
 from .history import RememberingShell
 from .publishing import Process
 
+#: errors that code gets by an interrupt
+INTERRUPTS = (KeyboardInterrupt, asyncio.CancelledError)
 #: frames of a traceback that is shown whole
 WHOLE = 100
 #: frames at either end of a longer one that are shown
@@ -133,9 +139,14 @@ class EndingShell(RememberingShell):
 
     def showtraceback(self, exc_tuple: Any = None, *args: Any, **options: Any) -> None:
         """Publish an error; one with a group as plain Python shows it, which IPython would print to stderr."""
-        kind, error, trace = exc_tuple or sys.exc_info()
+        _, error, _ = exc_tuple or sys.exc_info()
         if isinstance(error, OSError) and error.errno == errno.ENOSPC and not hasattr(error, "__notes__"):
             error.add_note(_room())
+        with _uninterrupted() if isinstance(error, INTERRUPTS) else nullcontext():
+            self._show(exc_tuple, *args, **options)
+
+    def _show(self, exc_tuple: Any, *args: Any, **options: Any) -> None:
+        kind, error, trace = exc_tuple or sys.exc_info()
         if not _has_group(error):
             super().showtraceback(exc_tuple, *args, **options)
             return
@@ -144,9 +155,33 @@ class EndingShell(RememberingShell):
         lines = traceback.format_exception(kind, error, own, limit=-WHOLE)
         self._showtraceback(kind, error, [line.removesuffix("\n") for line in lines])
 
+    def _format_exception_for_storage(self, *_: Any, **__: Any) -> dict[str, Any]:
+        # For `%notebook`. The error has just been shown; IPython would render it once more.
+        return {**self.shown_error, "traceback": self._last_traceback or []}
+
+    def rehearse(self) -> None:
+        """Render an error that nobody sees: a first one takes no time then to import what colours its code."""
+        try:
+            _ = 1 / 0
+        except ZeroDivisionError as error:
+            self.InteractiveTB.structured_traceback(type(error), error, error.__traceback__, tb_offset=0)
+
     def show_usage_error(self, exc: UsageError) -> None:
         """Publish a wrong use of a magic."""
         self._showtraceback(UsageError, exc, [f"UsageError: {exc}"])
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Let the next interrupt not hit what shows that there was one: on a busy machine that can take seconds."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _room() -> str:

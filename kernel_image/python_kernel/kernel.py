@@ -32,13 +32,13 @@ from traitlets import Type
 
 from . import descriptors, imports
 from .children import Children
-from .endings import EndingShell
+from .endings import INTERRUPTS, EndingShell
 from .extras import extras_of, granted
 from .publishing import Stream
 from .shell import Shell
 
-#: errors of cells that were interrupted
-_INTERRUPTED = {"KeyboardInterrupt", "CancelledError"}
+#: names of errors of cells that were interrupted
+_INTERRUPTED = {error.__name__ for error in INTERRUPTS}
 #: seconds in which a process ends that does not handle the signal of an interrupt
 _DYING = 0.05
 #: what code reads that asks a client which cannot be asked
@@ -180,7 +180,7 @@ class PythonKernel(IPythonKernel):
                 return await self.run_cell(*args, **options)
             finally:
                 signal.signal(signal.SIGINT, signal.SIG_IGN)
-        except (KeyboardInterrupt, asyncio.CancelledError):
+        except INTERRUPTS:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             return self._interrupted()
 

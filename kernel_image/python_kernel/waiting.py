@@ -35,9 +35,11 @@ class WaitingApp(KernelApp):
         """Do nothing: the launcher writes the file."""
 
     def wait(self) -> None:
-        """Import modules, wait for the keys, and bind the sockets."""
+        """Import modules, render an error, wait for the keys, and bind the sockets."""
         first = _receive()
         problems = {module: problem for module in first["preload"] if (problem := imports.ahead(module))}
+        shell: Any = self.shell
+        shell.rehearse()
         sources = Sources()
         imports.settle()
         _send(problems)

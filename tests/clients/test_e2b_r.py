@@ -77,9 +77,38 @@ def test_r_is_listed_with_its_version(gateway: Gateway) -> None:
 def test_an_image_without_r_says_so() -> None:
     with gateways.gateway("docker") as usual:
         refused = usual.call("POST", "/v1/sessions", json={"language": "r"})
-        assert (refused.status_code, "image has no R" in refused.text) == (502, True)
+        assert (refused.status_code, "kernel-gateway/python:r has it" in refused.text) == (400, True)
         assert "ir" not in usual.call("GET", "/api/kernelspecs").json()["kernelspecs"]
         sandbox = Sandbox.create(timeout=300, api_key=KEYS["alice"], api_url=usual.url, sandbox_url=usual.url)
-        with pytest.raises(SandboxException, match=r"500.*image has no R"):  # 502 would be a sandbox that is gone
+        with pytest.raises(SandboxException, match="kernel-gateway/python:r has it"):
             sandbox.create_code_context(language="r")
         assert sandbox.kill()
+
+
+def test_what_children_of_r_and_c_code_print_is_in_the_cell(sandbox: Sandbox) -> None:
+    context = sandbox.create_code_context(language="r")
+    run = sandbox.run_code("cat('a\\n'); system('seq 20000')\nsystem2('echo', 'grüße'); cat('z\\n')", context=context)
+    lines = [f"{number}\n" for number in range(1, 20001)]
+    assert "".join(run.logs.stdout) == "".join(["a\n", *lines, "grüße\n", "z\n"])
+    run = sandbox.run_code("system('echo no >&2; sleep 0.1; printf yes'); stop('end')", context=context)
+    assert (run.logs.stdout, run.logs.stderr) == (["yes"], ["no\n"])
+    assert run.error is not None
+    run = sandbox.run_code('system(\'printf "\\\\303"; printf "\\\\244 \\\\377"\')', context=context)
+    assert "".join(run.logs.stdout) == "ä \ufffd"
+    assert sandbox.run_code("rm(list = ls()); system('echo still')", context=context).logs.stdout == ["still\n"]
+
+
+def test_what_r_printed_is_emptied_and_none_is_lost(sandbox: Sandbox) -> None:
+    context = sandbox.create_code_context(language="r")
+    for _ in range(3):
+        run = sandbox.run_code("system('yes 123456789012345678901234567890 | head -c 8000000')", context=context)
+        assert len("".join(run.logs.stdout)) == 8_000_000
+    shown = sandbox.run_code("cat(file.info('/proc/self/fd/1')$size)", context=context)
+    assert int(shown.logs.stdout[0]) < 2**24
+
+
+def test_settings_that_code_has_left_do_not_reach_the_start_of_r(sandbox: Sandbox) -> None:
+    sandbox.files.write(".Rprofile", "stop('from .Rprofile')")
+    sandbox.files.write(".Renviron", "LEFT=behind")
+    context = sandbox.create_code_context(language="r")
+    assert sandbox.run_code("cat(Sys.getenv('LEFT', 'nothing'))", context=context).logs.stdout == ["nothing"]

@@ -29,20 +29,8 @@ _C_STREAMS = {name: ctypes.c_void_p.in_dll(_c, name) for name in ("stdout", "std
 _ioctl = ctypes.PyDLL(None).ioctl
 
 
-def _fastest_call() -> float:
-    """Return the seconds that a system call takes at least."""
-    fastest = 1.0
-    for _ in range(20):
-        begun = time.monotonic()
-        os.getppid()
-        fastest = min(fastest, time.monotonic() - begun)
-    return fastest
-
-
-#: seconds in which nobody can have written to a descriptor, because a system call takes longer. So does a look at the
-#: descriptor, up to 22 microseconds in gVisor: prints that follow one another as quickly need none between them. It is
-#: bounded, because calls may become faster than they were at the start.
-QUICK = min(_fastest_call(), 3e-6)
+#: seconds between two prints in which nobody can have written to a descriptor, at most
+QUICK = 2e-6
 
 
 class Descriptor:
@@ -55,6 +43,10 @@ class Descriptor:
             number: number of the descriptor.
         """
         self.number = number
+        #: seconds in which nobody can have written: no system call is faster. Prints that follow one another as quickly
+        #: need no look between them, which takes up to 35 microseconds in gVisor. Each look measures what a call takes,
+        #: because a kernel that starts on a busy machine would find 40 microseconds for what takes 2 soon after.
+        self.quick = QUICK
         self._end, written = os.pipe()
         os.set_blocking(self._end, False)
         os.dup2(written, number)
@@ -79,7 +71,9 @@ class Descriptor:
 
     def look(self) -> int:
         """Return how many bytes can be read now; one thread at a time."""
+        begun = time.monotonic()
         failed = _ioctl(*self._question)
+        self.quick = min(self.quick, time.monotonic() - begun)
         return 0 if failed else self._bytes.value
 
     def read(self, size: int) -> Iterator[bytes]:

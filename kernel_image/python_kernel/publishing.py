@@ -33,7 +33,7 @@ from jupyter_client import session as sessions
 from jupyter_client.jsonutil import json_clean
 from zmq.backend.cython import _zmq
 
-from .descriptors import QUICK, Cells, Descriptor, print_by_lines
+from .descriptors import Cells, Descriptor, print_by_lines
 
 #: characters of stream text per message: a reader that bounds the size of messages would refuse a huge one
 PIECE = 256 * 1024
@@ -334,12 +334,13 @@ class Stream(OutStream):
 
     def write(self, string: str) -> Any:
         """Keep text until it is flushed, at most 0.2 s later, behind what was written to the descriptor before."""
+        begun = time.monotonic()  # before anything else: what is written quickly must be told from what is not
         if not isinstance(string, str) or self.pub_thread is None or self.echo is not None:
             return super().write(string)
         if Process.forked:
             return self._write_in_fork(string)
         with self._buffer_lock:
-            if time.monotonic() - self._looked > QUICK:
+            if self._descriptor is not None and begun - self._looked > self._descriptor.quick:
                 self._take()
             self._buffers[self._key(self.parent_header)].write(string)
         self._schedule_flush()

@@ -306,6 +306,23 @@ async def test_a_checkpoint_is_found_by_the_next_gateway_which_need_not_prove_it
     await after.close()
 
 
+async def test_the_making_of_a_checkpoint_leaves_the_processors_to_kernels(
+    nothing_left: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights: list[float] = []
+
+    def take(_: runtime.Runtime, container: str, __: Path) -> None:
+        path = next(path for path in ControlGroup(container)._weight if path.exists())
+        weights.append(int(path.read_text()) / {"cpu.weight": 100, "cpu.shares": 1024}[path.name])
+        raise CheckpointFailed("seen")
+
+    monkeypatch.setattr(runtime.Runtime, "take", take)
+    backend = make(tmp_path / "checkpoints")
+    await ready(backend, on=False)
+    assert weights == [pytest.approx(0.1, abs=0.01)]
+    await backend.close()
+
+
 # -- failures --------------------------------------------------------------------------------------------------
 
 

@@ -39,6 +39,8 @@ log = structlog.get_logger()
 _FORMAT = 1
 #: seconds for a kernel to import its modules
 _IMPORT_TIMEOUT = 90.0
+#: weight of a container whose image is taken: somebody may wait for a kernel meanwhile, and nobody waits for the image
+_WEIGHT = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +192,8 @@ class Workshop:
         launch = replace(shape.launch(self.limits), image=source)
         with self._container(launch) as container, attached(self.engine, container, CheckpointFailed) as sandbox:
             self.engine.api.start(container)
+            with suppress(OSError):  # this user may not set it
+                ControlGroup(container).weigh(_WEIGHT)
             sandbox.say(containers.hello(self.settings, launch, None))
             for module, problem in sandbox.hear(_IMPORT_TIMEOUT).items():
                 log.warning("a module is not in the golden image", module=module, reason=str(problem)[:200])

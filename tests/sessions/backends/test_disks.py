@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
-import time
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import aclosing, closing
@@ -140,30 +139,6 @@ async def test_a_full_workspace_is_refused_more_and_others_have_their_own_room(b
     await handle.kill()
     for workspace in (greedy, other):
         await backend.delete_workspace(workspace)
-
-
-async def test_new_files_cost_as_much_after_many_were_deleted(backend: DockerBackend) -> None:
-    """Linux does not want to use their inodes again, and looked at all of them for each new file: 20 times as long."""
-    workspace = uuid.uuid4().hex
-    handle = await backend.start(replace(LAUNCH, limits=Limits(disk=256 * MIB), workspace=workspace))
-    mounted = backend._engine.api.inspect_volume(volume_names(workspace)[0])["Mountpoint"]
-    folder = Path(mounted) / "many"
-    folder.mkdir()
-    seconds = [many_files(folder) for _ in range(20)]
-    assert min(seconds[-3:]) < 4 * min(seconds[:3]), seconds
-    await handle.kill()
-    await backend.delete_workspace(workspace)
-
-
-def many_files(folder: Path) -> float:
-    """Write many small files and delete them; return the seconds that the writing took."""
-    begun = time.perf_counter()
-    for number in range(2_000):
-        (folder / str(number)).write_bytes(b"x" * 2_000)
-    taken = time.perf_counter() - begun
-    for path in folder.iterdir():
-        path.unlink()
-    return taken
 
 
 async def test_a_workspace_is_found_whichever_device_it_had_before(backend: DockerBackend) -> None:

@@ -117,7 +117,7 @@ MINUTES ?= 60
 soak: setup engine image ## an hour of mixed tenants, some of them hostile: what grows, and what is left; MINUTES=3 for less
 	$(BIN)/python -m tests.soak --minutes $(MINUTES) $(FLAGS)
 
-bench: setup sandbox ## measure cells, new sessions and many sessions in about 15 minutes, and write the README's tables and plot
+bench: setup sandbox ## measure cells, new sessions and many sessions in about 20 minutes, and write the README's tables and plot
 	$(BIN)/python -m tests.benchmarks --write $(FLAGS)
 
 readme: setup ## write the generated parts of the READMEs anew

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections import defaultdict
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 from xml.etree import ElementTree as ET
 
 import docker
 import pytest
 from docker.errors import DockerException
+from prometheus_client import CollectorRegistry, generate_latest
 
+from kernel_gateway.pool_metrics import PoolMetrics
+from sessions.stopwatch import Operation, Stage
 from tests.benchmarks import __main__ as bench
-from tests.benchmarks import crowd, first, report
+from tests.benchmarks import crowd, first, inside, report, returns
 from tests.benchmarks.figures import engine, hindrance, rounds
 from tests.benchmarks.plot import PAPER, draw
-from tests.benchmarks.results import Part, Results, Ways
+from tests.benchmarks.results import Figures, Part, Results, Ways
 from tests.benchmarks.serving import ISOLATIONS
 from tests.benchmarks.ways import ON_OURS, ON_STOCK
+from tests.gateways import Gateway
 from tests.readme import ROOT
 
 #: seconds of a hundred cells: p50 2 ms, p95 4 ms, p99 9 ms
@@ -46,12 +53,22 @@ DENSITY: Ways = {
         "idle": [0.125],
     },
 }
+RETURNS: Ways = {
+    returns.RESTORED: {"whole": [1.0, 1.2, 1.1], "create": [0.01], "run": [0.4], "result": [0.04]},
+    "a branch": {"whole": [1.21], "create": [0.02], "run": [0.5], "result": [0.05]},
+}
+INSIDE: Ways = {
+    "a loop": {inside.PLAIN: [0.01, 0.03, 0.02], "runsc": [0.05, 0.03, 0.03]},
+    "a walk": {inside.PLAIN: [0.1], "runsc": [2.0]},
+}
 RESULTS = Results(
     "2 x processor",
     "Python 3.11",
     {
         "ways": Part("2026-11-25", {"process": WAYS, "runsc": "no Docker engine answers"}),
         "first": Part("2026-11-25", {"runsc": FIRST}),
+        "returns": Part("2026-11-25", {"runsc": RETURNS}),
+        "inside": Part("2026-11-25", {"runsc": INSIDE}),
         "throughput": Part("2026-11-24", {"process": THROUGHPUT}),
         "density": Part("2026-11-25", {"runsc": DENSITY}),
     },
@@ -72,6 +89,50 @@ def test_a_cells_row_has_percentiles_and_ratios() -> None:
 def test_a_first_cells_row_is_compared_with_a_cold_start() -> None:
     row = rows(report.markdown(RESULTS))["runsc", "from the pool"]
     assert row == ["35 (0.03)", "35", "250 (0.25)", "200", "100 (0.05)", "180"]
+
+
+def test_the_row_of_a_branch_has_its_stages_and_is_compared_with_a_restored_start() -> None:
+    found = rows(report.markdown(RESULTS))["runsc", "a branch"]
+    assert found[:2] == ["1,210 (1.10)", "1,210"]
+    assert found[2:] == ["-", "-", "-", "-", "20", "-", "500", "-", "-", "50"]
+
+
+def test_a_cell_in_gvisor_is_compared_with_the_same_cell_in_a_plain_container() -> None:
+    found = rows(report.markdown(RESULTS))
+    assert found["runsc", "a loop"] == ["20.0", "30.0", "1.5"]
+    assert found["runsc", "a walk"] == ["100.0", "2,000.0", "20.0"]
+
+
+def test_the_stages_of_a_branch_are_what_its_metrics_have_grown_by(tmp_path: Path) -> None:
+    scraped = Scraped()
+    found: dict[Operation, Figures] = defaultdict(lambda: defaultdict(list))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(returns, "REST", 0.0)
+        returns.note(cast("Gateway", scraped), found, Operation.BRANCH, scraped.branch)
+    figures = found[Operation.BRANCH]
+    assert figures["create"] == pytest.approx([0.25])
+    assert figures["run"] == [0.0]
+    assert figures["whole"][0] == pytest.approx(figures["create"][0] + figures["result"][0])
+    results = Results(parts={"returns": Part("", {"runsc": {"a branch": figures}})})
+    results.write(tmp_path / "kept.json")
+    assert Results.read(tmp_path / "kept.json") == results
+
+
+class Scraped:
+    """A gateway of which only `/metrics` is asked, as its service makes them."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self._metrics = PoolMetrics(self._registry)
+        self._metrics.stages(Operation.WAKE, {Stage.CREATE: 5.0})
+        self.branch()
+
+    def branch(self) -> None:
+        self._metrics.stages(Operation.BRANCH, {Stage.CREATE: 0.25})
+
+    def call(self, method: str, path: str, *, tenant: None) -> SimpleNamespace:
+        assert (method, path, tenant) == ("GET", "/metrics", None)
+        return SimpleNamespace(text=generate_latest(self._registry).decode())
 
 
 def test_executions_per_second_have_their_latency_and_the_gateways_processor_time() -> None:
@@ -225,7 +286,7 @@ def test_every_part_finds_the_figures_of_its_table(monkeypatch: pytest.MonkeyPat
         "density": crowd.density("process", (1, 2), 1, 0.0),
     }
     text = report.markdown(Results(parts={name: Part("", {"process": ways}) for name, ways in found.items()}))
-    assert text.count("not measured") == 1  # the part `ways` needs another gateway
+    assert text.count("not measured") == 3  # `ways` needs another gateway; `returns` and `inside` need gVisor
     # A process has no control group, so its memory and the processor time of idle ones are missing.
     assert rows(text)["process", "from the pool"].count(report.NOTHING) == 1
     assert rows(text)["process", "2 sessions"].count(report.NOTHING) == 2

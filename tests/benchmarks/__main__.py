@@ -1,6 +1,6 @@
 """Measures what this project's README shows, and with `--write` puts it there: tables and the plot.
 
-    make bench                                                # everything, in about fifteen minutes
+    make bench                                                # everything, in about twenty minutes
     make bench FLAGS='--part first --isolation runsc'         # this anew; the rest is that of the last run
     .venv/bin/python -m tests.benchmarks --rounds 2 --sessions 3 6   # small, to try a change; nothing is written
 
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from tests.benchmarks import crowd, execute, first, returns
+from tests.benchmarks import crowd, execute, first, inside, returns
 from tests.benchmarks.figures import engine, hindrance, machine, say, versions
 from tests.benchmarks.plot import draw
 from tests.benchmarks.report import PLOT, markdown
@@ -31,7 +31,7 @@ from tests.readme import ROOT
 
 KEPT = ROOT / ".bench.json"
 #: minutes that everything takes
-ABOUT = 15
+ABOUT = 20
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,8 @@ def measurements(sessions: tuple[int, ...]) -> dict[str, Measurement]:
     return {
         "ways": Measurement(lambda *how: asyncio.run(execute.measure(*how)), 15, 60),
         "first": Measurement(first.measure, 7, 60),
-        "returns": Measurement(returns.measure, 7, 90, ("runsc",)),
+        "returns": Measurement(returns.measure, 7, 150, ("runsc",)),
+        "inside": Measurement(inside.measure, 7, 120, ("runsc",)),
         "throughput": Measurement(crowd.throughput, 2, 30),
         "density": Measurement(
             lambda isolation, most, limit: crowd.density(isolation, sessions, most, limit), 10, 60, ("runsc",)

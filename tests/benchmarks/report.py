@@ -10,6 +10,7 @@ from sessions.stopwatch import Stage
 from tests.benchmarks.crowd import ALONE, CLIENTS
 from tests.benchmarks.figures import percentile
 from tests.benchmarks.first import COLD
+from tests.benchmarks.inside import PLAIN
 from tests.benchmarks.results import Figures, Part, Results, Ways
 from tests.benchmarks.returns import RESTORED
 from tests.benchmarks.ways import CODE, LINES, ON_OURS, ON_STOCK, REST
@@ -63,6 +64,17 @@ def compared(name: str, base: str, made: Summary = median, *, difference: bool =
             return NOTHING
         mine, its = made(figures[name]), made(other[name])
         return f"{(mine - its) * 1e3:+.0f}" if difference else f"{mine / its:.2f}"
+
+    return show
+
+
+def within(name: str, base: str, made: Summary = median) -> Cell:
+    """Return a function that shows the ratio of a way's figure to another one of the same way."""
+
+    def show(figures: Figures, _ways: Ways) -> str:
+        if not figures.get(name) or not figures.get(base):
+            return NOTHING
+        return f"{made(figures[name]) / made(figures[base]):.1f}"
 
     return show
 
@@ -176,6 +188,16 @@ TABLES = {
             "p95": value("whole", p95),
             **{stage.value: value(stage.value) for stage in Stage},
             "first result": value("result"),
+        },
+    ),
+    "inside": Table(
+        "**What user code costs in gVisor**: ordinary cells, beside the same cells in a plain container, which is no "
+        "sandbox. Their kernels take the time, so it has nothing of HTTP and messages.",
+        {"runs": "runsc"},
+        {
+            "in a plain container, ms": value(PLAIN, digits=1),
+            "in gVisor, ms": value("runsc", digits=1),
+            "ratio": within("runsc", PLAIN),
         },
     ),
     "throughput": Table(

@@ -49,14 +49,20 @@ def measure(isolation: str, most: int, limit: float) -> Ways:
         if reason := without_checkpoints(serving):
             return dict.fromkeys(WAYS.values(), reason)
         serving.wait_for_sleep()
-        one_round(serving, {operation: defaultdict(list) for operation in WAYS})  # not measured: the first costs more
-        for _ in rounds(f"returns, {isolation}", most, limit):
-            one_round(serving, found)
+        one_round(serving, {operation: defaultdict(list) for operation in WAYS}, 0)  # the first costs more
+        for number in rounds(f"returns, {isolation}", most, limit):
+            one_round(serving, found, number)
     return {way: found[operation] for operation, way in WAYS.items()}
 
 
-def one_round(serving: Gateway, found: dict[Operation, Figures]) -> None:
-    """Measure each way once."""
+def one_round(serving: Gateway, found: dict[Operation, Figures], number: int) -> None:
+    """Measure each way once. Nothing else goes on meanwhile: the sleeper sleeps before the others begin.
+
+    Args:
+        serving: the gateway.
+        found: gets the figures.
+        number: of the round; rollback and branch, which are compared, take turns in being the first.
+    """
     sleeper, name = uuid.uuid4().hex, uuid.uuid4().hex
     branch = f"{name}-branch"
 
@@ -70,11 +76,15 @@ def one_round(serving: Gateway, found: dict[Operation, Figures]) -> None:
         assert serving.text(session, ASKED) == "1"
 
     note(serving, found, Operation.RESTORE, partial(begin, sleeper, on_idle="sleep", idle_timeout=2))
+    until_asleep(serving, sleeper)
     note(serving, found, Operation.RESTORE, partial(begin, name))
     post(serving, f"/{name}/checkpoints", name="one")
-    note(serving, found, Operation.ROLLBACK, partial(answer, name, "rollback", to="one"))
-    note(serving, found, Operation.BRANCH, partial(answer, branch, "branch", **{"as": branch, "from": "one"}))
-    until_asleep(serving, sleeper)
+    returns = {
+        Operation.ROLLBACK: partial(answer, name, "rollback", to="one"),
+        Operation.BRANCH: partial(answer, branch, "branch", **{"as": branch, "from": "one"}),
+    }
+    for operation in reversed(returns) if number % 2 else returns:
+        note(serving, found, operation, returns[operation])
     note(serving, found, Operation.WAKE, partial(answer, sleeper))
     for session in (sleeper, name, branch):
         assert serving.call("DELETE", f"/v1/sessions/{session}").status_code == 204
@@ -93,13 +103,13 @@ def note(serving: Gateway, found: dict[Operation, Figures], operation: Operation
     found[operation]["result"].append(whole - sum(took.values()))
 
 
-def stages(serving: Gateway, operation: Operation) -> dict[Stage, float]:
-    """Return the seconds of each stage so far."""
+def stages(serving: Gateway, operation: Operation) -> dict[str, float]:
+    """Return the seconds of each stage so far, by its name."""
     families = text_string_to_metric_families(serving.call("GET", "/metrics", tenant=None).text)
     samples = [sample for family in families for sample in family.samples]
     sums = [sample for sample in samples if sample.name == "kernel_gateway_stage_seconds_sum"]
     mine = {one.labels["stage"]: one.value for one in sums if one.labels["operation"] == operation}
-    return {stage: mine.get(stage, 0.0) for stage in Stage}
+    return {stage.value: mine.get(stage.value, 0.0) for stage in Stage}
 
 
 def post(serving: Gateway, path: str, **body: Any) -> None:

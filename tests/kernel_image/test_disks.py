@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -16,6 +18,8 @@ import pytest
 
 from kernel_image import disks
 
+#: runs the programs that make file systems
+REAL_RUN = disks._run
 #: seconds for another request to be served meanwhile
 MEANWHILE = 20.0
 
@@ -116,3 +120,16 @@ def test_a_disk_is_looked_for_where_it_was_before_all_other_devices_are_opened(
     assert looked == [at]
     at = "/dev/loop3"
     assert disks._attached("a.img") == at, "it has another device since"
+
+
+def test_a_disk_has_small_groups_and_no_journal(monkeypatch: pytest.MonkeyPatch, images: Path) -> None:
+    """Without a journal Linux looks, for each new file, at all inodes of its group that were freed lately."""
+    monkeypatch.setattr(disks, "_run", REAL_RUN)
+    disks._make("own.img", 512 * 1024**2, "0700")
+    shown = subprocess.run(
+        ["dumpe2fs", "-h", images / "own.img"], env=disks._TOOLS, check=True, capture_output=True, text=True
+    ).stdout
+    assert "has_journal" not in shown
+    per_group = re.search(r"Inodes per group: +(\d+)", shown)
+    assert per_group is not None
+    assert int(per_group[1]) <= 2_048

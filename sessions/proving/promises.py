@@ -25,7 +25,7 @@ _FROZEN = 1.5
 #: seconds until the gateway knows of a container that was removed
 _NOTICED = 20.0
 _CHECKPOINT = "proven"
-_VALUE = "open('file').read(), value"
+_FILE = "__import__('pathlib').Path('file')"
 #: measures the longest time for which nothing in the kernel has run
 _TICKING = """
 import threading, time
@@ -127,7 +127,7 @@ async def ready(ground: Ground) -> str:
 async def checkpoint(ground: Ground) -> str:
     """A checkpoint is taken, and the session goes on."""
     session = await ground.session("main")
-    await ground.run("main", "value = 'then'; _ = open('file', 'w').write(value)")
+    await ground.run("main", f"value = 'then'; _ = {_FILE}.write_text(value)")
     await session.undo.take(_CHECKPOINT)
     size = session.undo.find(_CHECKPOINT).image.size
     _same(await ground.run("main", "value += ''"), StateChange.PRESERVED)
@@ -137,7 +137,7 @@ async def checkpoint(ground: Ground) -> str:
 async def rollback(ground: Ground) -> str:
     """A session returns to a checkpoint, with variables and files, and says so."""
     session = await ground.session("main")
-    await ground.run("main", "value = 'now'; _ = open('file', 'w').write(value)")
+    await ground.run("main", f"value = 'now'; _ = {_FILE}.write_text(value)")
     await session.undo.roll_back(_CHECKPOINT)
     _same(await ground.run("main", "1"), StateChange.ROLLED_BACK)
     await _is_then(ground, "main")
@@ -149,7 +149,7 @@ async def branch(ground: Ground) -> str:
     session = await ground.session("main")
     await ground.registry.branch(session, ground.key("branch"), None)
     await _is_then(ground, "branch")
-    await ground.run("branch", "value = 'else'; _ = open('file', 'w').write(value)")
+    await ground.run("branch", f"value = 'else'; _ = {_FILE}.write_text(value)")
     await _is_then(ground, "main")
     ground.end("branch")
     return ""
@@ -158,7 +158,7 @@ async def branch(ground: Ground) -> str:
 async def sleep(ground: Ground) -> str:
     """The memory of a session's kernel is written to disk, and its container ends."""
     session = await ground.session("main")
-    await ground.run("main", "value = 'then'; _ = open('file', 'w').write(value)")
+    await ground.run("main", f"value = 'then'; _ = {_FILE}.write_text(value)")
     ability = ground.backend.sleep.ability
     if not ability.on:
         raise Refused(ability.detail)
@@ -182,7 +182,7 @@ def _same(result: ExecutionResult, change: StateChange) -> None:
 
 
 async def _is_then(ground: Ground, name: str) -> None:
-    if (found := await ground.ask(name, f"[{_VALUE}]")) != ["then", "then"]:
+    if (found := await ground.ask(name, f"[{_FILE}.read_text(), value]")) != ["then", "then"]:
         raise Refused(f"file and variable are {found}, and should be those of the checkpoint")
 
 

@@ -1,6 +1,6 @@
 # Two commands are enough: `make serve` and `make test`. Both install the tools that they need.
 .DEFAULT_GOAL := help
-.PHONY: help setup engine browser promtool sdks image image-slim image-r egress-image sandbox tools serve lint test test-all mutate \
+.PHONY: help setup engine browser promtool sdks image image-slim image-r egress-image sandbox tools serve lint test test-all test-engine mutate \
   audit soak bench readme clean machine compose-images
 
 VENV := .venv
@@ -106,6 +106,9 @@ test: tools ## the gate, in about ten minutes: real engine, real gVisor, real br
 
 test-all: test egress-image .venv-jupyter/sources .venv-e2b-early/.setup .venv-e2b-npm/node_modules ## every test, in about an hour: also attacks, faults, measurements, all clients; FLAGS=tests/attacks for a part
 	$(BIN)/pytest -m "not gate or full or measured" $(FLAGS)
+
+test-engine: setup ## the engine's tests against the engine that is there, and a line of the operators' guide about it; FLAGS=tests/sessions for a part
+	$(BIN)/python -m tests.engine.tested $(FLAGS)
 
 mutate: setup engine image egress-image ## take the wall's lines away one by one: a test must find each loss; WORDS=cap_drop for some
 	$(BIN)/python -m tests.mutate $(WORDS)

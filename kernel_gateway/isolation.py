@@ -77,8 +77,13 @@ def _docker_settings(
     )
 
 
-def examine(settings: Settings) -> Iterator[Finding]:
-    """Check what the settings need. Containers of this check have the instance label `doctor`."""
+def examine(settings: Settings, *, tried: bool = True) -> Iterator[Finding]:
+    """Check what the settings need. Containers of this check have the instance label `doctor`.
+
+    Args:
+        settings: of the deployment.
+        tried: True to try also the isolation and the checkpoints; False: the caller does that.
+    """
     yield descriptors.examine(settings.max_connections)
     yield _state_disk(settings.state_dir.expanduser())
     if settings.isolation == "process":
@@ -88,7 +93,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
 
     specs = kernelspecs(settings)
     made_of = _docker_settings(settings, "doctor", secrets.token_hex(16), specs, partial(secrets.token_bytes, 32))
-    yield from docker.examine(made_of)
+    yield from docker.examine(made_of, tried=tried)
 
 
 def _state_disk(directory: Path) -> Finding:

@@ -6,6 +6,7 @@ import hashlib
 import logging
 import sys
 import time
+from collections.abc import MutableSequence
 from contextlib import suppress
 from dataclasses import asdict
 from typing import TextIO, cast
@@ -19,6 +20,8 @@ from sessions.models import ExecuteRequest, ExecutionResult, SessionKey
 
 log = structlog.get_logger()
 
+#: characters of a line that `keep` keeps
+_KEPT_MAX = 1000
 #: which lines are written
 limit = LineLimit(time.monotonic)
 
@@ -38,6 +41,20 @@ class StandardError:
         """Flush the stream, if possible."""
         with suppress(OSError):
             sys.stderr.flush()
+
+
+def keep(lines: MutableSequence[str]) -> None:
+    """Keep the gateway's own warnings and errors, in place of writing them."""
+
+    def kept(_logger: object, _method: str, record: structlog.typing.EventDict) -> structlog.typing.EventDict:
+        event = record.pop("event")
+        lines.append("; ".join([str(event), *(f"{name}: {value}" for name, value in record.items())])[:_KEPT_MAX])
+        raise structlog.DropEvent
+
+    structlog.configure(
+        processors=[structlog.processors.format_exc_info, kept],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+    )
 
 
 def set_up() -> None:

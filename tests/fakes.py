@@ -774,6 +774,9 @@ class FakeBackend:
         if self.unprepared is not None:
             raise self.unprepared
 
+    async def settled(self) -> None:
+        self.failures.strike("settled")
+
     async def adopt(
         self, kernels: Mapping[str, ConnectionInfo], workspaces: Collection[str], asleep: Collection[SleepImage] = ()
     ) -> dict[str, FakeKernel]:

@@ -149,7 +149,7 @@ ROOMS = [
     {"cells"},
     {"channels"},
     {"live"},
-    {"programs"},
+    {"programs", "proving"},
     {"providers"},
 ]
 #: modules that are in no package: the vocabulary that all others use, and the sessions themselves

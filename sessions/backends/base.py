@@ -216,6 +216,9 @@ class Backend(Protocol):
             BackendUnavailable: when the engine does not answer.
         """
 
+    async def settled(self) -> None:
+        """Wait until it is known whether kernels are restored and can sleep; called after `adopt`."""
+
     async def adopt(
         self, kernels: Mapping[str, ConnectionInfo], workspaces: Collection[str], asleep: Collection[SleepImage] = ()
     ) -> Mapping[str, KernelHandle]:

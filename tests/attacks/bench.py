@@ -118,12 +118,7 @@ def forget_network(name: str, way_out: Sequence[str] | None = None) -> None:
     """
     with contextlib.closing(docker.from_env()) as client, contextlib.suppress(APIError):
         client.api.remove_network(name)
-        bridge = bridge_name(name)
-        for program, (chain, *rule) in firewall.rules(bridge, way_out):
-            _try(program, "-w", "-D", chain, *rule)
-        for action in ("-F", "-X"):
-            for chain in (firewall.chain_name(bridge), firewall.way_out_name(bridge)):
-                _try("iptables", "-w", action, chain)
+        firewall.remove_rules(bridge_name(name), way_out)
 
 
 def forget_networks_of_the_dead() -> None:

@@ -150,7 +150,8 @@ def test_the_doctor_judges_by_the_settings_of_the_gateway(monkeypatch: pytest.Mo
     assert isinstance(backend, DockerBackend)
     asked: list[DockerSettings] = []
 
-    def examined(settings: DockerSettings) -> list[Finding]:
+    def examined(settings: DockerSettings, *, tried: bool) -> list[Finding]:
+        assert tried
         asked.append(settings)
         return []
 

@@ -151,6 +151,10 @@ class DockerBackend:
             self._starter.gvisor, self.inventory = prove_walls(api, settings, self._egress)
             self._proven = True
 
+    async def settled(self) -> None:
+        """Wait until the usual checkpoints are made and proven, or cannot be."""
+        await self._starter.checkpoints.settled()
+
     async def adopt(
         self, kernels: Mapping[str, ConnectionInfo], workspaces: Collection[str], asleep: Collection[SleepImage] = ()
     ) -> dict[str, DockerHandle]:

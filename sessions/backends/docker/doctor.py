@@ -31,22 +31,26 @@ from sessions.backends.docker.needs import kernels_group, require_image, require
 from sessions.backends.docker.profile import UID, WORKSPACE, DockerSettings, volume_names
 from sessions.backends.docker.sleep import sleep_ability
 from sessions.backends.docker.timers import may_be_set
+from sessions.backends.docker.versions import runtime_path, told_version
 from sessions.errors import SessionError
 
 #: the mounted file systems that this process sees, and the kinds whose files are in memory
 MOUNTS, IN_MEMORY = Path("/proc/self/mounts"), {"tmpfs", "ramfs"}
-#: seconds for the runtime to tell its version
-_VERSION_TIMEOUT = 20.0
-#: the date in the name of a release of gVisor, and the age from which `doctor` warns
-_RELEASE = re.compile(r"release-(20[0-9]{2})([0-9]{2})([0-9]{2})")
+#: the date in the name of a release of gVisor, or in Debian's name for it, and the age from which `doctor` warns
+_RELEASE = re.compile(r"(?:release-|\b0\.0~)(20[0-9]{2})([0-9]{2})([0-9]{2})")
 _OLD = dt.timedelta(days=365)
-_CURRENT = "Current releases: gVisor's installation guide, and the page Releases of its repository google/gvisor"
+_CURRENT = "Current releases: https://gvisor.dev/docs/user_guide/install and https://github.com/google/gvisor/releases"
 #: free bytes on the disk below which the engine may soon fail
 DISK_MIN = 2 * 1024**3
 
 
-def examine(settings: DockerSettings) -> Iterator[Finding]:
-    """Check all requirements. A check whose prerequisite is missing is skipped."""
+def examine(settings: DockerSettings, *, tried: bool = True) -> Iterator[Finding]:
+    """Check all requirements. A check whose prerequisite is missing is skipped.
+
+    Args:
+        settings: of the deployment.
+        tried: True to try also the isolation and the checkpoints; False: the caller does that.
+    """
     yield _curve()
     try:
         api = connect()
@@ -55,40 +59,48 @@ def examine(settings: DockerSettings) -> Iterator[Finding]:
         yield Finding("Docker engine", error.message, fix)
         return
     with closing(api):
-        yield from _examine(api, settings)
+        found = []
+        for finding in _requirements(api, settings):
+            found.append(finding)
+            yield finding
+        if tried and all(finding.ok for finding in found):
+            yield from _abilities(api, settings)
 
 
-def _examine(api: docker.APIClient, settings: DockerSettings) -> Iterator[Finding]:
+def _requirements(api: docker.APIClient, settings: DockerSettings) -> Iterator[Finding]:
     yield Finding("Docker engine", None, detail=f"API {api.api_version}")
     yield _disk(str(api.info()["DockerRootDir"]))
-    found = [
-        _step(
-            "runtime", lambda: require_runtime(api, settings), "see gVisor's installation guide; Debian: `make engine`"
-        ),
-        *_gvisor(api, settings),
-        _step("image", lambda: require_image(api, settings.image), "make image"),
-        *(_step(f"image {name}", partial(require_image, api, name), "build or pull it") for name in settings.images),
-        _step("wheels", lambda: require_wheels(api, settings), "make the directory, readable for all users"),
-        _step("network", lambda: network.ensure_network(api, settings.network), "remove it; the gateway makes it anew"),
-        _step("firewall", lambda: _firewall(settings), "run the gateway as root, or as root: " + _commands(settings)),
-        _rest(),
-        _step(
-            "files", lambda: _files(settings), "load the kernel module `loop`, or keep files in memory: --files memory"
-        ),
-    ]
+    yield _step(
+        "runtime", lambda: require_runtime(api, settings), "see gVisor's installation guide; Debian: `make engine`"
+    )
+    yield from _gvisor(api, settings)
+    yield _step("image", lambda: require_image(api, settings.image), "make image")
+    for name in settings.images:
+        yield _step(f"image {name}", partial(require_image, api, name), "build or pull it")
+    yield _step("wheels", lambda: require_wheels(api, settings), "make the directory, readable for all users")
+    yield _step(
+        "network", lambda: network.ensure_network(api, settings.network), "remove it; the gateway makes it anew"
+    )
+    yield _step("firewall", lambda: _firewall(settings), "run the gateway as root, or as root: " + _commands(settings))
+    yield _rest()
+    yield _step(
+        "files", lambda: _files(settings), "load the kernel module `loop`, or keep files in memory: --files memory"
+    )
     if settings.egress is not None:
         egress = settings.egress
-        found.append(_step("egress proxy's image", lambda: require_proxy_image(api, egress), "make egress-image"))
-    yield from found
-    if all(finding.ok for finding in found):
-        fix = "the rules must be in effect: as root " + _commands(settings)
-        address = network.ensure_network(api, settings.network)
-        yield _step("isolation test", lambda: _proven(proof.prove(api, settings, address).gvisor), fix)
-        checkpoints, proven = _checkpoints(settings)
-        yield Finding.of("checkpoints", checkpoints)
-        yield Finding.of("sleep", _sleep(settings, proven))
-        if (written := settings.checkpoints or settings.sleep) is not None:
-            yield Finding("disk of checkpoints", None, detail=_place(written.directory, MOUNTS.read_text()))
+        yield _step("egress proxy's image", lambda: require_proxy_image(api, egress), "make egress-image")
+
+
+def _abilities(api: docker.APIClient, settings: DockerSettings) -> Iterator[Finding]:
+    """Try what kernels can do here, where nothing is missing."""
+    fix = "the rules must be in effect: as root " + _commands(settings)
+    address = network.ensure_network(api, settings.network)
+    yield _step("isolation test", lambda: _proven(proof.prove(api, settings, address).gvisor), fix)
+    checkpoints, proven = _checkpoints(settings)
+    yield Finding.of("checkpoints", checkpoints)
+    yield Finding.of("sleep", _sleep(settings, proven))
+    if (written := settings.checkpoints or settings.sleep) is not None:
+        yield Finding("disk of checkpoints", None, detail=_place(written.directory, MOUNTS.read_text()))
 
 
 def _step(name: str, look: Callable[[], str], fix: str) -> Finding:
@@ -103,13 +115,10 @@ def _step(name: str, look: Callable[[], str], fix: str) -> Finding:
 
 def _gvisor(api: docker.APIClient, settings: DockerSettings) -> Iterator[Finding]:
     """Say how old the runtime is, if it is on this machine. Old sandboxes have known holes; that is a warning only."""
-    path = (api.info()["Runtimes"].get(settings.runtime) or {}).get("path") or ""
-    if settings.runtime == "runc" or not Path(path).is_absolute() or not Path(path).is_file():
+    if settings.runtime == "runc" or (path := runtime_path(api, settings.runtime)) is None:
         return
     try:
-        said = subprocess.run(  # noqa: S603 - the engine's own runtime
-            [path, "--version"], check=False, capture_output=True, text=True, timeout=_VERSION_TIMEOUT
-        ).stdout
+        said = told_version(path)
     except (OSError, subprocess.TimeoutExpired) as error:
         yield Finding("gVisor's age", None, detail=f"unknown: {path} did not tell its version: {error}")
         return

@@ -95,6 +95,23 @@ def ensure_rules(bridge: str, way_out: Sequence[str] | None = None) -> Rules:
     return Rules.MISSING if changed else Rules.SET
 
 
+def remove_rules(bridge: str, way_out: Sequence[str] | None = None) -> None:
+    """Remove the rules and chains of a bridge that is gone. What is not there, or cannot be removed, is left.
+
+    Args:
+        bridge: name of the bridge.
+        way_out: as for `ensure_rules`.
+
+    Raises:
+        NotInitialized: when there is no program to do that, or it does not end.
+    """
+    for program, (chain, *rule) in rules(bridge, way_out):
+        _run(program, "-D", chain, *rule)
+    for action in ("-F", "-X"):
+        for chain in (chain_name(bridge), way_out_name(bridge)):
+            _run("iptables", action, chain)
+
+
 def _ensure_chain(chain: str, wanted: list[str]) -> bool:
     listed = _run("iptables", "-S", chain).stdout.splitlines()[1:]
     if listed == wanted:

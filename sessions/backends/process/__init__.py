@@ -145,6 +145,9 @@ class ProcessBackend:
     async def prepare(self) -> None:
         """Do nothing: processes have no requirements."""
 
+    async def settled(self) -> None:
+        """Do nothing: it is known that processes are neither restored nor sleep."""
+
     async def adopt(
         self, _kernels: Mapping[str, ConnectionInfo], workspaces: Collection[str], _asleep: Collection[SleepImage] = ()
     ) -> dict[str, ProcessHandle]:

@@ -44,6 +44,7 @@ def test_it_knows_where_this_directory_is(tmp_path: Path) -> None:
         ("runsc version release-20251127.0", "of 2025-11-27"),
         ("runsc version release-20251126.0", "WARNING: of 2025-11-26"),
         ("runsc version release-20240729.0-12-gabc", "WARNING: of 2024-07-29"),
+        ("runsc version 0.0~20240729.0\nspec: 1.2.0", "WARNING: of 2024-07-29"),  # Debian's
         ("runsc version release-20249999.0", "unknown"),
         ("runsc version VERSION_MISSING", "unknown"),
         ("", "unknown"),
@@ -52,4 +53,4 @@ def test_it_knows_where_this_directory_is(tmp_path: Path) -> None:
 def test_an_old_gvisor_is_told_with_where_newer_ones_are(said: str, told: str) -> None:
     age = age_of_gvisor(said, dt.date(2026, 11, 27))
     assert age.startswith(told)
-    assert ("google/gvisor" in age) is not told.startswith("of")
+    assert ("https://github.com/google/gvisor/releases" in age) is not told.startswith("of")

@@ -95,6 +95,11 @@ class Checkpoints:
             for kernelspec in sorted(self._settings.kernelspecs, key=lambda spec: len(spec.preload), reverse=True):
                 self._make(Shape.of(kernelspec))
 
+    async def settled(self) -> None:
+        """Wait until no image is being made, and the proof of sleep has ended."""
+        while self._making:
+            await asyncio.wait(set(self._making.values()))
+
     def _make(self, shape: Shape) -> None:
         attempts = self._attempts.get(shape, 0)
         if shape in self._making or attempts >= ATTEMPTS_MAX:

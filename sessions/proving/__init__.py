@@ -1,0 +1,72 @@
+"""The proof of what is promised, on the machine that it is promised for: each promise is kept once, by real sessions.
+
+It uses the same registry and backend as clients do, so what works here works for them. `promises.py` lists the
+promises; to add one, add its line there. A promise that shows nothing when it is kept (a wall that nobody leans on) has
+a control: the same attempt succeeds where there is no wall.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping
+
+from sessions.errors import SessionError
+from sessions.proving.ground import Ground, NothingToTry, Refused
+from sessions.proving.promises import PROMISES, Promise
+from sessions.proving.verdicts import Outcome, Verdict
+
+__all__ = ["PROMISES", "Ground", "Outcome", "Promise", "Refused", "Verdict", "prove"]
+
+#: seconds for one promise, beyond which it counts as broken
+DEADLINE = 120.0
+
+
+async def prove(
+    ground: Ground, left_out: Mapping[str, str], begins: Callable[[str], None]
+) -> AsyncGenerator[Verdict, None]:
+    """Prove all promises, one after the other.
+
+    Args:
+        ground: where to prove them.
+        left_out: promises that are not made here, with the reason.
+        begins: called with the name of each promise that is about to be tried.
+
+    Yields:
+        one verdict for each promise.
+    """
+    found: dict[str, Verdict] = {}
+    for promise in PROMISES:
+        begins(promise.name)
+        if promise.name in left_out:
+            verdict = Verdict(promise.name, Outcome.LEFT_OUT, left_out[promise.name])
+        elif missing := [name for name in promise.needs if not found[name].tried_well]:
+            verdict = _not_tried(promise, found[missing[0]])
+        else:
+            verdict = await _try(promise, ground)
+        found[promise.name] = verdict
+        yield verdict
+
+
+def _not_tried(promise: Promise, needed: Verdict) -> Verdict:
+    if needed.outcome is Outcome.LEFT_OUT:
+        return Verdict(promise.name, Outcome.LEFT_OUT, needed.detail)
+    return Verdict(promise.name, Outcome.REFUSED, f"not tried, because it needs `{needed.name}`")
+
+
+async def _try(promise: Promise, ground: Ground) -> Verdict:
+    begun = time.monotonic()
+    try:
+        async with asyncio.timeout(DEADLINE):
+            detail = await promise.keep(ground)
+    except NothingToTry as error:
+        return Verdict(promise.name, Outcome.LEFT_OUT, str(error))
+    except Refused as error:
+        return Verdict(promise.name, Outcome.REFUSED, str(error))
+    except SessionError as error:
+        return Verdict(promise.name, Outcome.REFUSED, f"{error.message} ({error.code})")
+    except TimeoutError:
+        return Verdict(promise.name, Outcome.REFUSED, f"it did not end within {DEADLINE:g} s")
+    seconds = time.monotonic() - begun
+    outcome = Outcome.SLOW if seconds > promise.within else Outcome.WORKS
+    return Verdict(promise.name, outcome, detail, seconds, promise.within)

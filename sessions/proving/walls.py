@@ -1,0 +1,110 @@
+"""The walls that keep a kernel in, each with a control: the same attempt succeeds where there is no wall."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from contextlib import closing
+
+from sessions.proving import probes
+from sessions.proving.ground import Ground, NothingToTry, Refused
+from sessions.tasks import shielded, spawn
+
+#: an address of nobody (RFC 5737): the way to it is the way to the internet
+_ANYWHERE = "198.51.100.1"
+#: on the internet; they get an empty connection from the host, and none from a kernel
+_INTERNET: list[list[str | int]] = [["1.1.1.1", 443], ["8.8.8.8", 443], ["9.9.9.9", 443]]
+#: a folder of the image in which every user may make files, if the image can be written to at all
+_IN_IMAGE, _OWN = "/var/tmp", "/tmp"  # noqa: S108 - directories in the sandbox
+
+
+async def proof(ground: Ground) -> str:
+    """The gateway itself finds that the runtime is gVisor, and that host and peers are out of reach."""
+    # Shielded: its thread cannot be stopped, and its containers hold the network until it has ended.
+    if (
+        not await shielded(spawn(ground.readiness.check(), "proof of the sandbox"))
+        and (trouble := ground.readiness.trouble) is not None
+    ):
+        raise trouble
+    return ground.backend.isolation
+
+
+async def host(ground: Ground) -> str:
+    """A kernel reaches no port of the host, at its address on the kernels' network or another one."""
+    kernel = (await ground.container("main")).connection_info.ip
+    with closing(socket.create_server(("0.0.0.0", 0))) as listener:  # noqa: S104 - like any service of the host
+        port = listener.getsockname()[1]
+        addresses = {address for other in (kernel, _ANYWHERE) if (address := _own_address_towards(other))}
+        targets = [[address, port] for address in sorted(addresses)]
+        await _out_of_reach(ground, targets, "the host")
+    return f"{len(targets)} addresses"
+
+
+async def peers(ground: Ground) -> str:
+    """A kernel does not reach the ports of another one, which the gateway uses."""
+    peer = (await ground.container("peer")).connection_info
+    await _out_of_reach(ground, [[*peer.endpoint("shell")]], "another kernel")
+    return ""
+
+
+async def internet(ground: Ground) -> str:
+    """A kernel does not reach what the host reaches on the internet."""
+    targets = await asyncio.to_thread(probes.reached, _INTERNET)
+    if not targets:
+        raise NothingToTry(f"this machine itself reaches none of {_shown(_INTERNET)}")
+    await _out_of_reach(ground, targets, "the internet")
+    return f"{len(targets)} addresses that this machine reaches"
+
+
+async def _out_of_reach(ground: Ground, targets: list[list[str | int]], what: str) -> None:
+    """Check that a kernel reaches no target, which this machine reaches.
+
+    Raises:
+        Refused: when it does, or when the attempt shows nothing.
+    """
+    control = await asyncio.to_thread(probes.reached, targets)
+    if unreached := [target for target in targets if target not in control]:
+        raise Refused(f"this machine itself does not reach {_shown(unreached)}, so the attempt shows nothing")
+    if not await ground.probe("main", probes.reaches_itself):
+        raise Refused("code in a kernel does not reach even itself, so the attempt shows nothing")
+    if reached := await ground.probe("main", probes.reached, targets):
+        raise Refused(f"a kernel reaches {what}: {_shown(reached)}")
+
+
+def _shown(targets: list[list[str | int]]) -> str:
+    return ", ".join(":".join(map(str, target)) for target in targets)
+
+
+def _own_address_towards(address: str) -> str:
+    """Return the address of this machine on the way to another one; empty: there is no way. Nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
+        try:
+            way.connect((address, 9))
+        except OSError:
+            return ""
+        return str(way.getsockname()[0])
+
+
+async def image(ground: Ground) -> str:
+    """The root file system is read-only, also where its mode would allow every user to write."""
+    if _IN_IMAGE not in await ground.probe("main", probes.open_to_all, [_IN_IMAGE, _OWN]):
+        raise Refused(f"the image has no {_IN_IMAGE} in which every user may write, so there is nothing to try")
+    found = await ground.probe("main", probes.writable, [_IN_IMAGE, _OWN])
+    if _OWN not in found:
+        raise Refused(f"a kernel cannot write to {_OWN} either, so the attempt shows nothing")
+    if _IN_IMAGE in found:
+        raise Refused(f"a kernel can write to {_IN_IMAGE} of its image")
+    return ""
+
+
+async def privileges(ground: Ground) -> str:
+    """A kernel's user is not root, and has no capability, nor can it get one."""
+    found = await ground.probe("main", probes.privileges)
+    if os.geteuid() == 0 and not probes.privileges()["CapBnd"]:
+        raise Refused("root of this machine has no capability either, so this shows nothing")
+    if has := [f"{name} {value:#x}" for name, value in found.items() if name != "uid" and value]:
+        raise Refused(f"a kernel has capabilities: {', '.join(has)}")
+    if not found["uid"]:
+        raise Refused("a kernel is root in its container")
+    return f"user {found['uid']}"

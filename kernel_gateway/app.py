@@ -136,6 +136,7 @@ class Service:
         self.ledger = Ledger(self.state_dir / "ledger.db")
         self.journal = Journal(self.audit, self.quotas, self.metrics, settings.code_policy)
         self.journal.remember(settings.quota_window)
+        self.incoming = Incoming(settings.max_incoming_bytes_per_tenant, settings.max_incoming_bytes, settings.share)
         services = SessionServices(
             kernels=self.pool,
             quotas=self.quotas,
@@ -147,6 +148,8 @@ class Service:
             observer=self.metrics.pool,
             egress=EgressTenants(settings.egress_tenants if settings.egress else ()),
             kept=KeptBytes(settings.max_kept_bytes_per_tenant, settings.max_kept_bytes),
+            unread=KeptBytes(settings.max_unread_bytes_per_tenant, settings.max_unread_bytes),
+            waiting=self.incoming.take,
             workspaces=WorkspaceDisk(lambda: self.backend.room, settings.share),
         )
         defaults = SessionSpec(
@@ -229,9 +232,7 @@ class Service:
             hosts=self._hosts(),
             origins=Origins(self.settings.allowed_origins),
             sockets=OpenSockets(self.settings, self.metrics.connections),
-            incoming=Incoming(
-                self.settings.max_incoming_bytes_per_tenant, self.settings.max_incoming_bytes, self.settings.share
-            ),
+            incoming=self.incoming,
             slices=Slices(),
             quotas=self.quotas,
             providers=self.providers,

@@ -45,6 +45,8 @@ from sessions.tenants.usage import Allowance
 PREFIX = "KERNEL_GATEWAY_"
 #: memory that kernels may be promised, as a multiple of the machine's memory
 OVERCOMMIT = 2
+#: bytes that Jupyter clients have not read: with the other bounds in all, less than a unit's 2 GiB
+UNREAD = 256 * MIB
 #: bytes of `/tmp` and of `/dev/shm` at least, unless the operator sets less
 TEMPORARY_MIN = 64 * MIB
 
@@ -163,7 +165,8 @@ class Settings(BaseSettings):
     max_sockets_per_session: Count = Field(16, description="WebSockets a session may have at a time")
     max_incoming_bytes_per_tenant: Bytes = Field(
         128 * MIB,
-        description="bytes of a tenant's requests and WebSocket messages that arrive or wait, together, files aside",
+        description="bytes of a tenant's requests and WebSocket messages that arrive, or wait for kernels, together, "
+        "files aside",
     )
     max_incoming_bytes: Bytes = Field(512 * MIB, description="the same of all tenants, together")
     max_kept_bytes_per_tenant: Bytes = Field(
@@ -171,6 +174,12 @@ class Settings(BaseSettings):
         description="bytes of outputs that a tenant's sessions keep for notebooks and retries, together; the oldest go",
     )
     max_kept_bytes: Bytes = Field(IN_ALL, description="bytes of outputs that all sessions keep, together")
+    max_unread_bytes_per_tenant: Bytes = Field(
+        PER_TENANT,
+        description="bytes of messages that a tenant's Jupyter clients have not read, together; beyond, the slowest "
+        "is disconnected",
+    )
+    max_unread_bytes: Bytes = Field(UNREAD, description="the same of all tenants' clients, together")
     message_timeout: Seconds = Field(120, description="seconds for a WebSocket message to arrive once it has begun")
     max_sessions_per_tenant: Count = Field(50, description="sessions and sandboxes a tenant may have at a time")
     max_share_per_tenant: float | None = Field(

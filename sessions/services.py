@@ -86,6 +86,10 @@ class MemoryObserver(Protocol):
         """A session has returned to a checkpoint: by itself after a crash, or because its client has asked for it."""
 
 
+def _uncounted(_tenant: str, _count: int) -> bool:
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class SessionServices:
     """Services that all sessions and sandboxes share."""
@@ -104,5 +108,9 @@ class SessionServices:
     egress: EgressTenants = field(default_factory=EgressTenants)
     #: bounds what all sessions keep of their cells
     kept: KeptBytes = field(default_factory=KeptBytes)
+    #: bounds what the channel clients of all sessions have not read
+    unread: KeptBytes = field(default_factory=KeptBytes)
+    #: counts bytes more of a tenant's messages that wait for kernels, or fewer; returns False if it has too many
+    waiting: Callable[[str, int], bool] = _uncounted
     #: shares out the disk for workspaces
     workspaces: WorkspaceDisk = field(default_factory=WorkspaceDisk)

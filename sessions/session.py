@@ -12,6 +12,7 @@ from sessions.beginning import NOTHING, Beginning
 from sessions.cells.transcript import Transcript
 from sessions.channels.hub import ChannelHub
 from sessions.channels.requests import Rules
+from sessions.channels.unread import Unread
 from sessions.errors import SessionClosed, SessionError, SessionNotFound
 from sessions.executions import Executions, Running
 from sessions.fall_asleep import fall_asleep
@@ -53,6 +54,7 @@ class Session(Host):
             Rules(
                 admit=lambda: services.quotas.execution_now(self.key.tenant),
                 permit=lambda: services.quotas.permit(self.key.tenant),
+                hold=partial(services.waiting, self.key.tenant),
                 begins=self._executions.begin_other,
                 ended=partial(services.journal.ended, self.key),
                 failed=self._executions.failed,
@@ -60,6 +62,7 @@ class Session(Host):
                 deadline=spec.max_execute_timeout,
             ),
             notice.loss,
+            Unread(services.unread, identity.key.tenant),
         )
         #: its checkpoints
         self.undo = Undo(self._slot, self._executions, self.channels)

@@ -243,6 +243,7 @@ class KernelSlot:
     def install(self, kernel: Kernel) -> None:
         """Continue with a kernel."""
         self.kernel = kernel
+        kernel.connection.charge(partial(self._services.waiting, self.key.tenant))
         self.listener.connected(kernel)
         kernel.attach(self.listener)
         self._exit_watch = spawn(self._watch_exit(kernel), f"watch kernel of {self.key}")

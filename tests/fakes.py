@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 import uuid
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -68,6 +69,8 @@ from sessions.tenants.workspaces import WorkspaceDisk
 from sessions.timeouts import Timeouts
 
 Json = dict[str, Any]
+#: bytes of a tenant's messages that may wait for kernels, unless a test sets another number
+MOST_WAITING = 2**30
 
 # -- messages of a kernel --------------------------------------------------------------------------------------
 
@@ -951,6 +954,8 @@ class World:
         #: error that each new cell gets; None: cells may begin
         self.refuses: SessionError | None = None
         self.ledger = Ledger(ledger)
+        #: bytes of each tenant's messages that wait for kernels, and as many as it may have
+        self.waiting, self.most_waiting = Counter[str](), MOST_WAITING
         services = SessionServices(
             self.pool,
             self.quotas,
@@ -961,6 +966,7 @@ class World:
             Sleeping(backend, self.starts, self.pool, SleepDisk(sleep_disk, share)),
             self.seen,
             EgressTenants(egress_tenants),
+            waiting=self._wait,
             workspaces=WorkspaceDisk(lambda: backend.room, share),
         )
         self.registry = Registry(PLAIN, defaults, services)
@@ -979,6 +985,12 @@ class World:
         )
         self.recovery = Recovery(backend, self.starts, self.registry, self.sandboxes, interrupted=interrupted)
         self.readiness.first = self.recovery
+
+    def _wait(self, tenant: str, count: int) -> bool:
+        if count > 0 and self.waiting[tenant] + count > self.most_waiting:
+            return False
+        self.waiting[tenant] += count
+        return True
 
     def _found_stray(self) -> None:
         self.stray += 1
@@ -1022,6 +1034,8 @@ async def world_over(backend: FakeBackend, **settings: Any) -> AsyncIterator[Wor
     # Closing all sessions ends all kernels and deletes all workspaces.
     assert world.open == {}
     assert (world.quotas.running, world.quotas.waiting) == (0, 0)
+    assert not +world.waiting
+    assert not -world.waiting
     assert backend.alive == []
     assert backend.workspaces == []
 

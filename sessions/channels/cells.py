@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol, Self
@@ -24,6 +25,11 @@ class Code:
 
     text: str
     expressions: tuple[str, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Bytes of memory that it takes; a sign takes up to four."""
+        return sum(map(sys.getsizeof, (self.text, *self.expressions)))
 
     @classmethod
     def of(cls, content: bytes) -> Self:
@@ -52,6 +58,8 @@ class Submission:
     request: ExecuteRequest
     #: the execution's id in the audit
     execution_id: str
+    #: bytes that count for the tenant until the cell has ended
+    size: int
     #: the kernel runs the code beside its main shell, which answers meanwhile
     in_subshell: bool
 
@@ -85,6 +93,7 @@ class ChannelCell(Cell):
         self.header = submission.header
         self.request = submission.request
         self.execution_id = submission.execution_id
+        self.size = submission.size
         self._in_subshell = submission.in_subshell
         self._owner = owner
         self._output_bytes = 0

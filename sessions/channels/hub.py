@@ -7,7 +7,7 @@ They share one connection to the kernel: the gateway signs a client's messages a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,6 +16,7 @@ from sessions.channels.cells import Code
 from sessions.channels.pending import PendingRequests
 from sessions.channels.requests import PendingRequest, Rules
 from sessions.channels.subscription import Subscription, gateway_message
+from sessions.channels.unread import Unread
 from sessions.errors import ConnectionFailed, InvalidRequest, SessionError
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.messages import Message
@@ -29,13 +30,15 @@ STALL = 2.0
 class ChannelHub:
     """All channel clients of one session."""
 
-    def __init__(self, rules: Rules, loss: str | None) -> None:
+    def __init__(self, rules: Rules, loss: str | None, unread: Unread) -> None:
         """Begin without clients.
 
         Args:
             rules: for the cells of these clients.
             loss: why the variables of earlier cells are gone; None: they are not.
+            unread: counts what waits for these clients.
         """
+        self._unread = unread
         self._requests = PendingRequests(rules, self.dispatch)
         #: why they are gone; None: they are not, or a cell of these clients has reported it
         self._loss = loss
@@ -60,13 +63,14 @@ class ChannelHub:
 
     # -- clients --------------------------------------------------------------------------------------------
 
-    def subscribe(self, client: str) -> Subscription:
+    def subscribe(self, client: str, disconnect: Callable[[], None] = lambda: None) -> Subscription:
         """Begin to deliver messages to a client. A returning client gets the messages that it has missed.
 
         Args:
             client: id with which the client may return; empty: it will not.
+            disconnect: ends the client's connection at once, when it is too far behind.
         """
-        subscription = Subscription(client, self._resume_if_relieved)
+        subscription = Subscription(client, self._resume_if_relieved, self._unread, disconnect)
         for known in list(self._subscriptions):
             if client and known.client == client:
                 subscription.inherit(known)
@@ -78,14 +82,15 @@ class ChannelHub:
     def leave(self, subscription: Subscription) -> None:
         """Note that a client has left, and keep its messages if it can return."""
         if subscription not in self._subscriptions:
-            return  # a newer subscription has inherited its messages
-        subscription.attached = False
+            subscription.discard()  # a newer one has inherited its messages, or the session has ended
+            return
+        subscription.detach()
         self._subscriptions.remove(subscription)
         self._subscriptions.append(subscription)  # the order of leaving
         away = [known for known in self._subscriptions if not known.attached and known.client]
         for known in away[:-HELD_MAX] if subscription.client else [subscription]:
             self._subscriptions.remove(known)
-            known.close()
+            known.discard()
         self._resume_if_relieved()
 
     def forward(
@@ -230,5 +235,6 @@ class ChannelHub:
     def release_clients(self) -> None:
         """Release all clients; the session continues."""
         for subscription in self._subscriptions:
-            subscription.close()
+            subscription.close() if subscription.attached else subscription.discard()
         self._subscriptions.clear()
+        self._unread.close()

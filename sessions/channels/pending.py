@@ -98,6 +98,17 @@ class PendingRequests:
 
     def _admit(self, request: PendingRequest, code: Code, kernel: Kernel) -> ChannelCell:
         self._rules.permit()
+        # A kernel can say that a cell is done before it has read it, so its bytes count until the gateway forgets it.
+        size = request.size + code.size
+        if not self._rules.hold(size):
+            raise QuotaExceeded("the cells of the tenant that wait for kernels are too large together")
+        try:
+            return self._admit_held(request, code, kernel, size)
+        except SessionError:
+            self._rules.hold(-size)
+            raise
+
+    def _admit_held(self, request: PendingRequest, code: Code, kernel: Kernel, size: int) -> ChannelCell:
         if not self._cells:
             self._admitted.enter_context(self._rules.admit())
         asked = ExecuteRequest(code.text, self._rules.deadline, expressions=code.expressions)
@@ -107,7 +118,7 @@ class PendingRequests:
             if not self._cells:
                 self._admitted.close()
             raise
-        submission = Submission(request.header, asked, execution_id, in_subshell=request.in_subshell)
+        submission = Submission(request.header, asked, execution_id, size, in_subshell=request.in_subshell)
         cell = ChannelCell(kernel, self._rules.timeouts, self, submission)
         self._quiet.clear()
         self._cells[request.id] = cell
@@ -150,6 +161,7 @@ class PendingRequests:
         self._seen.pop(request.id, None)
         if request.cell is not None:
             request.cell.cancel_timers()
+            self._rules.hold(-request.cell.size)
             self._rules.ended(request.cell.execution_id, request.cell.request, None)
 
     def _forget(self, request: PendingRequest) -> None:
@@ -170,6 +182,7 @@ class PendingRequests:
     def ended(self, cell: ChannelCell) -> None:
         """Count a cell that has ended. Its outputs are in the transcript, and its client has them."""
         self._returned.pop(cell.id, None)
+        self._rules.hold(-cell.size)
         if cell.failure is not None:
             self._rules.failed(cell.id, cell.failure)
         self._rules.ended(cell.execution_id, cell.request, cell.result())

@@ -49,6 +49,8 @@ class Rules:
     admit: Callable[[], AbstractContextManager[None]]
     #: raises `QuotaExceeded` when the tenant has used up its quota
     permit: Callable[[], None]
+    #: counts bytes more that wait for the kernel, or fewer; returns False if the tenant would then have too many
+    hold: Callable[[int], bool]
     #: called with each cell before it is sent; returns the execution's id, or raises to refuse the cell
     begins: Callable[[ExecuteRequest], str]
     #: called when a cell has ended; the result is None when it was never sent

@@ -15,6 +15,7 @@ from uuid import uuid4
 
 import orjson
 
+from sessions.channels.unread import MESSAGE_COST, Unread
 from sessions.errors import SessionError
 from sessions.kernels.messages import Message
 
@@ -27,8 +28,6 @@ SMALL = 1 * MIB
 RESERVE = 1 * MIB
 #: bytes that may wait before the kernel must wait, too
 PRESSURE = 2 * MIB
-#: bytes that a message takes besides its content
-MESSAGE_COST = 1024
 #: session id in the gateway's own messages
 _OUR_SESSION = uuid4().hex
 _LEFT_OUT = "\n[kernel-gateway: output was left out here, because this client did not read it in time]\n"
@@ -80,12 +79,20 @@ def refusal(channel: str, header: dict[str, Any], error: SessionError) -> list[M
 class Subscription:
     """The message queue of one client."""
 
-    def __init__(self, client: str, on_relief: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        client: str,
+        on_relief: Callable[[], None],
+        unread: Unread,
+        disconnect: Callable[[], None] = lambda: None,
+    ) -> None:
         """Begin empty.
 
         Args:
             client: id with which the client may return; empty: it never does.
             on_relief: called when the kernel need no longer wait for this client.
+            unread: counts what waits for all clients of the session.
+            disconnect: ends the client's connection at once.
         """
         self.client = client
         #: the client is connected
@@ -95,20 +102,60 @@ class Subscription:
         #: messages that the client has taken
         self.taken = 0
         self._on_relief = on_relief
+        self._count_all = unread
+        self._disconnect = disconnect
+        unread.enter(self)
         self._queue: deque[Message] = deque()
         self._bytes = 0
+        #: the message that is being sent, until the next one is taken
+        self._sending: Message | None = None
         #: bytes of the largest message since the queue was last empty
         self._largest = 0
         self._gap = False
         #: the subscription that has taken over from this one
         self._heir: Subscription | None = None
         self._closed = False
+        self._cut = False
         self._news = asyncio.Event()
 
     @property
     def pressing(self) -> bool:
         """Whether the kernel must wait until the client has read."""
         return self.attached and self.patient and self._bytes > PRESSURE
+
+    @property
+    def unread(self) -> int:
+        """Bytes that the client has not read; the one message that says so does not count."""
+        sending = 0 if self._sending is None else _cost(self._sending)
+        return sending + self._bytes if len(self._queue) > 1 or not self._cut else sending
+
+    def cut(self) -> None:
+        """Forget what the client has not read, and disconnect it. If it returns, it is told."""
+        self._drop_all()
+        self._cut = self._gap = True
+        self._append(gateway_message("iopub", "stream", {"name": "stderr", "text": _LEFT_OUT}))
+        self._disconnect()
+
+    def discard(self) -> None:
+        """Forget all messages: the client is gone for good."""
+        self.close()
+        self._drop_all()
+        self._count_all.leave(self)
+
+    def detach(self) -> None:
+        """Note that the client's connection is gone, with what was being sent."""
+        self.attached = False
+        self._sent()
+
+    def _drop_all(self) -> None:
+        self._sent()
+        self._forget_queue()
+
+    def _forget_queue(self) -> None:
+        while self._queue:
+            message = self._queue.popleft()
+            self._bytes -= _cost(message)
+            self._count_all.remove(message)
 
     def enqueue(self, message: Message) -> None:
         """Queue a message, or leave it out when too much waits."""
@@ -127,14 +174,20 @@ class Subscription:
         return self._bytes <= SMALL or self._bytes + _cost(message) <= QUEUE_MAX
 
     def _append(self, message: Message) -> None:
-        # The first message is sent at once; those behind it may wait for long.
-        self._queue.append(message.without_parsed_json() if self._queue else message)
+        self._queue.append(message.without_parsed_json())  # it may wait for long
         self._count(message)
         self._news.set()
 
     def _count(self, message: Message) -> None:
         self._bytes += _cost(message)
         self._largest = max(self._largest, _cost(message))
+        self._count_all.add(message)
+
+    def _sent(self) -> None:
+        if self._sending is not None:
+            self._count_all.copied(-self._sending.size)
+            self._count_all.remove(self._sending)
+            self._sending = None
 
     async def take(self) -> Message | None:
         """Wait for the next message to send. Its `parts` are complete, its other fields may be empty.
@@ -142,13 +195,17 @@ class Subscription:
         Returns:
             the message; None when no more will follow.
         """
+        self._sent()
         while not self._queue:
             if self._closed:
+                self.discard()
                 return None
             self._news.clear()
             await self._news.wait()
         message = self._queue.popleft()
         self._bytes -= _cost(message)
+        self._sending = message
+        self._count_all.copied(message.size)
         self.taken += 1
         if not self._queue:
             self._gap, self.patient, self._largest = False, True, 0
@@ -158,8 +215,11 @@ class Subscription:
 
     def put_back(self, message: Message) -> None:
         """Put back a message that was taken and could not be delivered; a client that has returned gets it."""
+        self._sent()
         if self._heir is not None:
             self._heir.put_back(message)
+            return
+        if self._cut:
             return
         self._queue.appendleft(message)
         self._count(message)
@@ -167,12 +227,15 @@ class Subscription:
 
     def inherit(self, other: Subscription) -> None:
         """Take the messages of another subscription, and close that."""
-        for message in other._queue:
+        messages = list(other._queue)
+        other._heir = self
+        other._forget_queue()
+        other.close()
+        if not other.attached:
+            other.discard()
+        for message in messages:
             self._append(message)
         self._gap = other._gap
-        other._queue.clear()
-        other._heir = self
-        other.close()
 
     def close(self) -> None:
         """Accept no more messages; those that wait can still be taken."""

@@ -70,11 +70,11 @@ class Backlog:
         """Return the minimum of received bytes in the gateway's memory; 0 without a connection."""
         return max(0, self._bytes()[1] - self._taken)
 
-    def full(self, limit: int) -> bool:
-        """Return whether more than `limit` bytes wait for a kernel that does not read; only TCP's count is trusted."""
-        if self._sent - self._acknowledged > limit:
+    def waits(self, above: int) -> int:
+        """Return the bytes that wait for a kernel that does not read, at most `above` of which it may have read."""
+        if self._sent - self._acknowledged > above:
             self._acknowledged = max(self._acknowledged, self._bytes()[0])
-        return self._sent - self._acknowledged > limit
+        return max(0, self._sent - self._acknowledged)
 
     def _bytes(self) -> tuple[int, int]:
         """Return the bytes acknowledged and received on the present connection."""

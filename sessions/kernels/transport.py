@@ -7,6 +7,7 @@ kernel that floods one socket takes turns with the rest of the event loop.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Protocol
 
 import structlog
@@ -17,6 +18,7 @@ from sessions.connection_info import ConnectionInfo
 from sessions.errors import ConnectionFailed
 from sessions.kernels.backlog import Backlog
 from sessions.kernels.sockets import CHANNELS, Sockets, monitor_of
+from sessions.kernels.unsent import Unsent
 from sessions.kernels.watchdog import Watchdog
 
 log = structlog.get_logger()
@@ -51,13 +53,20 @@ class TransportListener(Protocol):
 class Transport:
     """The sockets of one kernel, one per channel."""
 
-    def __init__(self, info: ConnectionInfo, listener: TransportListener, max_message_bytes: int) -> None:
+    def __init__(
+        self,
+        info: ConnectionInfo,
+        listener: TransportListener,
+        max_message_bytes: int,
+        hold: Callable[[int], bool] = lambda _count: True,
+    ) -> None:
         """Prepare the sockets; `open` opens them.
 
         Args:
             info: where the kernel listens or will listen.
             max_message_bytes: a larger frame is refused and costs the kernel the connection.
             listener: gets the events of the sockets.
+            hold: counts bytes that wait for the kernel; see `Unsent`.
         """
         self.closed = False
         #: the gateway ends the kernel: lost connections are expected, and not renewed
@@ -76,6 +85,7 @@ class Transport:
         self._paused = False
         self._maker = Sockets(info, max_message_bytes)
         self._backlogs = {channel: Backlog(*info.endpoint(channel)) for channel in CHANNELS if info.transport == "tcp"}
+        self._unsent = Unsent(self._backlogs.values(), hold)
         self._watchdog = Watchdog(
             self._backlogs,
             2 * max_message_bytes,
@@ -216,11 +226,13 @@ class Transport:
         """Send one message.
 
         Raises:
-            ConnectionFailed: when too many bytes wait because the kernel does not read.
+            ConnectionFailed: when too many bytes wait because the kernel, or all of its tenant's, do not read.
         """
         backlog = self._backlogs.get(channel)
-        if backlog is not None and backlog.full(UNSENT_MAX):
+        if backlog is not None and backlog.waits(UNSENT_MAX) > UNSENT_MAX:
             raise ConnectionFailed("the kernel takes no more messages")
+        if not self._unsent.admits(sum(map(len, frames))):
+            raise ConnectionFailed("too much waits for the kernels of the tenant, which do not read it")
         try:
             self._sockets[channel].send_multipart(frames, zmq.NOBLOCK)
         except zmq.Again:
@@ -238,6 +250,7 @@ class Transport:
             backlog.reset_when_closed()
         self.connected.set()
         self._watchdog.close()
+        self._unsent.close()
         for monitor in self._monitors.values():
             self._loop.remove_reader(monitor.FD)
         for socket in self._sockets.values():

@@ -64,6 +64,8 @@ OTHER: dict[str, tuple[str, Any]] = {
     "max_incoming_bytes": ("300m", 300 * 1024**2),
     "max_kept_bytes_per_tenant": ("32m", 32 * 1024**2),
     "max_kept_bytes": ("64m", 64 * 1024**2),
+    "max_unread_bytes_per_tenant": ("16m", 16 * 1024**2),
+    "max_unread_bytes": ("48m", 48 * 1024**2),
     "message_timeout": ("7", 7.0),
     "max_sessions_per_tenant": ("1", 1),
     "max_share_per_tenant": ("0.25", 0.25),

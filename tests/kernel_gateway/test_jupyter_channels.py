@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from unittest.mock import Mock
 
 from tornado.httputil import HTTPHeaders, HTTPServerRequest, RequestStartLine
@@ -40,4 +41,4 @@ async def test_an_undelivered_message_is_kept_until_its_client_returns(world: Wo
     again = session.channels.subscribe("c")
     message = await again.take()
     assert message is not None
-    assert message.content == {"execution_state": "idle"}
+    assert json.loads(message.parts[3]) == {"execution_state": "idle"}

@@ -89,6 +89,7 @@ ELSEWHERE = {
     "sleep_disk": "sessions/tenants/test_budget.py: the disk on which others sleep",
     "max_total_memory": "sessions/tenants/test_budget.py: the memory of all kernels",
     "max_kept_bytes": "sessions/tenants/test_kept.py: whoever keeps most loses",
+    "max_unread_bytes": "sessions/channels/test_unread.py: whoever is behind most is disconnected",
 }
 #: settings that bound no budget which tenants share → what they are
 OTHER = {

@@ -6,6 +6,7 @@ Close codes, besides those of `sockets.py`: 1007 a frame is not a valid message,
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 
 import orjson
 from tornado.websocket import WebSocketClosedError
@@ -16,6 +17,7 @@ from kernel_gateway.sockets import SocketHandler
 from sessions import bounded_json
 from sessions.channels.subscription import Subscription, gateway_message, refusal
 from sessions.errors import InvalidRequest, SessionError
+from sessions.kernels.messages import Message
 from sessions.models import SessionKey
 from sessions.tasks import spawn
 
@@ -57,20 +59,28 @@ class ChannelsHandler(JupyterHandler, SocketHandler):
         if self._session.over.is_set():
             return  # it was ended during the upgrade
         client = self.get_query_argument("session_id", "")[:CLIENT_MAX]
-        self._subscription = self._session.channels.subscribe(client)
+        self._subscription = self._session.channels.subscribe(client, self._is_behind)
         self._delivery = spawn(self._deliver(self._subscription), "channels")
 
     async def _deliver(self, subscription: Subscription) -> None:
         while (message := await subscription.take()) is not None:
-            frame, binary = encode(message, self._subprotocol)
             try:
-                await self.write_message(frame, binary=binary)
+                await self._written(message)
             except WebSocketClosedError:
                 subscription.put_back(message)
                 self._session.channels.leave(subscription)
                 return
         if not self._session.over.is_set():
             self.close(TAKEN_OVER, "another connection took over")
+
+    def _written(self, message: Message) -> Awaitable[None]:
+        """Send a message; what is awaited keeps no other copy of it than the connection's own."""
+        frame, binary = encode(message, self._subprotocol)
+        return self.write_message(frame, binary=binary)
+
+    def _is_behind(self) -> None:
+        self.gateway.metrics.connections.socket_refused("unread")
+        self._connection.drop()
 
     async def received(self, message: str | bytes) -> None:
         """Forward a client's frame to the kernel."""

@@ -16,11 +16,13 @@ from sessions.channels import hub as module
 from sessions.channels import pending as requests
 from sessions.channels import subscription as queue
 from sessions.channels.subscription import Subscription
+from sessions.channels.unread import Unread
 from sessions.errors import ConnectionFailed, InvalidRequest, QuotaExceeded
 from sessions.kernels.messages import Message
 from sessions.models import ExecuteRequest, SessionSpec, StateChange
 from sessions.session import Session
 from sessions.tasks import spawn
+from sessions.tenants.kept import KeptBytes
 from sessions.tenants.quotas import TenantLimits
 from tests.fakes import (
     Behaviour,
@@ -481,7 +483,7 @@ async def test_an_undelivered_message_is_delivered_first(session: Session) -> No
     first.put_back(message)
     session.channels.leave(first)
     again = session.channels.subscribe("c")
-    assert await again.take() is message
+    assert await again.take() == message
     again.put_back(message)  # it may be the reply
     await heard(again, msg_id)
 
@@ -600,23 +602,21 @@ async def test_a_slow_reader_gets_all_output(world: World, session: Session, mon
 
 
 async def test_a_large_message_is_queued_when_nothing_waits() -> None:
-    subscription = Subscription("c", lambda: None)
+    subscription = Subscription("c", lambda: None, Unread(KeptBytes(), "acme"))
     large = Saying("stream", {"name": "stdout", "text": "x" * 2 * queue.QUEUE_MAX}).to("m")
     for _ in range(2):
         subscription.enqueue(large)
-        assert await subscription.take() is large
+        assert await subscription.take() == large.without_parsed_json()
 
 
 async def test_a_waiting_message_keeps_its_bytes_but_not_its_parsed_content() -> None:
-    subscription = Subscription("c", lambda: None)
+    subscription = Subscription("c", lambda: None, Unread(KeptBytes(), "acme"))
     parts = tuple(
         json.dumps(part).encode() for part in ({"msg_id": "i", "msg_type": "t"}, {"msg_id": "p"}, {}, {"a": 1})
     )
     header, parent, metadata, body = (json.loads(part) for part in parts)
     sent = Message("iopub", header | {"username": "u"}, parent, metadata, body, (b"buffer",), 100, parts)
-    for _ in range(2):
-        subscription.enqueue(sent)
-    assert await subscription.take() is sent
+    subscription.enqueue(sent)
     kept = await subscription.take()
     assert kept is not None
     assert (kept.channel, kept.type, kept.parent_id, kept.size) == ("iopub", "t", "p", 100)
@@ -627,3 +627,58 @@ async def test_a_cell_can_be_run_by_its_execution_while_clients_come_and_go(sess
     async with session.execute(ExecuteRequest("print(1)")) as execution:
         session.channels.leave(session.channels.subscribe("c"))
         assert (await execution.result()).status == "ok"
+
+
+async def test_the_cells_that_wait_for_all_kernels_of_a_tenant_are_bounded_as_they_are_held(world: World) -> None:
+    world.most_waiting = 6_500_000
+    sessions = [await world.session(f"s{number}") for number in range(3)]
+    clients = [session.channels.subscribe("c") for session in sessions]
+    other = await world.session("s", "other")
+    code = "#" + "x" * 999_999
+    wide = "#\N{PILE OF POO}" + "x" * 999_998  # four bytes for each sign
+    send(sessions[0], clients[0], SLEEP)
+    send(sessions[1], clients[1], SLEEP)
+    send(sessions[0], clients[0], code)
+    assert world.waiting["acme"] > 2_000_000
+    with pytest.raises(QuotaExceeded):
+        send(sessions[1], clients[1], wide)
+    send(sessions[1], clients[1], code)
+    with pytest.raises(QuotaExceeded):
+        send(sessions[2], clients[2], code)
+    send(other, other.channels.subscribe("c"), code)  # the control: another tenant has its own
+    for session in sessions:
+        await session.close()
+    assert world.waiting["acme"] == 0
+
+
+async def test_a_forged_idle_does_not_make_a_cell_that_waits_count_less(world: World, session: Session) -> None:
+    client = session.channels.subscribe("c")
+    send(session, client, SLEEP)
+    msg_id = send(session, client, "#" + "x" * 1_000_000)
+    before = world.waiting["acme"]
+    assert before > 2_000_000
+    session.channels.dispatch(idle().to(msg_id))
+    assert world.waiting["acme"] == before
+
+
+async def test_a_cell_that_is_refused_or_not_sent_counts_no_more(
+    world: World, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = session.channels.subscribe("c")
+    world.refuses = QuotaExceeded("no")
+    with pytest.raises(QuotaExceeded):
+        send(session, client, "1")
+    world.refuses = None
+
+    def fails(*_: object) -> None:
+        raise ConnectionFailed
+
+    kernel = session.channels._kernel
+    assert kernel is not None
+    with monkeypatch.context() as patched:
+        patched.setattr(kernel.connection, "forward", fails)
+        with pytest.raises(ConnectionFailed):
+            send(session, client, "1")
+    assert world.waiting["acme"] == 0
+    await heard(client, send(session, client, "print(1)"))
+    await until(lambda: world.waiting["acme"] == 0)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from sessions.channels.subscription import MIB, QUEUE_MAX, Subscription
+from sessions.channels.unread import Unread
 from sessions.kernels.messages import Message
+from sessions.tenants.kept import KeptBytes
 
 KIB = 1024
 LEFT_OUT = b"output was left out here"
@@ -20,9 +22,14 @@ def status(state: str) -> Message:
     return Message("iopub", {"msg_id": "s", "msg_type": "status"}, {}, {}, {}, (), KIB, parts)
 
 
+def alone() -> Subscription:
+    """Return the queue of a client whose tenant has no other."""
+    return Subscription("c", lambda: None, Unread(KeptBytes(), "acme"))
+
+
 @pytest.fixture
 def client() -> Subscription:
-    return Subscription("c", lambda: None)
+    return alone()
 
 
 async def taken(client: Subscription) -> list[bytes]:
@@ -81,7 +88,7 @@ async def test_statuses_are_limited_too(client: Subscription) -> None:
 
 
 async def test_a_message_that_the_old_connection_could_not_deliver_goes_to_the_new_one() -> None:
-    old, new = Subscription("c", lambda: None), Subscription("c", lambda: None)
+    old, new = alone(), alone()
     first, second = status("busy"), status("idle")
     old.enqueue(first)
     old.enqueue(second)

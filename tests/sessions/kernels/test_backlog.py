@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -144,3 +145,80 @@ async def test_sends_to_a_kernel_that_does_not_read_are_refused_early(monkeypatc
     assert 8 <= sent < 30  # the limit, and TCP's own buffers
     line.close()
     close(servers)
+
+
+class Tenant:
+    """Counts what waits for its kernels, up to a bound."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.held = most, 0
+
+    def hold(self, count: int) -> bool:
+        if count > 0 and self.held + count > self.most:
+            return False
+        self.held += count
+        return True
+
+
+async def sent_to(line: connection.Connection, most: int) -> int:
+    """Send messages of 1 MiB until one is refused; return how many were taken."""
+    for sent in range(most):
+        try:
+            line.send("shell", "comm_msg", {"data": "x" * MIB})
+        except ConnectionFailed:
+            return sent
+    return most
+
+
+async def test_kernels_of_one_tenant_that_do_not_read_share_its_bytes() -> None:
+    tenant, loose = Tenant(8 * MIB), Tenant(1000 * MIB)
+    found = list[int]()
+    lines, opened = [], []
+    for owner in (tenant, tenant, loose, loose):
+        servers, info = await listening(Attacker(b""))
+        line = connect(info, most=MAX)
+        line.charge(owner.hold)
+        lines.append(line)
+        opened.append(servers)
+    await asyncio.sleep(0.3)
+    for line in lines:
+        found.append(await sent_to(line, 30))
+    assert 8 <= found[0] < 20  # the limit, and TCP's own buffers
+    assert found[1] < 12  # what TCP takes; none of it is the gateway's
+    assert tenant.held <= tenant.most
+    assert found[2:] == [30, 30], "the control: another tenant's kernels take what one channel may hold"
+    lines[1].send("control", "interrupt_request", {})  # what the gateway itself says is no matter of the share
+    for line, servers in zip(lines, opened, strict=True):
+        line.close()
+        close(servers)
+    await asyncio.sleep(0.1)  # for the other ends of the connections
+    assert (tenant.held, loose.held) == (0, 0)
+
+
+async def test_what_a_kernel_has_read_counts_no_more() -> None:
+    reads = asyncio.Event()
+
+    class Slow(Attacker):
+        async def serve(self, kind: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            ready = READY + bytes([len(kind)]) + kind
+            writer.write(GREETING + b"\x04" + bytes([len(ready)]) + ready)
+            await reads.wait()
+            with suppress(ConnectionError):
+                while await reader.read(MIB):
+                    pass
+            writer.transport.abort()
+
+    tenant = Tenant(100 * MIB)
+    servers, info = await listening(Slow(b""))
+    line = connect(info, most=MAX)
+    line.charge(tenant.hold)
+    await asyncio.sleep(0.3)
+    await sent_to(line, 30)
+    assert tenant.held > 10 * MIB
+    reads.set()
+    async with asyncio.timeout(30):
+        while tenant.held:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.05)
+    line.close()
+    close(servers)
+    await asyncio.sleep(0.1)  # for the other ends of the connections

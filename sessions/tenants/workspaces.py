@@ -52,6 +52,6 @@ class WorkspaceDisk:
                 f"the workspaces of one tenant may have only a part of {disk.most // _MIB} MiB of disk: the rest is "
                 "for other tenants",
                 limit="disk_of_tenant",
-                max=disk.most,
+                max=disk.share_of(tenant),
                 retry_after=RETRY_AFTER,
             )

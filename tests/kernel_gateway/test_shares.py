@@ -197,7 +197,7 @@ async def test_a_tenant_gets_no_session_beyond_its_part_of_the_disk(backend: Fak
             await world.session(f"s{number}", "evil")
         with pytest.raises(QuotaExceeded) as refused:
             await world.session("s4", "evil")
-        assert refused.value.details["limit"] == "disk_of_tenant"
+        assert (refused.value.details["limit"], refused.value.details["max"]) == ("disk_of_tenant", 4 * 2**20)
         await world.session("s", "acme")
         for ended in ("s0", "s1"):  # acme leaves less than before
             await world.registry.end(SessionKey("evil", ended))

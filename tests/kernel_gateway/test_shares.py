@@ -63,13 +63,14 @@ def incoming(share: float) -> Take:
 
 
 def workspaces(share: float) -> Take:
-    disk, present = WorkspaceDisk(lambda: MOST, share), list[tuple[str, int]]()
+    disk, present = WorkspaceDisk(lambda: MOST, share), list[str]()
 
     def take(tenant: str) -> bool:
         if len(present) == MOST:
             return False
-        disk.admit(tenant, 1, present)
-        present.append((tenant, 1))
+        disk.admit(tenant, 1)
+        disk.hold(tenant, 1)
+        present.append(tenant)
         return True
 
     return take

@@ -290,7 +290,12 @@ class Service:
             websocket_ping_timeout=self.settings.ping_interval,
         )
         self._server, self._listener = serve(
-            application, self.settings, self._tls(), self.metrics.connections, max_body=MAX_BODY
+            application,
+            self.settings,
+            self._tls(),
+            self.metrics.connections,
+            max_body=MAX_BODY,
+            slices=gateway.slices,
         )
         self.port = self._listener.port
         await self.readiness.check()

@@ -32,7 +32,7 @@ class Hosts(ABC, Generic[H]):
         self._present: dict[SessionKey, H] = {}
         self._closing = False
         #: those that have ended and are being freed; not every caller waits for the end that it has asked for
-        self.ending: set[H] = set()
+        self._ending: set[H] = set()
 
     def all(self) -> list[H]:
         """Return all that have not ended, oldest first."""
@@ -61,8 +61,12 @@ class Hosts(ABC, Generic[H]):
             raise ShuttingDown
         present = self.taken(tenant)
         self._services.quotas.admit_session(len(present), min((host.idle_left() for host in present), default=0.0))
-        there = [host for kind in self.kinds for host in (*kind.all(), *kind.ending)]
-        self._services.workspaces.admit(tenant, disk, ((host.key.tenant, host.disk) for host in there))
+        self._services.workspaces.admit(tenant, disk)
+
+    def _add(self, host: H) -> None:
+        """Add a host; its workspace counts until everything of it is freed."""
+        self._present[host.key] = host
+        self._services.workspaces.hold(host.key.tenant, host.disk)
 
     async def _start(self, host: H) -> None:
         """Add a new host, and start its container.
@@ -71,7 +75,7 @@ class Hosts(ABC, Generic[H]):
             SessionClosed: when it was ended meanwhile.
             SessionError: when its container could not be started; the host is not kept.
         """
-        self._present[host.key] = host
+        self._add(host)
         # The start continues when its client leaves.
         await asyncio.shield(spawn(self._first_start(host), f"first start of {host.key}"))
         if host.closed:  # between the end of the start and this caller's turn in the event loop
@@ -112,8 +116,12 @@ class Hosts(ABC, Generic[H]):
         del self._present[host.key]
         end = host.begin_end(reason, asked=asked)
         self._record_end(host, end)
-        self.ending.add(host)
-        end.freed.add_done_callback(lambda _: self.ending.discard(host))
+        self._ending.add(host)
+        end.freed.add_done_callback(lambda _: self._freed(host))
+
+    def _freed(self, host: H) -> None:
+        self._ending.discard(host)
+        self._services.workspaces.release(host.key.tenant, host.disk)
 
     @abstractmethod
     def _record_end(self, host: H, end: End) -> None:
@@ -128,4 +136,4 @@ class Hosts(ABC, Generic[H]):
         self._closing = True
         for host in self.all():
             self._remove(host, "the gateway was stopped")
-        await gather_all(*(host.close() for host in self.ending))
+        await gather_all(*(host.close() for host in self._ending))

@@ -46,7 +46,7 @@ class Registry(Hosts[Session]):
             identity = Identity(record.key, record.spec, kernelspec, record.created_at, record.id)
             beginning = Beginning(record.container, record.snapshots)
             notice = record.notice if record.container.asleep is None else record.notice.noting(SLEPT_ON)
-            self._present[record.key] = Session(identity, self._services, notice, beginning)
+            self._add(Session(identity, self._services, notice, beginning))
 
     def now(self) -> float:
         """Return the seconds since 1970."""
@@ -174,6 +174,6 @@ class Registry(Hosts[Session]):
         Args:
             workspace: workspace of a sandbox.
         """
-        ending = [session.close() for session in self.ending if session.spec.workspace == workspace]
+        ending = [session.close() for session in self._ending if session.spec.workspace == workspace]
         if ending:
             await asyncio.wait(ending)

@@ -34,7 +34,7 @@ class Sandboxes(Hosts[Sandbox]):
     def restore(self) -> None:
         """Add the sandboxes that an earlier gateway has left; their containers are taken over later."""
         for record in self._services.ledger.sandboxes():
-            self._present[record.key] = Sandbox(record.key, record.spec, self._registry, self._services, record=record)
+            self._add(Sandbox(record.key, record.spec, self._registry, self._services, record=record))
 
     def of(self, tenant: str) -> list[Sandbox]:
         """Return the sandboxes of one tenant, those that have ended first."""

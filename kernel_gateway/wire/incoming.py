@@ -34,9 +34,7 @@ class Incoming:
     def take(self, tenant: str, count: int) -> bool:
         """Count bytes, unless the tenant would then have too many; return whether they are counted."""
         held = self._held
-        if count > 0 and not (
-            held.of(tenant) + count <= self._most and held.fits(count) and held.fits_share(tenant, count)
-        ):
+        if count > 0 and (held.of(tenant) + count > self._most or not held.allows(tenant, count)):
             return False
         held.add(tenant, count)
         return True
@@ -48,7 +46,7 @@ class Incoming:
             what: what the bytes are, in the plural.
             tenant: name of the tenant.
         """
-        most = min(self._most, self._held.share_of(tenant)) if self._held.most else self._most
+        most = min(self._most, self._held.share_of(tenant))
         return QuotaExceeded(f"{what} of the tenant are above {most} bytes together", max=most)
 
 

@@ -10,6 +10,7 @@ from tornado.netutil import bind_sockets
 from tornado.web import Application
 
 from kernel_gateway.config import Settings
+from kernel_gateway.slices import Slices
 from kernel_gateway.wire import descriptors
 from kernel_gateway.wire.admission import Admission, CountedRequests
 from kernel_gateway.wire.connection_metrics import ConnectionMetrics
@@ -32,6 +33,7 @@ def serve(
     metrics: ConnectionMetrics,
     *,
     max_body: int,
+    slices: Slices,
 ) -> tuple[HTTPServer, Listener]:
     """Serve an application on the address of the settings.
 
@@ -41,6 +43,7 @@ def serve(
         tls: for https; None: http.
         metrics: for connections.
         max_body: bytes of a request's body, unless its handler allows more.
+        slices: turns of long work, which large bodies take, too.
 
     Returns:
         the server, which has the open connections, and the listener, which accepts new ones.
@@ -51,7 +54,7 @@ def serve(
     admission = _admission(settings, metrics)
     metrics.open.set_function(lambda: admission.open)
     server = HTTPServer(
-        CountedRequests(PlainHosts(BodiesInTurn(application)), admission),
+        CountedRequests(PlainHosts(BodiesInTurn(application, slices)), admission),
         max_body_size=max_body,
         idle_connection_timeout=IDLE,
         max_header_size=MAX_HEAD,

@@ -25,9 +25,9 @@ _ROUNDS = 3
 class BodiesInTurn(HTTPServerConnectionDelegate):
     """Wraps the application: lets the large bodies of all connections be complete in turn."""
 
-    def __init__(self, application: HTTPServerConnectionDelegate) -> None:
+    def __init__(self, application: HTTPServerConnectionDelegate, slices: Slices) -> None:
         self._application = application
-        self._slices = Slices()
+        self._slices = slices
 
     def start_request(self, server_conn: object, request_conn: HTTPConnection) -> HTTPMessageDelegate:
         """Wrap a request. Tornado calls this for each request."""

@@ -44,13 +44,15 @@ class Children:
     def interrupt(self) -> None:
         """Send SIGINT to the kernel, and to the processes of its group that belong to the running cell."""
         own = os.getpid()
-        processes = _processes()
-        # Chosen before the kernel's signal: the cell may end at once, and what it has started is left behind then.
-        of_cell = [
-            pid
-            for pid, (_, group) in processes.items()
-            if group == os.getpgrp() and self._is_of_cell(pid, processes, own)
-        ]
+        of_cell: list[int] = []
+        with suppress(OSError):  # the session has no descriptor left; the kernel's own signal needs none
+            processes = _processes()
+            # Chosen before the kernel's signal: the cell may end at once, and what it started is left behind then.
+            of_cell = [
+                pid
+                for pid, (_, group) in processes.items()
+                if group == os.getpgrp() and self._is_of_cell(pid, processes, own)
+            ]
         os.kill(own, signal.SIGINT)
         for pid in of_cell:
             with suppress(ProcessLookupError):

@@ -62,7 +62,7 @@ class PromisedMemory:
                 f"the kernels of one tenant may be promised only a part of {self._budget.most // _MIB} MiB of memory: "
                 "the rest is for other tenants",
                 limit="memory_of_tenant",
-                max=self._budget.most,
+                max=self._budget.share_of(tenant),
                 retry_after=RETRY_AFTER,
             )
 

@@ -6,10 +6,13 @@ the third, and so on: whoever comes finds room, however much those before want.
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 
 #: tenant of what no tenant has or waits for; it gives way to all tenants
 NOBODY = ""
+#: as much as a tenant may have where nothing is bounded
+UNBOUNDED = sys.maxsize
 
 
 class Shares:
@@ -41,16 +44,22 @@ class Shares:
     def share_of(self, tenant: str) -> int:
         """Return as much as a tenant may have by its share, with what it has.
 
-        What `NOBODY` has takes nothing from it, because that gives way.
+        What `NOBODY` has takes nothing from it, because that gives way. UNBOUNDED: there is no limit.
         """
+        if not self.most:
+            return UNBOUNDED
         others = self.used - self._had[tenant] - self._had[NOBODY]
         return max(self._least, int(self._share * (self.most - others)))
 
     def fits_share(self, tenant: str, more: int) -> bool:
         """Return whether one tenant may have so much more, as far as its share goes."""
-        if not self.most or self._share == 1 or tenant == NOBODY:
+        if self._share == 1 or tenant == NOBODY:  # then only the limit of all tenants counts
             return True
         return self._had[tenant] + more <= self.share_of(tenant)
+
+    def allows(self, tenant: str, more: int) -> bool:
+        """Return whether a tenant may have so much more, as far as its share and the limit of all tenants go."""
+        return self.fits(more) and self.fits_share(tenant, more)
 
     def add(self, tenant: str, count: int) -> None:
         """Count more, also beyond the limits, or less if `count` is below 0."""

@@ -110,7 +110,7 @@ class SleepDisk:
         displaced: list[_Checkpoint] = []
         candidates = iter([image for image in spare if image.id not in self._going])
         more = size
-        while not (self._budget.fits(more) and self._budget.fits_share(tenant, more)):
+        while not self._budget.allows(tenant, more):
             image = next(candidates, None)
             if image is None:
                 raise NoRoom(

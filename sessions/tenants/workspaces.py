@@ -5,7 +5,7 @@ What is counted is what workspaces may grow to. That all of them fit on the disk
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from sessions.errors import QuotaExceeded
 from sessions.tenants.shares import Shares
@@ -24,34 +24,39 @@ class WorkspaceDisk:
     """The disk for all workspaces."""
 
     def __init__(self, room: Callable[[], int] = unknown_room, share: float = 1.0) -> None:
-        """Count nothing; whoever asks knows which workspaces there are.
+        """Begin without workspaces.
 
         Args:
             room: returns the bytes that all workspaces together may have; 0: not known, or not limited.
             share: part of what other tenants leave that one tenant may have; 1: all of it.
         """
         self._room = room
-        self._share = share
+        self._held = Shares(share=share)
 
-    def admit(self, tenant: str, more: int, present: Iterable[tuple[str, int]]) -> None:
+    def admit(self, tenant: str, more: int) -> None:
         """Allow a tenant one workspace more.
 
         Args:
             tenant: name of the tenant.
             more: bytes of the workspace.
-            present: tenant and bytes of each workspace that there is.
 
         Raises:
             QuotaExceeded: when that is more than its part.
         """
-        disk = Shares(self._room(), self._share)
-        for owner, size in present:
-            disk.add(owner, size)
-        if more and not disk.fits_share(tenant, more):
+        self._held.most = self._room()  # a backend knows it when it has looked
+        if more and not self._held.fits_share(tenant, more):
             raise QuotaExceeded(
-                f"the workspaces of one tenant may have only a part of {disk.most // _MIB} MiB of disk: the rest is "
-                "for other tenants",
+                f"the workspaces of one tenant may have only a part of {self._held.most // _MIB} MiB of disk: the rest "
+                "is for other tenants",
                 limit="disk_of_tenant",
-                max=disk.most,
+                max=self._held.share_of(tenant),
                 retry_after=RETRY_AFTER,
             )
+
+    def hold(self, tenant: str, size: int) -> None:
+        """Count a workspace, also one beyond the limits. Then `release` must follow."""
+        self._held.add(tenant, size)
+
+    def release(self, tenant: str, size: int) -> None:
+        """Record that a workspace is deleted."""
+        self._held.add(tenant, -size)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
+import nbformat
 import pytest
 
 from tests.gateways import Gateway
@@ -191,7 +192,12 @@ def test_what_the_background_prints_later_is_in_the_notebook_or_the_next_cell(ga
     starts = "import os; os.system('(until [ -e go ]; do sleep 0.01; done; echo late; touch said) &'); print('now')"
     assert printed(gateway, session, starts) == "now\n"
     write(gateway, session, "go")
-    until(lambda: r"late\n" in gateway.call("GET", f"/v1/sessions/{session}/notebook").text)
+
+    def kept() -> list[str]:
+        notebook = nbformat.reads(gateway.call("GET", f"/v1/sessions/{session}/notebook").text, 4)
+        return [output.text for cell in notebook.cells for output in cell.outputs if output.output_type == "stream"]
+
+    until(lambda: "late\n" in "".join(kept()))
     over = "while not os.path.exists('said'): pass\nos.remove('go'); os.remove('said')"
     assert printed(gateway, session, f"{over}; {starts}") == "now\n"
     waits = "open('go', 'w').close()\nwhile not os.path.exists('said'): pass\nprint('next')"

@@ -63,13 +63,14 @@ def incoming(share: float) -> Take:
 
 
 def workspaces(share: float) -> Take:
-    disk, present = WorkspaceDisk(lambda: MOST, share), list[tuple[str, int]]()
+    disk, present = WorkspaceDisk(lambda: MOST, share), list[str]()
 
     def take(tenant: str) -> bool:
         if len(present) == MOST:
             return False
-        disk.admit(tenant, 1, present)
-        present.append((tenant, 1))
+        disk.admit(tenant, 1)
+        disk.hold(tenant, 1)
+        present.append(tenant)
         return True
 
     return take
@@ -198,7 +199,7 @@ async def test_a_tenant_gets_no_session_beyond_its_part_of_the_disk(backend: Fak
             await world.session(f"s{number}", "evil")
         with pytest.raises(QuotaExceeded) as refused:
             await world.session("s4", "evil")
-        assert refused.value.details["limit"] == "disk_of_tenant"
+        assert (refused.value.details["limit"], refused.value.details["max"]) == ("disk_of_tenant", 4 * 2**20)
         await world.session("s", "acme")
         for ended in ("s0", "s1"):  # acme leaves less than before
             await world.registry.end(SessionKey("evil", ended))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import resource
+import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import count
 from types import FrameType
 from typing import Any
@@ -15,6 +17,7 @@ import zmq
 from jupyter_client.session import Session
 
 from kernel_image.python_kernel import descriptors, publishing
+from kernel_image.python_kernel.children import Children
 from kernel_image.python_kernel.descriptors import Descriptor
 from kernel_image.python_kernel.publishing import KernelSession, Outgoing, Publisher, Stream
 
@@ -231,3 +234,27 @@ def test_messages_after_the_publisher_is_closed_are_dropped(desk: Desk) -> None:
     desk.say("late")
     desk.stream.flush()
     assert desk.heard() == []
+
+
+@contextmanager
+def no_descriptor_left() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupt_reaches_a_kernel_that_has_no_descriptor_left() -> None:
+    with interruptible(), no_descriptor_left(), pytest.raises(KeyboardInterrupt):
+        Children().interrupt()

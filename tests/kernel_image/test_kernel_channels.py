@@ -303,7 +303,7 @@ def test_a_subshells_text_keeps_its_order_when_the_main_shell_flushes_a_part_of_
     )
     beside = talk.in_subshell(
         subshell,
-        "while 'rest' not in globals(): pass\n"
+        "import time\nwhile 'rest' not in globals(): time.sleep(0.01)\n"
         "print('be', end=''); begun.set(); assert flushed.wait(30); print('side', flush=True); rest.set()",
     )
     said = talk.hear({ending, beside})

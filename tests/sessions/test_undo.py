@@ -58,6 +58,20 @@ async def shown(session: Session, code: str = "print(x)") -> str:
     return str((await run(session, code)).outputs[0]["text"]).strip()
 
 
+@pytest.fixture
+def may_end(world: World, session: Session, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Set: the kernel that the session has now may end; until then its end waits."""
+    may_end, former = asyncio.Event(), world.backend.kernel
+    kill = former.kill
+
+    async def slowly() -> None:
+        await may_end.wait()
+        await kill()
+
+    monkeypatch.setattr(former, "kill", slowly)
+    return may_end
+
+
 CRASH = "The kernel was ended by the signal SIGSEGV: a fault in compiled code"
 
 
@@ -80,15 +94,9 @@ async def test_a_session_returns_to_a_checkpoint_with_variables_and_files(world:
 
 
 async def test_a_return_does_not_wait_for_the_end_of_the_former_kernel_and_the_next_one_does(
-    world: World, session: Session, monkeypatch: pytest.MonkeyPatch
+    world: World, session: Session, may_end: asyncio.Event
 ) -> None:
-    may_end, former, kill = asyncio.Event(), world.backend.kernel, world.backend.kernel.kill
-
-    async def slowly() -> None:
-        await may_end.wait()
-        await kill()
-
-    monkeypatch.setattr(former, "kill", slowly)
+    former = world.backend.kernel
     await session.undo.roll_back("one")
     assert await shown(session) == "1"
     assert former.alive
@@ -104,15 +112,8 @@ async def test_a_return_does_not_wait_for_the_end_of_the_former_kernel_and_the_n
 
 
 async def test_a_session_that_ends_after_a_return_waits_for_the_end_of_the_former_kernel(
-    world: World, session: Session, monkeypatch: pytest.MonkeyPatch
+    world: World, session: Session, may_end: asyncio.Event
 ) -> None:
-    may_end, former, kill = asyncio.Event(), world.backend.kernel, world.backend.kernel.kill
-
-    async def slowly() -> None:
-        await may_end.wait()
-        await kill()
-
-    monkeypatch.setattr(former, "kill", slowly)
     await session.undo.roll_back("one")
     ending = world.registry.end(KEY)
     may_end.set()

@@ -22,37 +22,33 @@ from tests.fakes import MEMORY, FakeBackend, World, run, until, world_over
 ONE = SessionSpec().limits.memory
 
 
-def fits(budget: Budget, tenant: str, size: int) -> bool:
-    return budget.fits(size) and budget.fits_share(tenant, size)
-
-
 @given(st.lists(st.tuples(st.sampled_from(["a", "b", "c"]), st.integers(1, 1000))), st.floats(0.1, 0.9))
 def test_something_is_left_for_one_more_tenant_whatever_the_others_take(
     steps: list[tuple[str, int]], share: float
 ) -> None:
     budget = Budget(1000, share)
     for number, (tenant, size) in enumerate(steps):
-        if fits(budget, tenant, size):
+        if budget.allows(tenant, size):
             budget.hold(str(number), tenant, size)
     left = 1000 - budget.used
     assert left > 0
-    assert fits(budget, "new", int(share * left))
+    assert budget.allows("new", int(share * left))
 
 
 def test_a_lone_tenant_may_have_all_if_that_is_its_share() -> None:
     budget = Budget(1000, 1.0)
-    assert fits(budget, "a", 1000)
-    assert not fits(Budget(1000, 0.5), "a", 501)
+    assert budget.allows("a", 1000)
+    assert not Budget(1000, 0.5).allows("a", 501)
 
 
 def test_what_nobody_uses_yet_takes_nothing_from_a_tenants_share() -> None:
     budget = Budget(1000, 0.5)
     budget.hold("warm", NOBODY, 400)
-    assert fits(budget, "a", 500)
+    assert budget.allows("a", 500)
     budget.hand_over("warm", "a")
-    assert not fits(budget, "a", 101)
+    assert not budget.allows("a", 101)
     budget.release("warm")
-    assert fits(budget, "a", 500)
+    assert budget.allows("a", 500)
 
 
 async def test_a_tenant_cannot_use_up_the_memory_of_all_kernels_nor_end_warm_ones_for_more(
@@ -65,6 +61,7 @@ async def test_a_tenant_cannot_use_up_the_memory_of_all_kernels_nor_end_warm_one
         with pytest.raises(QuotaExceeded) as refused:
             await world.session("s4", "evil")
         assert (refused.value.details["limit"], world.pool.depth()) == ("memory_of_tenant", 1)
+        assert refused.value.details["max"] == 4 * ONE
         assert (await run(await world.session("s1", "acme"), "print(1)")).outputs[0]["text"] == "1\n"
 
 

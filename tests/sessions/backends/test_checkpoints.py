@@ -651,6 +651,18 @@ async def test_a_language_whose_image_cannot_be_made_takes_none_from_the_others(
     assert checkpoints.ability.on
 
 
+async def test_the_image_of_a_language_makes_no_room_for_the_next_one(
+    checkpoints: Checkpoints, bench: Bench, tmp_path: Path
+) -> None:
+    bash = KERNELSPECS.find("bash")
+    checkpoints._settings = settings_of(tmp_path, kernelspecs=(bash, replace(PYTHON, preload=("numpy",)))).checkpoints
+    for _ in range(50):  # the second one may begin in the moment in which the first one ends
+        checkpoints.begin()
+        await quiet(checkpoints)
+        assert all(image.whole() for image in checkpoints._images.values())
+        assert len(checkpoints._images) == 2
+
+
 @pytest.mark.parametrize("error", [CheckpointFailed("it is full"), BackendUnavailable("it is full")])
 async def test_what_cannot_be_made_is_told_and_not_tried_for_ever(
     checkpoints: Checkpoints, bench: Bench, error: Exception

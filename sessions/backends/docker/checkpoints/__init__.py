@@ -9,6 +9,7 @@ and workspace before it serves. Whatever goes wrong, a kernel is started plainly
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 
 import structlog
 from docker.errors import APIError
@@ -59,6 +60,8 @@ class Checkpoints:
         #: keys of the images in use; all others are removed
         self._keys: set[str] = set()
         self._making: dict[Shape, asyncio.Task[None]] = {}
+        #: held until an image is among those in use: the next one that is made removes all others
+        self._one = asyncio.Lock()
         self._attempts: dict[Shape, int] = {}
         #: number of calls of `begin`
         self._round = 0
@@ -110,10 +113,12 @@ class Checkpoints:
     async def _make_now(self, shape: Shape) -> None:
         now = self._round
         try:
-            key, image = await self._engine.call(self._golden, shape, lane=CHECKPOINT)
-            if now == self._round:
-                self._images[shape] = image
-                self._keys.add(key)
+            async with self._one:
+                key, image = await self._engine.call(self._golden, shape, set(self._keys), lane=CHECKPOINT)
+                if current := now == self._round:
+                    self._images[shape] = image
+                    self._keys.add(key)
+            if current:
                 self._trouble = ""
                 log.info("kernels are restored", language=shape.language, shared=shape.shared)
                 await self._prove_sleep(shape, image)
@@ -125,11 +130,11 @@ class Checkpoints:
         if now != self._round:  # the container image has changed meanwhile
             self._make(shape)
 
-    def _golden(self, shape: Shape) -> tuple[str, Image]:
+    def _golden(self, shape: Shape, used: Collection[str]) -> tuple[str, Image]:
         if self._workshop is None:
             raise CheckpointFailed(_OFF)
         again = self._attempts.get(shape, 0) > 1  # after a failure
-        return self._workshop.golden(shape, set(self._keys), doubted=again)
+        return self._workshop.golden(shape, used, doubted=again)
 
     async def _prove_sleep(self, shape: Shape, image: Image) -> None:
         """Prove that sessions can sleep, unless another image has shown it. Kernels are restored meanwhile."""

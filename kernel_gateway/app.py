@@ -62,6 +62,7 @@ from sessions.store.ledger import Ledger
 from sessions.store.templates import Templates
 from sessions.strays import Strays
 from sessions.tasks import log_failure, spawn
+from sessions.tenants.audit_disk import AuditDisk
 from sessions.tenants.kept import KeptBytes
 from sessions.tenants.memory import PromisedMemory
 from sessions.tenants.quotas import Quotas
@@ -134,7 +135,7 @@ class Service:
         self.quotas = Quotas(settings.tenant_limits, time.monotonic, settings.max_concurrent, settings.share)
         self.audit = Audit(self.state_dir / "audit.db")
         self.ledger = Ledger(self.state_dir / "ledger.db")
-        self.journal = Journal(self.audit, self.quotas, self.metrics, settings.code_policy)
+        self.journal = Journal(self.audit, self.quotas, self.metrics, settings.code_policy, AuditDisk(settings.share))
         self.journal.remember(settings.quota_window)
         self.incoming = Incoming(settings.max_incoming_bytes_per_tenant, settings.max_incoming_bytes, settings.share)
         services = SessionServices(

@@ -16,13 +16,16 @@ from sessions.errors import AuditUnavailable, PolicyViolation, ShuttingDown
 from sessions.models import ExecuteRequest, ExecutionResult, SessionKey
 from sessions.store.audit import Audit
 from sessions.store.records import REFUSED, End
+from sessions.tenants.audit_disk import COST, FLOOR, AuditDisk
 from sessions.tenants.quotas import Quotas
 
 
 class Journal:
     """The journal of all sessions; see `sessions.services.CellJournal`."""
 
-    def __init__(self, audit: Audit, quotas: Quotas, metrics: Metrics, code_policy: str) -> None:
+    def __init__(
+        self, audit: Audit, quotas: Quotas, metrics: Metrics, code_policy: str, disk: AuditDisk | None = None
+    ) -> None:
         """Begin with no cell under way.
 
         Args:
@@ -30,11 +33,13 @@ class Journal:
             quotas: charges tenants.
             metrics: counts cells.
             code_policy: name of the code policy; one of `sessions.policy.PROFILES`.
+            disk: shares out the disk of the audit when there is little left of it; None: one tenant may have all.
         """
         self._audit = audit
         self._quotas = quotas
         self._metrics = metrics
         self._code_policy = code_policy
+        self._disk = AuditDisk() if disk is None else disk
         #: cells under way, and the id of the HTTP request of each; None: the cell belongs to no HTTP request
         self._under_way: dict[str, str | None] = {}
         self._closed = False
@@ -46,15 +51,18 @@ class Journal:
         Raises:
             AuditUnavailable: when the audit cannot record the cell, so it must not run.
             PolicyViolation: when the code policy forbids the cell.
+            QuotaExceeded: when the audit's disk is nearly full, and the tenant has written its share of what is left.
             ShuttingDown: when the gateway is being stopped.
         """
         if self._closed:
             raise ShuttingDown
         try:
+            self._disk.admit(key.tenant, self._audit.room())
             execution = self._audit.begin(key, language, request.written)
         except AuditUnavailable:
             self._metrics.audit_failed()
             raise
+        self._disk.add(key.tenant)
         try:
             policy.enforce(self._code_policy, language, request)
         except PolicyViolation as violation:
@@ -79,9 +87,18 @@ class Journal:
     def remember(self, window: float) -> None:
         """Charge tenants for the executions before the gateway's start, from the audit.
 
+        Otherwise each start would give a tenant a new allowance, and a new share of what is left of the audit's disk.
+        When exactly the disk began to be nearly full is not known: the newest records may be what it lacks.
+
         Args:
             window: seconds to go back.
+
+        Raises:
+            AuditUnavailable: when the disk does not answer.
         """
+        if (lacking := FLOOR - self._audit.room()) > 0:
+            for tenant, executions in self._audit.newest(lacking // COST).items():
+                self._disk.add(tenant, executions)
         now = time.time()
         for at, begin, end in self._audit.ended_since(now - window):
             seconds = (end.duration_ms or 0.0) / 1000

@@ -64,6 +64,7 @@ class CellJournal(Protocol):
         Raises:
             AuditUnavailable: when the audit cannot record the cell, so it must not run.
             PolicyViolation: when the code policy forbids the cell.
+            QuotaExceeded: when the audit's disk is nearly full, and the tenant has written its share of what is left.
         """
 
     def ended(self, key: SessionKey, execution: str, request: ExecuteRequest, result: ExecutionResult | None) -> None:

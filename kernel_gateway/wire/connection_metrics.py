@@ -24,7 +24,8 @@ class ConnectionMetrics:
         self._sockets_refused = Counter(
             "kernel_gateway_websockets_refused",
             "WebSockets that were refused, or closed because of what they sent; "
-            "session, tenant, total: too many; bytes: too much is incomplete or waits; slow: a message took too long",
+            "session, tenant, total: too many; bytes: too much is incomplete or waits; slow: a message took too long; "
+            "unread: the tenant's clients have not read too much, and this one most",
             ["reason"],
             registry=registry,
         )

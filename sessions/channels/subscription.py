@@ -130,11 +130,16 @@ class Subscription:
         return sending + self._bytes if len(self._queue) > 1 or not self._cut else sending
 
     def cut(self) -> None:
-        """Forget what the client has not read, and disconnect it. If it returns, it is told."""
+        """Forget what the client has not read, and disconnect it, once. If it returns, it is told.
+
+        What it missed is kept for its return, so this may happen again when its connection is gone.
+        """
+        is_connected = self.attached and not self._cut
         self._drop_all()
         self._cut = self._gap = True
         self._append(gateway_message("iopub", "stream", {"name": "stderr", "text": _LEFT_OUT}))
-        self._disconnect()
+        if is_connected:
+            self._disconnect()
 
     def discard(self) -> None:
         """Forget all messages: the client is gone for good."""

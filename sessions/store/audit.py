@@ -36,6 +36,7 @@ from sessions.store.records import (
     digest_of,
     encode_record,
 )
+from sessions.store.reserve import room_in
 from sessions.tasks import forever
 
 log = structlog.get_logger()
@@ -57,6 +58,12 @@ CREATE INDEX IF NOT EXISTS audit_cut ON audit (seq) WHERE event = 'cut';
 _OPEN = """
 SELECT execution, record FROM audit WHERE event = 'begin' AND execution NOT IN
     (SELECT execution FROM audit WHERE event = 'end') ORDER BY seq
+"""
+_NEWEST = """
+SELECT tenant, count(*) FROM (
+    SELECT json_extract(CAST(record AS TEXT), '$.tenant') AS tenant FROM audit WHERE event = 'begin'
+    ORDER BY seq DESC LIMIT ?
+) GROUP BY tenant
 """
 
 
@@ -196,6 +203,25 @@ class Audit:
             "SELECT record FROM audit WHERE event = 'end' AND execution = ?", [execution]
         ).fetchone()
         return row is not None and orjson.loads(row[0])["at"] < before
+
+    # -- room -----------------------------------------------------------------------------------------------
+
+    def room(self) -> int:
+        """Return the bytes that further records may take: those free on the disk, and those that removed records left.
+
+        Raises:
+            AuditUnavailable: when the disk does not answer, or the database cannot be read.
+        """
+        try:
+            pages = self._database.execute("PRAGMA freelist_count").fetchone()[0]
+            size = self._database.execute("PRAGMA page_size").fetchone()[0]
+            return room_in(self._path.parent) + int(pages * size)
+        except (OSError, sqlite3.Error) as error:
+            raise AuditUnavailable from error
+
+    def newest(self, most: int) -> dict[str, int]:
+        """Return how many of the newest executions, of `most` at most, each tenant has."""
+        return dict(self._database.execute(_NEWEST, [most]).fetchall())
 
     # -- read -----------------------------------------------------------------------------------------------
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -19,11 +21,14 @@ from typing import Any
 import pytest
 import requests
 
-from sessions.store.records import Begin
+from sessions.models import SessionKey
+from sessions.store.audit import Audit
+from sessions.store.records import Begin, End
+from sessions.tenants.audit_disk import COST
 from tests import gateways
 from tests.gateways import KEYS, Gateway
 from tests.kernel_gateway import jupyter, sockets
-from tests.kernel_gateway.accounts import accounts, contains_no_secret, crash, execute, outcomes
+from tests.kernel_gateway.accounts import accounts, contains_no_secret, crash, execute, outcomes, refusal
 from tests.kernel_gateway.agentrun import boxed
 from tests.kernel_gateway.wire import HANGS, exists, failure, until
 
@@ -142,7 +147,7 @@ async def test_nothing_runs_while_the_audit_is_unwritable_and_cells_run_again_la
 
             assert await over_channels() == "ok"
             with unwritable(state_dir):
-                await _fill_what_is_left(gateway)
+                _until_refused(gateway)
                 before = len(accounts(state_dir))
                 refused = execute(gateway, "x = 2")
                 assert failure(refused) == (503, "SB019")
@@ -162,12 +167,12 @@ async def test_nothing_runs_while_the_audit_is_unwritable_and_cells_run_again_la
         assert set(outcomes(state_dir)) == {"ok"}
 
 
-async def _fill_what_is_left(gateway: Gateway) -> None:
-    """Run cells until one is refused: the last page of a file may have room for some records."""
-    for _ in range(200):
-        if execute(gateway, "1").status_code != 200:
-            return
-    pytest.fail("it can still be written")
+def _until_refused(gateway: Gateway) -> requests.Response:
+    """Run cells until one is refused, and return its answer: the last page of a file may have room for some records."""
+    for _ in range(2000):
+        if (answer := execute(gateway, "1")).status_code != 200:
+            return answer
+    raise AssertionError("nothing was refused")
 
 
 def test_the_command_reports_a_file_that_is_no_audit(tmp_path: Path) -> None:
@@ -176,3 +181,61 @@ def test_the_command_reports_a_file_that_is_no_audit(tmp_path: Path) -> None:
     ended = subprocess.run(command, check=False, capture_output=True, text=True)
     assert (ended.returncode, ended.stdout) == (1, "")
     assert ended.stderr == "kernel-gateway: file is not a database\n"
+
+
+# -- a disk that is nearly full --------------------------------------------------------------------------------
+
+#: executions that a tenant has behind it, and bytes beyond their records that the disk has left
+BEHIND, BEYOND = 8000, 6 * 2**20
+
+
+@pytest.fixture
+def nearly_full(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A state directory with many records of alice, on a disk that has room for some more than that."""
+    written = tmp_path_factory.mktemp("written") / "audit.db"  # elsewhere: the log of so many writes is large
+    with closing(Audit(written)) as audit:
+        for _ in range(BEHIND):
+            audit.end(audit.begin(SessionKey("alice", "s"), "python", "1"), End(outcome="ok"))
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "none", str(tmp_path)], check=True)
+    try:
+        shutil.copy(written, tmp_path)
+        free = os.statvfs(tmp_path).f_bavail * os.statvfs(tmp_path).f_frsize
+        (tmp_path / "ballast").write_bytes(bytes(free - BEHIND * COST - BEYOND))
+        yield tmp_path
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a small disk")
+async def test_a_tenant_that_fills_the_disk_of_the_audit_stops_no_other_tenant(nearly_full: Path) -> None:
+    with gateways.gateway("process", state_dir=str(nearly_full)) as gateway, boxed(gateway) as box:
+        made = gateway.call("POST", "/api/kernels", json={}).json()["id"]
+        async with jupyter.connected(gateway, made) as client, sockets.connected(gateway, "s") as stream:
+            assert gateway.text("s", "x = 1; print(x)") == "1\n"
+            assert "nearly full" in refusal(_until_refused(gateway))
+            before = len(accounts(nearly_full))
+            for path, body in (("/contexts/execute", {"code": "1"}), ("/processes/cmd", {"command": "true"})):
+                assert "nearly full" in refusal(box.call("POST", path, json=body))
+            seen = await client.execute("1")
+            assert "QuotaExceeded" in {message["content"].get("ename") for message in seen}
+            await stream.send(code="1")
+            assert (await stream.until("error"))[-1]["error"]["details"]["limit"] == "audit_of_tenant"
+            assert len(accounts(nearly_full)) == before, "a refusal takes no room itself"
+        for _ in range(100):
+            assert gateway.text("s", "print(2)", tenant="bob") == "2\n"
+        assert gateway.ready()
+        (nearly_full / "ballast").unlink()
+        await asyncio.to_thread(subprocess.run, ["mount", "-o", "remount,size=512m", str(nearly_full)], check=True)
+        assert gateway.text("s", "print(x)") == "1\n", "with room, it runs again"
+        assert [each["tenant"] for each in gateway.logged() if "nearly full" in each["event"]] == ["alice"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a small disk")
+def test_one_tenant_that_may_have_all_can_fill_the_disk_of_the_audit(nearly_full: Path) -> None:
+    """The control for the test above."""
+    with gateways.gateway("process", state_dir=str(nearly_full), max_share_per_tenant="1") as gateway:
+        for tenant in ("alice", "bob"):
+            gateway.execute("s", "1", tenant=tenant)
+        with full(nearly_full):
+            assert failure(_until_refused(gateway)) == (503, "SB019")
+            assert failure(execute(gateway, "1", tenant="bob")) == (503, "SB019")

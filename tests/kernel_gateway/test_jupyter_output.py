@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 
 import pytest
 
 from kernel_gateway.dialects.jupyter.framing import V1
 from tests import gateways
 from tests.figures import hold
-from tests.gateways import Gateway
+from tests.gateways import KEYS, Gateway
 from tests.kernel_gateway.jupyter import LEGACY, Client, connected, upgraded
-from tests.kernel_gateway.wire import process_only
+from tests.kernel_gateway.wire import metric, process_only
 
 MIB = 1024**2
 #: code that prints 50 MB in lines of a hundred bytes, each with its number
@@ -100,3 +102,43 @@ async def test_a_client_that_stops_reading_costs_little_memory_and_no_output_of_
 async def test_fifty_megabytes_arrive_whole(gateway: Gateway, kernel: str) -> None:
     async with connected(gateway, kernel) as client:
         assert await lines(client, MUCH) == (500_000, True)
+
+
+#: code that prints 16 MB, of which the sockets of a client that does not read hold a part and its queue 4 MiB
+FLOOD = "for i in range(320): print('x' * 50_000)"
+#: code that prints what waits in sockets
+LITTLE = "for i in range(5_000): print(f'{i:099}')"
+
+
+def is_connected(connection: socket.socket) -> bool:
+    """Read what was sent to a client, and return whether it is still connected after that."""
+    connection.settimeout(1)
+    try:
+        while connection.recv(2**20):
+            pass
+    except TimeoutError:
+        return True
+    except ConnectionResetError:
+        pass
+    return False
+
+
+@pytest.mark.parametrize(("most", "leaves"), [("6m", "some"), ("128m", "none")])
+async def test_clients_that_do_not_read_are_disconnected_and_none_of_another_tenant(most: str, leaves: str) -> None:
+    """The larger bound is the control: within it, all clients stay connected."""
+    with gateways.gateway("process", max_unread_bytes_per_tenant=most) as gateway:
+        kernels = [gateway.call("POST", "/api/kernels").json()["id"] for _ in range(3)]
+        other = gateway.call("POST", "/api/kernels", tenant="bob").json()["id"]
+        async with AsyncExitStack() as clients:
+            silent = [clients.enter_context(upgraded(gateway, kernel)) for kernel in kernels]
+            client = await clients.enter_async_context(connected(gateway, other, key=KEYS["bob"]))
+            asked = await client.send("shell", "execute_request", {"code": LITTLE})  # bob reads it only later
+            await asyncio.gather(*(asyncio.to_thread(gateway.execute, kernel, FLOOD) for kernel in kernels))
+            disconnected = metric(gateway, "kernel_gateway_websockets_refused_total", reason="unread")
+            assert (disconnected >= 1) == (leaves == "some")
+            stay = await asyncio.gather(*(asyncio.to_thread(is_connected, connection) for connection in silent))
+            assert stay.count(False) == disconnected
+            texts = [message["content"].get("text", "") for message in await client.of(asked)]
+            assert "".join(texts) == "".join(f"{i:099}\n" for i in range(5_000))
+            assert await client.text("print(1)") == "1\n", "bob is still connected"
+            assert await asyncio.to_thread(gateway.text, kernels[0], "1") == "1", "alice's cells still run"

@@ -16,6 +16,7 @@ from kernel_gateway.wire.incoming import Incoming
 from kernel_gateway.wire.open_sockets import OpenSockets
 from sessions.errors import QuotaExceeded, SessionNotFound
 from sessions.models import Limits, SessionKey, SessionSpec
+from sessions.tenants.audit_disk import COST, AuditDisk
 from sessions.tenants.quotas import Quotas, TenantLimits
 from sessions.tenants.workspaces import WorkspaceDisk
 from tests.fakes import Clock, FakeBackend, world_over
@@ -76,6 +77,20 @@ def workspaces(share: float) -> Take:
     return take
 
 
+def records(share: float) -> Take:
+    disk, room = AuditDisk(share), [MOST * COST]
+
+    def take(tenant: str) -> bool:
+        if room[0] < COST:
+            return False
+        disk.admit(tenant, room[0])
+        disk.add(tenant)
+        room[0] -= COST
+        return True
+
+    return take
+
+
 #: setting → takes one more of what it bounds
 SHARED: dict[str, Callable[[float], Take]] = {
     "max_connections": connections,
@@ -84,7 +99,10 @@ SHARED: dict[str, Callable[[float], Take]] = {
     "max_incoming_bytes": incoming,
 }
 #: the same for what no setting bounds
-UNSET: dict[str, Callable[[float], Take]] = {"the disk of workspaces": workspaces}
+UNSET: dict[str, Callable[[float], Take]] = {
+    "the disk of workspaces": workspaces,
+    "what is left of the audit's disk": records,
+}
 #: settings of other shared budgets → their test
 ELSEWHERE = {
     "sleep_disk": "sessions/tenants/test_budget.py: the disk on which others sleep",
@@ -118,7 +136,9 @@ SHARING = {
     "kernel_gateway.wire.open_sockets": "max_sockets",
     "sessions.backends.docker.engine": "turns, and half of the threads: a call has a deadline",
     "sessions.kernels.starts": "turns, and all but one: a start has a deadline",
+    "sessions.proving.probes": "requests of the operator's own command",
     "sessions.tenants.admission": "max_concurrent",
+    "sessions.tenants.audit_disk": "what is left of the audit's disk",
     "sessions.tenants.memory": "max_total_memory",
     "sessions.tenants.quotas": "max_concurrent",
     "sessions.tenants.sleep_disk": "sleep_disk",

@@ -149,6 +149,19 @@ async def test_a_client_that_was_disconnected_is_told_when_it_returns() -> None:
     assert LEFT_OUT in first.parts[3]
 
 
+@pytest.mark.parametrize(("away", "times"), [(False, 1), (True, 0)])
+async def test_a_client_is_disconnected_once_and_not_when_it_is_away(away: bool, times: int) -> None:  # noqa: FBT001
+    kept = bounded(3 * MIB)
+    room = Room(kept)
+    client = room.client("one")
+    if away:
+        client.detach()
+    for _ in range(20):
+        client.enqueue(output())
+    assert room.cut == ["one"] * times
+    assert kept.size <= 3 * MIB, "it keeps no more for that"
+
+
 async def test_bytes_of_a_closed_session_count_until_its_clients_are_gone() -> None:
     kept = bounded()
     room = Room(kept)

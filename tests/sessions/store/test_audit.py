@@ -26,6 +26,7 @@ from sessions.store.audit_search import Search
 from sessions.store.database import LOCKED_MAX
 from sessions.store.records import FIRST, UNKNOWN, UNSENT, Begin, End, read
 from sessions.tasks import spawn
+from sessions.tenants.audit_disk import COST
 from tests.fakes import Clock, World, run, until
 from tests.figures import hold
 
@@ -183,6 +184,41 @@ def test_a_locked_database_does_not_block_the_event_loop(audit: Audit, path: Pat
     assert audit.cut(-1)
     audit.begin(KEY, "python", "1")
     assert len(shape(path)) == 2
+
+
+# -- room ------------------------------------------------------------------------------------------------------
+
+
+def test_an_execution_takes_no_more_than_is_counted_for_it_however_long_its_names(path: Path) -> None:
+    key, number = SessionKey("t" * 64, "s" * 64), 5000
+    end = End(outcome="interrupted", duration_ms=123456.789, error="SB005", output_bytes=10**9, memory=10**12)
+    with closing(Audit(path)) as audit:
+        for _ in range(number):
+            audit.end(audit.begin(key, "javascript", CODE), end)
+    assert 0.9 * COST < path.stat().st_size / number <= COST
+
+
+def test_room_is_what_the_disk_has_free_and_what_removed_records_left(
+    audit: Audit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = 10**6
+    monkeypatch.setattr(module, "room_in", lambda directory: free if directory == audit._path.parent else 0)
+    for _ in range(500):
+        audit.end(audit.begin(KEY, "python", "1"), OK)
+    assert audit.room() == free
+    assert audit.cut(-1)
+    assert free + 200_000 < audit.room() < free + 500 * COST
+    monkeypatch.setattr(module, "room_in", Mock(side_effect=OSError))
+    with pytest.raises(AuditUnavailable):
+        audit.room()
+
+
+def test_the_newest_executions_are_counted_by_tenant(audit: Audit) -> None:
+    for tenant in ("old", "evil", "acme", "evil", "evil"):
+        audit.end(audit.begin(SessionKey(tenant, "s"), "python", "1"), OK)
+    assert audit.newest(4) == {"evil": 3, "acme": 1}
+    assert audit.newest(100) == {"evil": 3, "acme": 1, "old": 1}
+    assert audit.newest(0) == {}
 
 
 # -- old records -----------------------------------------------------------------------------------------------

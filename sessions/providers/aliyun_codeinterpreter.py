@@ -16,7 +16,7 @@ from sessions.providers.agentrun import LONGEST, WAY, Service, outcome, sdk
 from sessions.providers.base import Config, Field, InstanceId, Schema
 from sessions.providers.instances import Instances
 from sessions.providers.results import timed_out
-from sessions.providers.schema import is_url
+from sessions.providers.schema import is_plain, is_url
 from sessions.providers.wrapping import RUNNERS, wrapped
 
 SCHEMA: Schema = {
@@ -100,9 +100,12 @@ class AliyunCodeInterpreter(Instances[Any]):
         return list(RUNNERS)
 
     def validate_config(self, config: Config) -> tuple[bool, str | None]:
-        """Check that the endpoint is a URL."""
+        """Check that the endpoint is a URL, and that the rest fits into headers and addresses."""
         if (endpoint := config.get("data_endpoint")) and not is_url(endpoint):
             return False, "data_endpoint must be a URL such as https://gateway.example:8888"
+        for name in ("access_key_id", "access_key_secret", "account_id", "template_name"):
+            if not is_plain(config.get(name) or ""):
+                return False, f"{name} must be plain characters"
         return True, None
 
     def _connected(self) -> Service:

@@ -19,7 +19,7 @@ from sessions.providers.base import Config, Field, InstanceId, Schema
 from sessions.providers.e2b_sdk import call_sdk, load, outcome
 from sessions.providers.instances import Instances
 from sessions.providers.results import timed_out
-from sessions.providers.schema import is_url
+from sessions.providers.schema import is_plain, is_url
 from sessions.providers.wrapping import RUNNERS, wrapped
 
 log = structlog.get_logger()
@@ -133,13 +133,13 @@ class E2B(Instances[Any]):
         return [*RUNNERS, *SCRIPTS]
 
     def validate_config(self, config: Config) -> tuple[bool, str | None]:
-        """Check that the URLs are valid and that the key fits into a header."""
+        """Check that the URLs are valid, and that the rest fits into headers and addresses."""
         for name in ("api_url", "sandbox_url"):
             if (url := config.get(name)) and not is_url(url):
                 return False, f"{name} must be a URL such as https://e2b.example:3000"
-        key = config.get("api_key") or ""
-        if not (key.isascii() and key.isprintable()):
-            return False, "api_key must be plain characters"
+        for name in ("api_key", "template", "domain"):
+            if not is_plain(config.get(name) or ""):
+                return False, f"{name} must be plain characters"
         return True, None
 
     def _loaded(self) -> ModuleType:

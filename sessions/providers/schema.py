@@ -139,9 +139,14 @@ def supported(provider: SandboxProvider, language: str) -> str:
     return language
 
 
+def is_plain(text: str) -> bool:
+    """Return True if the text fits into a header and an address: ASCII on one line."""
+    return text.isascii() and text.isprintable()
+
+
 def is_url(text: str) -> bool:
     """Return True if the text is a URL of a service. A URL with a password is refused, because URLs are shown."""
-    if len(text) > URL_MAX or not text.isascii() or not text.isprintable() or " " in text:
+    if len(text) > URL_MAX or not is_plain(text) or " " in text:
         return False  # Python's parser drops line breaks, and HTTP clients refuse them
     try:
         parts = urlsplit(text)

@@ -10,7 +10,7 @@ from sessions.programs.program import Outcome, Program, Runner
 from sessions.providers.base import Config, Field, InstanceId, Schema
 from sessions.providers.forwarding import LANGUAGES
 from sessions.providers.instances import Instances
-from sessions.providers.schema import is_url
+from sessions.providers.schema import is_plain, is_url
 
 if TYPE_CHECKING:
     from sessions.providers.executor import Executor
@@ -110,7 +110,6 @@ class SelfManaged(Instances[InstanceId]):
         """Check that the endpoint is a URL and that the key fits into a header."""
         if (endpoint := config.get("endpoint")) and not is_url(endpoint):
             return False, "endpoint must be a URL such as http://host:9385"
-        key = config.get("api_key") or ""
-        if not (key.isascii() and key.isprintable()):
+        if not is_plain(config.get("api_key") or ""):
             return False, "api_key must be plain characters"
         return True, None

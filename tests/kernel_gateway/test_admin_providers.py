@@ -135,6 +135,8 @@ def test_a_trial_with_unexpected_output_fails(gateway: Gateway, elsewhere: Execu
     assert (tried["success"], tried["error_code"]) == (False, None)
 
 
+#: a key id that fits into no header
+ALIYUN = {"access_key_id": "\u2603", "access_key_secret": "s", "account_id": "1", "data_endpoint": "http://127.0.0.1:1"}
 BAD: list[tuple[str, str, Any, str]] = [
     ("POST", "config", {"config": {}}, "provider_type"),
     ("POST", "config", {"provider_type": "nobody", "config": {}}, "provider"),
@@ -144,6 +146,12 @@ BAD: list[tuple[str, str, Any, str]] = [
     ("POST", "config", {"provider_type": "self_managed", "config": {"max_memory": "9g"}}, "max_memory"),
     ("POST", "config", {"provider_type": "self_managed", "config": {"strange": 1}}, "strange"),
     ("POST", "config", {"provider_type": "self_managed", "config": {"endpoint": "ftp://x"}}, "endpoint"),
+    ("POST", "config", config("http://127.0.0.1:1\r\nX-More: 1/"), "endpoint must be a URL"),
+    ("POST", "config", {"provider_type": "self_managed", "config": {"api_key": "a\r\nX-More: 1"}}, "plain characters"),
+    ("POST", "test", config("http://127.0.0.1:1\n"), "endpoint must be a URL"),
+    ("POST", "test", {"provider_type": "e2b", "config": {"api_key": "k", "api_url": "http://a\r\n"}}, "must be a URL"),
+    ("POST", "test", {"provider_type": "e2b", "config": {"api_key": "k", "domain": "a\r\nb"}}, "domain must be plain"),
+    ("POST", "test", {"provider_type": "aliyun_codeinterpreter", "config": ALIYUN}, "access_key_id must be plain"),
     ("POST", "config", config("http://127.0.0.1:1", config={"api_key": MASKED, "endpoint": "http://a"}), "api_key"),
     ("POST", "test", {"provider_type": "nobody", "config": {}}, "provider"),
     ("POST", "test", {"provider_type": "self_managed", "config": {"timeout": 4}}, "timeout"),

@@ -148,6 +148,8 @@ def test_limits_can_be_lowered(gateway: Gateway, session: str) -> None:
         {"limits": {"cpus": "1"}},
         {"limits": {"processes": 65}},
         {"limits": {"disk": "1g"}},
+        {"limits": {"disk": 1}},
+        {"limits": {"disk": 2**20 - 1}},
         {"limits": {"output": "11m"}},
         {"limits": {"colour": 1}},
         {"limits": []},

@@ -12,6 +12,7 @@ import pytest
 
 from tests import gateways
 from tests.gateways import KEYS, Gateway
+from tests.kernel_gateway.wire import failure
 from tests.test_examples import GATEWAY, example, shell
 from tests.tiers import cases
 
@@ -62,6 +63,28 @@ def test_a_session_returns_to_a_checkpoint(gateway: Gateway, name: str) -> None:
     # The workspace is a new one: a file that is written now is there after the next cell, and in the API.
     assert gateway.call("PUT", f"/v1/sessions/{name}/files/file", data=b"three").status_code == 204
     assert text(gateway, name) == "1 three"
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(
+    ("step", "state", "shown"), [("rollback", "rolled_back", "1 False\n"), ("restart", "restarted", "False x\n")]
+)
+def test_a_cell_that_means_the_variables_before_a_rollback_or_restart_is_refused(
+    gateway: Gateway, name: str, step: str, state: str, shown: str
+) -> None:
+    def means(session_id: str) -> Any:
+        return asked(gateway, name, "execute", code="open('ran', 'a').write('x')", if_session=session_id)
+
+    meant = gateway.execute(name, "x = 3")["session_id"]
+    assert means(meant).json()["state"] == "preserved"
+    assert asked(gateway, name, step).status_code == 200
+    refused = means(meant)
+    assert failure(refused) == (404, "SB011")
+    assert "variables are gone" in refused.json()["error"]["message"]
+    looks = "import os; print('x' in globals() and x, os.path.exists('ran') and open('ran').read())"
+    told = gateway.execute(name, looks)  # the refusal was no report, and its cell has not run
+    assert (told["state"], told["outputs"][0]["text"]) == (state, shown)
+    assert means(told["session_id"]).json()["state"] == "preserved"
 
 
 @pytest.mark.engine

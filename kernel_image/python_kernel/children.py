@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
+import time
 from contextlib import suppress
 
 #: bytes of a command line that are shown
 _COMMAND_MAX = 100
+#: seconds by which the interrupt reaches the cell's code before its processes
+_AHEAD = 0.02
 #: states of processes that only wait for their parent to notice their end
 _ENDED = (b"Z", b"X")
 
@@ -48,20 +52,30 @@ class Children:
         with suppress(OSError):  # the session has no descriptor left; the kernel's own signal needs none
             processes = _processes()
             # Chosen before the kernel's signal: the cell may end at once, and what it started is left behind then.
-            of_cell = [
-                pid
-                for pid, (_, group) in processes.items()
-                if group == os.getpgrp() and self._is_of_cell(pid, processes, own)
-            ]
-        os.kill(own, signal.SIGINT)
+            depths = {
+                pid: self._depth(pid, processes, own) for pid, (_, group) in processes.items() if group == os.getpgrp()
+            }
+            # Parents first: a shell whose command has ended would begin the next one.
+            of_cell = sorted((pid for pid, depth in depths.items() if depth), key=depths.__getitem__)
+        # Sent to the thread that runs the cell, and first: `Popen.wait` loses the exit code of a process that has ended
+        # when the interrupt comes, and says 0 for ever.
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        if of_cell:
+            time.sleep(_AHEAD)
         for pid in of_cell:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGINT)
 
-    def _is_of_cell(self, pid: int, processes: dict[int, tuple[int, int]], kernel: int) -> bool:
-        # A process whose parent has ended is in the background, too.
+    def _depth(self, pid: int, processes: dict[int, tuple[int, int]], kernel: int) -> int:
+        """Return how far below the kernel a process of the running cell is; 0: it is not of this cell."""
         above = processes.get(pid, (0, 0))[0]
-        return pid not in self.left and (above == kernel or (above > 1 and self._is_of_cell(above, processes, kernel)))
+        if pid in self.left:
+            return 0
+        if above == kernel:
+            return 1
+        # A process whose parent has ended is in the background, too.
+        depth = self._depth(above, processes, kernel) if above > 1 else 0
+        return depth and depth + 1
 
 
 def _processes() -> dict[int, tuple[int, int]]:

@@ -16,7 +16,7 @@ import pytest
 import zmq
 from jupyter_client.session import Session
 
-from kernel_image.python_kernel import descriptors, publishing
+from kernel_image.python_kernel import children, descriptors, publishing
 from kernel_image.python_kernel.children import Children
 from kernel_image.python_kernel.descriptors import Descriptor
 from kernel_image.python_kernel.publishing import KernelSession, Outgoing, Publisher, Stream
@@ -258,3 +258,18 @@ def interruptible() -> Iterator[None]:
 def test_an_interrupt_reaches_a_kernel_that_has_no_descriptor_left() -> None:
     with interruptible(), no_descriptor_left(), pytest.raises(KeyboardInterrupt):
         Children().interrupt()
+
+
+def test_an_interrupt_reaches_a_shell_before_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel, group = 10, 10
+    below = {30: kernel, 20: 30, 15: 20, 40: kernel, 12: 1}  # ids begin anew, so a child's may be the smaller one
+    monkeypatch.setattr(
+        children, "_processes", lambda: {kernel: (1, group)} | {p: (a, group) for p, a in below.items()}
+    )
+    reached: list[int] = []
+    monkeypatch.setattr(os, "getpid", lambda: kernel)
+    monkeypatch.setattr(os, "getpgrp", lambda: group)
+    monkeypatch.setattr(os, "kill", lambda pid, _: reached.append(pid))
+    monkeypatch.setattr(signal, "pthread_kill", lambda *_: reached.append(kernel))
+    Children().interrupt()
+    assert reached == [kernel, 30, 40, 20, 15]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 import time
 from contextlib import suppress
 
@@ -57,9 +56,9 @@ class Children:
             }
             # Parents first: a shell whose command has ended would begin the next one.
             of_cell = sorted((pid for pid, depth in depths.items() if depth), key=depths.__getitem__)
-        # Sent to the thread that runs the cell, and first: `Popen.wait` loses the exit code of a process that has ended
-        # when the interrupt comes, and says 0 for ever.
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        # The code first: `Popen.wait` loses the exit code of a process that has ended when the interrupt comes, and
+        # says 0 for ever.
+        os.kill(own, signal.SIGINT)
         if of_cell:
             time.sleep(_AHEAD)
         for pid in of_cell:

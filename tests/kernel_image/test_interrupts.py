@@ -270,6 +270,5 @@ def test_an_interrupt_reaches_a_shell_before_its_command(monkeypatch: pytest.Mon
     monkeypatch.setattr(os, "getpid", lambda: kernel)
     monkeypatch.setattr(os, "getpgrp", lambda: group)
     monkeypatch.setattr(os, "kill", lambda pid, _: reached.append(pid))
-    monkeypatch.setattr(signal, "pthread_kill", lambda *_: reached.append(kernel))
     Children().interrupt()
     assert reached == [kernel, 30, 40, 20, 15]

@@ -169,9 +169,11 @@ async def test_a_client_that_leaves_before_the_beginning_takes_the_command_along
 
 
 async def test_a_slow_listener_sets_the_pace_until_it_leaves(sandbox: Sandbox) -> None:
-    command, slow = await sandbox.commands.start(shell("head -c 3000000 /dev/zero; echo end"), None)
+    program = shell("read line; head -c 3000000 /dev/zero; echo end", takes_input=True)
+    command, slow = await sandbox.commands.start(program, None)
     other = command.listen()
     hearing = spawn(heard(other), "listener")
+    await command.write(b"go\n")  # not before both listen
     await until(lambda: len(slow._events) == attached.QUEUE)
     await asyncio.sleep(0.2)
     assert not hearing.done()

@@ -18,7 +18,7 @@ from sessions.channels.subscription import Subscription, gateway_message, refusa
 from sessions.errors import ExecutionTimeout, InvalidRequest, KernelDied, QuotaExceeded, SessionError
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.messages import Message
-from sessions.models import ExecuteRequest
+from sessions.models import ExecuteRequest, ExecutionResult
 from sessions.tasks import spawn
 
 #: requests per session that the kernel has not answered, and bytes of them
@@ -102,22 +102,14 @@ class PendingRequests:
         size = request.size + code.size
         if not self._rules.hold(size):
             raise QuotaExceeded("the cells of the tenant that wait for kernels are too large together")
-        try:
-            return self._admit_held(request, code, kernel, size)
-        except SessionError:
-            self._rules.hold(-size)
-            raise
-
-    def _admit_held(self, request: PendingRequest, code: Code, kernel: Kernel, size: int) -> ChannelCell:
-        if not self._cells:
-            self._admitted.enter_context(self._rules.admit())
         asked = ExecuteRequest(code.text, self._rules.deadline, expressions=code.expressions)
-        try:
-            execution_id = self._rules.begins(asked)
-        except SessionError:
+        with ExitStack() as undo:
+            undo.callback(self._rules.hold, -size)
             if not self._cells:
-                self._admitted.close()
-            raise
+                self._admitted.enter_context(self._rules.admit())
+                undo.callback(self._admitted.close)
+            execution_id = self._rules.begins(asked)
+            undo.pop_all()
         submission = Submission(request.header, asked, execution_id, size, in_subshell=request.in_subshell)
         cell = ChannelCell(kernel, self._rules.timeouts, self, submission)
         self._quiet.clear()
@@ -161,8 +153,7 @@ class PendingRequests:
         self._seen.pop(request.id, None)
         if request.cell is not None:
             request.cell.cancel_timers()
-            self._rules.hold(-request.cell.size)
-            self._rules.ended(request.cell.execution_id, request.cell.request, None)
+            self._settle(request.cell, None)
 
     def _forget(self, request: PendingRequest) -> None:
         del self._requests[request.id]
@@ -182,11 +173,15 @@ class PendingRequests:
     def ended(self, cell: ChannelCell) -> None:
         """Count a cell that has ended. Its outputs are in the transcript, and its client has them."""
         self._returned.pop(cell.id, None)
-        self._rules.hold(-cell.size)
         if cell.failure is not None:
             self._rules.failed(cell.id, cell.failure)
-        self._rules.ended(cell.execution_id, cell.request, cell.result())
+        self._settle(cell, cell.result())
         self._check(self.cell)
+
+    def _settle(self, cell: ChannelCell, result: ExecutionResult | None) -> None:
+        """Give a cell's bytes back, and record its end; see `Rules.ended`."""
+        self._rules.hold(-cell.size)
+        self._rules.ended(cell.execution_id, cell.request, result)
 
     # -- the kernel -----------------------------------------------------------------------------------------
 

@@ -147,10 +147,10 @@ class Service:
             timeouts=Timeouts(),
             sleeping=Sleeping(self.backend, starts, self.pool, SleepDisk(settings.sleep_disk, settings.share)),
             observer=self.metrics.pool,
+            waiting=self.incoming.take,
             egress=EgressTenants(settings.egress_tenants if settings.egress else ()),
             kept=KeptBytes(settings.max_kept_bytes_per_tenant, settings.max_kept_bytes),
             unread=KeptBytes(settings.max_unread_bytes_per_tenant, settings.max_unread_bytes),
-            waiting=self.incoming.take,
             workspaces=WorkspaceDisk(lambda: self.backend.room, settings.share),
         )
         defaults = SessionSpec(

@@ -23,9 +23,7 @@ from sessions.tenants.quotas import Quotas
 class Journal:
     """The journal of all sessions; see `sessions.services.CellJournal`."""
 
-    def __init__(
-        self, audit: Audit, quotas: Quotas, metrics: Metrics, code_policy: str, disk: AuditDisk | None = None
-    ) -> None:
+    def __init__(self, audit: Audit, quotas: Quotas, metrics: Metrics, code_policy: str, disk: AuditDisk) -> None:
         """Begin with no cell under way.
 
         Args:
@@ -33,13 +31,13 @@ class Journal:
             quotas: charges tenants.
             metrics: counts cells.
             code_policy: name of the code policy; one of `sessions.policy.PROFILES`.
-            disk: shares out the disk of the audit when there is little left of it; None: one tenant may have all.
+            disk: shares out the disk of the audit when there is little left of it.
         """
         self._audit = audit
         self._quotas = quotas
         self._metrics = metrics
         self._code_policy = code_policy
-        self._disk = AuditDisk() if disk is None else disk
+        self._disk = disk
         #: cells under way, and the id of the HTTP request of each; None: the cell belongs to no HTTP request
         self._under_way: dict[str, str | None] = {}
         self._closed = False

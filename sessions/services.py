@@ -87,10 +87,6 @@ class MemoryObserver(Protocol):
         """A session has returned to a checkpoint: by itself after a crash, or because its client has asked for it."""
 
 
-def _uncounted(_tenant: str, _count: int) -> bool:
-    return True
-
-
 @dataclass(frozen=True, slots=True)
 class SessionServices:
     """Services that all sessions and sandboxes share."""
@@ -105,13 +101,13 @@ class SessionServices:
     #: lets kernels sleep on disk
     sleeping: Sleeping
     observer: MemoryObserver
+    #: counts bytes more of a tenant's messages that wait for kernels, or fewer; returns False if it has too many
+    waiting: Callable[[str, int], bool]
     #: who may reach listed hosts
     egress: EgressTenants = field(default_factory=EgressTenants)
     #: bounds what all sessions keep of their cells
     kept: KeptBytes = field(default_factory=KeptBytes)
     #: bounds what the channel clients of all sessions have not read
     unread: KeptBytes = field(default_factory=KeptBytes)
-    #: counts bytes more of a tenant's messages that wait for kernels, or fewer; returns False if it has too many
-    waiting: Callable[[str, int], bool] = _uncounted
     #: shares out the disk for workspaces
     workspaces: WorkspaceDisk = field(default_factory=WorkspaceDisk)

@@ -965,8 +965,8 @@ class World:
             timeouts or TIMEOUTS,
             Sleeping(backend, self.starts, self.pool, SleepDisk(sleep_disk, share)),
             self.seen,
+            self._wait,
             EgressTenants(egress_tenants),
-            waiting=self._wait,
             workspaces=WorkspaceDisk(lambda: backend.room, share),
         )
         self.registry = Registry(PLAIN, defaults, services)

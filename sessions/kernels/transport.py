@@ -58,7 +58,7 @@ class Transport:
         info: ConnectionInfo,
         listener: TransportListener,
         max_message_bytes: int,
-        hold: Callable[[int], bool] = lambda _count: True,
+        hold: Callable[[int], bool],
     ) -> None:
         """Prepare the sockets; `open` opens them.
 

@@ -128,7 +128,8 @@ class KernelDied(SessionError, code="SB010"):
 class SessionNotFound(SessionError, code="SB011"):
     """There is no such session.
 
-    Create it, or execute code without `if_session`: a session is made on first use. Then run the setup cells again.
+    Create it, or execute code without `if_session` and `if_incarnation`: a session is made on first use. Then run the
+    setup cells again.
     """
 
 

@@ -192,6 +192,12 @@ class Executions:
         # At the first kernel, what is lost are the variables of an earlier session of this name.
         if request.if_session is not None and notice.replaced is not None and notice.incarnation > 1:
             raise SessionNotFound(f"the session's variables are gone: {notice.replaced}", session=self._slot.key.name)
+        if request.if_incarnation not in (None, notice.incarnation):
+            raise SessionNotFound(
+                f"kernel {request.if_incarnation} of the session is gone, and its variables with it",
+                session=self._slot.key.name,
+                incarnation=notice.incarnation,
+            )
         execution_id = self._audit_begin(request)
         execution = Execution(kernel, self.transcript, request, notice=notice, timeouts=self._services.timeouts)
         try:

@@ -193,6 +193,8 @@ class ExecuteRequest:
     formats: tuple[str, ...] = ()
     #: id of the session with the variables that the cell needs; None: any session, also a new one
     if_session: str | None = None
+    #: number of the session's kernel with the variables that the cell needs; None: whichever kernel it has
+    if_incarnation: int | None = None
     #: code as the client wrote it, if other code is sent to the kernel
     source: str | None = field(default=None, repr=False)
     #: MIME type of the display that reports the outcome, apart from the outputs; None: no such display

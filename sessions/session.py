@@ -206,7 +206,7 @@ class Session(Host):
 
         Raises:
             InvalidRequest: when the language takes no arguments, or the key is another request's or unknown.
-            SessionNotFound: when the variables that the cell needs (`if_session`) are gone.
+            SessionNotFound: when the variables that the cell needs (`if_session`, `if_incarnation`) are gone.
             SessionError: when the session was ended, no kernel could be started, or a quota is used up.
         """
         if self.closed:

@@ -92,6 +92,23 @@ def test_a_cell_runs_only_in_the_session_that_its_client_means(gateway: Gateway,
     assert failure(execute(if_session=meant)) == (404, "SB011")
 
 
+def test_a_cell_runs_only_in_the_kernel_that_its_client_means(gateway: Gateway, session: str) -> None:
+    def execute(code: str, **more: str | int) -> Response:
+        return gateway.call("POST", f"/v1/sessions/{session}/execute", json={"code": code, **more})
+
+    assert failure(execute("1", if_incarnation=1)) == (404, "SB011")
+    assert session not in names(gateway)  # nothing was made
+    first = execute("x = 1").json()
+    meant = {"if_session": first["session_id"], "if_incarnation": first["incarnation"]}
+    assert text_of(execute("x", **meant).json()) == "1"
+    assert gateway.call("POST", f"/v1/sessions/{session}/restart").status_code == 200
+    other = execute("x = 2").json()
+    assert other["state"] == "restarted"  # another client got the report
+    assert failure(execute("open('ran', 'w')", **meant)) == (404, "SB011")
+    now = {**meant, "if_incarnation": other["incarnation"]}
+    assert text_of(execute("import os; x, os.path.exists('ran')", **now).json()) == "(2, False)"
+
+
 @process_only
 def test_a_name_can_be_used_once_at_a_time(gateway: Gateway, session: str) -> None:
     create(gateway, name=session)

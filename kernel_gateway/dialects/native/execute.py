@@ -52,7 +52,7 @@ class ExecuteHandler(JsonHandler):
         return None if told is None else int(told)
 
     async def _run(self, key: SessionKey, request: ExecuteRequest, seen: int | None) -> None:
-        if seen is None and request.if_session is None:
+        if seen is None and request.if_session is None and request.if_incarnation is None:
             session = await self.gateway.registry.get_or_create(key)
         else:  # a client that resumes a stream, or needs variables, must not make a session
             session = self.gateway.registry.get(key)

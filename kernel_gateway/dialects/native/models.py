@@ -98,6 +98,12 @@ class Execute(Body):
         description="`session_id` of an earlier result; if the variables of that session are gone, the cell does not "
         "run, and the answer is 404",
     )
+    if_incarnation: int | None = Field(
+        None,
+        ge=1,
+        description="`incarnation` of an earlier result; the cell runs in that kernel only, and the answer is 404 if it "
+        "is gone. Clients that share a session need it: `if_session` refuses no cell once one of them has been told",
+    )
     plain: bool = Field(
         False,  # noqa: FBT003
         description="outputs as short plain text: no colours, tracebacks of the code's own frames, bounded texts, and "
@@ -128,6 +134,7 @@ class Execute(Body):
             arguments=self.arguments,
             idempotency_key=self.idempotency_key,
             if_session=self.if_session,
+            if_incarnation=self.if_incarnation,
         )
 
 

@@ -68,9 +68,7 @@ def _run(request: dict[str, Any], stdin: BinaryIO, stdout: BinaryIO) -> dict[str
         command.watch()
         threading.Thread(target=_end_when_input_closes, args=(stdin, command, ending), daemon=True).start()
     except RuntimeError:  # the limit of processes is reached: threads count, too
-        command.end()
-        for pipe in command.pipes:
-            pipe.close()
+        command.end()  # its outputs stay open: a thread may still read them
         return {"error": "failed", "reason": os.strerror(errno.EAGAIN)}
     timed_out = not _wait(command, began + request["timeout"], stdout)
     with ending:

@@ -66,13 +66,14 @@ def descendants(ancestor: int) -> list[int]:
 def children() -> list[int]:
     """Return the processes whose parent is this one, also those that have ended and were not cleared away.
 
-    It may miss some while others end. Source: proc_pid_task_children(5).
+    It may miss some while others end. gVisor lists a child that is being cleared away as 0, which `kill` would take
+    for the whole process group of the caller. Source: proc_pid_task_children(5).
     """
     found: list[int] = []
     for thread in os.listdir("/proc/self/task"):
         # The thread may have ended, and not every system lists children.
         with suppress(OSError), open(f"/proc/self/task/{thread}/children", encoding="ascii") as listed:
-            found += map(int, listed.read().split())
+            found += filter(None, map(int, listed.read().split()))
     return found
 
 

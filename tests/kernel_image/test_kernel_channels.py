@@ -328,7 +328,7 @@ WAITING = {
     "a timer": "await asyncio.sleep(1000)",
     "an event": "await asyncio.Event().wait()",
     "several": "await asyncio.gather(asyncio.sleep(1000), asyncio.Event().wait())",
-    "a child": "await (await asyncio.create_subprocess_exec('sleep', '1000', start_new_session=True)).wait()",
+    "a child": "await (await asyncio.create_subprocess_exec('sleep', '60', start_new_session=True)).wait()",
     "a thread": "await asyncio.to_thread(over.wait)",
     "a loop that the signal does not wake": "signal.pthread_sigmask(signal.SIG_BLOCK, [2])\nawait asyncio.sleep(1000)",
     "nothing": "while True: pass",

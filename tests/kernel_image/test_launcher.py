@@ -244,7 +244,7 @@ def test_sigterm_ends_a_kernel_that_ignores_signals(launch: Launch, tmp_path: Pa
 
 def test_orphans_are_reaped(launch: Launch, tmp_path: Path) -> None:
     orphan = "(sh -c 'echo $$ > orphan; exec sleep 0.05' &)"
-    process = launch(f"{orphan}; sleep 0.5; echo done > report; sleep 1000", program=AS_FIRST)
+    process = launch(f"{orphan}; sleep 0.5; echo done > report; sleep 60", program=AS_FIRST)
     pid = report(tmp_path, "orphan")
     assert ends(lambda: Path(f"/proc/{pid}").exists()), "its remains were left"
     assert process.poll() is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import errno
+import io
 import json
 import os
 import signal
@@ -432,3 +433,16 @@ def test_only_a_listed_process_can_be_killed(begin: Begin) -> None:
             assert outcome(begin({"op": "kill", "pid": pid})) == {"error": "absent"}
         assert bystander.poll() is None
         bystander.kill()
+
+
+def test_a_child_that_gvisor_lists_as_0_is_not_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    # `kill` with 0 ends the caller's whole process group: the tool itself, which then gives no answer.
+    listing = f"/proc/self/task/{os.getpid()}/children"
+    own_open = open
+
+    def read(path: str, **how: Any) -> Any:
+        return io.StringIO("0 17 ") if path == listing else own_open(path, **how)
+
+    monkeypatch.setattr(procfs, "open", read, raising=False)
+    assert 17 in procfs.children()  # control: the listing is read
+    assert 0 not in procfs.children()

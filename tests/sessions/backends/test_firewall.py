@@ -29,6 +29,8 @@ PORT = 7000
 #: addresses of host and guest on the bridge, and of host and world on the way out
 NETWORKS = {GUEST: ("10.99.1", "fd99:1:"), WORLD: ("10.99.2", "fd99:2:")}
 ROOT = Path(__file__).parents[3]
+#: beginning of a program that runs in a namespace
+FIREWALL = "from sessions.backends.docker import firewall"
 LISTEN = (
     "import socket, time\n"
     f"s = socket.create_server(('::', {PORT}), family=socket.AF_INET6, dualstack_ipv6=True)\n"
@@ -54,7 +56,7 @@ def reaches(namespace: str, address: str) -> bool:
 
 def ensure_rules() -> subprocess.CompletedProcess[str]:
     """Set the rules in the host's namespace."""
-    code = f"from sessions.backends.docker import firewall; print(firewall.ensure_rules({BRIDGE!r}).name)"
+    code = f"{FIREWALL}; print(firewall.ensure_rules({BRIDGE!r}).name)"
     return inside(HOST, sys.executable, "-c", code, check=False)
 
 
@@ -177,7 +179,7 @@ def listens(namespace: str, port: int) -> subprocess.Popen[bytes]:
 @contextlib.contextmanager
 def way_out(rules: list[str], ports: list[int]) -> Iterator[None]:
     """The guest's bridge with a way out, and services in the world."""
-    code = f"from sessions.backends.docker import firewall; print(firewall.ensure_rules({BRIDGE!r}, {rules!r}).name)"
+    code = f"{FIREWALL}; print(firewall.ensure_rules({BRIDGE!r}, {rules!r}).name)"
     closed = ["-i", BRIDGE, "-j", "DROP"]
     ensure_rules()
     forget("iptables", ["DOCKER-USER", *closed])

@@ -101,8 +101,8 @@ class Execute(Body):
     if_incarnation: int | None = Field(
         None,
         ge=1,
-        description="`incarnation` of an earlier result; the cell runs in that kernel only, and the answer is 404 if it "
-        "is gone. Clients that share a session need it: `if_session` refuses no cell once one of them has been told",
+        description="`incarnation` of an earlier result; the cell runs in that kernel only, and the answer is 404 if "
+        "it is gone. Clients that share a session need it: `if_session` refuses no cell once one of them was told",
     )
     plain: bool = Field(
         False,  # noqa: FBT003

@@ -55,7 +55,7 @@ def alive(text: str) -> list[int]:
         try:
             command, state = (
                 (process / "cmdline").read_bytes(),
-                (process / "stat").read_text().rpartition(")")[2].split()[0],
+                (process / "stat").read_text(errors="replace").rpartition(")")[2].split()[0],
             )
         except OSError:
             continue

@@ -42,6 +42,8 @@ SOON = 120.0
 LOOKS = "import pathlib; print('x' in globals(), pathlib.Path('f').exists())"
 #: allowed refusals: the session does not exist, exists already, or the tenant has as many as it may have
 ABSENT, EXISTS, FULL = (404, "SB011"), (409, "SB012"), (429, "SB008")
+#: what is said to a client whose file was under way when a restart replaced the container
+CUT_OFF = (502, "SB003")
 
 
 @dataclass
@@ -95,7 +97,8 @@ class Name:
     def check_outcome(self) -> None:
         """Check that there is one session, that what was served was done, and that each loss was told."""
         seen = (self.served, self.refused, self.told)
-        assert self.refused.keys() <= {ABSENT, EXISTS}, seen
+        assert self.refused.keys() <= {ABSENT, EXISTS, CUT_OFF}, seen
+        assert self.refused[CUT_OFF] <= min(self.served["restart"], 1), seen
         made = sum(self.served[step] for step in ("create", "branch", "branch from"))
         assert made <= (not self.sleeps), seen
         if not self.sleeps and not self.served:

@@ -127,7 +127,7 @@ class Memories:
             CheckpointFailed, CannotWake, BackendUnavailable: when it was not restored; the caller removes it.
         """
         with decrypted(self._settings.sleep, image, MEMORY) as plain:
-            restart(self._engine, container, plain, trial=trial)
+            restart(self._engine, container, plain, unlike=trial)
 
     def unpack(self, image: str, workspace: str) -> None:
         """Make the files of a new workspace from those in an image.

@@ -256,7 +256,7 @@ PROMISES: tuple[Promise, ...] = (
     Promise("interrupt", interrupt, 3),
     Promise("freeze", freeze, 6),
     Promise("first checkpoints", ready, 45),
-    Promise("restore", restore, 5, needs=("start", "first checkpoints")),
+    Promise("restore", restore, 6, needs=("start", "first checkpoints")),
     Promise("checkpoint", checkpoint, 3, needs=("start", "first checkpoints")),
     Promise("rollback", rollback, 4, needs=("checkpoint",)),
     Promise("branch", branch, 4, needs=("checkpoint",)),

@@ -30,24 +30,23 @@ def restore(engine: Engine, container: str, image: Path, hello: bytes) -> None:
         CheckpointFailed: when the kernel does not serve; the caller removes the container.
     """
     with attached(engine, container, CheckpointFailed) as sandbox:
-        restart(engine, container, image, unlike=True)  # the handshake has its own limits
+        restart(engine, container, image)
         sandbox.say(hello)
         sandbox.hear(_PULSE_TIMEOUT)
 
 
-def restart(engine: Engine, container: str, image: Path, *, unlike: bool = False) -> None:
+def restart(engine: Engine, container: str, image: Path) -> None:
     """Start a container from a checkpoint. Blocks until its processes run.
 
     Args:
         engine: has made the container.
         container: full id of the container.
         image: directory of the checkpoint.
-        unlike: see `marked`.
 
     Raises:
         CheckpointFailed: when it was not restored; the caller removes the container.
     """
-    with marked(container, image, unlike=unlike) as mark:
+    with marked(container, image) as mark:
         try:
             engine.api.start(container)
         except APIError as error:

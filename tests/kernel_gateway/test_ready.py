@@ -162,6 +162,7 @@ def test_the_doctor_judges_by_the_settings_of_the_gateway(monkeypatch: pytest.Mo
     assert found.sleep is not None
     own = replace(found, instance="tests", sleep=replace(found.sleep, key=bytes), checkpoints=None)
     assert own == replace(backend.settings, checkpoints=None)
+    assert len({found.sleep.key() for _ in range(2)}) == 1, "what it has encrypted it can decrypt"
     assert found.checkpoints is not None
     assert found.checkpoints.directory == tmp_path / "checkpoints"
 

@@ -83,7 +83,7 @@ def test_a_marked_start_becomes_a_restore_once(wrapped: Callable[..., list[str]]
     assert wrapped(*FLAGS, "start", "abc") == [*FLAGS, "start", "abc"]
 
 
-@pytest.mark.parametrize("command", [("create", "--bundle", "/b", "abc"), ("state", "abc"), ("kill", "abc", "9"), ()])
+@pytest.mark.parametrize("command", [("state", "abc"), ("kill", "abc", "9"), ()])
 def test_nothing_else_about_a_marked_container_is_changed(
     wrapped: Callable[..., list[str]], tmp_path: Path, command: tuple[str, ...]
 ) -> None:

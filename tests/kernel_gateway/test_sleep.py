@@ -109,9 +109,9 @@ def test_a_sleeping_session_outlives_a_gateway_that_is_killed(gateway: Gateway) 
 
 def test_a_session_wakes_under_other_settings_than_it_fell_asleep_under(tmp_path: Path) -> None:
     """Its container is described otherwise than the one that was written, which gVisor of 2026 notices."""
-    settings = {"checkpoints": "auto", "preload": "", "idle_timeout": "2", "keep_sessions": "true"}
+    settings = {"checkpoints": "auto", "preload": "", "idle_timeout": "2"}
     serving = partial(gateways.gateway, "docker", must_be_ready=True, state_dir=str(tmp_path), **settings)
-    with serving() as earlier:
+    with serving(keep_sessions="true") as earlier:
         earlier.wait_for_sleep()
         name = make(earlier)
         earlier.execute(name, "x = 41")

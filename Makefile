@@ -95,8 +95,9 @@ compose-images: setup machine
 # Tests that share a gateway stay with one worker (tests/tiers.py). The ignored files load large libraries for seconds
 # in each worker, and have no test in the gate.
 # Three workers keep two processors busy; a fourth does not make the run faster.
-GATE = $(BIN)/pytest --numprocesses=3 --dist=loadfile --no-loadscope-reorder \
+GATE_OPTIONS := --numprocesses=3 --dist=loadfile --no-loadscope-reorder \
   --ignore=tests/clients/test_autogen.py --ignore=tests/clients/test_smolagents.py --ignore-glob='tests/fuzz/*'
+GATE := $(BIN)/pytest $(GATE_OPTIONS)
 NO_TESTS := 5
 
 test: tools ## the gate, in about ten minutes: real engine, real gVisor, real browser, real clients (Debian, root)
@@ -108,7 +109,7 @@ test-all: test egress-image .venv-jupyter/sources .venv-e2b-early/.setup .venv-e
 	$(BIN)/pytest -m "not gate or full or measured" $(FLAGS)
 
 test-engine: setup ## the engine's tests against the engine that is there, and a line of the operators' guide about it; FLAGS=tests/sessions for a part
-	$(BIN)/python -m tests.engine.tested $(FLAGS)
+	$(BIN)/python -m tests.engine.tested $(GATE_OPTIONS) $(FLAGS)
 
 mutate: setup engine image egress-image ## take the wall's lines away one by one: a test must find each loss; WORDS=cap_drop for some
 	$(BIN)/python -m tests.mutate $(WORDS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -91,8 +90,8 @@ def examine(settings: Settings, *, tried: bool = True) -> Iterator[Finding]:
         return
     from sessions.backends import docker  # noqa: PLC0415 - as above
 
-    specs = kernelspecs(settings)
-    made_of = _docker_settings(settings, "doctor", secrets.token_hex(16), specs, partial(secrets.token_bytes, 32))
+    specs, key = kernelspecs(settings), secrets.token_bytes(32)
+    made_of = _docker_settings(settings, "doctor", secrets.token_hex(16), specs, lambda: key)
     yield from docker.examine(made_of, tried=tried)
 
 

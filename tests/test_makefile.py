@@ -58,3 +58,9 @@ def test_serve_sets_up_what_is_missing(
 
 def test_bench_measures_also_what_needs_no_engine(tmp_path: Path) -> None:
     assert steps(tmp_path, "bench", engine=False, root=False) == [f"{PYTHON} -m tests.benchmarks --write --port 0"]
+
+
+def test_the_engines_tests_run_side_by_side_like_the_gates(tmp_path: Path) -> None:
+    [step] = steps(tmp_path, "test-engine", engine=True, root=True)
+    assert step.startswith(f"{PYTHON} -m tests.engine.tested --numprocesses=3 --dist=loadfile --no-loadscope-reorder ")
+    assert step.endswith(" --port 0")

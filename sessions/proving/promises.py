@@ -101,13 +101,18 @@ async def freeze(ground: Ground) -> str:
 
 
 async def restore(ground: Ground) -> str:
-    """A new session's kernel is restored from a checkpoint, with its modules imported."""
+    """A new session's kernel is restored from a checkpoint, with its modules imported, also one with lower limits."""
     await _settled(ground)
-    ground.restored.clear()
-    await ground.run("restored", "1")
-    if ground.restored != [True]:
-        raise Refused("the kernel was started plainly, because it could not be restored")
-    ground.end("restored")
+    defaults = ground.registry.defaults
+    lower = defaults.limits.narrowed({"disk": min(_DISK, defaults.limits.disk)})
+    for name, spec in (("restored", defaults), ("lower", replace(defaults, limits=lower))):
+        ground.restored.clear()
+        await ground.session(name, spec)
+        await ground.run(name, "1")
+        if ground.restored != [True]:
+            which = "the kernel" if spec is defaults else f"the kernel with a disk of {lower.disk // _MIB} MiB"
+            raise Refused(f"{which} was started plainly, because it could not be restored")
+        ground.end(name)
     return ground.backend.checkpoints.detail
 
 
@@ -251,7 +256,7 @@ PROMISES: tuple[Promise, ...] = (
     Promise("interrupt", interrupt, 3),
     Promise("freeze", freeze, 6),
     Promise("first checkpoints", ready, 45),
-    Promise("restore", restore, 3, needs=("start", "first checkpoints")),
+    Promise("restore", restore, 6, needs=("start", "first checkpoints")),
     Promise("checkpoint", checkpoint, 3, needs=("start", "first checkpoints")),
     Promise("rollback", rollback, 4, needs=("checkpoint",)),
     Promise("branch", branch, 4, needs=("checkpoint",)),

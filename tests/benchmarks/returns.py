@@ -1,7 +1,7 @@
 """Measures new sessions, wakes, returns and branches over HTTP, each to its first result, and where its time goes.
 
-The stages are the gateway's own, from its `/metrics`. All ways take turns on one gateway, whose kernels are restored
-from a checkpoint. It is the part `returns` of `make bench`.
+The stages are the gateway's own, from its `/metrics`. All ways take turns. New sessions are restored from a checkpoint,
+except for those of a second gateway, which has none. It is the part `returns` of `make bench`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from tests.gateways import Gateway
 
 RESTORED = "a new session, restored"
 WAYS = {
+    Operation.START: "a new session, started plainly",
     Operation.RESTORE: RESTORED,
     Operation.WAKE: "a session that sleeps",
     Operation.ROLLBACK: "a rollback",
@@ -45,30 +46,34 @@ def measure(isolation: str, most: int, limit: float) -> Ways:
         limit: seconds after which no further round begins.
     """
     found: dict[Operation, Figures] = {operation: defaultdict(list) for operation in WAYS}
-    with serving_on(isolation, checkpoints="auto", preload=",".join(PRELOAD)) as serving:
+    with (
+        serving_on(isolation) as plain,
+        serving_on(isolation, checkpoints="auto", preload=",".join(PRELOAD)) as serving,
+    ):
         if reason := without_checkpoints(serving):
             return dict.fromkeys(WAYS.values(), reason)
         serving.wait_for_sleep()
-        one_round(serving, {operation: defaultdict(list) for operation in WAYS}, 0)  # the first costs more
+        one_round(serving, plain, {operation: defaultdict(list) for operation in WAYS}, 0)  # the first costs more
         for number in rounds(f"returns, {isolation}", most, limit):
-            one_round(serving, found, number)
+            one_round(serving, plain, found, number)
     return {way: found[operation] for operation, way in WAYS.items()}
 
 
-def one_round(serving: Gateway, found: dict[Operation, Figures], number: int) -> None:
+def one_round(serving: Gateway, plain: Gateway, found: dict[Operation, Figures], number: int) -> None:
     """Measure each way once. Nothing else goes on meanwhile: the sleeper sleeps before the others begin.
 
     Args:
         serving: the gateway.
+        plain: another one, whose kernels are started plainly.
         found: gets the figures.
         number: of the round; rollback and branch, which are compared, take turns in being the first.
     """
     sleeper, name = uuid.uuid4().hex, uuid.uuid4().hex
     branch = f"{name}-branch"
 
-    def begin(session: str, **settings: Any) -> None:
-        post(serving, "", name=session, **settings)
-        assert serving.text(session, BEGUN) == "1\n"
+    def begin(session: str, on: Gateway = serving, **settings: Any) -> None:
+        post(on, "", name=session, **settings)
+        assert on.text(session, BEGUN) == "1\n"
 
     def answer(session: str, way: str = "", **body: str) -> None:
         if way:
@@ -77,6 +82,8 @@ def one_round(serving: Gateway, found: dict[Operation, Figures], number: int) ->
 
     note(serving, found, Operation.RESTORE, partial(begin, sleeper, on_idle="sleep", idle_timeout=2))
     until_asleep(serving, sleeper)
+    note(plain, found, Operation.START, partial(begin, name, plain))
+    end(plain, name)
     note(serving, found, Operation.RESTORE, partial(begin, name))
     post(serving, f"/{name}/checkpoints", name="one")
     returns = {
@@ -87,7 +94,7 @@ def one_round(serving: Gateway, found: dict[Operation, Figures], number: int) ->
         note(serving, found, operation, returns[operation])
     note(serving, found, Operation.WAKE, partial(answer, sleeper))
     for session in (sleeper, name, branch):
-        assert serving.call("DELETE", f"/v1/sessions/{session}").status_code == 204
+        end(serving, session)
 
 
 def note(serving: Gateway, found: dict[Operation, Figures], operation: Operation, work: Callable[[], object]) -> None:
@@ -116,6 +123,11 @@ def post(serving: Gateway, path: str, **body: Any) -> None:
     """Send a request about sessions, which must succeed."""
     response = serving.call("POST", f"/v1/sessions{path}", json=body)
     assert response.ok, response.text
+
+
+def end(serving: Gateway, name: str) -> None:
+    """End a session."""
+    assert serving.call("DELETE", f"/v1/sessions/{name}").status_code == 204
 
 
 def until_asleep(serving: Gateway, name: str) -> None:

@@ -52,6 +52,7 @@ class SecondEngine:
         state = str(self.place / "state")
         command = [sys.executable, "-m", "kernel_gateway", "doctor", "--prove", "--state-dir", state]
         done = self.inside(*command, check=False)
+        print(done.stdout)  # for the report of a test, also of one that has passed (`-rP`)
         assert "Traceback" not in done.stderr, done.stderr[-3000:]
         return done.returncode, done.stdout
 

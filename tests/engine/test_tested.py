@@ -26,19 +26,31 @@ def breaks():
 
 def test_bad_at_its_end(breaks): assert False
 
+def test_well_until_its_end(breaks): pass
+
 @pytest.mark.skip
 def test_skipped(): pass
+
+runs = []
+
+@pytest.mark.flaky(reruns=2)
+def test_well_when_it_runs_again():
+    runs.append(1)
+    assert len(runs) > 2
+
+@pytest.mark.flaky(reruns=2)
+def test_bad_each_time(): assert False
 """
 
 
-def test_the_counts_of_real_reports_add_up(tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", [[], ["--numprocesses=2", "--dist=loadfile", "--no-loadscope-reorder"]])
+def test_the_counts_of_real_reports_add_up(tmp_path: Path, workers: list[str]) -> None:
     (tmp_path / "test_some.py").write_text(TESTS)
     report = tmp_path / "report.xml"
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", "test_some.py"]
-    subprocess.run(command, cwd=tmp_path, capture_output=True, check=False, timeout=60)
-    assert tested.counts([report]).passed == 1
-    assert tested.counts([report, report]) == Counts(2, 2 * tested.counts([report]).failed, 2)
-    assert tested.counts([report]).failed >= 2
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
+    subprocess.run([*command, *workers, "test_some.py"], cwd=tmp_path, capture_output=True, check=False, timeout=60)
+    assert tested.counts([report]) == Counts(passed=2, failed=4, skipped=1)
+    assert tested.counts([report, report]) == Counts(4, 8, 2)
 
 
 def test_the_line_stands_at_the_end_of_the_table(tmp_path: Path) -> None:

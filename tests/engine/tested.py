@@ -24,8 +24,9 @@ GUIDE = ROOT / "kernel_gateway/operating/README.md"
 #: stands in the guide after the last line of the table
 END = "<!-- /tested -->"
 RUNTIME = "runsc"
-#: the gate's tests that need an engine; those of compose and of a fresh machine bring other engines or tools
-USUAL = ["-m", "engine and gate and not browser", "--ignore=tests/test_compose.py", "--ignore=tests/engine"]
+#: the gate's tests that need an engine, each told with the part that is done; those of compose and of a fresh machine
+#: bring other engines or tools
+USUAL = ["-v", "-m", "engine and gate and not browser", "--ignore=tests/test_compose.py", "--ignore=tests/engine"]
 
 
 @dataclass(frozen=True)
@@ -41,12 +42,19 @@ class Counts:
 
 
 def counts(reports: Iterable[Path]) -> Counts:
-    """Return the counts of all reports together. A test that has failed in its clean-up, too, is one test."""
+    """Return the counts of all reports together.
+
+    A report has one entry for each run of a test, and another for a failed clean-up. Together they count as one test.
+    """
     total = Counts()
     for report in reports:
+        entries: dict[tuple[str, str], set[str]] = {}
         for case in ET.parse(report).getroot().iter("testcase"):  # noqa: S314 - pytest has written it
-            failed = case.find("failure") is not None or case.find("error") is not None
-            skipped = not failed and case.find("skipped") is not None
+            name = case.get("classname", ""), case.get("name", "")
+            entries.setdefault(name, set()).update(outcome.tag for outcome in case)
+        for outcomes in entries.values():
+            failed = not outcomes.isdisjoint({"failure", "error"})
+            skipped = not failed and "skipped" in outcomes
             total += Counts(int(not failed and not skipped), int(failed), int(skipped))
     return total
 
@@ -90,6 +98,7 @@ def main(arguments: list[str]) -> int:
         reports = given.reports
         if reports is None:
             reports = [Path(directory, "report.xml")]
+            print(", ".join(f"{name} {version}" for name, version in found.items()), flush=True)
             command = [sys.executable, "-m", "pytest", f"--junitxml={reports[0]}", *USUAL, *further]
             subprocess.run(command, cwd=ROOT, check=False)
         total = counts(report for report in reports if report.exists())

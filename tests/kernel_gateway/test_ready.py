@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -161,6 +162,7 @@ def test_the_doctor_judges_by_the_settings_of_the_gateway(monkeypatch: pytest.Mo
     assert found.sleep is not None
     own = replace(found, instance="tests", sleep=replace(found.sleep, key=bytes), checkpoints=None)
     assert own == replace(backend.settings, checkpoints=None)
+    assert len({found.sleep.key() for _ in range(2)}) == 1, "what it has encrypted it can decrypt"
     assert found.checkpoints is not None
     assert found.checkpoints.directory == tmp_path / "checkpoints"
 
@@ -171,7 +173,8 @@ def test_the_doctor_judges_by_the_settings_of_the_gateway(monkeypatch: pytest.Mo
 def test_the_doctor_says_of_sleep_what_the_gateway_says(given: dict[str, str], tmp_path: Path) -> None:
     settings = {"checkpoints": "auto", "preload": "", "state_dir": str(tmp_path)} | given
     with gateways.gateway("docker", must_be_ready=True, **settings) as gateway:
-        until(lambda: b"the first one is being made" not in gateway.call("GET", "/readyz", tenant=None).content)
+        # the first checkpoint, and then the proof of sleep
+        until(lambda: not re.search("is being made|is under way", gateway.call("GET", "/readyz", tenant=None).text))
         told = gateway.call("GET", "/readyz", tenant=None).json()["sleep"]
     told_to = {"isolation": "docker", "network": gateways.NETWORK} | settings
     said = {finding.name: finding.detail for finding in examine(Settings.model_validate(told_to))}

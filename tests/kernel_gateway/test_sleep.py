@@ -6,6 +6,8 @@ import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -103,3 +105,18 @@ def test_a_sleeping_session_outlives_a_gateway_that_is_killed(gateway: Gateway) 
     ) as later:
         reply = later.execute(name, "print(x)")
         assert (reply["outputs"][0]["text"], reply["state"]) == ("41\n", "preserved")
+
+
+def test_a_session_wakes_under_other_settings_than_it_fell_asleep_under(tmp_path: Path) -> None:
+    """Its container is described otherwise than the one that was written, which gVisor of 2026 notices."""
+    settings = {"checkpoints": "auto", "preload": "", "idle_timeout": "2"}
+    serving = partial(gateways.gateway, "docker", must_be_ready=True, state_dir=str(tmp_path), **settings)
+    with serving(keep_sessions="true") as earlier:
+        earlier.wait_for_sleep()
+        name = make(earlier)
+        earlier.execute(name, "x = 41")
+        wait(earlier, name, "asleep")
+    with serving(temporary=str(64 * 2**20)) as later:
+        reply = later.execute(name, "print(x)")
+        assert (reply["outputs"][0]["text"], reply["state"]) == ("41\n", "preserved")
+        assert later.call("DELETE", f"/v1/sessions/{name}").status_code == 204

@@ -104,6 +104,39 @@ def test_a_branch_goes_its_own_way(gateway: Gateway, name: str) -> None:
 
 
 @pytest.mark.engine
+def test_a_session_with_lower_limits_is_restored_rolled_back_branched_and_woken(gateway: Gateway) -> None:
+    """Its container is described otherwise than the golden one, which gVisor of 2026 notices."""
+    limits, lower = {"disk": 8 * 2**20, "processes": 16}, uuid.uuid4().hex
+    look = "import resource as r; print(x, [r.getrlimit(kind)[0] for kind in (r.RLIMIT_FSIZE, r.RLIMIT_NPROC)])"
+    restored = 'kernel_gateway_restores_total{result="restored"} '
+    before = metric(gateway, restored)
+    asked_for = {"name": lower, "limits": limits, "on_idle": "sleep", "idle_timeout": 2}
+    assert gateway.call("POST", "/v1/sessions", json=asked_for).status_code == 201
+    assert text(gateway, lower, f"x = 1; {look}") == "1 [8388608, 16]"
+    assert metric(gateway, restored) == before + 1
+    assert asked(gateway, lower, "checkpoints", name="one").status_code == 201
+    text(gateway, lower, "x = 2; print(x)")
+    assert asked(gateway, lower, "rollback", to="one").status_code == 200
+    assert text(gateway, lower, look) == "1 [8388608, 16]"
+    branch = f"{lower}-branch"
+    assert asked(gateway, lower, "branch", **{"as": branch}).status_code == 201
+    assert text(gateway, branch, look) == "1 [8388608, 16]"
+    deadline = time.monotonic() + 60
+    while (shown := gateway.call("GET", f"/v1/sessions/{lower}").json())["state"] != "asleep":
+        assert time.monotonic() < deadline, shown
+        time.sleep(0.2)
+    assert text(gateway, lower, look) == "1 [8388608, 16]"
+    for session in (lower, branch):
+        assert gateway.call("DELETE", f"/v1/sessions/{session}").status_code == 204
+
+
+def metric(gateway: Gateway, name: str) -> float:
+    """Return a metric's value; it is 0 until it is first counted."""
+    lines = gateway.call("GET", "/metrics", tenant=None).text.splitlines()
+    return sum(float(line.removeprefix(name)) for line in lines if line.startswith(name))
+
+
+@pytest.mark.engine
 def test_checkpoints_are_listed_and_deleted(gateway: Gateway, name: str) -> None:
     path = f"/v1/sessions/{name}/checkpoints"
     (one,) = gateway.call("GET", path).json()["checkpoints"]

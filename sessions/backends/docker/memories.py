@@ -115,19 +115,18 @@ class Memories:
         """
         self._runtime.let_go(container)
 
-    def continue_in(self, container: str, image: str, *, trial: bool = False) -> None:
+    def continue_in(self, container: str, image: str) -> None:
         """Start a container with a kernel's memory. Blocks until its processes run.
 
         Args:
             container: full id of the container, which has not been started.
             image: id of the image.
-            trial: True if it was made with a trial in place of a workspace.
 
         Raises:
             CheckpointFailed, CannotWake, BackendUnavailable: when it was not restored; the caller removes it.
         """
         with decrypted(self._settings.sleep, image, MEMORY) as plain:
-            restart(self._engine, container, plain, trial=trial)
+            restart(self._engine, container, plain)
 
     def unpack(self, image: str, workspace: str) -> None:
         """Make the files of a new workspace from those in an image.

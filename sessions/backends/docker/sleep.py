@@ -133,7 +133,7 @@ class DockerSleep:
             raise StartFailed("no trial of a sleeping kernel could be prepared") from error
         try:
             launched = replace(offline, workspace=trial.workspace)
-            restored = partial(self._memories.continue_in, image=image.id, trial=True)
+            restored = partial(self._memories.continue_in, image=image.id)
             handle = await self._starter.start_with(restored, launched, info, trial)
             try:
                 yield handle

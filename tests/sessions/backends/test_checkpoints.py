@@ -83,7 +83,7 @@ def test_a_marked_start_becomes_a_restore_once(wrapped: Callable[..., list[str]]
     assert wrapped(*FLAGS, "start", "abc") == [*FLAGS, "start", "abc"]
 
 
-@pytest.mark.parametrize("command", [("create", "--bundle", "/b", "abc"), ("state", "abc"), ("kill", "abc", "9"), ()])
+@pytest.mark.parametrize("command", [("state", "abc"), ("kill", "abc", "9"), ()])
 def test_nothing_else_about_a_marked_container_is_changed(
     wrapped: Callable[..., list[str]], tmp_path: Path, command: tuple[str, ...]
 ) -> None:
@@ -112,16 +112,15 @@ def test_a_sandbox_in_which_nothing_could_be_restored_is_ended(
     ("flags", "added"),
     [("  -restore-spec-validation value\n", ["--restore-spec-validation=ignore"]), ("  -rootless\n", [])],
 )
-def test_only_a_trials_mounts_are_not_compared_by_a_gvisor_that_compares_them(
+def test_only_what_is_restored_is_not_compared_by_a_gvisor_that_compares(
     wrapped: Callable[..., list[str]], tmp_path: Path, flags: str, added: list[str]
 ) -> None:
     script, gvisor = tmp_path / "runsc.sh", tmp_path / "bin" / "runsc"
     gvisor.write_text(f'#!/bin/sh\n[ "$*" = flags ] && printf "%s" "{flags}" >&2\n')
     gvisor.chmod(0o755)
     script.write_text(re.sub(r"/usr(/local)?/bin/runsc", str(gvisor), script.read_text()))
-    for mark in ("wakes", "tried", "tried.trial"):
-        (tmp_path / "marks" / mark).symlink_to("/state/1")
-    for container, expected in (("tried", added), ("wakes", []), ("other", [])):
+    (tmp_path / "marks" / "wakes").symlink_to("/state/1")
+    for container, expected in (("wakes", added), ("other", [])):
         create = [*FLAGS, "create", "--bundle", "/b", container]
         assert wrapped(*create) == [*expected, *create]
         assert "--restore-spec-validation=ignore" not in wrapped(*FLAGS, "start", container)
@@ -214,18 +213,9 @@ def test_a_mark_tells_when_it_was_used(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @ROOT
-def test_a_trial_has_a_second_mark_that_goes_with_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime, "MARKS", tmp_path / "restore")
-    with runtime.marked("abc", Path("/state/1"), trial=True):
-        assert {file.name for file in runtime.MARKS.iterdir()} == {"abc", "abc.trial"}
-        (runtime.MARKS / "abc").unlink()  # the wrapper has used it
-    assert list(runtime.MARKS.iterdir()) == []
-
-
-@ROOT
 def test_marks_of_containers_that_are_gone_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtime, "MARKS", tmp_path / "restore")
-    for container in ("there", "gone", "gone.trial"):
+    for container in ("there", "gone"):
         (tmp_path / "restore").mkdir(mode=0o700, exist_ok=True)
         (tmp_path / "restore" / container).symlink_to("/state/1")
     api: Any = SimpleNamespace(containers=lambda **_: [{"Id": "there"}])
@@ -240,7 +230,7 @@ def registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str
     (tmp_path / "state" / "abc_sandbox:abc.state").touch()
     monkeypatch.setattr(runtime, "_STATES", (f"{tmp_path}/stat*",))
     monkeypatch.setattr(runtime, "MARKS", tmp_path / "restore")
-    monkeypatch.setattr(runtime, "_PARTS", (b"MARKS", b"delete --force", b"timeout", b".trial"))
+    monkeypatch.setattr(runtime, "_PARTS", (b"MARKS", b"delete --force", b"timeout", b"flags"))
 
     def make(script: str) -> Any:
         path = tmp_path / "runsc"
@@ -259,7 +249,7 @@ def settings_of(directory: Path, **changes: Any) -> DockerSettings:
 @ROOT
 def test_the_runtime_must_be_the_wrapper(registered: Callable[[str], Any], tmp_path: Path) -> None:
     found = runtime.find_runtime(
-        registered("# MARKS delete --force timeout .trial\necho runsc 1"), settings_of(tmp_path)
+        registered("# MARKS delete --force timeout flags\necho runsc 1"), settings_of(tmp_path)
     )
     assert found == Runtime((str(tmp_path / "runsc"), "--flag"), "runsc 1")
     for other in ("echo runsc 1", "# MARKS\necho runsc 1", "# MARKS delete --force timeout\necho runsc 1"):

@@ -118,6 +118,7 @@ async def backend(request: pytest.FixtureRequest, nothing_left: None, proven: di
         if backend.settings.checkpoints is not None:
             await backend.adopt({}, ())
             await until(lambda: backend.checkpoints.on, NOTICED)
+            await backend.settled()  # the proof of sleep comes after the first checkpoint
     yield backend
     await backend.close()
 

@@ -344,12 +344,12 @@ async def test_sleep_is_on_only_if_a_kernel_is_continued_in_each_way(
     (image.path / "proof-of-sleep").unlink()
     continue_in, tried = Memories.continue_in, []
 
-    def refuse_one_way(memories: Memories, container: str, of: str, *, trial: bool = False) -> None:
-        way = WAYS[0] if trial else WAYS[1 + ((bed.images / of / "files.img.sealed").exists())]
+    def refuse_one_way(memories: Memories, container: str, of: str) -> None:
+        way = WAYS[0] if trials_left() else WAYS[1 + ((bed.images / of / "files.img.sealed").exists())]
         tried.append(way)
         if way == fails:
             raise CheckpointFailed("the runtime refused")
-        continue_in(memories, container, of, trial=trial)
+        continue_in(memories, container, of)
 
     monkeypatch.setattr(Memories, "continue_in", refuse_one_way)
     begun = time.monotonic()

@@ -9,6 +9,7 @@ import pytest
 
 from sessions import proving
 from sessions.backends.abilities import Ability
+from sessions.backends.base import KernelHandle, Launch
 from sessions.errors import BackendUnavailable
 from sessions.proving import PROMISES, Ground, Outcome, Promise, Verdict, prove
 from sessions.proving.ground import NothingToTry, Refused
@@ -98,7 +99,23 @@ async def test_a_kernel_that_was_started_plainly_was_not_restored(world: World) 
     with pytest.raises(Refused, match="scripted kernels have none"):
         await restore(tried)
     world.backend.checkpoints = Ability(on=True, detail="restored")
-    with pytest.raises(Refused, match="started plainly"):
+    with pytest.raises(Refused, match="the kernel was started plainly"):
+        await restore(tried)
+
+
+async def test_a_kernel_with_lower_limits_must_be_restored_like_others(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.readiness.check()
+    tried, starting = ground(world), world.backend.start
+    world.backend.checkpoints = Ability(on=True, detail="restored")
+
+    async def start_like_others(launch: Launch) -> KernelHandle:
+        world.backend.on_restored(launch.limits == world.registry.defaults.limits)
+        return await starting(launch)
+
+    monkeypatch.setattr(world.backend, "start", start_like_others)
+    with pytest.raises(Refused, match=r"the kernel with a disk of 32 MiB was started plainly"):
         await restore(tried)
 
 

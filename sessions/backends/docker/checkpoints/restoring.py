@@ -35,19 +35,18 @@ def restore(engine: Engine, container: str, image: Path, hello: bytes) -> None:
         sandbox.hear(_PULSE_TIMEOUT)
 
 
-def restart(engine: Engine, container: str, image: Path, *, trial: bool = False) -> None:
+def restart(engine: Engine, container: str, image: Path) -> None:
     """Start a container from a checkpoint. Blocks until its processes run.
 
     Args:
         engine: has made the container.
         container: full id of the container.
         image: directory of the checkpoint.
-        trial: see `mark`.
 
     Raises:
         CheckpointFailed: when it was not restored; the caller removes the container.
     """
-    with marked(container, image, trial=trial) as mark:
+    with marked(container, image) as mark:
         try:
             engine.api.start(container)
         except APIError as error:

@@ -13,10 +13,11 @@
 #    container meanwhile. So each command that does not last as long as a process of the container ends at a deadline.
 #    Deadline and clean-up together are shorter than the time that the gateway gives a request to the engine (`engine.py`),
 #    so that the gateway learns that this start has failed.
-# 5. gVisor of 2026 restores only a container whose mounts are described as those in the checkpoint. A trial of a sleeping
-#    kernel sees the session's files through an overlay, for which gVisor adds an option to the mount, so it would never
-#    be restored. For a container with the mark of a trial, gVisor is told not to compare, if it knows how. The gateway
-#    itself makes the mounts of a trial, and its seal shows that the checkpoint is the session's own, and unchanged.
+# 5. gVisor of 2026 restores only a container whose mounts and limits are described as those in the checkpoint. A trial of
+#    a sleeping kernel sees the session's files through an overlay, for which gVisor adds an option to the mount. A new
+#    kernel may have lower limits than the one whose checkpoint it begins with. A session may have fallen asleep under
+#    other settings. None of them would be restored. So gVisor is told not to compare, if it knows how. The gateway itself
+#    has described the container, and its seal shows that the checkpoint is the session's own, and unchanged.
 deadline=15 cleanup=3
 for container; do :; done
 mark=/run/kernel-gateway/restore/$container
@@ -48,7 +49,7 @@ if [ -x /usr/bin/runsc ]; then runsc=/usr/bin/runsc; else runsc=/usr/local/bin/r
 case " $* " in *" checkpoint "* | *" pause "* | *" resume "* | " --version ") exec "$runsc" "$@" ;; esac
 case " $* " in
   *" create "*)
-    if [ -L "$mark.trial" ] && "$runsc" flags 2>&1 | grep -q restore-spec-validation; then
+    if [ -L "$mark" ] && "$runsc" flags 2>&1 | grep -q restore-spec-validation; then
       set -- --restore-spec-validation=ignore "$@"
     fi
     ;;

@@ -22,10 +22,8 @@ from sessions.backends.docker.profile import DockerSettings
 #: directory of the marks, which only root may write to: no session can mark a container. The wrapper names it, too.
 MARKS = Path("/run/kernel-gateway/restore")
 #: what the wrapper does for the gateway: it restores what is marked, deletes what was killed while it was held, ends
-#: commands that hang, and restores trials
-_PARTS = (os.fsencode(MARKS), b"delete --force", b"timeout --signal=KILL", b"$mark.trial")
-#: end of the name of a second mark, for a container whose mounts differ from those in the checkpoint
-_TRIAL = ".trial"
+#: commands that hang, and has gVisor not compare descriptions
+_PARTS = (os.fsencode(MARKS), b"delete --force", b"timeout --signal=KILL", b'[ -L "$mark" ] && "$runsc" flags')
 #: directories with the state of runsc's containers, of every version of the engine
 _STATES = ("/run/docker/runtime-*/*", "/run/containerd/runsc/*")
 #: all processes that this one sees
@@ -124,23 +122,19 @@ class Mark:
 
 
 @contextmanager
-def marked(container: str, image: Path, *, trial: bool = False) -> Iterator[Mark]:
+def marked(container: str, image: Path) -> Iterator[Mark]:
     """Let a start of a container restore a checkpoint.
 
     Args:
         container: full id of the container, which has not been started.
         image: directory of the checkpoint.
-        trial: True if its mounts differ from those in the checkpoint, as the gateway has made them.
 
     Raises:
         CheckpointFailed: when the mark cannot be made.
     """
     path = _marks() / container
-    second = path.with_name(f"{container}{_TRIAL}")
     try:
         path.symlink_to(image)
-        if trial:
-            second.symlink_to(image)
         link = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
         raise CheckpointFailed(f"no mark in {MARKS}: {error.strerror}") from error
@@ -148,7 +142,6 @@ def marked(container: str, image: Path, *, trial: bool = False) -> Iterator[Mark
         yield Mark(link)
     finally:
         path.unlink(missing_ok=True)
-        second.unlink(missing_ok=True)
         os.close(link)
 
 
@@ -157,7 +150,7 @@ def clear_marks(api: docker.APIClient) -> None:
     marks = list(_marks().iterdir())  # first: the container of each is older than its mark
     there = {container["Id"] for container in api.containers(all=True)}
     for mark in marks:
-        if mark.name.removesuffix(_TRIAL) not in there:
+        if mark.name not in there:
             mark.unlink(missing_ok=True)
 
 

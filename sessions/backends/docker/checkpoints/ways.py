@@ -99,7 +99,7 @@ class Ways:
         for attempt in range(1, ATTEMPTS_MAX + 1):
             try:
                 with self._container(launch, trial) as container:
-                    self._memories.continue_in(container, image, trial=trial is not None)
+                    self._memories.continue_in(container, image)
                     _await_answer(containers.address(self._engine, self._settings.network, container), info)
                     if ending is None:
                         return ""

@@ -17,58 +17,58 @@ from tornado.httputil import HTTPServerRequest
 from tornado.routing import PathMatches, Rule
 from tornado.web import Application, RequestHandler
 
-from kernel_gateway import auth, logs
-from kernel_gateway.access_log import request_ended
 from kernel_gateway.config import Settings
 from kernel_gateway.dialects import DIALECTS
 from kernel_gateway.dialects.agentrun.models import DEFAULT_TEMPLATE
+from kernel_gateway.fair_loop import Slices
 from kernel_gateway.gateway import Gateway
-from kernel_gateway.handlers import MAX_BODY, BaseHandler, NotFoundHandler
+from kernel_gateway.http.access_log import request_ended
+from kernel_gateway.http.handlers import MAX_BODY, BaseHandler, NotFoundHandler
+from kernel_gateway.identity import auth
+from kernel_gateway.identity.keystore import KeyStore
+from kernel_gateway.identity.origins import Origins
 from kernel_gateway.isolation import kernelspecs, make_backend
-from kernel_gateway.itself import leads_here
 from kernel_gateway.journal import Journal
-from kernel_gateway.keystore import KeyStore
-from kernel_gateway.looplag import LoopLag
-from kernel_gateway.metrics import Metrics
-from kernel_gateway.origins import Origins
-from kernel_gateway.slices import Slices
+from kernel_gateway.observe import logs
+from kernel_gateway.observe.looplag import LoopLag
+from kernel_gateway.observe.metrics import Metrics
+from kernel_gateway.own_address import leads_here
 from kernel_gateway.state_dir import instance, kept, lock
 from kernel_gateway.wire.incoming import Incoming
 from kernel_gateway.wire.listener import Listener
 from kernel_gateway.wire.open_sockets import OpenSockets
 from kernel_gateway.wire.server import serve
 from sessions import providers
-from sessions.asleep import OnIdle
-from sessions.culler import Culler
-from sessions.egress import EgressTenants
+from sessions.checkpoints.writing import Sleeping
 from sessions.kernels.pool import Pool
 from sessions.kernels.readiness import Readiness
-from sessions.kernels.sleeping import Sleeping
-from sessions.kernels.starts import Starts
+from sessions.kernels.start_queue import Starts
 from sessions.kernels.warm import PoolSettings
-from sessions.models import SessionSpec
+from sessions.model.checkpoint import OnIdle
+from sessions.model.egress import EgressTenants
+from sessions.model.tasks import log_failure, spawn
+from sessions.model.values import SessionSpec, Timeouts
 from sessions.programs.runs import ProgramRunner
 from sessions.providers.manager import ProviderManager, Rules
 from sessions.providers.settings import Deployment, ProviderSettings
 from sessions.providers.store import ProviderStore
-from sessions.recovery import Recovery
-from sessions.registry import Registry
-from sessions.sandboxes import Sandboxes
-from sessions.services import SessionServices
+from sessions.sandbox.sandboxes import Sandboxes
+from sessions.session.registry import Registry
+from sessions.session.services import SessionServices
 from sessions.store.audit import Audit
-from sessions.store.checkpoints import Checkpointer
 from sessions.store.key_file import KeyFile
 from sessions.store.ledger import Ledger
+from sessions.store.sync import Checkpointer
 from sessions.store.templates import Templates
-from sessions.strays import Strays
-from sessions.tasks import log_failure, spawn
 from sessions.tenants.audit_disk import AuditDisk
 from sessions.tenants.kept import KeptBytes
 from sessions.tenants.memory import PromisedMemory
 from sessions.tenants.quotas import Quotas
 from sessions.tenants.sleep_disk import SleepDisk
 from sessions.tenants.workspaces import WorkspaceDisk
-from sessions.timeouts import Timeouts
+from sessions.upkeep.culler import Culler
+from sessions.upkeep.recovery import Recovery
+from sessions.upkeep.strays import Strays
 
 log = structlog.get_logger()
 

@@ -35,8 +35,8 @@ from kernel_gateway.setting_types import (
     SomeBytes,
     SomeSeconds,
 )
-from sessions.errors import InvalidRequest
-from sessions.models import CPUS_MIN, PROCESSES_MIN, Limits
+from sessions.model.errors import InvalidRequest
+from sessions.model.values import CPUS_MIN, PROCESSES_MIN, Limits
 from sessions.tenants.kept import IN_ALL, PER_TENANT
 from sessions.tenants.quotas import TenantLimits
 from sessions.tenants.usage import Allowance

@@ -1,11 +1,11 @@
-"""Errors that only an HTTP service can have; those of the domain are in `sessions/errors.py`."""
+"""Errors that only an HTTP service can have; those of the domain are in `sessions/model/errors.py`."""
 
 from __future__ import annotations
 
 from http import HTTPStatus
 
-from sessions import errors
-from sessions.errors import SessionError
+from sessions.model import errors
+from sessions.model.errors import SessionError
 
 
 class Unauthorized(SessionError, code="SB020"):

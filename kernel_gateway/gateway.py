@@ -9,23 +9,22 @@ from typing import Any
 from tornado.httputil import HTTPServerRequest
 from tornado.web import RequestHandler
 
-from kernel_gateway.auth import Keys
 from kernel_gateway.config import Settings
-from kernel_gateway.keystore import KeyStore
-from kernel_gateway.metrics import Metrics
-from kernel_gateway.origins import Origins
-from kernel_gateway.slices import Slices
+from kernel_gateway.fair_loop import Slices
+from kernel_gateway.identity.auth import Keys
+from kernel_gateway.identity.keystore import KeyStore
+from kernel_gateway.identity.origins import Origins
+from kernel_gateway.observe.metrics import Metrics
 from kernel_gateway.wire.incoming import Incoming
 from kernel_gateway.wire.open_sockets import OpenSockets
 from sessions.backends.abilities import Ability
-from sessions.errors import SessionError
-from sessions.inventory import Inventory
-from sessions.kernelspecs import KernelSpecs
+from sessions.model.errors import SessionError
+from sessions.model.kernelspecs import Inventory, KernelSpecs
 from sessions.programs.program import Runner
 from sessions.providers.manager import ProviderManager
 from sessions.providers.settings import ProviderSettings
-from sessions.registry import Registry
-from sessions.sandboxes import Sandboxes
+from sessions.sandbox.sandboxes import Sandboxes
+from sessions.session.registry import Registry
 from sessions.store.audit import Audit
 from sessions.store.templates import Templates
 from sessions.tenants.quotas import Quotas

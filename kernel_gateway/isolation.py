@@ -7,16 +7,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kernel_gateway import logs
 from kernel_gateway.config import Settings
+from kernel_gateway.observe import logs
 from kernel_gateway.wire import descriptors
 from sessions.backends.abilities import Finding
 from sessions.backends.base import KERNEL_IMAGE, Backend
 from sessions.backends.process import ProcessBackend
-from sessions.egress import host_and_port
-from sessions.kernelspecs import KernelSpecs
-from sessions.store.checkpoints import full
+from sessions.model.egress import host_and_port
+from sessions.model.kernelspecs import KernelSpecs
 from sessions.store.reserve import room_in
+from sessions.store.sync import full
 
 if TYPE_CHECKING:
     from sessions.backends.docker.profile import DockerSettings
@@ -51,7 +51,7 @@ def _docker_settings(
     settings: Settings, instance: str, egress_secret: str, specs: KernelSpecs, key: Callable[[], bytes]
 ) -> DockerSettings:
     from sessions.backends.docker import profile  # noqa: PLC0415 - as above
-    from sessions.backends.docker.sleep_settings import SleepSettings  # noqa: PLC0415 - as above
+    from sessions.backends.docker.profile import SleepSettings  # noqa: PLC0415 - as above
 
     allow = tuple(host_and_port(host) for host in settings.egress_allow)
     servers = tuple(settings.egress_dns)

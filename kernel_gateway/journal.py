@@ -9,11 +9,11 @@ import asyncio
 import time
 from contextlib import suppress
 
-from kernel_gateway import logs
-from kernel_gateway.metrics import Metrics
+from kernel_gateway.observe import logs
+from kernel_gateway.observe.metrics import Metrics
 from sessions import policy
-from sessions.errors import AuditUnavailable, PolicyViolation, ShuttingDown
-from sessions.models import ExecuteRequest, ExecutionResult, SessionKey
+from sessions.model.errors import AuditUnavailable, PolicyViolation, ShuttingDown
+from sessions.model.values import ExecuteRequest, ExecutionResult, SessionKey
 from sessions.store.audit import Audit
 from sessions.store.records import REFUSED, End
 from sessions.tenants.audit_disk import COST, FLOOR, AuditDisk
@@ -21,7 +21,7 @@ from sessions.tenants.quotas import Quotas
 
 
 class Journal:
-    """The journal of all sessions; see `sessions.services.CellJournal`."""
+    """The journal of all sessions; see `sessions.session.services.CellJournal`."""
 
     def __init__(self, audit: Audit, quotas: Quotas, metrics: Metrics, code_policy: str, disk: AuditDisk) -> None:
         """Begin with no cell under way.

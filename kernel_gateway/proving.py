@@ -34,7 +34,7 @@ async def verdicts(settings: Settings, begins: Callable[[str], None]) -> AsyncGe
         AlreadyRunning: when another proof with this state directory is under way.
         OSError: when the state directory cannot be made.
     """
-    from sessions.backends.docker.outside import remove_container  # noqa: PLC0415 - takes a tenth of a start
+    from sessions.backends.docker.isolation.outside import remove_container  # noqa: PLC0415 - takes a tenth of a start
 
     async def remove(container: str) -> None:
         await asyncio.to_thread(remove_container, container)

@@ -8,10 +8,9 @@ from typing import Annotated
 from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_settings import NoDecode
 
-from sessions.egress import host_and_port, name_server
-from sessions.errors import InvalidRequest
-from sessions.models import MEMORY_MIN
-from sessions.names import valid_name
+from sessions.model.egress import host_and_port, name_server
+from sessions.model.errors import InvalidRequest
+from sessions.model.values import MEMORY_MIN, valid_name
 
 #: bytes of a mebibyte
 MIB = 1024**2

@@ -21,10 +21,10 @@ import zmq
 from hypothesis import settings
 from xdist.remote import Producer
 
-from sessions import tasks
-from sessions.backends.docker.engine import connect
-from sessions.errors import SessionError
+from sessions.backends.docker.engine.engine import connect
 from sessions.kernels import sockets
+from sessions.model import tasks
+from sessions.model.errors import SessionError
 from tests.fakes import FakeBackend, World, world_over
 from tests.figures import FIGURES
 from tests.tiers import ByGateway

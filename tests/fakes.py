@@ -32,41 +32,46 @@ import zmq
 from jupyter_client.session import Session as Codec
 
 from kernel_image.protocol import LEASE_REQUEST, PRELOAD_REQUEST
-from sessions.asleep import CannotWake, NoRoom, SleepFailed, SleepImage
 from sessions.backends.abilities import Ability
 from sessions.backends.base import KERNEL_IMAGE, HandleListener, KernelHandle, Launch, no_op
 from sessions.backends.handshake import kernel_env, new_connection_info
 from sessions.cells.notebook import notebook
 from sessions.cells.transcript import Transcript
-from sessions.connection_info import ConnectionInfo
-from sessions.egress import EgressTenants
-from sessions.errors import ConnectionFailed, SessionError, StartFailed
-from sessions.exits import ExitReason, KernelExit
-from sessions.inventory import Inventory
+from sessions.checkpoints.writing import Sleeping
 from sessions.kernels.connection import Connection
 from sessions.kernels.messages import Message
 from sessions.kernels.pool import Pool
 from sessions.kernels.readiness import Readiness
-from sessions.kernels.sleeping import Sleeping
-from sessions.kernels.starts import Starts
+from sessions.kernels.start_queue import Starts
 from sessions.kernels.warm import PoolSettings
-from sessions.kernelspecs import KernelSpec, KernelSpecs
-from sessions.models import ExecuteRequest, ExecutionResult, SessionKey, SessionSpec
-from sessions.recovery import Recovery
-from sessions.registry import Registry
-from sessions.sandboxes import Sandboxes
-from sessions.services import SessionServices
-from sessions.session import Session
-from sessions.stopwatch import Operation, Stage
+from sessions.model.checkpoint import CannotWake, NoRoom, SleepFailed, SleepImage
+from sessions.model.connection_info import ConnectionInfo
+from sessions.model.egress import EgressTenants
+from sessions.model.errors import ConnectionFailed, SessionError, StartFailed
+from sessions.model.kernelspecs import Inventory, KernelSpec, KernelSpecs
+from sessions.model.stopwatch import Operation, Stage
+from sessions.model.tasks import spawn
+from sessions.model.values import (
+    ExecuteRequest,
+    ExecutionResult,
+    ExitReason,
+    KernelExit,
+    SessionKey,
+    SessionSpec,
+    Timeouts,
+)
+from sessions.sandbox.sandboxes import Sandboxes
+from sessions.session.registry import Registry
+from sessions.session.services import SessionServices
+from sessions.session.session import Session
 from sessions.store.ledger import Ledger
-from sessions.strays import Strays
-from sessions.tasks import spawn
 from sessions.tenants.memory import PromisedMemory
 from sessions.tenants.quotas import CONCURRENT, Quotas, TenantLimits
 from sessions.tenants.shares import NOBODY
 from sessions.tenants.sleep_disk import SleepDisk
 from sessions.tenants.workspaces import WorkspaceDisk
-from sessions.timeouts import Timeouts
+from sessions.upkeep.recovery import Recovery
+from sessions.upkeep.strays import Strays
 
 Json = dict[str, Any]
 #: bytes of a tenant's messages that may wait for kernels, unless a test sets another number

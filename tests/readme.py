@@ -8,7 +8,7 @@ from pathlib import Path
 from kernel_gateway.cli.settings import shown
 from kernel_gateway.config import Settings
 from kernel_gateway.errors import STATUS
-from sessions.states import MOVES
+from sessions.session.states import MOVES
 
 ROOT = Path(__file__).parents[1]
 

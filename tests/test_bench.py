@@ -15,8 +15,8 @@ import pytest
 from docker.errors import DockerException
 from prometheus_client import CollectorRegistry, generate_latest
 
-from kernel_gateway.pool_metrics import PoolMetrics
-from sessions.stopwatch import Operation, Stage
+from kernel_gateway.observe.pool_metrics import PoolMetrics
+from sessions.model.stopwatch import Operation, Stage
 from tests.benchmarks import __main__ as bench
 from tests.benchmarks import crowd, first, inside, report, returns
 from tests.benchmarks.figures import engine, hindrance, rounds

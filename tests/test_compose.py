@@ -19,9 +19,9 @@ from docker.errors import APIError
 
 from kernel_gateway.config import Settings
 from kernel_gateway.wire.tls import own_certificate
-from sessions.backends.docker import firewall, network
+from sessions.backends.docker.isolation import firewall, network
 from tests.compose import GATEWAY_IMAGE, KEY, NAME, ROOT, Checkout, Deployment, compose_command, environment
-from tests.kernel_gateway.wire import until
+from tests.kernel_gateway.calls import until
 
 #: bridge of the kernels' network
 BRIDGE = network.bridge_name(NAME)

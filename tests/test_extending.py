@@ -12,7 +12,7 @@ import pytest
 from kernel_gateway.config import Settings
 from kernel_gateway.dialects import DIALECTS
 from kernel_gateway.dialects.native.models import LimitsBody, LimitsInfo
-from sessions.models import Limits
+from sessions.model.values import Limits
 
 ROOT = Path(__file__).parents[1]
 SECTION = re.search(r"^## Extending it\n(.*?)^## ", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)

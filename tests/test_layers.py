@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import functools
+import warnings
+from collections import Counter
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -74,22 +76,30 @@ def arrows(package: str, *forbidden: str) -> set[str]:
 def test_all_packages_and_their_imports_are_read() -> None:
     for package in PACKAGES:
         assert len(modules(package)) > 2
-    assert "sessions.registry" in imports_of("sessions.culler")
+    assert "sessions.session.registry" in imports_of("sessions.upkeep.culler")
     assert "sessions.backends.base" in imports_of("sessions.backends.process")
 
 
 @pytest.mark.parametrize(
     ("statement", "module", "target"),
     [
-        ("import tornado.web", "sessions.session", "tornado.web"),
-        ("from tornado import web", "sessions.session", "tornado"),
-        ("from sessions import registry", "sessions.session", "sessions.registry"),
-        ("from sessions.registry import Registry", "sessions.session", "sessions.registry"),
-        ("from . import registry", "sessions.session", "sessions.registry"),
-        ("from .registry import Registry", "sessions.session", "sessions.registry"),
-        ("from ..registry import Registry", "sessions.backends.base", "sessions.registry"),
-        ("def f():\n    from sessions.registry import Registry", "sessions.session", "sessions.registry"),
-        ("if TYPE_CHECKING:\n    import sessions.registry", "sessions.session", "sessions.registry"),
+        ("import tornado.web", "sessions.session.session", "tornado.web"),
+        ("from tornado import web", "sessions.session.session", "tornado"),
+        ("from sessions.session import registry", "sessions.session.session", "sessions.session.registry"),
+        ("from sessions.session.registry import Registry", "sessions.session.session", "sessions.session.registry"),
+        ("from . import registry", "sessions.session.session", "sessions.session.registry"),
+        ("from .registry import Registry", "sessions.session.session", "sessions.session.registry"),
+        ("from ..session.registry import Registry", "sessions.backends.base", "sessions.session.registry"),
+        (
+            "def f():\n    from sessions.session.registry import Registry",
+            "sessions.session.session",
+            "sessions.session.registry",
+        ),
+        (
+            "if TYPE_CHECKING:\n    import sessions.session.registry",
+            "sessions.session.session",
+            "sessions.session.registry",
+        ),
     ],
 )
 def test_every_form_of_import_is_found(statement: str, module: str, target: str) -> None:
@@ -140,75 +150,131 @@ def test_the_domain_reads_no_environment(module: str) -> None:
 
 # -- within the domain -----------------------------------------------------------------------------------------
 
-#: the packages of the domain from the inside out: a module imports from its own package and from earlier lines
-ROOMS = [
-    {"vocabulary"},
-    {"guest", "policy", "store", "tenants"},
-    {"backends"},
-    {"kernels"},
-    {"cells"},
-    {"channels"},
-    {"live"},
-    {"programs", "proving"},
-    {"providers"},
-]
-#: modules that are in no package: the vocabulary that all others use, and the sessions themselves
-VOCABULARY = {
-    *("activity", "asleep", "bounded_json", "connection_info", "egress", "errors", "exact_json", "exits", "heap"),
-    *("inventory", "kernelspecs", "models", "names", "notices", "states", "stopwatch", "tasks", "timeouts", "units"),
+#: The rooms of each package, floor by floor. A module imports from its own room and from rooms on lower floors;
+#: a module beside the rooms is a room of its own, and `__init__` is the package itself.
+TOWERS: dict[str, list[set[str]]] = {
+    "sessions": [
+        {"__init__", "model"},
+        {"guest", "policy", "store", "tenants"},
+        {"backends"},
+        {"kernels"},
+        {"cells", "checkpoints"},
+        {"channels"},
+        {"session"},
+        {"programs", "proving", "sandbox"},
+        {"providers", "upkeep"},
+    ],
+    "sessions.backends.docker": [
+        {"profile"},
+        {"engine"},
+        {"disks", "requirements"},
+        {"container", "isolation"},
+        {"checkpoint", "fairness"},
+        {"golden"},
+        {"starter"},
+        {"sleep"},
+        {"doctor"},
+        {"__init__"},
+    ],
+    "kernel_gateway": [
+        {"__init__", "errors", "fair_loop", "own_address", "setting_types", "state_dir"},
+        {"config"},
+        {"identity", "wire"},
+        {"observe"},
+        {"gateway", "isolation", "journal"},
+        {"http"},
+        {"dialects"},
+        {"app"},
+        {"proving"},
+        {"cli"},
+        {"__main__"},
+    ],
 }
-LIVE = {
-    *("attached", "automatic", "beginning", "commands", "culler", "executions", "fall_asleep", "host", "hosts"),
-    *("identity", "measuring", "pausing", "recovery", "registry", "sandbox", "sandboxes", "services"),
-    *("session", "sleep_turns", "sleeper", "slot", "slot_listener", "slot_record", "snapshots", "strays"),
-    *("take_over", "take_snapshot", "undo", "watchers"),
+#: arrows that go up and are still to be turned: none may be added
+TO_TURN = {
+    "sessions.checkpoints.kept → sessions.session.record",
+    "sessions.checkpoints.kept → sessions.session.services",
+    "sessions.checkpoints.sleep → sessions.session.services",
+    "sessions.backends.docker.container.containers → sessions.backends.docker.checkpoint.trials",
 }
 
 
-def room_of(module: str) -> str:
-    """Return the package of a module of the domain, or its group if it is in no package."""
-    first = module.split(".")[1]
-    return "vocabulary" if first in VOCABULARY else "live" if first in LIVE else first
+def room_of(module: str, package: str) -> str:
+    """Return the room of a package that a module is in."""
+    return "__init__" if module == package else module.removeprefix(f"{package}.").partition(".")[0]
 
 
-def _allowed(room: str) -> set[str]:
-    rank = next(rank for rank, rooms in enumerate(ROOMS) if room in rooms)
-    return {room}.union(*ROOMS[:rank])
-
-
-def test_every_module_of_the_domain_belongs_to_a_package_or_group() -> None:
-    assert {room_of(module) for module in modules("sessions") if module != "sessions"} == set().union(*ROOMS)
-
-
-def test_packages_of_the_domain_import_only_earlier_ones() -> None:
-    assert not {
+def upward(package: str) -> set[str]:
+    """Return the imports between a package's rooms that do not go to a lower floor."""
+    floor_of = {room: floor for floor, rooms in enumerate(TOWERS[package]) for room in rooms}
+    return {
         f"{module} → {target}"
-        for module in modules("sessions")
-        if module != "sessions"
-        for target in imports_of(module)
-        if target.startswith("sessions.") and room_of(target) not in _allowed(room_of(module))
+        for module in modules(package)
+        for target in imports_of(module) & set(FILES)
+        if is_in(target, package)
+        and (above := room_of(module, package)) != (below := room_of(target, package))
+        and floor_of[below] >= floor_of[above]
     }
 
 
+@pytest.mark.parametrize("package", TOWERS)
+def test_every_module_belongs_to_a_room(package: str) -> None:
+    assert {room_of(module, package) for module in modules(package)} == set().union(*TOWERS[package])
+
+
+def test_rooms_import_only_from_lower_floors() -> None:
+    assert set().union(*map(upward, TOWERS)) == TO_TURN
+
+
+@pytest.mark.parametrize("package", [name for name in FILES if FILES[name].name == "__init__.py"])
+def test_every_package_says_what_lives_there(package: str) -> None:
+    assert ast.get_docstring(tree_of(package))
+
+
+def test_only_providers_import_an_http_client() -> None:
+    clients = {"aiohttp", "http", "httpx", "tornado", "websockets"}  # the engine's client raises errors of requests
+    assert {arrow for arrow in arrows("sessions", *clients) if not arrow.startswith("sessions.providers.")} == set()
+    assert arrows("sessions.providers", "httpx"), "control"
+
+
+#: lines above which a module may hold two things, and below which it may be a part of the only one that imports it
+LONG, SHORT = 400, 60
+
+
+@pytest.mark.filterwarnings("always:look twice")  # shown at the end of a run; all other warnings are errors
+def test_sizes_are_a_hint_and_fail_nothing() -> None:
+    lines = {module: len(path.read_text().splitlines()) for module, path in FILES.items()}
+    importers = Counter(target for module in FILES for target in imports_of(module) - {module})
+    long = [module for module in FILES if lines[module] > LONG]
+    short = [
+        module
+        for module, path in FILES.items()
+        if lines[module] < SHORT and importers[module] == 1 and path.name != "__init__.py"
+    ]
+    if long:
+        warnings.warn(f"look twice: above {LONG} lines: {', '.join(long)}", stacklevel=1)
+    if short:
+        warnings.warn(f"look twice: below {SHORT} lines, with one importer: {', '.join(short)}", stacklevel=1)
+
+
 PURE = [
-    "bounded_json",
     "cells.notebook",
     "cells.outputs",
     "cells.transcript",
-    "egress",
-    "errors",
-    "exact_json",
-    "exits",
     "guest.paths",
     "kernels.messages",
-    "models",
+    "model.bounded_json",
+    "model.egress",
+    "model.errors",
+    "model.exact_json",
+    "model.units",
+    "model.values",
     "policy",
     "programs.outcomes",
     "programs.program",
-    "states",
+    "session.states",
     "tenants.admission",
     "tenants.usage",
-    "units",
 ]
 
 
@@ -237,7 +303,7 @@ def test_backends_do_not_import_one_another_and_the_domain_imports_none() -> Non
 
 #: modules that record times for people or read those of files; no wait and no deadline depends on them
 CALENDAR = {
-    *("backends.docker.checkpoints.restoring", "backends.docker.memories", "channels.subscription"),
+    *("backends.docker.checkpoint.restore", "backends.docker.checkpoint.memories", "channels.subscription"),
     *("store.audit", "store.database", "store.ledger", "store.templates"),
 }
 

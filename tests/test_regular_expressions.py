@@ -31,7 +31,7 @@ METHODS = ANCHORED | {"search", "split", "findall", "finditer", "sub", "subn"}
 #: expressions that are not written where they are used: what the code calls them → those there are
 ELSEWHERE: dict[str, Callable[[], set[re.Pattern[Any]]]] = {
     f"kernel_image.kernelspecs.bash.bash {BASH}": set,
-    "sessions.kernelspecs self.env_at_start": lambda: {re.compile(spec.env_at_start) for spec in KERNELSPECS.all},
+    "sessions.model.kernelspecs self.env_at_start": lambda: {re.compile(spec.env_at_start) for spec in KERNELSPECS.all},
     "sessions.policy.weknora part": lambda: {
         part
         for rules in (

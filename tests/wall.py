@@ -28,15 +28,15 @@ def _profile(test: str, weaker: str | None = None) -> Found:
 
 
 def _firewall(test: str) -> Found:
-    return _by("sessions/backends/test_firewall.py", test)
+    return _by("sessions/backends/docker/test_firewall.py", test)
 
 
 def _network(test: str, weaker: str | None = None) -> Found:
-    return _by("sessions/backends/test_network.py", test, weaker)
+    return _by("sessions/backends/docker/test_network.py", test, weaker)
 
 
 def _docker(test: str, weaker: str | None = None) -> Found:
-    return _by("sessions/backends/test_docker.py", test, weaker)
+    return _by("sessions/backends/docker/test_docker.py", test, weaker)
 
 
 def _contract(test: str, weaker: str | None = None) -> Found:
@@ -163,12 +163,12 @@ WALL: dict[str, dict[str, dict[str, Found | tuple[Found, ...] | str]]] = {
             "o": _OWN,
         },
     },
-    "sessions/backends/docker/containers.py": {
+    "sessions/backends/docker/container/containers.py": {
         "create": {
             "gvisor=": PLACE,
             "shared=": PLACE,
             "devices=": _by(
-                "sessions/backends/test_disks.py",
+                "sessions/backends/docker/test_disks.py",
                 "test_a_full_workspace_is_refused_more_and_others_have_their_own_room",
             ),
             "if trial is not None": PLACE,
@@ -184,12 +184,12 @@ WALL: dict[str, dict[str, dict[str, Found | tuple[Found, ...] | str]]] = {
             "use_config_proxy=": _MADE,
             "host_config=": _contract("test_a_kernel_answers_and_keeps_its_variables[docker]"),
             "cgroup_parent=": _by(
-                "sessions/backends/test_engine.py",
+                "sessions/backends/docker/test_engine.py",
                 "test_a_new_driver_of_control_groups_is_proven_before_kernels_start_with_it",
             ),
         },
     },
-    "sessions/backends/docker/helper.py": {
+    "sessions/backends/docker/disks/helper.py": {
         "helper_config": {
             "runtime": _HELPER,
             "network_mode": _HELPER,
@@ -208,7 +208,7 @@ WALL: dict[str, dict[str, dict[str, Found | tuple[Found, ...] | str]]] = {
             "auto_remove": _HELPER,
         },
     },
-    "sessions/backends/docker/network.py": {
+    "sessions/backends/docker/isolation/network.py": {
         "ensure_network": {
             "if (problem := _problem(found, network))": _network(
                 "test_a_network_that_lets_something_through_is_refused"
@@ -240,7 +240,7 @@ WALL: dict[str, dict[str, dict[str, Found | tuple[Found, ...] | str]]] = {
             ),
         },
     },
-    "sessions/backends/docker/firewall.py": {
+    "sessions/backends/docker/isolation/firewall.py": {
         "chain_rules": {
             "-A {chain} -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT": _firewall(
                 "test_the_host_still_reaches_the_guest"
@@ -269,7 +269,7 @@ WALL: dict[str, dict[str, dict[str, Found | tuple[Found, ...] | str]]] = {
             ),
         },
     },
-    "sessions/backends/docker/egress/networks.py": {
+    "sessions/backends/docker/isolation/egress/networks.py": {
         "to_the_proxy": {
             "-d {proxy}/32 -p tcp -m tcp --dport {PORT} -j ACCEPT": _firewall(
                 "test_a_guest_with_the_right_reaches_the_proxys_port_only"
@@ -279,7 +279,7 @@ WALL: dict[str, dict[str, dict[str, Found | tuple[Found, ...] | str]]] = {
             ),
         },
     },
-    "sessions/backends/docker/proof.py": {
+    "sessions/backends/docker/isolation/proof.py": {
         "prove": {
             "if list(target) in reached": _docker(
                 "TestProof::test_without_the_rules_a_kernel_reaches_the_host_and_the_proof_says_so"

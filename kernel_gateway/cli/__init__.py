@@ -1,4 +1,7 @@
-"""The commands of `kernel-gateway`: one module for each, listed in one table."""
+"""The commands of `kernel-gateway`: one module for each, listed in one table.
+
+Nothing imports this room but the entry point, `__main__.py`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from types import ModuleType
 
 from pydantic import ValidationError
 
-from sessions.errors import InvalidRequest
+from sessions.model.errors import InvalidRequest
 
 #: To add a command: its line, and a module of its name with `add_arguments(parser)` and `main(arguments) -> exit code`.
 COMMANDS = {

@@ -8,10 +8,10 @@ import signal
 from collections import deque
 from contextlib import aclosing
 
-from kernel_gateway import logs
 from kernel_gateway.cli.settings import add_settings, settings_from
 from kernel_gateway.config import Settings
 from kernel_gateway.isolation import examine
+from kernel_gateway.observe import logs
 from kernel_gateway.state_dir import AlreadyRunning
 from sessions.backends.abilities import Finding
 
@@ -44,7 +44,7 @@ def main(arguments: argparse.Namespace) -> int:
     if settings.isolation == "process":
         print("nothing to prove: isolation `process` is no sandbox")
         return 1
-    from sessions.backends.docker.outside import network_as_before  # noqa: PLC0415 - takes a tenth of a start
+    from sessions.backends.docker.isolation.outside import network_as_before  # noqa: PLC0415 - takes a tenth of a start
 
     with network_as_before(settings.network):
         return _check(settings, prove=True) or asyncio.run(_prove(settings))
@@ -97,7 +97,7 @@ async def _prove(settings: Settings) -> int:
 
 async def _tell(settings: Settings) -> int:
     from kernel_gateway.proving import verdicts  # noqa: PLC0415 - importing the service is slow
-    from sessions.backends.docker.versions import versions  # noqa: PLC0415 - as above
+    from sessions.backends.docker.engine.versions import versions  # noqa: PLC0415 - as above
 
     warnings: deque[str] = deque(maxlen=_WARNINGS)
     logs.keep(warnings)

@@ -19,12 +19,12 @@ from typing import Annotated, Any
 import orjson
 from pydantic import Field, model_validator
 
-from kernel_gateway import logs
-from kernel_gateway.bodies import Body, validated
 from kernel_gateway.cli.settings import add_location, client_from
 from kernel_gateway.config import Client
 from kernel_gateway.errors import InternalError
-from sessions.errors import InvalidRequest, SessionError
+from kernel_gateway.http.bodies import Body, validated
+from kernel_gateway.observe import logs
+from sessions.model.errors import InvalidRequest, SessionError
 from sessions.programs.program import Artifact, Outcome, Program
 from sessions.providers import makers
 from sessions.providers.executor import Executor

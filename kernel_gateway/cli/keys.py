@@ -7,9 +7,9 @@ import sys
 from datetime import UTC, datetime
 
 from kernel_gateway.cli.settings import add_location, client_from
-from kernel_gateway.keystore import KeyForm, KeyStore, Role
+from kernel_gateway.identity.keystore import KeyForm, KeyStore, Role
 from kernel_gateway.state_dir import was_used
-from sessions.errors import InvalidRequest, LedgerUnavailable
+from sessions.model.errors import InvalidRequest, LedgerUnavailable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

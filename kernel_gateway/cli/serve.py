@@ -8,13 +8,13 @@ import gc
 import signal
 import sys
 
-from kernel_gateway import logs
 from kernel_gateway.app import Service
 from kernel_gateway.cli.settings import add_settings, settings_from
+from kernel_gateway.observe import logs
 from kernel_gateway.state_dir import AlreadyRunning
 from kernel_gateway.wire import descriptors
-from sessions.heap import keep_freed_memory
-from sessions.tasks import spawn
+from sessions.model.tasks import spawn
+from sessions.upkeep.heap import keep_freed_memory
 
 add_arguments = add_settings
 

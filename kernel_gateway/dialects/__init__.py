@@ -1,4 +1,7 @@
-"""The table of the gateway's dialects. To add one, write a module here that exports `DIALECT`, and add its line."""
+"""The table of the gateway's dialects. To add one, write a module here that exports `DIALECT`, and add its line.
+
+Dialects do not know one another; what two of them share is in `http/`.
+"""
 
 from kernel_gateway.dialects import admin, agentrun, e2b, jupyter, native, ops, ragflow, web
 

@@ -8,7 +8,7 @@ from http import HTTPStatus
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from kernel_gateway.gateway import Dialect, Gateway, Route
-from kernel_gateway.handlers import BaseHandler
+from kernel_gateway.http.handlers import BaseHandler
 
 
 class HealthHandler(BaseHandler):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from kernel_gateway.errors import NoSuchRoute
 from kernel_gateway.gateway import Dialect, Gateway, Route
-from kernel_gateway.handlers import BaseHandler
+from kernel_gateway.http.handlers import BaseHandler
 
 _WEB = Path(__file__).parents[1] / "web"
 _MEDIA_TYPES = {

@@ -24,7 +24,7 @@ from tornado.httputil import (
 
 from kernel_gateway.wire.connections import Connection, connection_of
 from kernel_gateway.wire.forwarding import Forwarding
-from sessions.errors import QuotaExceeded
+from sessions.model.errors import QuotaExceeded
 from sessions.tenants.shares import Shares
 
 #: places of 16 that are for clients on this machine

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from tornado.httputil import HTTPInputError
 from tornado.iostream import BaseIOStream, IOStream, SSLIOStream
 
-from sessions.units import HEAD_FIELDS
+from sessions.model.units import HEAD_FIELDS
 
 #: seconds for the whole head of a request, from accept for the first and else from its first byte
 HEAD_TIMEOUT = 20.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from sessions.errors import QuotaExceeded
+from sessions.model.errors import QuotaExceeded
 from sessions.tenants.shares import Shares
 
 

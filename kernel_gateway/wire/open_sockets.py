@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from kernel_gateway.config import Settings
 from kernel_gateway.wire.connection_metrics import ConnectionMetrics
-from sessions.errors import QuotaExceeded
-from sessions.models import SessionKey
+from sessions.model.errors import QuotaExceeded
+from sessions.model.values import SessionKey
 from sessions.tenants.shares import Shares
 
 

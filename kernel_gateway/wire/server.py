@@ -10,7 +10,7 @@ from tornado.netutil import bind_sockets
 from tornado.web import Application
 
 from kernel_gateway.config import Settings
-from kernel_gateway.slices import Slices
+from kernel_gateway.fair_loop import Slices
 from kernel_gateway.wire import descriptors
 from kernel_gateway.wire.admission import Admission, CountedRequests
 from kernel_gateway.wire.connection_metrics import ConnectionMetrics

@@ -11,10 +11,10 @@ from collections.abc import Awaitable
 from tornado.http1connection import HTTP1Connection
 from tornado.httputil import HTTPConnection, HTTPMessageDelegate, HTTPServerConnectionDelegate
 
-from kernel_gateway.slices import Slices
+from kernel_gateway.fair_loop import Slices
 from kernel_gateway.wire.connections import Connection, connection_of
 from kernel_gateway.wire.forwarding import Forwarding
-from sessions.tasks import spawn
+from sessions.model.tasks import spawn
 
 #: bytes from which on a body is large
 LARGE = 16 * 1024

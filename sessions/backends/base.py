@@ -12,14 +12,12 @@ from pathlib import Path
 from typing import Protocol
 
 import kernel_image
-from sessions.asleep import SleepImage
 from sessions.backends.abilities import Ability
-from sessions.connection_info import ConnectionInfo
-from sessions.errors import SessionError
-from sessions.exits import KernelExit
-from sessions.inventory import Inventory
-from sessions.kernelspecs import KernelSpec
-from sessions.models import Limits, SessionKey
+from sessions.model.checkpoint import SleepImage
+from sessions.model.connection_info import ConnectionInfo
+from sessions.model.errors import SessionError
+from sessions.model.kernelspecs import Inventory, KernelSpec
+from sessions.model.values import KernelExit, Limits, SessionKey
 from sessions.tenants.shares import NOBODY
 
 #: folder of the programs that run beside user code; a container has them in another folder

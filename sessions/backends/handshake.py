@@ -10,7 +10,7 @@ import zmq
 
 from kernel_image.protocol import PRIVATE_PLACES
 from sessions.backends.base import Launch
-from sessions.connection_info import SIGNATURE, ConnectionInfo
+from sessions.model.connection_info import SIGNATURE, ConnectionInfo
 
 
 def new_connection_info(

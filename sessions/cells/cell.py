@@ -12,12 +12,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
 
-from sessions.errors import ConnectionFailed, ExecutionTimeout, KernelDied, SessionError
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.messages import Message
-from sessions.models import Status
-from sessions.tasks import spawn
-from sessions.timeouts import Timeouts
+from sessions.model.errors import ConnectionFailed, ExecutionTimeout, KernelDied, SessionError
+from sessions.model.tasks import spawn
+from sessions.model.values import Status, Timeouts
 
 #: error of a failed cell whose kernel has named none
 UNNAMED = {"ename": "UnknownError", "evalue": "the kernel has not said why the cell failed", "traceback": []}

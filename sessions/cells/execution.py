@@ -13,12 +13,10 @@ from kernel_image.protocol import EXTRAS
 from sessions.cells.cell import Cell
 from sessions.cells.outputs import Event, weight
 from sessions.cells.transcript import Entry, Transcript
-from sessions.errors import ConnectionFailed, ExecutionTimeout, KernelDied, QuotaExceeded, SessionError
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.messages import Message
-from sessions.models import ExecuteRequest, ExecutionResult, StateChange
-from sessions.notices import StateNotice
-from sessions.timeouts import Timeouts
+from sessions.model.errors import ConnectionFailed, ExecutionTimeout, KernelDied, QuotaExceeded, SessionError
+from sessions.model.values import ExecuteRequest, ExecutionResult, StateChange, StateNotice, Timeouts
 
 #: answer that makes ipykernel's `input()` raise EOFError
 END_OF_INPUT = "\x04"

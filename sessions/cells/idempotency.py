@@ -17,10 +17,10 @@ from dataclasses import replace
 from sessions.cells.execution import Execution
 from sessions.cells.outputs import Event
 from sessions.cells.packed import PackedOutputs, pack, unpack
-from sessions.errors import InvalidRequest, OutcomeUnknown
-from sessions.models import ExecuteRequest, ExecutionResult
+from sessions.model.errors import InvalidRequest, OutcomeUnknown
+from sessions.model.tasks import spawn
+from sessions.model.values import ExecuteRequest, ExecutionResult
 from sessions.store.ledger import IdempotencyKeys
-from sessions.tasks import spawn
 from sessions.tenants.kept import KeptBytes
 
 #: runs, and bytes of outputs and events, that are kept per session for retries

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sessions import exact_json
 from sessions.cells.outputs import joined
 from sessions.cells.packed import PackedOutputs
-from sessions.kernelspecs import KernelSpec
+from sessions.model import exact_json
+from sessions.model.kernelspecs import KernelSpec
 
 #: bytes of a piece. Only a single larger output makes a larger piece. A piece of small outputs takes about 1 ms.
 PIECE = 32 * 1024

@@ -6,11 +6,11 @@ import asyncio
 from contextlib import suppress
 
 from sessions.cells.transcript import Transcript
-from sessions.errors import KernelDied
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.messages import Message
-from sessions.tasks import spawn
-from sessions.timeouts import Timeouts
+from sessions.model.errors import KernelDied
+from sessions.model.tasks import spawn
+from sessions.model.values import Timeouts
 
 #: seconds between two requests to a busy kernel; requests wait there, and the kernel answers all of them in the end
 ASK_AGAIN = 30.0

@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sessions import exact_json
 from sessions.cells.packed import Output, PackedOutputs
 from sessions.kernels.messages import Message
+from sessions.model import exact_json
 
 Event = dict[str, Any]
 

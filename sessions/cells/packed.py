@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from sessions import exact_json
+from sessions.model import exact_json
 
 #: one output in nbformat's form; the text of a stream is in pieces, and a display may have its id
 Output = dict[str, Any]

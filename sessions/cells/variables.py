@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
-from sessions.errors import ConnectionFailed
 from sessions.kernels.kernel import Kernel
-from sessions.kernelspecs import KernelSpec
+from sessions.model.errors import ConnectionFailed
+from sessions.model.kernelspecs import KernelSpec
 
 
 class CellVariables:

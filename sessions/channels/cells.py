@@ -9,14 +9,13 @@ from typing import Protocol, Self
 
 import orjson
 
-from sessions import bounded_json
 from sessions.cells.cell import Cell
 from sessions.cells.outputs import weight
-from sessions.errors import InvalidRequest, SessionError
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.messages import Message
-from sessions.models import ExecuteRequest, ExecutionResult, StateChange
-from sessions.timeouts import Timeouts
+from sessions.model import bounded_json
+from sessions.model.errors import InvalidRequest, SessionError
+from sessions.model.values import ExecuteRequest, ExecutionResult, StateChange, Timeouts
 
 
 @dataclass(frozen=True, slots=True)

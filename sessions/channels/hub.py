@@ -17,9 +17,9 @@ from sessions.channels.pending import PendingRequests
 from sessions.channels.requests import PendingRequest, Rules
 from sessions.channels.subscription import Subscription, gateway_message
 from sessions.channels.unread import Unread
-from sessions.errors import ConnectionFailed, InvalidRequest, SessionError
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.messages import Message
+from sessions.model.errors import ConnectionFailed, InvalidRequest, SessionError
 
 #: clients per session that have left and may return; those that left first are forgotten
 HELD_MAX = 4

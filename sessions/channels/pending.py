@@ -15,11 +15,11 @@ from contextlib import ExitStack
 from sessions.channels.cells import ChannelCell, Code, Submission
 from sessions.channels.requests import PendingRequest, Rules
 from sessions.channels.subscription import Subscription, gateway_message, refusal
-from sessions.errors import ExecutionTimeout, InvalidRequest, KernelDied, QuotaExceeded, SessionError
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.messages import Message
-from sessions.models import ExecuteRequest, ExecutionResult
-from sessions.tasks import spawn
+from sessions.model.errors import ExecutionTimeout, InvalidRequest, KernelDied, QuotaExceeded, SessionError
+from sessions.model.tasks import spawn
+from sessions.model.values import ExecuteRequest, ExecutionResult
 
 #: requests per session that the kernel has not answered, and bytes of them
 NUMBER_MAX = 1000

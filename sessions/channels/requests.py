@@ -9,8 +9,7 @@ from typing import Any
 
 from sessions.channels.cells import ChannelCell, Code
 from sessions.channels.subscription import Subscription
-from sessions.models import ExecuteRequest, ExecutionResult
-from sessions.timeouts import Timeouts
+from sessions.model.values import ExecuteRequest, ExecutionResult, Timeouts
 
 
 @dataclass(slots=True, eq=False)

@@ -16,8 +16,8 @@ from uuid import uuid4
 import orjson
 
 from sessions.channels.unread import MESSAGE_COST, Unread
-from sessions.errors import SessionError
 from sessions.kernels.messages import Message
+from sessions.model.errors import SessionError
 
 MIB = 1024**2
 #: bytes that may wait for one client; beyond, output is left out

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 import orjson
 
 from kernel_image.protocol import ATTACHED_TOOL
-from sessions import bounded_json
-from sessions.errors import ConnectionFailed, FileNotFound, InvalidRequest
 from sessions.guest.paths import directory_path
 from sessions.guest.processes import REQUEST_MAX
 from sessions.guest.tools import ToolRunner, lines_of
-from sessions.names import NOT_PASSED
+from sessions.model import bounded_json
+from sessions.model.errors import ConnectionFailed, FileNotFound, InvalidRequest
+from sessions.model.values import NOT_PASSED
 
 #: bytes of a line of the tool: a piece of 64 KiB in base64, and more
 LINE_MAX = 128 * 1024

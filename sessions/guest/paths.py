@@ -6,7 +6,7 @@ import re
 
 from kernel_image.protocol import TEMPORARY
 from kernel_image.spelling import named
-from sessions.errors import InvalidRequest
+from sessions.model.errors import InvalidRequest
 
 #: bytes
 PATH_MAX = 1024

@@ -10,10 +10,10 @@ from typing import Any
 import orjson
 
 from kernel_image.protocol import PROCESSES_TOOL, TRUNCATED
-from sessions.errors import ConnectionFailed, FileNotFound, InvalidRequest, ProcessNotFound
 from sessions.guest.paths import directory_path
 from sessions.guest.tools import ToolRunner, ask, open_end
-from sessions.names import NOT_PASSED
+from sessions.model.errors import ConnectionFailed, FileNotFound, InvalidRequest, ProcessNotFound
+from sessions.model.values import NOT_PASSED
 
 #: exit code of a command that was ended at its timeout. Source: timeout(1)
 TIMED_OUT = 124

@@ -11,10 +11,10 @@ from typing import Any
 import orjson
 
 from kernel_image.protocol import FILES_TOOL
-from sessions.errors import ConnectionFailed
 from sessions.guest.paths import sandbox_path
 from sessions.guest.refusals import accepted
 from sessions.guest.tools import ToolHost, first_line
+from sessions.model.errors import ConnectionFailed
 
 #: form of a file's tag
 TAG = re.compile("[0-9a-f-]{1,100}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from sessions.errors import FileExists, FileNotFound, InvalidRequest, NoSpace
+from sessions.model.errors import FileExists, FileNotFound, InvalidRequest, NoSpace
 
 
 def accepted(answer: dict[str, Any]) -> dict[str, Any]:

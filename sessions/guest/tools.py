@@ -10,9 +10,9 @@ from typing import Any, Protocol
 import orjson
 
 from kernel_image.protocol import FILES_TOOL
-from sessions import bounded_json
-from sessions.errors import ConnectionFailed, QuotaExceeded, SessionError
-from sessions.models import Limits
+from sessions.model import bounded_json
+from sessions.model.errors import ConnectionFailed, QuotaExceeded, SessionError
+from sessions.model.values import Limits
 
 #: maximum bytes of a tool's first line, which holds a listing or the output of a command
 ANSWER_MAX = 8 * 1024**2

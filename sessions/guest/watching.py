@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import orjson
 
 from kernel_image.protocol import TREE_MAX, WATCHING_TOOL
-from sessions import bounded_json
-from sessions.errors import ConnectionFailed, InvalidRequest, QuotaExceeded
 from sessions.guest.paths import sandbox_path
 from sessions.guest.refusals import refuse
 from sessions.guest.tools import ANSWER_MAX, ToolRunner, lines_of
+from sessions.model import bounded_json
+from sessions.model.errors import ConnectionFailed, InvalidRequest, QuotaExceeded
 
 #: what may happen to an entry. One with another name: `rename` for the old one, `create` for the new one
 KINDS = frozenset({"create", "write", "remove", "rename", "chmod"})

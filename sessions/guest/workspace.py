@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernel_image.protocol import FILES_TOOL, FRAME_FORMAT, TRUNCATED
-from sessions.errors import ConnectionFailed, InvalidRequest, NoSpace, QuotaExceeded
 from sessions.guest.paths import entry_path, sandbox_path
 from sessions.guest.refusals import accepted
 from sessions.guest.tools import ToolHost, ToolRunner, ask
+from sessions.model.errors import ConnectionFailed, InvalidRequest, NoSpace, QuotaExceeded
 
 _FRAME = struct.Struct(FRAME_FORMAT)
 #: types of directory entries

@@ -12,10 +12,11 @@ Source: `struct tcp_info` of Linux, `tcpi_bytes_acked` and `tcpi_bytes_received`
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
 #: bytes on the wire per frame besides its content: ZMTP's head and CurveZMQ's box; too large a value does no harm
@@ -105,3 +106,53 @@ def _copy_of(descriptor: int) -> socket.socket:
     except OSError:
         os.close(copy)  # a failed constructor leaves it open
         raise
+
+
+#: bytes for each kernel that count for nobody: what the gateway itself must say is no matter of the tenant's share
+FREE = 64 * 1024
+#: seconds between two looks at what a kernel has read since
+INTERVAL = 0.25
+
+
+class Unsent:
+    """The bytes that wait for one kernel, on all its channels."""
+
+    def __init__(self, backlogs: Collection[Backlog], hold: Callable[[int], bool]) -> None:
+        """Begin with none.
+
+        Args:
+            backlogs: of its channels.
+            hold: counts bytes more, or fewer; returns False if the tenant would then have too many.
+        """
+        self._backlogs = backlogs
+        self._hold = hold
+        self._held = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def admits(self, count: int) -> bool:
+        """Count a message that is about to be sent; return False if the tenant would then have too many bytes."""
+        return self._set(self._waiting() + count - FREE)
+
+    def _waiting(self) -> int:
+        return sum(backlog.waits(FREE // 4) for backlog in self._backlogs)
+
+    def _set(self, count: int) -> bool:
+        change = max(0, count) - self._held
+        if change and not self._hold(change):
+            return False
+        self._held += change
+        if self._held and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(INTERVAL, self._look)
+        return True
+
+    def _look(self) -> None:
+        self._timer = None
+        self._set(min(self._held, self._waiting() - FREE))
+
+    def close(self) -> None:
+        """Give everything back, because the connection is closed."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._held:
+            self._hold(-self._held)
+            self._held = 0

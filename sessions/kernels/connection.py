@@ -16,12 +16,12 @@ import orjson
 import structlog
 
 from kernel_image.protocol import SETTLED
-from sessions.connection_info import ConnectionInfo
-from sessions.errors import ConnectionFailed
 from sessions.kernels.idle_barrier import IdleBarrier, Line
 from sessions.kernels.messages import Codec, MalformedMessage, Message
 from sessions.kernels.replies import Replies
 from sessions.kernels.transport import Transport
+from sessions.model.connection_info import ConnectionInfo
+from sessions.model.errors import ConnectionFailed
 
 log = structlog.get_logger()
 

@@ -8,9 +8,9 @@ from contextlib import suppress
 from typing import Any
 
 from sessions.backends.base import KernelHandle
-from sessions.errors import SessionError
 from sessions.kernels.connection import Connection
-from sessions.tasks import set_within, spawn
+from sessions.model.errors import SessionError
+from sessions.model.tasks import set_within, spawn
 
 #: seconds for the kernel to acknowledge an interrupt that was sent as a message
 ACKNOWLEDGE_TIMEOUT = 1.0

@@ -10,14 +10,14 @@ from typing import Protocol
 
 from kernel_image.protocol import LEASE_REQUEST
 from sessions.backends.base import Backend, KernelHandle, Launch
-from sessions.errors import ConnectionFailed, KernelDied, OutOfMemory, SessionError, StartFailed
-from sessions.exits import ExitReason, KernelExit
 from sessions.kernels.connection import Connection
 from sessions.kernels.interrupts import Interrupts
 from sessions.kernels.messages import Message
 from sessions.kernels.preloading import Preloading, caused
-from sessions.stopwatch import Stage, lap
-from sessions.tasks import log_failure, shielded, spawn
+from sessions.model.errors import ConnectionFailed, KernelDied, OutOfMemory, SessionError, StartFailed
+from sessions.model.stopwatch import Stage, lap
+from sessions.model.tasks import log_failure, shielded, spawn
+from sessions.model.values import ExitReason, KernelExit
 
 #: seconds from a kernel's start to its first answer, at most
 START_TIMEOUT = 60.0

@@ -15,8 +15,8 @@ from typing import Any
 import orjson
 from jupyter_client.session import DELIM, Session
 
-from sessions import bounded_json, exact_json
-from sessions.connection_info import SIGNATURE
+from sessions.model import bounded_json, exact_json
+from sessions.model.connection_info import SIGNATURE
 
 #: delimiter, signature, header, parent header, metadata, content
 _PARTS = 6

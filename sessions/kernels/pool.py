@@ -16,12 +16,12 @@ from typing import NoReturn, TypeVar
 import structlog
 
 from sessions.backends.base import Backend, KernelHandle, Launch
-from sessions.errors import QuotaExceeded, SessionClosed, SessionError, ShuttingDown
 from sessions.kernels.kernel import Kernel
-from sessions.kernels.starts import Starts
+from sessions.kernels.start_queue import Starts
 from sessions.kernels.warm import PoolObserver, PoolSettings, WarmKernels
-from sessions.kernelspecs import KernelSpec
-from sessions.tasks import forever, log_failure, spawn
+from sessions.model.errors import QuotaExceeded, SessionClosed, SessionError, ShuttingDown
+from sessions.model.kernelspecs import KernelSpec
+from sessions.model.tasks import forever, log_failure, spawn
 from sessions.tenants.memory import IN_ALL
 from sessions.tenants.shares import NOBODY
 

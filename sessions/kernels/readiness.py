@@ -13,8 +13,8 @@ from typing import NoReturn
 import structlog
 
 from sessions.backends.base import Backend
-from sessions.errors import BackendUnavailable, NotInitialized, SessionError, ShuttingDown
-from sessions.tasks import forever, log_failure, set_within
+from sessions.model.errors import BackendUnavailable, NotInitialized, SessionError, ShuttingDown
+from sessions.model.tasks import forever, log_failure, set_within
 
 log = structlog.get_logger()
 

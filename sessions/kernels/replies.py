@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from sessions.errors import ConnectionFailed
 from sessions.kernels.messages import Message
-from sessions.tasks import set_within
+from sessions.model.errors import ConnectionFailed
+from sessions.model.tasks import set_within
 
 #: seconds between kernel_info requests while the kernel starts (it answers the first when it has started), and after
 #: it has answered, while its output does not reach the gateway yet

@@ -6,7 +6,7 @@ import functools
 
 import zmq
 
-from sessions.connection_info import ConnectionInfo
+from sessions.model.connection_info import ConnectionInfo
 
 CHANNELS = ("shell", "control", "stdin", "iopub")
 #: messages that libzmq may hold for the gateway; beyond, TCP holds up the kernel, whose iopub waits (XPUB_NODROP)

@@ -14,12 +14,11 @@ import structlog
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from sessions.connection_info import ConnectionInfo
-from sessions.errors import ConnectionFailed
-from sessions.kernels.backlog import Backlog
+from sessions.kernels.backlog import Backlog, Unsent
 from sessions.kernels.sockets import CHANNELS, Sockets, monitor_of
-from sessions.kernels.unsent import Unsent
 from sessions.kernels.watchdog import Watchdog
+from sessions.model.connection_info import ConnectionInfo
+from sessions.model.errors import ConnectionFailed
 
 log = structlog.get_logger()
 

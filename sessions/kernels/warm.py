@@ -13,10 +13,10 @@ from typing import Protocol
 
 import structlog
 
-from sessions.errors import SessionError, StartFailed
 from sessions.kernels.kernel import Kernel
-from sessions.kernelspecs import KernelSpec
-from sessions.models import Limits
+from sessions.model.errors import SessionError, StartFailed
+from sessions.model.kernelspecs import KernelSpec
+from sessions.model.values import Limits
 
 log = structlog.get_logger()
 

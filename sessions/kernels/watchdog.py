@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import structlog
 
 from sessions.kernels.backlog import Backlog
-from sessions.tasks import log_failure
+from sessions.model.tasks import log_failure
 
 log = structlog.get_logger()
 

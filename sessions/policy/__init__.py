@@ -3,6 +3,8 @@
 A profile reads the code that a client wants to run, and names the problems in it. That prevents accidents and known bad
 habits, and tells an agent early what is not available. It is a hint and no security boundary: deliberate code can
 bypass every profile. The sandbox is what limits code.
+
+Knows no tenant, no kernel and no session.
 """
 
 from __future__ import annotations
@@ -10,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from itertools import islice
 
-from sessions.errors import PolicyViolation
-from sessions.models import ExecuteRequest
+from sessions.model.errors import PolicyViolation
+from sessions.model.values import ExecuteRequest
 from sessions.policy import ragflow, weknora
 
 #: maximum problems in an answer, and characters of each: an answer must not be as large as its request

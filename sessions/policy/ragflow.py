@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterator
 from itertools import islice
 
-from sessions.units import CODE_TOKENS
+from sessions.model.units import CODE_TOKENS
 
 #: maximum characters that are checked. Python's parser blocks everything else while it works: 0.1 s for the worst code
 #: of this size with `CODE_TOKENS`

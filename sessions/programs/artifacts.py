@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from sessions.errors import FileNotFound, InvalidRequest
 from sessions.guest.reading import read_file
 from sessions.guest.tools import ToolHost
 from sessions.guest.workspace import Entry, list_files
+from sessions.model.errors import FileNotFound, InvalidRequest
 from sessions.programs.program import Artifact
 
 FOLDER = "artifacts"

@@ -5,9 +5,9 @@ A program can forge the answer of its cell. A forged answer only changes what th
 
 from __future__ import annotations
 
-from sessions import exact_json
-from sessions.errors import OutOfMemory
-from sessions.models import ExecutionResult, Status
+from sessions.model import exact_json
+from sessions.model.errors import OutOfMemory
+from sessions.model.values import ExecutionResult, Status
 from sessions.programs.program import Ending, Outcome, Returned
 
 #: a shell's exit codes for a program that ran too long, and for one that was killed

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
-from sessions.errors import SessionError
+from sessions.model.errors import SessionError
 
 
 @dataclass(frozen=True, slots=True)

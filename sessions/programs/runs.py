@@ -12,14 +12,14 @@ from contextlib import suppress
 from dataclasses import replace
 
 from kernel_image.protocol import RUN_MIME
-from sessions.errors import InvalidRequest, KernelDied, SessionError, SessionNotFound
-from sessions.kernelspecs import KernelSpecs
-from sessions.models import ExecuteRequest, SessionKey, SessionSpec
+from sessions.model.errors import InvalidRequest, KernelDied, SessionError, SessionNotFound
+from sessions.model.kernelspecs import KernelSpecs
+from sessions.model.values import ExecuteRequest, SessionKey, SessionSpec
 from sessions.programs.artifacts import collect
 from sessions.programs.outcomes import outcome_of
 from sessions.programs.program import Ending, Outcome, Program
-from sessions.registry import Registry
-from sessions.session import Session
+from sessions.session.registry import Registry
+from sessions.session.session import Session
 
 
 class ProgramRunner:

@@ -2,6 +2,8 @@
 
 To add a provider, write a module with a class that fulfils the contract in `base.py`, a line in `PROVIDERS`, and a
 module in `tests/sessions/providers/` that runs the contract suite on the class. A test fails until that module exists.
+
+Knows no dialect. It is the one room of the domain that may import an HTTP client.
 """
 
 from __future__ import annotations

@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
-from sessions.errors import ExecutionTimeout, OutOfMemory, SessionError
-from sessions.models import ExecuteRequest, SessionKey, StateChange, Status
-from sessions.models import ExecutionResult as CellResult
+from sessions.model.errors import ExecutionTimeout, OutOfMemory, SessionError
+from sessions.model.values import ExecuteRequest, SessionKey, StateChange, Status
+from sessions.model.values import ExecutionResult as CellResult
 from sessions.programs.program import Ending, Program
 from sessions.providers.base import ExecutionResult
 from sessions.providers.outcomes import ending_of
-from sessions.services import SessionServices
+from sessions.session.services import SessionServices
 
 #: status and error of each ending in the audit
 _AUDITED: dict[Ending, tuple[Status, SessionError | None]] = {

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from sessions.errors import ConnectionFailed, NotInitialized, SessionError
+from sessions.model.errors import ConnectionFailed, NotInitialized, SessionError
+from sessions.model.tasks import shielded, spawn
 from sessions.providers.base import Config, SandboxProvider
 from sessions.providers.schema import checked
 from sessions.providers.store import ProviderStore
-from sessions.tasks import shielded, spawn
 
 log = structlog.get_logger()
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import structlog
 
-from sessions.errors import (
+from sessions.model.errors import (
     BackendUnavailable,
     ConnectionFailed,
     InvalidRequest,

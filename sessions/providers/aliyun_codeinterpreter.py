@@ -10,7 +10,7 @@ import asyncio
 import time
 from typing import Any, ClassVar
 
-from sessions.errors import NotInitialized
+from sessions.model.errors import NotInitialized
 from sessions.programs.program import Outcome, Program
 from sessions.providers.agentrun import LONGEST, WAY, Service, outcome, sdk
 from sessions.providers.base import Config, Field, InstanceId, Schema

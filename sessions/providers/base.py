@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol
 
-from sessions.names import valid_name
+from sessions.model.values import valid_name
 
 Kind = Literal["string", "integer", "boolean"]
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kernel_image.procfs import pids, status
-from sessions.errors import StartFailed
-from sessions.tasks import shielded, spawn
+from sessions.model.errors import StartFailed
+from sessions.model.tasks import shielded, spawn
 
 #: environment variable that marks the processes of one instance
 MARK = "KERNEL_GATEWAY_LOCAL"

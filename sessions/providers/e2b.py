@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import structlog
 
-from sessions.errors import ConnectionFailed, InvalidRequest, NotInitialized, SandboxNotFound, SessionError
+from sessions.model.errors import ConnectionFailed, InvalidRequest, NotInitialized, SandboxNotFound, SessionError
 from sessions.programs.program import Outcome, Program
 from sessions.providers.base import Config, Field, InstanceId, Schema
 from sessions.providers.e2b_sdk import call_sdk, load, outcome

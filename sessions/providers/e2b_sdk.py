@@ -13,7 +13,7 @@ from dataclasses import replace
 from types import ModuleType
 from typing import Any, TypeVar
 
-from sessions.errors import (
+from sessions.model.errors import (
     BackendUnavailable,
     ConnectionFailed,
     InvalidRequest,

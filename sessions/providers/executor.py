@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 
-from sessions.errors import (
+from sessions.model.errors import (
     BackendUnavailable,
     ConnectionFailed,
     ExecutionTimeout,

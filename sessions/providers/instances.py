@@ -6,7 +6,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Generic, TypeVar
 
-from sessions.errors import InvalidRequest, NotInitialized, SandboxNotFound
+from sessions.model.errors import InvalidRequest, NotInitialized, SandboxNotFound
 from sessions.programs.program import Outcome, Program
 from sessions.providers.base import Config, ExecutionResult, InstanceId, SandboxInstance, SandboxProvider, Schema
 from sessions.providers.results import to_result

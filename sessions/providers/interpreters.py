@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from sessions.errors import InvalidRequest
+from sessions.model.errors import InvalidRequest
 from sessions.providers import children
 
 #: search path for interpreters: the directory of this one, and the system's default path

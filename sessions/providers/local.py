@@ -18,7 +18,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar
 
-from sessions.errors import InvalidRequest, StartFailed
+from sessions.model.errors import InvalidRequest, StartFailed
 from sessions.programs.program import Artifact, Ending, Outcome, Program
 from sessions.providers import children
 from sessions.providers.base import Config, Field, InstanceId, Schema

@@ -14,8 +14,9 @@ from typing import Any, TypeVar
 
 import structlog
 
-from sessions.errors import BackendUnavailable, ConnectionFailed, NotInitialized, SessionError, StartFailed
-from sessions.models import SessionKey
+from sessions.model.errors import BackendUnavailable, ConnectionFailed, NotInitialized, SessionError, StartFailed
+from sessions.model.tasks import shielded, spawn
+from sessions.model.values import SessionKey
 from sessions.programs.program import Outcome, Program, Runner
 from sessions.providers.accounts import NotBegun, accounted, raising_not_begun
 from sessions.providers.active import ActiveProvider, Make, ProviderSlot
@@ -23,8 +24,7 @@ from sessions.providers.base import ExecutionResult, SandboxInstance, SandboxPro
 from sessions.providers.outcomes import outcome_of
 from sessions.providers.self_managed import within
 from sessions.providers.store import ProviderStore
-from sessions.services import SessionServices
-from sessions.tasks import shielded, spawn
+from sessions.session.services import SessionServices
 
 log = structlog.get_logger()
 

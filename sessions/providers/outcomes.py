@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from base64 import b64decode
 
-from sessions.errors import ExecutionTimeout, KernelDied, OutOfMemory, SessionError, of_code
+from sessions.model.errors import ExecutionTimeout, KernelDied, OutOfMemory, SessionError, of_code
 from sessions.programs.program import Artifact, Ending, Outcome, Returned
 from sessions.providers.base import ExecutionResult
 

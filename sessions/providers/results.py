@@ -6,7 +6,7 @@ import base64
 import re
 from typing import Any
 
-from sessions.errors import ExecutionTimeout, KernelDied
+from sessions.model.errors import ExecutionTimeout, KernelDied
 from sessions.programs.program import Artifact, Ending, Outcome
 from sessions.providers.base import ExecutionResult
 from sessions.providers.wrapping import Answer

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from sessions.errors import InvalidRequest
+from sessions.model.errors import InvalidRequest
 from sessions.providers.base import Config, Field, SandboxProvider, Schema
 
 #: replaces the hidden part of a secret

@@ -9,7 +9,7 @@ from pathlib import Path
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from sessions.errors import SettingsUnreadable
+from sessions.model.errors import SettingsUnreadable
 from sessions.store.key_file import KeyFile
 
 #: bytes of the nonce, which is never used twice with a key

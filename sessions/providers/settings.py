@@ -9,13 +9,13 @@ from typing import Any
 
 import structlog
 
-from sessions.errors import ConnectionFailed, InvalidRequest, SessionError, SettingsUnreadable
+from sessions.model.errors import ConnectionFailed, InvalidRequest, SessionError, SettingsUnreadable
+from sessions.model.tasks import shielded, spawn
 from sessions.providers.active import Make, initialized
 from sessions.providers.base import Config, ExecutionResult, SandboxProvider, Schema
 from sessions.providers.manager import DEFAULT
 from sessions.providers.schema import checked, masked, merged
 from sessions.providers.store import ProviderStore
-from sessions.tasks import shielded, spawn
 
 log = structlog.get_logger()
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from sessions.errors import SettingsUnreadable
+from sessions.model.errors import SettingsUnreadable
 from sessions.providers.base import Config, Schema
 from sessions.providers.sealing import Seal
 from sessions.store.database import open_database, saving

@@ -17,7 +17,7 @@ from typing import Any
 
 import orjson
 
-from sessions import bounded_json
+from sessions.model import bounded_json
 from sessions.programs.program import Returned
 
 PROGRAMS = Path(__file__).parent / "programs"

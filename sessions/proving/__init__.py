@@ -3,6 +3,8 @@
 It uses the same registry and backend as clients do, so what works here works for them. `promises.py` lists the
 promises; to add one, add its line there. A promise that shows nothing when it is kept (a wall that nobody leans on) has
 a control: the same attempt succeeds where there is no wall.
+
+Words: a *promise* is what a deployment offers; a *verdict* is what became of it. Knows no provider and no dialect.
 """
 
 from __future__ import annotations
@@ -11,10 +13,9 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 
-from sessions.errors import SessionError
+from sessions.model.errors import SessionError
 from sessions.proving.ground import Ground, NothingToTry, Refused
-from sessions.proving.promises import PROMISES, Promise
-from sessions.proving.verdicts import Outcome, Verdict
+from sessions.proving.promises import PROMISES, Outcome, Promise, Verdict
 
 __all__ = ["PROMISES", "Ground", "Outcome", "Promise", "Refused", "Verdict", "prove"]
 

@@ -9,12 +9,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from sessions.backends.base import Backend, KernelHandle
-from sessions.errors import SessionNotFound
 from sessions.kernels.readiness import Readiness
-from sessions.models import ExecuteRequest, ExecutionResult, SessionKey, SessionSpec, Status
+from sessions.model.errors import SessionNotFound
+from sessions.model.values import ExecuteRequest, ExecutionResult, SessionKey, SessionSpec, Status
 from sessions.proving import probes
-from sessions.registry import Registry
-from sessions.session import Session
+from sessions.session.registry import Registry
+from sessions.session.session import Session
 
 #: tenant of all these sessions
 TENANT = "prove"

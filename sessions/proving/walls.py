@@ -7,9 +7,9 @@ import os
 import socket
 from contextlib import closing
 
+from sessions.model.tasks import shielded, spawn
 from sessions.proving import probes
 from sessions.proving.ground import Ground, NothingToTry, Refused
-from sessions.tasks import shielded, spawn
 
 #: an address of nobody (RFC 5737): the way to it is the way to the internet
 _ANYWHERE = "198.51.100.1"

@@ -1,6 +1,6 @@
 """The audit: which tenant ran what, when, and the outcome. Written before and after each cell; no code, no outputs.
 
-Nothing is lost when the gateway is killed. The last second may be lost when the machine loses power (`checkpoints.py`).
+Nothing is lost when the gateway is killed. The last second may be lost when the machine loses power (`sync.py`).
 `records.py` defines the records and their chain.
 """
 
@@ -19,8 +19,9 @@ from typing import NoReturn
 import orjson
 import structlog
 
-from sessions.errors import AuditUnavailable
-from sessions.models import SessionKey
+from sessions.model.errors import AuditUnavailable
+from sessions.model.tasks import forever
+from sessions.model.values import SessionKey
 from sessions.store.audit_search import EVERYTHING, Account, Search, ended_since, latest
 from sessions.store.database import open_database
 from sessions.store.records import (
@@ -37,7 +38,6 @@ from sessions.store.records import (
     encode_record,
 )
 from sessions.store.reserve import room_in
-from sessions.tasks import forever
 
 log = structlog.get_logger()
 

@@ -1,6 +1,6 @@
 """Opens the SQLite databases of the state directory, all in the same way.
 
-Only their user can read them. A commit waits for no disk: the thread of `checkpoints.py` syncs it. Without that thread,
+Only their user can read them. A commit waits for no disk: the thread of `sync.py` syncs it. Without that thread,
 as in a command, a database is synced when it is closed.
 """
 
@@ -15,12 +15,12 @@ from typing import TypeVar
 
 import structlog
 
-from sessions.errors import LedgerUnavailable
+from sessions.model.errors import LedgerUnavailable
 from sessions.store.reserve import Reserve
 
 log = structlog.get_logger()
 
-#: seconds to wait while another process, or the thread of `checkpoints.py`, writes the same database
+#: seconds to wait while another process, or the thread of `sync.py`, writes the same database
 LOCKED_MAX = 0.5
 #: pages in the write-ahead log from which a connection checkpoints it on its own; only reached without the thread
 AUTOCHECKPOINT = 65_536

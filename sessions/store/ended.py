@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections import Counter
 
-from sessions.models import SessionKey
+from sessions.model.values import SessionKey
 
 #: number of remembered ends, over all tenants
 REMEMBERED = 10_000

@@ -7,7 +7,7 @@ import secrets
 from contextlib import suppress
 from pathlib import Path
 
-from sessions.errors import SettingsUnreadable
+from sessions.model.errors import SettingsUnreadable
 
 #: bytes of the key
 KEY = 32

@@ -16,8 +16,8 @@ from typing import Generic, TypeVar
 import structlog
 from pydantic import TypeAdapter, ValidationError
 
-from sessions.errors import LedgerUnavailable
-from sessions.models import SessionKey
+from sessions.model.errors import LedgerUnavailable
+from sessions.model.values import SessionKey
 from sessions.store import ended
 from sessions.store.database import open_or_replace
 from sessions.store.ended import EndedSessions

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import orjson
 
-from sessions.models import ExecutionResult
+from sessions.model.values import ExecutionResult
 from sessions.store.database import read_only
 
 #: digest that precedes the first record
@@ -44,7 +44,7 @@ class Begin:
 class End:
     """An execution has ended."""
 
-    #: a status of `sessions.models`, `UNKNOWN`, `UNSENT` or `REFUSED`
+    #: a status of `sessions.model.values`, `UNKNOWN`, `UNSENT` or `REFUSED`
     outcome: str
     duration_ms: float | None = None
     #: SB code of the error

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from sessions.asleep import SleepImage, Snapshot
-from sessions.connection_info import ConnectionInfo
-from sessions.models import SandboxSpec, SessionKey, SessionSpec
-from sessions.notices import StateNotice
+from sessions.model.checkpoint import SleepImage, Snapshot
+from sessions.model.connection_info import ConnectionInfo
+from sessions.model.values import SandboxSpec, SessionKey, SessionSpec, StateNotice
 
 
 @dataclass(frozen=True, slots=True)

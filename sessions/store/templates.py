@@ -11,8 +11,8 @@ from typing import Any
 
 import orjson
 
-from sessions.errors import InvalidRequest, QuotaExceeded, SessionExists, TemplateNotFound
-from sessions.names import valid_name
+from sessions.model.errors import InvalidRequest, QuotaExceeded, SessionExists, TemplateNotFound
+from sessions.model.values import valid_name
 from sessions.store.database import open_database, saving
 
 #: maximum templates of one tenant

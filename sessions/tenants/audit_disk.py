@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import structlog
 
-from sessions.errors import QuotaExceeded
+from sessions.model.errors import QuotaExceeded
 from sessions.tenants.shares import Shares
 
 log = structlog.get_logger()

@@ -6,7 +6,7 @@ not exhaust the host.
 
 from __future__ import annotations
 
-from sessions.errors import QuotaExceeded
+from sessions.model.errors import QuotaExceeded
 from sessions.tenants.budget import Budget
 
 #: seconds after which a start that was refused may be tried again

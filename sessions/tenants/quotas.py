@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 
-from sessions.errors import QuotaExceeded
+from sessions.model.errors import QuotaExceeded
 from sessions.tenants.admission import Admission
 from sessions.tenants.turns import take_turn
 from sessions.tenants.usage import Allowance, Kind, Usage

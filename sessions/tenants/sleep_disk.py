@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from sessions.asleep import NoRoom, SleepImage
+from sessions.model.checkpoint import NoRoom, SleepImage
 from sessions.tenants.budget import Budget
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from sessions.errors import QuotaExceeded
+from sessions.model.errors import QuotaExceeded
 
 #: number of parts of a window; use is forgotten one part at a time
 GRAINS = 60

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sessions.errors import QuotaExceeded
+from sessions.model.errors import QuotaExceeded
 from sessions.tenants.shares import Shares
 
 #: seconds after which a workspace that was refused may be asked for again

@@ -24,8 +24,8 @@ from docker.errors import APIError
 from docker.models.containers import Container
 from docker.models.networks import Network
 
-from sessions.backends.docker import firewall
-from sessions.backends.docker.network import bridge_name
+from sessions.backends.docker.isolation import firewall
+from sessions.backends.docker.isolation.network import bridge_name
 from sessions.backends.docker.profile import FIRST_PORT, PYTHON
 from tests.attacks import internet
 from tests.attacks.cells import answer_in, call_of

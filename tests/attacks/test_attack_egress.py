@@ -23,10 +23,10 @@ from docker.errors import NotFound
 
 from kernel_gateway.wire.tls import own_certificate
 from sessions.backends.docker import DockerSettings
-from sessions.backends.docker.egress.networks import inner_name, outer_name, to_the_proxy, to_the_world
-from sessions.backends.docker.egress.proxy import LABEL
-from sessions.backends.docker.firewall import way_out_name
-from sessions.backends.docker.network import bridge_name
+from sessions.backends.docker.isolation.egress.networks import inner_name, outer_name, to_the_proxy, to_the_world
+from sessions.backends.docker.isolation.egress.proxy import LABEL
+from sessions.backends.docker.isolation.firewall import way_out_name
+from sessions.backends.docker.isolation.network import bridge_name
 from sessions.backends.docker.profile import FIRST_PORT
 from tests.attacks import listed
 from tests.attacks.bench import RUN, Outside, bench, forget_network, outside

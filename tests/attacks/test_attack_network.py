@@ -14,7 +14,7 @@ import pytest
 import zmq
 from docker.models.networks import Network
 
-from sessions.backends.docker.network import bridge_name
+from sessions.backends.docker.isolation.network import bridge_name
 from sessions.backends.docker.profile import FIRST_PORT
 from tests.attacks import probes
 from tests.attacks.bench import RUN, Bench, Outside, host_addresses, host_listens, outside

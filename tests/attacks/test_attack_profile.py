@@ -19,9 +19,9 @@ import pytest
 from docker.types import LogConfig, Ulimit
 
 from sessions.backends.base import KERNEL_IMAGE, Launch
-from sessions.backends.docker import containers
-from sessions.backends.docker.disks import Disks
-from sessions.backends.docker.engine import Engine
+from sessions.backends.docker.container import containers
+from sessions.backends.docker.disks.disks import Disks
+from sessions.backends.docker.engine.engine import Engine
 from sessions.backends.docker.profile import (
     INSTANCE_LABEL,
     PRIVATE,
@@ -31,8 +31,8 @@ from sessions.backends.docker.profile import (
     DockerSettings,
     host_config,
 )
-from sessions.kernelspecs import KernelSpecs
-from sessions.models import Limits
+from sessions.model.kernelspecs import KernelSpecs
+from sessions.model.values import Limits
 from tests.attacks import probes
 from tests.attacks.bench import IMAGE, RUN
 from tests.attacks.cells import MARK, answer_in, call_of

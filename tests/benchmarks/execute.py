@@ -21,8 +21,8 @@ from jupyter_client.asynchronous.client import AsyncKernelClient
 from sessions.backends.base import Backend, Launch
 from sessions.backends.docker import DockerBackend, DockerSettings
 from sessions.backends.process import ProcessBackend
-from sessions.errors import SessionClosed
 from sessions.kernels.kernel import Kernel
+from sessions.model.errors import SessionClosed
 from tests.attacks.bench import forget_network
 from tests.benchmarks.figures import rounds, say
 from tests.benchmarks.peer import KERNEL, STOCK_KERNEL, install, peer

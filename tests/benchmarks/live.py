@@ -13,7 +13,7 @@ from typing import Any
 
 import requests
 
-from sessions.backends.docker.cgroup import ControlGroup
+from sessions.backends.docker.engine.cgroup import ControlGroup
 from tests.gateways import KEYS, Gateway, text_of
 
 TENANTS = list(KEYS)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from sessions.stopwatch import Stage
+from sessions.model.stopwatch import Stage
 from tests.benchmarks.crowd import ALONE, CLIENTS
 from tests.benchmarks.figures import percentile
 from tests.benchmarks.first import COLD

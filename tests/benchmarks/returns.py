@@ -15,7 +15,7 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from sessions.stopwatch import Operation, Stage
+from sessions.model.stopwatch import Operation, Stage
 from tests.benchmarks.figures import rounds
 from tests.benchmarks.first import without_checkpoints
 from tests.benchmarks.results import Figures, Ways

@@ -28,16 +28,16 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from sessions.backends.base import KERNEL_IMAGE, Backend, Launch
 from sessions.backends.docker import DockerBackend, DockerSettings
-from sessions.backends.docker.cgroup import ControlGroup
+from sessions.backends.docker.engine.cgroup import ControlGroup
 from sessions.backends.docker.profile import CheckpointSettings
 from sessions.backends.process import ProcessBackend
-from sessions.errors import SessionClosed
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.pool import Pool
 from sessions.kernels.readiness import Readiness
-from sessions.kernels.starts import Starts
+from sessions.kernels.start_queue import Starts
 from sessions.kernels.warm import PoolSettings
-from sessions.kernelspecs import KernelSpecs
+from sessions.model.errors import SessionClosed
+from sessions.model.kernelspecs import KernelSpecs
 from tests.attacks.bench import forget_network
 from tests.benchmarks.figures import percentile, say
 from tests.fakes import KERNELSPECS, Listener, Seen, until

@@ -33,7 +33,7 @@ from e2b_code_interpreter import AsyncSandbox, Sandbox, SandboxMetrics, SandboxQ
 
 from tests import gateways
 from tests.gateways import KEYS, Gateway
-from tests.kernel_gateway.wire import until
+from tests.kernel_gateway.calls import until
 
 pytestmark = pytest.mark.timeout(300)
 Options = dict[str, Any]

@@ -12,7 +12,7 @@ readonly BASE_IMAGE=kernel-gateway/base:bookworm
 readonly BASE_PACKAGES=python3,python3-venv,ca-certificates,fonts-wqy-microhei,iptables,tzdata
 readonly PACKAGES_LABEL=kernel-gateway.packages
 readonly WRAPPER=/usr/local/lib/kernel-gateway/runsc
-WRAPPER_SOURCE=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)/sessions/backends/docker/checkpoints/runsc.sh
+WRAPPER_SOURCE=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)/sessions/backends/docker/checkpoint/runsc.sh
 readonly WRAPPER_SOURCE
 readonly DAEMON_JSON=/etc/docker/daemon.json
 readonly ENGINE_LOG=/var/log/kernel-gateway-dockerd.log

@@ -21,7 +21,8 @@ exec unshare -m sh -c 'mount -t tmpfs none /proc/sys/net && exec /usr/bin/runsc 
 """
 #: makes the kernels' network, as a gateway does
 NETWORK = """
-from sessions.backends.docker import engine, network
+from sessions.backends.docker.engine import engine
+from sessions.backends.docker.isolation import network
 network.ensure_network(engine.connect(), "kernel-gateway")
 """
 #: bytes that a full disk has left

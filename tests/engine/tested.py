@@ -16,8 +16,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from sessions.backends.docker.versions import versions
-from sessions.errors import SessionError
+from sessions.backends.docker.engine.versions import versions
+from sessions.model.errors import SessionError
 
 ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "kernel_gateway/operating/README.md"

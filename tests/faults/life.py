@@ -9,7 +9,7 @@ from typing import Any
 import requests
 
 from tests.gateways import Gateway
-from tests.kernel_gateway.wire import failure
+from tests.kernel_gateway.calls import failure
 
 #: the gateway cannot serve now, for a reason that it knows: the engine, a kernel, a database, a checkpoint
 TROUBLE = {"SB003", "SB004", "SB009", "SB013", "SB019", "SB027", "SB041"}

@@ -23,7 +23,7 @@ from tests.faults.kept import LIVES, Life
 from tests.faults.life import live, works
 from tests.faults.proxy import Fault
 from tests.gateways import Gateway, gateway
-from tests.kernel_gateway.wire import kernels, metric
+from tests.kernel_gateway.calls import kernels, metric
 
 #: a life has at least this many calls and writes, and at most so many
 LEAST, MOST = 10, 60

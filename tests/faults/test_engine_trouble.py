@@ -10,7 +10,7 @@ from http import HTTPStatus
 
 import pytest
 
-from sessions.backends.docker.breaker import FAILURES
+from sessions.backends.docker.engine.breaker import FAILURES
 from tests.attacks.vitals import wait_until
 from tests.faults.conftest import Troubled
 from tests.faults.health import (

@@ -20,7 +20,7 @@ from tests.faults.health import create, end
 from tests.gateways import Gateway, gateway
 from tests.kernel_gateway.agentrun import CONTROL, Box, data
 from tests.kernel_gateway.agentrun import create as create_sandbox
-from tests.kernel_gateway.wire import until
+from tests.kernel_gateway.calls import until
 
 SIZE = "4m"
 #: contained in all code that is run

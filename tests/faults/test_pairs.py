@@ -1,6 +1,7 @@
 """Any two steps on one session at once leave it whole, with a real engine and over HTTP.
 
-`tests/sessions/test_interleavings.py` tries the same pairs at every iteration of the event loop, on scripted kernels.
+`tests/sessions/session/test_interleavings.py` tries the same pairs at every iteration of the event loop, on scripted
+kernels.
 Here the moments are coarse, but containers, volumes, sockets and the engine's events are real.
 """
 
@@ -27,7 +28,7 @@ from tests.attacks.vitals import Neighbour, Vitals
 from tests.faults.health import meanwhile, nothing_is_left
 from tests.gateways import Gateway, gateway, text_of
 from tests.kernel_gateway.accounts import accounts
-from tests.kernel_gateway.wire import failure, until
+from tests.kernel_gateway.calls import failure, until
 
 pytestmark = pytest.mark.engine
 

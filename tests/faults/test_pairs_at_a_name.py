@@ -22,8 +22,8 @@ import requests
 from tests.attacks.vitals import wait_until
 from tests.faults.health import nothing_is_left
 from tests.gateways import Gateway, gateway, text_of
+from tests.kernel_gateway.calls import metric
 from tests.kernel_gateway.e2b import Box, control
-from tests.kernel_gateway.wire import metric
 
 pytestmark = pytest.mark.engine
 

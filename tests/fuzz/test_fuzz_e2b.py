@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from tests.fuzz.values import VALUE, as_text, fields, harmless
 from tests.gateways import KEYS, Gateway
+from tests.kernel_gateway.calls import raw
 from tests.kernel_gateway.e2b import Box, boxed
-from tests.kernel_gateway.wire import raw
 
 pytestmark = pytest.mark.full
 

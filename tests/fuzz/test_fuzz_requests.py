@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.fuzz.conftest import FUZZED
 from tests.fuzz.values import VALUE, as_text, fields, harmless
 from tests.gateways import Gateway
-from tests.kernel_gateway.wire import raw
+from tests.kernel_gateway.calls import raw
 
 pytestmark = pytest.mark.full
 

@@ -13,7 +13,7 @@ import requests
 
 from sessions.store.records import Begin, End, read
 from tests.gateways import Gateway
-from tests.kernel_gateway.wire import children, failure, until
+from tests.kernel_gateway.calls import children, failure, until
 
 
 def accounts(state_dir: Path) -> dict[str, list[Begin | End]]:

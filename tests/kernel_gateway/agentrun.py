@@ -12,7 +12,7 @@ from typing import Any
 import requests
 
 from tests.gateways import Gateway
-from tests.kernel_gateway.wire import failure
+from tests.kernel_gateway.calls import failure
 
 CONTROL = "/2025-09-10"
 TEMPLATE = "code-interpreter-v1"

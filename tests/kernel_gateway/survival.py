@@ -19,7 +19,7 @@ from sessions.backends.docker.profile import DISKS_LABEL
 from tests import gateways
 from tests.faults.proxy import Fault, proxy
 from tests.gateways import Gateway
-from tests.kernel_gateway.wire import until
+from tests.kernel_gateway.calls import until
 
 #: the session as it begins and as it is changed: variable and file have the same value
 WRITE = "import pathlib\nx = {0}\nprint(pathlib.Path('file').write_text('{0}'))\n"

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 import requests
 
-from sessions.models import SessionKey
+from sessions.model.values import SessionKey
 from sessions.store.audit import Audit
 from sessions.store.records import Begin, End
 from sessions.tenants.audit_disk import COST
@@ -30,7 +30,7 @@ from tests.gateways import KEYS, Gateway
 from tests.kernel_gateway import jupyter, sockets
 from tests.kernel_gateway.accounts import accounts, contains_no_secret, crash, execute, outcomes, refusal
 from tests.kernel_gateway.agentrun import boxed
-from tests.kernel_gateway.wire import HANGS, exists, failure, until
+from tests.kernel_gateway.calls import HANGS, exists, failure, until
 
 SLEEPS = "import time; time.sleep(0.5)"
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.gateways import Gateway, text_of
-from tests.kernel_gateway.wire import exists, process_only, streamed, until, write
+from tests.kernel_gateway.calls import exists, process_only, streamed, until, write
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from sessions.store.records import read
 from tests import gateways
 from tests.gateways import text_of
 from tests.kernel_gateway.accounts import execute, refusal
-from tests.kernel_gateway.wire import until
+from tests.kernel_gateway.calls import until
 
 DAY = 86400.0
 #: Python runs this code at the start of each gateway, but not in the kernels

@@ -10,8 +10,8 @@ import nbformat
 import pytest
 
 from tests.gateways import Gateway
+from tests.kernel_gateway.calls import SHARED, process_only, streamed, until, write
 from tests.kernel_gateway.ragflow import run
-from tests.kernel_gateway.wire import SHARED, process_only, streamed, until, write
 
 LINES = "".join(f"{number}\n" for number in range(1, 20_001))
 CHINESE = "中文🙂日本" * 3000

@@ -13,8 +13,8 @@ from pydantic import ValidationError
 from kernel_gateway.cli import main
 from kernel_gateway.cli.settings import add_settings, settings_from
 from kernel_gateway.config import Client, Settings, load, load_client
-from sessions.errors import InvalidRequest
-from sessions.models import Limits
+from sessions.model.errors import InvalidRequest
+from sessions.model.values import Limits
 
 #: for each setting a value that is not its default, as text and as parsed
 OTHER: dict[str, tuple[str, Any]] = {

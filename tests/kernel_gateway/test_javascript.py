@@ -10,8 +10,8 @@ import pytest
 
 from tests.fakes import until
 from tests.gateways import Gateway, text_of
+from tests.kernel_gateway.calls import process_only
 from tests.kernel_gateway.jupyter import connected
-from tests.kernel_gateway.wire import process_only
 
 LINES = 10_000
 

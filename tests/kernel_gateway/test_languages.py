@@ -12,7 +12,7 @@ from packaging.version import Version
 from kernel_image.no_network import POLICY
 from tests.gateways import Gateway, gateway
 from tests.kernel_gateway import agentrun, e2b
-from tests.kernel_gateway.wire import failure, process_only
+from tests.kernel_gateway.calls import failure, process_only
 
 #: only the image with R has it, but a developer's own machine may
 R_IS_HERE = shutil.which("R") is not None

@@ -13,17 +13,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernel_gateway.bodies import validated
 from kernel_gateway.config import Settings
 from kernel_gateway.dialects.agentrun import models as agentrun
 from kernel_gateway.dialects.native import models as native
 from kernel_gateway.dialects.ragflow import models as ragflow
-from sessions.errors import InvalidRequest
-from sessions.models import Limits, SessionSpec
+from kernel_gateway.http.bodies import validated
+from sessions.model.errors import InvalidRequest
+from sessions.model.values import Limits, SessionSpec
 from sessions.store.templates import Template
 from tests.gateways import Gateway
 from tests.kernel_gateway.agentrun import CONTROL
-from tests.kernel_gateway.wire import process_only
+from tests.kernel_gateway.calls import process_only
 
 SETTINGS = Settings.model_validate({})
 OWN = asdict(SETTINGS.limits)

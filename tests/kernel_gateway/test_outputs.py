@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.gateways import Gateway, text_of
-from tests.kernel_gateway.wire import NDJSON, SERVER_SENT, process_only, streamed
+from tests.kernel_gateway.calls import NDJSON, SERVER_SENT, process_only, streamed
 
 pytestmark = process_only
 

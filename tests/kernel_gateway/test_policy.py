@@ -15,7 +15,7 @@ from tests.gateways import Gateway
 from tests.kernel_gateway import jupyter, sockets
 from tests.kernel_gateway.accounts import accounts, execute, outcomes
 from tests.kernel_gateway.agentrun import boxed, end, failed
-from tests.kernel_gateway.wire import NDJSON, failure
+from tests.kernel_gateway.calls import NDJSON, failure
 
 #: imports a module that the policy forbids, under a name that must appear in no log and no audit
 HOSTILE = "import ftplib as a_very_secret_word\nx = 2"

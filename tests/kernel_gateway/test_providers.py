@@ -30,8 +30,8 @@ from sessions.store.records import Begin, End
 from tests import gateways
 from tests.gateways import KEYS, Gateway
 from tests.kernel_gateway.accounts import accounts
+from tests.kernel_gateway.calls import until
 from tests.kernel_gateway.executor import Executor, executor
-from tests.kernel_gateway.wire import until
 
 ADMIN = "the-admins-own-key"
 SECRET = "a-very-secret-api-key-0123456789"  # noqa: S105 - not a real one

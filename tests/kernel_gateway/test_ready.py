@@ -21,7 +21,7 @@ from sessions.backends.process import ProcessBackend
 from tests import gateways
 from tests.fakes import KERNELSPECS
 from tests.gateways import Gateway
-from tests.kernel_gateway.wire import children, failure, until
+from tests.kernel_gateway.calls import children, failure, until
 
 
 def serves_nothing_and_says_why(gateway: Gateway, code: str, word: str) -> None:

@@ -19,7 +19,7 @@ import websocket
 
 from sessions.store.records import Begin, End, read
 from tests.gateways import KEYS, Gateway, gateway, text_of
-from tests.kernel_gateway.wire import exists, until
+from tests.kernel_gateway.calls import exists, until
 
 #: kernels can be taken over only where they outlive the gateway
 pytestmark = pytest.mark.engine

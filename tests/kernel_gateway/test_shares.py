@@ -14,8 +14,8 @@ from kernel_gateway.config import Settings
 from kernel_gateway.wire.admission import Admission as Connections
 from kernel_gateway.wire.incoming import Incoming
 from kernel_gateway.wire.open_sockets import OpenSockets
-from sessions.errors import QuotaExceeded, SessionNotFound
-from sessions.models import Limits, SessionKey, SessionSpec
+from sessions.model.errors import QuotaExceeded, SessionNotFound
+from sessions.model.values import Limits, SessionKey, SessionSpec
 from sessions.tenants.audit_disk import COST, AuditDisk
 from sessions.tenants.quotas import Quotas, TenantLimits
 from sessions.tenants.workspaces import WorkspaceDisk
@@ -129,13 +129,13 @@ CLASSES = {"Admission", "Shares", "Budget", "Semaphore", "BoundedSemaphore", "Th
 SHARING = {
     "kernel_image.disks": "requests of the lane for starts, of which one tenant has half",
     "kernel_image.probe": "nothing of a tenant's",
-    "kernel_gateway.slices": "turns: a slice takes a moment",
+    "kernel_gateway.fair_loop": "turns: a slice takes a moment",
     "kernel_gateway.wire.server": "max_connections",
     "kernel_gateway.wire.admission": "max_connections",
     "kernel_gateway.wire.incoming": "max_incoming_bytes",
     "kernel_gateway.wire.open_sockets": "max_sockets",
-    "sessions.backends.docker.engine": "turns, and half of the threads: a call has a deadline",
-    "sessions.kernels.starts": "turns, and all but one: a start has a deadline",
+    "sessions.backends.docker.engine.engine": "turns, and half of the threads: a call has a deadline",
+    "sessions.kernels.start_queue": "turns, and all but one: a start has a deadline",
     "sessions.proving.probes": "requests of the operator's own command",
     "sessions.tenants.admission": "max_concurrent",
     "sessions.tenants.audit_disk": "what is left of the audit's disk",

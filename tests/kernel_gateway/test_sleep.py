@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kernel_gateway.dialects.jupyter.models import kernel_id
-from sessions.models import SessionKey
+from sessions.model.values import SessionKey
 from tests import gateways
 from tests.gateways import Gateway
 from tests.kernel_gateway.jupyter import connected

@@ -18,8 +18,8 @@ from kernel_gateway import app
 from kernel_gateway.app import Service
 from kernel_gateway.config import Settings
 from kernel_gateway.state_dir import AlreadyRunning, lock
-from sessions import tasks
-from sessions.models import SandboxSpec, SessionKey
+from sessions.model import tasks
+from sessions.model.values import SandboxSpec, SessionKey
 from tests.fakes import FakeBackend, until
 
 #: steps of `stop` before the state directory is free, as attributes of the service

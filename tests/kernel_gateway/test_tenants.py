@@ -17,7 +17,7 @@ from tests.gateways import KEYS, Gateway
 from tests.kernel_gateway import e2b, jupyter, sockets
 from tests.kernel_gateway.accounts import accounts, crash, execute, outcomes, refusal
 from tests.kernel_gateway.agentrun import Box, boxed
-from tests.kernel_gateway.wire import HANGS, NDJSON, exists, metric, until
+from tests.kernel_gateway.calls import HANGS, NDJSON, exists, metric, until
 from tests.tiers import some
 
 SLEEPS = "import time; time.sleep(0.5)"

@@ -12,7 +12,7 @@ import pytest
 
 from tests import gateways
 from tests.gateways import KEYS, Gateway
-from tests.kernel_gateway.wire import failure
+from tests.kernel_gateway.calls import failure
 from tests.test_examples import GATEWAY, example, shell
 from tests.tiers import cases
 

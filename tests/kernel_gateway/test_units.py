@@ -25,19 +25,19 @@ from tornado.websocket import websocket_connect
 import kernel_gateway.dialects
 from kernel_gateway import app
 from kernel_gateway.app import Service
-from kernel_gateway.bodies import validated
 from kernel_gateway.config import Settings
 from kernel_gateway.dialects.agentrun.uploads import UploadForm
 from kernel_gateway.dialects.e2b import connect
 from kernel_gateway.dialects.e2b.connect import AnswerStream, Envelopes
 from kernel_gateway.dialects.e2b.models import NewSandbox
 from kernel_gateway.dialects.e2b.processes import Config, StreamInputHandler
+from kernel_gateway.http.bodies import validated
 from kernel_gateway.wire import turns
-from sessions import exact_json, units
-from sessions.errors import InvalidRequest
-from sessions.names import valid_env
+from sessions.model import exact_json, units
+from sessions.model.errors import InvalidRequest
+from sessions.model.tasks import spawn
+from sessions.model.values import valid_env
 from sessions.policy import ragflow
-from sessions.tasks import spawn
 from tests.fakes import FakeBackend
 from tests.test_layers import tree_of
 

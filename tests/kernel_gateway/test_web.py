@@ -12,7 +12,7 @@ import pytest
 import kernel_gateway
 from kernel_gateway.dialects.web import FILES
 from tests.gateways import KEYS, Gateway
-from tests.kernel_gateway.wire import failure, raw
+from tests.kernel_gateway.calls import failure, raw
 
 WEB = Path(kernel_gateway.__file__).parent / "web"
 #: limit of the whole page in bytes

@@ -14,7 +14,7 @@ from sessions.backends.base import KERNEL_IMAGE, Launch
 from sessions.backends.process import ProcessBackend
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.messages import Message
-from sessions.kernelspecs import KernelSpecs
+from sessions.model.kernelspecs import KernelSpecs
 from tests.fakes import Listener
 from tests.tiers import some
 

@@ -13,9 +13,9 @@ from kernel_image.python_kernel.app import config
 from kernel_image.python_kernel.publishing import PIECE
 from sessions.backends.base import Launch
 from sessions.backends.process import ProcessBackend
-from sessions.errors import SessionClosed
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.messages import Message
+from sessions.model.errors import SessionClosed
 from tests.fakes import KERNELSPECS, Listener
 
 PYTHON = KERNELSPECS.find("python")

@@ -12,7 +12,7 @@ from nbclient import NotebookClient
 
 from tests import gateways
 from tests.gateways import Gateway, text_of
-from tests.kernel_gateway.wire import size_of_png
+from tests.kernel_gateway.calls import size_of_png
 
 SESSION = "wine"
 

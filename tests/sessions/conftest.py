@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from sessions.models import SandboxSpec, SessionKey
-from sessions.sandbox import Sandbox
-from sessions.session import Session
+from sessions.model.values import SandboxSpec, SessionKey
+from sessions.sandbox.sandbox import Sandbox
+from sessions.session.session import Session
 from tests.fakes import World
 
 

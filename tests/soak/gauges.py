@@ -12,7 +12,7 @@ import docker
 from tests.faults.health import threads
 from tests.gateways import Gateway
 from tests.host import shims
-from tests.kernel_gateway.wire import metric
+from tests.kernel_gateway.calls import metric
 
 MIB = 1024**2
 

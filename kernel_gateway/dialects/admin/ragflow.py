@@ -5,9 +5,9 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import Any
 
-from kernel_gateway.admins import AdminHandler
 from kernel_gateway.dialects.admin.models import ProviderConfig, SaveConfig, provider_json, schema_json
-from sessions.errors import SessionError
+from kernel_gateway.http.admins import AdminHandler
+from sessions.model.errors import SessionError
 
 #: statuses for callers without permission; other failures are HTTP 400, and the body reports our own faults
 _NOT_ALLOWED = {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import Any
 
-from kernel_gateway.admins import AdminHandler
 from kernel_gateway.dialects.admin.models import (
     ActivateProvider,
     ProviderConfig,
@@ -13,7 +12,8 @@ from kernel_gateway.dialects.admin.models import (
     provider_json,
     schema_json,
 )
-from sessions.errors import ConnectionFailed, SessionError, SettingsUnreadable
+from kernel_gateway.http.admins import AdminHandler
+from sessions.model.errors import ConnectionFailed, SessionError, SettingsUnreadable
 from sessions.providers.settings import ProviderSettings
 
 

@@ -7,15 +7,14 @@ import re
 from http import HTTPStatus
 from typing import Any
 
-from kernel_gateway.answers import sentences
-from kernel_gateway.auth import Caller
 from kernel_gateway.errors import Unauthorized
-from kernel_gateway.handlers import BaseHandler, JsonHandler, Model
-from kernel_gateway.signatures import BODY_DIGEST, UNSIGNED
-from sessions.errors import InvalidRequest, SandboxNotFound, SessionError
-from sessions.models import SessionKey
-from sessions.names import NAME
-from sessions.sandbox import Sandbox
+from kernel_gateway.http.answers import sentences
+from kernel_gateway.http.handlers import BaseHandler, JsonHandler, Model
+from kernel_gateway.identity.auth import Caller
+from kernel_gateway.identity.signatures import BODY_DIGEST, UNSIGNED
+from sessions.model.errors import InvalidRequest, SandboxNotFound, SessionError
+from sessions.model.values import NAME, SessionKey
+from sessions.sandbox.sandbox import Sandbox
 
 #: the error code that clients read, by HTTP status
 CODES = {

@@ -8,11 +8,11 @@ from typing import Any
 from kernel_gateway.dialects.agentrun.base import AgentRunHandler
 from kernel_gateway.dialects.agentrun.models import CreateContext, Execute
 from kernel_gateway.dialects.agentrun.results import reply
-from sessions.errors import InvalidRequest
 from sessions.guest.paths import seen_path
-from sessions.models import ExecuteRequest
-from sessions.sandbox import Sandbox
-from sessions.session import Session
+from sessions.model.errors import InvalidRequest
+from sessions.model.values import ExecuteRequest
+from sessions.sandbox.sandbox import Sandbox
+from sessions.session.session import Session
 
 #: the language when the client names none
 LANGUAGE = "python"

@@ -6,7 +6,7 @@ from typing import Any
 
 from kernel_gateway.dialects.agentrun.base import AgentRunHandler
 from kernel_gateway.dialects.agentrun.models import CODE_INTERPRETER, TemplateBody, template_model
-from sessions.names import valid_name
+from sessions.model.values import valid_name
 
 PAGE_MAX = 100
 

@@ -8,16 +8,16 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from kernel_gateway.answers import time_of
 from kernel_gateway.dialects.agentrun.base import AgentRunHandler
 from kernel_gateway.dialects.agentrun.models import MakeDirectory, Move, Remove, WriteFile
 from kernel_gateway.errors import TooLarge
-from kernel_gateway.transfers import send_file, wanted_part
-from sessions.errors import FileNotFound, InvalidRequest
+from kernel_gateway.http.answers import time_of
+from kernel_gateway.http.transfers import send_file, wanted_part
 from sessions.guest import workspace
 from sessions.guest.paths import seen_path
 from sessions.guest.reading import read_file
 from sessions.guest.workspace import Entry
+from sessions.model.errors import FileNotFound, InvalidRequest
 
 #: maximum bytes of a file that is read as JSON
 READ_MAX = 8 * 1024**2

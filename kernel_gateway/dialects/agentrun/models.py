@@ -6,13 +6,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from kernel_gateway.answers import time_of
-from kernel_gateway.bodies import validated
 from kernel_gateway.config import Settings
-from sessions.errors import InvalidRequest
-from sessions.models import SandboxSpec
-from sessions.names import valid_env
-from sessions.sandbox import Sandbox
+from kernel_gateway.http.answers import time_of
+from kernel_gateway.http.bodies import validated
+from sessions.model.errors import InvalidRequest
+from sessions.model.values import SandboxSpec, valid_env
+from sessions.sandbox.sandbox import Sandbox
 from sessions.store.templates import Template
 
 #: the template that every tenant has

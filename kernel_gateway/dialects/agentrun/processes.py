@@ -6,12 +6,12 @@ from time import time
 from typing import Any
 from uuid import uuid4
 
-from kernel_gateway.answers import time_of
 from kernel_gateway.dialects.agentrun.base import AgentRunHandler
 from kernel_gateway.dialects.agentrun.models import Command
+from kernel_gateway.http.answers import time_of
 from sessions.guest.paths import seen_path
 from sessions.guest.processes import Process, find_process, kill_process, list_processes
-from sessions.sandbox import Sandbox
+from sessions.sandbox.sandbox import Sandbox
 
 _MIB = 1024**2
 #: the status of a process, by Linux's letter for its state

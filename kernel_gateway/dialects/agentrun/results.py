@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernel_gateway.answers import sentences
+from kernel_gateway.http.answers import sentences
 from sessions.cells.packed import Output
-from sessions.models import ExecutionResult, Status
+from sessions.model.values import ExecutionResult, Status
 
 Item = dict[str, Any]
 

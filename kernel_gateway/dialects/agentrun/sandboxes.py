@@ -5,11 +5,10 @@ from __future__ import annotations
 from time import time
 from uuid import uuid4
 
-from kernel_gateway.answers import time_of
 from kernel_gateway.dialects.agentrun.base import AgentRunHandler
 from kernel_gateway.dialects.agentrun.models import CreateSandbox, sandbox_model
-from sessions.models import SessionKey
-from sessions.names import valid_name
+from kernel_gateway.http.answers import time_of
+from sessions.model.values import SessionKey, valid_name
 
 PAGE_MAX = 100
 

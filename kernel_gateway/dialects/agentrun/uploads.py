@@ -8,11 +8,11 @@ from typing import Any
 
 from kernel_gateway.dialects.agentrun.base import AgentRunBaseHandler
 from kernel_gateway.errors import Unauthorized
-from kernel_gateway.multipart import FILE, FORM_MAX, Form, boundary_of
-from kernel_gateway.transfers import Upload
-from sessions.errors import InvalidRequest, NoSpace, SessionError
+from kernel_gateway.http.multipart import FILE, FORM_MAX, Form, boundary_of
+from kernel_gateway.http.transfers import Upload
 from sessions.guest import workspace
-from sessions.sandbox import Sandbox
+from sessions.model.errors import InvalidRequest, NoSpace, SessionError
+from sessions.sandbox.sandbox import Sandbox
 
 #: names that clients use for the field with the file's path
 PATHS = ("path", "current_path")

@@ -8,15 +8,15 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, ClassVar
 
-from kernel_gateway.answers import sentences
-from kernel_gateway.auth import Caller
 from kernel_gateway.dialects.e2b.targets import ENVD, ID, INTERPRETER, Target, target_of
 from kernel_gateway.dialects.e2b.tokens import access_token, is_token, traffic_token
 from kernel_gateway.errors import NoSuchRoute
-from kernel_gateway.handlers import BaseHandler, JsonHandler
-from sessions.errors import ConnectionFailed, InvalidRequest, SandboxNotFound, SessionError, StartFailed
-from sessions.models import SessionKey
-from sessions.sandbox import Sandbox
+from kernel_gateway.http.answers import sentences
+from kernel_gateway.http.handlers import BaseHandler, JsonHandler
+from kernel_gateway.identity.auth import Caller
+from sessions.model.errors import ConnectionFailed, InvalidRequest, SandboxNotFound, SessionError, StartFailed
+from sessions.model.values import SessionKey
+from sessions.sandbox.sandbox import Sandbox
 
 #: the one user of a sandbox, by the name that clients know
 USER = "user"

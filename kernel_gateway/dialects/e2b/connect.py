@@ -15,14 +15,14 @@ from typing import Any
 
 import orjson
 
-from kernel_gateway.answers import sentences
-from kernel_gateway.bodies import Model, validated
 from kernel_gateway.dialects.e2b.base import EnvdHandler
 from kernel_gateway.errors import NotSupported
-from kernel_gateway.handlers import JsonHandler
-from kernel_gateway.transfers import STALL
-from sessions import bounded_json
-from sessions.errors import ExecutionTimeout, InvalidRequest, SandboxNotFound, SessionError
+from kernel_gateway.http.answers import sentences
+from kernel_gateway.http.bodies import Model, validated
+from kernel_gateway.http.handlers import JsonHandler
+from kernel_gateway.http.transfers import STALL
+from sessions.model import bounded_json
+from sessions.model.errors import ExecutionTimeout, InvalidRequest, SandboxNotFound, SessionError
 
 #: word for a failure, by HTTP status
 CODES = {

@@ -9,12 +9,11 @@ from tornado.iostream import StreamClosedError
 from kernel_gateway.dialects.e2b.base import InterpreterHandler
 from kernel_gateway.dialects.e2b.events import END, FORMATS, KEEPALIVE, events_of, failure_event, line, omission
 from kernel_gateway.dialects.e2b.models import Execute, NewContext
-from kernel_gateway.pauses import with_pauses
-from sessions.errors import InvalidRequest, SessionError, SessionNotFound
+from kernel_gateway.http.keepalive import with_pauses
 from sessions.guest.paths import seen_path
-from sessions.models import ExecuteRequest
-from sessions.names import valid_env
-from sessions.session import Session
+from sessions.model.errors import InvalidRequest, SessionError, SessionNotFound
+from sessions.model.values import ExecuteRequest, valid_env
+from sessions.session.session import Session
 
 #: the language when the client names none
 LANGUAGE = "python"

@@ -9,7 +9,6 @@ import secrets
 from dataclasses import replace
 from http import HTTPStatus
 
-from kernel_gateway.auth import Caller
 from kernel_gateway.dialects.e2b.base import ControlHandler
 from kernel_gateway.dialects.e2b.lists import Wanted
 from kernel_gateway.dialects.e2b.models import (
@@ -23,9 +22,10 @@ from kernel_gateway.dialects.e2b.models import (
 )
 from kernel_gateway.dialects.e2b.tokens import new_secret
 from kernel_gateway.errors import NotSupported
-from sessions.errors import SessionExists
-from sessions.models import SessionKey
-from sessions.sandbox import Sandbox
+from kernel_gateway.identity.auth import Caller
+from sessions.model.errors import SessionExists
+from sessions.model.values import SessionKey
+from sessions.sandbox.sandbox import Sandbox
 
 #: bytes of a new id
 _ID_BYTES = 13

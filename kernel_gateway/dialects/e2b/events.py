@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-from kernel_gateway.answers import sentences
-from kernel_gateway.escapes import without_escapes
+from kernel_gateway.http.answers import sentences
+from kernel_gateway.http.escapes import without_escapes
 from kernel_image.protocol import CHART_MIME, DATA_MIME, SAVED_IMAGES
 from sessions.cells.outputs import Event, left_out
 from sessions.cells.packed import Output
-from sessions.errors import KernelDied, SessionError
-from sessions.models import ExecutionResult
+from sessions.model.errors import KernelDied, SessionError
+from sessions.model.values import ExecutionResult
 
 #: field of a result, by media type; all others are in `extra`
 FIELDS = {

@@ -7,18 +7,18 @@ import time
 from functools import partial
 from typing import Any
 
-from kernel_gateway.auth import Caller
 from kernel_gateway.dialects.e2b.base import NOT_FOUND, EnvdHandler
 from kernel_gateway.dialects.e2b.tokens import SignedUrl
 from kernel_gateway.dialects.e2b.uploads import PIECE, Inflated, PathForm
 from kernel_gateway.errors import NotSupported, Unauthorized
-from kernel_gateway.multipart import FORM_MAX, boundary_of
-from kernel_gateway.transfers import Upload, send_file, wanted_part
-from sessions.errors import InvalidRequest, NoSpace, SandboxNotFound, SessionError
+from kernel_gateway.http.multipart import FORM_MAX, boundary_of
+from kernel_gateway.http.transfers import Upload, send_file, wanted_part
+from kernel_gateway.identity.auth import Caller
 from sessions.guest import workspace
 from sessions.guest.paths import entry_path, seen_path
 from sessions.guest.reading import read_file
-from sessions.sandbox import Sandbox
+from sessions.model.errors import InvalidRequest, NoSpace, SandboxNotFound, SessionError
+from sessions.sandbox.sandbox import Sandbox
 
 #: operation that a URL is signed for, by method
 OPERATIONS = {"GET": "read", "POST": "write"}

@@ -5,14 +5,14 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from kernel_gateway.answers import time_of
 from kernel_gateway.dialects.e2b.connect import UnaryHandler
 from kernel_gateway.dialects.e2b.models import Body
 from kernel_gateway.errors import TooLarge
-from sessions.errors import FileExists, FileNotFound, InvalidRequest
+from kernel_gateway.http.answers import time_of
 from sessions.guest import workspace
 from sessions.guest.paths import seen_path
 from sessions.guest.workspace import Entry
+from sessions.model.errors import FileExists, FileNotFound, InvalidRequest
 
 #: levels of a listing
 DEPTH_MAX = 16

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from urllib.parse import parse_qsl, unquote
 
 from kernel_gateway.dialects.e2b.models import state_of
-from sessions.errors import InvalidRequest
-from sessions.sandbox import Sandbox
+from sessions.model.errors import InvalidRequest
+from sessions.sandbox.sandbox import Sandbox
 
 PAGE_MAX = 100
 #: pairs of metadata that a list may be filtered by

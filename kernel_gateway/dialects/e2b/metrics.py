@@ -6,10 +6,10 @@ import re
 import time
 from typing import Any
 
-from kernel_gateway.answers import time_of
 from kernel_gateway.dialects.e2b.base import ControlHandler
-from sessions.errors import InvalidRequest
-from sessions.measuring import Figures, measure
+from kernel_gateway.http.answers import time_of
+from sessions.model.errors import InvalidRequest
+from sessions.sandbox.usage import Figures, measure
 
 
 def figures_model(figures: Figures, at: int) -> dict[str, Any]:

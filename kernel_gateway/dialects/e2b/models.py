@@ -7,15 +7,14 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from kernel_gateway.answers import time_of
 from kernel_gateway.config import Settings
 from kernel_gateway.dialects.e2b.tokens import access_token, new_secret, traffic_token
 from kernel_gateway.errors import NotSupported
-from sessions.errors import InvalidRequest, TemplateNotFound
-from sessions.models import SandboxSpec
-from sessions.names import valid_env
-from sessions.sandbox import Sandbox
-from sessions.units import METADATA_PAIRS
+from kernel_gateway.http.answers import time_of
+from sessions.model.errors import InvalidRequest, TemplateNotFound
+from sessions.model.units import METADATA_PAIRS
+from sessions.model.values import SandboxSpec, valid_env
+from sessions.sandbox.sandbox import Sandbox
 
 #: templates that all stand for the gateway's own image
 TEMPLATES = frozenset({"base", "code-interpreter-v1"})

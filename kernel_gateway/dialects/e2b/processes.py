@@ -20,15 +20,14 @@ from kernel_gateway.dialects.e2b.connect import (
     message_of,
 )
 from kernel_gateway.dialects.e2b.models import Body
-from kernel_gateway.pauses import with_pauses
-from sessions.attached import AttachedCommand, Listener
-from sessions.commands import Commands
-from sessions.errors import ExecutionTimeout, InvalidRequest, ProcessNotFound, SessionError
+from kernel_gateway.http.keepalive import with_pauses
 from sessions.guest.attached import SIZE_MAX, Data, Ended, Program
 from sessions.guest.processes import signal_process
-from sessions.names import valid_env
-from sessions.tasks import spawn
-from sessions.units import ARGUMENTS
+from sessions.model.errors import ExecutionTimeout, InvalidRequest, ProcessNotFound, SessionError
+from sessions.model.tasks import spawn
+from sessions.model.units import ARGUMENTS
+from sessions.model.values import valid_env
+from sessions.sandbox.commands import AttachedCommand, Commands, Listener
 
 #: signals that a client may send; numbers: its early releases send those
 SIGNALS = {

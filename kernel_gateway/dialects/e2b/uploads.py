@@ -5,8 +5,8 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator
 
-from kernel_gateway.multipart import FILE, Form
-from sessions.errors import InvalidRequest
+from kernel_gateway.http.multipart import FILE, Form
+from sessions.model.errors import InvalidRequest
 
 #: bytes of a piece of a file
 PIECE = 64 * 1024

@@ -10,9 +10,9 @@ from tornado.iostream import StreamClosedError
 from kernel_gateway.dialects.e2b.connect import STREAM, AnswerStream, UnaryHandler, message_of
 from kernel_gateway.dialects.e2b.filesystem import OnePath
 from kernel_gateway.dialects.e2b.models import Body
-from kernel_gateway.pauses import with_pauses
-from sessions.errors import SessionError
+from kernel_gateway.http.keepalive import with_pauses
 from sessions.guest.watching import Change
+from sessions.model.errors import SessionError
 
 #: changes that are sent together
 AT_ONCE = 500

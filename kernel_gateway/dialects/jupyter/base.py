@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from kernel_gateway.dialects.jupyter.models import find
-from kernel_gateway.handlers import BaseHandler, JsonHandler, NotFoundHandler
-from sessions.errors import SessionError
-from sessions.session import Session
+from kernel_gateway.http.handlers import BaseHandler, JsonHandler, NotFoundHandler
+from sessions.model.errors import SessionError
+from sessions.session.session import Session
 
 
 class JupyterHandler(BaseHandler):

@@ -13,13 +13,13 @@ from tornado.websocket import WebSocketClosedError
 
 from kernel_gateway.dialects.jupyter.base import JupyterHandler
 from kernel_gateway.dialects.jupyter.framing import V1, Request, decode, encode
-from kernel_gateway.sockets import SocketHandler
-from sessions import bounded_json
+from kernel_gateway.http.sockets import SocketHandler
 from sessions.channels.subscription import Subscription, gateway_message, refusal
-from sessions.errors import InvalidRequest, SessionError
 from sessions.kernels.messages import Message
-from sessions.models import SessionKey
-from sessions.tasks import spawn
+from sessions.model import bounded_json
+from sessions.model.errors import InvalidRequest, SessionError
+from sessions.model.tasks import spawn
+from sessions.model.values import SessionKey
 
 #: maximum bytes of one frame from a client
 FRAME_MAX = 64 * 1024**2

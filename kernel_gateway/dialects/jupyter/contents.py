@@ -28,9 +28,9 @@ from kernel_gateway.dialects.jupyter.entries import (
     names,
 )
 from kernel_gateway.dialects.jupyter.places import FilesHandler, below
-from sessions.errors import FileNotFound, InvalidRequest
 from sessions.guest import workspace
-from sessions.session import Session
+from sessions.model.errors import FileNotFound, InvalidRequest
+from sessions.session.session import Session
 
 #: permissions of new directories
 MODE = 0o700

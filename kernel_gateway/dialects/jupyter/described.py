@@ -15,8 +15,8 @@ from pydantic import BaseModel
 
 from kernel_gateway.dialects.jupyter.entries import Created, Moved, Saved
 from kernel_gateway.dialects.jupyter.models import NotebookSession, StartKernel
-from kernel_gateway.handlers import BaseHandler
-from kernel_gateway.openapi import TEXT, Operation, document
+from kernel_gateway.http.handlers import BaseHandler
+from kernel_gateway.http.openapi import TEXT, Operation, document
 
 _JSON: dict[str, Any] = {"application/json": {}}
 _KERNEL, _NOTEBOOK = "/api/kernels/{kernel}", "/api/sessions/{session}"

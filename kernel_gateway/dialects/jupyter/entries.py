@@ -17,9 +17,9 @@ import orjson
 from pydantic import Field
 
 from kernel_gateway.dialects.jupyter.models import Body
-from sessions import exact_json
-from sessions.errors import InvalidRequest
 from sessions.guest.workspace import Entry
+from sessions.model import exact_json
+from sessions.model.errors import InvalidRequest
 
 DIRECTORY, FILE, NOTEBOOK = "directory", "file", "notebook"
 #: seconds since 1970 of the last time that has four digits for its year

@@ -14,9 +14,9 @@ from typing import Any
 
 import orjson
 
-from sessions import exact_json
-from sessions.errors import InvalidRequest
 from sessions.kernels.messages import NAME_MAX, Message
+from sessions.model import exact_json
+from sessions.model.errors import InvalidRequest
 
 #: the binary subprotocol; a connection without a subprotocol uses the legacy form
 V1 = "v1.kernel.websocket.jupyter.org"

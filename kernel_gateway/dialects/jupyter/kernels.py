@@ -21,12 +21,11 @@ from kernel_gateway.dialects.jupyter.models import (
     time_of,
 )
 from kernel_gateway.gateway import Gateway
-from sessions.errors import InvalidRequest, SessionNotFound
 from sessions.guest.paths import valid_path
-from sessions.kernelspecs import KernelSpec
-from sessions.models import SessionKey
-from sessions.names import valid_env
-from sessions.session import Session
+from sessions.model.errors import InvalidRequest, SessionNotFound
+from sessions.model.kernelspecs import KernelSpec
+from sessions.model.values import SessionKey, valid_env
+from sessions.session.session import Session
 
 #: actions by resource, which a client asks to be allowed
 PERMISSIONS = TypeAdapter(dict[str, list[str]])

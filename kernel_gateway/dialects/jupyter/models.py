@@ -12,13 +12,13 @@ from uuid import NAMESPACE_URL, uuid5
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from sessions.errors import InvalidRequest, SessionNotFound
 from sessions.guest.paths import NOT_IN_PATHS
-from sessions.kernelspecs import KernelSpec
-from sessions.models import SessionKey
-from sessions.registry import Registry
-from sessions.session import Session
-from sessions.states import State
+from sessions.model.errors import InvalidRequest, SessionNotFound
+from sessions.model.kernelspecs import KernelSpec
+from sessions.model.values import SessionKey
+from sessions.session.registry import Registry
+from sessions.session.session import Session
+from sessions.session.states import State
 
 #: the form of a kernel id that clients accept
 KERNEL_ID = re.compile(r"\w+-\w+-\w+-\w+-\w+")

@@ -20,8 +20,8 @@ from kernel_gateway.dialects.jupyter.models import (
     place_of,
 )
 from kernel_gateway.gateway import Gateway
-from sessions.errors import InvalidRequest, SessionError, SessionNotFound
-from sessions.session import Session
+from sessions.model.errors import InvalidRequest, SessionError, SessionNotFound
+from sessions.session.session import Session
 
 #: field of a request that names the kernelspec
 KERNEL_NAME = "kernel.name"

@@ -10,12 +10,12 @@ from urllib.parse import quote
 from kernel_gateway.dialects.jupyter.base import RestHandler
 from kernel_gateway.dialects.jupyter.entries import is_hidden
 from kernel_gateway.errors import TooLarge
-from sessions.errors import FileNotFound, InvalidRequest
 from sessions.guest import workspace
 from sessions.guest.paths import valid_path
 from sessions.guest.reading import read_file
 from sessions.guest.workspace import Entry
-from sessions.session import Session
+from sessions.model.errors import FileNotFound, InvalidRequest
+from sessions.session.session import Session
 
 #: maximum bytes of a file that is read as JSON
 READ_MAX = 8 * 1024**2

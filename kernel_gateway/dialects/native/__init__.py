@@ -65,8 +65,8 @@ from kernel_gateway.dialects.native.sessions import (
 )
 from kernel_gateway.dialects.native.stream import CodeFrame, InputFrame, InterruptFrame, StreamHandler
 from kernel_gateway.gateway import Dialect, Gateway, Route
-from kernel_gateway.handlers import BaseHandler
-from kernel_gateway.openapi import BINARY, TEXT, Operation, document, ref
+from kernel_gateway.http.handlers import BaseHandler
+from kernel_gateway.http.openapi import BINARY, TEXT, Operation, document, ref
 
 _SESSION = "/v1/sessions/{name}"
 _RESUME_HEADERS = {

@@ -14,13 +14,13 @@ from typing import Self
 
 from pydantic import AwareDatetime, BaseModel, Field, TypeAdapter, ValidationError
 
-from kernel_gateway.admins import AdminHandler
-from kernel_gateway.bodies import Body
 from kernel_gateway.errors import KeyNotFound
-from kernel_gateway.keystore import Key, KeyForm, Role
-from kernel_gateway.openapi import TEXT
-from sessions.errors import InvalidRequest
-from sessions.names import valid_name
+from kernel_gateway.http.admins import AdminHandler
+from kernel_gateway.http.bodies import Body
+from kernel_gateway.http.openapi import TEXT
+from kernel_gateway.identity.keystore import Key, KeyForm, Role
+from sessions.model.errors import InvalidRequest
+from sessions.model.values import valid_name
 from sessions.store.audit_search import Account, Search
 
 #: executions in one answer

@@ -8,11 +8,11 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, Field
 
-from kernel_gateway.bodies import Body
 from kernel_gateway.dialects.native.models import SessionInfo
 from kernel_gateway.dialects.native.sessions import ExistingHandler
-from sessions.asleep import Snapshot
-from sessions.models import SessionKey
+from kernel_gateway.http.bodies import Body
+from sessions.model.checkpoint import Snapshot
+from sessions.model.values import SessionKey
 
 _Name = Annotated[str | None, Field(max_length=64)]
 

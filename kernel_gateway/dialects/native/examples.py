@@ -38,7 +38,7 @@ from kernel_gateway.dialects.native.models import (
 )
 from kernel_gateway.dialects.native.overview import LiveSessions, Tenants
 from kernel_gateway.dialects.native.stream import CodeFrame, InputFrame, InterruptFrame
-from sessions.errors import SessionNotFound
+from sessions.model.errors import SessionNotFound
 
 _ID = "8c1f52d09a7b4e0f8c1f52d09a7b4e0f"
 _TIME = "2026-11-25T09:30:00Z"

@@ -11,11 +11,11 @@ from tornado.iostream import StreamClosedError
 from kernel_gateway.dialects.native.forms import PAUSE, SSE_COMMENT, STREAMS, Render, sse, wanted_stream
 from kernel_gateway.dialects.native.models import Execute, result_json
 from kernel_gateway.dialects.native.plain import plain_event_in_time
-from kernel_gateway.handlers import JsonHandler
-from kernel_gateway.pauses import with_pauses
-from sessions.errors import InvalidRequest
-from sessions.models import ExecuteRequest, ExecutionResult, SessionKey
-from sessions.session import Session
+from kernel_gateway.http.handlers import JsonHandler
+from kernel_gateway.http.keepalive import with_pauses
+from sessions.model.errors import InvalidRequest
+from sessions.model.values import ExecuteRequest, ExecutionResult, SessionKey
+from sessions.session.session import Session
 
 #: header of a client that has lost its stream: the id of the last event that it has seen
 LAST_EVENT = "Last-Event-ID"

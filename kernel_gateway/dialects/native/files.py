@@ -7,15 +7,15 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from kernel_gateway.bodies import Body
-from kernel_gateway.handlers import BaseHandler, JsonHandler
-from kernel_gateway.transfers import NO_CONTENT, Upload, send_file, send_headers, wanted_part
-from sessions.errors import InvalidRequest, NoSpace
+from kernel_gateway.http.bodies import Body
+from kernel_gateway.http.handlers import BaseHandler, JsonHandler
+from kernel_gateway.http.transfers import NO_CONTENT, Upload, send_file, send_headers, wanted_part
 from sessions.guest import workspace
 from sessions.guest.paths import valid_path
 from sessions.guest.reading import read_file
-from sessions.models import SessionKey
-from sessions.session import Session
+from sessions.model.errors import InvalidRequest, NoSpace
+from sessions.model.values import SessionKey
+from sessions.session.session import Session
 
 #: permissions of a directory that a client makes
 DIRECTORY_MODE = 0o755

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from sessions import exact_json
+from sessions.model import exact_json
 
 #: function that writes an event with its number
 Render = Callable[[dict[str, Any], int], bytes]

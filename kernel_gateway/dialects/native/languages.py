@@ -6,10 +6,9 @@ from typing import Self
 
 from pydantic import BaseModel, Field
 
-from kernel_gateway.handlers import JsonHandler
-from sessions.errors import NotInitialized
-from sessions.inventory import Inventory
-from sessions.kernelspecs import KernelSpec
+from kernel_gateway.http.handlers import JsonHandler
+from sessions.model.errors import NotInitialized
+from sessions.model.kernelspecs import Inventory, KernelSpec
 
 
 class Language(BaseModel):

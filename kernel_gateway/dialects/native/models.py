@@ -8,17 +8,16 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, Field
 
-from kernel_gateway.bodies import Body
 from kernel_gateway.config import Settings
 from kernel_gateway.dialects.native.plain import plain_output
 from kernel_gateway.errors import STATUS
+from kernel_gateway.http.bodies import Body
 from kernel_gateway.setting_types import Bytes
-from sessions.asleep import Checkpoints, OnIdle
-from sessions.errors import InvalidRequest
 from sessions.guest.paths import sandbox_path
-from sessions.models import ExecuteRequest, ExecutionResult, Network, SessionSpec
-from sessions.names import valid_env
-from sessions.session import Session
+from sessions.model.checkpoint import Checkpoints, OnIdle
+from sessions.model.errors import InvalidRequest
+from sessions.model.values import ExecuteRequest, ExecutionResult, Network, SessionSpec, valid_env
+from sessions.session.session import Session
 
 #: characters of code in one execute
 CODE_MAX = 2 * 1024**2

@@ -8,9 +8,9 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, Field
 
-from kernel_gateway.admins import AdminHandler
-from sessions.models import SessionKey
-from sessions.session import Session
+from kernel_gateway.http.admins import AdminHandler
+from sessions.model.values import SessionKey
+from sessions.session.session import Session
 from sessions.tenants.quotas import QuotaUse
 
 

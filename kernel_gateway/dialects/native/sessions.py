@@ -6,11 +6,11 @@ import secrets
 from http import HTTPStatus
 
 from kernel_gateway.dialects.native.models import CreateSession, Interrupted, SessionInfo, SessionList
-from kernel_gateway.handlers import JsonHandler
-from kernel_gateway.transfers import send_pieces
+from kernel_gateway.http.handlers import JsonHandler
+from kernel_gateway.http.transfers import send_pieces
 from sessions.cells.notebook import notebook
-from sessions.models import SessionKey
-from sessions.session import Session
+from sessions.model.values import SessionKey
+from sessions.session.session import Session
 
 
 class SessionsHandler(JsonHandler):

@@ -15,16 +15,16 @@ import orjson
 from pydantic import Field
 from tornado.websocket import WebSocketClosedError
 
-from kernel_gateway.bodies import Body, validated
 from kernel_gateway.dialects.native.models import Execute, result_json
 from kernel_gateway.dialects.native.plain import plain_event_in_time
-from kernel_gateway.sockets import SocketHandler
-from sessions import exact_json
+from kernel_gateway.http.bodies import Body, validated
+from kernel_gateway.http.sockets import SocketHandler
 from sessions.cells.execution import END_OF_INPUT, Execution
-from sessions.errors import InvalidRequest, QuotaExceeded, SessionError
-from sessions.executions import Running
-from sessions.models import SessionKey
-from sessions.tasks import spawn
+from sessions.model import exact_json
+from sessions.model.errors import InvalidRequest, QuotaExceeded, SessionError
+from sessions.model.tasks import spawn
+from sessions.model.values import SessionKey
+from sessions.session.executions import Running
 
 #: cells that may wait on one socket
 QUEUE = 16

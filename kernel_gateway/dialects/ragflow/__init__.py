@@ -10,12 +10,12 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import Any, ClassVar
 
-from kernel_gateway.auth import Caller
 from kernel_gateway.dialects.ragflow.answers import Answer, answer_of_refusal, answer_of_run, older_form
 from kernel_gateway.dialects.ragflow.models import Body, Execute, Run, problem, read
 from kernel_gateway.gateway import Dialect, Gateway, Route
-from kernel_gateway.handlers import JsonHandler
-from sessions.errors import InvalidRequest, SessionError
+from kernel_gateway.http.handlers import JsonHandler
+from kernel_gateway.identity.auth import Caller
+from sessions.model.errors import InvalidRequest, SessionError
 from sessions.programs.program import Program
 from sessions.providers.forwarding import FORWARDED
 

@@ -14,8 +14,8 @@ import orjson
 
 from kernel_gateway.dialects.ragflow.markers import split
 from kernel_gateway.errors import InternalError
-from sessions import errors
-from sessions.errors import KernelDied, SessionError
+from sessions.model import errors
+from sessions.model.errors import KernelDied, SessionError
 from sessions.programs.program import Artifact, Ending, Outcome
 
 Answer = dict[str, Any]

@@ -9,10 +9,10 @@ from typing import Annotated, Any, Literal, TypeVar
 import orjson
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from kernel_gateway.bodies import PROBLEM_MAX, PROBLEMS_MAX
 from kernel_gateway.config import Settings
+from kernel_gateway.http.bodies import PROBLEM_MAX, PROBLEMS_MAX
 from kernel_gateway.setting_types import Bytes
-from sessions.errors import InvalidRequest
+from sessions.model.errors import InvalidRequest
 from sessions.programs.program import Program
 
 #: language name of these clients → our language

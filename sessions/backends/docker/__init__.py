@@ -1,4 +1,9 @@
-"""Kernels in containers of a Docker engine, by default with gVisor as their runtime."""
+"""Kernels in containers of a Docker engine, by default with gVisor as their runtime.
+
+Rooms: `engine` calls the engine; `disks` and `container` make what it runs; `isolation` keeps kernels in, proves it;
+`checkpoint` writes a sandbox's memory to disk and continues from it; `golden` has the images that new kernels are
+restored from; `fairness` shares out processors. Knows no message of a kernel, and no session.
+"""
 
 from __future__ import annotations
 
@@ -10,35 +15,36 @@ from typing import NoReturn
 import structlog
 from docker.errors import APIError
 
-from sessions.asleep import SleepImage
 from sessions.backends.abilities import Ability
 from sessions.backends.base import Launch, no_op
-from sessions.backends.docker import containers
-from sessions.backends.docker.breaker import fails, unavailable
+from sessions.backends.docker.container import containers
+from sessions.backends.docker.container.cleanup import delete_volumes
+from sessions.backends.docker.container.handle import DockerHandle
+from sessions.backends.docker.container.watch import Watch
 from sessions.backends.docker.doctor import examine
-from sessions.backends.docker.egress import Egress, ignore
-from sessions.backends.docker.engine import END, PREPARE, Engine, engine_answers
-from sessions.backends.docker.handle import DockerHandle
-from sessions.backends.docker.lost import delete_volumes
-from sessions.backends.docker.needs import kernels_group, require_image
+from sessions.backends.docker.engine.breaker import fails, unavailable
+from sessions.backends.docker.engine.engine import END, PREPARE, Engine, engine_answers
+from sessions.backends.docker.fairness.rest import Rest
+from sessions.backends.docker.fairness.usage import Rounds
+from sessions.backends.docker.fairness.weights import Weights
+from sessions.backends.docker.isolation.egress import Egress
+from sessions.backends.docker.isolation.egress.record import ignore
+from sessions.backends.docker.isolation.walls import ensure_walls, prove_walls
 from sessions.backends.docker.profile import (
     INSTANCE_LABEL,
     DockerSettings,
     EgressSettings,
     volume_names,
 )
-from sessions.backends.docker.rest import Rest
-from sessions.backends.docker.rounds import Rounds
+from sessions.backends.docker.requirements import kernels_group, require_image
 from sessions.backends.docker.sleep import DockerSleep
 from sessions.backends.docker.starter import Starter
-from sessions.backends.docker.walls import ensure_walls, prove_walls
-from sessions.backends.docker.watch import Watch
-from sessions.backends.docker.weights import Weights
-from sessions.connection_info import ConnectionInfo
-from sessions.egress import EgressRequest
-from sessions.errors import BackendUnavailable, NotInitialized, SessionError
-from sessions.inventory import Inventory
-from sessions.tasks import gather_all, spawn
+from sessions.model.checkpoint import SleepImage
+from sessions.model.connection_info import ConnectionInfo
+from sessions.model.egress import EgressRequest
+from sessions.model.errors import BackendUnavailable, NotInitialized, SessionError
+from sessions.model.kernelspecs import Inventory
+from sessions.model.tasks import gather_all, spawn
 
 __all__ = ["DockerBackend", "DockerSettings", "EgressSettings", "engine_answers", "examine"]
 

@@ -19,20 +19,21 @@ import zmq
 from docker.errors import APIError
 
 from sessions.backends.abilities import Ability, Finding
-from sessions.backends.docker import firewall, network, proof, trials
-from sessions.backends.docker.breaker import explained
-from sessions.backends.docker.checkpoints.golden import Shape, Workshop
-from sessions.backends.docker.checkpoints.runtime import CheckpointFailed
-from sessions.backends.docker.disks import Disks
-from sessions.backends.docker.egress.proxy import require_image as require_proxy_image
-from sessions.backends.docker.engine import CONNECTION_ERRORS, Engine, connect
-from sessions.backends.docker.memories import Memories
-from sessions.backends.docker.needs import kernels_group, require_image, require_runtime, require_wheels
+from sessions.backends.docker.checkpoint import trials
+from sessions.backends.docker.checkpoint.memories import Memories
+from sessions.backends.docker.checkpoint.runtime import CheckpointFailed
+from sessions.backends.docker.disks.disks import Disks
+from sessions.backends.docker.engine.breaker import explained
+from sessions.backends.docker.engine.engine import CONNECTION_ERRORS, Engine, connect
+from sessions.backends.docker.engine.timers import may_be_set
+from sessions.backends.docker.engine.versions import runtime_path, told_version
+from sessions.backends.docker.golden.golden import Shape, Workshop
+from sessions.backends.docker.isolation import firewall, network, proof
+from sessions.backends.docker.isolation.egress.proxy import require_image as require_proxy_image
 from sessions.backends.docker.profile import UID, WORKSPACE, DockerSettings, volume_names
+from sessions.backends.docker.requirements import kernels_group, require_image, require_runtime, require_wheels
 from sessions.backends.docker.sleep import sleep_ability
-from sessions.backends.docker.timers import may_be_set
-from sessions.backends.docker.versions import runtime_path, told_version
-from sessions.errors import SessionError
+from sessions.model.errors import SessionError
 
 #: the mounted file systems that this process sees, and the kinds whose files are in memory
 MOUNTS, IN_MEMORY = Path("/proc/self/mounts"), {"tmpfs", "ramfs"}

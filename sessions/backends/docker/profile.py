@@ -5,7 +5,7 @@ Each line is a promise that a test checks. The differences between gVisor and a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -13,10 +13,19 @@ from typing import Any, Literal
 from docker.types import DriverConfig, LogConfig, Mount, Ulimit
 
 from kernel_image.protocol import NETWORK, NO_NETWORK, TEMPORARY
-from sessions.backends.docker.sleep_settings import SleepSettings
 from sessions.backends.handshake import private_places
-from sessions.kernelspecs import KernelSpec
-from sessions.models import Limits
+from sessions.model.kernelspecs import KernelSpec
+from sessions.model.values import Limits
+
+
+@dataclass(frozen=True, slots=True)
+class SleepSettings:
+    """Settings of the checkpoints that contain the memory of sleeping kernels."""
+
+    directory: Path
+    #: returns the installation's key, with which they are encrypted
+    key: Callable[[], bytes]
+
 
 #: user id in the container: not root, and no user of the host
 UID = 65532

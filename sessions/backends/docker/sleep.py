@@ -19,20 +19,19 @@ from typing import TypeVar
 import structlog
 from docker.errors import APIError
 
-from sessions.asleep import InUse, NoRoom, SleepFailed, SleepImage
 from sessions.backends.abilities import Ability
 from sessions.backends.base import KernelHandle, Launch
-from sessions.backends.docker import trials
-from sessions.backends.docker.breaker import fails, short_cause
-from sessions.backends.docker.checkpoints import CheckpointFailed
-from sessions.backends.docker.checkpoints.runtime import TooLarge
-from sessions.backends.docker.engine import SLEEP, Engine
-from sessions.backends.docker.handle import DockerHandle
+from sessions.backends.docker.checkpoint import trials
+from sessions.backends.docker.checkpoint.runtime import CheckpointFailed, TooLarge
+from sessions.backends.docker.container.handle import DockerHandle
+from sessions.backends.docker.engine.breaker import fails, short_cause
+from sessions.backends.docker.engine.engine import SLEEP, Engine
 from sessions.backends.docker.profile import DockerSettings
 from sessions.backends.docker.starter import Starter
-from sessions.connection_info import ConnectionInfo
-from sessions.errors import BackendUnavailable, StartFailed
-from sessions.stopwatch import Stage, lap
+from sessions.model.checkpoint import InUse, NoRoom, SleepFailed, SleepImage
+from sessions.model.connection_info import ConnectionInfo
+from sessions.model.errors import BackendUnavailable, StartFailed
+from sessions.model.stopwatch import Stage, lap
 
 log = structlog.get_logger()
 T = TypeVar("T")

@@ -10,20 +10,23 @@ from dataclasses import replace
 from docker.errors import APIError, ImageNotFound
 
 from sessions.backends.base import Launch
-from sessions.backends.docker import containers
-from sessions.backends.docker.breaker import Breaker, fails, log_refusal
-from sessions.backends.docker.checkpoints import CheckpointFailed, Checkpoints, Image, restore
-from sessions.backends.docker.disks import Disks
-from sessions.backends.docker.egress import Egress
-from sessions.backends.docker.engine import START, Engine
-from sessions.backends.docker.handle import DockerHandle
-from sessions.backends.docker.lost import LostContainers
+from sessions.backends.docker.checkpoint.images import Image
+from sessions.backends.docker.checkpoint.restore import restore
+from sessions.backends.docker.checkpoint.runtime import CheckpointFailed
+from sessions.backends.docker.checkpoint.trials import Trial
+from sessions.backends.docker.container import containers
+from sessions.backends.docker.container.cleanup import LostContainers
+from sessions.backends.docker.container.handle import DockerHandle
+from sessions.backends.docker.disks.disks import Disks
+from sessions.backends.docker.engine.breaker import Breaker, fails, log_refusal
+from sessions.backends.docker.engine.engine import START, Engine
+from sessions.backends.docker.golden.supply import Checkpoints
+from sessions.backends.docker.isolation.egress import Egress
 from sessions.backends.docker.profile import DockerSettings
-from sessions.backends.docker.trials import Trial
-from sessions.connection_info import ConnectionInfo
-from sessions.errors import BackendUnavailable, StartFailed
-from sessions.stopwatch import Stage, lap, restored
-from sessions.tasks import spawn
+from sessions.model.connection_info import ConnectionInfo
+from sessions.model.errors import BackendUnavailable, StartFailed
+from sessions.model.stopwatch import Stage, lap, restored
+from sessions.model.tasks import spawn
 
 
 class Starter:

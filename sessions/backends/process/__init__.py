@@ -24,15 +24,15 @@ from pathlib import Path
 from kernel_image.inventory import interpreters, packages
 from kernel_image.procfs import pids
 from kernel_image.protocol import MARK
-from sessions.asleep import CannotWake, SleepFailed, SleepImage
 from sessions.backends.abilities import Ability
 from sessions.backends.base import KERNEL_IMAGE, KernelHandle, Launch, no_op
 from sessions.backends.handshake import handshake, new_connection_info, private_places
 from sessions.backends.process.handle import ProcessHandle
-from sessions.connection_info import ConnectionInfo
-from sessions.errors import NetworkNotAllowed, StartFailed
-from sessions.inventory import Inventory
-from sessions.tasks import gather_all, spawn
+from sessions.model.checkpoint import CannotWake, SleepFailed, SleepImage
+from sessions.model.connection_info import ConnectionInfo
+from sessions.model.errors import NetworkNotAllowed, StartFailed
+from sessions.model.kernelspecs import Inventory
+from sessions.model.tasks import gather_all, spawn
 
 #: attempts to find free ports
 _PORT_ATTEMPTS = 20

@@ -15,10 +15,10 @@ from pathlib import Path
 from kernel_image.procfs import pids, status
 from sessions.backends.base import KERNEL_IMAGE, HandleListener
 from sessions.backends.handshake import private_places
-from sessions.connection_info import ConnectionInfo
-from sessions.errors import ConnectionFailed
-from sessions.exits import ExitReason, KernelExit
-from sessions.tasks import spawn
+from sessions.model.connection_info import ConnectionInfo
+from sessions.model.errors import ConnectionFailed
+from sessions.model.tasks import spawn
+from sessions.model.values import ExitReason, KernelExit
 
 _PIECE = 256 * 1024
 #: indexes of fields in the status of a process

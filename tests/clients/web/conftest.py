@@ -18,7 +18,7 @@ from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, expect
 from tests import gateways
 from tests.clients.browsers import URL, chromium
 from tests.gateways import Gateway
-from tests.kernel_gateway.wire import until
+from tests.kernel_gateway.calls import until
 
 #: seconds to wait for anything on the page, on a slow machine
 PATIENCE = 30

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sessions.backends.docker import engine
+from sessions.backends.docker.engine import engine
 
 #: seconds for a request and for a call: more than any of them takes here
 REQUEST, CALL = 5.0, 12.0

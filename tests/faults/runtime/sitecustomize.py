@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 from kernel_gateway import app
-from sessions.backends.docker.checkpoints import runtime
+from sessions.backends.docker.checkpoint import runtime
 
 #: names the file with the number
 COUNTDOWN = Path(os.environ["FAIL_RUNTIME"])  # noqa: TID251 - set by the test

@@ -12,7 +12,7 @@ import pytest
 from prometheus_client import generate_latest
 
 import kernel_gateway
-from kernel_gateway.metrics import Metrics
+from kernel_gateway.observe.metrics import Metrics
 
 MONITORING = Path(kernel_gateway.__file__).parent / "monitoring"
 RULES = (MONITORING / "alerts.yml").read_text()

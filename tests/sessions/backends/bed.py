@@ -7,19 +7,18 @@ import secrets
 from dataclasses import replace
 from pathlib import Path
 
-from sessions.asleep import SleepImage
 from sessions.backends.base import Launch
 from sessions.backends.docker import DockerBackend, DockerSettings
-from sessions.backends.docker.profile import CheckpointSettings
-from sessions.backends.docker.sleep_settings import SleepSettings
-from sessions.errors import SessionClosed
+from sessions.backends.docker.profile import CheckpointSettings, SleepSettings
+from sessions.checkpoints.writing import Sleeping
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.pool import Pool
 from sessions.kernels.readiness import Readiness
-from sessions.kernels.sleeping import Sleeping
-from sessions.kernels.starts import Starts
+from sessions.kernels.start_queue import Starts
 from sessions.kernels.warm import PoolSettings
-from sessions.models import Limits
+from sessions.model.checkpoint import SleepImage
+from sessions.model.errors import SessionClosed
+from sessions.model.values import Limits
 from tests.fakes import KERNELSPECS, Clock, Seen, until
 from tests.sessions.backends.test_contract import execute
 

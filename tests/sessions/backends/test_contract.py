@@ -24,18 +24,17 @@ import orjson
 import pytest
 
 from kernel_image import protocol
-from sessions.asleep import SleepFailed
 from sessions.backends.base import Backend, KernelHandle, Launch
 from sessions.backends.docker import DockerBackend, DockerSettings
-from sessions.backends.docker.profile import INSTANCE_LABEL, CheckpointSettings
-from sessions.backends.docker.sleep_settings import SleepSettings
+from sessions.backends.docker.profile import INSTANCE_LABEL, CheckpointSettings, SleepSettings
 from sessions.backends.process import ProcessBackend
-from sessions.errors import ConnectionFailed, SessionClosed
-from sessions.exits import ExitReason, KernelExit
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.messages import Message
-from sessions.sandbox import NO_KERNEL
-from sessions.tasks import spawn
+from sessions.model.checkpoint import SleepFailed
+from sessions.model.errors import ConnectionFailed, SessionClosed
+from sessions.model.tasks import spawn
+from sessions.model.values import ExitReason, KernelExit
+from sessions.sandbox.sandbox import NO_KERNEL
 from tests.attacks.bench import forget_network
 from tests.fakes import KERNELSPECS, FakeBackend, Listener, connect, until
 

@@ -17,13 +17,13 @@ import pytest
 from sessions.backends import process
 from sessions.backends.base import Launch
 from sessions.backends.process import ProcessBackend
-from sessions.errors import SessionClosed, StartFailed
-from sessions.exits import ExitReason, KernelExit
 from sessions.guest.processes import run_process
 from sessions.kernels.kernel import Kernel
-from sessions.kernelspecs import KernelSpec
-from sessions.sandbox import NO_KERNEL
-from sessions.tasks import spawn
+from sessions.model.errors import SessionClosed, StartFailed
+from sessions.model.kernelspecs import KernelSpec
+from sessions.model.tasks import spawn
+from sessions.model.values import ExitReason, KernelExit
+from sessions.sandbox.sandbox import NO_KERNEL
 from tests.fakes import KERNELSPECS, until
 from tests.sessions.backends.test_contract import execute
 

@@ -13,11 +13,10 @@ import pytest
 from sessions.cells import execution as module
 from sessions.cells.execution import Execution, UnreadEvents
 from sessions.cells.outputs import Event
-from sessions.errors import ConnectionFailed, ExecutionTimeout, KernelDied, OutOfMemory, QuotaExceeded
-from sessions.exits import ExitReason
-from sessions.models import ExecuteRequest, ExecutionResult, StateChange, Status
-from sessions.session import Session
-from sessions.states import State
+from sessions.model.errors import ConnectionFailed, ExecutionTimeout, KernelDied, OutOfMemory, QuotaExceeded
+from sessions.model.values import ExecuteRequest, ExecutionResult, ExitReason, StateChange, Status
+from sessions.session.session import Session
+from sessions.session.states import State
 from tests.fakes import (
     SOON,
     TIMEOUTS,

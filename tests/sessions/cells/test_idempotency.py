@@ -12,10 +12,10 @@ import pytest
 from sessions.cells import idempotency as retries
 from sessions.cells.idempotency import Attempt
 from sessions.cells.outputs import Event
-from sessions.errors import InvalidRequest, QuotaExceeded, SessionClosed, StartFailed
-from sessions.models import ExecuteRequest, ExecutionResult, Limits, SessionKey, StateChange, Status
-from sessions.session import Session
-from sessions.tasks import spawn
+from sessions.model.errors import InvalidRequest, QuotaExceeded, SessionClosed, StartFailed
+from sessions.model.tasks import spawn
+from sessions.model.values import ExecuteRequest, ExecutionResult, Limits, SessionKey, StateChange, Status
+from sessions.session.session import Session
 from sessions.tenants.quotas import TenantLimits
 from tests.fakes import Behaviour, Cell, FakeBackend, World, busy, clear, run, started, stream, until, world_over
 

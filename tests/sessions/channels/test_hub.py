@@ -17,11 +17,11 @@ from sessions.channels import pending as requests
 from sessions.channels import subscription as queue
 from sessions.channels.subscription import Subscription
 from sessions.channels.unread import Unread
-from sessions.errors import ConnectionFailed, InvalidRequest, QuotaExceeded
 from sessions.kernels.messages import Message
-from sessions.models import ExecuteRequest, SessionSpec, StateChange
-from sessions.session import Session
-from sessions.tasks import spawn
+from sessions.model.errors import ConnectionFailed, InvalidRequest, QuotaExceeded
+from sessions.model.tasks import spawn
+from sessions.model.values import ExecuteRequest, SessionSpec, StateChange
+from sessions.session.session import Session
 from sessions.tenants.kept import KeptBytes
 from sessions.tenants.quotas import TenantLimits
 from tests.fakes import (

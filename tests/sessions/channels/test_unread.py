@@ -11,7 +11,7 @@ import pytest
 from sessions.channels.subscription import QUEUE_MAX, Subscription
 from sessions.channels.unread import MESSAGE_COST, Unread
 from sessions.kernels.messages import Message
-from sessions.tasks import spawn
+from sessions.model.tasks import spawn
 from sessions.tenants.kept import KeptBytes
 
 MIB = 1024**2

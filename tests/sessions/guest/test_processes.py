@@ -10,11 +10,11 @@ from typing import Any
 import orjson
 import pytest
 
-from sessions.errors import ConnectionFailed, FileNotFound, InvalidRequest, ProcessNotFound, SessionError
 from sessions.guest.paths import PATH_MAX
 from sessions.guest.processes import REQUEST_MAX, Process, find_process, kill_process, list_processes, run_process
-from sessions.models import Limits
-from sessions.session import Session
+from sessions.model.errors import ConnectionFailed, FileNotFound, InvalidRequest, ProcessNotFound, SessionError
+from sessions.model.values import Limits
+from sessions.session.session import Session
 
 ENDED = {
     "code": 3,

@@ -14,15 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernel_image.spelling import spelt
-from sessions.errors import (
-    ConnectionFailed,
-    FileExists,
-    FileNotFound,
-    InvalidRequest,
-    NoSpace,
-    SessionClosed,
-    SessionError,
-)
 from sessions.guest.paths import PATH_MAX, sandbox_path, seen_path, valid_path
 from sessions.guest.reading import read_file
 from sessions.guest.workspace import (
@@ -34,9 +25,18 @@ from sessions.guest.workspace import (
     stat_file,
     write_file,
 )
-from sessions.models import Limits, SessionKey, SessionSpec
-from sessions.session import Session
-from sessions.tasks import spawn
+from sessions.model.errors import (
+    ConnectionFailed,
+    FileExists,
+    FileNotFound,
+    InvalidRequest,
+    NoSpace,
+    SessionClosed,
+    SessionError,
+)
+from sessions.model.tasks import spawn
+from sessions.model.values import Limits, SessionKey, SessionSpec
+from sessions.session.session import Session
 from tests.fakes import World
 
 

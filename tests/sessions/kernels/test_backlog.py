@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from sessions.backends.handshake import new_connection_info
-from sessions.connection_info import ConnectionInfo
-from sessions.errors import ConnectionFailed
 from sessions.kernels import connection, transport
 from sessions.kernels.backlog import Backlog
+from sessions.model.connection_info import ConnectionInfo
+from sessions.model.errors import ConnectionFailed
 from tests.fakes import Listener, connect
 from tests.figures import hold
 

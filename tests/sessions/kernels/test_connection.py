@@ -16,13 +16,13 @@ from structlog.testing import capture_logs
 from kernel_image.protocol import SETTLED
 from sessions.backends.base import Launch
 from sessions.backends.handshake import new_connection_info
-from sessions.connection_info import ConnectionInfo
-from sessions.errors import ConnectionFailed
 from sessions.kernels import replies as module
 from sessions.kernels import transport
 from sessions.kernels.messages import Message
 from sessions.kernels.sockets import CHANNELS
-from sessions.tasks import spawn
+from sessions.model.connection_info import ConnectionInfo
+from sessions.model.errors import ConnectionFailed
+from sessions.model.tasks import spawn
 from tests.fakes import PYTHON, FakeBackend, FakeKernel, Listener, Saying, busy, connect, stream, until
 from tests.sessions.kernels.test_messages import MALFORMED, PARTS
 

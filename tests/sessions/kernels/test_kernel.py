@@ -12,7 +12,11 @@ import zmq
 from structlog.testing import capture_logs
 
 from sessions.backends.base import Launch
-from sessions.errors import (
+from sessions.kernels import interrupts
+from sessions.kernels import kernel as module
+from sessions.kernels.interrupts import Interrupts
+from sessions.kernels.kernel import Kernel
+from sessions.model.errors import (
     BackendUnavailable,
     ConnectionFailed,
     KernelDied,
@@ -20,12 +24,8 @@ from sessions.errors import (
     SessionClosed,
     StartFailed,
 )
-from sessions.exits import ExitReason
-from sessions.kernels import interrupts
-from sessions.kernels import kernel as module
-from sessions.kernels.interrupts import Interrupts
-from sessions.kernels.kernel import Kernel
-from sessions.tasks import spawn
+from sessions.model.tasks import spawn
+from sessions.model.values import ExitReason
 from tests.fakes import PYTHON, FakeBackend, FakeKernel, Listener, until
 
 LAUNCH = Launch(PYTHON)

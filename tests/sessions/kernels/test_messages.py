@@ -10,8 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from jupyter_client.session import DELIM
 
-from sessions.bounded_json import CONTAINERS_MAX
 from sessions.kernels.messages import DEPTH_MAX, Codec, MalformedMessage, Message, TooManyValues
+from sessions.model.bounded_json import CONTAINERS_MAX
 
 KEY = b"the-kernel's-key"
 CODEC = Codec(KEY)

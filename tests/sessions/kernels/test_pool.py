@@ -10,7 +10,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from sessions.backends.base import Launch
-from sessions.errors import (
+from sessions.kernels import kernel as kernels
+from sessions.kernels.kernel import Kernel
+from sessions.kernels.warm import PAUSE, PAUSE_MAX, QUIET
+from sessions.model.errors import (
     BackendUnavailable,
     NotInitialized,
     QuotaExceeded,
@@ -19,12 +22,17 @@ from sessions.errors import (
     ShuttingDown,
     StartFailed,
 )
-from sessions.exits import ExitReason
-from sessions.kernels import kernel as kernels
-from sessions.kernels.kernel import Kernel
-from sessions.kernels.warm import PAUSE, PAUSE_MAX, QUIET
-from sessions.models import MEMORY_MIN, Limits, SandboxSpec, SessionKey, SessionSpec, StateChange, Status
-from sessions.tasks import spawn
+from sessions.model.tasks import spawn
+from sessions.model.values import (
+    MEMORY_MIN,
+    ExitReason,
+    Limits,
+    SandboxSpec,
+    SessionKey,
+    SessionSpec,
+    StateChange,
+    Status,
+)
 from tests.fakes import PYTHON, FakeBackend, World, run, until, world_over
 
 PLAIN = Launch(PYTHON)

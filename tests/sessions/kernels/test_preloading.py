@@ -11,12 +11,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from sessions.backends.base import Launch
-from sessions.errors import SessionClosed
 from sessions.kernels import preloading
 from sessions.kernels.kernel import Kernel
-from sessions.kernelspecs import PRELOAD_MEMORY
-from sessions.models import Limits, SessionSpec
-from sessions.tasks import spawn
+from sessions.model.errors import SessionClosed
+from sessions.model.kernelspecs import PRELOAD_MEMORY
+from sessions.model.tasks import spawn
+from sessions.model.values import Limits, SessionSpec
 from tests.fakes import PYTHON, FakeBackend, FakeKernel, Listener, World, until, world_over
 
 MODULES = ["one", "two", "three"]

@@ -10,10 +10,10 @@ from contextlib import suppress
 import pytest
 from structlog.testing import capture_logs
 
-from sessions.errors import BackendUnavailable, NotInitialized, SessionError, ShuttingDown
 from sessions.kernels import readiness as module
 from sessions.kernels.readiness import Readiness
-from sessions.tasks import spawn
+from sessions.model.errors import BackendUnavailable, NotInitialized, SessionError, ShuttingDown
+from sessions.model.tasks import spawn
 from tests.fakes import FakeBackend, until
 
 

@@ -4,8 +4,8 @@ from contextlib import closing, suppress
 
 import zmq
 
-from sessions.connection_info import ConnectionInfo
 from sessions.kernels.sockets import Sockets, context
+from sessions.model.connection_info import ConnectionInfo
 
 PIECE = b"x" * 256 * 1024
 #: messages that libzmq holds at most without a limit of ours, at each end

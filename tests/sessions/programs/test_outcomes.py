@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sessions.errors import ExecutionTimeout, KernelDied, OutOfMemory, SessionClosed, SessionError
-from sessions.models import ExecutionResult, StateChange, Status
+from sessions.model.errors import ExecutionTimeout, KernelDied, OutOfMemory, SessionClosed, SessionError
+from sessions.model.values import ExecutionResult, StateChange, Status
 from sessions.programs.artifacts import ALL_BYTES_MAX, BYTES_MAX, chosen, mime_type
 from sessions.programs.outcomes import outcome_of
 from sessions.programs.program import Ending, Outcome, Returned

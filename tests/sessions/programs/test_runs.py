@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from kernel_image.protocol import RUN_MIME
-from sessions.errors import (
+from sessions.model.errors import (
     AuditUnavailable,
     ExecutionTimeout,
     InvalidRequest,
@@ -21,11 +21,11 @@ from sessions.errors import (
     SessionError,
     StartFailed,
 )
-from sessions.kernelspecs import KernelSpec, KernelSpecs
-from sessions.models import MEMORY_MIN, Limits, SessionKey, SessionSpec
+from sessions.model.kernelspecs import KernelSpec, KernelSpecs
+from sessions.model.tasks import spawn
+from sessions.model.values import MEMORY_MIN, Limits, SessionKey, SessionSpec
 from sessions.programs.program import Ending, Outcome, Program, Returned
 from sessions.programs.runs import ProgramRunner
-from sessions.tasks import spawn
 from sessions.tenants.quotas import TenantLimits
 from tests.fakes import PLAIN, Cell, FakeBackend, Saying, Script, World, busy, run, stream, until, world_over
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from sessions.errors import InvalidRequest, NotInitialized, SessionError
-from sessions.names import NAME
+from sessions.model.errors import InvalidRequest, NotInitialized, SessionError
+from sessions.model.values import NAME
 from sessions.programs.program import Returned
 from sessions.providers.base import Config, ExecutionResult, InstanceId, SandboxProvider
 from sessions.providers.schema import checked

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from sessions.errors import SessionError
+from sessions.model.errors import SessionError
 from sessions.providers.base import Config, ExecutionResult, Field, InstanceId, SandboxInstance, Schema
 
 SECRET = "a-very-secret-api-key-0123456789"  # noqa: S105 - of no service

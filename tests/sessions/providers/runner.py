@@ -13,7 +13,7 @@ from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 from tornado.web import Application, RequestHandler
 
-from sessions.errors import ExecutionTimeout
+from sessions.model.errors import ExecutionTimeout
 from sessions.programs.program import Artifact, Ending, Outcome, Program, Returned
 from sessions.providers.local import Local
 

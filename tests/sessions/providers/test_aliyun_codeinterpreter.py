@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sessions.errors import NotInitialized, SandboxNotFound
+from sessions.model.errors import NotInitialized, SandboxNotFound
 from sessions.providers.agentrun import outcome
 from sessions.providers.aliyun_codeinterpreter import AliyunCodeInterpreter
 from sessions.providers.wrapping import wrapped

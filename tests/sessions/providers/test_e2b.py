@@ -14,7 +14,7 @@ from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 from tornado.web import Application, RequestHandler
 
-from sessions.errors import InvalidRequest, NotInitialized, QuotaExceeded, SandboxNotFound, SessionError
+from sessions.model.errors import InvalidRequest, NotInitialized, QuotaExceeded, SandboxNotFound, SessionError
 from sessions.providers.e2b import E2B
 from sessions.providers.e2b_sdk import outcome
 from tests import gateways

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sessions.errors import InvalidRequest
+from sessions.model.errors import InvalidRequest
 from sessions.providers import children
 from sessions.providers.children import MARK
 from sessions.providers.local import Local

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import structlog
 
-from sessions.errors import (
+from sessions.model.errors import (
     BackendUnavailable,
     ConnectionFailed,
     InvalidRequest,

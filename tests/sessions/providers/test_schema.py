@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from sessions.errors import InvalidRequest
+from sessions.model.errors import InvalidRequest
 from sessions.providers.base import Field
 from sessions.providers.schema import URL_MAX, checked, is_url, masked, merged
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sessions.errors import (
+from sessions.model.errors import (
     AuditUnavailable,
     BackendUnavailable,
     ConnectionFailed,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sessions.errors import NotInitialized
+from sessions.model.errors import NotInitialized
 from sessions.providers.self_managed import SelfManaged
 from tests import gateways
 from tests.gateways import KEYS, Gateway

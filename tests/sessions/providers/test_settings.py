@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sessions.errors import ConnectionFailed, InvalidRequest, SettingsUnreadable, StartFailed
+from sessions.model.errors import ConnectionFailed, InvalidRequest, SettingsUnreadable, StartFailed
 from sessions.providers import settings as module
 from sessions.providers.base import ExecutionResult
 from sessions.providers.settings import Deployment, ProviderSettings

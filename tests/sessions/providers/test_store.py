@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 import pytest
 
-from sessions.errors import LedgerUnavailable, SettingsUnreadable
+from sessions.model.errors import LedgerUnavailable, SettingsUnreadable
 from sessions.providers.base import Field
 from sessions.providers.store import ProviderStore
 

@@ -10,7 +10,7 @@ import pytest
 from sessions import proving
 from sessions.backends.abilities import Ability
 from sessions.backends.base import KernelHandle, Launch
-from sessions.errors import BackendUnavailable
+from sessions.model.errors import BackendUnavailable
 from sessions.proving import PROMISES, Ground, Outcome, Promise, Verdict, prove
 from sessions.proving.ground import NothingToTry, Refused
 from sessions.proving.promises import branch, checkpoint, removed, restore, rollback, start

@@ -17,15 +17,15 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from sessions.errors import AuditUnavailable
-from sessions.models import SessionKey
+from sessions.model.errors import AuditUnavailable
+from sessions.model.tasks import spawn
+from sessions.model.values import SessionKey
 from sessions.store import audit as module
 from sessions.store import audit_search
 from sessions.store.audit import Audit
 from sessions.store.audit_search import Search
 from sessions.store.database import LOCKED_MAX
 from sessions.store.records import FIRST, UNKNOWN, UNSENT, Begin, End, read
-from sessions.tasks import spawn
 from sessions.tenants.audit_disk import COST
 from tests.fakes import Clock, World, run, until
 from tests.figures import hold

@@ -13,8 +13,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from kernel_gateway.keystore import KeyStore
-from sessions.errors import LedgerUnavailable
+from kernel_gateway.identity.keystore import KeyStore
+from sessions.model.errors import LedgerUnavailable
 from sessions.providers.store import ProviderStore
 from sessions.store.audit import Audit
 from sessions.store.database import DatabaseUnusable, open_database, open_or_replace, saving

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from sessions.backends.handshake import new_connection_info
-from sessions.errors import LedgerUnavailable
-from sessions.models import Limits, SandboxSpec, SessionKey, SessionSpec, StateChange
-from sessions.notices import StateNotice
+from sessions.model.errors import LedgerUnavailable
+from sessions.model.values import Limits, SandboxSpec, SessionKey, SessionSpec, StateChange, StateNotice
 from sessions.store import ended
 from sessions.store.database import Database
 from sessions.store.ledger import Ledger

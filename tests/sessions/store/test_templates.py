@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sessions.errors import InvalidRequest, QuotaExceeded, SessionExists, TemplateNotFound
+from sessions.model.errors import InvalidRequest, QuotaExceeded, SessionExists, TemplateNotFound
 from sessions.store import templates as module
 from sessions.store.templates import SIZE_MAX, Templates
 

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sessions.asleep import OnIdle
-from sessions.culler import Culler
-from sessions.errors import QuotaExceeded
-from sessions.models import SessionSpec
-from sessions.session import Session
-from sessions.states import State
+from sessions.model.checkpoint import OnIdle
+from sessions.model.errors import QuotaExceeded
+from sessions.model.values import SessionSpec
+from sessions.session.session import Session
+from sessions.session.states import State
 from sessions.tenants.budget import Budget
 from sessions.tenants.shares import NOBODY
+from sessions.upkeep.culler import Culler
 from tests.fakes import MEMORY, FakeBackend, World, run, until, world_over
 
 #: memory limit of one kernel

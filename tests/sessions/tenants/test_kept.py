@@ -11,11 +11,11 @@ from typing import Any
 import orjson
 import pytest
 
-from sessions.bounded_json import CONTAINERS_MAX
 from sessions.cells.packed import PackedOutputs, pack, unpack
 from sessions.cells.transcript import Transcript
-from sessions.errors import OutcomeUnknown
-from sessions.session import Session
+from sessions.model.bounded_json import CONTAINERS_MAX
+from sessions.model.errors import OutcomeUnknown
+from sessions.session.session import Session
 from sessions.tenants.kept import KeptBytes
 from tests.fakes import Saying, World, busy, exported, idle, run, started, stream
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sessions.errors import QuotaExceeded
+from sessions.model.errors import QuotaExceeded
 from sessions.tenants.memory import PromisedMemory
 
 MIB = 1024**2

@@ -8,8 +8,8 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from sessions.errors import QuotaExceeded
-from sessions.tasks import spawn
+from sessions.model.errors import QuotaExceeded
+from sessions.model.tasks import spawn
 from sessions.tenants.quotas import Quotas, TenantLimits
 from sessions.tenants.usage import Allowance
 from tests.fakes import Clock, until

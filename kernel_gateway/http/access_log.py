@@ -1,0 +1,29 @@
+"""The access log: one line for each request."""
+
+from __future__ import annotations
+
+import structlog
+
+from kernel_gateway.http.handlers import BaseHandler
+
+log = structlog.get_logger()
+
+#: paths that monitoring requests every few seconds; their lines would hide the others
+PROBES = {"/healthz", "/readyz", "/metrics"}
+
+
+def request_ended(handler: BaseHandler) -> None:
+    """Write a line of the access log, with the path but not the query, which may hold a credential."""
+    request = handler.request
+    if request.path in PROBES:
+        return
+    log.info(
+        "request",
+        method=request.method,
+        path=request.path,
+        status=handler.get_status(),
+        duration_ms=round(request.request_time() * 1000, 1),
+        dialect=handler.dialect,
+        tenant=getattr(handler, "tenant", None),
+        request_id=handler.request_id,
+    )

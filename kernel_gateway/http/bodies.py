@@ -1,0 +1,40 @@
+"""Bodies of requests: the base of their models, and how a value becomes one. Commands use it, too."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from sessions.model.errors import InvalidRequest
+
+#: problems of a body that are reported, and characters of each: the answer must not grow as large as the request
+PROBLEMS_MAX = 20
+PROBLEM_MAX = 200
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class Body(BaseModel):
+    """A request body. Unknown fields are refused, and no value is converted silently."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+def validated(model: type[Model], value: object) -> Model:
+    """Return `value` as an instance of `model`.
+
+    Raises:
+        InvalidRequest: when the value does not fit the model; the message names the first wrong field.
+    """
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        if error.error_count() > PROBLEMS_MAX:  # listing them all would block the event loop
+            raise InvalidRequest(f"body: {error.error_count()} problems", field="body") from None
+        problems = [
+            {"field": ".".join(map(str, item["loc"]))[:PROBLEM_MAX] or "body", "problem": item["msg"][:PROBLEM_MAX]}
+            for item in error.errors(include_url=False, include_context=False, include_input=False)
+        ]
+        first = problems[0]
+        raise InvalidRequest(f"{first['field']}: {first['problem']}", fields=problems) from None

@@ -1,0 +1,291 @@
+"""The common part of all dialects: the path of a request from credential to answer, and the HTTP status of each error.
+
+A dialect's handlers derive from `JsonHandler` and only translate. This module knows nothing of kernels.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+from collections.abc import Awaitable, Coroutine
+from http import HTTPStatus
+from typing import Any, TypeVar
+
+import orjson
+import structlog
+from pydantic import BaseModel
+from tornado.http1connection import HTTP1Connection
+from tornado.web import HTTPError, RequestHandler, stream_request_body
+
+from kernel_gateway.errors import (
+    STATUS,
+    InternalError,
+    MethodNotAllowed,
+    NoSuchRoute,
+    RangeNotSatisfiable,
+    TooLarge,
+    Unauthorized,
+    UnknownHost,
+)
+from kernel_gateway.gateway import Gateway
+from kernel_gateway.http.bodies import validated
+from kernel_gateway.identity.auth import Caller
+from kernel_gateway.wire.connections import connection_of
+from kernel_gateway.wire.incoming import Share
+from sessions.model import exact_json
+from sessions.model.errors import InvalidRequest, SessionError
+from sessions.model.tasks import spawn
+
+log = structlog.get_logger()
+
+#: bytes of a request's body, files aside
+MAX_BODY = 4 * 1024**2
+#: the time that a body may take to arrive, in all: seconds for any, and bytes for each further second
+BODY_SECONDS, BODY_RATE = 60.0, 64 * 1024
+
+#: bytes of an answer above which its headers are sent first
+LARGE = 1024**2
+
+#: form of a client's own request id; the gateway logs it and returns it
+REQUEST_ID = re.compile("[A-Za-z0-9._-]{1,64}")
+
+#: seconds after which a client should try again
+RETRY_AFTER = {HTTPStatus.SERVICE_UNAVAILABLE: 5, HTTPStatus.TOO_MANY_REQUESTS: 1}
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+@stream_request_body
+class BaseHandler(RequestHandler):
+    """Base of all handlers: checks host and key before the body is read, and renders failures."""
+
+    gateway: Gateway
+    #: name of the dialect that the path belongs to
+    dialect: str
+    caller: Caller
+    #: tenant of the caller
+    tenant: str
+    request_id: str
+    #: True if requests need no key
+    public = False
+    #: True if the key may also be sent as `?token=`
+    key_in_query = False
+
+    def initialize(self, gateway: Gateway, dialect: str = "none") -> None:
+        """Set up the handler. Tornado calls this with the route's keyword arguments."""
+        self.gateway = gateway
+        self.dialect = dialect
+        told = self.request.headers.get("X-Request-Id", "")
+        self.request_id = told if REQUEST_ID.fullmatch(told) else secrets.token_hex(8)
+        self.set_default_headers()
+
+    def set_default_headers(self) -> None:
+        """Set headers that keep browsers from rendering or running anything that the gateway sends."""
+        self.clear_header("Server")
+        self.set_header("X-Content-Type-Options", "nosniff")
+        self.set_header("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'; sandbox")
+        self.set_header("Cache-Control", "no-store")
+        if hasattr(self, "gateway"):  # tornado's first call is before initialize
+            self.set_header("X-Request-Id", self.request_id)
+            for name, value in self.gateway.origins.headers(self.request).items():
+                self.set_header(name, value)
+
+    def prepare(self) -> Awaitable[None] | None:
+        """Check host and key before anything else happens."""
+        structlog.contextvars.bind_contextvars(request_id=self.request_id)  # for all log lines of this request
+        if self.gateway.hosts and not _is_among(self.gateway.hosts, _host_name(self.request.host)):
+            raise UnknownHost
+        if not self.public and not self.gateway.origins.is_preflight(self.request):
+            self.caller = self.authenticate()
+            self.tenant = self.caller.tenant
+            connection_of(self.http.stream).works(self.tenant)
+        self.limit_body_time(MAX_BODY if self.announced_length is None else self.announced_length)
+        return None
+
+    def limit_body_time(self, size: int) -> None:
+        """Limit the time that a body of at most `size` bytes may take; then the connection ends."""
+        self.http.set_body_timeout(BODY_SECONDS + size / BODY_RATE)
+
+    def authenticate(self) -> Caller:
+        """Return the caller of the request.
+
+        Raises:
+            Unauthorized: when the request belongs to no known caller.
+        """
+        return self.gateway.keys.caller(self.request, in_query=self.key_in_query)
+
+    def options(self, *_path: str) -> None:
+        """Answer the preflight of a browser for a page of an allowed origin; `Origins` has set the headers."""
+        if not self.gateway.origins.is_preflight(self.request):
+            raise MethodNotAllowed
+        self.set_status(HTTPStatus.NO_CONTENT)
+
+    def data_received(self, chunk: bytes) -> Awaitable[None] | None:
+        """Drop the body: this handler does not use it."""
+
+    def raw_argument(self, name: str) -> str | None:
+        """Return a value of the query unchanged: tornado's own method replaces control characters by blanks.
+
+        Raises:
+            InvalidRequest: when the value is no text.
+        """
+        values = self.request.query_arguments.get(name)
+        return self.decode_argument(values[-1], name) if values else None
+
+    @property
+    def announced_length(self) -> int | None:
+        """The length of the body in bytes, or None if the request does not announce it."""
+        value = self.request.headers.get("Content-Length", "")
+        return int(value) if re.fullmatch("[0-9]{1,18}", value) else None
+
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
+        """Answer any failure in the dialect's form. Tornado calls this for every exception of a handler."""
+        error = kwargs.get("exc_info", (None, None))[1]
+        failure = _as_session_error(error, status_code)
+        self.gateway.metrics.failed(failure.code)
+        status = self.status_of(failure)
+        self.set_status(status)
+        if status in RETRY_AFTER:
+            self.set_header("Retry-After", str(failure.details.get("retry_after", RETRY_AFTER[status])))
+        if isinstance(failure, Unauthorized):
+            self.set_header("WWW-Authenticate", "Bearer")
+        if isinstance(failure, RangeNotSatisfiable):
+            self.set_header("Content-Range", f"bytes */{failure.details['size']}")
+        if not self.request._body_future.done():  # noqa: SLF001 - tornado then closes the connection without notice
+            self.set_header("Connection", "close")
+        self.finish_failure(failure)
+
+    def finish_failure(self, failure: SessionError) -> None:
+        """Send the body for a failure; a dialect overrides this where its clients expect another type than JSON."""
+        self.finish_json(self.render_failure(failure))
+
+    def status_of(self, failure: SessionError) -> HTTPStatus:
+        """Return the HTTP status of a failure; a dialect overrides this where its clients expect another status."""
+        status = STATUS[type(failure)]
+        # A cell that ran and failed is no failed request, but a request that fails because of such a cell is one.
+        return status if status is not HTTPStatus.OK else HTTPStatus.BAD_GATEWAY
+
+    def render_failure(self, failure: SessionError) -> dict[str, Any]:
+        """Return the body for a failure; a dialect overrides this with its own form."""
+        return {"error": failure.as_dict() | {"request_id": self.request_id}}
+
+    def log_exception(self, typ: Any, value: BaseException | None, tb: Any) -> None:
+        """Log defects of the gateway with a traceback; errors of the client are in the access log only."""
+        if not isinstance(value, (SessionError, HTTPError)):
+            log.error("request failed", request_id=self.request_id, exc_info=(typ, value, tb))
+
+    @property
+    def http(self) -> HTTP1Connection:
+        """The connection, for actions that tornado offers only there."""
+        connection = self.request.connection
+        if not isinstance(connection, HTTP1Connection):
+            raise TypeError("not an HTTP/1 connection")
+        return connection
+
+    def finish_json(self, value: Any) -> None:
+        """Send a JSON body and end the request."""
+        body = exact_json.dumps(value)
+        self.set_header("Content-Type", "application/json")
+        if len(body) > LARGE:
+            self.set_header("Content-Length", len(body))
+            self.flush()  # otherwise tornado copies the body behind the headers
+        self.finish(body)
+
+
+class JsonHandler(BaseHandler):
+    """A handler whose bodies are JSON."""
+
+    _work: asyncio.Task[None] | None = None
+    #: the body's part of what the gateway keeps for the tenant
+    _share: Share | None = None
+
+    def prepare(self) -> Awaitable[None] | None:
+        """Refuse a body that is announced as too large; the server ends a body that grows too large."""
+        self._received = bytearray()
+        prepared = super().prepare()
+        if (self.announced_length or 0) > MAX_BODY:
+            raise TooLarge
+        if hasattr(self, "caller"):
+            self._reserve(MAX_BODY if "Transfer-Encoding" in self.request.headers else self.announced_length or 0)
+        return prepared
+
+    def _reserve(self, size: int) -> None:
+        """Count the body before it arrives: a request can be refused with an answer only then."""
+        self._share = self.gateway.incoming.share(self.tenant)
+        if not self._share.take(size):
+            raise self.gateway.incoming.refusal("requests and messages", self.tenant)
+
+    def on_finish(self) -> None:
+        """Give back what the body has taken."""
+        super().on_finish()
+        if self._share is not None:
+            self._share.close()
+
+    def data_received(self, chunk: bytes) -> Awaitable[None] | None:
+        """Collect the body."""
+        self._received += chunk
+        return None
+
+    async def run_until_client_leaves(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run long work that ends with the answer; cancel it when the client leaves."""
+        if self.http.stream.closed():
+            work.close()
+            return  # the client has left already; tornado reports that only once
+        self._work = spawn(work, "work on a request")
+        await asyncio.wait({self._work})
+        if not self._work.cancelled():
+            self._work.result()
+
+    def on_connection_close(self) -> None:
+        """Cancel the work: the client has left."""
+        super().on_connection_close()
+        if self._share is not None:
+            self._share.close()
+        if self._work is not None:
+            self._work.cancel()
+
+    def body(self, model: type[Model]) -> Model:
+        """Return the request's body as `model`, whatever its Content-Type is; no body counts as an empty object.
+
+        Raises:
+            InvalidRequest: when the body is no JSON, or does not fit the model; the message names the field.
+        """
+        try:
+            value = exact_json.loads(self._received or b"{}")
+        except orjson.JSONDecodeError as error:
+            raise InvalidRequest(f"the body is no valid JSON: {error.msg}", field="body") from None
+        return validated(model, value)
+
+
+class NotFoundHandler(BaseHandler):
+    """Handler of every path that belongs to no dialect."""
+
+    public = True
+
+    def prepare(self) -> None:
+        """Refuse every method."""
+        super().prepare()
+        if not self.gateway.origins.is_preflight(self.request):
+            raise NoSuchRoute
+
+
+def _host_name(host: str) -> str:
+    return re.sub(r":\d+$", "", host).strip("[]").lower()
+
+
+def _is_among(hosts: frozenset[str], name: str) -> bool:
+    """Return whether a host's name is in the list, or one label below an entry such as `*.example.org`."""
+    label, _, domain = name.partition(".")
+    return name in hosts or (bool(label) and f"*.{domain}" in hosts)
+
+
+def _as_session_error(error: BaseException | None, status: int) -> SessionError:
+    if isinstance(error, SessionError):
+        return error
+    by_status: dict[int, type[SessionError]] = {404: NoSuchRoute, 405: MethodNotAllowed, 413: TooLarge}
+    if status in by_status:
+        return by_status[status]()
+    if isinstance(error, HTTPError) and error.status_code < HTTPStatus.INTERNAL_SERVER_ERROR:
+        return InvalidRequest("the request is malformed")
+    return InternalError()

@@ -1,0 +1,205 @@
+"""The common part of all dialects' WebSockets: from request to upgrade, what clients may send, and the end.
+
+A socket ends with its session. Close codes: 1000 the session was ended, 1001 the gateway is shutting down, 1002 a frame
+was not masked, 4401 the key was revoked, 4408 a message took too long to arrive, 4413 the tenant's incomplete messages
+are too large together.
+Messages are never compressed (tornado's default), so none is larger in memory than on the wire.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import Callable
+from contextlib import suppress
+from http import HTTPStatus
+
+from tornado.iostream import StreamClosedError
+from tornado.websocket import WebSocketHandler, WebSocketProtocol, WebSocketProtocol13
+
+from kernel_gateway.http.handlers import BaseHandler
+from kernel_gateway.wire.connections import Connection, connection_of
+from kernel_gateway.wire.incoming import MessageWatch, Share
+from kernel_gateway.wire.turns import LARGE
+from sessions.model.errors import InvalidRequest, ShuttingDown
+from sessions.model.tasks import spawn
+from sessions.model.values import SessionKey
+from sessions.session.session import Session
+
+ENDED, GOING_AWAY, UNMASKED, REVOKED, TOO_SLOW, TOO_MUCH = 1000, 1001, 1002, 4401, 4408, 4413
+#: seconds between two checks for a revoked key, for a socket whose client only listens
+LOOK_INTERVAL = 1.0
+#: seconds to send what a session's end makes, before its socket is closed
+LAST_WORDS = 5.0
+
+
+class MaskedFrames(WebSocketProtocol13):
+    """Refuses frames that are not masked, which tornado (6.5 and 6.6) accepts. Source: RFC 6455, 5.1.
+
+    Without a mask, a web page's script chooses what is on the wire, and a proxy on the way may take it for a request.
+    """
+
+    _at_head = False
+
+    async def _receive_frame(self) -> None:
+        self._at_head = True
+        await super()._receive_frame()
+
+    async def _read_bytes(self, n: int) -> bytes:
+        data = await super()._read_bytes(n)
+        if self._at_head and not data[1] & 0x80:
+            self.close(UNMASKED, "frames of clients must be masked")
+            raise StreamClosedError
+        self._at_head = False
+        return data
+
+
+class SocketHandler(BaseHandler, WebSocketHandler):
+    """A WebSocket of one session."""
+
+    _session: Session
+    _connection: Connection
+    #: bytes that the gateway keeps for this socket
+    _share: Share
+    _watch: MessageWatch
+    _end_watch: asyncio.Task[None] | None = None
+    #: gives the socket's place back
+    _leave: Callable[[], None] | None = None
+
+    async def prepare(self) -> None:
+        """Check the key and get or create the session with its kernel, before the connection is upgraded."""
+        super().prepare()
+        if self.request.method != "GET":
+            return  # tornado refuses the method
+        if self.request.headers.get("Upgrade", "").lower() != "websocket":
+            raise InvalidRequest("this path speaks WebSocket only", field="Upgrade")
+        key = self.session_key()
+        self._connection = connection_of(self.http.stream)
+        self._leave = self.gateway.sockets.enter(key)
+        self._connection.when_ended(self._leave)
+        self._session = await self.gateway.registry.get_or_create(key)
+
+    def on_finish(self) -> None:
+        """Give the place back of a socket that was not opened. Tornado also calls this at the upgrade."""
+        if self._leave is not None and self.get_status() != HTTPStatus.SWITCHING_PROTOCOLS:
+            self._leave()
+
+    @abstractmethod
+    def session_key(self) -> SessionKey:
+        """Return the key of the session that the path names.
+
+        Raises:
+            SessionError: when the path names no session.
+        """
+
+    def get_websocket_protocol(self) -> WebSocketProtocol | None:
+        """Return the protocol that the client asks for; None: there is no such one."""
+        protocol = super().get_websocket_protocol()
+        if not isinstance(protocol, WebSocketProtocol13):
+            return protocol
+        return MaskedFrames(self, mask_outgoing=False, params=protocol.params)
+
+    def check_origin(self, origin: str) -> bool:
+        """Return True for pages of the gateway's own origin and of origins that the operator allows."""
+        return self.gateway.origins.allow(origin) or super().check_origin(origin)
+
+    def open(self, *_args: str, **_kwargs: str) -> None:
+        """Set up the open socket, and start to check its key, its input and its session."""
+        self.set_nodelay(True)  # otherwise every small frame waits 40 ms
+        if self.caller.key_id is not None:
+            self._check_key()
+        self._share = self.gateway.incoming.share(self.tenant)
+        self._connection.when_ended(self._share.close)
+        seconds = self.gateway.settings.message_timeout
+        self._watch = MessageWatch(self._share, seconds, self._is_too_much, self._is_too_slow)
+        self._connection.when_ended(self._watch.stop)
+        self._connection.when_read(self._watch.arrived)
+        self._frame_handled()
+        self._end_watch = spawn(self._end_with_session(), "socket")
+
+    # -- its key ----------------------------------------------------------------------------------------------
+
+    def _check_key(self) -> None:
+        if self.ws_connection is not None and self.allowed():
+            asyncio.get_running_loop().call_later(LOOK_INTERVAL, self._check_key)
+
+    def allowed(self) -> bool:
+        """Return True if the key that opened the socket is still valid; close the socket if not."""
+        if self.gateway.keys.is_still_valid(self.caller):
+            return True
+        self.close(REVOKED, "the key was revoked")
+        return False
+
+    # -- its input --------------------------------------------------------------------------------------------
+
+    async def on_message(self, message: str | bytes) -> None:
+        """Handle a message of the client, if its key is still valid. Tornado reads no further meanwhile."""
+        if not self.allowed():
+            return
+        self._watch.completed()
+        if len(message) >= LARGE:
+            await self.gateway.slices.begin(self.tenant)
+        try:
+            await self.received(message)
+        finally:
+            self._frame_handled()
+
+    @abstractmethod
+    async def received(self, message: str | bytes) -> None:
+        """Handle a message of the client."""
+
+    def on_ping(self, _data: bytes) -> None:
+        """Count what is left after a control frame, which may come between the parts of a message."""
+        self._frame_handled()
+
+    def on_pong(self, _data: bytes) -> None:
+        """Count what is left after a control frame."""
+        self._frame_handled()
+
+    def _frame_handled(self) -> None:
+        if self.ws_connection is not None:
+            fragments = _fragments(self.ws_connection)
+            self._watch.handled(fragments + self._connection.unread(), within_message=fragments > 0)
+
+    def _is_too_much(self) -> None:
+        refusal = self.gateway.incoming.refusal("incomplete messages", self.tenant)
+        self._give_up("bytes", TOO_MUCH, f"{refusal.message} ({refusal.code})")
+
+    def _is_too_slow(self) -> None:
+        seconds = self.gateway.settings.message_timeout
+        self._give_up("slow", TOO_SLOW, f"a message was not complete after {seconds:g} s")
+
+    def _give_up(self, reason: str, code: int, told: str) -> None:
+        self._connection.ignore_input()  # closing waits for the client, which may go on sending
+        if self.ws_connection is not None:
+            self.gateway.metrics.connections.socket_refused(reason)
+            self.close(code, told)
+
+    # -- its end ----------------------------------------------------------------------------------------------
+
+    async def _end_with_session(self) -> None:
+        await self._session.over.wait()
+        with suppress(TimeoutError):  # of a client that does not read
+            async with asyncio.timeout(LAST_WORDS):
+                await self.last_words()
+        if isinstance(self.gateway.trouble(), ShuttingDown):
+            self.close(GOING_AWAY, "the gateway is shutting down")
+        else:
+            self.close(ENDED, "the session was ended")
+
+    @abstractmethod
+    async def last_words(self) -> None:
+        """Wait until the client was told what the end of the session means for its cells."""
+
+    def on_close(self) -> None:
+        """Stop waiting for the session's end."""
+        if self._end_watch is not None:
+            self._end_watch.cancel()
+
+
+def _fragments(connection: WebSocketProtocol) -> int:
+    """Return the bytes of an incomplete message whose frames have arrived so far.
+
+    Tornado (6.5 and 6.6) keeps them in a private attribute and reports only whole messages.
+    """
+    return len(connection._fragmented_message_buffer or b"")  # type: ignore[attr-defined]  # noqa: SLF001

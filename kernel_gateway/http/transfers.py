@@ -1,0 +1,156 @@
+"""Transfer files between a client and a sandbox in pieces: memory use does not depend on the size of a file."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable, Coroutine
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import quote
+
+from tornado.httputil import HTTPHeaders, format_timestamp
+from tornado.iostream import StreamClosedError
+
+from kernel_gateway.errors import RangeNotSatisfiable
+from kernel_gateway.http.handlers import BaseHandler
+from sessions.guest.reading import TAG, OpenFile, Part
+from sessions.model.errors import SessionError
+from sessions.model.tasks import spawn
+
+#: pieces of an upload that may wait for the sandbox
+QUEUE = 4
+
+#: seconds that an answer waits for a client that reads nothing
+STALL = 60.0
+
+
+class Upload:
+    """An upload of a file into a sandbox. The sandbox sets the pace."""
+
+    def __init__(self, write: Callable[[AsyncIterator[bytes]], Coroutine[Any, Any, int]]) -> None:
+        """Start the upload.
+
+        Args:
+            write: function that writes the pieces and returns the file's size in bytes.
+        """
+        self._pieces: asyncio.Queue[bytes | None] = asyncio.Queue(QUEUE)
+        self._writing = spawn(write(self._content()), "upload")
+
+    async def _content(self) -> AsyncIterator[bytes]:
+        while (piece := await self._pieces.get()) is not None:
+            yield piece
+
+    async def send(self, piece: bytes | None) -> None:
+        """Pass a piece on as soon as there is room; None ends the file. An upload that has failed drops the piece."""
+        if self._writing.done():
+            return
+        put = spawn(self._pieces.put(piece), "upload piece")
+        await asyncio.wait({put, self._writing}, return_when=asyncio.FIRST_COMPLETED)
+        put.cancel()
+
+    async def finish(self) -> int:
+        """Wait until the file is written.
+
+        Returns:
+            the size of the file in bytes.
+
+        Raises:
+            SessionError: when the file could not be written.
+        """
+        await self.send(None)
+        return await self._writing
+
+    def abandon(self) -> None:
+        """Cancel the upload, because the client has left; the incomplete file is dropped."""
+        self._writing.cancel()
+
+
+#: the part of a HEAD's answer
+NO_CONTENT = Part(0, 0)
+#: the only form of Range that is answered with a part. Source: RFC 9110, 14.1.2
+_RANGE = re.compile("bytes=([0-9]{0,18})-([0-9]{0,18})")
+#: seconds since 1970 from the year 1 on, up to the year 9999
+_TIMES = (-62_135_596_800, 253_402_300_799)
+
+
+def wanted_part(headers: HTTPHeaders) -> Part | None:
+    """Return the part that a request for a file asks for, or None for the whole file.
+
+    Anything but one range of bytes asks for the whole file, and so does an If-Range with anything but one of our ETags.
+    Source: RFC 9110, 13.1.5 and 14.2.
+    """
+    found = _RANGE.fullmatch(headers.get("Range", ""))
+    if found is None or not any(found.groups()):
+        return None
+    first, last = found.groups()
+    tag = None
+    if "If-Range" in headers:
+        tag = headers["If-Range"][1:-1]
+        if headers["If-Range"] != f'"{tag}"' or not TAG.fullmatch(tag):
+            return None
+    if not first:
+        return Part(-int(last), None if int(last) else 0, tag)
+    if last and int(last) < int(first):
+        return None
+    return Part(int(first), int(last) - int(first) + 1 if last else None, tag)
+
+
+async def send_headers(handler: BaseHandler, file: OpenFile, path: str, size: int) -> None:
+    """Send the headers of an answer with a file.
+
+    Args:
+        handler: handler of the request.
+        file: the file.
+        path: path of the file; its last part is the name that the client sees.
+        size: bytes of the answer.
+    """
+    handler.set_header("Content-Type", "application/octet-stream")
+    handler.set_header("Content-Length", str(size))
+    handler.set_header("Accept-Ranges", "bytes")
+    handler.set_header("ETag", f'"{file.tag}"')
+    if _TIMES[0] <= file.modified <= _TIMES[1]:  # user code may set any other time
+        handler.set_header("Last-Modified", format_timestamp(file.modified))
+    # Source: RFC 6266 with RFC 5987; quoted, so that no name can break out of the header.
+    name = quote(path.rsplit("/", 1)[-1], safe="")
+    handler.set_header("Content-Disposition", f"attachment; filename*=UTF-8''{name}")
+    await handler.flush()  # tornado gives an answer that ends before its headers are sent an ETag of its own
+
+
+async def send_file(handler: BaseHandler, file: OpenFile, path: str) -> None:
+    """Answer with a file, or with the part of it that was wanted.
+
+    Args:
+        handler: handler of the request.
+        file: the file to send.
+        path: path of the file; its last part is the name that the client sees.
+
+    Raises:
+        RangeNotSatisfiable: when the file has no such part.
+    """
+    if file.partial:
+        if not file.count:
+            raise RangeNotSatisfiable(size=file.size)
+        handler.set_status(HTTPStatus.PARTIAL_CONTENT)
+        handler.set_header("Content-Range", f"bytes {file.start}-{file.start + file.count - 1}/{file.size}")
+    try:
+        async with asyncio.timeout(STALL):
+            await send_headers(handler, file, path, file.count)
+    except (StreamClosedError, TimeoutError):
+        handler.http.close()
+        return
+    await send_pieces(handler, file.content)
+
+
+async def send_pieces(handler: BaseHandler, pieces: AsyncIterator[bytes]) -> None:
+    """Send a body in pieces, each when the client has taken the one before."""
+    try:
+        async for piece in pieces:
+            handler.write(piece)
+            async with asyncio.timeout(STALL):
+                await handler.flush()
+    except (SessionError, TimeoutError):
+        # The head is already sent, so only closing the connection early shows the failure to the client.
+        handler.http.close()
+    except StreamClosedError:
+        return  # the client has left; returning ends the tool of a file

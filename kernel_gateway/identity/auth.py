@@ -1,0 +1,237 @@
+"""Map credentials to callers, in constant time. This module reads every place where a dialect carries a key."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import ipaddress
+import os
+import re
+import secrets
+import stat
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tornado.httputil import HTTPServerRequest
+
+from kernel_gateway.errors import Unauthorized
+from kernel_gateway.identity.keystore import KeyStore, Role
+from kernel_gateway.identity.nonces import Nonces
+from kernel_gateway.identity.signatures import Signature
+from sessions.providers.forwarding import FORWARDED
+
+#: the tenant of a gateway without configured keys
+LOCAL_TENANT = "local"
+_LOCAL_KEY_BYTES = 32
+_LOCAL_KEY = re.compile(r"[\w-]{43}")
+#: the tenant of the setting `admin_key`
+ADMIN_TENANT = "admin"
+
+#: headers that programs send of their own. Any other may be a browser's or a proxy's, of which there are too many to
+#: know, so a request with one needs a key. Proxies that add none, as nginx, speak HTTP/1.0 to what is behind them
+_PROGRAM_HEADERS = frozenset({
+    "Accept", "Accept-Encoding", "Connection", "Content-Length", "Content-Type", "Expect", "Host", "Transfer-Encoding",
+    "User-Agent", "X-Request-Id", FORWARDED,
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The owner of a credential."""
+
+    tenant: str
+    role: Role = Role.USER
+    #: id of a key that can be revoked; None for other keys
+    key_id: str | None = None
+
+
+class Keys:
+    """All valid keys, as digests."""
+
+    def __init__(
+        self,
+        keys: Mapping[str, str],
+        access_keys: Mapping[str, tuple[str, str]] | None = None,
+        store: KeyStore | None = None,
+        admin_key: str | None = None,
+        *,
+        trusts_local_clients: bool = False,
+    ) -> None:
+        """Store the keys.
+
+        Args:
+            keys: tenant by key.
+            access_keys: tenant and secret by id, for clients that sign; the secret is kept, because verifying needs it.
+            store: keys that are made and revoked while the gateway runs.
+            admin_key: key of the gateway's operator.
+            trusts_local_clients: True if clients on this machine may need no key; see `local_caller`.
+        """
+        self._trusts_local_clients = trusts_local_clients
+        self._store = store
+        self._callers = [(_digest(key), Caller(tenant)) for key, tenant in keys.items()]
+        if admin_key is not None:
+            self._callers.append((_digest(admin_key), Caller(ADMIN_TENANT, Role.ADMIN)))
+        self._access_keys = dict(access_keys or {})
+        self._tokens: dict[Caller, str] = {}
+        self._nonces = Nonces(time.time)
+
+    def caller(self, request: HTTPServerRequest, *, in_query: bool = False, as_password: bool = False) -> Caller:
+        """Return the caller of a request.
+
+        Args:
+            request: the incoming request.
+            in_query: True to accept `?token=KEY` too, for clients that have no other way.
+            as_password: True to accept `Authorization: Basic` too, for clients that can carry a key only in a URL.
+
+        Raises:
+            Unauthorized: when the request carries no key, or an unknown one.
+        """
+        key = _credential(request) or (_in_query(request) if in_query else None)
+        if key is None and as_password:
+            key = _password(request)
+        if key is None:
+            raise Unauthorized("the request carries no key")
+        if (owner := self._find(key)) is None:
+            raise Unauthorized
+        return owner
+
+    def local_caller(self, request: HTTPServerRequest) -> Caller | None:
+        """Return the caller of a request without a key from this machine, or None when the request needs a key.
+
+        Every request needs a key as soon as one key exists, from the settings or the store: a gateway with tenants may
+        run behind a proxy on this machine that does not name its clients.
+        """
+        if not self._trusts_local_clients or not _is_loopback(request.remote_ip):
+            return None
+        if not _PROGRAM_HEADERS.issuperset(request.headers) or request.version == "HTTP/1.0":
+            return None
+        if self._store is not None and self._store.all():
+            return None
+        return Caller(LOCAL_TENANT)
+
+    def signer(self, request: HTTPServerRequest) -> Caller:
+        """Return the caller of a request that may be signed instead of carrying a key.
+
+        A session token or access token is a key too: a client that sends one may sign with any access key.
+
+        Raises:
+            Unauthorized: when neither the key nor the signature is valid, or its nonce was used before.
+            QuotaExceeded: when the access key has signed too many requests.
+        """
+        for name in ("X-Acs-Security-Token", "Agentrun-Access-Token"):
+            if (key := request.headers.get(name)) and (owner := self._find(key)):
+                return owner
+        signature = Signature.of(request)
+        if signature is None:
+            return self.caller(request)
+        # An unknown id is checked with a random secret, so that the response time does not reveal which ids exist.
+        tenant, secret = self._access_keys.get(signature.access_key, (None, secrets.token_hex()))
+        if not signature.is_of(request, secret) or tenant is None:
+            raise Unauthorized("the signature is not right; check the access key, its secret and the clock")
+        if signature.nonce is not None and not self._nonces.use(signature.access_key, signature.nonce, signature.until):
+            raise Unauthorized("the nonce was used before")
+        return Caller(tenant)
+
+    def token(self, caller: Caller) -> str:
+        """Return a key for the caller's tenant, valid until the gateway ends or the caller's own key is revoked.
+
+        All requests with the same key get the same token. Its role is user, whatever the caller's role.
+        """
+        bearer = replace(caller, role=Role.USER)
+        if bearer not in self._tokens:
+            self._forget_revoked()
+            self._tokens[bearer] = secrets.token_urlsafe(32)
+            self._callers.append((_digest(self._tokens[bearer]), bearer))
+        return self._tokens[bearer]
+
+    def _forget_revoked(self) -> None:
+        """Drop the tokens of keys that were revoked: every request is compared with all that are kept."""
+        revoked = {caller for caller in self._tokens if not self.is_still_valid(caller)}
+        self._callers = [(digest, caller) for digest, caller in self._callers if caller not in revoked]
+        for caller in revoked:
+            del self._tokens[caller]
+
+    def tenants(self) -> set[str]:
+        """Return the tenants that have a key now."""
+        kept = {key.tenant for key in self._store.all()} if self._store is not None else set()
+        fixed = {caller.tenant for _, caller in self._callers if caller.key_id is None}
+        return kept | fixed | {tenant for tenant, _ in self._access_keys.values()}
+
+    def is_still_valid(self, caller: Caller) -> bool:
+        """Return True if the caller's key has not been revoked since."""
+        return caller.key_id is None or (self._store is not None and self._store.get(caller.key_id) is not None)
+
+    def _find(self, key: str) -> Caller | None:
+        digest, found = _digest(key), None
+        for known, caller in self._callers:  # compare all keys, even after a match: constant time
+            if hmac.compare_digest(known, digest):
+                found = caller
+        if found is not None:
+            return found if self.is_still_valid(found) else None
+        if self._store is not None and (kept := self._store.find(key)):
+            return Caller(kept.tenant, kept.role, kept.id)
+        return None
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
+
+
+def _credential(request: HTTPServerRequest) -> str | None:
+    """Read `Authorization: Bearer KEY` or `token KEY`, or `X-API-Key: KEY`."""
+    scheme, _, key = request.headers.get("Authorization", "").partition(" ")
+    if scheme.lower() in {"bearer", "token"} and key.strip():
+        return key.strip()
+    return request.headers.get("X-API-Key") or None
+
+
+def _password(request: HTTPServerRequest) -> str | None:
+    """Read `Authorization: Basic base64(any:KEY)`. Source: RFC 7617."""
+    scheme, _, encoded = request.headers.get("Authorization", "").partition(" ")
+    if scheme.lower() != "basic":
+        return None
+    try:
+        return base64.b64decode(encoded.strip(), validate=True).decode().partition(":")[2] or None
+    except ValueError:
+        return None
+
+
+def _is_loopback(address: str | None) -> bool:
+    try:
+        return ipaddress.ip_address(address or "").is_loopback
+    except ValueError:
+        return False
+
+
+def _in_query(request: HTTPServerRequest) -> str | None:
+    return request.query_arguments.get("token", [b""])[-1].decode("utf-8", "replace") or None
+
+
+def make_local_key(state_dir: Path) -> tuple[str, Path]:
+    """Return the key of a gateway without keys. It is in a file that only its user can read, and made if absent.
+
+    Whoever removes the file gets another key with the next start.
+
+    Returns:
+        the key, and the path of the file.
+    """
+    path = state_dir / "key"
+    if _is_private(path) and _LOCAL_KEY.fullmatch(key := path.read_text().strip()):
+        return key, path
+    key = secrets.token_urlsafe(_LOCAL_KEY_BYTES)
+    path.unlink(missing_ok=True)
+    path.touch(mode=0o600, exist_ok=False)
+    path.write_text(key + "\n")
+    return key, path
+
+
+def _is_private(path: Path) -> bool:
+    """Return whether a file exists that only its user could read and write."""
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return False
+    return stat.S_ISREG(found.st_mode) and not found.st_mode & 0o077 and found.st_uid == os.getuid()

@@ -1,0 +1,146 @@
+"""Structured logs: JSON lines on stderr, readable lines on a terminal. They contain no code, keys or query strings."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import sys
+import time
+from collections.abc import MutableSequence
+from contextlib import suppress
+from dataclasses import asdict
+from typing import TextIO, cast
+
+import structlog
+
+from kernel_gateway.observe.log_limits import LineLimit
+from sessions.model.egress import EgressRequest
+from sessions.model.errors import PolicyViolation
+from sessions.model.values import ExecuteRequest, ExecutionResult, SessionKey
+
+log = structlog.get_logger()
+
+#: characters of a line that `keep` keeps
+_KEPT_MAX = 1000
+#: which lines are written
+limit = LineLimit(time.monotonic)
+
+#: tracebacks without the values of local variables, because those include code and keys
+_tracebacks = structlog.processors.ExceptionRenderer(structlog.tracebacks.ExceptionDictTransformer(show_locals=False))
+
+
+class StandardError:
+    """The stream of the log. When its disk is full, lines are lost: the logged work must not fail with the log."""
+
+    def write(self, text: str) -> None:
+        """Write the text, if possible."""
+        with suppress(OSError):
+            sys.stderr.write(text)
+
+    def flush(self) -> None:
+        """Flush the stream, if possible."""
+        with suppress(OSError):
+            sys.stderr.flush()
+
+
+def keep(lines: MutableSequence[str]) -> None:
+    """Keep the gateway's own warnings and errors, in place of writing them."""
+
+    def kept(_logger: object, _method: str, record: structlog.typing.EventDict) -> structlog.typing.EventDict:
+        event = record.pop("event")
+        lines.append("; ".join([str(event), *(f"{name}: {value}" for name, value in record.items())])[:_KEPT_MAX])
+        raise structlog.DropEvent
+
+    structlog.configure(
+        processors=[structlog.processors.format_exc_info, kept],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+    )
+
+
+def set_up() -> None:
+    """Route structlog's and the libraries' records through one format."""
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.StackInfoRenderer(),
+    ]
+    renderers: list[structlog.typing.Processor] = (
+        [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
+        if sys.stderr.isatty()
+        else [_tracebacks, structlog.processors.JSONRenderer()]
+    )
+    structlog.configure(
+        processors=[*shared[:2], limit, *shared[2:], *renderers],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.PrintLoggerFactory(cast("TextIO", StandardError())),
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(limit)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderers],
+        )
+    )
+    logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
+    logging.getLogger("urllib3").setLevel(logging.ERROR)  # it also raises the connection errors that it logs
+
+
+def request_id() -> str | None:
+    """Return the id of the request that the current work belongs to, or None."""
+    told: str | None = structlog.contextvars.get_contextvars().get("request_id")
+    return told
+
+
+def execution_ended(
+    key: SessionKey, execution: str, request: ExecuteRequest, result: ExecutionResult, asked_by: str | None
+) -> None:
+    """Log one line per cell: the digest identifies the code without revealing it.
+
+    Args:
+        key: key of the session.
+        execution: id of the execution in the audit.
+        request: the execute request.
+        result: result of the execution.
+        asked_by: id of the HTTP request.
+    """
+    log.info(
+        "execution",
+        request_id=asked_by,
+        execution=execution,
+        tenant=key.tenant,
+        session=key.name,
+        code_sha256=hashlib.sha256(request.written.encode("utf-8", "surrogatepass")).hexdigest(),
+        status=result.status.value,
+        state=result.state.value,
+        code=result.error.code if result.error else None,
+        duration_ms=round(result.duration * 1000, 1),
+        truncated=result.truncated,
+    )
+
+
+def egress(request: EgressRequest) -> None:
+    """Log one line per request of a session to the egress proxy, when it has ended."""
+    log.info("egress", **asdict(request))
+
+
+def execution_refused(key: SessionKey, execution: str, violation: PolicyViolation) -> None:
+    """Log one line per cell that the code policy forbids, with the number of problems: their texts contain code.
+
+    Args:
+        key: key of the session.
+        execution: id of the execution in the audit.
+        violation: the refusal.
+    """
+    log.info(
+        "execution refused",
+        request_id=request_id(),
+        execution=execution,
+        tenant=key.tenant,
+        session=key.name,
+        code=violation.code,
+        profile=violation.details["profile"],
+        problems=len(violation.details["problems"]),
+    )

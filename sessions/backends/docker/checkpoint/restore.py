@@ -1,0 +1,57 @@
+"""The start of a container from a checkpoint."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from docker.errors import APIError
+
+from sessions.backends.docker.checkpoint.runtime import INSTALL, CheckpointFailed, marked
+from sessions.backends.docker.engine.breaker import short_cause
+from sessions.backends.docker.engine.engine import Engine
+from sessions.backends.docker.engine.stdio import attached
+from sessions.model.stopwatch import Stage, lap
+
+#: seconds from a restored sandbox's start until its kernel serves; measured: 0.1 s
+_PULSE_TIMEOUT = 10.0
+
+
+def restore(engine: Engine, container: str, image: Path, hello: bytes) -> None:
+    """Start a container from a checkpoint, and give its kernel what is its own. Blocks until the kernel serves.
+
+    Args:
+        engine: has made the container.
+        container: full id of the container.
+        image: directory of the checkpoint.
+        hello: handshake of the kernel.
+
+    Raises:
+        CheckpointFailed: when the kernel does not serve; the caller removes the container.
+    """
+    with attached(engine, container, CheckpointFailed) as sandbox:
+        restart(engine, container, image)
+        sandbox.say(hello)
+        sandbox.hear(_PULSE_TIMEOUT)
+
+
+def restart(engine: Engine, container: str, image: Path) -> None:
+    """Start a container from a checkpoint. Blocks until its processes run.
+
+    Args:
+        engine: has made the container.
+        container: full id of the container.
+        image: directory of the checkpoint.
+
+    Raises:
+        CheckpointFailed: when it was not restored; the caller removes the container.
+    """
+    with marked(container, image) as mark:
+        try:
+            engine.api.start(container)
+        except APIError as error:
+            raise CheckpointFailed(f"the runtime refused: {short_cause(error)}") from error
+        begun = mark.used_at
+    if begun is None:
+        raise CheckpointFailed(f"the runtime has started the container and not restored it: {INSTALL}")
+    lap(Stage.SANDBOX, time.time() - begun)

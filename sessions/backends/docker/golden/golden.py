@@ -1,0 +1,251 @@
+"""Golden images: for each shape of sandbox one checkpoint, taken while its kernel waits for its keys."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import uuid
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
+from typing import Self
+
+import structlog
+from docker.errors import APIError, NotFound
+
+from sessions.backends.abilities import Ability
+from sessions.backends.base import Launch
+from sessions.backends.docker.checkpoint import trials
+from sessions.backends.docker.checkpoint.images import Image, Images
+from sessions.backends.docker.checkpoint.memories import Memories
+from sessions.backends.docker.checkpoint.restore import restore
+from sessions.backends.docker.checkpoint.runtime import CheckpointFailed, Runtime, clear_marks, find_runtime
+from sessions.backends.docker.container import containers
+from sessions.backends.docker.disks.disks import Disks
+from sessions.backends.docker.engine.breaker import short_cause
+from sessions.backends.docker.engine.cgroup import ControlGroup
+from sessions.backends.docker.engine.engine import Engine
+from sessions.backends.docker.engine.stdio import attached
+from sessions.backends.docker.golden.rights import lacking
+from sessions.backends.docker.golden.ways import Ways
+from sessions.backends.docker.profile import CheckpointSettings, DockerSettings, host_config, volume_names
+from sessions.model.errors import SessionError
+from sessions.model.kernelspecs import PRELOAD_MEMORY, KernelSpec
+from sessions.model.values import Limits
+
+log = structlog.get_logger()
+
+#: version of what is in a golden image and how it is completed; a change makes all images anew
+_FORMAT = 1
+#: seconds for a kernel to import its modules
+_IMPORT_TIMEOUT = 90.0
+#: weight of a container whose image is taken: somebody may wait for a kernel meanwhile, and nobody waits for the image
+_WEIGHT = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a sandbox's checkpoint cannot be changed in afterwards."""
+
+    language: str
+    #: True if `/tmp` is a volume, as in sandboxes of several sessions
+    shared: bool
+    kernelspec: KernelSpec = field(compare=False)
+
+    @classmethod
+    def of(cls, kernelspec: KernelSpec, *, shared: bool = False) -> Self:
+        """Return the shape of a language's sandbox."""
+        return cls(kernelspec.name, shared, kernelspec)
+
+    def launch(self, limits: Limits) -> Launch:
+        """Return the launch of its golden sandbox."""
+        kernelspec = replace(self.kernelspec, preload=self.kernelspec.preload_within(limits.memory))
+        return Launch(kernelspec, limits, shared=self.shared)
+
+
+def fits(launch: Launch, limits: Limits) -> bool:
+    """Return whether a kernel can be restored from a golden image.
+
+    Args:
+        launch: of the kernel.
+        limits: of the golden sandbox. Processors and the number of threads are fixed when libraries are loaded; other
+            limits can be lowered, memory to what the modules need.
+    """
+    wanted = launch.limits
+    return (
+        launch.kernelspec.waits
+        and not launch.image
+        and launch.egress is None
+        and launch.kernelspec.takes(launch.env, launch.cwd)
+        and math.ceil(wanted.cpus) == math.ceil(limits.cpus)
+        and max(1, round(wanted.cpus)) == max(1, round(limits.cpus))
+        and wanted.memory >= min(limits.memory, PRELOAD_MEMORY)
+        and wanted.processes <= limits.processes
+        and wanted.disk <= limits.disk
+    )
+
+
+class Workshop:
+    """Takes and proves golden images. All methods block."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        disks: Disks,
+        settings: DockerSettings,
+        checkpoints: CheckpointSettings,
+        memories: Memories,
+    ) -> None:
+        """Set what is used; nothing is made yet."""
+        self.engine = engine
+        self.disks = disks
+        self.settings = settings
+        self.limits = checkpoints.limits
+        self.images = Images(checkpoints.directory, checkpoints.disk)
+        self._ways = Ways(engine, disks, settings, memories, self._container_on)
+        #: containers that exist now
+        self._busy: set[str] = set()
+        self._closed = False
+
+    def close(self) -> None:
+        """End the work of other threads, which then raise an error."""
+        self._closed = True
+        for container in list(self._busy):
+            with suppress(APIError):  # it is being removed already
+                self._remove(container)
+
+    def _remove(self, container: str) -> None:
+        with suppress(NotFound):
+            self.engine.api.remove_container(container, force=True)
+
+    def golden(self, shape: Shape, used: Collection[str] = (), *, doubted: bool = False) -> tuple[str, Image]:
+        """Return a shape's image, taken now unless it is there, and proven by a restore, perhaps by an earlier gateway.
+
+        Args:
+            shape: of the sandbox.
+            used: keys of the images in use. Others make room for a new one.
+            doubted: True if an image that an earlier gateway has proven must be proven again.
+
+        Returns:
+            key of the image, and the image.
+
+        Raises:
+            CheckpointFailed: when that is not possible here.
+            APIError: when the engine refused.
+        """
+        runtime = find_runtime(self.engine.api, self.settings)
+        clear_marks(self.engine.api)
+        source = str(self.engine.api.inspect_image(self.settings.image)["Id"])
+        key = self._key(shape, source, runtime)
+        image = None if doubted else self.images.proven(key)
+        if image is not None:
+            return key, image
+        image = self.images.find(key)
+        if image is None:
+            self.images.remove_others(used)
+            image = self._taken(shape, key, source, runtime)
+        try:
+            self._prove(shape, image)
+        except CheckpointFailed:
+            self.images.remove(key)
+            raise
+        self.images.remember_proof(image)
+        return key, image
+
+    def sleeps(self, shape: Shape, image: Image) -> Ability:
+        """Return whether this process may let kernels sleep and continue with them; proven now unless it was.
+
+        Args:
+            shape: of the image.
+            image: a proven one.
+        """
+        if missing := lacking(str(self.engine.api.info()["DockerRootDir"])):
+            return Ability(on=False, detail=missing)
+        if self.settings.sleep is None or self.settings.files == "memory" or self.images.sleep_is_proven(image):
+            return Ability(on=True, detail="the runtime restores sandboxes")
+        try:
+            self._ways.prove(image, shape.launch(self.limits))
+        except (CheckpointFailed, SessionError) as error:
+            return Ability(on=False, detail=str(error))
+        except APIError as error:
+            return Ability(on=False, detail=f"the engine refused: {short_cause(error)}")
+        self.images.remember_sleep(image)
+        return Ability(on=True, detail="the runtime restores sandboxes")
+
+    def _key(self, shape: Shape, source: str, runtime: Runtime) -> str:
+        launch = shape.launch(self.limits)
+        profile = host_config(self.settings, self.limits, "", gvisor=True, shared=shape.shared)
+        hello = containers.hello(self.settings, launch, None).decode()
+        facts = [
+            _FORMAT,
+            self.settings.files,
+            source,
+            runtime.version,
+            runtime.command,
+            profile,
+            hello,
+            asdict(self.limits),
+        ]
+        return hashlib.sha256(json.dumps(facts, default=str, sort_keys=True).encode()).hexdigest()
+
+    def _taken(self, shape: Shape, key: str, source: str, runtime: Runtime) -> Image:
+        launch = replace(shape.launch(self.limits), image=source)
+        with self._container(launch) as container, attached(self.engine, container, CheckpointFailed) as sandbox:
+            self.engine.api.start(container)
+            with suppress(OSError):  # this user may not set it
+                ControlGroup(container).weigh(_WEIGHT)
+            sandbox.say(containers.hello(self.settings, launch, None))
+            for module, problem in sandbox.hear(_IMPORT_TIMEOUT).items():
+                log.warning("a module is not in the golden image", module=module, reason=str(problem)[:200])
+            begun = self.images.begin(ControlGroup(container).memory() or self.limits.memory)
+            try:
+                runtime.take(container, begun)
+                self.images.finish(begun, key, source, launch.kernelspec.preload)
+            except OSError as error:
+                raise CheckpointFailed(f"the checkpoint could not be kept: {error.strerror}") from error
+            finally:
+                self.images.remove(begun.name)
+        image = self.images.find(key)
+        if image is None:
+            raise CheckpointFailed("the checkpoint has changed on the disk as soon as it was written")
+        return image
+
+    def _prove(self, shape: Shape, image: Image) -> None:
+        launch = replace(shape.launch(self.limits), image=image.source)
+        info = containers.new_connection(shape.kernelspec)
+        with self._container(launch) as container:
+            restore(self.engine, container, image.path, containers.hello(self.settings, launch, info))
+
+    @contextmanager
+    def _container(self, launch: Launch) -> Iterator[str]:
+        """A container that no session gets, removed afterwards with its workspace."""
+        workspace = uuid.uuid4().hex
+        with ExitStack() as ending:
+            for name in volume_names(workspace):
+                ending.callback(self.disks.delete, name)
+            yield ending.enter_context(self._container_on(replace(launch, workspace=workspace)))
+
+    @contextmanager
+    def _container_on(self, launch: Launch, trial: trials.Trial | None = None) -> Iterator[str]:
+        """A container that no session gets, on a workspace or a trial, which stays when it is removed."""
+        with ExitStack() as ending:
+            container = containers.create(
+                self.engine,
+                self.disks,
+                self.settings,
+                launch,
+                name=f"kernel-gateway-{uuid.uuid4().hex}",
+                workspace=str(launch.workspace),
+                gvisor=True,
+                trial=trial,
+            )
+            self._busy.add(container)
+            ending.callback(self._busy.discard, container)
+            ending.callback(self._remove, container)
+            try:
+                if self._closed:
+                    raise CheckpointFailed("the gateway is shutting down")
+                yield container
+            except APIError as error:
+                raise CheckpointFailed(f"the engine refused: {short_cause(error)}") from error

@@ -1,0 +1,189 @@
+"""Checkpoints: kernels that are restored with everything imported, in place of being started.
+
+gVisor can write the whole memory of a sandbox to disk, and load it into another sandbox that the engine has made. For
+each shape of sandbox the gateway takes one checkpoint, at a moment at which nothing in it is anybody's: the kernel has
+imported its modules and waits for its keys. Each restored kernel gets its own keys, environment, limits, random state
+and workspace before it serves. Whatever goes wrong, a kernel is started plainly instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+
+import structlog
+from docker.errors import APIError
+
+from sessions.backends.abilities import Ability
+from sessions.backends.base import Launch
+from sessions.backends.docker.checkpoint.images import Image
+from sessions.backends.docker.checkpoint.memories import Memories
+from sessions.backends.docker.checkpoint.runtime import CheckpointFailed
+from sessions.backends.docker.disks.disks import Disks
+from sessions.backends.docker.engine.engine import CHECKPOINT, Engine
+from sessions.backends.docker.golden.golden import Shape, Workshop, fits
+from sessions.backends.docker.profile import DockerSettings
+from sessions.model.errors import SessionError
+from sessions.model.tasks import spawn
+
+log = structlog.get_logger()
+
+#: failed restores in a row after which an image is made anew
+FAILURES_MAX = 3
+#: times that images of a shape are made, until the gateway or the container image is changed
+ATTEMPTS_MAX = 3
+#: seconds that the end of the gateway waits for an image that is being made
+SOON = 10.0
+_OFF = "`checkpoints` is off"
+
+
+class Checkpoints:
+    """The golden images in use."""
+
+    def __init__(self, engine: Engine, disks: Disks, settings: DockerSettings) -> None:
+        """Make nothing yet."""
+        self._engine = engine
+        self._settings = settings.checkpoints
+        #: the memory of kernels that sleep
+        self.memories = Memories(engine, disks, settings)
+        self._workshop = (
+            None if self._settings is None else Workshop(engine, disks, settings, self._settings, self.memories)
+        )
+        #: why there are none; empty: there are, or will be soon
+        self._trouble = _OFF if self._settings is None else ""
+        self._images: dict[Shape, Image] = {}
+        #: whether sessions can be written and restored here; None: that is not proven yet
+        self._sleeps: Ability | None = None
+        #: keys of the images in use; all others are removed
+        self._keys: set[str] = set()
+        self._making: dict[Shape, asyncio.Task[None]] = {}
+        #: held until an image is among those in use: the next one that is made removes all others
+        self._one = asyncio.Lock()
+        self._attempts: dict[Shape, int] = {}
+        #: number of calls of `begin`
+        self._round = 0
+        #: failed restores in a row, by image
+        self._failures: dict[Image, int] = {}
+
+    @property
+    def ability(self) -> Ability:
+        """Whether kernels are restored."""
+        if self._images:  # another one may be in trouble: its kernels start plainly
+            modules = " with their modules imported" if any(image.modules for image in self._images.values()) else ""
+            return Ability(on=True, detail=f"kernels are restored{modules}")
+        trouble = self._trouble or "the first one is being made; until then kernels start plainly"
+        return Ability(on=False, detail=trouble)
+
+    @property
+    def proven(self) -> Ability:
+        """Whether sessions can be written and restored here, as a proof has shown; the proof's image may go later."""
+        if self._sleeps is None and self._images:
+            return Ability(on=False, detail="the proof that kernels can sleep is under way")
+        return self._sleeps or self.ability
+
+    # -- making images ------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Begin to make the usual images; called when kernels can be started, and after the image has changed."""
+        self._round += 1
+        self._images.clear()
+        self._keys.clear()
+        self._attempts.clear()
+        if self._settings is not None:
+            self._trouble = ""
+            # One after the other: first the language whose plain start lacks most.
+            for kernelspec in sorted(self._settings.kernelspecs, key=lambda spec: len(spec.preload), reverse=True):
+                self._make(Shape.of(kernelspec))
+
+    async def settled(self) -> None:
+        """Wait until no image is being made, and the proof of sleep has ended."""
+        while self._making:
+            await asyncio.wait(set(self._making.values()))
+
+    def _make(self, shape: Shape) -> None:
+        attempts = self._attempts.get(shape, 0)
+        if shape in self._making or attempts >= ATTEMPTS_MAX:
+            return
+        self._attempts[shape] = attempts + 1
+        self._making[shape] = spawn(self._make_now(shape), f"checkpoint of {shape.language}")
+
+    async def _make_now(self, shape: Shape) -> None:
+        now = self._round
+        try:
+            async with self._one:
+                key, image = await self._engine.call(self._golden, shape, set(self._keys), lane=CHECKPOINT)
+                if current := now == self._round:
+                    self._images[shape] = image
+                    self._keys.add(key)
+            if current:
+                self._trouble = ""
+                log.info("kernels are restored", language=shape.language, shared=shape.shared)
+                await self._prove_sleep(shape, image)
+        except (CheckpointFailed, APIError, SessionError) as error:
+            self._trouble = str(error)
+            log.warning("no checkpoint: kernels start plainly", language=shape.language, reason=str(error))
+        finally:
+            del self._making[shape]
+        if now != self._round:  # the container image has changed meanwhile
+            self._make(shape)
+
+    def _golden(self, shape: Shape, used: Collection[str]) -> tuple[str, Image]:
+        if self._workshop is None:
+            raise CheckpointFailed(_OFF)
+        again = self._attempts.get(shape, 0) > 1  # after a failure
+        return self._workshop.golden(shape, used, doubted=again)
+
+    async def _prove_sleep(self, shape: Shape, image: Image) -> None:
+        """Prove that sessions can sleep, unless another image has shown it. Kernels are restored meanwhile."""
+        if self._workshop is None or shape.shared or (self._sleeps is not None and self._sleeps.on):
+            return
+        try:
+            self._sleeps = await self._engine.call(self._workshop.sleeps, shape, image, lane=CHECKPOINT)
+        except (APIError, SessionError) as error:
+            self._sleeps = Ability(on=False, detail=str(error))
+        if not self._sleeps.on:
+            log.warning("sessions cannot sleep", reason=self._sleeps.detail)
+
+    # -- restoring kernels ---------------------------------------------------------------------------------------
+
+    def image_for(self, launch: Launch) -> Image | None:
+        """Return the image from which a kernel is restored; None: it is started plainly."""
+        if self._settings is None or not fits(launch, self._settings.limits):
+            return None
+        shape = Shape.of(launch.kernelspec, shared=launch.shared)
+        image = self._images.get(shape)
+        if image is not None and not image.whole():
+            self._drop(image, "its files have changed")
+            image = None
+        if image is None:
+            self._make(shape)
+        return image
+
+    def succeeded(self, image: Image) -> None:
+        """Record that a kernel was restored."""
+        self._failures.pop(image, None)
+
+    def failed(self, image: Image, reason: str) -> None:
+        """Record that a kernel was not restored; an image that fails again and again is made anew."""
+        failures = self._failures[image] = self._failures.get(image, 0) + 1
+        if failures == 1:
+            log.warning("a kernel was not restored and is started plainly", reason=reason)
+        if failures >= FAILURES_MAX:
+            self._drop(image, "restores fail again and again")
+
+    def _drop(self, image: Image, reason: str) -> None:
+        self._failures.pop(image, None)
+        for shape in [shape for shape, used in self._images.items() if used == image]:
+            log.warning("a checkpoint is given up", language=shape.language, reason=reason)
+            del self._images[shape]
+            self._keys.discard(image.path.name)
+            self._trouble = reason
+
+    async def close(self) -> None:
+        """End the making of images."""
+        making = set(self._making.values())
+        if self._workshop is not None and making:
+            await self._engine.call(self._workshop.close)
+            await asyncio.wait(making, timeout=SOON)
+            for task in making:
+                task.cancel()

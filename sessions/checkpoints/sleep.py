@@ -1,0 +1,156 @@
+"""The sleep of one session's kernel: what is on disk of it, and attempts to wake it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+import structlog
+
+from sessions.backends.base import Launch
+from sessions.kernels.kernel import Kernel
+from sessions.model.checkpoint import CannotWake, SleepFailed, SleepImage
+from sessions.model.connection_info import ConnectionInfo
+from sessions.model.errors import SessionClosed, StartFailed
+from sessions.model.stopwatch import Operation, measured
+from sessions.model.tasks import Alone, log_failure
+from sessions.model.values import SessionKey
+from sessions.session.services import SessionServices
+from sessions.store.session_records import ContainerRecord
+
+log = structlog.get_logger()
+T = TypeVar("T")
+
+#: failed requests for a kernel that sleeps after which its memory counts as lost
+FAILURES_MAX = 3
+
+
+class Sleeper:
+    """Keeps the image of a session's kernel."""
+
+    def __init__(self, key: SessionKey, services: SessionServices, left: ContainerRecord | None) -> None:
+        """Begin.
+
+        Args:
+            key: of the session.
+            services: services that sessions share.
+            left: the kernel that an earlier gateway has left, perhaps asleep.
+        """
+        self._key = key
+        self._services = services
+        self.observer = services.observer
+        #: its kernel as it was recorded; None: it does not sleep
+        self._slept = left if left is not None and left.asleep is not None else None
+        if self.image is not None:
+            services.sleeping.disk.keep(self.image, key.tenant)
+        self._failures = 0
+        self._given_up = False
+        #: why the memory of the kernel is lost; empty: it is not
+        self.loss = ""
+        #: why the last attempt to fall asleep has failed, for the session's client; empty: it has not
+        self.problem = ""
+        #: the kernel's memory is being written
+        self.writing = Alone(f"memory of {key}")
+
+    @property
+    def reachable(self) -> bool:
+        """Whether the kernel takes messages: it neither sleeps nor is being written to disk."""
+        return self._slept is None and self.writing.task is None
+
+    @property
+    def image(self) -> SleepImage | None:
+        """The kernel's memory on disk; None: it does not sleep."""
+        return None if self._slept is None else self._slept.asleep
+
+    async def take(self, kernel: Kernel) -> SleepImage:
+        """Write a kernel's memory to disk; see `Sleeping.take`.
+
+        Raises:
+            SleepFailed: when that was not possible; the kernel goes on.
+        """
+        try:
+            image = await self._services.sleeping.take(kernel)
+        except SleepFailed as error:
+            self.problem = error.shown
+            raise
+        self.problem = ""
+        if not kernel.alive:
+            await self._discard(image)
+            raise SleepFailed("it has ended")
+        return image
+
+    async def checkpoint(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Take a checkpoint while nothing else is being written, and report how long that took.
+
+        Args:
+            work: takes it, or raises an error.
+
+        Returns:
+            what `work` returned.
+        """
+        begun, taken = self._services.clock(), False
+        try:
+            result = await self.writing.run(work)
+            taken = True
+        finally:
+            self.observer.checkpoint(self._services.clock() - begun, taken=taken)
+        return result
+
+    async def give_back(self, kernel: Kernel, image: SleepImage) -> None:
+        """Let a kernel go on after all."""
+        await self._services.sleeping.resume(kernel, image)
+
+    async def begin(self, kernel: Kernel, recorded: ContainerRecord) -> None:
+        """End a kernel whose image was recorded."""
+        self._slept = recorded
+        await kernel.kill(SessionClosed())
+
+    async def wake(self, launch: Launch) -> Kernel | None:
+        """Continue with the kernel; the image stays until `forget`.
+
+        Returns:
+            the kernel; None: it does not sleep, or its memory is lost (`loss`).
+
+        Raises:
+            SessionError: when it could not be woken now.
+        """
+        if self._slept is None or self._slept.asleep is None or self._given_up:
+            return None
+        try:
+            kernel = await self._attempt(self._slept.asleep, launch, self._slept.info)
+        except CannotWake as error:
+            self.loss = f"the session slept, and its kernel could not be woken: {error}"
+            self.give_up()
+            log.warning("a kernel did not wake, and is lost", session=str(self._key), reason=str(error))
+            return None
+        log.info("session woken", session=str(self._key))
+        return kernel
+
+    async def _attempt(self, image: SleepImage, launch: Launch, info: ConnectionInfo) -> Kernel:
+        begun, kernel = self._services.clock(), None
+        try:
+            with measured(Operation.WAKE, self.observer.stages):
+                kernel = await self._services.sleeping.wake(image, launch, info)
+        except StartFailed as error:
+            self._failures += 1
+            if self._failures >= FAILURES_MAX:
+                raise CannotWake(error.message) from error
+            raise
+        finally:
+            self.observer.woken(self._services.clock() - begun, succeeded=kernel is not None)
+        return kernel
+
+    def give_up(self) -> None:
+        """Have the next kernel be a fresh one. The image stays until then, and with it the session's files."""
+        self._given_up = True
+
+    async def forget(self) -> None:
+        """Delete the image, if there is one."""
+        image, self._slept = self.image, None
+        self._given_up, self._failures, self.loss, self.problem = False, 0, "", ""
+        if image is not None:
+            await self._discard(image)
+
+    async def _discard(self, image: SleepImage) -> None:
+        with log_failure(f"removal of the image of {self._key}"):  # the next gateway deletes it
+            await self._services.sleeping.discard(image)

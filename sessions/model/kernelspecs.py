@@ -1,0 +1,277 @@
+"""The language table: all kernels, read from `kernel_image/kernelspecs/*/kernel.json`.
+
+To add a language, add its folder there; nothing else changes. The folder's name is the language's name. Its
+`kernel.json` is a standard kernelspec; `metadata.kernel_gateway` holds what the standard has no field for:
+
+- `aliases`: other names of the language.
+- `jupyter_name`: name of this kernel in notebooks.
+- `encryption`: the kernel speaks CurveZMQ.
+- `signature`: signature scheme of the kernel, if it supports a better one than `hmac-sha256`.
+- `ipc`: false when the kernel speaks only TCP.
+- `resets`: false when the kernel ends with a connection that is reset before its first byte.
+- `min_memory`: the least MiB of memory with which the kernel starts and runs a small cell beside a file tool, if that
+  is more than for any kernel (`MEMORY_MIN`).
+- `flush`: code that puts a message behind a cell's output, for a kernel whose `idle` arrives too early; see
+  `sessions/kernels/idle_barrier.py`.
+- `extras`: the kernel takes a cell's own environment variables, and further formats of its displays, in the cell's
+  request; see `kernel_image/python_kernel/extras.py`.
+- `lease`: a running kernel accepts environment and directory by a `lease_request` on its control channel.
+- `preload`: modules that a warm kernel of this language imports before it is leased, one after the other.
+- `waits`: with `-` for its connection file the kernel imports these modules and waits for its connection on standard
+  input; see `kernel_image/python_kernel/waiting.py`.
+- `env_at_start`: a pattern for the variables that the kernel reads, or sets itself, only when it starts.
+- `package`: the Python package that contains the language's interpreter, if it is not Python itself. If no Python
+  package contains it, any name, and `version` is the command that prints its version.
+- `image`: an image that has the language, if the usual one lacks it.
+- `setenv`: for a kernel without `extras`, an expression that sets environment variables. In it `{json}` is replaced by
+  a string literal with an object of names and values; null removes a variable.
+- `call`: an expression that calls `main`; `{json}` is replaced by a string literal with the arguments.
+- `run`: an expression that runs a whole program; `{json}` is replaced by an object of `code`, `arguments` and `most`.
+  It displays the outcome as `RUN_MIME`, see `sessions/programs/outcomes.py`. Code that it needs and that the kernel has
+  not loaded is in the file `run.*` beside `kernel.json`, which is sent first.
+
+The kernel runs a file `prelude.*` in the same folder before any cell.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from sessions.model.connection_info import SIGNATURE
+from sessions.model.errors import InvalidRequest
+from sessions.model.values import MEMORY_MIN, Limits
+
+_MIB = 1024**2
+#: bytes of a kernel's limit of memory below which it imports nothing ahead of need: the usual modules take 130 MiB
+PRELOAD_MEMORY = 384 * _MIB
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSpec:
+    """One language's kernel."""
+
+    name: str
+    display_name: str
+    #: command line with `{connection_file}`, and `{python}` for the installed interpreter
+    argv: tuple[str, ...]
+    aliases: frozenset[str] = frozenset()
+    #: name of the kernel in notebooks, for example `python3`
+    jupyter_name: str = ""
+    #: True: the kernel speaks CurveZMQ
+    encryption: bool = False
+    #: signature scheme that both the kernel and hashlib support
+    signature: str = SIGNATURE
+    #: True: the kernel can use sockets in the file system, and not only TCP
+    ipc: bool = True
+    #: True: a connection that is reset before its first byte does not end the kernel
+    resets: bool = True
+    #: True: the kernel takes interrupts as messages, and not only as SIGINT
+    interrupt_messages: bool = True
+    #: the least bytes of memory with which the kernel works
+    min_memory: int = MEMORY_MIN
+    #: for a kernel that sends `idle` too early: code that publishes a message of type `flushed` behind all output
+    flush: str = ""
+    #: code that is sent to the kernel before any cell, and again by a restarted gateway
+    prelude: str = ""
+    #: True: a running kernel accepts environment and directory by a `lease_request` on its control channel
+    lease: bool = False
+    #: True: a cell's request may have its own environment variables and further formats of its displays
+    extras: bool = False
+    #: modules that a warm kernel imports ahead of need, by a `preload_request` on shell
+    preload: tuple[str, ...] = ()
+    #: True: the kernel can import these modules and wait for its keys, so that it can be checkpointed
+    waits: bool = False
+    #: pattern of variables that have an effect only if the kernel is started with them
+    env_at_start: str = ""
+    #: package that contains the interpreter; empty: the interpreter is Python
+    package: str = ""
+    #: image that has the interpreter; empty: the usual one has it
+    image: str = ""
+    #: expression that sets environment variables; empty: not supported
+    setenv: str = ""
+    #: expression that calls `main` with arguments; empty: not supported
+    call: str = ""
+    #: cell that runs a whole program, with `{json}`; empty: not supported
+    run: str = ""
+    env: Mapping[str, str] = field(default_factory=dict)
+    #: logo files, `logo-*` beside its `kernel.json`, by name without suffix
+    logos: Mapping[str, Path] = field(default_factory=dict)
+
+    def preload_within(self, memory: int) -> tuple[str, ...]:
+        """Return the modules that a kernel with this limit of memory, in bytes, imports ahead of need."""
+        return self.preload if memory >= PRELOAD_MEMORY else ()
+
+    def takes(self, env: Mapping[str, str], cwd: str) -> bool:
+        """Return True if a running kernel can get these as if it had been started with them."""
+        if not env and not cwd:
+            return True
+        return self.lease and not any(re.fullmatch(self.env_at_start, name) for name in env)
+
+    def check(self, limits: Limits) -> None:
+        """Check that a kernel of this language works within the limits.
+
+        Raises:
+            InvalidRequest: when it needs more memory.
+        """
+        if limits.memory < self.min_memory:
+            raise InvalidRequest(
+                f"{self.name} needs at least {self.min_memory} bytes of memory ({self.min_memory // _MIB} MiB); "
+                f"the limit is {limits.memory}",
+                field="limits.memory",
+                language=self.name,
+                min=self.min_memory,
+            )
+
+    def program(self, code: str, arguments: Mapping[str, Any] | None) -> str:
+        """Return the code for the kernel: `code`, followed by the call of its `main` if there are arguments.
+
+        Raises:
+            InvalidRequest: when the language has no such call, or the arguments are nested too deeply.
+        """
+        if arguments is None:
+            return code
+        if not self.call:
+            raise InvalidRequest(f"{self.name} code takes no arguments", field="arguments")
+        return f"{code}\n\n{self.call.replace('{json}', _literal(arguments))}"
+
+    def setting(self, env: Mapping[str, str | None]) -> str:
+        """Return the code that sets environment variables; None removes one.
+
+        Raises:
+            InvalidRequest: when the language has no such code.
+        """
+        if not self.setenv:
+            raise InvalidRequest(f"{self.name} cells take no environment variables of their own", field="env")
+        return self.setenv.replace("{json}", _literal(env))
+
+    def whole(self, code: str, arguments: Mapping[str, Any], most: int) -> str:
+        """Return the cell that runs code as a whole program. It contains the code only as a string literal.
+
+        Args:
+            code: source code that defines `main`.
+            arguments: arguments of `main`.
+            most: maximum bytes of the return value.
+
+        Raises:
+            InvalidRequest: when the language has no such cell, the code is no text, or the arguments are no JSON.
+        """
+        if not self.run:
+            raise InvalidRequest(f"{self.name} programs cannot be run", field="language")
+        try:
+            code.encode()
+        except UnicodeEncodeError:
+            raise InvalidRequest("the code contains a lone surrogate", field="code") from None
+        return self.run.replace("{json}", _literal({"code": code, "arguments": dict(arguments), "most": most}))
+
+
+def _literal(value: Mapping[str, Any]) -> str:
+    """Return ASCII JSON within a JSON string: a string literal in every language of the kernels.
+
+    Raises:
+        InvalidRequest: when the value is no JSON, or nested too deeply.
+    """
+    try:
+        return json.dumps(json.dumps(value, allow_nan=False))
+    except RecursionError:
+        raise InvalidRequest("the arguments are nested too deeply", field="arguments") from None
+    except (TypeError, ValueError):
+        raise InvalidRequest("the arguments are no JSON", field="arguments") from None
+
+
+class KernelSpecs:
+    """All languages, by name and alias."""
+
+    def __init__(self, directory: Path, preload: Mapping[str, Sequence[str]] | None = None) -> None:
+        """Read the table.
+
+        Args:
+            directory: folder of the languages' folders.
+            preload: modules to preload by language, in place of those that its kernelspec names.
+
+        Raises:
+            ValueError: when two languages share a name or alias.
+        """
+        specs = (_read(path) for path in sorted(directory.glob("*/kernel.json")))
+        own = preload or {}
+        self.all = tuple(replace(spec, preload=tuple(own.get(spec.name, spec.preload))) for spec in specs)
+        self._by_name: dict[str, KernelSpec] = {}
+        for spec in self.all:
+            for name in {spec.name, spec.jupyter_name, *spec.aliases}:
+                if name in self._by_name:
+                    raise ValueError(f"kernelspec name {name!r} is taken twice")
+                self._by_name[name] = spec
+
+    def find(self, language: str) -> KernelSpec:
+        """Return the kernel of a language or alias, in upper or lower case.
+
+        Raises:
+            InvalidRequest: when the language is unknown; the message lists the known ones.
+        """
+        spec = self._by_name.get(language.lower())
+        if spec is None:
+            known = ", ".join(spec.name for spec in self.all)
+            raise InvalidRequest(f"unknown language {language[:64]!r}; known: {known}", field="language")
+        return spec
+
+
+def _read(path: Path) -> KernelSpec:
+    content: dict[str, Any] = json.loads(path.read_text())
+    ours = content.get("metadata", {}).get("kernel_gateway", {})
+    return KernelSpec(
+        name=path.parent.name,
+        display_name=content["display_name"],
+        argv=tuple(content["argv"]),
+        aliases=frozenset(ours.get("aliases", ())),
+        jupyter_name=ours.get("jupyter_name", path.parent.name),
+        encryption=bool(ours.get("encryption", False)),
+        signature=ours.get("signature", SIGNATURE),
+        ipc=bool(ours.get("ipc", True)),
+        resets=bool(ours.get("resets", True)),
+        interrupt_messages=content.get("interrupt_mode") == "message",
+        min_memory=max(MEMORY_MIN, ours.get("min_memory", 0) * _MIB),
+        flush=ours.get("flush", ""),
+        prelude="\n".join(file.read_text() for file in path.parent.glob("prelude.*")),
+        lease=bool(ours.get("lease", False)),
+        extras=bool(ours.get("extras", False)),
+        preload=tuple(ours.get("preload", ())),
+        waits=bool(ours.get("waits", False)),
+        env_at_start=ours.get("env_at_start", ""),
+        package=ours.get("package", ""),
+        image=ours.get("image", ""),
+        setenv=ours.get("setenv", ""),
+        call=ours.get("call", ""),
+        run="\n".join([*(file.read_text() for file in path.parent.glob("run.*")), ours.get("run", "")]).strip(),
+        env=content.get("env", {}),
+        logos={logo.stem: logo for logo in sorted(path.parent.glob("logo-*"))},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """What code finds installed, in all languages' kernels."""
+
+    #: version of the Python interpreter
+    python: str
+    #: version of each Python package, by its normalized name, and of interpreters that are none
+    packages: Mapping[str, str]
+
+    def version(self, spec: KernelSpec) -> str | None:
+        """Return the version of a language's interpreter; None: it is not installed."""
+        return self.packages.get(spec.package) if spec.package else self.python
+
+    def require(self, spec: KernelSpec) -> None:
+        """Check that a language's interpreter is installed.
+
+        Raises:
+            InvalidRequest: when it is not.
+        """
+        if self.version(spec) is None:
+            where = f"; the image {spec.image} has it, which the operator can set" if spec.image else ""
+            raise InvalidRequest(
+                f"{spec.display_name} is not installed here{where}", field="language", language=spec.name
+            )

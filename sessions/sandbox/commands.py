@@ -1,0 +1,364 @@
+"""Shell commands: as executions, counted like cells; and on their own, while clients listen, leave and come back."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+from functools import partial
+from typing import Any, Protocol
+
+from sessions.guest.attached import CLOSE, Begun, Data, Ended, Program, attach, data_line, size_line
+from sessions.guest.processes import ProcessResult, run_process
+from sessions.guest.tools import ToolHost, ToolRunner
+from sessions.model.errors import (
+    ConnectionFailed,
+    ExecutionTimeout,
+    FileNotFound,
+    InvalidRequest,
+    ProcessNotFound,
+    QuotaExceeded,
+    SessionClosed,
+    SessionError,
+)
+from sessions.model.tasks import spawn
+from sessions.model.values import ExecuteRequest, ExecutionResult, SandboxSpec, SessionKey, StateChange, Status
+from sessions.session.owner import Activity
+from sessions.session.services import SessionServices
+
+#: pieces of output that a listener may be behind, and lines of input that may wait for the sandbox
+QUEUE = 8
+#: bytes of one line of input
+INPUT_PIECE = 48 * 1024
+#: seconds between two pieces of output that nobody listens to: a command's output is unlimited, its cost is not
+UNHEARD_PAUSE = 0.01
+
+
+class Listener:
+    """One client of a command; iterate over it for the output from now on, and the end."""
+
+    def __init__(self) -> None:
+        self._events: deque[Data | Ended] = deque()
+        self._news = asyncio.Event()
+        self._room = asyncio.Event()
+        self._over = False
+
+    async def put(self, event: Data | Ended) -> None:
+        """Add an event as soon as there is room, or drop it if the client has left."""
+        while len(self._events) >= QUEUE and not self._over:
+            self._room.clear()
+            await self._room.wait()
+        if not self._over:
+            self._events.append(event)
+            self._news.set()
+
+    def end(self) -> None:
+        """Let the iteration end behind the last event; nobody waits for room any more."""
+        self._over = True
+        self._news.set()
+        self._room.set()
+
+    async def __aiter__(self) -> AsyncIterator[Data | Ended]:
+        """Yield the events until the command's end."""
+        while True:
+            while self._events:
+                yield self._events.popleft()
+                self._room.set()
+            if self._over:
+                return
+            self._news.clear()
+            await self._news.wait()
+
+
+class AttachedCommand:
+    """One command."""
+
+    def __init__(self, program: Program, tag: str | None) -> None:
+        """Prepare a command; `run` runs it.
+
+        Args:
+            program: what to run.
+            tag: the client's own name for it.
+        """
+        self.program = program
+        self.tag = tag
+        #: process id; 0: it has not begun
+        self.pid = 0
+        #: whether it has begun and not ended
+        self.running = False
+        #: done when it has begun
+        self.begun: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        #: why it did not run to its own end
+        self.failure: SessionError | None = None
+        self._over = asyncio.Event()
+        self._lines: asyncio.Queue[bytes] = asyncio.Queue(QUEUE)
+        self._listeners: list[Listener] = []
+
+    # -- its life -------------------------------------------------------------------------------------------
+
+    async def run(self, host: ToolRunner, env: Mapping[str, str], seconds: float) -> ProcessResult:
+        """Run it to its end.
+
+        Args:
+            host: sandbox that runs it.
+            env: the sandbox's own variables.
+            seconds: timeout in seconds.
+
+        Raises:
+            SessionError: as in `attach`.
+        """
+        clock, passed_on = asyncio.get_running_loop().time, 0
+        began = clock()
+        async with aclosing(attach(host, self.program, env, seconds, self._input())) as happenings:
+            async for happening in happenings:
+                match happening:
+                    case Begun(pid) if not self.pid:
+                        self.pid, self.running = pid, True
+                        self.begun.set_result(pid)
+                    case Data(content=content):
+                        passed_on += len(content)
+                        await self._tell(happening)
+                    case Ended(code, timed_out):
+                        self.running = False  # before anybody hears of it
+                        await self._tell(happening)
+                        return ProcessResult(
+                            code, "", "", timed_out, truncated=False, duration=clock() - began, passed_on=passed_on
+                        )
+        raise ConnectionFailed("the sandbox gave no valid answer")
+
+    async def _tell(self, event: Data | Ended) -> None:
+        """Hand an event to all listeners; the slowest one sets the pace."""
+        if not self._listeners:
+            await asyncio.sleep(UNHEARD_PAUSE)
+        for listener in list(self._listeners):
+            await listener.put(event)
+
+    def end(self) -> None:
+        """Release everybody: it has ended."""
+        self._over.set()
+        for listener in self._listeners:
+            listener.end()
+
+    async def _input(self) -> AsyncIterator[bytes]:
+        while True:
+            yield await self._lines.get()
+
+    # -- what clients do ------------------------------------------------------------------------------------
+
+    def listen(self) -> Listener:
+        """Return a new listener; `leave` removes it."""
+        listener = Listener()
+        self._listeners.append(listener)
+        if self._over.is_set():
+            listener.end()
+        return listener
+
+    def leave(self, listener: Listener) -> None:
+        """Remove a listener, whose client has left or is too slow."""
+        self._listeners.remove(listener)
+        listener.end()
+
+    async def write(self, content: bytes) -> None:
+        """Give it input; wait while it does not read.
+
+        Raises:
+            InvalidRequest: when it takes no input.
+            ProcessNotFound: when it has ended.
+        """
+        self._require_input()
+        for start in range(0, len(content), INPUT_PIECE):
+            await self._send(data_line(content[start : start + INPUT_PIECE]))
+
+    async def close_input(self) -> None:
+        """End its input; errors as in `write`."""
+        self._require_input()
+        await self._send(CLOSE)
+
+    async def resize(self, size: tuple[int, int]) -> None:
+        """Change the columns and rows of its terminal.
+
+        Raises:
+            InvalidRequest: when it has no terminal.
+            ProcessNotFound: when it has ended.
+        """
+        if self.program.size is None:
+            raise InvalidRequest("the command has no terminal", field="pty")
+        await self._send(size_line(size))
+
+    def _require_input(self) -> None:
+        if not self.program.takes_input and self.program.size is None:
+            raise InvalidRequest("the command was started without an input", field="stdin")
+
+    async def _send(self, line: bytes) -> None:
+        put = spawn(self._lines.put(line), "input of a command")
+        over = spawn(self._over.wait(), "input of a command")
+        try:
+            await asyncio.wait({put, over}, return_when=asyncio.FIRST_COMPLETED)
+            if over.done():
+                raise ProcessNotFound(f"command {self.pid} has ended")
+        finally:
+            put.cancel()
+            over.cancel()
+
+
+#: attached commands of a sandbox at a time: each takes one of the tools that its container may run
+ATTACHED_MAX = 8
+#: value in place of their language
+SHELL = "shell"
+
+
+class CommandHost(ToolHost, Protocol):
+    """Sandbox whose commands are run."""
+
+    key: SessionKey
+    spec: SandboxSpec
+
+
+class Commands:
+    """The shell commands of one sandbox."""
+
+    def __init__(self, host: CommandHost, services: SessionServices, activity: Activity) -> None:
+        self._host = host
+        self._services = services
+        self._activity = activity
+        #: attached commands that have not ended, oldest first, and the tasks that run them
+        self._attached: dict[AttachedCommand, asyncio.Task[None]] = {}
+
+    async def run(self, command: str, cwd: str, seconds: float) -> ProcessResult:
+        """Run a shell command in the sandbox's own container; see `run_command`."""
+        with self._activity.use():
+            request = ExecuteRequest(command, min(seconds, self._host.spec.max_execute_timeout))
+            run = partial(run_process, self._host, command, cwd, self._host.spec.env, request.timeout)
+            return await run_command(self._services, self._host.key, request, run)
+
+    def attached(self) -> list[AttachedCommand]:
+        """Return the attached commands that run, oldest first."""
+        return [command for command in self._attached if command.running]
+
+    def find(self, pid: int) -> AttachedCommand:
+        """Return the attached command with this process id.
+
+        Raises:
+            ProcessNotFound: when none with this id runs.
+        """
+        for command in self._attached:
+            if command.running and command.pid == pid:
+                return command
+        raise ProcessNotFound(f"there is no command {pid}")
+
+    async def start(self, program: Program, tag: str | None) -> tuple[AttachedCommand, Listener]:
+        """Start a command that runs until its own end, whoever listens; then return it with its first listener.
+
+        It counts as an execution of the tenant, and is ended at its timeout, at the latest when an execution must end.
+
+        Args:
+            program: the command.
+            tag: the client's own name for it.
+
+        Raises:
+            QuotaExceeded: when the sandbox has too many, or as in `run_command`.
+            SessionError: as in `run_command`; or the program cannot be started.
+        """
+        if len(self._attached) >= ATTACHED_MAX:
+            raise QuotaExceeded(f"at most {ATTACHED_MAX} commands of a sandbox at a time", max=ATTACHED_MAX)
+        command = AttachedCommand(program, tag)
+        listener = command.listen()
+        work = self._attached[command] = spawn(self._attend(command), f"command of {self._host.key}")
+        either: set[asyncio.Future[Any]] = {work, command.begun}
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            work.cancel()
+            raise
+        if not command.begun.done():
+            if work.cancelled():
+                raise SessionClosed("the sandbox was ended")
+            work.result()
+        return command, listener
+
+    async def close(self) -> None:
+        """End the attached commands, because the sandbox ends, and wait until they have ended."""
+        if works := list(self._attached.values()):
+            for work in works:
+                work.cancel()
+            await asyncio.wait(works)
+
+    async def _attend(self, command: AttachedCommand) -> None:
+        spec = self._host.spec
+        seconds = min(command.program.timeout or spec.max_execute_timeout, spec.max_execute_timeout)
+        request = ExecuteRequest(shlex.join(command.program.argv), seconds)
+        try:
+            with self._activity.use():
+                run = partial(command.run, self._host, spec.env, request.timeout)
+                await run_command(self._services, self._host.key, request, run)
+        except SessionError as error:
+            command.failure = error
+            raise
+        finally:
+            del self._attached[command]
+            command.end()
+
+
+async def run_command(
+    services: SessionServices, key: SessionKey, request: ExecuteRequest, run: Callable[[], Awaitable[ProcessResult]]
+) -> ProcessResult:
+    """Run a command to its end when its turn comes. Cancelling the call ends the command.
+
+    Args:
+        services: quotas and journal.
+        key: tenant and name of the sandbox.
+        request: the command and its timeout.
+        run: runs the command.
+
+    Raises:
+        QuotaExceeded: when the tenant has too many executions under way, or has used up its quota.
+        AuditUnavailable: when the audit cannot record the command.
+        PolicyViolation: when the code policy forbids the command.
+        SessionError: as in `run_process`.
+    """
+    loop = asyncio.get_running_loop()
+    async with services.quotas.execution(key.tenant):
+        execution_id = services.journal.begins(key, SHELL, request)
+        began = loop.time()
+        ended: ProcessResult | None = None
+        failure: SessionError | None = None
+        try:
+            ended = await run()
+        except SessionError as error:
+            failure = error
+            raise
+        finally:
+            took = loop.time() - began  # measured here: the sandbox is not trusted
+            services.journal.ended(key, execution_id, request, _result(request, ended, failure, took))
+    return ended
+
+
+def _result(
+    request: ExecuteRequest, ended: ProcessResult | None, failure: SessionError | None, took: float
+) -> ExecutionResult | None:
+    """Return the result of a command in the form of a cell's; None: the command never ran."""
+    output = 0
+    if isinstance(failure, InvalidRequest | FileNotFound | QuotaExceeded | SessionClosed):
+        return None
+    if ended is None:
+        status = Status.INTERRUPTED if failure is None else Status.DIED
+    else:
+        output = len(ended.stdout.encode()) + len(ended.stderr.encode()) + ended.passed_on
+        status = Status.ERROR if ended.exit_code else Status.OK
+        if ended.timed_out:
+            status, seconds = Status.TIMEOUT, request.timeout
+            failure = ExecutionTimeout(f"the command ran longer than {seconds:g} s", timeout=seconds)
+    return ExecutionResult(
+        status=status,
+        execution_count=None,
+        outputs=[],
+        duration=took,
+        state=StateChange.PRESERVED,
+        state_reason=None,
+        incarnation=0,
+        truncated=ended is not None and ended.truncated,
+        error=failure,
+        output_bytes=output,
+    )

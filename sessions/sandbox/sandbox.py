@@ -1,0 +1,259 @@
+"""A sandbox: sessions of one tenant that share their files, and commands beside them.
+
+A sandbox has a workspace, and an own container without a kernel, which holds the workspace: files are accessed and
+commands run there. Each session is a kernel in another container on the same workspace. A sandbox is culled as a whole.
+"""
+
+from __future__ import annotations
+
+import uuid
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import structlog
+
+from sessions.backends.base import KernelHandle, Launch
+from sessions.guest.paths import sandbox_path
+from sessions.guest.tools import answers
+from sessions.model.errors import LedgerUnavailable, NotInitialized, SessionClosed, SessionError, SessionNotFound
+from sessions.model.kernelspecs import KernelSpec
+from sessions.model.tasks import Shared, spawn
+from sessions.model.values import SandboxSpec, SessionKey, SessionSpec
+from sessions.sandbox.commands import Commands
+from sessions.sandbox.pausing import Pausing
+from sessions.sandbox.watchers import Watchers
+from sessions.session.owner import Host
+from sessions.session.registry import Registry
+from sessions.session.services import SessionServices
+from sessions.session.session import Session
+from sessions.store.session_records import ContainerRecord, SandboxRecord
+
+log = structlog.get_logger()
+#: kernelspec of a sandbox's own container
+NO_KERNEL = KernelSpec("none", "no kernel", argv=())
+#: seconds that a container must have run to be replaced at once; otherwise the next one is started on demand
+LASTING = 10.0
+#: seconds for the container to answer after it ran out of memory
+PULSE_TIMEOUT = 5.0
+
+
+class Sandbox(Host):
+    """One tenant's sandbox."""
+
+    def __init__(
+        self,
+        key: SessionKey,
+        spec: SandboxSpec,
+        registry: Registry,
+        services: SessionServices,
+        *,
+        record: SandboxRecord | None = None,
+    ) -> None:
+        """Make a sandbox that has no container yet.
+
+        Args:
+            key: its tenant and name.
+            spec: its settings.
+            registry: contains its sessions.
+            services: services that sessions and sandboxes share.
+            record: of the sandbox that an earlier gateway has left; `take_over` gets its container.
+        """
+        super().__init__(key, spec, record.created_at if record else services.ledger.clock(), services)
+        self.spec = spec
+        self.workspace = record.workspace if record else uuid.uuid4().hex
+        #: order to start its own container
+        self.launch = Launch(NO_KERNEL, spec.limits, spec.env, self.workspace, shared=True, tenant=key.tenant)
+        #: why files of clients were lost; None: no files were lost
+        self.loss: str | None = record.loss if record else None
+        #: the container that an earlier gateway has left; None: there was none, or it was taken over
+        self.left_container = record.container if record else None
+        self._registry = registry
+        self._container: KernelHandle | None = None
+        self._start: Shared[KernelHandle] = Shared(f"start sandbox {key}")
+        #: shell commands in its own container
+        self.commands = Commands(self, services, self._activity)
+        #: directories that clients watch
+        self.watchers = Watchers(self)
+        self.pausing = Pausing(self, lambda: self._container)
+
+    def idle_for(self) -> float:
+        """Return the seconds since a client last used it or one of its sessions; 0 while one does."""
+        return min([self._activity.idle_for(), *(session.idle_for() for session in self.sessions())])
+
+    @property
+    def container(self) -> KernelHandle | None:
+        """Its own container; None: it has none at the moment."""
+        return self._container
+
+    # -- its own container ----------------------------------------------------------------------------------
+
+    async def ensure_container(self) -> KernelHandle:
+        """Return its own container, started if there is none. Concurrent callers get the same one.
+
+        Raises:
+            SessionClosed: when the sandbox was ended.
+            SessionError: when the container could not be started.
+        """
+        if self.closed:
+            raise SessionClosed("the sandbox was ended")
+        if self.left_container is not None:
+            raise NotInitialized("the gateway was restarted and has not taken its sandboxes over yet")
+        self.pausing.check()
+        if self._container is not None:
+            return self._container
+        container = await self._start.run(self._start_container)
+        if self.closed:  # between the end of the start and this caller's turn in the event loop
+            raise SessionClosed("the sandbox was ended")
+        return container
+
+    async def _start_container(self) -> KernelHandle:
+        container = await self._services.kernels.start_container(self.launch)
+        try:
+            self._record(container)
+        except SessionError:
+            await container.kill()
+            raise
+        self._attach(container)
+        return container
+
+    def _attach(self, container: KernelHandle) -> None:
+        self._container = container
+        container.attach(self, self.key.tenant)
+        spawn(self._watch_exit(container, self._services.clock()), f"watch sandbox {self.key}")
+
+    def _record(self, container: KernelHandle | None) -> None:
+        """Record the sandbox in the ledger, for the next gateway.
+
+        Raises:
+            LedgerUnavailable: when the ledger cannot be written.
+            SessionClosed: when the sandbox was ended: its record is gone, and stays so.
+        """
+        if self.closed:
+            raise SessionClosed("the sandbox was ended")
+        left = ContainerRecord(container.id, container.connection_info, self.workspace) if container else None
+        self._services.ledger.keep(SandboxRecord(self.key, self.spec, self.workspace, self.created_at, left, self.loss))
+
+    def amend(self, **changes: Any) -> None:
+        """Change fields of its spec.
+
+        Raises:
+            SessionError: when they cannot be recorded, or the sandbox was ended; nothing has changed.
+        """
+        before, self.spec = self.spec, replace(self.spec, **changes)
+        try:
+            self._record(self._container)
+        except SessionError:
+            self.spec = before
+            raise
+
+    async def take_over(self, container: KernelHandle | None) -> None:
+        """Continue with the container that an earlier gateway has left; None: it is gone.
+
+        The sessions must have been taken over before: the container of a running session has held the workspace.
+        """
+        self.left_container = None
+        if self.closed:
+            if container is not None:
+                await container.kill()
+            await self._services.kernels.delete_workspace(self.workspace)
+        elif container is not None:
+            self._attach(container)
+        else:
+            self._lost("its container ended while the gateway was away")
+
+    def _lost(self, why: str) -> bool:
+        """Note that its own container is gone, and with it a workspace in memory, unless a session has held that.
+
+        Returns:
+            True if files were lost.
+        """
+        if self._services.kernels.keeps_files or any(session.alive for session in self.sessions()):
+            return False
+        self.loss = f"the sandbox's files were lost: {why}"
+        log.warning("files of a sandbox lost", tenant=self.key.tenant, sandbox=self.key.name, reason=why)
+        with suppress(LedgerUnavailable):  # the ledger has logged it
+            self._record(None)
+        return True
+
+    def on_out_of_memory(self, container: KernelHandle) -> None:
+        """Kill a container that does not answer: it may hang instead of ending."""
+        spawn(self._check_pulse(container), "pulse after memory ran out")
+
+    async def _check_pulse(self, container: KernelHandle) -> None:
+        if not await answers(container, PULSE_TIMEOUT):  # not through the sandbox: this is no use by a client
+            await container.kill()
+
+    async def _watch_exit(self, container: KernelHandle, began: float) -> None:
+        ended = await container.wait()
+        self._container = None
+        if self.closed or self._lost(f"its container ended ({ended.reason.value})"):
+            return
+        if not self._services.kernels.keeps_files and self._services.clock() - began >= LASTING:
+            await self.ensure_container()  # only a session holds the workspace now, and it may end at any time
+
+    # -- its sessions ---------------------------------------------------------------------------------------
+
+    def sessions(self) -> list[Session]:
+        """Return its sessions, oldest first."""
+        of_tenant = self._registry.of(self.key.tenant)
+        return [session for session in of_tenant if session.spec.workspace == self.workspace]
+
+    def session(self, name: str) -> Session:
+        """Return one of its sessions.
+
+        Raises:
+            SessionNotFound: when it has no session with this name.
+        """
+        self.touch()
+        self.pausing.check()
+        if found := [session for session in self.sessions() if session.key.name == name]:
+            return found[0]
+        raise SessionNotFound(f"the sandbox has no session {name[:64]!r}", session=name[:64])
+
+    async def create_session(self, language: str, cwd: str) -> Session:
+        """Make a session on its workspace and start its kernel in a directory there.
+
+        Raises:
+            InvalidRequest: when the directory is not allowed.
+            SessionError: as in `Registry.create`.
+        """
+        with self._activity.use():
+            key = SessionKey(self.key.tenant, str(uuid.uuid4()))
+            return await self._registry.create(key, self._session_spec(language, sandbox_path(cwd)))
+
+    async def default_session(self, language: str) -> Session:
+        """Return its session for requests that name only a language, made on first use.
+
+        Raises:
+            SessionError: as in `Registry.create`.
+        """
+        with self._activity.use():
+            key = SessionKey(self.key.tenant, self.default_name(language))
+            return await self._registry.get_or_create(key, self._session_spec(language, ""))
+
+    def default_name(self, language: str) -> str:
+        """Return the name of that session, made or not; InvalidRequest: there is no such language."""
+        return str(uuid.uuid5(uuid.UUID(self.workspace), self._registry.language(language)))
+
+    def _session_spec(self, language: str, cwd: str) -> SessionSpec:
+        if self.closed:
+            raise SessionClosed("the sandbox was ended")
+        self.pausing.check()
+        of = self.spec
+        return SessionSpec(language, self.limits, of.env, of.idle_timeout, of.max_execute_timeout, cwd, self.workspace)
+
+    # -- its end --------------------------------------------------------------------------------------------
+
+    async def _free(self, reason: str) -> None:
+        await self.commands.close()
+        for session in self.sessions():
+            self._registry.end(session.key, reason)
+        # Also sessions that were ended before: one whose kernel is being started would make the workspace again.
+        await self._registry.freed(self.workspace)
+        await self._start.wait()
+        if self._container is not None:
+            await self._container.kill()
+        await self.watchers.close()
+        if self.left_container is None:  # else `take_over` deletes it
+            await self._services.kernels.delete_workspace(self.workspace)

@@ -1,0 +1,136 @@
+"""All sandboxes, and the last ones that have ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+from sessions.model.errors import SandboxNotFound, SessionExists
+from sessions.model.values import SandboxSpec, SessionKey
+from sessions.sandbox.sandbox import Sandbox
+from sessions.session.owner import End, Hosts
+from sessions.session.registry import Registry
+from sessions.session.services import SessionServices
+
+#: number of ended sandboxes that are remembered, over all tenants, to report when and why they ended
+REMEMBERED = 1000
+
+
+class Sandboxes(Hosts[Sandbox]):
+    """All sandboxes of all tenants."""
+
+    def __init__(self, registry: Registry, services: SessionServices) -> None:
+        """Begin empty.
+
+        Args:
+            registry: contains their sessions.
+            services: services that sessions and sandboxes share.
+        """
+        super().__init__(services, beside=registry)
+        self._registry = registry
+        self._ended: dict[SessionKey, Sandbox] = {}
+
+    def restore(self) -> None:
+        """Add the sandboxes that an earlier gateway has left; their containers are taken over later."""
+        for record in self._services.ledger.sandboxes():
+            self._add(Sandbox(record.key, record.spec, self._registry, self._services, record=record))
+
+    def of(self, tenant: str) -> list[Sandbox]:
+        """Return the sandboxes of one tenant, those that have ended first."""
+        return [*(ended for key, ended in self._ended.items() if key.tenant == tenant), *super().of(tenant)]
+
+    def find(self, key: SessionKey) -> Sandbox:
+        """Return a sandbox, also one that has ended and is remembered.
+
+        Raises:
+            SandboxNotFound: when there is none with this key. A sandbox of another tenant gives the same error.
+        """
+        sandbox = self._present.get(key) or self._ended.get(key)
+        if sandbox is None:
+            raise SandboxNotFound(f"there is no sandbox {key.name!r}", sandbox=key.name)
+        return sandbox
+
+    def get(self, key: SessionKey) -> Sandbox:
+        """Return a sandbox that can be used.
+
+        Raises:
+            SandboxNotFound: when there is none, or it has ended; the message says why it ended.
+        """
+        sandbox = self.find(key)
+        self.look_at_time(sandbox)
+        if sandbox.end is not None:
+            raise SandboxNotFound(f"the sandbox has ended: {sandbox.end.reason}", sandbox=key.name)
+        sandbox.touch()
+        return sandbox
+
+    def look_at_time(self, sandbox: Sandbox) -> None:
+        """Begin the pause or the end of a sandbox whose lifetime is over. The culler comes only now and then."""
+        if not self.pause_at_end(sandbox) and sandbox.end is None and 0 < sandbox.spec.lifetime <= sandbox.age():
+            self.end(sandbox.key, f"it reached its maximum lifetime of {sandbox.spec.lifetime:g} s")
+
+    def pause_at_end(self, sandbox: Sandbox) -> bool:
+        """Begin the pause of a sandbox whose lifetime is over, if its client wants that.
+
+        Returns:
+            whether it is paused, for this reason or another.
+        """
+        over = sandbox.spec.auto_pause and not sandbox.closed and 0 < sandbox.spec.lifetime <= sandbox.age()
+        if over and not sandbox.pausing.paused and sandbox.left_container is None:
+            sandbox.pausing.begin()
+        return sandbox.pausing.paused
+
+    async def create(self, key: SessionKey, spec: SandboxSpec) -> Sandbox:
+        """Make a sandbox and start its own container.
+
+        Raises:
+            SessionExists: when there is one with this key.
+            QuotaExceeded: when the tenant has as many as it may have.
+            SessionError: when its container could not be started; the sandbox is not kept.
+        """
+        if key in self._present:
+            raise SessionExists(f"a sandbox {key.name!r} exists already", sandbox=key.name)
+        self._admit(key.tenant, spec.limits.disk)
+        sandbox = Sandbox(key, spec, self._registry, self._services)
+        self._ended.pop(key, None)
+        await self._start(sandbox)
+        return sandbox
+
+    def end(self, key: SessionKey, reason: str = "it was stopped") -> asyncio.Future[None]:
+        """End a sandbox and free everything it has. It can no longer be used when this returns.
+
+        Args:
+            key: key of the sandbox.
+            reason: why, for clients that use the sandbox later.
+
+        Returns:
+            a future that is done when everything is freed; cancelling it does not stop that.
+
+        Raises:
+            SandboxNotFound: when there is none.
+        """
+        sandbox = self.find(key)
+        if key not in self._present:
+            return sandbox.close()
+        self._ended[key] = sandbox
+        if len(self._ended) > REMEMBERED:  # the tenant with the most gives up its oldest, as in `store/ended.py`
+            tenant = Counter(ended.tenant for ended in self._ended).most_common(1)[0][0]
+            del self._ended[next(ended for ended in self._ended if ended.tenant == tenant)]
+        self._remove(sandbox, reason)
+        return sandbox.close()
+
+    def _record_end(self, host: Sandbox, end: End) -> None:  # noqa: ARG002 - `_ended` remembers it
+        self._services.ledger.end_sandbox(host.key)
+
+    async def forget(self, key: SessionKey) -> Sandbox:
+        """End a sandbox and forget it.
+
+        Returns:
+            the sandbox, for its last data.
+
+        Raises:
+            SandboxNotFound: when there is none.
+        """
+        sandbox = self.find(key)
+        await self.end(key, "it was deleted")
+        self._ended.pop(key, None)
+        return sandbox

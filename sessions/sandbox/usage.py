@@ -1,0 +1,56 @@
+"""What a sandbox uses now: the figures of all its containers together, and of its files."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from sessions.guest.workspace import Space, space_of
+from sessions.sandbox.sandbox import Sandbox
+
+#: seconds over which the use of processors is measured
+SPAN = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What the containers of a sandbox use, its own and one for each kernel, and what they may use together."""
+
+    processors: float
+    processors_max: float
+    #: bytes
+    memory: int
+    memory_max: int
+    #: of the files that they share
+    disk: Space
+
+
+async def measure(sandbox: Sandbox) -> Figures | None:
+    """Measure a sandbox, which takes `SPAN` and the time of a file operation.
+
+    Returns:
+        its figures; None: the backend does not measure its containers.
+
+    Raises:
+        SessionError: when the sandbox has ended, or its own container cannot be started.
+    """
+    clock = asyncio.get_running_loop().time
+    kernels = [session.container for session in sandbox.sessions()]
+    handles = [await sandbox.ensure_container(), *(kernel for kernel in kernels if kernel is not None)]
+    began, before = clock(), [handle.processor_seconds() for handle in handles]
+    await asyncio.sleep(SPAN)
+    took, containers, used, memory = clock() - began, 0, 0.0, 0
+    for handle, earlier in zip(handles, before, strict=True):
+        now, size = handle.processor_seconds(), handle.memory()
+        if earlier is not None and now is not None and size is not None:  # else it has ended meanwhile
+            containers, used, memory = containers + 1, used + now - earlier, memory + size
+    if not containers:
+        return None
+    limits = sandbox.limits
+    return Figures(
+        processors=used / took,
+        processors_max=limits.cpus * containers,
+        memory=memory,
+        memory_max=limits.memory * containers,
+        disk=await space_of(sandbox),
+    )

@@ -1,0 +1,140 @@
+"""Directories of a sandbox that clients watch: as a stream of changes, or by asking for them."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+
+from sessions.guest.tools import ToolRunner, open_end
+from sessions.guest.watching import ASK, Change, watch
+from sessions.model.errors import ConnectionFailed, ProcessNotFound, QuotaExceeded, SessionError
+
+#: directories of a sandbox that are watched at a time: each takes one of the tools that its container may run
+WATCHERS_MAX = 4
+#: seconds between two looks for a client that is told of changes when they happen; more in a large directory
+EVERY = 0.25
+
+
+class Watcher:
+    """One directory that is looked at when its client asks."""
+
+    def __init__(self, host: ToolRunner, path: str, *, recursive: bool) -> None:
+        self._asks: asyncio.Queue[bytes] = asyncio.Queue()
+        self._looks = watch(host, path, self._input(), recursive=recursive, every=None)
+        self._turn = asyncio.Lock()
+
+    async def _input(self) -> AsyncIterator[bytes]:
+        while True:
+            yield await self._asks.get()
+
+    async def begin(self) -> None:
+        """Begin to watch; errors as in `watch`."""
+        await self._next()
+
+    async def look(self) -> list[Change]:
+        """Return what has changed since the last look; errors as in `watch`."""
+        async with self._turn:
+            self._asks.put_nowait(ASK)
+            return await self._next()
+
+    async def _next(self) -> list[Change]:
+        found = await anext(self._looks, None)
+        if found is None:  # an earlier look was cut off
+            raise ConnectionFailed("the directory is not watched any more")
+        return found
+
+    async def end(self) -> None:
+        """End it, after a look that is under way."""
+        async with self._turn:
+            await self._looks.aclose()
+
+
+class Watchers:
+    """The watched directories of one sandbox."""
+
+    def __init__(self, host: ToolRunner) -> None:
+        """Begin without any.
+
+        Args:
+            host: the sandbox.
+        """
+        self._host = host
+        #: those whose clients ask, by id
+        self._asked: dict[str, Watcher] = {}
+        #: number of the others
+        self._streams = 0
+
+    async def stream(self, path: str, *, recursive: bool) -> AsyncGenerator[list[Change], None]:
+        """Watch a directory, and yield the changes when they are seen; see `watch`. The first list is empty.
+
+        Raises:
+            QuotaExceeded: when the sandbox has too many watchers.
+            SessionError: as in `watch`.
+        """
+        self._require_room()
+        self._streams += 1
+        try:
+            async with aclosing(watch(self._host, path, open_end(), recursive=recursive, every=EVERY)) as looks:
+                async for changes in looks:
+                    yield changes
+        finally:
+            self._streams -= 1
+
+    async def add(self, path: str, *, recursive: bool) -> str:
+        """Watch a directory until `remove`, or the sandbox's end, and return the watcher's id.
+
+        Raises:
+            QuotaExceeded: when the sandbox has too many watchers.
+            SessionError: as in `watch`.
+        """
+        self._require_room()
+        name = secrets.token_hex(8)
+        watcher = self._asked[name] = Watcher(self._host, path, recursive=recursive)
+        try:
+            await watcher.begin()
+        except BaseException:
+            del self._asked[name]
+            raise
+        return name
+
+    async def look(self, name: str) -> list[Change]:
+        """Return what has changed in a directory since the last look.
+
+        Raises:
+            ProcessNotFound: when there is no such watcher.
+            SessionError: as in `watch`; there is no such watcher any more.
+        """
+        watcher = self._find(name)
+        try:
+            return await watcher.look()
+        except SessionError:
+            self._asked.pop(name, None)
+            raise
+
+    async def remove(self, name: str) -> None:
+        """Watch a directory no more.
+
+        Raises:
+            ProcessNotFound: when there is no such watcher.
+        """
+        watcher = self._find(name)
+        del self._asked[name]
+        await watcher.end()
+
+    async def close(self) -> None:
+        """End those whose clients ask, when the sandbox's container has ended; the others end with it."""
+        while self._asked:
+            await self._asked.popitem()[1].end()
+
+    def _find(self, name: str) -> Watcher:
+        if (watcher := self._asked.get(name)) is None:
+            raise ProcessNotFound(f"there is no watcher {name[:64]!r}")
+        return watcher
+
+    def _require_room(self) -> None:
+        if len(self._asked) + self._streams >= WATCHERS_MAX:
+            raise QuotaExceeded(
+                f"at most {WATCHERS_MAX} directories of a sandbox are watched at a time", max=WATCHERS_MAX
+            )

@@ -1,0 +1,268 @@
+"""The executions of one session: each runs in turn, ends exactly once, and is audited."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from sessions.cells.execution import Execution
+from sessions.cells.idempotency import Attempt, IdempotencyCache
+from sessions.cells.orphan import OrphanCell
+from sessions.cells.transcript import Transcript
+from sessions.cells.variables import CellVariables
+from sessions.kernels.kernel import Kernel
+from sessions.kernels.messages import Message
+from sessions.model.errors import InvalidRequest, SessionError, SessionNotFound
+from sessions.model.tasks import set_within, shielded, spawn
+from sessions.model.values import ExecuteRequest, StateChange, StateNotice
+from sessions.session.checkpointing import AutomaticSnapshots
+from sessions.session.kernel_slot import KernelSlot
+from sessions.session.owner import Activity
+from sessions.session.services import SessionServices
+from sessions.session.states import State
+
+T = TypeVar("T")
+#: a cell under way, as its client sees it
+Running = Execution | Attempt
+Quiet = Callable[[], Awaitable[None]]
+
+
+class Executions:
+    """Runs the cells of one session's API clients, one after the other."""
+
+    def __init__(self, slot: KernelSlot, activity: Activity, services: SessionServices) -> None:
+        """Begin without executions.
+
+        Args:
+            slot: the session's kernel.
+            activity: the session's activity.
+            services: services that sessions share.
+        """
+        output = slot.identity.spec.limits.output
+        tenant = slot.key.tenant
+        self.transcript = Transcript(output, kept=services.kept, tenant=tenant)
+        #: cells that the session has run, of API and channel clients
+        self.count = 0
+        self._slot = slot
+        self._activity = activity
+        self._services = services
+        self._turn = asyncio.Lock()
+        self._running: dict[str, Execution] = {}
+        self._orphan: OrphanCell | None = None
+        self._automatic = AutomaticSnapshots(slot)
+        self._variables = CellVariables(slot.identity.kernelspec, slot.identity.spec.env)
+        self._idempotency = IdempotencyCache(output, services.ledger.idempotency_keys(slot.key), services.kept, tenant)
+
+    @property
+    def orphaned(self) -> bool:
+        """Whether the kernel may still run a cell from before the gateway's restart."""
+        return self._orphan is not None
+
+    # -- what the kernel sends ------------------------------------------------------------------------------
+
+    def received(self, message: Message) -> None:
+        """Take a message of the kernel."""
+        if self._orphan is not None and message.channel == "iopub":
+            self._orphan.claim(message)
+        execution = self._running.get(message.parent_id)
+        shown = message.channel == "iopub" and not (execution is not None and execution.is_answer(message))
+        event = self.transcript.record(message) if shown else None
+        if execution is not None:
+            execution.handle(message, event)
+
+    def shell_lost(self, kernel: Kernel) -> None:
+        """Note that a message which the kernel sent on shell may be lost."""
+        for execution in self._on(kernel):
+            execution.shell_lost()
+
+    def await_end(self, kernel: Kernel) -> None:
+        """Let the executions of a kernel that has ended wait for `kernel_gone`."""
+        for execution in self._on(kernel):
+            execution.await_end()
+
+    def kernel_gone(self, kernel: Kernel, cause: SessionError, after: StateNotice | None) -> None:
+        """End the executions of a kernel that has ended; `after`: what became of the variables; None: lost."""
+        for execution in self._on(kernel):
+            execution.kernel_gone(cause, after)
+        self.transcript.end_all()
+
+    def _on(self, kernel: Kernel) -> list[Execution]:
+        return [execution for execution in self._running.values() if execution.kernel is kernel]
+
+    # -- running --------------------------------------------------------------------------------------------
+
+    def begin_other(self, request: ExecuteRequest) -> str:
+        """Tell the audit that a channel client's cell begins; return its id. The session is no longer new then.
+
+        Raises:
+            SessionError: when the cell must not run.
+        """
+        execution_id = self._audit_begin(request)
+        try:
+            self._automatic.passed_over()
+        except SessionError:
+            self._services.journal.ended(self._slot.key, execution_id, request, None)
+            raise
+        if self._slot.notice.change is StateChange.NEW:
+            self._begun()
+        return execution_id
+
+    def failed(self, msg_id: str, failure: Mapping[str, Any]) -> None:
+        """Show in the transcript the error of a channel client's cell, if the kernel has not shown it."""
+        if (cell := self.transcript.find(msg_id)) is not None:
+            self.transcript.end(cell, failure)
+
+    def _begun(self) -> None:
+        """Have later cells report that the variables are preserved."""
+        first = self._slot.notice.change is StateChange.NEW
+        self._slot.announce(StateChange.PRESERVED, None)
+        if first:  # recorded while it runs: if the gateway is killed meanwhile, the next one must not say "new"
+            self._slot.reported()
+
+    def _audit_begin(self, request: ExecuteRequest) -> str:
+        execution_id = self._services.journal.begins(self._slot.key, self._slot.identity.kernelspec.name, request)
+        self.count += 1
+        return execution_id
+
+    @asynccontextmanager
+    async def run(self, request: ExecuteRequest, quiet: Quiet, seen: int | None) -> AsyncIterator[Running]:
+        """Run a cell when its turn comes; see `Session.execute`.
+
+        Args:
+            request: cell to run.
+            quiet: returns when no cell of a channel client runs.
+            seen: the number of the last event that a returning client has seen.
+        """
+        code = request.code  # with a `source`, the code is already more than the client wrote, and calls `main` itself
+        if request.source is None:
+            code = self._slot.identity.kernelspec.program(code, request.arguments)
+        program = replace(request, code=code, source=request.written)
+
+        def run(attempted: ExecuteRequest) -> AbstractAsyncContextManager[Execution]:
+            return self._run(attempted, quiet)
+
+        if request.idempotency_key is not None:
+            self._activity.touch()
+            yield self._idempotency.attempt(request.idempotency_key, program, run, seen)
+            return
+        if seen is not None:
+            raise InvalidRequest("only a cell with an idempotency_key can be resumed", field="last_event_id")
+        async with run(program) as execution:
+            yield execution
+
+    @asynccontextmanager
+    async def _run(self, request: ExecuteRequest, quiet: Quiet) -> AsyncIterator[Execution]:
+        async with AsyncExitStack() as held:
+            held.enter_context(self._activity.use())
+            await held.enter_async_context(self._services.quotas.execution(self._slot.key.tenant))
+            await held.enter_async_context(self._turn)
+            await quiet()  # else this cell's deadline would include, and interrupt, the cells before it
+            await self._automatic.before_cell()
+            execution, execution_id = self._begin(await self.settled_kernel(), request)
+            ending = spawn(self._finish(execution, execution_id, held.pop_all()), "end of execution")
+            if self._automatic.wanted:
+                spawn(self.between_cells(quiet, self._automatic.after_cell), "checkpoint after a cell")
+        try:
+            yield execution
+        finally:
+            execution.left.set()
+            if execution.status is None:
+                await shielded(spawn(execution.leave(), "leave execution"))
+            await shielded(ending)
+
+    async def between_cells(self, quiet: Quiet, work: Callable[[], Awaitable[T]]) -> T:
+        """Do something to the kernel while no cell runs; the caller does not cancel it."""
+        with self._activity.use():
+            async with self._turn:
+                await quiet()
+                return await work()
+
+    async def settled_kernel(self) -> Kernel:
+        """Return the kernel when no interrupt of an earlier cell is on its way to it."""
+        while (kernel := await self._slot.ensure()).interrupts.under_way:
+            await kernel.interrupts.settle()
+        return kernel
+
+    def _begin(self, kernel: Kernel, request: ExecuteRequest) -> tuple[Execution, str]:
+        notice = self._slot.notice
+        # At the first kernel, what is lost are the variables of an earlier session of this name.
+        if request.if_session is not None and notice.replaced is not None and notice.incarnation > 1:
+            raise SessionNotFound(f"the session's variables are gone: {notice.replaced}", session=self._slot.key.name)
+        if request.if_incarnation not in (None, notice.incarnation):
+            raise SessionNotFound(
+                f"kernel {request.if_incarnation} of the session is gone, and its variables with it",
+                session=self._slot.key.name,
+                incarnation=notice.incarnation,
+            )
+        execution_id = self._audit_begin(request)
+        execution = Execution(kernel, self.transcript, request, notice=notice, timeouts=self._services.timeouts)
+        try:
+            self._variables.set(kernel, request.env)
+            execution.send()
+        except SessionError:
+            self._services.journal.ended(self._slot.key, execution_id, request, None)
+            raise
+        self._begun()
+        self._running[execution.id] = execution
+        self._slot.move(State.BUSY)
+        return execution, execution_id
+
+    async def _finish(self, execution: Execution, execution_id: str, held: AsyncExitStack) -> None:
+        """Release the turn when the cell has ended: not earlier if its client leaves, nor much later if it stays."""
+        async with held:
+            result = await execution.result()
+            await set_within(execution.left, self._services.timeouts.answer)  # it is answered before it is recorded
+            await self._variables.reset(execution.kernel, execution.request.env)
+            del self._running[execution.id]
+            self._slot.become_idle()
+            if result.state not in {StateChange.PRESERVED, StateChange.NEW} and execution.kernel is self._slot.kernel:
+                self._slot.reported()
+            self._services.journal.ended(self._slot.key, execution_id, execution.request, result)
+
+    def interrupt(self) -> bool:
+        """Interrupt the running cell and keep the variables; return whether one was running."""
+        running: list[Execution | OrphanCell] = [*self._running.values()]
+        if self._orphan is not None:
+            running.append(self._orphan)
+        for cell in running:
+            spawn(cell.interrupt(), "interrupt")
+        return bool(running)
+
+    # -- beginning and end ----------------------------------------------------------------------------------
+
+    async def take_over(self, take: Callable[[], Awaitable[Kernel | None]]) -> None:
+        """Hold the turn until a kernel of an earlier gateway is taken over, and the cell that it may run has ended.
+
+        Args:
+            take: takes over and returns the kernel; None: there is none to continue with.
+        """
+        async with AsyncExitStack() as turn:
+            await turn.enter_async_context(self._turn)  # an execution that has it fails: there is no kernel yet
+            kernel = await take()
+            if kernel is None:
+                return
+            self._slot.move(State.BUSY)
+            self._orphan = OrphanCell(kernel, self.transcript, self._services.timeouts)
+            spawn(self._settle(self._orphan, turn.pop_all()), f"settle {self._slot.key}")
+
+    async def _settle(self, orphan: OrphanCell, turn: AsyncExitStack) -> None:
+        """Wait for the end of the cell that the kernel may be running."""
+        async with turn:
+            try:
+                await orphan.end(self._slot.identity.spec.max_execute_timeout)
+            finally:
+                self._orphan = None
+                self._activity.touch()
+                self._slot.become_idle()
+
+    def close(self) -> None:
+        """Forget the idempotency keys: from now on they belong to the next session with this name."""
+        self._idempotency.close()
+
+    def free(self) -> None:
+        """Free the transcript. The session is in a reference cycle, and an idle gateway seldom collects garbage."""
+        self.transcript.close()
+        self.transcript = Transcript(0)

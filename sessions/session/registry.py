@@ -1,0 +1,176 @@
+"""The registry: all sessions of all tenants."""
+
+from __future__ import annotations
+
+import asyncio
+
+from sessions.model.checkpoint import Checkpoints
+from sessions.model.errors import CheckpointRefused, InvalidRequest, SessionExists, SessionNotFound
+from sessions.model.kernelspecs import KernelSpecs
+from sessions.model.values import SessionKey, SessionSpec, StateChange, StateNotice
+from sessions.session.owner import End, Hosts
+from sessions.session.record import Beginning, Identity
+from sessions.session.services import SessionServices
+from sessions.session.session import Session
+
+#: what the next reply of a session says that slept while a gateway ended and another one was started
+SLEPT_ON = "the gateway was restarted while the session slept"
+
+
+class Registry(Hosts[Session]):
+    """All sessions of all tenants."""
+
+    def __init__(self, specs: KernelSpecs, defaults: SessionSpec, services: SessionServices) -> None:
+        """Begin empty.
+
+        Args:
+            specs: kernelspecs of all languages.
+            defaults: settings of a session that is made on first use.
+            services: services that sessions share.
+        """
+        super().__init__(services)
+        self.defaults = defaults
+        self._specs = specs
+
+    def restore(self) -> None:
+        """Add the sessions that an earlier gateway has left; their kernels are taken over later."""
+        for record in self._services.ledger.sessions():
+            try:
+                kernelspec = self._specs.find(record.spec.language)
+            except InvalidRequest:
+                self._services.ledger.end(record.key, f"there is no language {record.spec.language!r} any more")
+                continue
+            identity = Identity(record.key, record.spec, kernelspec, record.created_at, record.id)
+            beginning = Beginning(record.container, record.snapshots)
+            notice = record.notice if record.container.asleep is None else record.notice.noting(SLEPT_ON)
+            self._add(Session(identity, self._services, notice, beginning))
+
+    def now(self) -> float:
+        """Return the seconds since 1970."""
+        return self._services.ledger.clock()
+
+    def language(self, name: str) -> str:
+        """Return the language with this name or alias.
+
+        Raises:
+            InvalidRequest: when there is none.
+        """
+        return self._specs.find(name).name
+
+    def get(self, key: SessionKey) -> Session:
+        """Return one session.
+
+        Raises:
+            SessionNotFound: when there is none with this key. A session of another tenant gives the same error.
+        """
+        session = self._present.get(key)
+        if session is None:
+            ended = self._services.ledger.why_ended(key)
+            message = f"there is no session {key.name!r}" + (f" any more: {ended}" if ended else "")
+            raise SessionNotFound(message, session=key.name)
+        return session
+
+    async def create(self, key: SessionKey, spec: SessionSpec) -> Session:
+        """Make a session and start its kernel.
+
+        Raises:
+            SessionExists: when there is one with this key.
+            InvalidRequest: when the language is unknown, or needs more memory than the session may have.
+            NetworkNotAllowed: when the tenant may not use the network that the session asks for.
+            QuotaExceeded: when the tenant has as many sessions as it may have.
+            SessionError: when its kernel could not be started; the session is not kept.
+        """
+        if key in self._present:
+            raise SessionExists(f"a session {key.name!r} exists already", session=key.name)
+        return await self._create(key, spec)
+
+    async def branch(self, origin: Session, key: SessionKey, checkpoint: str | None) -> Session:
+        """Make a session that begins with the variables and files that another one has or had.
+
+        Args:
+            origin: the other session.
+            key: of the new one.
+            checkpoint: name of a checkpoint of the other one; None: its present state.
+
+        Raises:
+            SessionExists: when there is one with this key.
+            CheckpointNotFound: when there is no such checkpoint.
+            CheckpointRefused: when none can be taken or used.
+            SessionError: as in `create`.
+        """
+        if key in self._present:
+            raise SessionExists(f"a session {key.name!r} exists already", session=key.name)
+        beginning = Beginning(start=origin.undo.branch(checkpoint))
+        self._admit(key.tenant, origin.disk)
+        notice = StateNotice(StateChange.PRESERVED, f"a branch of the session {origin.key.name!r}", incarnation=0)
+        identity = Identity(key, origin.spec, origin.kernelspec, self.now())
+        session = Session(identity, self._services, notice, beginning)
+        await self._start(session)  # with the checkpoint: name and place are taken before the first wait
+        return session
+
+    async def get_or_create(self, key: SessionKey, spec: SessionSpec | None = None) -> Session:
+        """Return the session with this key, made on first use.
+
+        Args:
+            key: key of the session.
+            spec: settings of a new session; None: the defaults.
+
+        Raises:
+            SessionError: as in `create`.
+        """
+        session = self._present.get(key)
+        if session is None:
+            return await self._create(key, spec or self.defaults)
+        session.touch()
+        await session.start()
+        return session
+
+    async def _create(self, key: SessionKey, spec: SessionSpec) -> Session:
+        kernelspec = self._specs.find(spec.language)
+        kernelspec.check(spec.limits)
+        self._services.egress.require(key, spec.network)
+        if spec.checkpoints is Checkpoints.AUTO and not self._services.sleeping.ability.on:
+            raise CheckpointRefused("this gateway cannot take checkpoints: /readyz says why, under `sleep`")
+        self._admit(key.tenant, spec.limits.disk if spec.workspace is None else 0)
+        ledger = self._services.ledger
+        reason, before = ledger.why_ended(key), ledger.last_end_at(key.tenant, spec.place)
+        if reason is None and before is not None:
+            reason = f"an earlier kernel of {spec.place} has ended: {before[1]}"
+        notice = StateNotice(StateChange.LOST if reason else StateChange.NEW, reason, incarnation=0)
+        session = Session(Identity(key, spec, kernelspec, ledger.clock()), self._services, notice)
+        await self._start(session)
+        if before is not None:
+            ledger.forget_end(before[0])
+        return session
+
+    def end(self, key: SessionKey, reason: str | None = None) -> asyncio.Future[None]:
+        """End a session and free everything it has. It is out of the registry when this returns.
+
+        Args:
+            key: key of the session.
+            reason: why the gateway ends it, for a client that returns later; None: its client has asked for that.
+
+        Returns:
+            a future that is done when everything is freed; cancelling it does not stop that.
+
+        Raises:
+            SessionNotFound: when there is none.
+        """
+        session = self.get(key)
+        self._remove(session, reason or "the session was ended", asked=reason is None)
+        return session.close()
+
+    def _record_end(self, host: Session, end: End) -> None:
+        if host.incarnation and not host.spec.throwaway:
+            # A client that has ended its kernel need not be told by the next one.
+            self._services.ledger.end(host.key, end.reason, "" if end.asked else host.spec.place)
+
+    async def freed(self, workspace: str) -> None:
+        """Wait until everything of the ended sessions on a workspace is freed.
+
+        Args:
+            workspace: workspace of a sandbox.
+        """
+        ending = [session.close() for session in self._ending if session.spec.workspace == workspace]
+        if ending:
+            await asyncio.wait(ending)

@@ -1,0 +1,112 @@
+"""The services that all sessions and sandboxes share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from sessions.backends.base import KernelHandle, Launch
+from sessions.model.egress import EgressTenants
+from sessions.model.stopwatch import Operation, Stage
+from sessions.model.values import ExecuteRequest, ExecutionResult, SessionKey, Timeouts
+from sessions.store.ledger import Ledger
+from sessions.tenants.kept import KeptBytes
+from sessions.tenants.quotas import Quotas
+from sessions.tenants.workspaces import WorkspaceDisk
+
+if TYPE_CHECKING:
+    from sessions.checkpoints.writing import Sleeping
+    from sessions.kernels.kernel import Kernel  # commands that run no kernel start without the channels' libraries
+
+
+class KernelSource(Protocol):
+    """Source of a session's kernels."""
+
+    @property
+    def keeps_files(self) -> bool:
+        """Whether a workspace outlives the containers that use it; otherwise it goes with the last one."""
+
+    async def acquire(self, launch: Launch) -> Kernel:
+        """Return a kernel that has answered, for one session only.
+
+        Args:
+            launch: properties of the kernel; without a workspace, the kernel has a new one.
+
+        Raises:
+            SessionError: when no kernel could be started.
+        """
+
+    async def start_container(self, launch: Launch) -> KernelHandle:
+        """Start a container for tools and files, without a kernel.
+
+        Args:
+            launch: properties of the container, with a workspace.
+
+        Raises:
+            SessionError: when the container could not be started.
+        """
+
+    async def delete_workspace(self, workspace: str) -> None:
+        """Delete the files of a session's kernels. A failure is logged and retried later; the caller gets no error."""
+
+
+class CellJournal(Protocol):
+    """Gets every execution of every dialect."""
+
+    def begins(self, key: SessionKey, language: str, request: ExecuteRequest) -> str:
+        """Record that a cell is about to run.
+
+        Returns:
+            the execution's id.
+
+        Raises:
+            AuditUnavailable: when the audit cannot record the cell, so it must not run.
+            PolicyViolation: when the code policy forbids the cell.
+            QuotaExceeded: when the audit's disk is nearly full, and the tenant has written its share of what is left.
+        """
+
+    def ended(self, key: SessionKey, execution: str, request: ExecuteRequest, result: ExecutionResult | None) -> None:
+        """Record the end of an execution. `result` is None when the code was never sent."""
+
+
+class MemoryObserver(Protocol):
+    """Gets what becomes of the memory of kernels that is on disk."""
+
+    def checkpoint(self, seconds: float, *, taken: bool) -> None:
+        """A checkpoint was taken or not, in that time, in which the session's clients had to wait."""
+
+    def woken(self, seconds: float, *, succeeded: bool) -> None:
+        """A session that sleeps has its kernel again, or not yet, after that time."""
+
+    def stages(self, operation: Operation, seconds: Mapping[Stage, float]) -> None:
+        """A session was woken, rolled back or branched, with these seconds of each stage."""
+
+    def rolled_back(self, *, crash: bool) -> None:
+        """A session has returned to a checkpoint: by itself after a crash, or because its client has asked for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionServices:
+    """Services that all sessions and sandboxes share."""
+
+    kernels: KernelSource
+    quotas: Quotas
+    clock: Callable[[], float]
+    journal: CellJournal
+    #: database of the sessions that the next gateway takes over
+    ledger: Ledger
+    timeouts: Timeouts
+    #: lets kernels sleep on disk
+    sleeping: Sleeping
+    observer: MemoryObserver
+    #: counts bytes more of a tenant's messages that wait for kernels, or fewer; returns False if it has too many
+    waiting: Callable[[str, int], bool]
+    #: who may reach listed hosts
+    egress: EgressTenants = field(default_factory=EgressTenants)
+    #: bounds what all sessions keep of their cells
+    kept: KeptBytes = field(default_factory=KeptBytes)
+    #: bounds what the channel clients of all sessions have not read
+    unread: KeptBytes = field(default_factory=KeptBytes)
+    #: shares out the disk for workspaces
+    workspaces: WorkspaceDisk = field(default_factory=WorkspaceDisk)

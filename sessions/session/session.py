@@ -1,0 +1,248 @@
+"""A session: a kernel with a name, and the operations of its clients. This module knows no HTTP and no engine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+
+from sessions.backends.base import KernelHandle, Launch
+from sessions.cells.transcript import Transcript
+from sessions.channels.hub import ChannelHub
+from sessions.channels.requests import Rules
+from sessions.channels.unread import Unread
+from sessions.checkpoints.sleep import Sleeper
+from sessions.kernels.kernel import Kernel
+from sessions.kernels.messages import Message
+from sessions.model.errors import SessionClosed, SessionError, SessionNotFound
+from sessions.model.tasks import spawn
+from sessions.model.values import ExecuteRequest, StateNotice
+from sessions.session.executions import Executions, Running
+from sessions.session.kernel_slot import KernelSlot, fall_asleep, take_over
+from sessions.session.owner import Host
+from sessions.session.record import NOTHING, Beginning, Identity
+from sessions.session.services import SessionServices
+from sessions.session.states import State
+from sessions.session.undo import Undo
+from sessions.store.session_records import ContainerRecord
+
+
+class Session(Host):
+    """One tenant's named kernel, and the listener of all its kernels."""
+
+    def __init__(
+        self, identity: Identity, services: SessionServices, notice: StateNotice, beginning: Beginning = NOTHING
+    ) -> None:
+        """Make a session that has no kernel yet; see `KernelSlot`."""
+        spec = identity.spec
+        super().__init__(identity.key, spec, identity.created_at, services)
+        self.id = identity.id
+        self.spec = spec
+        self.kernelspec = identity.kernelspec
+        self._slot = KernelSlot(identity, services, notice, beginning)
+        self._slot.listener = self
+        self._executions = Executions(self._slot, self._activity, services)
+        #: set when its clients must leave: the session was ended, or left to another gateway
+        self.over = asyncio.Event()
+        #: the session's channel clients
+        self.channels = ChannelHub(
+            Rules(
+                admit=lambda: services.quotas.execution_now(self.key.tenant),
+                permit=lambda: services.quotas.permit(self.key.tenant),
+                hold=partial(services.waiting, self.key.tenant),
+                begins=self._executions.begin_other,
+                ended=partial(services.journal.ended, self.key),
+                failed=self._executions.failed,
+                timeouts=services.timeouts,
+                deadline=spec.max_execute_timeout,
+            ),
+            notice.loss,
+            Unread(services.unread, identity.key.tenant),
+        )
+        #: its checkpoints
+        self.undo = Undo(self._slot, self._executions, self.channels)
+
+    # -- state ----------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> State:
+        """The session's state. Cells of channel clients take no turn, but also keep the session busy."""
+        state = self._slot.state
+        return State.BUSY if state is State.IDLE and self.channels.running else state
+
+    @property
+    def incarnation(self) -> int:
+        """Number of kernels that the session has had."""
+        return self._slot.notice.incarnation
+
+    @property
+    def alive(self) -> bool:
+        """Whether it has a running kernel."""
+        return self._slot.alive
+
+    @property
+    def left_container(self) -> ContainerRecord | None:
+        """The kernel that an earlier gateway has left; None: there was none, or it was taken over."""
+        return self._slot.left_container
+
+    @property
+    def launch(self) -> Launch:
+        """Order to start its next kernel, on the files of its earlier ones."""
+        return self._slot.launch
+
+    @property
+    def transcript(self) -> Transcript:
+        """The cells that it has run."""
+        return self._executions.transcript
+
+    @property
+    def executions(self) -> int:
+        """Number of cells that it has run, of API and channel clients."""
+        return self._executions.count
+
+    @property
+    def sleeper(self) -> Sleeper:
+        """The sleep of its kernel."""
+        return self._slot.sleeper
+
+    @property
+    def container(self) -> KernelHandle | None:
+        """The container of its kernel; None: it has no kernel."""
+        return None if self._slot.kernel is None else self._slot.kernel.handle
+
+    def idle_for(self) -> float:
+        """Return the seconds since a client last used it; 0 while one does."""
+        return 0.0 if self.in_use else self._activity.idle_for()
+
+    @property
+    def in_use(self) -> bool:
+        """Whether a cell runs or waits, or a file is being transferred."""
+        return super().in_use or self.channels.running or self._executions.orphaned
+
+    @property
+    def others_run(self) -> bool:
+        """Whether a cell of a channel client runs."""
+        return self.channels.running
+
+    # -- its kernels ----------------------------------------------------------------------------------------
+
+    async def ensure_container(self) -> KernelHandle:
+        """Return the container of its kernel, started if there is none."""
+        return (await self._slot.ensure()).handle
+
+    async def settled_kernel(self) -> Kernel:
+        """Return its kernel, started if there is none, when no interrupt of an earlier cell is on its way to it.
+
+        A client that waits for the kernel uses the session.
+        """
+        with self._activity.use():
+            return await self._executions.settled_kernel()
+
+    async def take_over(self, handle: KernelHandle | None, note: str) -> None:
+        """Continue with the kernel that an earlier gateway has left; see `sessions.session.kernel_slot`."""
+        await self._executions.take_over(lambda: take_over(self._slot, handle, note))
+
+    def connected(self, kernel: Kernel) -> None:
+        """Give the channel clients a new kernel."""
+        self.channels.connect(kernel)
+
+    def received(self, message: Message) -> None:
+        """Take a message of the kernel."""
+        self.channels.dispatch(message)
+        self._executions.received(message)
+
+    def missed(self, kernel: Kernel) -> None:
+        """Note that a message which a kernel sent on shell may be lost."""
+        self._executions.shell_lost(kernel)
+
+    def disconnected(self, cause: SessionError) -> None:
+        """Tell the channel clients that there is no kernel any more; those that are connected get the next one."""
+        self.channels.disconnect(cause)
+        if self.channels.clients:
+            spawn(self._revive(), f"revive {self.key}")
+
+    def fell_asleep(self) -> None:
+        """Keep the channel clients for the kernel's return."""
+        self.channels.detach()
+
+    async def fall_asleep(self) -> str:
+        """Write its kernel's memory to disk; see `sessions.session.kernel_slot`."""
+        return "it is in use" if self.in_use else await fall_asleep(self._slot)
+
+    def returning(self, kernel: Kernel) -> None:
+        """Let the executions of a kernel that has ended wait for `ended`."""
+        self._executions.await_end(kernel)
+
+    def ended(self, kernel: Kernel, cause: SessionError, after: StateNotice | None) -> None:
+        """End the executions of a kernel that has ended."""
+        self._executions.kernel_gone(kernel, cause, after)
+
+    async def _revive(self) -> None:
+        """Start the next kernel for the connected channel clients, and tell them: they do not ask for one."""
+        self.channels.announce("restarting")
+        try:
+            await self._slot.ensure()
+        except SessionError:
+            self.channels.announce("dead")
+            raise
+        self.channels.announce("idle")
+
+    # -- what clients do ------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def execute(self, request: ExecuteRequest, seen: int | None = None) -> AsyncIterator[Running]:
+        """Run a cell when its turn comes. Leaving the context early interrupts the cell and keeps the variables.
+
+        A request with an idempotency key runs once, to its end; a client that sends the key again gets its events.
+
+        Args:
+            request: cell to run.
+            seen: the number of the last event that a returning client has seen; then nothing is run.
+
+        Raises:
+            InvalidRequest: when the language takes no arguments, or the key is another request's or unknown.
+            SessionNotFound: when the variables that the cell needs (`if_session`, `if_incarnation`) are gone.
+            SessionError: when the session was ended, no kernel could be started, or a quota is used up.
+        """
+        if self.closed:
+            raise SessionClosed
+        if request.if_session not in (None, self.id):
+            raise SessionNotFound(f"session {self.key.name!r} is another one now", session=self.key.name, id=self.id)
+        async with self._executions.run(request, self.channels.quiet, seen) as running:
+            yield running
+
+    async def interrupt(self) -> bool:
+        """Interrupt the running cell and keep the variables; return whether one was running."""
+        self.touch()
+        interrupted = self._executions.interrupt()
+        return self.channels.interrupt() or interrupted
+
+    async def restart(self) -> None:
+        """Give the session a fresh kernel on the same workspace. A running cell ends with the old one.
+
+        Raises:
+            SessionError: when the session was ended, or no kernel could be started; the session keeps the one it has.
+        """
+        with self._activity.use(), self.channels.replacing():
+            await self._slot.restart()
+
+    # -- the end --------------------------------------------------------------------------------------------
+
+    def _refuse(self, reason: str) -> None:
+        self.over.set()
+        self.channels.close(SessionClosed(reason))
+        self._executions.close()
+
+    async def _free(self, reason: str) -> None:
+        try:
+            await self._slot.free(SessionClosed(reason))
+        finally:
+            self._executions.free()
+
+    def leave(self) -> None:
+        """Release clients and kernel: another gateway continues with the session."""
+        self.over.set()
+        self.channels.release_clients()
+        if self._slot.kernel is not None:
+            self._slot.kernel.connection.close()

@@ -1,0 +1,207 @@
+"""Syncs the databases of a state directory from a thread, so that the event loop never waits for a disk.
+
+The thread also knows whether the disk has room for further records.
+
+A commit appends to the write-ahead log without a sync. A checkpoint syncs the log, copies it into the database and
+syncs that. A connection that commits after a complete checkpoint would overwrite the log from its beginning, and sync
+its first page. A transaction that reads, and is always open, prevents that. So the log grows until this thread
+overwrites it, at a moment in which nothing else is written, if there is one. Source: SQLite, "Write-Ahead Logging".
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import structlog
+
+from sessions.model.errors import LedgerUnavailable
+from sessions.store.database import LOCKED_MAX, connect
+from sessions.store.reserve import Reserve, room_in
+
+log = structlog.get_logger()
+
+#: seconds between two checkpoints: as much is lost when the machine loses power
+INTERVAL = 1.0
+#: pages in the log from which it is overwritten at a quiet moment, and from which at any moment
+LARGE = 1000
+HUGE = 32_768
+#: checkpoints one after the other to find a quiet moment; each has less to copy than the one before
+TRIES = 5
+#: seconds for which the thread may hold up writers, while it waits for readers
+HELD_MAX = 0.05
+#: free bytes below which the disk counts as full: the next records may not fit
+ROOM_MIN = 512 * 1024
+
+
+def full(directory: Path) -> LedgerUnavailable | None:
+    """Return what is wrong with a directory whose disk is full; None: it has room."""
+    free = room_in(directory)
+    if free >= ROOM_MIN:
+        return None
+    return LedgerUnavailable(f"the disk of the state directory is full: {free // 1024} KiB are free")
+
+
+class Checkpointer:
+    """The thread that syncs all databases of a directory, and keeps their reserve filled."""
+
+    def __init__(self, directory: Path) -> None:
+        """Prepare the thread; `start` starts it.
+
+        Args:
+            directory: contains the databases (`*.db`), which exist when the thread starts.
+        """
+        self._directory = directory
+        self._reserve = Reserve(directory)
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="checkpoints", daemon=True)
+        #: what cannot be done at present; each is logged once
+        self._failing: set[str] = set()
+        #: why records may not be written at present; None: they can
+        self.trouble: LedgerUnavailable | None = None
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread after a last checkpoint, and wait for that."""
+        self._closing.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        logs = [WriteAheadLog(path) for path in sorted(self._directory.glob("*.db"))]
+        try:
+            while True:
+                over = self._closing.is_set()
+                self._round(logs)
+                if over:
+                    return
+                self._closing.wait(INTERVAL)
+        finally:
+            for each in logs:
+                each.close()
+
+    def _round(self, logs: list[WriteAheadLog]) -> None:
+        try:
+            self._reserve.fill()
+        except OSError as error:
+            self._failed("reserve", error)
+        else:
+            self._failing.discard("reserve")
+        for each in logs:
+            try:
+                each.checkpoint(reuse="reserve" in self._failing)
+            except sqlite3.Error as error:
+                each.close()
+                self._failed(each.path.name, error)
+            else:
+                self._failing.discard(each.path.name)
+        self.trouble = self._look()
+
+    def _look(self) -> LedgerUnavailable | None:
+        try:
+            trouble = full(self._directory)
+        except OSError as error:
+            return LedgerUnavailable(f"the disk of the state directory does not answer: {error.strerror}")
+        if trouble is None and self._failing:
+            trouble = LedgerUnavailable(f"in the state directory cannot be written: {', '.join(sorted(self._failing))}")
+        return trouble
+
+    def _failed(self, what: str, error: Exception) -> None:
+        if what not in self._failing:
+            log.warning("a database cannot be synced, or the reserve not filled", file=what, error=str(error))
+        self._failing.add(what)
+
+
+class WriteAheadLog:
+    """The write-ahead log of one database. It is used by one thread."""
+
+    def __init__(self, path: Path) -> None:
+        """Prepare; the first checkpoint connects.
+
+        Args:
+            path: path of the database.
+        """
+        self.path = path
+        self._open = ExitStack()
+        self._connections: tuple[sqlite3.Connection, sqlite3.Connection] | None = None
+        self._seen = 0
+        #: pages in the log at the last checkpoint
+        self._pages = 0
+
+    def checkpoint(self, *, reuse: bool = False) -> None:
+        """Sync what was committed since the last call.
+
+        Args:
+            reuse: True to overwrite the log also when it is small, because the disk is full.
+
+        Raises:
+            sqlite3.Error: when that fails; the caller must call `close`.
+        """
+        copier, keeper = self._connections or self._connect()
+        large = 0 if reuse else LARGE
+        quiet = False
+        for _ in range(TRIES):
+            version = _version(copier)
+            if version == self._seen and self._pages <= large:
+                return
+            # Between these two, nobody overwrites the log either: the last checkpoint did not copy all of it.
+            _let_go(keeper)
+            _hold(keeper)
+            _, self._pages, copied = copier.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            if quiet := copied == self._pages and _version(copier) == version:
+                self._seen = version
+                break
+        if not quiet and self._pages > HUGE:
+            _let_go(keeper)
+            copier.execute("PRAGMA wal_checkpoint(RESTART)")  # writers wait until all of it is copied
+            _hold(keeper)
+        elif not quiet or self._pages <= large:
+            return
+        copier.execute("BEGIN IMMEDIATE")
+        _let_go(keeper)
+        _write(copier)
+        copier.execute("COMMIT")  # overwrites the log, if nothing was written since the checkpoint
+        _hold(keeper)
+        self._pages = 0
+
+    def _connect(self) -> tuple[sqlite3.Connection, sqlite3.Connection]:
+        copier, keeper = (
+            self._open.enter_context(closing(connect(self.path, wait, autocheckpoint=0)))
+            for wait in (HELD_MAX, LOCKED_MAX)
+        )
+        log_file = self.path.with_name(f"{self.path.name}-wal")
+        if not log_file.exists() or not log_file.stat().st_size:
+            _write(keeper)  # the first commit in an empty log syncs the log
+        _hold(keeper)
+        self._seen = self._pages = 0
+        self._connections = copier, keeper
+        return self._connections
+
+    def close(self) -> None:
+        """Close the connections; a later checkpoint connects again."""
+        self._open.close()
+        self._connections = None
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    """Return a number that changes when another connection commits."""
+    return int(connection.execute("PRAGMA data_version").fetchone()[0])
+
+
+def _write(connection: sqlite3.Connection) -> None:
+    connection.execute("PRAGMA user_version = 1")
+
+
+def _hold(connection: sqlite3.Connection) -> None:
+    """Begin to read, so that the log is not overwritten."""
+    connection.execute("BEGIN")
+    connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+
+
+def _let_go(connection: sqlite3.Connection) -> None:
+    connection.execute("ROLLBACK")

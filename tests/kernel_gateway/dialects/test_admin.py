@@ -1,0 +1,278 @@
+"""The admin API: keys that admins make and revoke, the audit, live sessions and tenants."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from sessions.store.records import Begin, read
+from tests import gateways
+from tests.gateways import KEYS, Gateway
+from tests.kernel_gateway import jupyter, sockets
+from tests.kernel_gateway.accounts import accounts, contains_no_secret
+from tests.kernel_gateway.calls import HANGS, exists, failure, streamed, until
+
+# -- keys ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def run() -> Iterator[Gateway]:
+    """A gateway on which tests make and revoke keys."""
+    with gateways.gateway("process") as serving:
+        yield serving
+
+
+@pytest.fixture(scope="module")
+def admin(run: Gateway) -> str:
+    """An admin's key."""
+    return run.admin_key()
+
+
+def ask(gateway: Gateway, key: str, method: str, path: str, **options: Any) -> requests.Response:
+    return gateway.call(method, path, tenant=None, headers={"Authorization": f"Bearer {key}"}, **options)
+
+
+def make(gateway: Gateway, admin: str, **body: str) -> tuple[str, str]:
+    """Make a key, and return its id and its secret."""
+    made = ask(gateway, admin, "POST", "/v1/admin/keys", json=body)
+    assert made.status_code == 201, made.text
+    assert made.headers["Location"] == f"/v1/admin/keys/{made.json()['id']}"
+    return made.json()["id"], made.json()["key"]
+
+
+ADMINS = [
+    ("GET", "/v1/admin/keys"),
+    ("POST", "/v1/admin/keys"),
+    ("DELETE", "/v1/admin/keys/x"),
+    ("GET", "/v1/admin/audit"),
+    ("GET", "/v1/admin/sessions"),
+    ("DELETE", "/v1/admin/sessions/alice/none"),
+    ("GET", "/v1/admin/tenants"),
+]
+
+
+@pytest.mark.parametrize(("method", "path"), ADMINS)
+def test_only_admins_may_use_the_admin_api(run: Gateway, admin: str, method: str, path: str) -> None:
+    _, user = make(run, admin, tenant="carol")
+    for key in (user, KEYS["alice"]):
+        assert failure(ask(run, key, method, path, json={"tenant": "mallory", "role": "admin"})) == (403, "SB026")
+    for key in ("", "nobodys"):
+        assert failure(ask(run, key, method, path)) == (401, "SB020")
+    assert ask(run, admin, method, path).status_code not in {401, 403}
+    assert "mallory" not in ask(run, admin, "GET", "/v1/admin/keys").text
+
+
+def test_a_key_is_made_used_listed_and_revoked_at_once(run: Gateway, admin: str) -> None:
+    key_id, key = make(run, admin, tenant="carol")
+    assert ask(run, key, "POST", "/v1/sessions/s/execute", json={"code": "1"}).status_code == 200
+    listed = ask(run, admin, "GET", "/v1/admin/keys")
+    (mine,) = (entry for entry in listed.json()["keys"] if entry["id"] == key_id)
+    assert (mine["tenant"], mine["role"], set(mine)) == ("carol", "user", {"id", "tenant", "role", "created_at"})
+    assert key not in listed.text
+    assert contains_no_secret(run, key, admin)
+    assert ask(run, admin, "DELETE", f"/v1/admin/keys/{key_id}").status_code == 204
+    assert failure(ask(run, key, "GET", "/v1/sessions")) == (401, "SB020")
+    assert failure(ask(run, admin, "DELETE", f"/v1/admin/keys/{key_id}")) == (404, "SB029")
+
+
+@pytest.mark.parametrize("body", [{}, {"tenant": "a:b"}, {"tenant": "a", "role": "root"}, {"tenant": "a", "id": "x"}])
+def test_an_invalid_request_makes_no_key(run: Gateway, admin: str, body: dict[str, str]) -> None:
+    before = ask(run, admin, "GET", "/v1/admin/keys").json()
+    assert failure(ask(run, admin, "POST", "/v1/admin/keys", json=body)) == (400, "SB002")
+    assert ask(run, admin, "GET", "/v1/admin/keys").json() == before
+
+
+def test_an_admin_can_make_admins_and_be_revoked(run: Gateway, admin: str) -> None:
+    key_id, second = make(run, admin, tenant="carol", role="admin")
+    assert ask(run, second, "GET", "/v1/admin/keys").status_code == 200
+    ask(run, admin, "DELETE", f"/v1/admin/keys/{key_id}")
+    assert ask(run, second, "GET", "/v1/admin/keys").status_code == 401
+
+
+def test_a_token_is_revoked_with_its_key_and_never_has_the_admin_role(run: Gateway, admin: str) -> None:
+    key_id, key = make(run, admin, tenant="carol", role="admin")
+    _, other = make(run, admin, tenant="carol")
+
+    def token(key: str) -> str:
+        answer = ask(run, key, "GET", "/2025-09-10/agents/accessToken").json()
+        return str(answer["data"]["accessToken"])
+
+    mine, others, of_settings = token(key), token(other), token(KEYS["alice"])
+    assert len({mine, others, of_settings}) == 3
+    assert token(mine) == mine
+    assert ask(run, mine, "GET", "/sandboxes").status_code == 200
+    assert ask(run, mine, "GET", "/v1/admin/keys").status_code == 403
+    ask(run, admin, "DELETE", f"/v1/admin/keys/{key_id}")
+    assert ask(run, mine, "GET", "/sandboxes").status_code == 401
+    assert {ask(run, kept, "GET", "/sandboxes").status_code for kept in (others, of_settings)} == {200}
+
+
+async def test_sockets_are_closed_when_their_key_is_revoked(run: Gateway, admin: str) -> None:
+    (key_id, key), (_, kept) = make(run, admin, tenant="carol"), make(run, admin, tenant="carol")
+    made = ask(run, kept, "POST", "/api/kernels").json()["id"]
+    async with (
+        _channels(run, made, key) as listening,
+        _channels(run, made, key) as talking,
+        _channels(run, made, kept) as staying,
+        _stream(run, key) as stream,
+    ):
+        await talking.execute("1")
+        ask(run, admin, "DELETE", f"/v1/admin/keys/{key_id}")
+        before = sum(len(records) for records in accounts(run.state_dir).values())
+        await talking.send("shell", "execute_request", {"code": "2"})
+        await stream.send(code="2")
+        assert await talking.end() == 4401
+        assert await stream.end() == 4401
+        assert await listening.end() == 4401  # this socket was idle
+        assert sum(len(records) for records in accounts(run.state_dir).values()) == before
+        assert await staying.text("print(3)") == "3\n"
+
+
+def _channels(gateway: Gateway, kernel: str, key: str) -> Any:
+    return jupyter.connected(gateway, kernel, key=key)
+
+
+def _stream(gateway: Gateway, key: str) -> Any:
+    return sockets.connected(gateway, "s", key=key)
+
+
+def test_the_audit_is_read_page_by_page(run: Gateway, admin: str) -> None:
+    tenant = f"dave-{secrets.token_hex(2)}"
+    _, key = make(run, admin, tenant=tenant)
+    for code in ("1", "print('x' * 10)", "1/0"):
+        ask(run, key, "POST", "/v1/sessions/s/execute", json={"code": code})
+
+    def page(**query: Any) -> Any:
+        answer = ask(run, admin, "GET", "/v1/admin/audit", params=query)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    until(lambda: page(tenant=tenant, limit=1)["executions"][0]["outcome"])  # recorded after the cell's answer
+    first = page(tenant=tenant, limit=2)
+    assert [entry["outcome"] for entry in first["executions"]] == ["error", "ok"]
+    assert first["executions"][1]["output_bytes"] == 11
+    assert first["executions"][1]["code_sha256"] == sha256(b"print('x' * 10)").hexdigest()
+    assert {entry["tenant"] for entry in first["executions"]} == {tenant}
+    assert first["executions"][0]["began_at"] <= first["executions"][0]["ended_at"]
+    second = page(tenant=tenant, limit=2, before=first["next"])
+    assert (len(second["executions"]), second["next"]) == (1, None)
+    full = page(tenant=tenant, limit=3)
+    assert (len(full["executions"]), full["next"]) == (3, None)
+    assert page(limit=2)["executions"] == first["executions"]
+    assert page(tenant="nobody") == {"executions": [], "next": None}
+    assert [entry["outcome"] for entry in page(tenant=tenant, outcome="error")["executions"]] == ["error"]
+    assert len(page(tenant=tenant, session="s")["executions"]) == 3
+    assert page(tenant=tenant, session="t")["executions"] == []
+    latest = first["executions"][0]
+    for since in (latest["began_at"], datetime.fromisoformat(latest["began_at"]).timestamp()):
+        assert page(tenant=tenant, since=since)["executions"] == [latest]
+    for query in (
+        {"limit": "0"},
+        {"limit": "x"},
+        {"before": "-1"},
+        {"tenant": "a:b"},
+        {"session": "a:b"},
+        {"since": "yesterday"},
+        {"since": "2026-01-01T00:00:00"},
+    ):
+        assert failure(ask(run, admin, "GET", "/v1/admin/audit", params=query)) == (400, "SB002")
+
+
+def test_live_sessions_of_all_tenants_are_listed_and_ended(run: Gateway, admin: str) -> None:
+    tenant = f"erin-{secrets.token_hex(2)}"
+    _, key = make(run, admin, tenant=tenant)
+    for code in ("x = 1", "x"):
+        ask(run, key, "POST", "/v1/sessions/mine/execute", json={"code": code})
+
+    def found() -> list[dict[str, Any]]:
+        sessions = ask(run, admin, "GET", "/v1/admin/sessions").json()["sessions"]
+        return [session for session in sessions if session["tenant"] == tenant]
+
+    (mine,) = found()
+    shown = ask(run, key, "GET", "/v1/sessions/mine").json()
+    assert (mine["name"], mine["language"], mine["state"], mine["executions"]) == ("mine", "python", "idle", 2)
+    since_then = datetime.fromisoformat(mine["created_at"]) - datetime.fromisoformat(shown["created_at"])
+    assert abs(since_then.total_seconds()) < 1
+    assert mine["idle_seconds"] >= 0
+    assert mine["memory_bytes"] is None  # unknown for a plain process
+    assert mine["container"]
+    assert failure(ask(run, admin, "DELETE", f"/v1/admin/sessions/{tenant}/other")) == (404, "SB011")
+    assert failure(ask(run, admin, "DELETE", "/v1/admin/sessions/a:b/mine")) == (400, "SB002")
+    assert ask(run, admin, "DELETE", f"/v1/admin/sessions/{tenant}/mine").status_code == 204
+    assert found() == []
+    again = ask(run, key, "POST", "/v1/sessions/mine/execute", json={"code": "1"}).json()
+    assert (again["state"], again["state_reason"]) == ("lost", "the session was ended by an admin")
+
+
+@pytest.mark.parametrize("gateway", [pytest.param("docker", marks=pytest.mark.engine)], indirect=True)
+def test_an_admin_finds_the_session_of_a_container(gateway: Gateway, session: str) -> None:
+    def containers() -> set[str]:
+        return {container["Id"] for container in gateway.containers()}
+
+    gateway.execute(session, "1")
+    listed = ask(gateway, gateway.admin_key(), "GET", "/v1/admin/sessions").json()["sessions"]
+    (container,) = [found["container"] for found in listed if found["name"] == session]
+    assert container in containers()
+    gateway.call("DELETE", f"/v1/sessions/{session}")
+    until(lambda: container not in containers())
+    assert containers(), "the pool's containers stay: the right one has gone"
+
+
+def test_tenants_are_listed_with_their_usage_and_quotas(admin_of_limits: tuple[Gateway, str]) -> None:
+    gateway, key = admin_of_limits
+    gateway.execute("s", "print('x' * 99)")
+    with streamed(gateway, "t", HANGS, on_disconnect="interrupt"):
+        until(lambda: exists(gateway, "t", "begun"))
+        told = ask(gateway, key, "GET", "/v1/admin/tenants").json()
+    assert told["window"] == 60
+    assert [tenant["tenant"] for tenant in told["tenants"]] == ["admin", "alice", "bob"]
+    idle, busy, _ = told["tenants"]
+    assert idle["sessions"] == {"used": 0, "max": 50}
+    assert busy["sessions"] == {"used": 2, "max": 50}
+    assert busy["executions"] == {"used": 1, "max": 10}
+    assert busy["queued"] == {"used": 0, "max": 20}
+    assert busy["output_bytes"] == {"used": 100, "max": 1024**2}
+    assert busy["execution_seconds"] == {"used": None, "max": None}
+
+
+@pytest.fixture
+def admin_of_limits() -> Iterator[tuple[Gateway, str]]:
+    """A gateway with a quota and an admin key in its settings."""
+    key = "the-admins-own-key"
+    with gateways.gateway("process", admin_key=key, quota_window="60", max_total_output_bytes="1m") as serving:
+        yield serving, key
+
+
+def test_the_admin_key_of_the_settings_has_its_own_tenant(admin_of_limits: tuple[Gateway, str]) -> None:
+    gateway, key = admin_of_limits
+    assert ask(gateway, key, "GET", "/v1/admin/keys").status_code == 200
+    assert failure(ask(gateway, KEYS["alice"], "GET", "/v1/admin/keys")) == (403, "SB026")
+    assert ask(gateway, key, "POST", "/v1/sessions/s/execute", json={"code": "1"}).status_code == 200
+    (session,) = ask(gateway, key, "GET", "/v1/admin/sessions").json()["sessions"]
+    assert session["tenant"] == "admin"
+    assert contains_no_secret(gateway, key)
+
+
+@pytest.mark.full
+def test_the_command_still_checks_an_audit_after_its_retention_period(tmp_path: Path) -> None:
+    for _ in range(2):
+        with gateways.gateway("process", state_dir=str(tmp_path)) as gateway:
+            gateway.execute("s", "1")
+    with gateways.gateway("process", state_dir=str(tmp_path), audit_retention="0.000001"):
+        until(lambda: not any(isinstance(record.what, Begin) for record in read(tmp_path / "audit.db")))
+    command = [sys.executable, "-m", "kernel_gateway", "audit", "--state-dir", str(tmp_path)]
+    checked = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert "nothing was changed" in checked.stderr
+    assert [set(json.loads(line)) & {"through", "digest"} for line in checked.stdout.splitlines()] == [
+        {"through", "digest"}
+    ]

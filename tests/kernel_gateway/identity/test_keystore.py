@@ -1,0 +1,133 @@
+"""Keys that are made and revoked while the gateway runs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kernel_gateway.cli import main
+from kernel_gateway.identity.keystore import KeyForm, KeyStore, Role
+from kernel_gateway.state_dir import instance
+from sessions.model.errors import InvalidRequest
+from tests import gateways
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[KeyStore]:
+    made = KeyStore(tmp_path / "state")
+    yield made
+    made.close()
+
+
+def test_a_key_is_found_by_its_secret_alone(store: KeyStore) -> None:
+    key, secret = store.add("alice")
+    other, _ = store.add("bob", Role.ADMIN)
+    assert store.find(secret) == key
+    assert (key.tenant, key.role, other.role) == ("alice", Role.USER, Role.ADMIN)
+    for wrong in (key.id, secret[:-1], secret.upper(), f"{secret} ", "", KeyForm.OWN, "\ud800"):
+        assert store.find(wrong) is None
+    assert store.all() == [key, other]
+
+
+def test_a_revoked_key_is_not_found(store: KeyStore) -> None:
+    (key, secret), (_, kept) = store.add("alice"), store.add("alice")
+    assert store.revoke(key.id)
+    assert store.find(secret) is None
+    assert store.find(kept) is not None
+    assert not store.revoke(key.id)
+
+
+def test_no_secret_is_kept_and_nobody_else_reads_the_file(store: KeyStore, tmp_path: Path) -> None:
+    _, secret = store.add("alice")
+    files = list((tmp_path / "state").iterdir())
+    assert files
+    for file in files:
+        assert secret.removeprefix(KeyForm.OWN).encode() not in file.read_bytes()
+        assert file.stat().st_mode & 0o077 == 0
+
+
+def test_a_tenant_has_a_valid_name(store: KeyStore) -> None:
+    with pytest.raises(InvalidRequest):
+        store.add("a:b")
+    assert store.all() == []
+
+
+def command(state_dir: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "kernel_gateway", "keys", "--state-dir", str(state_dir), *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("arguments", [["keys", "list"], ["serve", "--port", "0", "--isolation", "process"]])
+def test_damaged_keys_are_not_replaced_by_none(tmp_path: Path, arguments: list[str]) -> None:
+    damaged = b"no database, but long enough to be read as one" * 100
+    (tmp_path / "keys.db").write_bytes(damaged)
+    instance(tmp_path)
+    name, *rest = arguments
+    command = [sys.executable, "-m", "kernel_gateway", name, "--state-dir", str(tmp_path), *rest]
+    ended = subprocess.run(command, check=False, capture_output=True, text=True)
+    told = f"kernel-gateway: the database {tmp_path}/keys.db cannot be used: file is not a database"
+    assert (ended.returncode, ended.stdout, ended.stderr.splitlines()[-1]) == (1, "", told)
+    assert (tmp_path / "keys.db").read_bytes() == damaged
+
+
+def test_the_command_reports_a_change_that_cannot_be_saved(store: KeyStore, tmp_path: Path) -> None:
+    key, _ = store.add("alice")
+    instance(tmp_path / "state")
+    with store._database.transaction():
+        for change in (["add", "bob"], ["revoke", key.id]):
+            ended = command(tmp_path / "state", *change)
+            assert (ended.returncode, ended.stdout) == (1, "")
+            assert ended.stderr.startswith("kernel-gateway: the ")
+            assert ended.stderr.endswith(" cannot be saved\n")
+    assert store.all() == [key]
+
+
+def test_where_no_gateway_was_no_key_is_made(tmp_path: Path) -> None:
+    refused = command(tmp_path, "add", "bob")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert refused.stderr.startswith(f"kernel-gateway: no gateway has used {tmp_path} yet")
+    assert list(tmp_path.iterdir()) == []
+    instance(tmp_path)
+    made = command(tmp_path, "add", "bob")
+    assert (made.returncode, f"written to {tmp_path}/keys.db" in made.stderr) == (0, True)
+
+
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("by_file", [True, False])
+def test_the_state_directory_may_be_named_before_and_after_the_action(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], *, before: bool, by_file: bool
+) -> None:
+    instance(tmp_path / "state")
+    (tmp_path / "gateway.toml").write_text(f'state_dir = "{tmp_path}/state"\nport = 1\n')
+    place = ["--config", f"{tmp_path}/gateway.toml"] if by_file else ["--state-dir", f"{tmp_path}/state"]
+    assert main(["keys", *place, "add", "bob"] if before else ["keys", "add", "bob", *place]) == 0
+    assert f"written to {tmp_path}/state/keys.db" in capsys.readouterr().err
+
+
+def test_a_change_by_the_command_takes_effect_at_once() -> None:
+    with gateways.gateway("process") as gateway:
+
+        def status(key: str) -> int:
+            return gateway.call("GET", "/v1/sessions", tenant=None, headers={"X-API-Key": key}).status_code
+
+        made = command(gateway.state_dir, "add", "carol")
+        secret = made.stdout.strip()
+        assert secret.startswith(KeyForm.OWN)
+        assert status(secret) == 200
+        assert status(f"{secret}x") == 401
+        (line,) = command(gateway.state_dir, "list").stdout.splitlines()
+        assert line.endswith("carol")
+        assert secret not in line
+        assert command(gateway.state_dir, "revoke", line.split()[0]).returncode == 0
+        assert status(secret) == 401
+        again = command(gateway.state_dir, "revoke", line.split()[0])
+        assert (again.returncode, "there is no key" in again.stderr) == (1, True)
+        assert command(gateway.state_dir, "add", "no:name").returncode == 2

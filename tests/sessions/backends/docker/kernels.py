@@ -1,0 +1,55 @@
+"""Kernels of the Docker backend whose control groups and threads are files, for tests of what looks at all kernels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from unittest.mock import Mock
+
+from sessions.backends.docker.container.handle import DockerHandle
+from sessions.backends.docker.engine.cgroup import SLICE, ControlGroup
+from sessions.backends.docker.engine.timers import Timers
+from sessions.backends.handshake import new_connection_info
+
+
+class Kernels:
+    """Kernels whose control groups are files."""
+
+    def __init__(self, root: Path) -> None:
+        #: folder of the control groups
+        self.root = root
+        #: folder of the processes
+        self.proc = root / "proc"
+        self.handles: dict[str, DockerHandle] = {}
+
+    def add(self, tenant: str) -> DockerHandle:
+        """Add a kernel of a tenant."""
+        name = f"{len(self.handles):064}"
+        info = new_connection_info("tcp", "127.0.0.1", first_port=1, encryption=False)
+        handle = self.handles[name] = DockerHandle(Mock(), name, info, tenant)
+        handle.cgroup = ControlGroup(name, self.root)
+        handle.timers = Timers(handle.cgroup, self.proc)
+        (self.root / SLICE / name).mkdir(parents=True)
+        (self.root / SLICE / name / "cpu.weight").write_text("100\n")
+        self.uses(handle, 0)
+        self.has_threads(handle)
+        return handle
+
+    def has_threads(self, handle: DockerHandle, *threads: int) -> None:
+        """Let a kernel have these threads, with Linux's own timer slack."""
+        (self.root / SLICE / handle.id / "cgroup.threads").write_text("".join(f"{thread}\n" for thread in threads))
+        for thread in threads:
+            directory = self.proc / str(thread)
+            directory.mkdir(parents=True, exist_ok=True)
+            (directory / "timerslack_ns").write_text("50000")
+
+    def slack(self, thread: int) -> int:
+        """Return the timer slack of a thread, in nanoseconds."""
+        return int((self.proc / str(thread) / "timerslack_ns").read_text())
+
+    def uses(self, handle: DockerHandle, seconds: float) -> None:
+        """Let a kernel have used this processor time since its start."""
+        (self.root / SLICE / handle.id / "cpu.stat").write_text(f"usage_usec {round(seconds * 1e6)}\n")
+
+    def weight(self, handle: DockerHandle) -> int:
+        """Return the weight that was set for a kernel."""
+        return int((self.root / SLICE / handle.id / "cpu.weight").read_text())

@@ -8,21 +8,19 @@ that must go for a new one goes only after the new one is written and recorded, 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 
 import structlog
 
 from sessions.backends.base import Launch
-from sessions.checkpoints.writing import expected_size
+from sessions.checkpoints.writing import Sleeping, expected_size
 from sessions.kernels.kernel import Kernel
 from sessions.model.checkpoint import CannotWake, SleepImage, Snapshot
 from sessions.model.errors import CheckpointNotFound, CheckpointRefused, LedgerUnavailable, SessionClosed, SessionError
 from sessions.model.tasks import log_failure, spawn
 from sessions.model.values import SessionKey
-from sessions.session.record import SlotRecord
-from sessions.session.services import SessionServices
 from sessions.tenants.sleep_disk import Room
 
 log = structlog.get_logger()
@@ -78,18 +76,23 @@ class Snapshots:
     """Keeps the snapshots of one session, oldest first, and decides which go."""
 
     def __init__(
-        self, key: SessionKey, services: SessionServices, record: SlotRecord, left: Sequence[Snapshot]
+        self,
+        key: SessionKey,
+        sleeping: Sleeping,
+        record: Callable[[tuple[Snapshot, ...]], None],
+        left: Sequence[Snapshot],
     ) -> None:
         """Begin.
 
         Args:
             key: of the session.
-            services: services that sessions share.
-            record: of the session, which names its snapshots for the next gateway.
+            sleeping: writes kernels to disk, and continues with them.
+            record: records the session's snapshots for the next gateway. It raises `LedgerUnavailable` when that
+                fails, and `SessionClosed` when the session was ended.
             left: snapshots that an earlier gateway has left.
         """
         self._key = key
-        self._sleeping = services.sleeping
+        self._sleeping = sleeping
         self._record = record
         self._all: tuple[Snapshot, ...] = tuple(left)
         #: the one that was taken after the last cell, for the next one; clients do not see it yet
@@ -97,7 +100,7 @@ class Snapshots:
         #: why none could be taken before the last cell; empty: one was, or none was wanted
         self.problem = ""
         for snapshot in left:
-            services.sleeping.disk.keep(snapshot.image, key.tenant)
+            sleeping.disk.keep(snapshot.image, key.tenant)
             self._let_go_for_newer(snapshot)
 
     # -- what there is --------------------------------------------------------------------------------------
@@ -205,7 +208,7 @@ class Snapshots:
         if self.last_moment is None:
             return
         outdated = tuple(replace(snapshot, outdated=snapshot.automatic) for snapshot in self._all)
-        self._record.snapshots(outdated)
+        self._record(outdated)
         ahead, self._all, self._ahead = self._ahead, outdated, None
         if ahead is not None:
             spawn(self.discard(ahead.snapshot), f"removal of a checkpoint of {self._key}")
@@ -257,7 +260,7 @@ class Snapshots:
             LedgerUnavailable: when they cannot be recorded; nothing has changed.
             SessionClosed: when the session was ended; as above.
         """
-        self._record.snapshots(tuple(kept))
+        self._record(tuple(kept))
         await self._leave(kept)
 
     async def _leave(self, kept: Sequence[Snapshot]) -> None:

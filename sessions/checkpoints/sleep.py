@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Protocol, TypeVar
 
 import structlog
 
 from sessions.backends.base import Launch
+from sessions.checkpoints.writing import Sleeping
 from sessions.kernels.kernel import Kernel
 from sessions.model.checkpoint import CannotWake, SleepFailed, SleepImage
 from sessions.model.connection_info import ConnectionInfo
 from sessions.model.errors import SessionClosed, StartFailed
-from sessions.model.stopwatch import Operation, measured
+from sessions.model.stopwatch import Operation, Stage, measured
 from sessions.model.tasks import Alone, log_failure
 from sessions.model.values import SessionKey
-from sessions.session.services import SessionServices
 from sessions.store.session_records import ContainerRecord
 
 log = structlog.get_logger()
@@ -25,24 +25,50 @@ T = TypeVar("T")
 FAILURES_MAX = 3
 
 
+class MemoryObserver(Protocol):
+    """Gets what becomes of the memory of kernels that is on disk."""
+
+    def checkpoint(self, seconds: float, *, taken: bool) -> None:
+        """A checkpoint was taken or not, in that time, in which the session's clients had to wait."""
+
+    def woken(self, seconds: float, *, succeeded: bool) -> None:
+        """A session that sleeps has its kernel again, or not yet, after that time."""
+
+    def stages(self, operation: Operation, seconds: Mapping[Stage, float]) -> None:
+        """A session was woken, rolled back or branched, with these seconds of each stage."""
+
+    def rolled_back(self, *, crash: bool) -> None:
+        """A session has returned to a checkpoint: by itself after a crash, or because its client has asked for it."""
+
+
 class Sleeper:
     """Keeps the image of a session's kernel."""
 
-    def __init__(self, key: SessionKey, services: SessionServices, left: ContainerRecord | None) -> None:
+    def __init__(
+        self,
+        key: SessionKey,
+        sleeping: Sleeping,
+        observer: MemoryObserver,
+        clock: Callable[[], float],
+        left: ContainerRecord | None,
+    ) -> None:
         """Begin.
 
         Args:
             key: of the session.
-            services: services that sessions share.
+            sleeping: writes kernels to disk, and wakes them.
+            observer: gets what becomes of them.
+            clock: function that returns seconds.
             left: the kernel that an earlier gateway has left, perhaps asleep.
         """
         self._key = key
-        self._services = services
-        self.observer = services.observer
+        self._sleeping = sleeping
+        self._observer = observer
+        self._clock = clock
         #: its kernel as it was recorded; None: it does not sleep
         self._slept = left if left is not None and left.asleep is not None else None
         if self.image is not None:
-            services.sleeping.disk.keep(self.image, key.tenant)
+            sleeping.disk.keep(self.image, key.tenant)
         self._failures = 0
         self._given_up = False
         #: why the memory of the kernel is lost; empty: it is not
@@ -69,7 +95,7 @@ class Sleeper:
             SleepFailed: when that was not possible; the kernel goes on.
         """
         try:
-            image = await self._services.sleeping.take(kernel)
+            image = await self._sleeping.take(kernel)
         except SleepFailed as error:
             self.problem = error.shown
             raise
@@ -88,17 +114,17 @@ class Sleeper:
         Returns:
             what `work` returned.
         """
-        begun, taken = self._services.clock(), False
+        begun, taken = self._clock(), False
         try:
             result = await self.writing.run(work)
             taken = True
         finally:
-            self.observer.checkpoint(self._services.clock() - begun, taken=taken)
+            self._observer.checkpoint(self._clock() - begun, taken=taken)
         return result
 
     async def give_back(self, kernel: Kernel, image: SleepImage) -> None:
         """Let a kernel go on after all."""
-        await self._services.sleeping.resume(kernel, image)
+        await self._sleeping.resume(kernel, image)
 
     async def begin(self, kernel: Kernel, recorded: ContainerRecord) -> None:
         """End a kernel whose image was recorded."""
@@ -127,17 +153,17 @@ class Sleeper:
         return kernel
 
     async def _attempt(self, image: SleepImage, launch: Launch, info: ConnectionInfo) -> Kernel:
-        begun, kernel = self._services.clock(), None
+        begun, kernel = self._clock(), None
         try:
-            with measured(Operation.WAKE, self.observer.stages):
-                kernel = await self._services.sleeping.wake(image, launch, info)
+            with measured(Operation.WAKE, self._observer.stages):
+                kernel = await self._sleeping.wake(image, launch, info)
         except StartFailed as error:
             self._failures += 1
             if self._failures >= FAILURES_MAX:
                 raise CannotWake(error.message) from error
             raise
         finally:
-            self.observer.woken(self._services.clock() - begun, succeeded=kernel is not None)
+            self._observer.woken(self._clock() - begun, succeeded=kernel is not None)
         return kernel
 
     def give_up(self) -> None:
@@ -153,4 +179,4 @@ class Sleeper:
 
     async def _discard(self, image: SleepImage) -> None:
         with log_failure(f"removal of the image of {self._key}"):  # the next gateway deletes it
-            await self._services.sleeping.discard(image)
+            await self._sleeping.discard(image)

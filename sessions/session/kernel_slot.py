@@ -66,7 +66,7 @@ class KernelSlot:
         left = beginning.left
         self.identity = identity
         self.key = identity.key
-        self.sleeper = Sleeper(identity.key, services, left)
+        self.sleeper = Sleeper(identity.key, services.sleeping, services.observer, services.clock, left)
         self._state = State.STARTING if self.sleeper.image is None else State.ASLEEP
         #: notice about the variables that the next execution reports
         self.notice = notice
@@ -75,7 +75,7 @@ class KernelSlot:
         self.kernel: Kernel | None = None
         #: earlier moments to which it can return
         self.record = SlotRecord(identity, services, notice, beginning, lambda: self.listener.closed)
-        self.snapshots = Snapshots(identity.key, services, self.record, beginning.snapshots)
+        self.snapshots = Snapshots(identity.key, services.sleeping, self.record.snapshots, beginning.snapshots)
         #: kernels that end because the session was rolled back, and what their cells report
         self._undone: dict[Kernel, StateNotice] = {}
         #: held while a client has the kernel replaced

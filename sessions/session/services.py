@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from sessions.backends.base import KernelHandle, Launch
 from sessions.model.egress import EgressTenants
-from sessions.model.stopwatch import Operation, Stage
 from sessions.model.values import ExecuteRequest, ExecutionResult, SessionKey, Timeouts
 from sessions.store.ledger import Ledger
 from sessions.tenants.kept import KeptBytes
@@ -16,6 +15,7 @@ from sessions.tenants.quotas import Quotas
 from sessions.tenants.workspaces import WorkspaceDisk
 
 if TYPE_CHECKING:
+    from sessions.checkpoints.sleep import MemoryObserver
     from sessions.checkpoints.writing import Sleeping
     from sessions.kernels.kernel import Kernel  # commands that run no kernel start without the channels' libraries
 
@@ -68,22 +68,6 @@ class CellJournal(Protocol):
 
     def ended(self, key: SessionKey, execution: str, request: ExecuteRequest, result: ExecutionResult | None) -> None:
         """Record the end of an execution. `result` is None when the code was never sent."""
-
-
-class MemoryObserver(Protocol):
-    """Gets what becomes of the memory of kernels that is on disk."""
-
-    def checkpoint(self, seconds: float, *, taken: bool) -> None:
-        """A checkpoint was taken or not, in that time, in which the session's clients had to wait."""
-
-    def woken(self, seconds: float, *, succeeded: bool) -> None:
-        """A session that sleeps has its kernel again, or not yet, after that time."""
-
-    def stages(self, operation: Operation, seconds: Mapping[Stage, float]) -> None:
-        """A session was woken, rolled back or branched, with these seconds of each stage."""
-
-    def rolled_back(self, *, crash: bool) -> None:
-        """A session has returned to a checkpoint: by itself after a crash, or because its client has asked for it."""
 
 
 @dataclass(frozen=True, slots=True)

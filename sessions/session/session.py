@@ -61,7 +61,7 @@ class Session(Host):
             Unread(services.unread, identity.key.tenant),
         )
         #: its checkpoints
-        self.undo = Undo(self._slot, self._executions, self.channels)
+        self.undo = Undo(self._slot, self._executions, self.channels, services.observer)
 
     # -- state ----------------------------------------------------------------------------------------------
 

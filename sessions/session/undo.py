@@ -7,6 +7,7 @@ from functools import partial
 
 from sessions.backends.base import Launch
 from sessions.channels.hub import ChannelHub
+from sessions.checkpoints.sleep import MemoryObserver
 from sessions.kernels.kernel import Kernel
 from sessions.model.checkpoint import Snapshot
 from sessions.model.errors import CheckpointRefused
@@ -22,11 +23,14 @@ from sessions.session.record import Start
 class Undo:
     """Takes checkpoints of one session, and returns to them."""
 
-    def __init__(self, slot: KernelSlot, executions: Executions, channels: ChannelHub) -> None:
-        """Use the parts of a session."""
+    def __init__(
+        self, slot: KernelSlot, executions: Executions, channels: ChannelHub, observer: MemoryObserver
+    ) -> None:
+        """Use the parts of a session; `observer` gets its returns."""
         self._slot = slot
         self._executions = executions
         self._channels = channels
+        self._observer = observer
 
     @property
     def all(self) -> tuple[Snapshot, ...]:
@@ -77,7 +81,7 @@ class Undo:
         with self._channels.replacing():
             restore = partial(slot.snapshots.restore, snapshot)
             await slot.replace_for_client(StateChange.ROLLED_BACK, reason, restore)
-        slot.sleeper.observer.rolled_back(crash=False)
+        self._observer.rolled_back(crash=False)
 
     async def delete(self, name: str) -> None:
         """Delete a checkpoint.

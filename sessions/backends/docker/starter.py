@@ -158,7 +158,7 @@ class Starter:
                 name=name,
                 workspace=workspace,
                 gvisor=self.gvisor,
-                trial=trial,
+                files=trial.volume if trial else None,
             )
 
         try:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 import structlog
+from docker.types import Mount
 
 from sessions.backends.base import Launch
-from sessions.backends.docker.checkpoint.trials import Trial
 from sessions.backends.docker.disks.disks import Disks
 from sessions.backends.docker.engine.engine import Engine, take_over
 from sessions.backends.docker.profile import (
@@ -42,7 +42,7 @@ def create(
     name: str,
     workspace: str,
     gvisor: bool,
-    trial: Trial | None = None,
+    files: Mount | None = None,
 ) -> str:
     """Create a container for a kernel, without starting it.
 
@@ -54,7 +54,7 @@ def create(
         name: of the container.
         workspace: id of its workspace.
         gvisor: True if the runtime is gVisor.
-        trial: what it has in place of a workspace; None: it has the workspace.
+        files: volume in place of the workspace; None: it has the workspace.
 
     Returns:
         id of the container.
@@ -64,7 +64,7 @@ def create(
         APIError: when the engine refused.
     """
     api = engine.api
-    own = None if trial else disks.attach(disks_of(settings, launch.limits, workspace, shared=launch.shared))
+    own = None if files else disks.attach(disks_of(settings, launch.limits, workspace, shared=launch.shared))
     lap(Stage.VOLUMES)
     made_as = host_config(
         settings,
@@ -74,8 +74,8 @@ def create(
         shared=launch.shared,
         devices=own,
     )
-    if trial is not None:
-        made_as["mounts"] = [trial.volume, *wheels_mounts(settings)]
+    if files is not None:
+        made_as["mounts"] = [files, *wheels_mounts(settings)]
     container = api.create_container(
         launch.image or settings.image,
         [PYTHON, "-I", "-S", f"{IMAGE_DIR}/launcher.py"],

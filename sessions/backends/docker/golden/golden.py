@@ -238,7 +238,7 @@ class Workshop:
                 name=f"kernel-gateway-{uuid.uuid4().hex}",
                 workspace=str(launch.workspace),
                 gvisor=True,
-                trial=trial,
+                files=trial.volume if trial else None,
             )
             self._busy.add(container)
             ending.callback(self._busy.discard, container)

@@ -134,8 +134,8 @@ async def checkpoint(ground: Ground) -> str:
     """A checkpoint is taken, and the session goes on."""
     session = await ground.session("main")
     await ground.run("main", f"value = 'then'; _ = {_FILE}.write_text(value)")
-    await session.undo.take(_CHECKPOINT)
-    size = session.undo.find(_CHECKPOINT).image.size
+    await session.checkpoints.take(_CHECKPOINT)
+    size = session.checkpoints.find(_CHECKPOINT).image.size
     _same(await ground.run("main", "value += ''"), StateChange.PRESERVED)
     return f"{size // _MIB} MiB"
 
@@ -144,7 +144,7 @@ async def rollback(ground: Ground) -> str:
     """A session returns to a checkpoint, with variables and files, and says so."""
     session = await ground.session("main")
     await ground.run("main", f"value = 'now'; _ = {_FILE}.write_text(value)")
-    await session.undo.roll_back(_CHECKPOINT)
+    await session.checkpoints.roll_back(_CHECKPOINT)
     _same(await ground.run("main", "1"), StateChange.ROLLED_BACK)
     await _is_then(ground, "main")
     return ""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 from sessions.cells.execution import Execution
 from sessions.cells.idempotency import Attempt, IdempotencyCache
@@ -18,26 +17,34 @@ from sessions.kernels.messages import Message
 from sessions.model.errors import InvalidRequest, SessionError, SessionNotFound
 from sessions.model.tasks import set_within, shielded, spawn
 from sessions.model.values import ExecuteRequest, StateChange, StateNotice
-from sessions.session.checkpointing import AutomaticSnapshots
+from sessions.session.checkpointing import Checkpointing
 from sessions.session.kernel_slot import KernelSlot
 from sessions.session.owner import Activity
 from sessions.session.services import SessionServices
 from sessions.session.states import State
+from sessions.session.turn import Turn
 
-T = TypeVar("T")
 #: a cell under way, as its client sees it
 Running = Execution | Attempt
-Quiet = Callable[[], Awaitable[None]]
 
 
 class Executions:
     """Runs the cells of one session's API clients, one after the other."""
 
-    def __init__(self, slot: KernelSlot, activity: Activity, services: SessionServices) -> None:
+    def __init__(
+        self,
+        slot: KernelSlot,
+        turn: Turn,
+        checkpoints: Checkpointing,
+        activity: Activity,
+        services: SessionServices,
+    ) -> None:
         """Begin without executions.
 
         Args:
             slot: the session's kernel.
+            turn: whose turn the kernel is.
+            checkpoints: the session's, of which one may be taken before each cell.
             activity: the session's activity.
             services: services that sessions share.
         """
@@ -49,10 +56,10 @@ class Executions:
         self._slot = slot
         self._activity = activity
         self._services = services
-        self._turn = asyncio.Lock()
+        self._turn = turn
+        self._checkpoints = checkpoints
         self._running: dict[str, Execution] = {}
         self._orphan: OrphanCell | None = None
-        self._automatic = AutomaticSnapshots(slot)
         self._variables = CellVariables(slot.identity.kernelspec, slot.identity.spec.env)
         self._idempotency = IdempotencyCache(output, services.ledger.idempotency_keys(slot.key), services.kept, tenant)
 
@@ -102,7 +109,7 @@ class Executions:
         """
         execution_id = self._audit_begin(request)
         try:
-            self._automatic.passed_over()
+            self._checkpoints.passed_over()
         except SessionError:
             self._services.journal.ended(self._slot.key, execution_id, request, None)
             raise
@@ -128,43 +135,37 @@ class Executions:
         return execution_id
 
     @asynccontextmanager
-    async def run(self, request: ExecuteRequest, quiet: Quiet, seen: int | None) -> AsyncIterator[Running]:
+    async def run(self, request: ExecuteRequest, seen: int | None) -> AsyncIterator[Running]:
         """Run a cell when its turn comes; see `Session.execute`.
 
         Args:
             request: cell to run.
-            quiet: returns when no cell of a channel client runs.
             seen: the number of the last event that a returning client has seen.
         """
         code = request.code  # with a `source`, the code is already more than the client wrote, and calls `main` itself
         if request.source is None:
             code = self._slot.identity.kernelspec.program(code, request.arguments)
         program = replace(request, code=code, source=request.written)
-
-        def run(attempted: ExecuteRequest) -> AbstractAsyncContextManager[Execution]:
-            return self._run(attempted, quiet)
-
         if request.idempotency_key is not None:
             self._activity.touch()
-            yield self._idempotency.attempt(request.idempotency_key, program, run, seen)
+            yield self._idempotency.attempt(request.idempotency_key, program, self._run, seen)
             return
         if seen is not None:
             raise InvalidRequest("only a cell with an idempotency_key can be resumed", field="last_event_id")
-        async with run(program) as execution:
+        async with self._run(program) as execution:
             yield execution
 
     @asynccontextmanager
-    async def _run(self, request: ExecuteRequest, quiet: Quiet) -> AsyncIterator[Execution]:
+    async def _run(self, request: ExecuteRequest) -> AsyncIterator[Execution]:
         async with AsyncExitStack() as held:
             held.enter_context(self._activity.use())
             await held.enter_async_context(self._services.quotas.execution(self._slot.key.tenant))
-            await held.enter_async_context(self._turn)
-            await quiet()  # else this cell's deadline would include, and interrupt, the cells before it
-            await self._automatic.before_cell()
+            # The deadline of a cell that did not wait for channel clients would include, and interrupt, their cells.
+            await held.enter_async_context(self._turn.taken())
+            await self._checkpoints.before_cell()
             execution, execution_id = self._begin(await self.settled_kernel(), request)
             ending = spawn(self._finish(execution, execution_id, held.pop_all()), "end of execution")
-            if self._automatic.wanted:
-                spawn(self.between_cells(quiet, self._automatic.after_cell), "checkpoint after a cell")
+            self._checkpoints.after_cell()
         try:
             yield execution
         finally:
@@ -172,13 +173,6 @@ class Executions:
             if execution.status is None:
                 await shielded(spawn(execution.leave(), "leave execution"))
             await shielded(ending)
-
-    async def between_cells(self, quiet: Quiet, work: Callable[[], Awaitable[T]]) -> T:
-        """Do something to the kernel while no cell runs; the caller does not cancel it."""
-        with self._activity.use():
-            async with self._turn:
-                await quiet()
-                return await work()
 
     async def settled_kernel(self) -> Kernel:
         """Return the kernel when no interrupt of an earlier cell is on its way to it."""
@@ -240,7 +234,7 @@ class Executions:
             take: takes over and returns the kernel; None: there is none to continue with.
         """
         async with AsyncExitStack() as turn:
-            await turn.enter_async_context(self._turn)  # an execution that has it fails: there is no kernel yet
+            await turn.enter_async_context(self._turn.lock)  # an execution that has it fails: there is no kernel yet
             kernel = await take()
             if kernel is None:
                 return

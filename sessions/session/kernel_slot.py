@@ -29,10 +29,6 @@ class SlotListener(KernelListener, Protocol):
     def closed(self) -> bool:
         """Whether the session was ended."""
 
-    @property
-    def others_run(self) -> bool:
-        """Whether a cell of a channel client runs."""
-
     def connected(self, kernel: Kernel) -> None:
         """The session has a new kernel, in place of the previous one."""
 
@@ -317,6 +313,72 @@ class KernelSlot:
             with suppress(LedgerUnavailable, SessionClosed):  # then it is reported twice, or there is no next gateway
                 self.record.kernel(self.kernel, self.notice)
 
+    # -- sleep and takeover ---------------------------------------------------------------------------------
+
+    async def fall_asleep(self) -> str:
+        """Write the memory of the idle kernel to disk, and end the kernel. Clients that come meanwhile wait.
+
+        Returns:
+            why that was not possible; the kernel goes on then. Empty: it sleeps.
+        """
+        return await self.sleeper.writing.run(self._fall_asleep)
+
+    async def _fall_asleep(self) -> str:
+        kernel = self.kernel
+        if kernel is None or self.state is not State.IDLE or self.identity.spec.throwaway:
+            return "it has no idle kernel"
+        try:
+            image = await self.sleeper.take(kernel)
+        except SleepFailed as error:
+            return str(error)
+        if self.listener.closed or self.kernel is not kernel:
+            await self.sleeper.give_back(kernel, image)
+            return "the kernel was ended or replaced"
+        try:
+            recorded = self.record.kernel(kernel, self.notice, image)
+        except LedgerUnavailable as error:
+            await self.sleeper.give_back(kernel, image)
+            return error.message
+        self.kernel = None
+        self.move(State.ASLEEP)
+        self.listener.fell_asleep()
+        await self.snapshots.forget_ahead()
+        await self.sleeper.begin(kernel, recorded)
+        return ""
+
+    async def take_over(self, handle: KernelHandle | None, note: str) -> Kernel | None:
+        """Continue with the kernel that an earlier gateway has left.
+
+        Args:
+            handle: handle of the kernel; None: the kernel is gone.
+            note: reason that the next execution reports, unless variables were lost.
+
+        Returns:
+            the kernel; None: there is none to continue with.
+        """
+        self.left_container = None
+        kernel: Kernel | None = None
+        lost: SessionError = KernelDied("the kernel could not be taken over when the gateway was restarted")
+        with log_failure(f"taking over the kernel of {self.key}"):
+            try:
+                if handle is None:
+                    raise KernelDied("the kernel ended while the gateway was away")
+                kernel = await Kernel.take_over(self.launch, handle)
+            except SessionError as error:
+                lost = error
+        if self.listener.closed:
+            if kernel is not None:
+                await kernel.kill(SessionClosed())
+            await self.delete_files()
+            return None
+        if kernel is None:
+            self.lost(lost)
+            return None
+        self.install(kernel)
+        if self.notice.change is StateChange.PRESERVED:
+            self.announce(StateChange.PRESERVED, note)
+        return kernel
+
     # -- the end --------------------------------------------------------------------------------------------
 
     async def free(self, cause: SessionError) -> None:
@@ -340,71 +402,3 @@ class KernelSlot:
 def _happened(cause: SessionError) -> str:
     """Return what happened, without what that means for the variables."""
     return cause.message.partition(";")[0]
-
-
-async def fall_asleep(slot: KernelSlot) -> str:
-    """Write the memory of a session's idle kernel to disk, and end the kernel. Clients that come meanwhile wait.
-
-    Returns:
-        why that was not possible; the kernel goes on then. Empty: it sleeps.
-    """
-    return await slot.sleeper.writing.run(partial(_fall_asleep, slot))
-
-
-async def _fall_asleep(slot: KernelSlot) -> str:
-    kernel = slot.kernel
-    if kernel is None or slot.state is not State.IDLE or slot.identity.spec.throwaway:
-        return "it has no idle kernel"
-    try:
-        image = await slot.sleeper.take(kernel)
-    except SleepFailed as error:
-        return str(error)
-    if slot.listener.closed or slot.kernel is not kernel:
-        await slot.sleeper.give_back(kernel, image)
-        return "the kernel was ended or replaced"
-    try:
-        recorded = slot.record.kernel(kernel, slot.notice, image)
-    except LedgerUnavailable as error:
-        await slot.sleeper.give_back(kernel, image)
-        return error.message
-    slot.kernel = None
-    slot.move(State.ASLEEP)
-    slot.listener.fell_asleep()
-    await slot.snapshots.forget_ahead()
-    await slot.sleeper.begin(kernel, recorded)
-    return ""
-
-
-async def take_over(slot: KernelSlot, handle: KernelHandle | None, note: str) -> Kernel | None:
-    """Continue with the kernel that an earlier gateway has left.
-
-    Args:
-        slot: of the session.
-        handle: handle of the kernel; None: the kernel is gone.
-        note: reason that the next execution reports, unless variables were lost.
-
-    Returns:
-        the kernel; None: there is none to continue with.
-    """
-    slot.left_container = None
-    kernel: Kernel | None = None
-    lost: SessionError = KernelDied("the kernel could not be taken over when the gateway was restarted")
-    with log_failure(f"taking over the kernel of {slot.key}"):
-        try:
-            if handle is None:
-                raise KernelDied("the kernel ended while the gateway was away")
-            kernel = await Kernel.take_over(slot.launch, handle)
-        except SessionError as error:
-            lost = error
-    if slot.listener.closed:
-        if kernel is not None:
-            await kernel.kill(SessionClosed())
-        await slot.delete_files()
-        return None
-    if kernel is None:
-        slot.lost(lost)
-        return None
-    slot.install(kernel)
-    if slot.notice.change is StateChange.PRESERVED:
-        slot.announce(StateChange.PRESERVED, note)
-    return kernel

@@ -100,7 +100,7 @@ class Registry(Hosts[Session]):
         """
         if key in self._present:
             raise SessionExists(f"a session {key.name!r} exists already", session=key.name)
-        beginning = Beginning(start=origin.undo.branch(checkpoint))
+        beginning = Beginning(start=origin.checkpoints.branch(checkpoint))
         self._admit(key.tenant, origin.disk)
         notice = StateNotice(StateChange.PRESERVED, f"a branch of the session {origin.key.name!r}", incarnation=0)
         identity = Identity(key, origin.spec, origin.kernelspec, self.now())

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import Any
 
 from sessions.backends.base import KernelHandle, Launch
 from sessions.cells.transcript import Transcript
@@ -18,13 +19,14 @@ from sessions.kernels.messages import Message
 from sessions.model.errors import SessionClosed, SessionError, SessionNotFound
 from sessions.model.tasks import spawn
 from sessions.model.values import ExecuteRequest, StateNotice
+from sessions.session.checkpointing import Checkpointing
 from sessions.session.executions import Executions, Running
-from sessions.session.kernel_slot import KernelSlot, fall_asleep, take_over
+from sessions.session.kernel_slot import KernelSlot
 from sessions.session.owner import Host
 from sessions.session.record import NOTHING, Beginning, Identity
 from sessions.session.services import SessionServices
 from sessions.session.states import State
-from sessions.session.undo import Undo
+from sessions.session.turn import Turn
 from sessions.store.session_records import ContainerRecord
 
 
@@ -42,7 +44,6 @@ class Session(Host):
         self.kernelspec = identity.kernelspec
         self._slot = KernelSlot(identity, services, notice, beginning)
         self._slot.listener = self
-        self._executions = Executions(self._slot, self._activity, services)
         #: set when its clients must leave: the session was ended, or left to another gateway
         self.over = asyncio.Event()
         #: the session's channel clients
@@ -51,17 +52,19 @@ class Session(Host):
                 admit=lambda: services.quotas.execution_now(self.key.tenant),
                 permit=lambda: services.quotas.permit(self.key.tenant),
                 hold=partial(services.waiting, self.key.tenant),
-                begins=self._executions.begin_other,
+                begins=self._begin_other,
                 ended=partial(services.journal.ended, self.key),
-                failed=self._executions.failed,
+                failed=self._failed,
                 timeouts=services.timeouts,
                 deadline=spec.max_execute_timeout,
             ),
             notice.loss,
             Unread(services.unread, identity.key.tenant),
         )
+        turn = Turn(self._activity, self.channels.quiet)
         #: its checkpoints
-        self.undo = Undo(self._slot, self._executions, self.channels, services.observer)
+        self.checkpoints = Checkpointing(self._slot, turn, self.channels, services)
+        self._executions = Executions(self._slot, turn, self.checkpoints, self._activity, services)
 
     # -- state ----------------------------------------------------------------------------------------------
 
@@ -120,11 +123,6 @@ class Session(Host):
         """Whether a cell runs or waits, or a file is being transferred."""
         return super().in_use or self.channels.running or self._executions.orphaned
 
-    @property
-    def others_run(self) -> bool:
-        """Whether a cell of a channel client runs."""
-        return self.channels.running
-
     # -- its kernels ----------------------------------------------------------------------------------------
 
     async def ensure_container(self) -> KernelHandle:
@@ -140,8 +138,8 @@ class Session(Host):
             return await self._executions.settled_kernel()
 
     async def take_over(self, handle: KernelHandle | None, note: str) -> None:
-        """Continue with the kernel that an earlier gateway has left; see `sessions.session.kernel_slot`."""
-        await self._executions.take_over(lambda: take_over(self._slot, handle, note))
+        """Continue with the kernel that an earlier gateway has left; see `KernelSlot.take_over`."""
+        await self._executions.take_over(partial(self._slot.take_over, handle, note))
 
     def connected(self, kernel: Kernel) -> None:
         """Give the channel clients a new kernel."""
@@ -167,8 +165,8 @@ class Session(Host):
         self.channels.detach()
 
     async def fall_asleep(self) -> str:
-        """Write its kernel's memory to disk; see `sessions.session.kernel_slot`."""
-        return "it is in use" if self.in_use else await fall_asleep(self._slot)
+        """Write its kernel's memory to disk; see `KernelSlot.fall_asleep`."""
+        return "it is in use" if self.in_use else await self._slot.fall_asleep()
 
     def returning(self, kernel: Kernel) -> None:
         """Let the executions of a kernel that has ended wait for `ended`."""
@@ -187,6 +185,12 @@ class Session(Host):
             self.channels.announce("dead")
             raise
         self.channels.announce("idle")
+
+    def _begin_other(self, request: ExecuteRequest) -> str:
+        return self._executions.begin_other(request)
+
+    def _failed(self, msg_id: str, failure: Mapping[str, Any]) -> None:
+        self._executions.failed(msg_id, failure)
 
     # -- what clients do ------------------------------------------------------------------------------------
 
@@ -209,7 +213,7 @@ class Session(Host):
             raise SessionClosed
         if request.if_session not in (None, self.id):
             raise SessionNotFound(f"session {self.key.name!r} is another one now", session=self.key.name, id=self.id)
-        async with self._executions.run(request, self.channels.quiet, seen) as running:
+        async with self._executions.run(request, seen) as running:
             yield running
 
     async def interrupt(self) -> bool:

@@ -62,12 +62,12 @@ class CheckpointsHandler(ExistingHandler):
 
     def get(self, name: str) -> None:
         """List the session's checkpoints."""
-        checkpoints = [CheckpointInfo.of(snapshot) for snapshot in self.session(name).undo.all]
+        checkpoints = [CheckpointInfo.of(snapshot) for snapshot in self.session(name).checkpoints.all]
         self.finish_json(CheckpointList(checkpoints=checkpoints).model_dump(mode="json"))
 
     async def post(self, name: str) -> None:
         """Take a checkpoint when no cell runs."""
-        snapshot = await self.session(name).undo.take(self.body(TakeCheckpoint).name)
+        snapshot = await self.session(name).checkpoints.take(self.body(TakeCheckpoint).name)
         self.set_status(HTTPStatus.CREATED)
         self.finish_json(CheckpointInfo.of(snapshot).model_dump(mode="json"))
 
@@ -77,7 +77,7 @@ class CheckpointHandler(ExistingHandler):
 
     async def delete(self, name: str, checkpoint: str) -> None:
         """Delete a checkpoint."""
-        await self.session(name).undo.delete(checkpoint)
+        await self.session(name).checkpoints.delete(checkpoint)
         self.set_status(HTTPStatus.NO_CONTENT)
 
 
@@ -87,7 +87,7 @@ class RollBackHandler(ExistingHandler):
     async def post(self, name: str) -> None:
         """Return to a checkpoint."""
         session = self.session(name)
-        await session.undo.roll_back(self.body(RollBack).to)
+        await session.checkpoints.roll_back(self.body(RollBack).to)
         self.finish_json(SessionInfo.of(session).model_dump(mode="json"))
 
 

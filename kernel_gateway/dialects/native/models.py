@@ -204,7 +204,7 @@ class SessionInfo(BaseModel):
                 "on_idle": session.spec.on_idle.value,
                 "sleep_problem": session.sleeper.problem or None,
                 "checkpoints": session.spec.checkpoints.value,
-                "checkpoint_problem": session.undo.problem or None,
+                "checkpoint_problem": session.checkpoints.problem or None,
                 "image": session.spec.image or None,
                 "limits": {name: getattr(limits, name) for name in LimitsInfo.model_fields},
                 "network": session.spec.network.value,

@@ -208,10 +208,10 @@ async def test_checkpoints_returns_and_wakes_are_counted(
     await run(session, "import os; os._exit(3)")
     # before the first cell, and after both
     await fakes.until(lambda: told("checkpoint_seconds_count", result="taken") == 3 and not session.in_use)
-    await session.undo.roll_back(None)
+    await session.checkpoints.roll_back(None)
     backend.sleep.refuses = "it has a connection"
     with pytest.raises(CheckpointRefused):
-        await session.undo.take(None)
+        await session.checkpoints.take(None)
     backend.sleep.refuses = ""
     assert await session.fall_asleep() == ""
     await session.start()

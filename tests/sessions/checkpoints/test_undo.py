@@ -49,7 +49,7 @@ async def session(world: World) -> Session:
     session = await world.session()
     await run(session, "x = 1")
     (world.backend.kernel.workspace / "file").write_text("one")
-    await session.undo.take("one")
+    await session.checkpoints.take("one")
     return session
 
 
@@ -81,13 +81,13 @@ async def dies(cell: Cell) -> None:
 async def test_a_session_returns_to_a_checkpoint_with_variables_and_files(world: World, session: Session) -> None:
     await run(session, "x = 2")
     (world.backend.kernel.workspace / "file").write_text("two")
-    await session.undo.roll_back("one")
+    await session.checkpoints.roll_back("one")
     assert (world.backend.kernel.workspace / "file").read_text() == "one"
     result = await run(session, "print(x)")
     assert (result.outputs[0]["text"], result.state, result.incarnation) == ("1\n", StateChange.ROLLED_BACK, 2)
     assert result.state_reason == "the session was rolled back to the checkpoint 'one'"
     assert (await run(session, "x = 3")).state is StateChange.PRESERVED
-    await session.undo.roll_back(None)
+    await session.checkpoints.roll_back(None)
     assert await shown(session) == "1"
     await until(lambda: (len(world.backend.alive), len(world.backend.workspaces)) == (1, 1))
 
@@ -96,10 +96,10 @@ async def test_a_return_does_not_wait_for_the_end_of_the_former_kernel_and_the_n
     world: World, session: Session, may_end: asyncio.Event
 ) -> None:
     former = world.backend.kernel
-    await session.undo.roll_back("one")
+    await session.checkpoints.roll_back("one")
     assert await shown(session) == "1"
     assert former.alive
-    again = spawn(session.undo.roll_back("one"), "return")
+    again = spawn(session.checkpoints.roll_back("one"), "return")
     ending = asyncio.Event()
     asyncio.get_running_loop().call_later(0.05, ending.set)  # time in which a third kernel would be started
     await ending.wait()
@@ -113,7 +113,7 @@ async def test_a_return_does_not_wait_for_the_end_of_the_former_kernel_and_the_n
 async def test_a_session_that_ends_after_a_return_waits_for_the_end_of_the_former_kernel(
     world: World, session: Session, may_end: asyncio.Event
 ) -> None:
-    await session.undo.roll_back("one")
+    await session.checkpoints.roll_back("one")
     ending = world.registry.end(KEY)
     may_end.set()
     await ending
@@ -122,7 +122,7 @@ async def test_a_session_that_ends_after_a_return_waits_for_the_end_of_the_forme
 
 async def test_the_stages_of_returns_branches_and_wakes_are_measured(world: World, session: Session) -> None:
     world.seen.measured.clear()
-    await session.undo.roll_back("one")
+    await session.checkpoints.roll_back("one")
     await (await world.registry.branch(session, BRANCH, None)).start()
     assert await session.fall_asleep() == ""
     await session.start()
@@ -136,15 +136,15 @@ async def test_the_stages_of_returns_branches_and_wakes_are_measured(world: Worl
 
 async def test_a_return_and_a_branch_tell_that_connections_were_cut(world: World, session: Session) -> None:
     world.backend.sleep.cuts = True
-    await session.undo.take("two")
+    await session.checkpoints.take("two")
     assert (await run(session, "")).state_reason is None  # the kernel itself keeps them
-    await session.undo.roll_back("two")
+    await session.checkpoints.roll_back("two")
     result = await run(session, "")
     assert result.state is StateChange.ROLLED_BACK
     assert result.state_reason == f"the session was rolled back to the checkpoint 'two'; {CUT}"
     branch = await world.registry.branch(session, BRANCH, None)
     assert (await run(branch, "")).state_reason == f"a branch of the session 's1'; {CUT}"
-    await session.undo.roll_back("one")
+    await session.checkpoints.roll_back("one")
     assert (await run(session, "")).state_reason == "the session was rolled back to the checkpoint 'one'"
 
 
@@ -167,7 +167,7 @@ async def test_a_failed_return_leaves_the_session_as_it_is(
     else:
         monkeypatch.setattr(world.ledger, "keep", _full)
     with pytest.raises(error.get(how, LedgerUnavailable)):
-        await session.undo.roll_back("one")
+        await session.checkpoints.roll_back("one")
     monkeypatch.undo()
     assert (world.backend.alive, world.backend.workspaces) == ([kernel], [kernel.workspace.name])
     result = await run(session, "print(x)")
@@ -181,7 +181,7 @@ def _full(_record: object) -> None:
 async def test_a_session_whose_kernel_has_died_returns(world: World, session: Session) -> None:
     world.backend.kernel.dies(1)
     await until(lambda: session.state is State.DEAD)
-    await session.undo.roll_back("one")
+    await session.checkpoints.roll_back("one")
     assert (await shown(session), len(world.backend.workspaces)) == ("1", 1)
 
 
@@ -189,20 +189,20 @@ async def test_a_session_that_sleeps_returns(backend: FakeBackend) -> None:
     async with world_over(backend, defaults=SessionSpec(on_idle=OnIdle.SLEEP)) as world:
         session, culler = await world.session(), Culler(world.registry, world.sandboxes)
         await run(session, "x = 1")
-        await session.undo.take("one")
+        await session.checkpoints.take("one")
         await run(session, "x = 2")
         world.clock.passes(301)
         await culler.sweep()
         await culler.sleep_turns.over()
         assert session.state is State.ASLEEP
-        await session.undo.roll_back("one")
+        await session.checkpoints.roll_back("one")
         assert (await shown(session), backend.sleep.kept) == ("1", {})
 
 
 async def test_a_running_cell_ends_with_its_kernel(world: World, session: Session) -> None:
     cell = spawn(run(session, "import time; time.sleep(60)"), "cell")
     await until(lambda: session.state is State.BUSY)
-    await session.undo.roll_back("one")
+    await session.checkpoints.roll_back("one")
     result = await cell
     assert (result.status, str(result.error)) == (Status.DIED, "the session was rolled back while the cell ran")
     assert (result.state, result.state_reason) == (
@@ -214,23 +214,23 @@ async def test_a_running_cell_ends_with_its_kernel(world: World, session: Sessio
 
 async def test_clients_wait_while_a_checkpoint_is_taken(world: World, session: Session) -> None:
     world.backend.sleep.gate.clear()
-    taking = spawn(session.undo.take("two"), "checkpoint")
+    taking = spawn(session.checkpoints.take("two"), "checkpoint")
     await until(lambda: session.sleeper.writing.task)
     cell = spawn(shown(session), "cell")
     await asyncio.sleep(0.02)
     assert not cell.done()
     world.backend.sleep.gate.set()
     assert await cell == "1"
-    assert [snapshot.name for snapshot in session.undo.all] == ["one", "two"]
+    assert [snapshot.name for snapshot in session.checkpoints.all] == ["one", "two"]
     await taking
 
 
 async def test_the_oldest_checkpoints_go_first(session: Session) -> None:
     for number in range(KEPT_MAX):
-        await session.undo.take(f"n{number}")
-    assert [snapshot.name for snapshot in session.undo.all] == [f"n{number}" for number in range(KEPT_MAX)]
+        await session.checkpoints.take(f"n{number}")
+    assert [snapshot.name for snapshot in session.checkpoints.all] == [f"n{number}" for number in range(KEPT_MAX)]
     with pytest.raises(CheckpointNotFound):
-        await session.undo.roll_back("one")
+        await session.checkpoints.roll_back("one")
 
 
 @pytest.fixture
@@ -242,41 +242,41 @@ async def narrow(backend: FakeBackend) -> AsyncIterator[World]:
 
 
 def names(session: Session) -> list[str]:
-    return [snapshot.name for snapshot in session.undo.all]
+    return [snapshot.name for snapshot in session.checkpoints.all]
 
 
 async def test_the_oldest_checkpoints_make_room_but_not_for_an_automatic_one(narrow: World) -> None:
     session = await narrow.registry.create(KEY, AUTO)
     await run(session, "x = 1")
     for name in ("one", "two"):
-        await session.undo.take(name)
+        await session.checkpoints.take(name)
     assert names(session) == ["one", "two"]
     await run(session, "x = 2")
-    assert session.undo.problem == "no checkpoint could be taken: there is no room for it on disk"
-    await session.undo.take("three")
+    assert session.checkpoints.problem == "no checkpoint could be taken: there is no room for it on disk"
+    await session.checkpoints.take("three")
     assert names(session) == ["two", "three"]
     assert len(narrow.backend.sleep.copies) == 2
 
 
 async def test_the_oldest_checkpoints_of_a_tenant_make_room_and_never_those_of_another(narrow: World) -> None:
     first, second, other = [await narrow.session("s1"), await narrow.session("s2"), await narrow.session("s1", "evil")]
-    await first.undo.take("one")
-    await second.undo.take("two")
-    await second.undo.take("three")
+    await first.checkpoints.take("one")
+    await second.checkpoints.take("two")
+    await second.checkpoints.take("three")
     with pytest.raises(CheckpointRefused, match="no room"):  # the two leave less than one image: 2/3 of one
-        await other.undo.take("theirs")
+        await other.checkpoints.take("theirs")
     assert (names(first), names(second)) == ([], ["two", "three"])
-    await second.undo.delete("two")
-    await other.undo.take("theirs")
-    await second.undo.take("four")
+    await second.checkpoints.delete("two")
+    await other.checkpoints.take("theirs")
+    await second.checkpoints.take("four")
     assert (names(second), names(other)) == (["four"], ["theirs"])
 
 
 @pytest.mark.parametrize("cause", ["disk", "tenant", "ledger", "engine"])
 async def test_a_refused_checkpoint_costs_no_other(narrow: World, monkeypatch: pytest.MonkeyPatch, cause: str) -> None:
     session = await narrow.session()
-    await session.undo.take("one")
-    await session.undo.take("two")
+    await session.checkpoints.take("one")
+    await session.checkpoints.take("two")
     if cause == "disk":
         narrow.backend.sleep.room = 0
     elif cause == "tenant":
@@ -286,7 +286,7 @@ async def test_a_refused_checkpoint_costs_no_other(narrow: World, monkeypatch: p
     else:
         narrow.backend.sleep.refuses = "a connection is open"
     with pytest.raises(CheckpointRefused):
-        await session.undo.take("three")
+        await session.checkpoints.take("three")
     assert (names(session), len(narrow.backend.sleep.copies)) == (["one", "two"], 2)
     assert [snapshot.name for snapshot in narrow.ledger.sessions()[0].snapshots] == ["one", "two"]
 
@@ -294,18 +294,18 @@ async def test_a_refused_checkpoint_costs_no_other(narrow: World, monkeypatch: p
 async def test_the_ledger_names_no_checkpoint_that_has_gone(narrow: World) -> None:
     session = await narrow.registry.create(KEY, AUTO)
     await run(session, "x = 1")
-    await session.undo.take("one")
-    await session.undo.take("two")
-    await session.undo.take("three")
+    await session.checkpoints.take("one")
+    await session.checkpoints.take("two")
+    await session.checkpoints.take("three")
     await run(session, "1")  # without an automatic one before it: those from earlier go
     recorded = {snapshot.image.id for snapshot in narrow.ledger.sessions()[0].snapshots}
-    assert recorded == {snapshot.image.id for snapshot in session.undo.all} == set(narrow.backend.sleep.copies)
+    assert recorded == {snapshot.image.id for snapshot in session.checkpoints.all} == set(narrow.backend.sleep.copies)
 
 
 async def test_where_kernels_cannot_be_written_there_are_no_checkpoints(world: World, session: Session) -> None:
     world.backend.sleep.ability = Ability(on=False, detail="none here")
     with pytest.raises(CheckpointRefused, match="readyz"):
-        await session.undo.take("two")
+        await session.checkpoints.take("two")
     with pytest.raises(CheckpointRefused, match="readyz"):
         await world.registry.create(BRANCH, AUTO)
 
@@ -313,14 +313,14 @@ async def test_where_kernels_cannot_be_written_there_are_no_checkpoints(world: W
 @pytest.mark.parametrize("name", ["one", "auto", "a:b"])
 async def test_a_name_is_valid_and_new(session: Session, name: str) -> None:
     with pytest.raises(InvalidRequest):
-        await session.undo.take(name)
+        await session.checkpoints.take(name)
 
 
 async def test_a_deleted_checkpoint_is_gone(world: World, session: Session) -> None:
-    await session.undo.delete("one")
-    assert (session.undo.all, world.backend.sleep.copies) == ((), {})
+    await session.checkpoints.delete("one")
+    assert (session.checkpoints.all, world.backend.sleep.copies) == ((), {})
     with pytest.raises(CheckpointNotFound):
-        await session.undo.delete("one")
+        await session.checkpoints.delete("one")
 
 
 @pytest.mark.parametrize("how", ["refused", "full ledger"])
@@ -332,7 +332,7 @@ async def test_a_checkpoint_that_cannot_be_taken_leaves_nothing(
     else:
         monkeypatch.setattr(world.ledger, "keep", _full)
     with pytest.raises(CheckpointRefused):
-        await session.undo.take("two")
+        await session.checkpoints.take("two")
     monkeypatch.undo()
     assert (len(world.backend.sleep.copies), await shown(session)) == (1, "1")
 
@@ -344,7 +344,7 @@ async def test_a_kernel_that_does_not_go_on_after_a_failed_checkpoint_is_reporte
     world.backend.sleep.refuses = "the runtime has failed"
     world.backend.kernel.behaviour = replace(world.backend.behaviour, answers=False)
     with pytest.raises(CheckpointRefused, match=r"could not be written.* was ended"):
-        await session.undo.take("two")
+        await session.checkpoints.take("two")
     after = await run(session, "1")
     assert (after.state, after.state_reason) == (StateChange.LOST, ConnectionFailed().message)
 
@@ -352,14 +352,14 @@ async def test_a_kernel_that_does_not_go_on_after_a_failed_checkpoint_is_reporte
 async def test_checkpoints_are_reported_with_the_time_that_clients_waited(world: World, session: Session) -> None:
     sleep, before = world.backend.sleep, list(world.seen.checkpoints)
     sleep.gate.clear()
-    taking = spawn(session.undo.take("two"), "checkpoint")
+    taking = spawn(session.checkpoints.take("two"), "checkpoint")
     await until(lambda: session.sleeper.writing.task)
     world.clock.passes(3)
     sleep.gate.set()
     await taking
     sleep.refuses = "it has a connection"
     with capture_logs() as logged, pytest.raises(CheckpointRefused):
-        await session.undo.take("three")
+        await session.checkpoints.take("three")
     assert (before, world.seen.checkpoints) == ([(0.0, True)], [(0.0, True), (3.0, True), (0.0, False)])
     assert [line["reason"] for line in logged] == ["it has a connection"]  # its client is not told that
 
@@ -369,11 +369,11 @@ async def test_returns_are_reported_with_their_cause(world: World) -> None:
     await run(session, "x = 1")
     await run(session, world.backend.on("dies", dies))
     assert world.seen.rollbacks == [True]
-    await session.undo.roll_back(None)
+    await session.checkpoints.roll_back(None)
     assert world.seen.rollbacks == [True, False]
     world.backend.sleep.damaged = "it is damaged"
     with pytest.raises(CheckpointRefused):
-        await session.undo.roll_back(None)
+        await session.checkpoints.roll_back(None)
     await run(session, "dies")  # the variables are lost
     assert world.seen.rollbacks == [True, False]
 
@@ -383,7 +383,7 @@ async def test_sessions_of_a_sandbox_have_no_checkpoints(world: World) -> None:
     sandbox = world.sandboxes.all()[0]
     member = await world.registry.create(KEY, SessionSpec(workspace=sandbox.workspace))
     with pytest.raises(CheckpointRefused, match="shares its files"):
-        await member.undo.take(None)
+        await member.checkpoints.take(None)
 
 
 # -- branches --------------------------------------------------------------------------------------------------
@@ -399,18 +399,18 @@ async def test_a_branch_has_its_own_variables_and_files(world: World, session: S
     assert await shown(now) == "2"
     await run(branch, "x = 9")
     assert await shown(session) == "2"
-    assert [snapshot.name for snapshot in session.undo.all] == ["one"]
+    assert [snapshot.name for snapshot in session.checkpoints.all] == ["one"]
     await world.registry.end(KEY)
     assert await shown(branch) == "9"
 
 
 async def test_a_branch_takes_no_place_among_the_checkpoints(world: World, session: Session) -> None:
     for number in range(1, KEPT_MAX):
-        await session.undo.take(f"n{number}")
-    before = session.undo.all
+        await session.checkpoints.take(f"n{number}")
+    before = session.checkpoints.all
     assert len(before) == KEPT_MAX
     assert await shown(await world.registry.branch(session, BRANCH, None)) == "1"
-    assert session.undo.all == before
+    assert session.checkpoints.all == before
     assert len(world.backend.sleep.copies) == KEPT_MAX
 
 
@@ -431,7 +431,7 @@ async def test_a_session_with_a_network_cannot_be_branched(backend: FakeBackend)
         session = await world.registry.create(KEY, SessionSpec(network=Network.ALLOWLIST))
         with pytest.raises(CheckpointRefused, match="network"):
             await world.registry.branch(session, BRANCH, None)
-        assert session.undo.all == ()
+        assert session.checkpoints.all == ()
 
 
 # -- before each cell ------------------------------------------------------------------------------------------
@@ -451,13 +451,13 @@ async def test_a_cell_that_ends_its_kernel_costs_only_itself(world: World, check
     assert str(crash.error) == f"{CRASH}; the session is as it was before the cell"
     assert (after.outputs[0]["text"], after.state) == ("1\n", StateChange.ROLLED_BACK)
     assert (await run(session, "1")).state is StateChange.PRESERVED
-    assert [snapshot.automatic for snapshot in session.undo.all] == [True]
+    assert [snapshot.automatic for snapshot in session.checkpoints.all] == [True]
 
 
 async def ahead(world: World, session: Session) -> str:
     """Wait until there is a checkpoint for the next cell, and return the id of its image."""
     await until(lambda: not session.in_use and session.sleeper.writing.task is None)
-    (new,) = set(world.backend.sleep.copies) - {snapshot.image.id for snapshot in session.undo.all}
+    (new,) = set(world.backend.sleep.copies) - {snapshot.image.id for snapshot in session.checkpoints.all}
     return new
 
 
@@ -466,7 +466,7 @@ async def test_a_cell_does_not_wait_for_a_checkpoint_if_nothing_has_happened_sin
     await run(session, "x = 1")
     image = await ahead(world, session)
     assert await shown(session) == "1"
-    assert [snapshot.image.id for snapshot in session.undo.all] == [image]
+    assert [snapshot.image.id for snapshot in session.checkpoints.all] == [image]
     crash = await run(session, world.backend.on("crash", dies))
     assert (crash.state, await shown(session)) == (StateChange.ROLLED_BACK, "1")
 
@@ -488,7 +488,7 @@ async def test_a_checkpoint_from_after_the_last_cell_does_not_count_if_the_kerne
     else:
         await session.restart()
     await run(session, "x = 2")
-    assert image not in {snapshot.image.id for snapshot in session.undo.all}
+    assert image not in {snapshot.image.id for snapshot in session.checkpoints.all}
     await until(lambda: image not in world.backend.sleep.copies)
 
 
@@ -505,7 +505,7 @@ async def test_what_happens_as_soon_as_a_checkpoint_is_taken_is_later_than_it(wo
     world.backend.kernel.rouse()  # as an access to its files
     image = await ahead(world, session)
     await run(session, "1")
-    assert image not in {snapshot.image.id for snapshot in session.undo.all}
+    assert image not in {snapshot.image.id for snapshot in session.checkpoints.all}
 
 
 async def test_a_kernel_that_ends_between_cells_costs_no_cell(world: World) -> None:
@@ -542,7 +542,7 @@ async def test_the_last_cell_can_be_undone(world: World) -> None:
     session = await world.registry.create(KEY, AUTO)
     await run(session, "x = 1")
     await run(session, "x = 2")
-    await session.undo.roll_back(None)
+    await session.checkpoints.roll_back(None)
     assert await shown(session) == "1"
 
 
@@ -553,12 +553,12 @@ async def test_without_a_checkpoint_before_it_a_cell_runs_and_the_reason_is_show
     world.backend.kernel.rouse()
     world.backend.sleep.refuses = "a connection is open"
     assert await shown(session) == "1"
-    assert "could not be written" in session.undo.problem
-    assert session.undo.all == ()  # one from before an earlier cell would lose more than one cell
+    assert "could not be written" in session.checkpoints.problem
+    assert session.checkpoints.all == ()  # one from before an earlier cell would lose more than one cell
     assert (await run(session, world.backend.on("crash", dies))).state is StateChange.LOST
     world.backend.sleep.refuses = ""
     await run(session, "x = 1")
-    assert session.undo.problem == ""
+    assert session.checkpoints.problem == ""
 
 
 async def test_a_crash_whose_checkpoint_cannot_be_used_says_that_the_variables_are_lost(world: World) -> None:
@@ -602,16 +602,16 @@ async def test_checkpoints_outlive_the_gateway(backend: FakeBackend, tmp_path: P
     assert await first.readiness.check()
     session = await first.session()
     await run(session, "x = 1")
-    await session.undo.take("one")
-    await session.undo.take("two")
-    await session.undo.delete("two")
+    await session.checkpoints.take("one")
+    await session.checkpoints.take("two")
+    await session.checkpoints.delete("two")
     await run(session, "x = 2")
     first.ledger.close()
     async with world_over(backend, ledger=tmp_path / "ledger.db") as second:
         session = second.registry.get(KEY)
-        assert [snapshot.name for snapshot in session.undo.all] == ["one"]
+        assert [snapshot.name for snapshot in session.checkpoints.all] == ["one"]
         assert await shown(session) == "2"
-        await session.undo.roll_back("one")
+        await session.checkpoints.roll_back("one")
         assert await shown(session) == "1"
 
 
@@ -638,7 +638,7 @@ async def test_after_a_restart_of_the_gateway_a_crash_does_not_undo_cells_of_cha
 
 async def test_a_session_that_ends_during_a_return_leaves_nothing(world: World, session: Session) -> None:
     world.backend.gate.clear()
-    returning = spawn(session.undo.roll_back("one"), "return")
+    returning = spawn(session.checkpoints.roll_back("one"), "return")
     await asyncio.sleep(0.02)
     ending = world.registry.end(KEY)
     world.backend.gate.set()

@@ -68,7 +68,7 @@ class Scene:
         await self.world.registry.branch(self.world.registry.get(ORIGIN), KEY, "moment")
 
     async def roll_back(self) -> None:
-        await self.world.registry.get(KEY).undo.roll_back("moment")
+        await self.world.registry.get(KEY).checkpoints.roll_back("moment")
 
     async def fall_asleep(self) -> None:
         await self.world.registry.get(KEY).fall_asleep()
@@ -139,7 +139,7 @@ async def scene(nothing_left: None, tmp_path: Path) -> AsyncIterator[Callable[..
         async def prepared(key: SessionKey) -> Session:
             session = await world.registry.get_or_create(key)
             await run(session, "x = 1")
-            await session.undo.take("moment")
+            await session.checkpoints.take("moment")
             return session
 
         async def make(begins: State = State.IDLE) -> Scene:

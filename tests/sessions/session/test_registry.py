@@ -306,9 +306,9 @@ async def test_a_cell_for_a_session_does_not_run_with_other_variables_than_those
     world: World, change: StateChange
 ) -> None:
     session = await world.registry.get_or_create(KEY)
-    await session.undo.take("one")
+    await session.checkpoints.take("one")
     await meant(session, session.id)
-    await (session.restart() if change is StateChange.RESTARTED else session.undo.roll_back("one"))
+    await (session.restart() if change is StateChange.RESTARTED else session.checkpoints.roll_back("one"))
     with pytest.raises(SessionNotFound, match="variables are gone"):
         await meant(session, session.id)
     assert (await next_report(session))[0] is change

@@ -79,9 +79,9 @@ async def test_a_tenant_cannot_use_up_the_disk_on_which_others_sleep(backend: Fa
     async with world_over(backend, defaults=spec, sleep_disk=8 * MEMORY, share=share) as world:
         evil = await world.session("s1", "evil")
         for _ in range(10):
-            await evil.undo.take(None)
+            await evil.checkpoints.take(None)
         others = await asyncio.gather(*(world.session("s1", tenant) for tenant in ("acme", "bank")))
         slept = await asleep(world, Culler(world.registry, world.sandboxes), *others)
         assert slept == [share < 1] * 2  # with the whole disk as its share, the first tenant leaves nothing
         if share < 1:
-            assert len(evil.undo.all) == 4
+            assert len(evil.checkpoints.all) == 4

@@ -89,12 +89,12 @@ async def test_a_session_that_runs_a_cell_is_kept(world: World, culler: Culler, 
 
 
 async def test_a_session_whose_cell_waits_for_its_turn_is_kept(world: World, culler: Culler, session: Session) -> None:
-    await session._executions._turn.acquire()
+    await session._executions._turn.lock.acquire()
     waiting = spawn(run(session, "1"), "client")
     await asyncio.sleep(0)
     world.clock.passes(IDLE_TIMEOUT)
     assert await culler.sweep() == 0
-    session._executions._turn.release()
+    session._executions._turn.lock.release()
     assert (await waiting).status is Status.OK
 
 

@@ -178,8 +178,8 @@ async def test_a_reported_restart_is_not_reported_again(first: World, tmp_path: 
 async def test_a_reported_return_is_not_reported_again(first: World, tmp_path: Path) -> None:
     session = await first.session()
     await run(session, "x = 1")
-    await session.undo.take("one")
-    await session.undo.roll_back("one")
+    await session.checkpoints.take("one")
+    await session.checkpoints.roll_back("one")
     assert (await run(session, "x")).state is StateChange.ROLLED_BACK
     async with successor(first, tmp_path) as second:
         assert (await run(second.registry.get(KEY), "x")).state is StateChange.PRESERVED

@@ -18,7 +18,7 @@ from sessions.model.errors import CheckpointRefused, InvalidRequest
 from sessions.model.stopwatch import Stage, lap
 from sessions.model.tasks import spawn
 from sessions.model.values import Network, StateChange, valid_name
-from sessions.session.kernel_slot import KernelSlot
+from sessions.session.kernel_slot import KernelSlot, Wish
 from sessions.session.record import Start
 from sessions.session.services import SessionServices
 from sessions.session.states import State
@@ -107,7 +107,7 @@ class Checkpointing:
         reason = f"the session was rolled back to the checkpoint {snapshot.name!r}"
         with self._channels.replacing():
             restore = partial(self._kept.restore, snapshot)
-            await self._slot.replace_for_client(StateChange.ROLLED_BACK, reason, restore)
+            await self._slot.replace_for_client(Wish(StateChange.ROLLED_BACK, reason, restore))
         self._services.observer.rolled_back(crash=False)
 
     async def delete(self, name: str) -> None:
@@ -227,7 +227,7 @@ class Checkpointing:
             with self._kept.room(kernel, spare) as room:
                 image = await self._kept.copy(kernel)
                 snapshot = Snapshot(name, image, kernel.handle.connection_info, automatic=name == AUTOMATIC)
-                if slot.listener.closed or slot.kernel is not kernel:
+                if slot.state is State.CLOSED or slot.kernel is not kernel:
                     await self._kept.discard(snapshot)
                     raise _refused("the kernel was ended or replaced")
                 taken = Taken(snapshot, Moment.of(kernel))

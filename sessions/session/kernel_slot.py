@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
@@ -45,11 +45,43 @@ class SlotListener(KernelListener, Protocol):
         """A kernel has ended, the present or a previous one; `after`: what became of the variables; None: lost."""
 
 
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a kernel is started for."""
+
+    #: change of the variables that the next execution reports; None: the present notice stays
+    change: StateChange | None = None
+    #: reason in that notice
+    reason: str | None = None
+    #: starts the kernel; None: it wakes, or is a new one
+    start: Start | None = None
+
+
+@dataclass(slots=True)
+class Held:
+    """A kernel of the session, until its end is handled."""
+
+    kernel: Kernel
+    #: handles its end
+    watch: asyncio.Task[None] | None = None
+    #: what its cells report, because it ends with a return to a checkpoint; None: it does not
+    after: StateNotice | None = None
+
+
 class KernelSlot:
-    """Holds the kernel of a session, and replaces it."""
+    """Holds the kernel of a session, and replaces it.
+
+    A session has four locks. Who needs several takes them in this order: the turn of its cells (`Turn`), `replacing`,
+    `sleeper.writing`, and the start of a kernel.
+    """
 
     def __init__(
-        self, identity: Identity, services: SessionServices, notice: StateNotice, beginning: Beginning
+        self,
+        identity: Identity,
+        services: SessionServices,
+        notice: StateNotice,
+        beginning: Beginning,
+        listener: SlotListener,
     ) -> None:
         """Begin without a kernel.
 
@@ -58,9 +90,11 @@ class KernelSlot:
             services: services that sessions share.
             notice: about the variables, for the first execution.
             beginning: what there is already.
+            listener: gets what the kernels send, and their beginnings and ends.
         """
         left = beginning.left
         self.identity = identity
+        self._listener = listener
         self.key = identity.key
         self.sleeper = Sleeper(identity.key, services.sleeping, services.observer, services.clock, left)
         self._state = State.STARTING if self.sleeper.image is None else State.ASLEEP
@@ -68,18 +102,14 @@ class KernelSlot:
         self.notice = notice
         #: the kernel that an earlier gateway has left; None: there was none, or it was taken over
         self.left_container = left if self.sleeper.image is None else None
-        self.kernel: Kernel | None = None
+        self._held: Held | None = None
         #: earlier moments to which it can return
-        self.record = SlotRecord(identity, services, notice, beginning, lambda: self.listener.closed)
+        self.record = SlotRecord(identity, services, notice, beginning, lambda: listener.closed)
         self.snapshots = Snapshots(identity.key, services.sleeping, self.record.snapshots, beginning.snapshots)
-        #: kernels that end because the session was rolled back, and what their cells report
-        self._undone: dict[Kernel, StateNotice] = {}
         #: held while a client has the kernel replaced
         self.replacing = asyncio.Lock()
-        self.listener: SlotListener
         self._services = services
         self.launch = identity.launch(left.workspace if left else identity.spec.workspace)
-        self._exit_watch: asyncio.Task[None] | None = None
         self._start: Shared[None] = Shared(f"start {identity.key}")
         self._first_start = beginning.start
         #: the end of the kernel that a return has replaced
@@ -90,7 +120,7 @@ class KernelSlot:
     @property
     def state(self) -> State:
         """What the session is doing."""
-        return State.CLOSED if self.listener.closed else self._state
+        return State.CLOSED if self._listener.closed else self._state
 
     def move(self, state: State) -> None:
         """Change to a state that may follow the present one. To `closed` it comes only by the session's end.
@@ -112,6 +142,11 @@ class KernelSlot:
             self.move(State.IDLE)
 
     @property
+    def kernel(self) -> Kernel | None:
+        """The kernel; None: there is none, or its end was noticed."""
+        return None if self._held is None else self._held.kernel
+
+    @property
     def alive(self) -> bool:
         """Whether there is a running kernel."""
         return self.kernel is not None and self.kernel.alive
@@ -126,65 +161,62 @@ class KernelSlot:
             SessionError: when no kernel could be started.
         """
         # Check again after each wait: the session or its kernel may end before this caller's turn in the event loop.
-        while not self.listener.closed:
+        while not self._listener.closed:
             await self.sleeper.writing.wait()
-            if self.kernel is None:
-                await self.replace()
-            elif self.kernel.alive:
-                return self.kernel
-            elif self._exit_watch is not None:  # the kernel has just ended: first let `_watch_exit` handle that
-                await asyncio.shield(self._exit_watch)
+            held = self._held
+            if held is None:
+                await self.replace(Wish())
+            elif held.kernel.alive:
+                return held.kernel
+            elif held.watch is not None:  # the kernel has just ended: first let `_watch_exit` handle that
+                await asyncio.shield(held.watch)
         raise SessionClosed
 
-    async def replace(
-        self, change: StateChange | None = None, reason: str | None = None, start: Start | None = None
-    ) -> None:
+    async def replace(self, wish: Wish) -> None:
         """Replace the kernel: wait for the one that is being started, or start one.
 
         Args:
-            change: change of the variables that the next execution reports; None: the present notice stays.
-            reason: reason in that notice.
-            start: starts the kernel, after one that is being started for another wish; None: it wakes, or is a new one.
+            wish: a wish with a start of its own waits until a kernel that is being started for another has started.
 
         Raises:
             SessionClosed: when the session was ended.
             SessionError: when no kernel could be started; the present one stays.
         """
-        while start is not None and self._start.task is not None:
+        while wish.start is not None and self._start.task is not None:
             await self._start.wait()
         await self._left()
-        if self.listener.closed:
+        if self._listener.closed:
             raise SessionClosed
         if self.state in {State.DEAD, State.ASLEEP}:
             self.move(State.STARTING)
-        await self._start.run(partial(self._start_kernel, change, reason, start or self._first_start))
-        if self.listener.closed:
+        await self._start.run(partial(self._start_kernel, wish))
+        if self._listener.closed:
             raise SessionClosed
 
-    async def _start_kernel(self, change: StateChange | None, reason: str | None, start: Start | None) -> None:
+    async def _start_kernel(self, wish: Wish) -> None:
         try:
-            with self._measured(change, start):
-                await self._acquire(change, reason, start)
+            with self._measured(wish):
+                await self._acquire(wish)
         except BaseException:
             if self.state is State.STARTING:
                 self.move(State.DEAD if self.sleeper.image is None else State.ASLEEP)
             raise
 
-    def _measured(self, change: StateChange | None, start: Start | None) -> AbstractContextManager[None]:
+    def _measured(self, wish: Wish) -> AbstractContextManager[None]:
         """Measure a return to a checkpoint, and the start of a branch; other starts are measured where they begin."""
         observer = self._services.observer
-        if change is StateChange.ROLLED_BACK:
+        if wish.change is StateChange.ROLLED_BACK:
             return measured(Operation.ROLLBACK, observer.stages)
-        if start is not None and start is self._first_start:
+        if wish.start is None and self._first_start is not None:
             return measured(Operation.BRANCH, observer.stages)
         return nullcontext()
 
-    async def _acquire(self, change: StateChange | None, reason: str | None, start: Start | None) -> None:
-        before = self.launch
+    async def _acquire(self, wish: Wish) -> None:
+        before, start = self.launch, wish.start or self._first_start
         kernel, woken = (await start(before), False) if start else await self._wake_or_begin(before)
         notice = replace(self.notice, incarnation=self.notice.incarnation + (not woken))
-        if change is not None:
-            notice = replace(notice, change=change, reason=reason)
+        if wish.change is not None:
+            notice = replace(notice, change=wish.change, reason=wish.reason)
         if kernel.cut:
             notice = notice.cut()
         try:
@@ -193,40 +225,37 @@ class KernelSlot:
             await kernel.kill(SessionClosed())
             await self._move_files(kernel.launch, before if before.workspace else kernel.launch)
             raise
-        old = self.kernel
-        if old is not None and change is StateChange.ROLLED_BACK:
-            self._undone[old] = notice
+        old, is_return = self._held, wish.change is StateChange.ROLLED_BACK
+        if old is not None and is_return:
+            old.after = notice
         self.notice, self.launch, self._first_start = notice, kernel.launch, None
         self.install(kernel)
         await self.sleeper.forget()
-        fresh = change is StateChange.RESTARTED or (start is None and not woken)
+        fresh = wish.change is StateChange.RESTARTED or (start is None and not woken)
         await (self.snapshots.forget_automatic() if fresh else self.snapshots.forget_ahead())
         if old is not None:
-            done = "rolled back" if change is StateChange.ROLLED_BACK else "restarted"
+            done = "rolled back" if is_return else "restarted"
             cause = KernelDied(f"the session was {done} while the cell ran")
-            if change is StateChange.ROLLED_BACK and not old.in_use:
+            if is_return and not old.kernel.in_use:
                 # The new kernel shares nothing with it, and nobody waits for it: its end takes as long as half a start.
-                self._leaving = spawn(self._leave(old, cause, before, kernel.launch), f"former kernel of {self.key}")
+                self._leaving = spawn(
+                    self._leave(old.kernel, cause, before, kernel.launch), f"former kernel of {self.key}"
+                )
                 return
-            await old.kill(cause)
+            await old.kernel.kill(cause)
         await self._move_files(before, kernel.launch)
 
-    async def replace_for_client(self, change: StateChange, reason: str, start: Start) -> None:
+    async def replace_for_client(self, wish: Wish) -> None:
         """Replace the kernel because a client has asked for it. A running cell ends with the old one.
 
         The new kernel is started beside the old one, whose workspace it may need, and which stays if the start fails.
-
-        Args:
-            change: change of the variables that the next execution reports.
-            reason: reason in that notice.
-            start: starts the kernel.
 
         Raises:
             SessionError: as `replace`.
         """
         async with self.replacing:
             await self.sleeper.writing.wait()
-            await self.replace(change, reason, start)
+            await self.replace(wish)
 
     async def restart(self) -> None:
         """Continue with a fresh kernel, whatever is being started: that one may have the variables.
@@ -235,7 +264,7 @@ class KernelSlot:
             SessionError: as `replace`.
         """
         reason = "a restart was asked for"
-        await self.replace_for_client(StateChange.RESTARTED, reason, self._services.kernels.acquire)
+        await self.replace_for_client(Wish(StateChange.RESTARTED, reason, self._services.kernels.acquire))
 
     async def _wake_or_begin(self, launch: Launch) -> tuple[Kernel, bool]:
         woken = await self.sleeper.wake(launch)
@@ -263,38 +292,38 @@ class KernelSlot:
 
     def install(self, kernel: Kernel) -> None:
         """Continue with a kernel."""
-        self.kernel = kernel
+        self._held = Held(kernel)
         kernel.connection.charge(partial(self._services.waiting, self.key.tenant))
-        self.listener.connected(kernel)
-        kernel.attach(self.listener)
-        self._exit_watch = spawn(self._watch_exit(kernel), f"watch kernel of {self.key}")
+        self._listener.connected(kernel)
+        kernel.attach(self._listener)
+        self._held.watch = spawn(self._watch_exit(self._held), f"watch kernel of {self.key}")
         if self.state is State.DEAD:  # the kernel that this one replaces ended while it started
             self.move(State.STARTING)
         if self.state is State.STARTING:
             self.move(State.IDLE)
 
-    async def _watch_exit(self, kernel: Kernel) -> None:
-        cause = await kernel.wait()
-        after = self._undone.pop(kernel, None)
-        if kernel is self.kernel and not self.listener.closed:
-            self.kernel = None
+    async def _watch_exit(self, held: Held) -> None:
+        cause = await held.kernel.wait()
+        after = held.after
+        if held is self._held and not self._listener.closed:
+            self._held = None
             self.lost(cause)
-            after = await self._return(kernel, cause)
+            after = await self._return(held.kernel, cause)
             if after is not None:  # the usual message says that the variables are lost
                 cause = type(cause)(f"{_happened(cause)}; the session is as it was before the cell", **cause.details)
                 self._services.observer.rolled_back(crash=True)
-        self.listener.ended(kernel, cause, after)
+        self._listener.ended(held.kernel, cause, after)
 
     async def _return(self, kernel: Kernel, cause: SessionError) -> StateNotice | None:
         """Return to the moment before the last cell, or after it, if there is a snapshot of it; and its notice."""
         snapshot = self.snapshots.last_moment
         if snapshot is None or self._start.task is not None:  # a client has already asked for another kernel
             return None
-        self.listener.returning(kernel)
+        self._listener.returning(kernel)
         try:
             moment = "before" if snapshot in self.snapshots.all else "after"
             reason = f"the session returned to the moment {moment} the last cell: {_happened(cause)}"
-            await self.replace(StateChange.ROLLED_BACK, reason, partial(self.snapshots.restore, snapshot))
+            await self.replace(Wish(StateChange.ROLLED_BACK, reason, partial(self.snapshots.restore, snapshot)))
         except SessionError as error:
             self.announce(StateChange.LOST, f"{cause.message}; it could not return to a checkpoint: {error.message}")
             return None
@@ -305,7 +334,7 @@ class KernelSlot:
         if self.state is not State.DEAD:  # a client that came before the takeover has tried to start a kernel
             self.move(State.DEAD)
         self.announce(StateChange.LOST, cause.message)
-        self.listener.disconnected(cause)
+        self._listener.disconnected(cause)
 
     def reported(self) -> None:
         """Record that a cell of the present kernel has reported the notice: the next gateway must not repeat it."""
@@ -331,7 +360,7 @@ class KernelSlot:
             image = await self.sleeper.take(kernel)
         except SleepFailed as error:
             return str(error)
-        if self.listener.closed or self.kernel is not kernel:
+        if self._listener.closed or self.kernel is not kernel:
             await self.sleeper.give_back(kernel, image)
             return "the kernel was ended or replaced"
         try:
@@ -339,9 +368,9 @@ class KernelSlot:
         except LedgerUnavailable as error:
             await self.sleeper.give_back(kernel, image)
             return error.message
-        self.kernel = None
+        self._held = None
         self.move(State.ASLEEP)
-        self.listener.fell_asleep()
+        self._listener.fell_asleep()
         await self.snapshots.forget_ahead()
         await self.sleeper.begin(kernel, recorded)
         return ""
@@ -366,7 +395,7 @@ class KernelSlot:
                 kernel = await Kernel.take_over(self.launch, handle)
             except SessionError as error:
                 lost = error
-        if self.listener.closed:
+        if self._listener.closed:
             if kernel is not None:
                 await kernel.kill(SessionClosed())
             await self.delete_files()

@@ -42,8 +42,7 @@ class Session(Host):
         self.id = identity.id
         self.spec = spec
         self.kernelspec = identity.kernelspec
-        self._slot = KernelSlot(identity, services, notice, beginning)
-        self._slot.listener = self
+        self._slot = KernelSlot(identity, services, notice, beginning, self)
         #: set when its clients must leave: the session was ended, or left to another gateway
         self.over = asyncio.Event()
         #: the session's channel clients

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
 import structlog
 
@@ -19,7 +19,6 @@ from sessions.model.values import SessionKey
 from sessions.store.session_records import ContainerRecord
 
 log = structlog.get_logger()
-T = TypeVar("T")
 
 #: failed requests for a kernel that sleeps after which its memory counts as lost
 FAILURES_MAX = 3
@@ -70,8 +69,8 @@ class Sleeper:
         if self.image is not None:
             sleeping.disk.keep(self.image, key.tenant)
         self._failures = 0
-        self._given_up = False
-        #: why the memory of the kernel is lost; empty: it is not
+        #: why the memory of the kernel is lost; empty: it is not. The image stays until there is a fresh kernel, and so
+        #: do the session's files
         self.loss = ""
         #: why the last attempt to fall asleep has failed, for the session's client; empty: it has not
         self.problem = ""
@@ -105,23 +104,6 @@ class Sleeper:
             raise SleepFailed("it has ended")
         return image
 
-    async def checkpoint(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Take a checkpoint while nothing else is being written, and report how long that took.
-
-        Args:
-            work: takes it, or raises an error.
-
-        Returns:
-            what `work` returned.
-        """
-        begun, taken = self._clock(), False
-        try:
-            result = await self.writing.run(work)
-            taken = True
-        finally:
-            self._observer.checkpoint(self._clock() - begun, taken=taken)
-        return result
-
     async def give_back(self, kernel: Kernel, image: SleepImage) -> None:
         """Let a kernel go on after all."""
         await self._sleeping.resume(kernel, image)
@@ -140,13 +122,12 @@ class Sleeper:
         Raises:
             SessionError: when it could not be woken now.
         """
-        if self._slept is None or self._slept.asleep is None or self._given_up:
+        if self._slept is None or self._slept.asleep is None or self.loss:
             return None
         try:
             kernel = await self._attempt(self._slept.asleep, launch, self._slept.info)
         except CannotWake as error:
             self.loss = f"the session slept, and its kernel could not be woken: {error}"
-            self.give_up()
             log.warning("a kernel did not wake, and is lost", session=str(self._key), reason=str(error))
             return None
         log.info("session woken", session=str(self._key))
@@ -166,14 +147,10 @@ class Sleeper:
             self._observer.woken(self._clock() - begun, succeeded=kernel is not None)
         return kernel
 
-    def give_up(self) -> None:
-        """Have the next kernel be a fresh one. The image stays until then, and with it the session's files."""
-        self._given_up = True
-
     async def forget(self) -> None:
         """Delete the image, if there is one."""
         image, self._slept = self.image, None
-        self._given_up, self._failures, self.loss, self.problem = False, 0, "", ""
+        self._failures, self.loss, self.problem = 0, "", ""
         if image is not None:
             await self._discard(image)
 

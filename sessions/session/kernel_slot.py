@@ -71,7 +71,7 @@ class Held:
 class KernelSlot:
     """Holds the kernel of a session, and replaces it.
 
-    A session has four locks. Who needs several takes them in this order: the turn of its cells (`Turn`), `replacing`,
+    A session has four locks. Who needs several takes them in this order: the turn of its cells (`Turn`), `_replacing`,
     `sleeper.writing`, and the start of a kernel.
     """
 
@@ -94,8 +94,9 @@ class KernelSlot:
         """
         left = beginning.left
         self.identity = identity
-        self._listener = listener
         self.key = identity.key
+        self._services = services
+        self._listener = listener
         self.sleeper = Sleeper(identity.key, services.sleeping, services.observer, services.clock, left)
         self._state = State.STARTING if self.sleeper.image is None else State.ASLEEP
         #: notice about the variables that the next execution reports
@@ -103,12 +104,12 @@ class KernelSlot:
         #: the kernel that an earlier gateway has left; None: there was none, or it was taken over
         self.left_container = left if self.sleeper.image is None else None
         self._held: Held | None = None
-        #: earlier moments to which it can return
         self.record = SlotRecord(identity, services, notice, beginning, lambda: listener.closed)
+        #: earlier moments to which it can return
         self.snapshots = Snapshots(identity.key, services.sleeping, self.record.snapshots, beginning.snapshots)
         #: held while a client has the kernel replaced
-        self.replacing = asyncio.Lock()
-        self._services = services
+        self._replacing = asyncio.Lock()
+        #: order to start the next kernel, on the files of the earlier ones
         self.launch = identity.launch(left.workspace if left else identity.spec.workspace)
         self._start: Shared[None] = Shared(f"start {identity.key}")
         self._first_start = beginning.start
@@ -253,7 +254,7 @@ class KernelSlot:
         Raises:
             SessionError: as `replace`.
         """
-        async with self.replacing:
+        async with self._replacing:
             await self.sleeper.writing.wait()
             await self.replace(wish)
 

@@ -121,10 +121,10 @@ MINUTES ?= 60
 soak: setup engine image ## an hour of mixed tenants, some of them hostile: what grows, and what is left; MINUTES=3 for less
 	$(BIN)/python -m tests.soak --minutes $(MINUTES) $(FLAGS)
 
-bench: setup sandbox ## measure cells, new sessions and many sessions in about 20 minutes, and write the README's tables and plot
+bench: setup sandbox ## measure cells, new sessions and many sessions in about 20 minutes, and write docs/benchmarks.md, its plot and the README's figures
 	$(BIN)/python -m tests.benchmarks --write $(FLAGS)
 
-readme: setup ## write the generated parts of the READMEs anew
+readme: setup ## write the generated parts of the pages anew
 	$(BIN)/python -m tests.readme
 
 clean: ## forget all environments and caches

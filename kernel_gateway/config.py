@@ -1,8 +1,8 @@
 """Settings. Only this module reads the environment.
 
 A setting is one field of `Settings`. Its name in a file, its environment variable `KERNEL_GATEWAY_<NAME>`, its flag
-of `kernel-gateway serve` and the row of the README's table come from that field (a test compares them). To add a
-setting, add a field.
+of `kernel-gateway serve` and the row of the table in docs/settings.md come from that field (a test compares them). To
+add a setting, add a field.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ class RangeNotSatisfiable(SessionError, code="SB038"):
 class NotSupported(SessionError, code="SB046"):
     """This gateway does not have what the request asks for.
 
-    Do without it: the README lists what each API has here.
+    Do without it: the page of its client in `docs/clients/` lists what is different here.
     """
 
 

@@ -1,8 +1,9 @@
-"""The generated parts of the READMEs: `make readme` writes them, a test compares them."""
+"""The generated parts of the pages: `make readme` writes them, a test compares them."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from kernel_gateway.cli.settings import shown
@@ -48,21 +49,82 @@ def packages() -> str:
     return "\n".join(["| for | packages |", "| --- | --- |", *rows])
 
 
-PARTS = {
-    "kernel_image/README.md": ("packages", packages),
-    "README.md": ("settings", settings),
+#: the README's figures, all of gVisor: what is measured, and the way and the columns of the page of benchmarks
+FIGURES = (
+    (
+        "`1+1` over HTTP, p50 in ms · compared with a raw client on the same kernel",
+        "HTTP",
+        "`1+1` p50, ms",
+        "to raw, ours",
+    ),
+    ("first result of a new session from the pool, ms (to a cold start)", "from the pool", "first result, ms"),
+    ("its first plot with pandas, ms (to a cold start)", "from the pool", "then pandas and a plot"),
+    (
+        "first result of a new session that is restored, ms (to a cold start)",
+        "restored from a checkpoint",
+        "first result, ms",
+    ),
+    (
+        "first result of a session that slept, ms (to a new session that is restored)",
+        "a session that sleeps",
+        "to the first result",
+    ),
+    (
+        "100 idle sessions: MiB of each · % of a processor for all",
+        "100 sessions",
+        "an idle session, MiB",
+        "all that are idle, % of a processor",
+    ),
+)
+
+
+def tables(page: str) -> Iterator[list[dict[str, str]]]:
+    """Yield the rows of each table of a page, each by its columns; the first two columns are named 0 and 1."""
+    for table in re.findall(r"(?:^\|.*\n?)+", page, re.MULTILINE):
+        head, _line, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines())
+        names = ["0", "1", *head[2:]]
+        yield [dict(zip(names, row, strict=False)) for row in rows]
+
+
+def figures(page: str | None = None) -> str:
+    """Return the plot, and some figures of the page of benchmarks in a table.
+
+    Args:
+        page: text of that page; None: as it is.
+    """
+    found = list(tables((ROOT / "docs/benchmarks.md").read_text() if page is None else page))
+    lines = ["![Latency of `1+1` by way and isolation](docs/latency.svg)", "", "| in gVisor | |", "| --- | --- |"]
+    for what, way, *columns in FIGURES:
+        rows = [row for table in found for row in table if (row["0"], row["1"]) == ("runsc", way) and columns[0] in row]
+        shown = " · ".join(rows[0].get(column, "-") for column in columns) if rows else "not measured"
+        lines.append(f"| {what} | {shown} |")
+    return "\n".join(lines)
+
+
+#: the generated part of each page: its name, and what makes it
+PARTS: dict[str, tuple[str, Callable[[], str]]] = {
+    "README.md": ("figures", figures),
+    "docs/api.md": ("errors", errors),
+    "docs/packages.md": ("packages", packages),
+    "docs/settings.md": ("settings", settings),
     "sessions/README.md": ("states", states),
-    "kernel_gateway/README.md": ("errors", errors),
 }
 
 
+def with_part(text: str, name: str, part: str) -> str:
+    """Return a page's text with a part between the marks of that name."""
+    marks = rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)"
+    new, count = re.subn(marks, lambda found: f"{found[1]}{part}\n{found[2]}", text, flags=re.DOTALL)
+    assert count == 1, f"the page has not exactly one place for {name}"
+    return new
+
+
 def filled(path: str) -> str:
-    """Return a README's text with its generated part up to date."""
+    """Return a page's text with its generated part up to date."""
     name, make = PARTS[path]
-    text = (ROOT / path).read_text()
-    return re.sub(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", rf"\g<1>{make()}\n\g<2>", text, flags=re.DOTALL)
+    return with_part((ROOT / path).read_text(), name, make())
 
 
 if __name__ == "__main__":
-    for readme in PARTS:
-        (ROOT / readme).write_text(filled(readme))
+    for page in PARTS:
+        (ROOT / page).write_text(filled(page))

@@ -1,4 +1,4 @@
-"""What `make bench` makes of its figures: tables, the plot, and their place in the README."""
+"""What `make bench` makes of its figures: tables, the plot, and their places in the pages."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_the_text_says_when_and_where_and_how_it_was_measured() -> None:
     text = report.markdown(RESULTS)
     assert text.endswith("\n2026-11-24, 2026-11-25, `make bench`. 2 x processor; Python 3.11.")
     assert "Medians of 100 cells, 1 large outputs each." in text
-    assert f"]({report.PLOT})" in text
+    assert f"]({Path(report.PLOT).name})" in text
 
 
 def test_every_part_has_a_table() -> None:
@@ -191,29 +191,39 @@ def test_the_plot_shows_every_way_on_paper_of_its_own(tmp_path: Path) -> None:
     assert f"fill: {PAPER}" in str(paper[0].get("style"))
 
 
-def test_the_results_stand_between_the_marks_of_the_readme(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    readme = (ROOT / "README.md").read_text()
-    before, after = readme.split("<!-- bench -->")[0], readme.split("<!-- /bench -->")[1]
-    (tmp_path / "README.md").write_text(readme)
-    (tmp_path / report.PLOT).parent.mkdir(parents=True)
+@pytest.fixture
+def pages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A folder with copies of the pages that are written."""
+    (tmp_path / "docs").mkdir()
+    for page in ("README.md", report.PAGE):
+        (tmp_path / page).write_text((ROOT / page).read_text())
     monkeypatch.setattr(bench, "ROOT", tmp_path)
+    return tmp_path
+
+
+def test_the_results_stand_between_the_marks_of_their_page(pages: Path) -> None:
+    page = (ROOT / report.PAGE).read_text()
+    before, after = page.split("<!-- bench -->")[0], page.split("<!-- /bench -->")[1]
     bench.write(RESULTS)
-    written = (tmp_path / "README.md").read_text()
+    written = (pages / report.PAGE).read_text()
     assert written == f"{before}<!-- bench -->\n\n{report.markdown(RESULTS)}\n\n<!-- /bench -->{after}"
-    assert (tmp_path / report.PLOT).exists()
+    assert (pages / report.PLOT).exists()
 
 
-def test_a_part_alone_is_written_without_a_plot(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "README.md").write_text("<!-- bench -->\n<!-- /bench -->\n")
-    monkeypatch.setattr(bench, "ROOT", tmp_path)
+def test_the_readme_has_some_figures_of_that_page(pages: Path) -> None:
+    bench.write(RESULTS)
+    written = (pages / "README.md").read_text()
+    before, after = (ROOT / "README.md").read_text().split("<!-- figures -->")[0], written.split("<!-- /figures -->")[1]
+    assert written.startswith(before)
+    assert after == (ROOT / "README.md").read_text().split("<!-- /figures -->")[1]
+    assert "| first result of a new session from the pool, ms (to a cold start) | 35 (0.03) |" in written
+    assert "| 100 idle sessions: MiB of each · % of a processor for all | 52 · 12.5 |" in written
+
+
+def test_a_part_alone_is_written_without_a_plot(pages: Path) -> None:
     bench.write(Results(parts={"first": RESULTS.parts["first"]}))
-    assert report.PLOT not in (tmp_path / "README.md").read_text()
-    assert [path.name for path in tmp_path.iterdir()] == ["README.md"]
-
-
-def test_pictures_of_the_readme_exist() -> None:
-    for picture in re.findall(r"!\[[^]]*\]\(([^)]*)\)", (ROOT / "README.md").read_text()):
-        assert (ROOT / picture).exists(), picture
+    assert Path(report.PLOT).name not in (pages / report.PAGE).read_text()
+    assert not (pages / report.PLOT).exists()
 
 
 # -- a run -----------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Every example of the pages for users and operators is run by a test, as it is written there."""
+"""Every example of the pages is run by a test, as it is written there."""
 
 from __future__ import annotations
 
@@ -16,49 +16,50 @@ from kernel_gateway.state_dir import instance
 from tests.gateways import KEYS, gateway
 
 ROOT = Path(__file__).parents[1]
-PAGES = (
-    "README.md",
-    "kernel_image/README.md",
-    "kernel_gateway/operating/README.md",
-    "kernel_gateway/monitoring/README.md",
+PAGES = sorted(
+    str(path.relative_to(ROOT))
+    for pages in ("*.md", "docs/**/*.md", "kernel_gateway/*.md", "kernel_image/*.md", "sessions/*.md")
+    for path in ROOT.glob(pages)
 )
 GATEWAY = "http://127.0.0.1:8888"
-#: the tests that run each example: (page, text of its first line) and the test
+LIFE = "test_a_gateway_is_installed_upgraded_and_removed_as_the_guide_says"
+MONITORING = "kernel_gateway/monitoring/test_monitoring.py"
+IMAGES = "kernel_image/test_other_images.py"
+#: the tests that run each example: page, text of its first line, and the test
 RUN_BY = {
-    ("README.md", "make serve"): "tests/engine/test_fresh.py::test_make_serve_sets_up_everything",
-    ("README.md", "from pathlib"): "tests/test_readme.py::test_the_client_example_works_when_pasted",
-    ("README.md", "curl -H"): "tests/kernel_gateway/test_undo.py::test_the_readmes_example_works",
-    ("README.md", '{"status"'): "tests/test_examples.py::test_the_reply_is_as_shown",
-    ("README.md", '{"name"'): "tests/test_readme.py::test_the_example_of_a_session_is_accepted_and_applies",
-    ("README.md", "export AGENTRUN"): "tests/clients/test_agentrun.py::test_the_readmes_example_works_when_pasted",
-    ("README.md", "from agentrun"): "tests/clients/test_agentrun.py::test_the_readmes_example_works_when_pasted",
-    ("README.md", "export E2B"): "tests/clients/test_e2b.py::test_the_readmes_example_works_when_pasted",
-    ("README.md", "from e2b"): "tests/clients/test_e2b.py::test_the_readmes_example_works_when_pasted",
-    ("README.md", ".venv/bin/kernel-gateway keys"): "tests/test_examples.py::test_keys_are_made_and_revoked_as_shown",
-    ("README.md", "curl -X POST"): "tests/test_examples.py::test_a_provider_is_configured_as_shown",
-    ("README.md", "$ echo"): "tests/test_examples.py::test_one_program_runs_as_shown",
-    ("README.md", "make egress-image"): "tests/test_examples.py::test_hosts_are_listed_as_shown",
-    ("README.md", "# gateway.toml"): "tests/test_readme.py::test_the_example_of_a_file_with_settings_is_accepted",
-    (
-        "kernel_image/README.md",
-        "make image",
-    ): "tests/kernel_image/test_other_images.py::test_the_slim_image_has_what_is_added",
-    (
-        "kernel_image/README.md",
-        "FROM ",
-    ): "tests/kernel_image/test_other_images.py::test_an_image_of_ones_own_adds_a_package",
-    ("kernel_image/README.md", "docker build"): "tests/kernel_image/test_other_images.py::"
-    "test_an_image_of_ones_own_adds_a_package",
-    ("kernel_gateway/operating/README.md", "python3 -m venv"): "tests/engine/test_fresh.py::"
-    "test_a_gateway_is_installed_upgraded_and_removed_as_the_guide_says",
-    ("kernel_gateway/operating/README.md", "curl --silent"): "tests/test_examples.py::"
-    "test_the_session_of_a_container_is_found_as_shown",
-    ("kernel_gateway/operating/README.md", "/opt/kernel-gateway/bin/pip"): "tests/engine/test_fresh.py::"
-    "test_a_gateway_is_installed_upgraded_and_removed_as_the_guide_says",
-    ("kernel_gateway/operating/README.md", "systemctl disable"): "tests/engine/test_fresh.py::"
-    "test_a_gateway_is_installed_upgraded_and_removed_as_the_guide_says",
-    ("kernel_gateway/monitoring/README.md", "# prometheus.yml"): "tests/kernel_gateway/monitoring/test_monitoring.py::"
-    "test_prometheus_accepts_the_readmes_configuration",
+    (page, begins): f"tests/{test}"
+    for page, begins, test in (
+        ("README.md", "make serve", "engine/test_fresh.py::test_make_serve_sets_up_everything"),
+        ("README.md", "from pathlib", "test_readme.py::test_the_client_example_works_when_pasted"),
+        ("README.md", '{"status"', "test_examples.py::test_the_reply_is_as_shown"),
+        ("docs/api.md", '{"name"', "test_readme.py::test_the_example_of_a_session_is_accepted_and_applies"),
+        ("docs/clients/agentrun.md", "export AGENTRUN", "clients/test_agentrun.py::test_the_example_works_when_pasted"),
+        ("docs/clients/agentrun.md", "from agentrun", "clients/test_agentrun.py::test_the_example_works_when_pasted"),
+        ("docs/clients/e2b.md", "export E2B", "clients/test_e2b.py::test_the_example_works_when_pasted"),
+        ("docs/clients/e2b.md", "from e2b", "clients/test_e2b.py::test_the_example_works_when_pasted"),
+        (
+            "docs/monitoring.md",
+            "# prometheus.yml",
+            f"{MONITORING}::test_prometheus_accepts_the_configuration_of_the_page",
+        ),
+        ("docs/network.md", "make egress-image", "test_examples.py::test_hosts_are_listed_as_shown"),
+        ("docs/operating.md", "python3 -m venv", f"engine/test_fresh.py::{LIFE}"),
+        ("docs/operating.md", "/opt/kernel-gateway/bin/pip", f"engine/test_fresh.py::{LIFE}"),
+        ("docs/operating.md", "systemctl disable", f"engine/test_fresh.py::{LIFE}"),
+        ("docs/operating.md", "curl --silent", "test_examples.py::test_the_session_of_a_container_is_found_as_shown"),
+        ("docs/packages.md", "make image", f"{IMAGES}::test_the_slim_image_has_what_is_added"),
+        ("docs/packages.md", "FROM ", f"{IMAGES}::test_an_image_of_ones_own_adds_a_package"),
+        ("docs/packages.md", "docker build", f"{IMAGES}::test_an_image_of_ones_own_adds_a_package"),
+        ("docs/providers.md", "curl -X POST", "test_examples.py::test_a_provider_is_configured_as_shown"),
+        ("docs/providers.md", "$ echo", "test_examples.py::test_one_program_runs_as_shown"),
+        ("docs/settings.md", "# gateway.toml", "test_readme.py::test_the_example_of_a_file_with_settings_is_accepted"),
+        ("docs/state.md", "curl -H", "kernel_gateway/test_undo.py::test_the_example_of_the_page_works"),
+        (
+            "docs/tenants.md",
+            ".venv/bin/kernel-gateway keys",
+            "test_examples.py::test_keys_are_made_and_revoked_as_shown",
+        ),
+    )
 }
 
 
@@ -122,7 +123,7 @@ def test_the_reply_is_as_shown() -> None:
 
 
 def test_keys_are_made_and_revoked_as_shown(tmp_path: Path) -> None:
-    first, page = example("README.md", ".venv/bin/kernel-gateway keys")
+    first, page = example("docs/tenants.md", ".venv/bin/kernel-gateway keys")
     state = {"KERNEL_GATEWAY_STATE_DIR": str(tmp_path)}
     instance(tmp_path)  # as a gateway does at its start
     *others, revoke = first.splitlines()
@@ -137,7 +138,7 @@ def test_keys_are_made_and_revoked_as_shown(tmp_path: Path) -> None:
 
 @pytest.mark.curl
 def test_a_provider_is_configured_as_shown() -> None:
-    [code] = example("README.md", "curl -X POST")
+    [code] = example("docs/providers.md", "curl -X POST")
     with gateway("process") as elsewhere, gateway("process", admin_key="the-admins-own-key") as serving_here:
         server = f'"api_url": "{elsewhere.url}", "sandbox_url": "{elsewhere.url}"'
         code = code.replace('"e2b_..."', f'"{KEYS["alice"]}", {server}')
@@ -147,7 +148,7 @@ def test_a_provider_is_configured_as_shown() -> None:
 
 
 def test_one_program_runs_as_shown(tmp_path: Path) -> None:
-    [block] = example("README.md", "$ echo")
+    [block] = example("docs/providers.md", "$ echo")
     code, shown = block.removeprefix("$ ").splitlines()
     with gateway("process") as serving_here:
         place = {"KERNEL_GATEWAY_URL": serving_here.url, "KERNEL_GATEWAY_KEY": KEYS["alice"]}
@@ -156,7 +157,7 @@ def test_one_program_runs_as_shown(tmp_path: Path) -> None:
 
 
 def test_hosts_are_listed_as_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    [block] = example("README.md", "make egress-image")
+    [block] = example("docs/network.md", "make egress-image")
     for name, value in re.findall(r"^(KERNEL_GATEWAY_\w+)=(\S+)", block, re.MULTILINE):
         monkeypatch.setenv(name, value)
     given = load({})
@@ -167,7 +168,7 @@ def test_hosts_are_listed_as_shown(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.curl
 def test_the_session_of_a_container_is_found_as_shown() -> None:
-    [code] = example("kernel_gateway/operating/README.md", "curl --silent")
+    [code] = example("docs/operating.md", "curl --silent")
     with gateway("process") as serving_here:
         serving_here.execute("mine", "1")
         answer = shell(code.replace(GATEWAY, serving_here.url), KEY=serving_here.admin_key())

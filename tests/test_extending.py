@@ -1,4 +1,4 @@
-"""The README's table of how to extend the gateway is true, and a half-finished extension fails a test."""
+"""The table of how to extend the gateway is true, and a half-finished extension fails a test."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from kernel_gateway.dialects.native.models import LimitsBody, LimitsInfo
 from sessions.model.values import Limits
 
 ROOT = Path(__file__).parents[1]
-SECTION = re.search(r"^## Extending it\n(.*?)^## ", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+SECTION = re.search(
+    r"^## What goes where\n(.*?)^## ", (ROOT / "docs/extending.md").read_text(), re.DOTALL | re.MULTILINE
+)
 #: what is added, where, and the tests that fail until it is complete
 ROWS = re.findall(r"^\| (a\w* [\w ]+) \| (.+?) \| (.+?) \|$", SECTION[1] if SECTION else "", re.MULTILINE)
 
@@ -25,13 +27,13 @@ def _modules(folder: str) -> set[str]:
     return found - {"__init__", "__pycache__"}
 
 
-def test_the_readme_answers_every_question_of_a_newcomer() -> None:
+def test_the_page_answers_every_question_of_a_newcomer() -> None:
     asked = {"a language", "a backend", "a dialect", "a provider", "a limit", "an error", "a metric", "a setting"}
     assert {what for what, _, _ in ROWS} == asked
 
 
 @pytest.mark.parametrize(("where", "held_by"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
-def test_the_places_and_tests_that_the_readme_names_exist(where: str, held_by: str) -> None:
+def test_the_places_and_tests_that_the_page_names_exist(where: str, held_by: str) -> None:
     paths = re.findall(r"`([\w/]+(?:/|\.py))`", where)
     tests = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", held_by)
     assert paths

@@ -1,4 +1,4 @@
-"""The arrows of the picture in the README: which modules may import which others, read from the code itself."""
+"""The arrows of the pictures in the READMEs: which modules may import which others, read from the code itself."""
 
 from __future__ import annotations
 

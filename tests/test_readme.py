@@ -9,10 +9,11 @@ import pytest
 
 from kernel_gateway.config import Settings, load
 from tests.gateways import KEYS, gateway
-from tests.readme import PARTS, ROOT, filled
+from tests.readme import FIGURES, PARTS, ROOT, figures, filled
 
 MIB = 1024**2
 README = (ROOT / "README.md").read_text()
+PAGES = [README, *(path.read_text() for path in (ROOT / "docs").rglob("*.md"))]
 
 
 @pytest.mark.parametrize("path", PARTS)
@@ -32,7 +33,7 @@ def test_the_client_example_works_when_pasted(capsys: pytest.CaptureFixture[str]
 
 
 def test_the_example_of_a_session_is_accepted_and_applies() -> None:
-    [example] = re.findall(r"```json session\n(.*?)```", README, re.DOTALL)
+    [example] = re.findall(r"```json session\n(.*?)```", (ROOT / "docs/api.md").read_text(), re.DOTALL)
     with gateway("process") as serving:
         response = serving.call("POST", "/v1/sessions", data=example)
         assert response.status_code == 201, response.text
@@ -43,7 +44,7 @@ def test_the_example_of_a_session_is_accepted_and_applies() -> None:
 
 
 def test_the_example_of_a_file_with_settings_is_accepted(tmp_path: Path) -> None:
-    [example] = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)
+    [example] = re.findall(r"```toml\n(.*?)```", (ROOT / "docs/settings.md").read_text(), re.DOTALL)
     (tmp_path / "gateway.toml").write_text(example)
     given, names = load({}, tmp_path / "gateway.toml"), tomllib.loads(example).keys()
     assert set(given.keys.values()) == {"team-a", "team-b"}
@@ -51,8 +52,17 @@ def test_the_example_of_a_file_with_settings_is_accepted(tmp_path: Path) -> None
     assert [name for name in names if getattr(given, name) == Settings.model_fields[name].default] == ["cpus"]
 
 
+def test_the_readme_is_one_page() -> None:
+    assert len(README.splitlines()) <= 200
+
+
+def test_what_was_not_measured_says_so_in_the_figures_of_the_readme() -> None:
+    assert figures("").count("| not measured |") == len(FIGURES)
+    assert "not measured" not in figures()
+
+
 def test_every_make_target_that_is_named_exists() -> None:
-    named = set(re.findall(r"(?:`|^)make ([\w-]+)", README, re.MULTILINE))
+    named = {target for page in PAGES for target in re.findall(r"(?:`|^)make ([\w-]+)", page, re.MULTILINE)}
     targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert {"serve", "test", "bench"} <= named <= targets
 

@@ -6,7 +6,7 @@
   them (`shell.py`).
 - the kernel is our own, too (`kernel.py`).
 - it listens only when it is complete, and does not connect to itself until its debugger is used: gVisor of 2024 cannot
-  restore many kernels that do (see the decisions in sessions/README.md).
+  restore many kernels that do (see docs/decisions/sleep.md).
 """
 
 from __future__ import annotations

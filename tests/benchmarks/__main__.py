@@ -1,4 +1,4 @@
-"""Measures what this project's README shows, and with `--write` puts it there: tables and the plot.
+"""Measures what `docs/benchmarks.md` shows, and with `--write` puts it there: tables, plot, and figures of the README.
 
     make bench                                                # everything, in about twenty minutes
     make bench FLAGS='--part first --isolation runsc'         # this anew; the rest is that of the last run
@@ -13,7 +13,6 @@ import argparse
 import asyncio
 import datetime as dt
 import logging
-import re
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -24,10 +23,10 @@ import structlog
 from tests.benchmarks import crowd, execute, first, inside, returns
 from tests.benchmarks.figures import engine, hindrance, machine, say, versions
 from tests.benchmarks.plot import draw
-from tests.benchmarks.report import PLOT, markdown
+from tests.benchmarks.report import PAGE, PLOT, markdown
 from tests.benchmarks.results import Part, Results, Ways
 from tests.benchmarks.serving import IMAGE, ISOLATIONS
-from tests.readme import ROOT
+from tests.readme import ROOT, figures, with_part
 
 KEPT = ROOT / ".bench.json"
 #: minutes that everything takes
@@ -106,23 +105,12 @@ def wanted(arguments: argparse.Namespace) -> Iterator[tuple[str, str, Measuremen
 
 
 def write(results: Results) -> None:
-    """Write tables and plot into the README."""
-    readme = ROOT / "README.md"
-    readme.write_text(filled(readme.read_text(), markdown(results)))
+    """Write tables and plot into their page, and some figures into the README."""
+    page, readme = ROOT / PAGE, ROOT / "README.md"
+    page.write_text(with_part(page.read_text(), "bench", f"\n{markdown(results)}\n"))
+    readme.write_text(with_part(readme.read_text(), "figures", figures(page.read_text())))
     if ways := results.parts.get("ways"):
         draw(ways, ROOT / PLOT)
-
-
-def filled(readme: str, text: str) -> str:
-    """Return the README with this text between its marks."""
-    new, count = re.subn(
-        r"(<!-- bench -->\n).*?(<!-- /bench -->)",
-        lambda marks: f"{marks[1]}\n{text}\n\n{marks[2]}",
-        readme,
-        flags=re.DOTALL,
-    )
-    assert count == 1, "the README has not exactly one place for the results"
-    return new
 
 
 def main() -> None:
@@ -132,7 +120,7 @@ def main() -> None:
     parser.add_argument("--isolation", action="append", choices=ISOLATIONS, help="only this; may be repeated")
     parser.add_argument("--rounds", type=int, help="at most so many rounds of each measurement")
     parser.add_argument("--sessions", type=int, nargs="+", default=[1, 20, 100], help="how many live side by side")
-    parser.add_argument("--write", action="store_true", help="put tables and plot into the README, if nothing failed")
+    parser.add_argument("--write", action="store_true", help="put tables and plot into their page, if nothing failed")
     arguments = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     results, failed = run(arguments)

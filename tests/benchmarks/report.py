@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 
 from sessions.model.stopwatch import Stage
@@ -15,8 +16,9 @@ from tests.benchmarks.results import Figures, Part, Results, Ways
 from tests.benchmarks.returns import RESTORED
 from tests.benchmarks.ways import CODE, LINES, ON_OURS, ON_STOCK, REST
 
-#: where the plot is, from the README
-PLOT = "tests/benchmarks/latency.svg"
+#: the page with the tables, and the plot beside it
+PAGE = "docs/benchmarks.md"
+PLOT = "docs/latency.svg"
 #: what stands where there is no figure
 NOTHING = "-"
 
@@ -230,8 +232,8 @@ TABLES = {
 
 
 def markdown(results: Results) -> str:
-    """Return everything that stands between the marks in the README."""
-    lines = [f"![Latency of `{CODE}` by way and isolation]({PLOT})\n"] if "ways" in results.parts else []
+    """Return everything that stands between the marks of the page."""
+    lines = [f"![Latency of `{CODE}` by way and isolation]({Path(PLOT).name})\n"] if "ways" in results.parts else []
     for name, table in TABLES.items():
         lines += table.lines(results.parts.get(name))
     dates = sorted({part.date for part in results.parts.values()})

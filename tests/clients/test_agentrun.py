@@ -131,10 +131,10 @@ def test_the_sdk_speaks_https_to_both_planes(release: str, mode: str) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("release", RELEASES)
-def test_the_readmes_example_works_when_pasted(plain: Gateway, release: str) -> None:
-    readme = (ROOT / "README.md").read_text()
-    [endpoints] = re.findall(r"```sh\n(export AGENTRUN_.*?)```", readme, re.DOTALL)
-    [program] = re.findall(r"```python\n(from agentrun.*?)```", readme, re.DOTALL)
+def test_the_example_works_when_pasted(plain: Gateway, release: str) -> None:
+    page = (ROOT / "docs/clients/agentrun.md").read_text()
+    [endpoints] = re.findall(r"```sh\n(export AGENTRUN_.*?)```", page, re.DOTALL)
+    [program] = re.findall(r"```python\n(from agentrun.*?)```", page, re.DOTALL)
     endpoints = endpoints.replace("http://127.0.0.1:8888", plain.url).replace("=KEY", f"={KEYS['alice']}")
     assert endpoints.count(plain.url) == 2
     done = subprocess.run(

@@ -119,8 +119,8 @@ def test_a_sandbox_lives_its_whole_life(gateway: Gateway) -> None:
     life(gateway)
 
 
-def test_the_readmes_example_works_when_pasted(gateway: Gateway) -> None:
-    page = (Path(__file__).parents[2] / "README.md").read_text()
+def test_the_example_works_when_pasted(gateway: Gateway) -> None:
+    page = (Path(__file__).parents[2] / "docs/clients/e2b.md").read_text()
     (settings,) = re.findall(r"^```sh\n(export E2B(?:.*\n)*?)```$", page, re.MULTILINE)
     (code,) = re.findall(r"^```python\n(from e2b(?:.*\n)*?)```$", page, re.MULTILINE)
     settings = settings.replace("http://127.0.0.1:8888", gateway.url).replace("=KEY", f"={KEYS['alice']}")

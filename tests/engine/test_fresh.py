@@ -1,4 +1,4 @@
-"""What the READMEs tell a first user and an operator to do, on a Debian machine that has neither engine nor gVisor.
+"""What the pages tell a first user and an operator to do, on a Debian machine that has neither engine nor gVisor.
 
 The engine of that machine is the only one that a test may restart.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-GUIDE = ROOT / "kernel_gateway/operating/README.md"
+GUIDE = ROOT / "docs/operating.md"
 #: serves, waits for at most ten minutes, and runs two cells as a user would
 SERVE = r"""
 ! command -v docker && ! command -v runsc || exit 1

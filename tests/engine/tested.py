@@ -20,7 +20,7 @@ from sessions.backends.docker.engine.versions import versions
 from sessions.model.errors import SessionError
 
 ROOT = Path(__file__).parents[2]
-GUIDE = ROOT / "kernel_gateway/operating/README.md"
+GUIDE = ROOT / "docs/operating.md"
 #: stands in the guide after the last line of the table
 END = "<!-- /tested -->"
 RUNTIME = "runsc"

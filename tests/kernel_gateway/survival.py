@@ -1,4 +1,4 @@
-"""What happens to sessions: the events of the README's table of what survives what."""
+"""What happens to sessions: the events of the table in docs/state.md of what survives what."""
 
 from __future__ import annotations
 

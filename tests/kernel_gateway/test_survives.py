@@ -1,6 +1,6 @@
-"""The README's table of what survives what: each row's events happen to a session, and each cell is held to its words.
+"""The table of what survives what in docs/state.md: each row's events happen, and each cell is held to its words.
 
-The words are read from the README, so a changed cell or a new row fails here until the gateway does what it says.
+The words are read from the page, so a changed cell or a new row fails here until the gateway does what it says.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.kernel_gateway import survival
 from tests.kernel_gateway.survival import WRITE, Event, Life
 from tests.tiers import cases
 
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs/state.md"
 #: the next cell: what is left of both
 TELL = "import os; print(globals().get('x'), os.path.exists('file') and open('file').read())"
 
@@ -46,7 +46,7 @@ TRANSCRIPT = {"stays": True, "deleted": False, "starts empty": False, "starts em
 
 def rows() -> dict[str, tuple[str, str, str, str]]:
     """Return the table: what happens, and the words for variables, files, transcript and a retry."""
-    section = README.read_text().split("## What survives what\n")[1].split("\n## ")[0]
+    section = PAGE.read_text().split("## What survives what\n")[1].split("\n## ")[0]
     _head, _line, *lines = re.findall(r"^\| (.*) \|$", section, re.MULTILINE)
     table = (line.split(" | ") for line in lines)
     return {event: (variables, files, transcript, retry) for event, variables, files, transcript, retry in table}

@@ -151,9 +151,9 @@ def test_checkpoints_are_listed_and_deleted(gateway: Gateway, name: str) -> None
 
 @pytest.mark.engine
 @pytest.mark.curl
-def test_the_readmes_example_works(gateway: Gateway) -> None:
+def test_the_example_of_the_page_works(gateway: Gateway) -> None:
     text(gateway, "demo", "x = 1; print()")
-    (commands,) = example("README.md", "curl -H")
+    (commands,) = example("docs/state.md", "curl -H")
     shell(commands.replace(GATEWAY, gateway.url).replace("KEY", KEYS["alice"]))
     assert (gateway.execute("demo", "x")["state"], text(gateway, "demo-b", "print(x)")) == ("rolled_back", "1")
     for each in ("demo", "demo-b"):

@@ -17,7 +17,7 @@ from tests.kernel_image.wheel import write_wheel
 
 pytestmark = [pytest.mark.engine, pytest.mark.full]
 
-README = (KERNEL_IMAGE / "README.md").read_text()
+PAGE = (KERNEL_IMAGE.parent / "docs/packages.md").read_text()
 #: packages whose module has another name
 MODULES = {
     "beautifulsoup4": "bs4",
@@ -74,7 +74,7 @@ def test_plots_find_a_font_for_chinese_japanese_and_korean(serving: Gateway) -> 
     assert "missing from" in serving.text("fonts", DRAW.format(options="family='DejaVu Sans'"), timeout=120)
     assert serving.text("fonts", DRAW.format(options="")).strip() == ""
     theme = 'import seaborn; seaborn.set_theme(font=["sans-serif", "WenQuanYi Micro Hei"])\n'
-    assert theme.partition("; ")[2].strip() in README, "this is what users are told"
+    assert theme.partition("; ")[2].strip() in PAGE, "this is what users are told"
     assert serving.text("fonts", theme + DRAW.format(options=""), timeout=120).strip() == ""
 
 

@@ -1,4 +1,4 @@
-"""Images besides the usual one: the slim one, and one of the operator's own as README.md describes it."""
+"""Images besides the usual one: the slim one, and one of the operator's own as docs/packages.md describes it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ def packages(serving: Gateway) -> dict[str, str]:
 @pytest.fixture
 def own_image(tmp_path: Path) -> Iterator[str]:
     """The image that the example makes, with a wheel in place of a package from the internet."""
-    (example,) = re.findall(r"```dockerfile\n(.*?)```", (KERNEL_IMAGE / "README.md").read_text(), re.DOTALL)
+    (example,) = re.findall(
+        r"```dockerfile\n(.*?)```", (KERNEL_IMAGE.parent / "docs/packages.md").read_text(), re.DOTALL
+    )
     context = tmp_path / "context"
     context.mkdir()
     wheel = write_wheel(context).name

@@ -15,6 +15,7 @@ import kernel_gateway
 from kernel_gateway.observe.metrics import Metrics
 
 MONITORING = Path(kernel_gateway.__file__).parent / "monitoring"
+PAGE = (MONITORING.parents[1] / "docs/monitoring.md").read_text()
 RULES = (MONITORING / "alerts.yml").read_text()
 CASES = (Path(__file__).parent / "alerts.yml").read_text()
 DASHBOARD = json.loads((MONITORING / "dashboard.json").read_text())
@@ -58,8 +59,8 @@ def test_each_metric_that_is_named_exists(text: str) -> None:
     assert named(text) - exposed() == set()
 
 
-def test_the_readme_names_exactly_the_metrics_that_exist() -> None:
-    named_there = named((MONITORING / "README.md").read_text())
+def test_the_page_names_exactly_the_metrics_that_exist() -> None:
+    named_there = named(PAGE)
     assert {name for name in named_there if not any(name in sample for sample in exposed())} == set()
     own = {name for name in exposed() if name.startswith("kernel_gateway_") and not name.endswith(("_sum", "_count"))}
     assert {name.removesuffix("_bucket") for name in own} - named_there == set()
@@ -95,8 +96,8 @@ def promtool(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.promtool
-def test_prometheus_accepts_the_readmes_configuration(tmp_path: Path) -> None:
-    (example,) = re.findall(r"```yaml\n(.*?)```", (MONITORING / "README.md").read_text(), re.DOTALL)
+def test_prometheus_accepts_the_configuration_of_the_page(tmp_path: Path) -> None:
+    (example,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
     (tmp_path / "prometheus.yml").write_text(example)
     shutil.copy(MONITORING / "alerts.yml", tmp_path)
     ended = promtool("check", "config", tmp_path / "prometheus.yml")

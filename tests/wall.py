@@ -171,7 +171,7 @@ WALL: dict[str, dict[str, dict[str, Found | tuple[Found, ...] | str]]] = {
                 "sessions/backends/docker/test_disks.py",
                 "test_a_full_workspace_is_refused_more_and_others_have_their_own_room",
             ),
-            "if trial is not None": PLACE,
+            "if files is not None": PLACE,
             "{IMAGE_DIR}/launcher.py": PLACE,
             "name=": PLACE,
             "user=": Found(_MADE.by, 'user="0:0"'),  # without it, the image names the same user

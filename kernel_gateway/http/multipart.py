@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
@@ -15,6 +16,9 @@ FORM_MAX = 64 * 1024
 #: name of the part that holds a file
 FILE = "file"
 
+#: what a body has for files: the path of a file that begins, a piece of the file, or None at its end
+Item = str | bytes | None
+
 
 def boundary_of(content_type: str) -> bytes | None:
     """Return the boundary of a form, or None if the body is no form."""
@@ -24,6 +28,8 @@ def boundary_of(content_type: str) -> bytes | None:
 
 class Form(ABC):
     """Reads a form, and hands its files' content on in pieces. Source: RFC 7578."""
+
+    INCOMPLETE: ClassVar[str] = "the form has no closing boundary"
 
     def __init__(self, boundary: bytes) -> None:
         """Begin a form.
@@ -35,6 +41,9 @@ class Form(ABC):
         self.complete = False
         #: the fields that are no files
         self.fields: dict[str, str] = {}
+        #: number of the files that have begun
+        self.files = 0
+        self._items: list[Item] = []
         self._name = ""
         self._value = bytearray()
         self._header = bytearray()
@@ -59,16 +68,22 @@ class Form(ABC):
             raise InvalidRequest("the boundary is too long", field="Content-Type") from None
 
     @abstractmethod
-    def file_begins(self, name: str) -> None:
-        """Take that a file begins; `name` is its name in the form, or empty."""
+    def path_of(self, name: str) -> str:
+        """Return the path of the file that begins; `name` is its name in the form, or empty.
 
-    @abstractmethod
-    def file_continues(self, piece: bytes) -> None:
-        """Take a piece of the file."""
+        Raises:
+            InvalidRequest: when the form may not have this file, or the file has no path.
+        """
 
-    @abstractmethod
-    def file_ends(self) -> None:
-        """Take that the file is complete."""
+    def read(self, chunk: bytes) -> list[Item]:
+        """Return what is in a chunk, in order.
+
+        Raises:
+            InvalidRequest: when the body is not such a form.
+        """
+        self.write(chunk)
+        items, self._items = self._items, []
+        return items
 
     def write(self, chunk: bytes) -> None:
         """Parse the next chunk.
@@ -106,11 +121,12 @@ class Form(ABC):
         _, options = parse_options_header(bytes(self._disposition))
         self._name = options.get(b"name", b"").decode("utf-8", "replace")
         if self._name == FILE:
-            self.file_begins(options.get(b"filename", b"").decode("utf-8", "replace"))
+            self.files += 1
+            self._items.append(self.path_of(options.get(b"filename", b"").decode("utf-8", "replace")))
 
     def _data(self, data: bytes, start: int, end: int) -> None:
         if self._name == FILE:
-            self.file_continues(data[start:end])
+            self._items.append(data[start:end])
         else:
             self._keep(self._value, data[start:end])
 
@@ -122,7 +138,7 @@ class Form(ABC):
 
     def _part_ended(self) -> None:
         if self._name == FILE:
-            self.file_ends()
+            self._items.append(None)
         else:
             self.fields[self._name] = self._value.decode("utf-8", "replace")
 

@@ -1,12 +1,11 @@
-"""Transfer files between a client and a sandbox in pieces: memory use does not depend on the size of a file."""
+"""Send files of a sandbox to a client in pieces: memory use does not depend on the size of a file."""
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
 from http import HTTPStatus
-from typing import Any
 from urllib.parse import quote
 
 from tornado.httputil import HTTPHeaders, format_timestamp
@@ -16,54 +15,9 @@ from kernel_gateway.errors import RangeNotSatisfiable
 from kernel_gateway.http.handlers import BaseHandler
 from sessions.guest.reading import TAG, OpenFile, Part
 from sessions.model.errors import SessionError
-from sessions.model.tasks import spawn
-
-#: pieces of an upload that may wait for the sandbox
-QUEUE = 4
 
 #: seconds that an answer waits for a client that reads nothing
 STALL = 60.0
-
-
-class Upload:
-    """An upload of a file into a sandbox. The sandbox sets the pace."""
-
-    def __init__(self, write: Callable[[AsyncIterator[bytes]], Coroutine[Any, Any, int]]) -> None:
-        """Start the upload.
-
-        Args:
-            write: function that writes the pieces and returns the file's size in bytes.
-        """
-        self._pieces: asyncio.Queue[bytes | None] = asyncio.Queue(QUEUE)
-        self._writing = spawn(write(self._content()), "upload")
-
-    async def _content(self) -> AsyncIterator[bytes]:
-        while (piece := await self._pieces.get()) is not None:
-            yield piece
-
-    async def send(self, piece: bytes | None) -> None:
-        """Pass a piece on as soon as there is room; None ends the file. An upload that has failed drops the piece."""
-        if self._writing.done():
-            return
-        put = spawn(self._pieces.put(piece), "upload piece")
-        await asyncio.wait({put, self._writing}, return_when=asyncio.FIRST_COMPLETED)
-        put.cancel()
-
-    async def finish(self) -> int:
-        """Wait until the file is written.
-
-        Returns:
-            the size of the file in bytes.
-
-        Raises:
-            SessionError: when the file could not be written.
-        """
-        await self.send(None)
-        return await self._writing
-
-    def abandon(self) -> None:
-        """Cancel the upload, because the client has left; the incomplete file is dropped."""
-        self._writing.cancel()
 
 
 #: the part of a HEAD's answer

@@ -26,7 +26,7 @@ import kernel_gateway.dialects
 from kernel_gateway import app
 from kernel_gateway.app import Service
 from kernel_gateway.config import Settings
-from kernel_gateway.dialects.agentrun.uploads import UploadForm
+from kernel_gateway.dialects.agentrun.uploads import FileForm
 from kernel_gateway.dialects.e2b import connect
 from kernel_gateway.dialects.e2b.connect import AnswerStream, Envelopes
 from kernel_gateway.dialects.e2b.models import NewSandbox
@@ -45,7 +45,7 @@ from tests.test_layers import tree_of
 def form(fields: list[int]) -> None:
     """Read a form of so many header fields in each of its parts."""
     parts = (b"--B\r\n" + b"".join(b"X-%d: 1\r\n" % field for field in range(count)) + b"\r\n\r\n" for count in fields)
-    UploadForm(b"B").write(b"".join(parts))
+    FileForm(b"B").write(b"".join(parts))
 
 
 def ragflow_strict(tokens: int) -> None:

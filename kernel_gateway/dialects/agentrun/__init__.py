@@ -26,7 +26,7 @@ from kernel_gateway.dialects.agentrun.sandboxes import (
     SandboxHandler,
     StopHandler,
 )
-from kernel_gateway.dialects.agentrun.uploads import UploadHandler
+from kernel_gateway.dialects.agentrun.uploads import FormHandler
 from kernel_gateway.gateway import Dialect, Gateway, Route
 
 CONTROL = "/2025-09-10"
@@ -50,7 +50,7 @@ def routes(gateway: Gateway) -> list[Route]:
         (one + "/filesystem/mkdir", MakeDirectoryHandler),
         (one + "/filesystem/move", MoveHandler),
         (one + "/filesystem/remove", RemoveHandler),
-        (one + "/filesystem/upload", UploadHandler),
+        (one + "/filesystem/upload", FormHandler),
         (one + "/filesystem/download", DownloadHandler),
         (one + "/processes", ProcessesHandler),
         (one + "/processes/cmd", CommandHandler),

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import re
 import time
-from functools import partial
-from typing import Any
 
 from kernel_gateway.dialects.e2b.base import NOT_FOUND, EnvdHandler
 from kernel_gateway.dialects.e2b.tokens import SignedUrl
-from kernel_gateway.dialects.e2b.uploads import PIECE, Inflated, PathForm
+from kernel_gateway.dialects.e2b.uploads import Inflated, PathForm
 from kernel_gateway.errors import NotSupported, Unauthorized
 from kernel_gateway.http.multipart import FORM_MAX, boundary_of
-from kernel_gateway.http.transfers import Upload, send_file, wanted_part
+from kernel_gateway.http.transfers import send_file, wanted_part
+from kernel_gateway.http.uploads import UploadHandler
 from kernel_gateway.identity.auth import Caller
-from sessions.guest import workspace
 from sessions.guest.paths import entry_path, seen_path
 from sessions.guest.reading import read_file
-from sessions.model.errors import InvalidRequest, NoSpace, SandboxNotFound, SessionError
+from sessions.model.errors import InvalidRequest, NoSpace, SandboxNotFound
 from sessions.sandbox.sandbox import Sandbox
 
 #: operation that a URL is signed for, by method
@@ -26,21 +24,14 @@ OPERATIONS = {"GET": "read", "POST": "write"}
 SIGNED_MAX = 2048
 
 
-class FilesHandler(EnvdHandler):
+class FilesHandler(EnvdHandler, UploadHandler):
     """`/files`."""
 
-    _upload: Upload | None = None
-    #: why the upload is refused; sent after the whole body was read, or tornado would only close the connection
-    _refusal: SessionError | None = None
-    #: None: the body is the file itself
-    _form: PathForm | None = None
-    _inflated: Inflated | None = None
+    #: bytes of the file that have arrived
     _size = 0
 
     def prepare(self) -> None:
         """Check the request, and prepare an upload before its body is read."""
-        #: files that are complete, as clients see them
-        self._written: list[dict[str, Any]] = []
         super().prepare()
         if hasattr(self, "sandbox"):  # not so for a preflight
             self.check_user()
@@ -48,27 +39,23 @@ class FilesHandler(EnvdHandler):
                 self._prepare_upload()
 
     def _prepare_upload(self) -> None:
-        disk = self.gateway.settings.disk
         headers = self.request.headers
-        if (self.announced_length or 0) > disk + FORM_MAX:
-            raise NoSpace(f"the file is larger than any workspace ({disk} bytes)", size=self.announced_length)
+        self.expect(FORM_MAX)
         if any(name.lower().startswith("x-metadata-") for name in headers):
             raise NotSupported("files have no metadata of their own here")
         if (encoding := headers.get("Content-Encoding", "identity").lower()) not in {"identity", "gzip"}:
             raise InvalidRequest(f"Content-Encoding {encoding[:64]!r} is not known", field="Content-Encoding")
         path = self.raw_argument("path")
+        self.host = self.sandbox
         if boundary := boundary_of(headers.get("Content-Type", "")):
             if encoding == "gzip":
                 raise InvalidRequest("a form cannot be compressed", field="Content-Encoding")
-            self._form = PathForm(boundary, path)
+            self.reader = PathForm(boundary, path)
         elif path is None:
             raise InvalidRequest("the query has no path", field="path")
         else:
-            self._inflated = Inflated() if encoding == "gzip" else None
-            self._begin(path)
-        self.http.set_max_body_size(disk + FORM_MAX)
-        if self.announced_length is None:
-            self.limit_body_time(disk + FORM_MAX)
+            self.reader = Inflated() if encoding == "gzip" else None
+            self.begin(path)
 
     # -- signed URLs ----------------------------------------------------------------------------------------
 
@@ -108,70 +95,22 @@ class FilesHandler(EnvdHandler):
 
     # -- upload ---------------------------------------------------------------------------------------------
 
-    async def data_received(self, chunk: bytes) -> None:
-        """Pass on the next chunk, and drop it if the upload is already refused."""
-        if self.request.method != "POST" or self._refusal is not None:
-            return
-        try:
-            if self._form is not None:
-                await self._take(self._form.read(chunk))
-            elif self._inflated is not None:
-                for piece in self._inflated.pieces(chunk):
-                    await self._send(piece)
-            else:
-                await self._send(chunk)
-        except SessionError as refusal:
-            self._refuse(refusal)
+    def begin(self, path: str, size: int | None = None) -> None:
+        """Begin to write a file, if the path may name one."""
+        entry_path(path)
+        super().begin(path, size)
+        self._size = 0
 
-    async def _take(self, items: list[str | bytes | None]) -> None:
-        for item in items:
-            if item is None:
-                await self._finish()
-            elif isinstance(item, str):
-                self._begin(item)
-            else:
-                await self._send(item)
-
-    def _begin(self, path: str) -> None:
-        seen = seen_path(entry_path(path))
-        write: Any = partial(workspace.write_file, self.sandbox, path, None, new_mode=0o644)
-        self._upload, self._size = Upload(write), 0
-        self._written.append({"name": seen.rsplit("/", 1)[-1], "path": seen, "type": "file"})
-
-    async def _send(self, piece: bytes) -> None:
-        """Pass a piece of the file on; the client waits while the sandbox is busy."""
+    async def send(self, piece: bytes) -> None:
+        """Pass a piece of the file on, unless the file grows larger than the workspace."""
         self._size += len(piece)
         if self._size > self.sandbox.limits.disk:
             raise NoSpace(f"the file is larger than the workspace ({self.sandbox.limits.disk} bytes)")
-        if self._upload is not None:
-            for start in range(0, len(piece), PIECE):
-                await self._upload.send(piece[start : start + PIECE])
-
-    async def _finish(self) -> None:
-        if self._upload is not None:
-            upload, self._upload = self._upload, None
-            await upload.finish()
-
-    def _refuse(self, refusal: SessionError) -> None:
-        self._refusal = refusal
-        if self._upload is not None:
-            self._upload.abandon()
-
-    def on_connection_close(self) -> None:
-        """Drop the partial file of a client that has left."""
-        super().on_connection_close()
-        if self._upload is not None:
-            self._upload.abandon()
+        await super().send(piece)
 
     async def post(self) -> None:
         """Finish the upload and describe the files."""
-        if self._refusal is None and self._form is not None and not self._form.complete:
-            self._refuse(InvalidRequest("the form has no closing boundary", field="body"))
-        if self._refusal is None and self._inflated is not None and not self._inflated.complete:
-            self._refuse(InvalidRequest("the compressed body is not complete", field="body"))
-        if self._refusal is not None:
-            raise self._refusal
-        await self._finish()
-        if not self._written:
-            raise InvalidRequest("the form has no file", field="file")
-        self.finish_json(self._written)
+        self.check_upload()
+        await self.file_ends()
+        seen = [seen_path(entry_path(path)) for path in self.paths]
+        self.finish_json([{"name": path.rsplit("/", 1)[-1], "path": path, "type": "file"} for path in seen])

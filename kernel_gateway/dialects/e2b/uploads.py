@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
+from typing import ClassVar
 
 from kernel_gateway.http.multipart import FILE, Form
 from sessions.model.errors import InvalidRequest
@@ -20,40 +21,21 @@ class PathForm(Form):
     def __init__(self, boundary: bytes, path: str | None) -> None:
         super().__init__(boundary)
         self._path = path
-        self._items: list[str | bytes | None] = []
-        self._files = 0
 
-    def read(self, chunk: bytes) -> list[str | bytes | None]:
-        """Return what is in a chunk, in order: the path of a file that begins, pieces of it, and None at its end.
-
-        Raises:
-            InvalidRequest: when the body is not such a form.
-        """
-        self.write(chunk)
-        items, self._items = self._items, []
-        return items
-
-    def file_begins(self, name: str) -> None:
-        """Note the path of the next file."""
-        self._files += 1
-        if self._path is not None and self._files > 1:
+    def path_of(self, name: str) -> str:
+        """Return the path of the query, or else the file's name."""
+        if self._path is not None and self.files > 1:
             raise InvalidRequest("a form for one path may hold only one file", field=FILE)
         path = name if self._path is None else self._path
         if not path:
             raise InvalidRequest("the file has no path", field="path")
-        self._items.append(path)
-
-    def file_continues(self, piece: bytes) -> None:
-        """Note a piece of the file."""
-        self._items.append(piece)
-
-    def file_ends(self) -> None:
-        """Note the end of the file."""
-        self._items.append(None)
+        return path
 
 
 class Inflated:
     """A body that is compressed with gzip."""
+
+    INCOMPLETE: ClassVar[str] = "the compressed body is not complete"
 
     def __init__(self) -> None:
         self._stream = zlib.decompressobj(_GZIP)
@@ -63,7 +45,7 @@ class Inflated:
         """Whether the end of the compressed file has arrived."""
         return self._stream.eof
 
-    def pieces(self, chunk: bytes) -> Iterator[bytes]:
+    def read(self, chunk: bytes) -> Iterator[bytes]:
         """Yield what is in a chunk in pieces of a bounded size, however much it is in all.
 
         Raises:

@@ -8,12 +8,13 @@ from typing import Literal
 from pydantic import BaseModel, Field
 
 from kernel_gateway.http.bodies import Body
-from kernel_gateway.http.handlers import BaseHandler, JsonHandler
-from kernel_gateway.http.transfers import NO_CONTENT, Upload, send_file, send_headers, wanted_part
+from kernel_gateway.http.handlers import JsonHandler
+from kernel_gateway.http.transfers import NO_CONTENT, send_file, send_headers, wanted_part
+from kernel_gateway.http.uploads import UploadHandler
 from sessions.guest import workspace
 from sessions.guest.paths import valid_path
 from sessions.guest.reading import read_file
-from sessions.model.errors import InvalidRequest, NoSpace
+from sessions.model.errors import InvalidRequest
 from sessions.model.values import SessionKey
 from sessions.session.session import Session
 
@@ -51,53 +52,31 @@ class MakeDirectory(Body):
     path: str = Field(description="path in the workspace; directories on its way are made, too")
 
 
-class FilesHandler(BaseHandler):
+class FilesHandler(UploadHandler):
     """`/v1/sessions/{name}/files/{path}`."""
 
-    _upload: Upload | None = None
+    new_mode = 0o600
 
     async def prepare(self) -> None:
         """Start an upload before its body is read."""
         super().prepare()
         if self.request.method != "PUT":
             return
-        # The limit is the size of the workspace, not the limit of JSON bodies.
-        disk, size = self.gateway.settings.disk, self.announced_length
-        if size is None:
-            if "Transfer-Encoding" not in self.request.headers:
-                raise InvalidRequest("an upload needs a Content-Length, or must be chunked", field="Content-Length")
-            self.limit_body_time(disk)
-        elif size > disk:
-            raise NoSpace(f"the file is larger than any workspace ({disk} bytes)", size=size)
-        self.http.set_max_body_size(disk)
+        if self.announced_length is None and "Transfer-Encoding" not in self.request.headers:
+            raise InvalidRequest("an upload needs a Content-Length, or must be chunked", field="Content-Length")
+        self.expect()
         path = valid_path(self.path_args[1])
-        session = await self._session(self.path_args[0], make=True)
-        self._upload = Upload(lambda content: workspace.write_file(session, path, size, content))
-
-    async def _session(self, name: str, *, make: bool = False) -> Session:
-        key = SessionKey(self.tenant, name)
-        return await self.gateway.registry.get_or_create(key) if make else self.gateway.registry.get(key)
-
-    async def data_received(self, chunk: bytes) -> None:
-        """Forward a chunk to the sandbox, with back-pressure on the client."""
-        if self._upload is not None:
-            await self._upload.send(chunk)
-
-    def on_connection_close(self) -> None:
-        """Drop an unfinished upload when the client has left."""
-        super().on_connection_close()
-        if self._upload is not None:
-            self._upload.abandon()
+        self.host = await self.gateway.registry.get_or_create(SessionKey(self.tenant, self.path_args[0]))
+        self.begin(path, self.announced_length)
 
     async def put(self, _name: str, _path: str) -> None:
         """Write a file. Missing parent directories are made, and the session on first use."""
-        if self._upload is not None:
-            await self._upload.finish()
+        await self.finish_upload()
         self.set_status(HTTPStatus.NO_CONTENT)
 
     async def get(self, name: str, path: str) -> None:
         """Download a file or a part of it (`Range`), or with `?list` list a directory."""
-        session, path = await self._session(name), valid_path(path)
+        session, path = self._session(name), valid_path(path)
         if self.get_query_argument("list", None) is not None:
             listing = await workspace.list_files(session, path)
             entries = [FileEntry.model_validate(entry) for entry in listing.entries]
@@ -109,13 +88,16 @@ class FilesHandler(BaseHandler):
     async def head(self, name: str, path: str) -> None:
         """Say what a download would say, without the content."""
         path = valid_path(path)
-        async with read_file(await self._session(name), path, NO_CONTENT) as file:
+        async with read_file(self._session(name), path, NO_CONTENT) as file:
             await send_headers(self, file, path, file.size)
 
     async def delete(self, name: str, path: str) -> None:
         """Delete a file or directory."""
-        await workspace.delete_file(await self._session(name), valid_path(path))
+        await workspace.delete_file(self._session(name), valid_path(path))
         self.set_status(HTTPStatus.NO_CONTENT)
+
+    def _session(self, name: str) -> Session:
+        return self.gateway.registry.get(SessionKey(self.tenant, name))
 
 
 class MoveHandler(JsonHandler):

@@ -113,16 +113,16 @@ def test_an_upload_that_is_announced_as_too_large_is_refused_before_its_body(gat
 def test_a_compressed_body_is_read_in_pieces_whatever_it_inflates_to() -> None:
     bomb = gzip.compress(bytes(20 * 1024**2))
     inflated = Inflated()
-    sizes = [len(piece) for piece in inflated.pieces(bomb)]
+    sizes = [len(piece) for piece in inflated.read(bomb)]
     assert (max(sizes), sum(sizes)) == (PIECE, 20 * 1024**2)
     assert inflated.complete
     with pytest.raises(InvalidRequest):
-        list(inflated.pieces(b"more"))
+        list(inflated.read(b"more"))
 
 
 def test_a_compressed_body_may_arrive_byte_by_byte() -> None:
     inflated = Inflated()
-    found = b"".join(piece for byte in gzip.compress(b"content") for piece in inflated.pieces(bytes([byte])))
+    found = b"".join(piece for byte in gzip.compress(b"content") for piece in inflated.read(bytes([byte])))
     assert (found, inflated.complete) == (b"content", True)
 
 

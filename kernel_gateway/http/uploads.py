@@ -1,0 +1,193 @@
+"""Write files of a request's body into a sandbox while the body arrives: memory use does not depend on their size."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from functools import partial
+from typing import Any, ClassVar, Protocol
+
+from kernel_gateway.http.handlers import BaseHandler
+from kernel_gateway.http.multipart import FILE, Item
+from sessions.guest import workspace
+from sessions.guest.tools import ToolHost
+from sessions.model.errors import InvalidRequest, NoSpace, SessionError
+from sessions.model.tasks import spawn
+
+#: pieces of an upload that may wait for the sandbox
+QUEUE = 4
+
+
+class Upload:
+    """An upload of a file into a sandbox. The sandbox sets the pace."""
+
+    def __init__(self, write: Callable[[AsyncIterator[bytes]], Coroutine[Any, Any, int]]) -> None:
+        """Start the upload.
+
+        Args:
+            write: function that writes the pieces and returns the file's size in bytes.
+        """
+        self._pieces: asyncio.Queue[bytes | None] = asyncio.Queue(QUEUE)
+        self._writing = spawn(write(self._content()), "upload")
+
+    async def _content(self) -> AsyncIterator[bytes]:
+        while (piece := await self._pieces.get()) is not None:
+            yield piece
+
+    async def send(self, piece: bytes | None) -> None:
+        """Pass a piece on as soon as there is room; None ends the file. An upload that has failed drops the piece."""
+        if self._writing.done():
+            return
+        put = spawn(self._pieces.put(piece), "upload piece")
+        await asyncio.wait({put, self._writing}, return_when=asyncio.FIRST_COMPLETED)
+        put.cancel()
+
+    async def finish(self) -> int:
+        """Wait until the file is written.
+
+        Returns:
+            the size of the file in bytes.
+
+        Raises:
+            SessionError: when the file could not be written.
+        """
+        await self.send(None)
+        return await self._writing
+
+    def abandon(self) -> None:
+        """Cancel the upload, because the client has left or the upload is refused; the incomplete file is dropped."""
+        self._writing.cancel()
+
+
+class BodyReader(Protocol):
+    """Finds the files in a body: a form, or a compressed file."""
+
+    #: what is wrong with a body that ends before it is complete
+    INCOMPLETE: ClassVar[str]
+
+    @property
+    def complete(self) -> bool:
+        """Whether the end of the body has arrived."""
+
+    def read(self, chunk: bytes) -> Iterable[Item]:
+        """Return what is in a chunk, in order.
+
+        Raises:
+            InvalidRequest: when the body is not of this form.
+        """
+
+
+class UploadHandler(BaseHandler):
+    """Base of the handlers that write the files of a body into a sandbox.
+
+    In `prepare` a dialect calls `expect`, sets `host`, and sets `reader` or begins the one file.
+    """
+
+    #: permissions of a file that replaces none
+    new_mode: ClassVar[int] = 0o644
+    #: session or sandbox that gets the files
+    host: ToolHost
+    #: None: the body is the file itself
+    reader: BodyReader | None = None
+    #: paths of the files that have begun, as the client wrote them
+    paths: tuple[str, ...] = ()
+    #: False: the request is no upload, and its body is dropped
+    _expected = False
+    _upload: Upload | None = None
+    #: why the upload is refused; sent after the whole body was read, or tornado would only close the connection
+    _refusal: SessionError | None = None
+
+    def expect(self, beside: int = 0) -> None:
+        """Allow a body as large as a workspace, which may be larger than a JSON body.
+
+        Args:
+            beside: bytes that the body may have besides the content of its files.
+
+        Raises:
+            NoSpace: when the body is announced as larger.
+        """
+        disk, size = self.gateway.settings.disk, self.announced_length
+        if (size or 0) > disk + beside:
+            raise NoSpace(f"the file is larger than any workspace ({disk} bytes)", size=size)
+        self._expected = True
+        self.http.set_max_body_size(disk + beside)
+        if size is None:
+            self.limit_body_time(disk + beside)
+
+    async def data_received(self, chunk: bytes) -> None:
+        """Write what is in a chunk, or drop the chunk if the upload is already refused."""
+        if not self._expected or self._refusal is not None:
+            return
+        try:
+            for item in (chunk,) if self.reader is None else self.reader.read(chunk):
+                if item is None:
+                    await self.file_ends()
+                elif isinstance(item, str):
+                    self.begin(item)
+                else:
+                    await self.send(item)
+        except SessionError as refusal:
+            self.refuse(refusal)
+
+    def begin(self, path: str, size: int | None = None) -> None:
+        """Begin to write a file.
+
+        Args:
+            path: path of the file.
+            size: bytes of the file; None: not known beforehand.
+        """
+        self.paths += (path,)
+        self._upload = Upload(partial(workspace.write_file, self.host, path, size, new_mode=self.new_mode))
+
+    async def send(self, piece: bytes) -> None:
+        """Pass a piece of the file on; the client waits while the sandbox is busy."""
+        if self._upload is not None:
+            await self._upload.send(piece)
+
+    async def file_ends(self) -> None:
+        """Wait until the file is written, even if the client leaves meanwhile.
+
+        Raises:
+            SessionError: when the file could not be written.
+        """
+        upload, self._upload = self._upload, None
+        if upload is not None:
+            await upload.finish()
+
+    def refuse(self, refusal: SessionError) -> None:
+        """Write no more; `check_upload` raises the refusal."""
+        self._refusal = refusal
+        if self._upload is not None:
+            self._upload.abandon()
+
+    def on_connection_close(self) -> None:
+        """Drop the partial file of a client that has left."""
+        super().on_connection_close()
+        if self._upload is not None:
+            self._upload.abandon()
+
+    def check_upload(self) -> None:
+        """Check the upload when the whole body has arrived.
+
+        Raises:
+            InvalidRequest: when the body is not complete, or has no file.
+            SessionError: when the upload was refused.
+        """
+        if self._refusal is None and self.reader is not None and not self.reader.complete:
+            self.refuse(InvalidRequest(self.reader.INCOMPLETE, field="body"))
+        if self._refusal is not None:
+            raise self._refusal
+        if not self.paths:
+            raise InvalidRequest("the form has no file", field=FILE)
+
+    async def finish_upload(self) -> int:
+        """Check the upload and wait until its only file is written, which is dropped if the client leaves meanwhile.
+
+        Returns:
+            the size of the file in bytes.
+
+        Raises:
+            SessionError: as in `check_upload`; or the file could not be written.
+        """
+        self.check_upload()
+        return await self._upload.finish() if self._upload is not None else 0

@@ -7,23 +7,31 @@ installation. Here a changed setting applies from the next run on, without a res
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import structlog
 
-from sessions.model.errors import BackendUnavailable, ConnectionFailed, NotInitialized, SessionError, StartFailed
+from sessions.model.errors import (
+    BackendUnavailable,
+    ConnectionFailed,
+    ExecutionTimeout,
+    NotInitialized,
+    OutOfMemory,
+    SessionError,
+    StartFailed,
+)
 from sessions.model.tasks import shielded, spawn
-from sessions.model.values import SessionKey
-from sessions.programs.program import Outcome, Program, Runner
-from sessions.providers.accounts import NotBegun, accounted, raising_not_begun
+from sessions.model.values import ExecuteRequest, SessionKey, Status
+from sessions.programs.program import Ending, Outcome, Program, Runner
 from sessions.providers.active import ActiveProvider, Make, ProviderSlot
 from sessions.providers.base import ExecutionResult, SandboxInstance, SandboxProvider
-from sessions.providers.outcomes import outcome_of
+from sessions.providers.outcomes import ending_of, outcome_of
 from sessions.providers.self_managed import within
 from sessions.providers.store import ProviderStore
+from sessions.sandbox.accounts import accounted
 from sessions.session.services import SessionServices
 
 log = structlog.get_logger()
@@ -32,6 +40,15 @@ log = structlog.get_logger()
 DEFAULT = "self_managed"
 #: errors that mean: this provider cannot be used now, but another one might work
 UNAVAILABLE = (NotInitialized, ConnectionFailed, StartFailed, BackendUnavailable)
+
+#: status and error of each ending in the audit
+_AUDITED: dict[Ending, tuple[Status, SessionError | None]] = {
+    Ending.OK: (Status.OK, None),
+    Ending.ERROR: (Status.ERROR, None),
+    Ending.TIMEOUT: (Status.TIMEOUT, ExecutionTimeout()),
+    Ending.OUT_OF_MEMORY: (Status.DIED, OutOfMemory()),
+    Ending.DIED: (Status.DIED, None),
+}
 
 T = TypeVar("T")
 
@@ -48,6 +65,28 @@ class Rules:
     production: bool = False
     #: run time limit in seconds of a program without a timeout
     timeout: float = 30.0
+
+
+class NotBegun(Exception):
+    """The program was not begun: another provider may begin it."""
+
+    def __init__(self, reason: SessionError) -> None:
+        """Keep the reason."""
+        super().__init__(reason)
+        self.reason = reason
+
+
+@contextmanager
+def raising_not_begun() -> Iterator[None]:
+    """Raise `NotBegun` for a failure of the body: a body that fails has begun no program.
+
+    Raises:
+        NotBegun: when the body fails.
+    """
+    try:
+        yield
+    except SessionError as error:
+        raise NotBegun(error) from error
 
 
 class ProviderManager:
@@ -199,12 +238,14 @@ class ProviderManager:
     async def _execute(
         self, active: ActiveProvider, program: Program, tenant: str, session: str | None
     ) -> ExecutionResult:
-        async def run() -> ExecutionResult:
-            return await self._in_instance(active, program, tenant, session)
-
         if self._services is None or _here(active):
-            return await run()
-        return await accounted(self._services, SessionKey(tenant, session or active.name), program, run)
+            return await self._in_instance(active, program, tenant, session)
+        key, request = SessionKey(tenant, session or active.name), ExecuteRequest(program.code)
+        async with accounted(self._services, key, program.language, request, NotBegun) as account:
+            result = await self._in_instance(active, program, tenant, session)
+            output = len(result.stdout.encode()) + len(result.stderr.encode())
+            account.ends(*_AUDITED[ending_of(result)], output_bytes=output)
+        return result
 
     async def _in_instance(
         self, active: ActiveProvider, program: Program, tenant: str, session: str | None

@@ -24,7 +24,8 @@ from sessions.model.errors import (
     SessionError,
 )
 from sessions.model.tasks import spawn
-from sessions.model.values import ExecuteRequest, ExecutionResult, SandboxSpec, SessionKey, StateChange, Status
+from sessions.model.values import ExecuteRequest, SandboxSpec, SessionKey, Status
+from sessions.sandbox.accounts import accounted
 from sessions.session.owner import Activity
 from sessions.session.services import SessionServices
 
@@ -207,6 +208,8 @@ class AttachedCommand:
 ATTACHED_MAX = 8
 #: value in place of their language
 SHELL = "shell"
+#: errors that mean that a command never ran
+NOT_BEGUN = (InvalidRequest, FileNotFound, QuotaExceeded, SessionClosed)
 
 
 class CommandHost(ToolHost, Protocol):
@@ -227,11 +230,11 @@ class Commands:
         self._attached: dict[AttachedCommand, asyncio.Task[None]] = {}
 
     async def run(self, command: str, cwd: str, seconds: float) -> ProcessResult:
-        """Run a shell command in the sandbox's own container; see `run_command`."""
+        """Run a shell command in the sandbox's own container; errors as in `accounted` and `run_process`."""
         with self._activity.use():
             request = ExecuteRequest(command, min(seconds, self._host.spec.max_execute_timeout))
             run = partial(run_process, self._host, command, cwd, self._host.spec.env, request.timeout)
-            return await run_command(self._services, self._host.key, request, run)
+            return await self._execute(request, run)
 
     def attached(self) -> list[AttachedCommand]:
         """Return the attached commands that run, oldest first."""
@@ -258,8 +261,8 @@ class Commands:
             tag: the client's own name for it.
 
         Raises:
-            QuotaExceeded: when the sandbox has too many, or as in `run_command`.
-            SessionError: as in `run_command`; or the program cannot be started.
+            QuotaExceeded: when the sandbox has too many, or as in `accounted`.
+            SessionError: as in `accounted`; or the program cannot be started.
         """
         if len(self._attached) >= ATTACHED_MAX:
             raise QuotaExceeded(f"at most {ATTACHED_MAX} commands of a sandbox at a time", max=ATTACHED_MAX)
@@ -292,7 +295,7 @@ class Commands:
         try:
             with self._activity.use():
                 run = partial(command.run, self._host, spec.env, request.timeout)
-                await run_command(self._services, self._host.key, request, run)
+                await self._execute(request, run)
         except SessionError as error:
             command.failure = error
             raise
@@ -300,65 +303,22 @@ class Commands:
             del self._attached[command]
             command.end()
 
+    async def _execute(self, request: ExecuteRequest, run: Callable[[], Awaitable[ProcessResult]]) -> ProcessResult:
+        """Run a command to its end when its turn comes. Cancelling the call ends the command.
 
-async def run_command(
-    services: SessionServices, key: SessionKey, request: ExecuteRequest, run: Callable[[], Awaitable[ProcessResult]]
-) -> ProcessResult:
-    """Run a command to its end when its turn comes. Cancelling the call ends the command.
+        Args:
+            request: the command and its timeout.
+            run: runs the command.
 
-    Args:
-        services: quotas and journal.
-        key: tenant and name of the sandbox.
-        request: the command and its timeout.
-        run: runs the command.
-
-    Raises:
-        QuotaExceeded: when the tenant has too many executions under way, or has used up its quota.
-        AuditUnavailable: when the audit cannot record the command.
-        PolicyViolation: when the code policy forbids the command.
-        SessionError: as in `run_process`.
-    """
-    loop = asyncio.get_running_loop()
-    async with services.quotas.execution(key.tenant):
-        execution_id = services.journal.begins(key, SHELL, request)
-        began = loop.time()
-        ended: ProcessResult | None = None
-        failure: SessionError | None = None
-        try:
+        Raises:
+            SessionError: as in `accounted` and `run_process`.
+        """
+        async with accounted(self._services, self._host.key, SHELL, request, *NOT_BEGUN) as account:
             ended = await run()
-        except SessionError as error:
-            failure = error
-            raise
-        finally:
-            took = loop.time() - began  # measured here: the sandbox is not trusted
-            services.journal.ended(key, execution_id, request, _result(request, ended, failure, took))
-    return ended
-
-
-def _result(
-    request: ExecuteRequest, ended: ProcessResult | None, failure: SessionError | None, took: float
-) -> ExecutionResult | None:
-    """Return the result of a command in the form of a cell's; None: the command never ran."""
-    output = 0
-    if isinstance(failure, InvalidRequest | FileNotFound | QuotaExceeded | SessionClosed):
-        return None
-    if ended is None:
-        status = Status.INTERRUPTED if failure is None else Status.DIED
-    else:
-        output = len(ended.stdout.encode()) + len(ended.stderr.encode()) + ended.passed_on
-        status = Status.ERROR if ended.exit_code else Status.OK
-        if ended.timed_out:
-            status, seconds = Status.TIMEOUT, request.timeout
-            failure = ExecutionTimeout(f"the command ran longer than {seconds:g} s", timeout=seconds)
-    return ExecutionResult(
-        status=status,
-        execution_count=None,
-        outputs=[],
-        duration=took,
-        state=StateChange.PRESERVED,
-        state_reason=None,
-        incarnation=0,
-        truncated=ended is not None and ended.truncated,
-        error=failure,
-        output_bytes=output,
-    )
+            status, failure = Status.ERROR if ended.exit_code else Status.OK, None
+            if ended.timed_out:
+                status, seconds = Status.TIMEOUT, request.timeout
+                failure = ExecutionTimeout(f"the command ran longer than {seconds:g} s", timeout=seconds)
+            output = len(ended.stdout.encode()) + len(ended.stderr.encode()) + ended.passed_on
+            account.ends(status, failure, output_bytes=output, truncated=ended.truncated)
+        return ended

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -55,6 +56,11 @@ class Artifact:
     name: str
     mime_type: str
     content: bytes = field(repr=False)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the file in the form that RAGFlow's clients and providers exchange."""
+        content = base64.b64encode(self.content).decode()
+        return {"name": self.name, "mime_type": self.mime_type, "size": len(self.content), "content_b64": content}
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from sessions.model.values import ExecuteRequest, SessionKey, Status
 from sessions.programs.program import Ending, Outcome, Program, Runner
 from sessions.providers.active import ActiveProvider, Make, ProviderSlot
 from sessions.providers.base import ExecutionResult, SandboxInstance, SandboxProvider
-from sessions.providers.outcomes import ending_of, outcome_of
+from sessions.providers.results import ending_of, outcome_of
 from sessions.providers.self_managed import within
 from sessions.providers.store import ProviderStore
 from sessions.sandbox.accounts import accounted

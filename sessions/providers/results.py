@@ -1,4 +1,4 @@
-"""Conversion of a program's outcome into the form of the providers' contract."""
+"""Outcomes of programs at a provider, and their conversion into the results of the providers' contract and back."""
 
 from __future__ import annotations
 
@@ -6,13 +6,19 @@ import base64
 import re
 from typing import Any
 
-from sessions.model.errors import ExecutionTimeout, KernelDied
-from sessions.programs.program import Artifact, Ending, Outcome
+from sessions.model.errors import ExecutionTimeout, KernelDied, OutOfMemory, SessionError, of_code
+from sessions.programs.program import Artifact, Ending, Outcome, Returned
 from sessions.providers.base import ExecutionResult
 from sessions.providers.wrapping import Answer
 
-#: exit codes of RAGFlow's executor for programs that were ended from outside
-TIMED_OUT, KILLED = -124, -137
+#: exit code of RAGFlow's executor for programs that ran too long
+TIMED_OUT = -124
+#: error of each ending, for providers that report no error code
+_ERRORS: dict[Ending, type[SessionError]] = {
+    Ending.TIMEOUT: ExecutionTimeout,
+    Ending.OUT_OF_MEMORY: OutOfMemory,
+    Ending.DIED: KernelDied,
+}
 
 
 def to_result(instance_id: str, outcome: Outcome) -> ExecutionResult:
@@ -22,7 +28,7 @@ def to_result(instance_id: str, outcome: Outcome) -> ExecutionResult:
         "instance_id": instance_id,
         "result_present": outcome.returned is not None,
         "result_value": outcome.returned.value if outcome.returned else None,
-        "artifacts": [_artifact(artifact) for artifact in outcome.artifacts],
+        "artifacts": [artifact.as_dict() for artifact in outcome.artifacts],
         "truncated": outcome.truncated,
     }
     if outcome.error is not None:
@@ -30,13 +36,36 @@ def to_result(instance_id: str, outcome: Outcome) -> ExecutionResult:
     return ExecutionResult(outcome.stdout, outcome.stderr, outcome.exit_code, outcome.duration, metadata)
 
 
-def _artifact(artifact: Artifact) -> dict[str, Any]:
-    return {
-        "name": artifact.name,
-        "mime_type": artifact.mime_type,
-        "size": len(artifact.content),
-        "content_b64": base64.b64encode(artifact.content).decode(),
-    }
+def ending_of(result: ExecutionResult) -> Ending:
+    """Return how a program ended. The exit code decides if the provider does not report it."""
+    status = result.metadata.get("status")
+    if status in list(Ending):
+        return Ending(status)
+    return Ending.ERROR if result.exit_code else Ending.OK
+
+
+def outcome_of(result: ExecutionResult) -> Outcome:
+    """Return the outcome of a program.
+
+    Raises:
+        ValueError: when an artifact is no base64, which is a defect of the provider.
+    """
+    told, ending = result.metadata, ending_of(result)
+    usual = _ERRORS.get(ending)
+    return Outcome(
+        ending=ending,
+        stdout=result.stdout,
+        stderr=result.stderr,
+        exit_code=result.exit_code,
+        returned=Returned(told.get("result_value")) if told.get("result_present") else None,
+        artifacts=tuple(
+            Artifact(each["name"], each["mime_type"], base64.b64decode(each["content_b64"], validate=True))
+            for each in told.get("artifacts", ())
+        ),
+        duration=result.execution_time,
+        truncated=bool(told.get("truncated")),
+        error=of_code(told.get("error_code")) or (usual() if usual else None),
+    )
 
 
 def ended(answer: Answer | None, stdout: str, stderr: str, seconds: float, *, truncated: bool = False) -> Outcome:

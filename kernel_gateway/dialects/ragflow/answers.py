@@ -6,7 +6,6 @@ success, whatever the status says.
 
 from __future__ import annotations
 
-import base64
 import json
 from typing import Any
 
@@ -16,7 +15,7 @@ from kernel_gateway.dialects.ragflow.markers import split
 from kernel_gateway.errors import InternalError
 from sessions.model import errors
 from sessions.model.errors import KernelDied, SessionError
-from sessions.programs.program import Artifact, Ending, Outcome
+from sessions.programs.program import Ending, Outcome
 
 Answer = dict[str, Any]
 
@@ -93,19 +92,13 @@ def _succeeded(outcome: Outcome) -> Answer:
         result = {"present": True, "value": _json(outcome.returned.value), "type": "json"}
     elif marked is not None:
         result = {"present": marked.present, "value": _json(marked.value), "type": "json"}
-    artifacts = [_artifact(artifact) for artifact in outcome.artifacts]
+    artifacts = [artifact.as_dict() for artifact in outcome.artifacts]
     return _answer("success", 0, stdout=stdout, stderr=outcome.stderr, result=result, artifacts=artifacts)
 
 
 def _json(value: Any) -> orjson.Fragment:
     """Serialize a value that may have large integers, which orjson refuses."""
     return orjson.Fragment(json.dumps(value))
-
-
-def _artifact(artifact: Artifact) -> dict[str, Any]:
-    content = base64.b64encode(artifact.content).decode()
-    size = len(artifact.content)
-    return {"name": artifact.name, "mime_type": artifact.mime_type, "size": size, "content_b64": content}
 
 
 def _unsafe(problems: list[str]) -> Answer:

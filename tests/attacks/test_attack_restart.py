@@ -95,8 +95,10 @@ def test_the_mark_would_be_seen_if_poison_ran(evil: Attacker) -> None:
 
 def test_a_process_does_not_outlive_the_restart(evil: Attacker) -> None:
     evil.text(
-        "import subprocess\n"
-        "subprocess.Popen(['sh', '-c', 'while :; do date > /workspace/alive; sleep 0.1; done'], start_new_session=True)"
+        "import os, subprocess, time\n"
+        "loop = 'while :; do date > /workspace/alive; sleep 0.1; done'\n"
+        "subprocess.Popen(['sh', '-c', loop], start_new_session=True)\n"
+        "while not os.path.exists('/workspace/alive'): time.sleep(0.05)"
     )
     changes = (
         "import os, time\n"

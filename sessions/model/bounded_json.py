@@ -17,6 +17,8 @@ CONTAINERS_MAX = 200_000
 ELEMENTS_MAX = 1_000_000
 #: bytes at the beginning and at the end of a picture's message that are more than the picture
 _EDGE = 4096
+#: bytes at the beginning that are looked at first: what has too many values has them there, too, as a rule
+_HEAD = 1024**2
 #: A string, closed or not, and all that follows a backslash between strings, which no JSON has. Whatever begins here
 #: matches, so nothing is read twice.
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|\\.*+', re.DOTALL)
@@ -51,8 +53,12 @@ def check(text: bytes | bytearray | str) -> None:
 
 def _few(text: bytes | bytearray) -> bool:
     """Return whether the values are few enough. Only a long text with many commas or brackets takes a second look."""
-    if _within(text):
+    if _within(text[:_HEAD]) and _within(text):
         return True
+    return _few_outside_strings(text[:_HEAD]) and _few_outside_strings(text)
+
+
+def _few_outside_strings(text: bytes | bytearray) -> bool:
     # A string begins with a quote without a backslash before it, so this is at least the number of strings.
     if text.count(b'"') - text.count(b'\\"') > 2 * CONTAINERS_MAX:
         return False

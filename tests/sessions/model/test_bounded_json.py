@@ -24,6 +24,7 @@ TOO_MANY = {
     "keys": orjson.dumps({str(number): 0 for number in range(CONTAINERS_MAX)}),
     "numbers": b"[" + b"1," * (ELEMENTS_MAX + 1) + b"1]",
     "strings": b"[" + b'"",' * (ELEMENTS_MAX + 1) + b'""]',
+    "lists after a long text": b'["' + bytes([120]) * 2 * 1024**2 + b'",' + LISTS[1:],
     "lists beside a text": b'["' + rb"\"[]\\" * 10 + b'",' + LISTS[1:],
 }
 FEW: dict[str, Json | list[Any]] = {
@@ -31,6 +32,7 @@ FEW: dict[str, Json | list[Any]] = {
     "a text of commas, quotes and backslashes": [',\\",\\\\",' * 400_000],
     "as many lists as allowed": [[]] * (CONTAINERS_MAX - 1),
     "as many numbers as allowed": [1] * ELEMENTS_MAX,
+    "a text that is longer than what is looked at first": ["[" * 3 * 1024**2],
     "keys with colons": {f"{number}:::::::::": "::" for number in range(50_000)},
 }
 

@@ -1,5 +1,5 @@
 """Tools, files and processes beside a kernel, in its sandbox.
 
-Words: the *guest* is what runs in the container besides the kernel; a *tool* is one of the image's programs for it.
-Knows no kernel, no session and no backend: it is given a way to run a tool.
+Words: a *guest* is anything that runs in the container beside the kernel; a *tool* is one of the image's programs that
+handle files and processes. This room knows no kernel, no session and no backend: its callers pass a way to run a tool.
 """

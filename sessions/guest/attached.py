@@ -1,4 +1,4 @@
-"""A program in a sandbox whose input and output pass through as they happen; `kernel_image/attached.py` runs it."""
+"""Runs a program in a sandbox with the tool `kernel_image/attached.py`. Its input and output pass as they happen."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sessions.model import bounded_json
 from sessions.model.errors import ConnectionFailed, FileNotFound, InvalidRequest
 from sessions.model.values import NOT_PASSED
 
-#: bytes of a line of the tool: a piece of 64 KiB in base64, and more
+#: maximum bytes of a line of the tool, which holds a piece of 64 KiB in base64
 LINE_MAX = 128 * 1024
 #: outputs of a program; one with a terminal has only `pty`
 STREAMS = frozenset({"stdout", "stderr", "pty"})
@@ -36,11 +36,11 @@ class Program:
     cwd: str = ""
     #: variables besides the sandbox's own
     env: Mapping[str, str] | None = None
-    #: False: its input is empty
+    #: whether the program gets input; otherwise its input is empty
     takes_input: bool = False
-    #: columns and rows of its terminal; None: it has none
+    #: columns and rows of its terminal. None means no terminal.
     size: tuple[int, int] | None = None
-    #: seconds after which it is ended, if that is less than a command may run; None: as long as a command may run
+    #: seconds after which the program is ended, at most those of any command. None means as long as any command.
     timeout: float | None = None
 
 
@@ -64,9 +64,9 @@ class Data:
 class Ended:
     """The program has ended."""
 
-    #: exit code, or the negative number of the signal that has ended it
+    #: exit code, or the negative number of the signal that has ended the program
     code: int
-    #: True: it ran too long
+    #: whether the program was ended because it ran too long
     timed_out: bool
 
 
@@ -86,18 +86,18 @@ def size_line(size: tuple[int, int]) -> bytes:
 async def attach(
     host: ToolRunner, program: Program, env: Mapping[str, str], seconds: float, lines: AsyncIterable[bytes]
 ) -> AsyncGenerator[Happening, None]:
-    """Run a program, and yield what happens. Closing the generator ends the program.
+    """Run a program, and yield its start, its output and its end. Closing the generator ends the program.
 
     Args:
-        host: sandbox that runs it.
+        host: sandbox that runs the program.
         program: the program.
         env: the sandbox's own variables.
         seconds: timeout in seconds.
-        lines: lines of `data_line`, `size_line` and `CLOSE`.
+        lines: input of the program, as lines of `data_line`, `size_line` and `CLOSE`.
 
     Raises:
-        FileNotFound: when its directory does not exist.
-        InvalidRequest: when its directory is no text, or the program is no text, too long, or cannot be run.
+        FileNotFound: when the program's directory does not exist.
+        InvalidRequest: when the directory is no text, or the program is no text, too long, or cannot be run.
         ConnectionFailed: when the sandbox has ended, or gives no valid answer.
     """
     if not any(program.argv[:1]) or any(NOT_PASSED.search(word) for word in program.argv):
@@ -124,7 +124,7 @@ async def attach(
 
 
 def _happening(line: bytes) -> Happening | None:
-    """Return what a line of the tool says; None: it is a sign of life."""
+    """Parse a line of the tool. None means that the line only shows that the tool is alive."""
     try:
         said = bounded_json.loads(line)
         match said:

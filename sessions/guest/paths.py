@@ -8,11 +8,11 @@ from kernel_image.protocol import TEMPORARY
 from kernel_image.spelling import named
 from sessions.model.errors import InvalidRequest
 
-#: bytes
+#: maximum bytes of a path
 PATH_MAX = 1024
-#: what a shell expands to the home directory of the user of all processes, which is the workspace
+#: names that a shell replaces by the home directory, which is the workspace
 TILDES = frozenset({"~", "~user"})
-#: characters that no path may have: control characters, and halves of surrogate pairs, which are no text
+#: characters that a path must not have: control characters, and halves of surrogate pairs, which are no text
 NOT_IN_PATHS = re.compile("[\0-\x1f\x7f-\x9f\ud800-\udfff]")
 #: paths of the workspace inside a sandbox; the last one for clients whose code is root elsewhere
 HOMES = ("/home/user", "/workspace", "/root")
@@ -31,7 +31,7 @@ def valid_path(path: str) -> str:
 
 
 def sandbox_path(path: str) -> str:
-    """Check a path as processes in the sandbox write it: in their home directory, the workspace, or in `/tmp`.
+    """Check a path as processes in the sandbox write it: in the workspace, which is their home directory, or in `/tmp`.
 
     Returns:
         path relative to the workspace if it lies there, else the absolute path.
@@ -46,10 +46,12 @@ def sandbox_path(path: str) -> str:
 
 
 def directory_path(path: str) -> str:
-    """Check the directory of a command, as processes in the sandbox write it. It may be any: the sandbox is the wall.
+    """Check the directory of a command, as processes in the sandbox write it.
+
+    Any directory is allowed, because the sandbox itself isolates the command.
 
     Returns:
-        as `sandbox_path`.
+        path in the form of `sandbox_path`.
 
     Raises:
         InvalidRequest: when the path is too long or contains control characters.
@@ -58,7 +60,7 @@ def directory_path(path: str) -> str:
 
 
 def _names(path: str) -> list[str]:
-    """Return the names on a path, without the home directory at its beginning that a shell writes `~`."""
+    """Return the names on a path. A `~` at its beginning is left out, because the home directory is the workspace."""
     if NOT_IN_PATHS.search(path):
         raise InvalidRequest("path holds a control character", field="path")
     if len(named(path).encode("utf-8", "surrogateescape")) > PATH_MAX:
@@ -80,7 +82,7 @@ def _placed(path: str, names: list[str]) -> str:
 
 
 def _below_home(names: list[str]) -> list[str] | None:
-    """Return the names of an absolute path that come after those of the workspace; None: it lies elsewhere."""
+    """Return the names of an absolute path below the workspace, or None if the path lies elsewhere."""
     for home in HOMES:
         before = home.split("/")[1:]
         if names[: len(before)] == before:
@@ -89,7 +91,7 @@ def _below_home(names: list[str]) -> list[str] | None:
 
 
 def _relative(names: list[str]) -> str:
-    """Return the path of an entry of the workspace; `./` tells one that is called `~` from the workspace itself."""
+    """Return the path of an entry of the workspace. `./` precedes an entry named `~`, which is not the workspace."""
     return "/".join([".", *names] if names and names[0] in TILDES else names)
 
 

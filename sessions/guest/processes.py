@@ -1,4 +1,4 @@
-"""Processes beside kernels, in a sandbox of several sessions."""
+"""Runs, lists and ends processes that run beside kernels, in a sandbox of several sessions."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from sessions.model.values import NOT_PASSED
 
 #: exit code of a command that was ended at its timeout. Source: timeout(1)
 TIMED_OUT = 124
-#: maximum bytes of a request with command and variables, as it is one argument. Source: execve(2), MAX_ARG_STRLEN
+#: maximum bytes of a request, because it is passed as one argument. Source: execve(2), MAX_ARG_STRLEN
 REQUEST_MAX = 128 * 1024 - 1
-#: seconds that a valid answer must stay below
+#: run time in seconds from which an answer is not valid
 SECONDS_MAX = 10**9
 
 
@@ -31,20 +31,20 @@ class ProcessResult:
     stdout: str
     stderr: str
     timed_out: bool
-    #: True: some output was left out
+    #: whether some output was left out
     truncated: bool
     #: seconds
     duration: float
-    #: bytes of output that were passed on while it ran, and are in no field
+    #: bytes of output that were already sent while the command ran; they are in no field
     passed_on: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessList:
-    """The processes beside the kernels, by process id."""
+    """The processes beside the kernels, ordered by process id."""
 
     processes: list[Process]
-    #: True: further ones were left out
+    #: whether further processes were left out
     truncated: bool
 
 
@@ -54,13 +54,13 @@ class Process:
 
     pid: int
     command: str
-    #: one letter. Source: proc_pid_stat(5)
+    #: state of the process, one letter. Source: proc_pid_stat(5)
     state: str
     #: seconds since 1970
     started_at: float
     #: seconds of processor time
     cpu: float
-    #: bytes
+    #: bytes of memory
     memory: int
     directory: str
 
@@ -79,7 +79,7 @@ async def run_process(
 
     Raises:
         FileNotFound: when the directory does not exist.
-        InvalidRequest: when directory or command are no text, or too long.
+        InvalidRequest: when the directory or the command is no text, or too long.
     """
     if NOT_PASSED.search(command):
         raise InvalidRequest("command contains a NUL or a lone surrogate", field="command")
@@ -151,7 +151,7 @@ async def kill_process(host: ToolRunner, pid: int) -> bool:
     """End a process with SIGTERM, and with SIGKILL if SIGTERM does not end it.
 
     Returns:
-        True if it has ended; False if it was still there seconds after SIGKILL.
+        whether the process has ended; False if it still ran some seconds after SIGKILL.
 
     Raises:
         InvalidRequest: when the process may not be ended.
@@ -171,7 +171,7 @@ async def signal_process(host: ToolRunner, pid: int, number: int) -> None:
     """Send a signal to a process.
 
     Raises:
-        InvalidRequest: when the process may not get it.
+        InvalidRequest: when the process may not get the signal.
         ProcessNotFound: when no process has this id.
     """
     match await ask(host, PROCESSES_TOOL, {"op": "signal", "pid": pid, "signal": number}):

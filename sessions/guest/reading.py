@@ -1,4 +1,4 @@
-"""Reads files of a session, whole or in part."""
+"""Reads files of a session or sandbox, whole or in part."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ TAG = re.compile("[0-9a-f-]{1,100}")
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a file that a reader wants."""
+    """A part of a file that a client wants to read."""
 
-    #: number of the first byte, from 0; negative: counted from the file's end
+    #: number of the first byte, from 0. A negative number counts from the file's end.
     start: int
-    #: maximum number of bytes; None: up to the file's end
+    #: maximum number of bytes. None means up to the file's end.
     count: int | None
-    #: tag of the file that the part must belong to, or the whole file is read; None: any file
+    #: tag that the file must have. If the file has another tag, the whole file is read. None means any tag.
     tag: str | None = None
 
 
@@ -38,26 +38,27 @@ class OpenFile:
 
     #: bytes of the whole file
     size: int
-    #: seconds since 1970
+    #: time of the last change, in seconds since 1970
     modified: float
-    #: another one for each content that the file gets; in the form of `TAG`
+    #: text in the form of `TAG`, which changes with the file's content
     tag: str
-    #: number of the first byte that is read, and of bytes that are read
+    #: number of the first byte that is read
     start: int
+    #: number of bytes that are read
     count: int
     content: AsyncIterator[bytes]
-    #: True: the part that was wanted is read; False: the whole file
+    #: whether only the wanted part is read, and not the whole file
     partial: bool
 
 
 @asynccontextmanager
 async def read_file(host: ToolHost, path: str, part: Part | None = None) -> AsyncIterator[OpenFile]:
-    """Open a regular file.
+    """Open a regular file for reading, inside the `with` block.
 
     Args:
         host: session or sandbox of the file.
         path: path of the file.
-        part: the part to read; None: the whole file.
+        part: the part to read. None means the whole file.
 
     Raises:
         FileNotFound: when the file does not exist.

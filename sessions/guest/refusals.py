@@ -1,4 +1,4 @@
-"""What the files tool says when it refuses an operation, as errors. The words are those of `kernel_image/files.py`."""
+"""Turns a refusal of the files tool into an error. `kernel_image/files.py` defines the words of the refusals."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from sessions.model.errors import FileExists, FileNotFound, InvalidRequest, NoSp
 
 
 def accepted(answer: dict[str, Any]) -> dict[str, Any]:
-    """Return the answer of an operation that was not refused.
+    """Return the tool's answer, if the tool has not refused the operation.
 
     Raises:
-        SessionError: as `refuse`, for a word of the tool.
+        SessionError: when the tool has refused it; see `refuse`.
     """
     if "error" in answer:
         refuse(str(answer["error"]))
@@ -19,13 +19,13 @@ def accepted(answer: dict[str, Any]) -> dict[str, Any]:
 
 
 def refuse(word: str) -> NoReturn:
-    """Raise the error for a word.
+    """Raise the error for a word of the tool.
 
     Raises:
-        FileExists: when there is an entry already.
-        FileNotFound: when there is no entry.
+        FileExists: when the path already has an entry.
+        FileNotFound: when the path has no entry.
         InvalidRequest: when the path or the content cannot be used.
-        NoSpace: when there is no room.
+        NoSpace: when the workspace has no room.
     """
     match word:
         case "absent":

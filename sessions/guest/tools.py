@@ -1,4 +1,4 @@
-"""Requests to the image's tools. They run beside user code, as its user, so their answers are not trusted."""
+"""Sends requests to the image's tools. Tools run beside user code, as the same user, so their answers are not trusted."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from sessions.model import bounded_json
 from sessions.model.errors import ConnectionFailed, QuotaExceeded, SessionError
 from sessions.model.values import Limits
 
-#: maximum bytes of a tool's first line, which holds a listing or the output of a command
+#: maximum bytes of a tool's first line, which may hold a list of files or the output of a command
 ANSWER_MAX = 8 * 1024**2
 
 
 class ToolRunner(Protocol):
-    """Interface for running tools: a container, or an object that has one."""
+    """Runs tools: a container, or an object that owns a container."""
 
     def run_tool(
         self, name: str, argument: str, stdin: AsyncIterable[bytes] | None = None
     ) -> AsyncGenerator[bytes, None]:
-        """Run one of the image's tools; see `KernelHandle.run_tool`."""
+        """Run one of the image's tools, as in `KernelHandle.run_tool`."""
 
 
 class ToolHost(ToolRunner, Protocol):
-    """Owner of files and processes: a session, or a sandbox of several sessions."""
+    """An owner of files and processes: a session, or a sandbox of several sessions."""
 
     @property
     def limits(self) -> Limits:
@@ -45,7 +45,7 @@ class ToolHost(ToolRunner, Protocol):
 async def ask(
     host: ToolRunner, tool: str, request: dict[str, Any], stdin: AsyncIterable[bytes] | None = None
 ) -> dict[str, Any]:
-    """Return a tool's answer.
+    """Run a tool, and return its answer.
 
     Raises:
         ConnectionFailed: when the tool gave no valid answer.
@@ -55,7 +55,7 @@ async def ask(
 
 
 async def answers(host: ToolRunner, seconds: float) -> bool:
-    """Return whether a container answers in time; one that runs as many tools as it may is taken to answer."""
+    """Return whether a container runs a tool within `seconds`, or already runs as many tools as it may."""
     try:
         async with asyncio.timeout(seconds):
             await ask(host, FILES_TOOL, {"op": "stat", "path": ""})
@@ -84,20 +84,20 @@ async def first_line(output: AsyncGenerator[bytes, None]) -> tuple[dict[str, Any
 
 
 async def open_end() -> AsyncIterator[bytes]:
-    """Yield nothing until the caller is cancelled: a tool that goes on ends when its input ends."""
+    """Yield nothing until the caller is cancelled. A tool that runs for long ends when this input ends."""
     await asyncio.Event().wait()
     yield b""
 
 
 async def lines_of(output: AsyncIterable[bytes], longest: int) -> AsyncIterator[bytes]:
-    """Yield the lines of a tool that says more than one, without their ends.
+    """Yield the lines of a tool's output, without the newlines.
 
     Args:
-        output: pieces of its output.
-        longest: bytes of a line, at most.
+        output: pieces of the tool's output.
+        longest: maximum bytes of a line.
 
     Raises:
-        ConnectionFailed: when a line is longer, or the last one has no end.
+        ConnectionFailed: when a line is longer, or the last line has no newline.
     """
     rest = bytearray()
     async for piece in output:

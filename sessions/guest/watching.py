@@ -1,4 +1,4 @@
-"""What changes in a directory of a sandbox; `kernel_image/watching.py` looks."""
+"""Reports changes in a directory of a sandbox. `kernel_image/watching.py` is the tool that looks for them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from sessions.guest.tools import ANSWER_MAX, ToolRunner, lines_of
 from sessions.model import bounded_json
 from sessions.model.errors import ConnectionFailed, InvalidRequest, QuotaExceeded
 
-#: what may happen to an entry. One with another name: `rename` for the old one, `create` for the new one
+#: kinds of changes of an entry. An entry that gets another name is `rename` for the old path, `create` for the new one.
 KINDS = frozenset({"create", "write", "remove", "rename", "chmod"})
-#: changes of one look: an entry may be removed, made again, written, and have another mode
+#: maximum changes between two looks: each entry may be removed, made again, written, and get another mode
 CHANGES_MAX = 4 * TREE_MAX
 #: line that asks for a look
 ASK = b"\n"
@@ -36,22 +36,22 @@ class Change:
 async def watch(
     host: ToolRunner, path: str, asks: AsyncIterable[bytes], *, recursive: bool, every: float | None
 ) -> AsyncGenerator[list[Change], None]:
-    """Watch a directory, and yield what has changed since the last time. Closing the generator ends it.
+    """Watch a directory, and yield its changes since the last look. Closing the generator ends the watch.
 
-    The first list is empty: from then on the directory is watched. What is made and removed between two looks is not
-    seen. What changes in a directory that is gone is seen as soon as there is one at its path again.
+    The first list is empty, and means that the directory is now watched. An entry that is made and removed between two
+    looks is not reported. If the directory itself is removed, and made again later, its changes are reported then.
 
     Args:
         host: sandbox of the directory.
         path: path of the directory, as processes in the sandbox write it.
-        asks: an `ASK` for each list that is yielded although it may be empty.
-        recursive: True: also all directories below it.
-        every: seconds between two looks; None: look only when asked.
+        asks: an `ASK` for each look that the caller asks for; the answer is yielded even if nothing has changed.
+        recursive: whether all directories below it are watched, too.
+        every: seconds between two looks. None means to look only when asked.
 
     Raises:
-        FileNotFound: when there is no such directory at first.
+        FileNotFound: when the directory does not exist at the beginning.
         InvalidRequest: when the path is not allowed, or names no directory.
-        QuotaExceeded: when it has, or gets, too many entries.
+        QuotaExceeded: when the directory has too many entries, at the beginning or later.
         ConnectionFailed: when the sandbox has ended, or gives no valid answer.
     """
     request = orjson.dumps({"path": sandbox_path(path), "recursive": recursive, "every": every})
@@ -63,7 +63,7 @@ async def watch(
 
 
 def _changes(line: bytes) -> list[Change] | None:
-    """Return what a line of the tool says; None: it is a sign of life."""
+    """Parse a line of the tool. None means that the line only shows that the tool is alive."""
     try:
         said = bounded_json.loads(line)
     except orjson.JSONDecodeError:

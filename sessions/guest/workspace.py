@@ -1,7 +1,7 @@
-"""Files of a session: how they are listed, written, moved and deleted; `reading.py` reads them.
+"""Lists, writes, moves and deletes files of a session or sandbox. `reading.py` reads them.
 
-Only `kernel_image/files.py`, which runs beside the kernel as its user, accesses a session's files. It resolves paths in
-the sandbox, so a trick with links or names reaches at most the sandbox's own files.
+Only the tool `kernel_image/files.py` accesses these files. It runs beside the kernel, as the same user, and resolves
+paths inside the sandbox. So a trick with links or names reaches only the sandbox's own files.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FRAME = struct.Struct(FRAME_FORMAT)
 #: types of directory entries
 KINDS = frozenset({"file", "directory", "link", "special"})
 #: an entry of a directory: name, path, type (one of `KINDS`), size (bytes), modified (seconds since 1970), mode,
-#: permissions (as `ls` shows them), owner, group
+#: permissions (in the form of `ls`), owner, group
 Entry = dict[str, Any]
 
 
@@ -30,7 +30,7 @@ class FileList:
     """The entries of a directory."""
 
     entries: list[Entry]
-    #: True: further ones were left out
+    #: whether further entries were left out
     truncated: bool
 
 
@@ -43,7 +43,7 @@ class Space:
 
 
 async def space_of(host: ToolRunner) -> Space:
-    """Return how much room a workspace has. Without a sandbox, it is that of the machine's own file system.
+    """Return how much room a workspace has. Without a sandbox, this is the room of the machine's file system.
 
     Raises:
         ConnectionFailed: when the sandbox has ended, or gives no valid answer.
@@ -68,7 +68,7 @@ async def list_files(host: ToolHost, path: str, depth: int = 1) -> FileList:
 
 
 async def stat_file(host: ToolHost, path: str) -> Entry:
-    """Return the entry at a path, after all links are followed.
+    """Return the entry at a path. Links are followed.
 
     Raises:
         FileNotFound: when the path does not exist.
@@ -111,23 +111,23 @@ async def write_file(
     new_mode: int = 0o600,
     parents: bool = True,
 ) -> int:
-    """Write a file, all or nothing.
+    """Write a file completely, or leave the old file unchanged.
 
     Args:
         host: session or sandbox of the file.
         path: path of the file.
-        size: bytes of the content; None: not known beforehand.
+        size: bytes of the content. None means that they are not known beforehand.
         content: pieces of the content.
-        mode: permissions of the file; None: those of the file that is replaced, or `new_mode`.
-        new_mode: permissions of a file that replaces none.
-        parents: True: make missing parent directories.
+        mode: permissions of the file. None means the permissions of the file that is replaced, or else `new_mode`.
+        new_mode: permissions of a file that replaces no other file.
+        parents: whether missing parent directories are made.
 
     Returns:
         size of the file in bytes.
 
     Raises:
         InvalidRequest: when the path is not allowed, or the content is shorter than `size`.
-        NoSpace: when the file does not fit.
+        NoSpace: when the workspace has no room for the file.
         QuotaExceeded: when the tenant's allowance of uploads is used up.
     """
     request: dict[str, Any] = {"op": "write", "path": entry_path(path), "parents": parents, "new_mode": new_mode}
@@ -156,12 +156,12 @@ def _check_size(host: ToolHost, size: int) -> None:
 
 
 class _Charged:
-    """Content of unknown size in the tool's form. It has no end mark when it is too large for workspace or tenant."""
+    """Content of unknown size, encoded for the tool. If it is too large, it gets no end mark, so the tool refuses it."""
 
     def __init__(self, host: ToolHost, content: AsyncIterable[bytes]) -> None:
         self._host = host
         self._content = content
-        #: why the content has no end mark
+        #: the error for the client, if the content was too large
         self.refusal: QuotaExceeded | NoSpace | None = None
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -180,32 +180,32 @@ class _Charged:
 
 
 async def make_directory(host: ToolHost, path: str, mode: int, *, parents: bool = True) -> Entry:
-    """Make a directory. An existing directory stays unchanged.
+    """Make a directory. An existing directory stays as it is.
 
     Raises:
         FileNotFound: when the parent directory does not exist, and `parents` is False.
         InvalidRequest: when the path is not allowed, or something other than a directory exists there.
-        NoSpace: when there is no room.
+        NoSpace: when the workspace has no room.
     """
     request = {"op": "mkdir", "path": sandbox_path(path), "mode": mode, "parents": parents}
     return _entry_of(await _ask(host, request))
 
 
 async def move_file(host: ToolHost, source: str, target: str, *, replace: bool = True, parents: bool = False) -> Entry:
-    """Rename an entry.
+    """Move or rename an entry.
 
     Args:
         host: session or sandbox of the entry.
         source: path of the entry.
         target: its new path.
-        replace: True: a file at the target is replaced, and repeating a finished call changes nothing.
-        parents: True: make missing parent directories of the target.
+        replace: whether a file at the target is replaced. Then a repeated call has no further effect.
+        parents: whether missing parent directories of the target are made.
 
     Raises:
         FileExists: when the target is a directory, or exists and must not be replaced.
         FileNotFound: when the entry does not exist.
         InvalidRequest: when a path is not allowed.
-        NoSpace: when there is no room at the target.
+        NoSpace: when the target's disk has no room.
     """
     request = {"op": "move", "path": entry_path(source), "to": entry_path(target)}
     return _entry_of(await _ask(host, request | {"replace": replace, "parents": parents}))

@@ -1,5 +1,5 @@
 """The words of all rooms: errors, frozen values, languages, names, limits, tasks, bounded JSON, stages of a start.
 
-Words: *values* are what rooms hand to each other, and never change; a *notice* says what became of the variables.
-Knows no other room of the domain.
+Words: rooms pass *values* to each other, and values never change; a *notice* tells a client what happened to the
+variables. This room imports no other room of the domain.
 """

@@ -1,4 +1,4 @@
-"""Words for kernels whose memory is on disk: they sleep, or can return to an earlier moment."""
+"""Values and errors for kernels whose memory is on disk, because the session sleeps or has checkpoints."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from sessions.model.connection_info import ConnectionInfo
 
 
 class OnIdle(StrEnum):
-    """What happens to a session that was idle for too long."""
+    """What happens to a session after its idle timeout."""
 
     END = "end"
-    #: its kernel's memory is kept on disk; the next use continues with it
+    #: the kernel's memory is written to disk, and the next use of the session continues from there
     SLEEP = "sleep"
 
 
@@ -21,47 +21,47 @@ class Checkpoints(StrEnum):
 
     #: when a client asks for one
     MANUAL = "manual"
-    #: also before each cell, to which the session returns if the cell ends its kernel
+    #: also before each cell; if the cell ends its kernel, the session returns to that checkpoint
     AUTO = "auto"
 
 
 class SleepFailed(Exception):
-    """A kernel's memory could not be written; the kernel goes on as before. The reason is for the operator."""
+    """A kernel's memory could not be written. The kernel still runs. The exception's text is for the operator."""
 
-    #: the reason for the session's client
+    #: text for the session's client
     shown = "its memory could not be written to disk"
 
 
 class Unproven(SleepFailed):
-    """A kernel's memory was written, and could not be continued with; the kernel goes on as before."""
+    """A kernel's memory was written, but a trial could not continue from it. The kernel still runs."""
 
     shown = "its memory was written to disk, and could not be continued from there"
 
 
 class Unanswered(Unproven):
-    """A kernel that was continued from its memory on disk did not answer for long."""
+    """A kernel was continued from its memory on disk, and did not answer in time."""
 
 
 class Unable(SleepFailed):
-    """Kernels cannot be written here."""
+    """This gateway cannot write kernels to disk."""
 
     shown = "this gateway cannot write kernels to disk; /readyz says why, under `sleep`"
 
 
 class InUse(SleepFailed):
-    """Something uses the kernel; it goes on as before."""
+    """The kernel or its sandbox is in use. The kernel still runs."""
 
     shown = "something runs in its sandbox"
 
 
 class NoRoom(SleepFailed):
-    """There is no room on disk; the kernel goes on as before."""
+    """The disk has no room. The kernel still runs."""
 
     shown = "there is no room for it on disk"
 
 
 class CannotWake(Exception):
-    """A kernel's memory cannot be used any more; the reason is for the session's client."""
+    """A kernel's memory on disk can no longer be used. The exception's text is for the session's client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,23 +71,23 @@ class SleepImage:
     id: str
     #: bytes on disk
     size: int
-    #: when it was written, in seconds since 1970
+    #: time of writing, in seconds since 1970
     since: float
     #: image that the kernel's container was made from
     source: str
-    #: True if the kernel had connections to other hosts, which end when it is continued
+    #: whether the kernel had connections to other hosts; these end when the kernel continues
     cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A kernel's memory and files at one moment, on disk."""
+    """A checkpoint of a session: its kernel's memory and files, on disk."""
 
     name: str
     image: SleepImage
-    #: of its kernel
+    #: connection of the kernel
     info: ConnectionInfo
-    #: True: taken before a cell, without a client's wish
+    #: whether the gateway took it before a cell, and no client asked for it
     automatic: bool = False
-    #: True: more cells than one have begun since, without one that was taken before the last of them
+    #: whether more than one cell has begun since this checkpoint, and none was taken before the last cell
     outdated: bool = False

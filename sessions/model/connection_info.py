@@ -1,4 +1,4 @@
-"""Where a kernel listens, and the secrets to talk to it."""
+"""The addresses at which a kernel listens, and the secrets for its messages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SIGNATURE = "hmac-sha256"
 
 @dataclass(frozen=True, slots=True)
 class ConnectionInfo:
-    """Address and ports of one kernel, and the secrets to talk to it.
+    """Address and ports of one kernel, and the secrets for its messages.
 
     Source: the connection file of jupyter_client, with its CurveZMQ fields.
     """

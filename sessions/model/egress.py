@@ -1,4 +1,4 @@
-"""The words for what kernels may reach beyond their sandbox: hosts by their exact names, through one proxy. No I/O."""
+"""Rules and values for egress: kernels reach listed hosts, by their exact names, through one proxy. No I/O."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from sessions.model.errors import NetworkNotAllowed
 from sessions.model.values import Network, SessionKey
 
-#: port of a listed host that names none
+#: port of a listed host whose entry has no port
 HTTPS = 443
 #: most characters of a host name and of one of its labels. Source: RFC 1035, 2.3.4
 _NAME_MAX, _LABEL_MAX = 253, 63
@@ -19,7 +19,7 @@ def host_and_port(entry: str) -> tuple[str, int]:
     """Return host and port of `host` or `host:port`.
 
     Raises:
-        ValueError: when it is no full host name: an address, a single label, a pattern.
+        ValueError: when the entry is no full host name, but an address, a single label, or a pattern.
     """
     host, separator, port = entry.lower().partition(":")
     labels = host.split(".")
@@ -44,7 +44,7 @@ def name_server(entry: str) -> str:
     """Return the address of a name server.
 
     Raises:
-        ValueError: when it is no IPv4 address, or one that only the machine itself reaches.
+        ValueError: when the entry is no IPv4 address, or an address that only the machine itself reaches.
     """
     address = ipaddress.IPv4Address(entry)
     if address.is_loopback or address.is_unspecified:
@@ -56,14 +56,14 @@ class EgressTenants:
     """The tenants whose sessions may use the proxy."""
 
     def __init__(self, tenants: Iterable[str] = ()) -> None:
-        """Take the tenants' names; `*` stands for all."""
+        """Take the tenants' names. `*` stands for all tenants."""
         self._tenants = frozenset(tenants)
 
     def require(self, key: SessionKey, network: Network) -> None:
         """Check that a session may have a network.
 
         Raises:
-            NetworkNotAllowed: when its tenant may not have it.
+            NetworkNotAllowed: when its tenant may not use the proxy.
         """
         if network is not Network.NONE and not self._tenants & {key.tenant, "*"}:
             raise NetworkNotAllowed
@@ -71,7 +71,7 @@ class EgressTenants:
 
 @dataclass(frozen=True, slots=True)
 class EgressRequest:
-    """One request of a kernel to the proxy, at its end."""
+    """One finished request of a kernel to the proxy."""
 
     #: seconds since 1970
     at: float
@@ -79,10 +79,11 @@ class EgressRequest:
     session: str
     host: str
     port: int
-    #: whether the proxy let it through
+    #: whether the proxy allowed the request
     allowed: bool
     #: HTTP status of the answer; 200 for a tunnel
     status: int
-    #: bytes from and to the kernel
+    #: bytes that the kernel sent
     sent: int
+    #: bytes that the kernel received
     received: int

@@ -1,7 +1,7 @@
-"""Every failure that a caller can meet, each with a stable code.
+"""Every error that a client can get, each with a stable code.
 
 A class's docstring is the text a user sees: what happened, and in a second paragraph what to do. To add an error:
-subclass, with a code that no other has and a status in `kernel_gateway/errors.py`. A test fails until both exist.
+write a subclass with a new code, and add its status to `kernel_gateway/errors.py`. A test fails until both exist.
 """
 
 from __future__ import annotations
@@ -19,7 +19,11 @@ class SessionError(Exception):
     code: ClassVar[str] = "SB000"
 
     def __init_subclass__(cls, code: str, **others: Any) -> None:
-        """Set the code of an error; TypeError: another error has this code."""
+        """Set the code of an error class.
+
+        Raises:
+            TypeError: when another error has this code.
+        """
         super().__init_subclass__(**others)
         if code in _KINDS:
             raise TypeError(f"{code} is the code of {_KINDS[code].__name__} and of {cls.__name__}")
@@ -27,7 +31,12 @@ class SessionError(Exception):
         _KINDS[code] = cls
 
     def __init__(self, message: str = "", **details: Any) -> None:
-        """Describe one failure by a text, or the class's own, and JSON values; never by code, keys or host paths."""
+        """Describe one failure. Never pass user code, keys or paths of the host: clients see all of it.
+
+        Args:
+            message: text for the user. Empty means the first paragraph of the class's docstring.
+            details: further facts, as JSON values.
+        """
         self.message = message or self._paragraphs()[0]
         self.details = details
         super().__init__(self.message)
@@ -47,7 +56,7 @@ class SessionError(Exception):
         return self._paragraphs()[1]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the error as JSON values, from which every dialect makes its own form."""
+        """Return the error as JSON values. Every dialect translates them into its own form."""
         shown = {"code": self.code, "name": self.name, "message": self.message, "resolution": self.resolution}
         return shown | {"details": self.details}
 
@@ -246,6 +255,6 @@ class CheckpointRefused(SessionError, code="SB041"):
 
 
 def of_code(code: object) -> SessionError | None:
-    """Return the error with a code that another service has reported; None: there is no such error."""
+    """Return the error with a code that another service has reported, or None if no error has this code."""
     kind = _KINDS.get(code) if isinstance(code, str) else None
     return kind() if kind else None

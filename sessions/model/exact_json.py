@@ -1,7 +1,8 @@
 """JSON of values that belong to clients and their code: a whole number keeps all its digits.
 
 orjson reads a whole number of more than 64 bits as a float, which changes it or is infinite, and refuses to write one.
-Such a number is rare, so only text with one is read and written by Python's `json`, which is exact and slower.
+Such numbers are rare. So only a text with such a number is read and written by Python's `json`, which is exact but
+slower.
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ def loads(text: bytes | bytearray | str) -> Any:
     """Parse JSON.
 
     Raises:
-        TooManyValues: as `bounded_json.check`.
-        orjson.JSONDecodeError: as `parse`.
+        TooManyValues: as in `bounded_json.check`.
+        orjson.JSONDecodeError: as in `parse`.
     """
     bounded_json.check(text)
     return parse(text)
 
 
 def parse(text: bytes | bytearray | str) -> Any:
-    """Parse JSON that the gateway has written: it has few enough values.
+    """Parse JSON that the gateway itself has written. The number of values is not checked.
 
     Raises:
-        orjson.JSONDecodeError: when it is no JSON, or a number has more digits than Python reads (4300).
+        orjson.JSONDecodeError: when the text is no JSON, or a number has more digits than Python reads (4300).
     """
     try:
         value = orjson.loads(text)
@@ -47,7 +48,12 @@ def parse(text: bytes | bytearray | str) -> Any:
 
 
 def dumps(value: Any, option: int = 0) -> bytes:
-    """Return a value as JSON; `option`: as of orjson, for a value that may have large whole numbers only indentation.
+    """Return a value as JSON.
+
+    Args:
+        value: value to encode.
+        option: options of orjson. If the value may contain large whole numbers, only those for indentation and a
+            newline at the end have an effect.
 
     Raises:
         orjson.JSONEncodeError: when the value cannot be JSON, or is nested more deeply than 254 levels.
@@ -66,8 +72,8 @@ def _slowly(text: bytes | bytearray | str) -> Any:
     """Parse JSON exactly.
 
     Raises:
-        orjson.JSONDecodeError: when it is no JSON, or could not be written again: a float that is infinite, half of a
-            surrogate pair, or a number with too many digits.
+        orjson.JSONDecodeError: when the text is no JSON, or its value could not be written again: an infinite float,
+            half of a surrogate pair, or a number with too many digits.
     """
     try:
         value = json.loads(text if isinstance(text, str) else text.decode(), parse_constant=_refuse)

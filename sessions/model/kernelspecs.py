@@ -8,27 +8,27 @@ To add a language, add its folder there; nothing else changes. The folder's name
 - `encryption`: the kernel speaks CurveZMQ.
 - `signature`: signature scheme of the kernel, if it supports a better one than `hmac-sha256`.
 - `ipc`: false when the kernel speaks only TCP.
-- `resets`: false when the kernel ends with a connection that is reset before its first byte.
-- `min_memory`: the least MiB of memory with which the kernel starts and runs a small cell beside a file tool, if that
-  is more than for any kernel (`MEMORY_MIN`).
-- `flush`: code that puts a message behind a cell's output, for a kernel whose `idle` arrives too early; see
+- `resets`: false when a connection that is reset before its first byte ends the kernel.
+- `min_memory`: MiB of memory that the kernel needs to start and to run a small cell beside a file tool, if it needs
+  more than other kernels (`MEMORY_MIN`).
+- `flush`: code that publishes a message after a cell's output, for a kernel whose `idle` arrives too early; see
   `sessions/kernels/idle_barrier.py`.
-- `extras`: the kernel takes a cell's own environment variables, and further formats of its displays, in the cell's
-  request; see `kernel_image/python_kernel/extras.py`.
-- `lease`: a running kernel accepts environment and directory by a `lease_request` on its control channel.
+- `extras`: a cell's request may contain environment variables for this cell, and further formats for its displays; see
+  `kernel_image/python_kernel/extras.py`.
+- `lease`: a running kernel accepts an environment and a directory by a `lease_request` on its control channel.
 - `preload`: modules that a warm kernel of this language imports before it is leased, one after the other.
-- `waits`: with `-` for its connection file the kernel imports these modules and waits for its connection on standard
-  input; see `kernel_image/python_kernel/waiting.py`.
+- `waits`: if `-` is its connection file, the kernel imports the modules of `preload`, and then waits for its connection
+  on standard input; see `kernel_image/python_kernel/waiting.py`.
 - `env_at_start`: a pattern for the variables that the kernel reads, or sets itself, only when it starts.
 - `package`: the Python package that contains the language's interpreter, if it is not Python itself. If no Python
-  package contains it, any name, and `version` is the command that prints its version.
-- `image`: an image that has the language, if the usual one lacks it.
-- `setenv`: for a kernel without `extras`, an expression that sets environment variables. In it `{json}` is replaced by
+  package contains the interpreter, this is any name, and `version` is the command that prints the version.
+- `image`: an image that has the language, if the usual image lacks it.
+- `setenv`: for a kernel without `extras`, an expression that sets environment variables. `{json}` in it is replaced by
   a string literal with an object of names and values; null removes a variable.
 - `call`: an expression that calls `main`; `{json}` is replaced by a string literal with the arguments.
 - `run`: an expression that runs a whole program; `{json}` is replaced by an object of `code`, `arguments` and `most`.
-  It displays the outcome as `RUN_MIME`, see `sessions/programs/outcomes.py`. Code that it needs and that the kernel has
-  not loaded is in the file `run.*` beside `kernel.json`, which is sent first.
+  It displays the outcome as `RUN_MIME`, see `sessions/programs/outcomes.py`. If it needs code that the kernel has not
+  loaded, the file `run.*` beside `kernel.json` contains this code, and is sent first.
 
 The kernel runs a file `prelude.*` in the same folder before any cell.
 """
@@ -47,7 +47,7 @@ from sessions.model.errors import InvalidRequest
 from sessions.model.values import MEMORY_MIN, Limits
 
 _MIB = 1024**2
-#: bytes of a kernel's limit of memory below which it imports nothing ahead of need: the usual modules take 130 MiB
+#: A kernel whose limit of memory is below these bytes imports no modules ahead of need: the usual ones take 130 MiB.
 PRELOAD_MEMORY = 384 * _MIB
 
 
@@ -62,41 +62,41 @@ class KernelSpec:
     aliases: frozenset[str] = frozenset()
     #: name of the kernel in notebooks, for example `python3`
     jupyter_name: str = ""
-    #: True: the kernel speaks CurveZMQ
+    #: whether the kernel speaks CurveZMQ
     encryption: bool = False
     #: signature scheme that both the kernel and hashlib support
     signature: str = SIGNATURE
-    #: True: the kernel can use sockets in the file system, and not only TCP
+    #: whether the kernel can use sockets in the file system, and not only TCP
     ipc: bool = True
-    #: True: a connection that is reset before its first byte does not end the kernel
+    #: whether the kernel survives a connection that is reset before its first byte
     resets: bool = True
-    #: True: the kernel takes interrupts as messages, and not only as SIGINT
+    #: whether the kernel accepts interrupts as messages, and not only as SIGINT
     interrupt_messages: bool = True
-    #: the least bytes of memory with which the kernel works
+    #: bytes of memory that the kernel needs at least
     min_memory: int = MEMORY_MIN
-    #: for a kernel that sends `idle` too early: code that publishes a message of type `flushed` behind all output
+    #: code that publishes a message of type `flushed` after all output, for a kernel that sends `idle` too early
     flush: str = ""
     #: code that is sent to the kernel before any cell, and again by a restarted gateway
     prelude: str = ""
-    #: True: a running kernel accepts environment and directory by a `lease_request` on its control channel
+    #: whether a running kernel accepts an environment and a directory by a `lease_request` on its control channel
     lease: bool = False
-    #: True: a cell's request may have its own environment variables and further formats of its displays
+    #: whether a cell's request may have its own environment variables and further formats of its displays
     extras: bool = False
     #: modules that a warm kernel imports ahead of need, by a `preload_request` on shell
     preload: tuple[str, ...] = ()
-    #: True: the kernel can import these modules and wait for its keys, so that it can be checkpointed
+    #: whether the kernel can import these modules and then wait for its keys, so that a golden image of it can be made
     waits: bool = False
     #: pattern of variables that have an effect only if the kernel is started with them
     env_at_start: str = ""
-    #: package that contains the interpreter; empty: the interpreter is Python
+    #: package that contains the interpreter. Empty means that the interpreter is Python.
     package: str = ""
-    #: image that has the interpreter; empty: the usual one has it
+    #: image that has the interpreter. Empty means the usual image.
     image: str = ""
-    #: expression that sets environment variables; empty: not supported
+    #: expression that sets environment variables. Empty means not supported.
     setenv: str = ""
-    #: expression that calls `main` with arguments; empty: not supported
+    #: expression that calls `main` with arguments. Empty means not supported.
     call: str = ""
-    #: cell that runs a whole program, with `{json}`; empty: not supported
+    #: cell that runs a whole program, with `{json}`. Empty means not supported.
     run: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
     #: logo files, `logo-*` beside its `kernel.json`, by name without suffix
@@ -107,7 +107,7 @@ class KernelSpec:
         return self.preload if memory >= PRELOAD_MEMORY else ()
 
     def takes(self, env: Mapping[str, str], cwd: str) -> bool:
-        """Return True if a running kernel can get these as if it had been started with them."""
+        """Return whether a running kernel can change to this environment and directory, as if it had started there."""
         if not env and not cwd:
             return True
         return self.lease and not any(re.fullmatch(self.env_at_start, name) for name in env)
@@ -116,7 +116,7 @@ class KernelSpec:
         """Check that a kernel of this language works within the limits.
 
         Raises:
-            InvalidRequest: when it needs more memory.
+            InvalidRequest: when the kernel needs more memory.
         """
         if limits.memory < self.min_memory:
             raise InvalidRequest(
@@ -128,10 +128,10 @@ class KernelSpec:
             )
 
     def program(self, code: str, arguments: Mapping[str, Any] | None) -> str:
-        """Return the code for the kernel: `code`, followed by the call of its `main` if there are arguments.
+        """Return the code for the kernel: `code`, followed by a call of its `main` if there are arguments.
 
         Raises:
-            InvalidRequest: when the language has no such call, or the arguments are nested too deeply.
+            InvalidRequest: when the language supports no arguments, or the arguments are nested too deeply.
         """
         if arguments is None:
             return code
@@ -140,10 +140,10 @@ class KernelSpec:
         return f"{code}\n\n{self.call.replace('{json}', _literal(arguments))}"
 
     def setting(self, env: Mapping[str, str | None]) -> str:
-        """Return the code that sets environment variables; None removes one.
+        """Return the code that sets environment variables. The value None removes a variable.
 
         Raises:
-            InvalidRequest: when the language has no such code.
+            InvalidRequest: when the language supports no variables of single cells.
         """
         if not self.setenv:
             raise InvalidRequest(f"{self.name} cells take no environment variables of their own", field="env")
@@ -158,7 +158,7 @@ class KernelSpec:
             most: maximum bytes of the return value.
 
         Raises:
-            InvalidRequest: when the language has no such cell, the code is no text, or the arguments are no JSON.
+            InvalidRequest: when the language cannot run programs, the code is no text, or the arguments are no JSON.
         """
         if not self.run:
             raise InvalidRequest(f"{self.name} programs cannot be run", field="language")
@@ -170,7 +170,7 @@ class KernelSpec:
 
 
 def _literal(value: Mapping[str, Any]) -> str:
-    """Return ASCII JSON within a JSON string: a string literal in every language of the kernels.
+    """Return a value as ASCII JSON inside a JSON string. Every language of the kernels reads it as a string literal.
 
     Raises:
         InvalidRequest: when the value is no JSON, or nested too deeply.
@@ -191,7 +191,7 @@ class KernelSpecs:
 
         Args:
             directory: folder of the languages' folders.
-            preload: modules to preload by language, in place of those that its kernelspec names.
+            preload: modules to preload by language. They replace the modules that the kernelspec names.
 
         Raises:
             ValueError: when two languages share a name or alias.
@@ -253,22 +253,22 @@ def _read(path: Path) -> KernelSpec:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """What code finds installed, in all languages' kernels."""
+    """The interpreters and packages that are installed for the code of all languages."""
 
     #: version of the Python interpreter
     python: str
-    #: version of each Python package, by its normalized name, and of interpreters that are none
+    #: version of each Python package, by its normalized name, and of each interpreter that is no Python package
     packages: Mapping[str, str]
 
     def version(self, spec: KernelSpec) -> str | None:
-        """Return the version of a language's interpreter; None: it is not installed."""
+        """Return the version of a language's interpreter, or None if it is not installed."""
         return self.packages.get(spec.package) if spec.package else self.python
 
     def require(self, spec: KernelSpec) -> None:
         """Check that a language's interpreter is installed.
 
         Raises:
-            InvalidRequest: when it is not.
+            InvalidRequest: when the interpreter is not installed.
         """
         if self.version(spec) is None:
             where = f"; the image {spec.image} has it, which the operator can set" if spec.image else ""

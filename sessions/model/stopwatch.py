@@ -1,7 +1,7 @@
-"""Where the time of an operation goes: its stages, each of which ends where the next one begins.
+"""Measures how long each stage of an operation takes. A stage ends when the next one begins.
 
-The stopwatch of an operation is a context variable: tasks that begin meanwhile and the engine's threads have it, too,
-and what knows nothing of stages hands nothing along. A stage is noted by whoever knows that it has ended.
+The stopwatch of an operation is a context variable. So tasks and threads that begin meanwhile share it, and functions
+between them need no argument for it. The code that knows the end of a stage calls `lap`.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from enum import StrEnum
 
 
 class Operation(StrEnum):
-    """What takes time until a kernel can be used."""
+    """An operation that a client waits for until it can use a kernel."""
 
-    #: a new kernel, started plainly
+    #: a new kernel is started plainly
     START = "start"
-    #: a new kernel, from a checkpoint in which its modules are imported
+    #: a new kernel is restored from a golden image, in which its modules are already imported
     RESTORE = "restore"
-    #: the kernel of a session that sleeps
+    #: the kernel of a sleeping session continues
     WAKE = "wake"
-    #: return of a session to a checkpoint
+    #: a session returns to a checkpoint
     ROLLBACK = "rollback"
-    #: a new session that begins with a checkpoint of another one
+    #: a new session begins with a checkpoint of another session
     BRANCH = "branch"
 
 
 class Stage(StrEnum):
-    """A part of an operation, named by what is done in it."""
+    """A part of an operation."""
 
-    #: wait for the turn to start
+    #: the start waits for its turn
     TURN = "turn"
-    #: the checkpoint is taken with which a branch begins
+    #: a checkpoint is taken, from which a branch begins
     CHECKPOINT = "checkpoint"
     #: the files of a checkpoint become the disk of a new workspace
     FILES = "files"
@@ -41,7 +41,7 @@ class Stage(StrEnum):
     VOLUMES = "volumes"
     #: the engine makes the container
     CREATE = "create"
-    #: the engine mounts the volumes, and the runtime makes the sandbox; what must be decrypted first is part of it
+    #: images are decrypted if necessary, the engine mounts the volumes, and the runtime makes the sandbox
     SANDBOX = "sandbox"
     #: the runtime starts the kernel's process, or restores its memory
     RUN = "run"
@@ -51,12 +51,12 @@ class Stage(StrEnum):
     CHANGE = "change"
 
 
-#: takes the seconds of each stage of an operation that has succeeded
+#: called with the seconds of each stage of an operation that has succeeded
 Report = Callable[[Operation, Mapping[Stage, float]], None]
 
 
 class _Stopwatch:
-    """The stages of one operation. One thread or task at a time uses it: stages follow one another."""
+    """The stages of one operation. Only one thread or task uses it at a time, because stages follow one another."""
 
     def __init__(self, operation: Operation) -> None:
         self.operation = operation
@@ -75,9 +75,9 @@ _current: ContextVar[_Stopwatch | None] = ContextVar("stopwatch", default=None)
 
 @contextmanager
 def measured(operation: Operation, report: Report) -> Iterator[None]:
-    """Measure an operation. If it succeeds, its stages are reported; what comes after the last one is `CHANGE`.
+    """Measure an operation, and report its stages if it succeeds. The time after the last `lap` is the stage `CHANGE`.
 
-    Within another operation nothing begins: the stages are that one's.
+    Inside another operation this has no effect: its stages belong to the outer operation.
     """
     outer = _current.get()
     if outer is not None and outer.runs:
@@ -90,15 +90,15 @@ def measured(operation: Operation, report: Report) -> Iterator[None]:
         watch.lap(Stage.CHANGE, 0.0)
         report(watch.operation, watch.stages)
     finally:
-        watch.runs = False  # for tasks that began meanwhile and go on
+        watch.runs = False  # tasks that began meanwhile may still run, and must not measure any more
         _current.reset(token)
 
 
 def lap(stage: Stage, ago: float = 0.0) -> None:
-    """Note that a stage has ended, if an operation is being measured. A stage that is repeated counts as one.
+    """End a stage, if an operation is being measured. The times of a repeated stage are added.
 
     Args:
-        stage: the stage; it began when the one before ended.
+        stage: the stage. It began when the stage before it ended.
         ago: seconds since its end.
     """
     watch = _current.get()
@@ -107,7 +107,7 @@ def lap(stage: Stage, ago: float = 0.0) -> None:
 
 
 def restored() -> None:
-    """Note that a new kernel has come from a checkpoint."""
+    """Count the present start as `Operation.RESTORE`: the new kernel was restored from a golden image."""
     watch = _current.get()
     if watch is not None and watch.operation is Operation.START:
         watch.operation = Operation.RESTORE

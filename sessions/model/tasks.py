@@ -1,6 +1,7 @@
-"""Background tasks that are kept and whose failures are logged; loops that continue after a failed round.
+"""Background tasks, loops that survive a failed round, and work that several callers wait for.
 
-The event loop keeps only a weak reference to a task, and an exception that is not awaited is reported late or never.
+The event loop keeps only a weak reference to a task, so `spawn` keeps a strong one. An exception that nobody awaits is
+reported late or never, so it is logged here.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ def log_failure(name: str) -> Iterator[None]:
 
 
 async def forever(step: Callable[[], Awaitable[object]], pause: float | None = None) -> NoReturn:
-    """Repeat a round until cancelled, also after it has failed.
+    """Repeat a round until the task is cancelled, also after the round has failed.
 
     Args:
-        step: one round, which must take some time: nothing else keeps the loop from spinning.
-        pause: seconds after a failed round; None: `PAUSE`.
+        step: one round. It must wait for something, or the loop would use a whole processor.
+        pause: seconds to wait after a failed round. None means `PAUSE`.
     """
     task = asyncio.current_task()
     name = task.get_name() if task else ""
@@ -58,10 +59,10 @@ async def forever(step: Callable[[], Awaitable[object]], pause: float | None = N
 
 
 async def gather_all(*work: Awaitable[object]) -> None:
-    """Wait until all of `work` has ended, even when some of it fails.
+    """Run all awaitables at the same time, and wait until each has ended, even if some fail.
 
     Raises:
-        ExceptionGroup: when some of it failed, with all failures.
+        ExceptionGroup: when some failed; it contains all failures.
     """
     outcomes = await asyncio.gather(*work, return_exceptions=True)
     if failures := [outcome for outcome in outcomes if isinstance(outcome, Exception)]:
@@ -69,7 +70,7 @@ async def gather_all(*work: Awaitable[object]) -> None:
 
 
 async def shielded(task: asyncio.Task[T]) -> T:
-    """Shield `task` from cancellation; re-raise the cancellation after the task has finished."""
+    """Wait for `task` and shield it from cancellation. A cancellation is raised again after the task has finished."""
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
         try:
@@ -90,7 +91,7 @@ async def set_within(event: asyncio.Event, seconds: float) -> bool:
 
 
 class _Work:
-    """Work that goes on when its caller leaves; callers can wait for its end."""
+    """Work that continues when its caller is cancelled. Others can wait for its end."""
 
     def __init__(self, name: str) -> None:
         """Begin without work.
@@ -99,11 +100,11 @@ class _Work:
             name: name of the tasks, for the log.
         """
         self._name = name
-        #: the work under way; None: there is none
+        #: the work that runs, or None
         self.task: asyncio.Task[Any] | None = None
 
     async def wait(self) -> None:
-        """Wait until no work is under way, whatever its outcome."""
+        """Wait until no work runs. A failure of the work is not raised here."""
         if self.task is not None:
             await asyncio.wait({self.task})
 
@@ -119,19 +120,19 @@ class _Work:
 
 
 class Shared(_Work, Generic[T]):
-    """Work that concurrent callers share: it runs once for all of them."""
+    """Work that concurrent callers share. It runs once for all of them."""
 
     async def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Return the result of the work under way; if there is none, begin it."""
+        """Return the result of the work that runs. If none runs, begin it."""
         task: asyncio.Task[T] = self.task or self._begin(work)
         return await asyncio.shield(task)
 
 
 class Alone(_Work):
-    """Work that is done alone: callers with other work wait for its end."""
+    """Pieces of work that exclude each other: only one runs at a time."""
 
     async def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Return the result of work, which begins when there is no other."""
+        """Wait until no other work runs, run this work, and return its result."""
         while self.task is not None:
             await self.wait()
         return await asyncio.shield(self._begin(work))

@@ -1,6 +1,6 @@
-"""How many units one request may have. Each unit costs the gateway time, however few bytes it has. Pure.
+"""How many units, such as header fields, one request may have. Each unit costs time, however few bytes it has. Pure.
 
-What is read stops at the first one too many. Values of JSON are counted in `bounded_json.py`.
+A reader stops at the first unit above the limit. Values of JSON are counted in `bounded_json.py`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,6 @@ ARGUMENTS = 10_000
 #: parts of a form, and header fields of all its parts; a file's part has two or three
 FORM_PARTS = 1000
 FORM_FIELDS = 4000
-#: signs that the code policy `ragflow-strict` reads: words, numbers, brackets and operators. Python's parser takes up
-#: to 5 us for each, and ordinary code of the greatest length has about 8,000
+#: tokens that the code policy `ragflow-strict` reads: words, numbers, brackets and operators. Python's parser takes up
+#: to 5 us for each. Ordinary code of the maximum length has about 8,000.
 CODE_TOKENS = 10_000

@@ -1,4 +1,4 @@
-"""Frozen values that the whole domain uses. No I/O, no clock. Rules for limits and names are here, for all dialects."""
+"""Frozen values that the whole domain uses, and the rules for names and limits, which hold in all dialects. Pure."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ def valid_env(env: Mapping[str, str]) -> dict[str, str]:
     return dict(env)
 
 
-#: exit code of a launcher that has not found the kernel's program, as of a shell
+#: exit code of a launcher that has not found the kernel's program, as in a shell
 NO_PROGRAM = 127
-#: exit code of a launcher whose kernel was ended by a signal, without the signal's number
+#: exit code of a launcher whose kernel was ended by a signal: this number plus the signal's number
 SIGNALLED = 128
-#: what the signals of a processor's faults mean for code in a sandbox
+#: what the signals of a processor mean for code in a sandbox
 _MEANING = {
     Signals.SIGBUS: ": memory that is a file is gone, or its file system is full (`/dev/shm`: setting `temporary`)",
     Signals.SIGSEGV: ": a fault in compiled code",
@@ -70,7 +70,7 @@ _MEANING = {
 
 
 class ExitReason(StrEnum):
-    """Why a kernel is gone."""
+    """Why a kernel has ended."""
 
     #: the kernel used more memory than its limit
     OOM = "out_of_memory"
@@ -99,7 +99,7 @@ class KernelExit:
         return "The kernel has ended" + (f" with exit code {self.code}" if self.code is not None else "")
 
     def at_start(self, language: str) -> str:
-        """Return why a kernel of a language ended before it could be used."""
+        """Return a text that says why a kernel of a language ended before it could be used."""
         if self.code == NO_PROGRAM:
             return f"the kernels' image has no {language}"
         return f"the kernel ended while it started (exit code {self.code})"
@@ -107,15 +107,15 @@ class KernelExit:
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Seconds to wait for the end of a cell."""
+    """The seconds for which an execution waits at the end of its cell."""
 
-    #: for its `idle` after its reply, and the other way round
+    #: between the cell's reply and its `idle`, whichever comes first
     idle: float = 1.0
-    #: after that, for proof that the kernel has nothing more to send
+    #: after that, until the kernel has proven that it has nothing more to send
     proof: float = 10.0
-    #: after each attempt to interrupt it
+    #: after each attempt to interrupt the cell
     interrupt_step: float = 2.0
-    #: for its client to get its last events, before the end is recorded
+    #: until the client has the cell's last events, before the end is recorded
     answer: float = 0.05
 
 
@@ -134,19 +134,20 @@ class SessionKey:
         return f"{self.tenant}:{self.name}"
 
 
-#: The least bytes of memory, processors, and number of processes of a kernel. Measured under gVisor on an idle machine:
-#: a Python kernel needs 64 MiB to start, more with a file tool; with a tenth of a processor 8 to 9 s; 8 threads: none.
+#: A client may not ask for less memory (bytes), processors and processes. Measured under gVisor on an idle machine: a
+#: Python kernel needs 64 MiB to start, and more beside a file tool. With a tenth of a processor it starts in 8 to 9 s.
+#: With 8 threads it does not start.
 MEMORY_MIN = 128 * 1024**2
 CPUS_MIN = 0.1
 PROCESSES_MIN = 16
 _MIB = 1024**2
-#: bytes of the smallest workspace that a client may ask for: in one of a few bytes no kernel starts
+#: bytes of the smallest workspace that a client may ask for: no kernel starts in a workspace of a few bytes
 DISK_MIN = _MIB
 _LEAST = {"memory": MEMORY_MIN, "cpus": CPUS_MIN, "processes": PROCESSES_MIN, "disk": DISK_MIN}
 
 
 def _shown(value: float) -> str:
-    """Return the value of a limit for people: large sizes in MiB."""
+    """Return the value of a limit as a text for people, in MiB if possible."""
     return f"{value // _MIB} MiB" if value >= _MIB and value % _MIB == 0 else str(value)
 
 
@@ -154,9 +155,9 @@ def _shown(value: float) -> str:
 class Limits:
     """What one kernel may use."""
 
-    #: bytes of memory, without additional swap
+    #: bytes of memory; there is no swap beside it
     memory: int = 512 * 1024**2
-    #: processors, as a fraction or multiple of one
+    #: number of processors, also a fraction
     cpus: float = 1.0
     #: processes and threads inside the sandbox
     processes: int = 64
@@ -169,7 +170,7 @@ class Limits:
         """Return these limits with some of them lowered.
 
         Raises:
-            InvalidRequest: when a limit is unknown, below what a kernel needs, or above the present one.
+            InvalidRequest: when a limit is unknown, lower than a kernel needs, or higher than in these limits.
         """
         values: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__}
         for name, value in asked.items():
@@ -191,7 +192,7 @@ class Network(StrEnum):
     """What a session's code may reach."""
 
     NONE = "none"
-    #: the hosts that the operator lists, through a proxy
+    #: the hosts that the operator lists, through the egress proxy
     ALLOWLIST = "allowlist"
 
 
@@ -202,27 +203,28 @@ class SessionSpec:
     language: str = "python"
     limits: Limits = field(default_factory=Limits)
     env: Mapping[str, str] = field(default_factory=dict)
-    #: seconds without activity before the culler ends it
+    #: seconds without activity before the culler ends the session, or lets it sleep
     idle_timeout: float = 300.0
     #: seconds that any cell may run, including cells without their own timeout
     max_execute_timeout: float = 600.0
     #: directory in which its kernels start, relative to the workspace, or below `/tmp`; made if absent
     cwd: str = ""
-    #: workspace of the sandbox that the session belongs to; None: the session has its own workspace
+    #: workspace of the sandbox that the session belongs to. None means that the session has a workspace of its own.
     workspace: str | None = None
-    #: image of its kernels, one that the operator allows; empty: the backend's usual one
+    #: image of its kernels, among those that the operator allows. Empty means the backend's usual image.
     image: str = ""
-    #: True: no client uses the session again, no later gateway takes it over, and its end is not remembered
+    #: whether no client uses the session again: then no later gateway takes it over, and its end is not remembered
     throwaway: bool = False
     network: Network = Network.NONE
-    #: what its client uses it for, such as a notebook's path, whose next session reports this one's end; empty: unknown
+    #: what the client uses the session for, such as a notebook's path. The next session of the same place reports the
+    #: end of this one. Empty means unknown.
     place: str = ""
     on_idle: OnIdle = OnIdle.END
     checkpoints: Checkpoints = Checkpoints.MANUAL
 
     @property
     def in_sandbox(self) -> bool:
-        """Whether the session shares the workspace of a sandbox, and ends with it."""
+        """Whether the session shares the workspace of a sandbox, and ends with the sandbox."""
         return self.workspace is not None
 
 
@@ -232,36 +234,36 @@ class SandboxSpec:
 
     #: name of its template
     template: str
-    #: limits of each of its containers; `disk`: of the workspace
+    #: limits of each of its containers; `disk` is the limit of the workspace, which they share
     limits: Limits = field(default_factory=Limits)
     env: Mapping[str, str] = field(default_factory=dict)
-    #: seconds without activity before the culler ends it; 0: no limit
+    #: seconds without activity before the culler ends the sandbox. 0 means no limit.
     idle_timeout: float = 300.0
-    #: seconds after which the sandbox is ended in any case; 0: no limit
+    #: seconds after which the sandbox is ended in any case. 0 means no limit.
     lifetime: float = 0.0
     #: seconds that any execution in the sandbox may run
     max_execute_timeout: float = 600.0
     template_id: str = ""
     #: the client's own labels, by which it finds the sandbox again
     metadata: Mapping[str, str] = field(default_factory=dict)
-    #: secret from which a dialect makes tokens for this sandbox alone; empty: clients need a key of the tenant
+    #: secret from which a dialect makes tokens for this sandbox alone. Empty means that clients need a tenant's key.
     secret: str = field(default="", repr=False)
-    #: id of the key that such tokens are revoked with; None: that key cannot be revoked
+    #: id of the key whose revocation also ends these tokens. None means that the key cannot be revoked.
     key_id: str | None = None
-    #: True: it is paused at the end of its lifetime, and not ended
+    #: whether the sandbox is paused at the end of its lifetime, and not ended
     auto_pause: bool = False
-    #: its age in seconds when it was paused; None: it is not
+    #: age of the sandbox in seconds when it was paused. None means that it is not paused.
     paused_at: float | None = None
 
 
 class StateChange(StrEnum):
-    """What a reply reports about the variables that a client may count on."""
+    """What a reply says about the variables of the earlier cells."""
 
     #: no cell has run in the session before
     NEW = "new"
     PRESERVED = "preserved"
     RESTARTED = "restarted"
-    #: they are those of an earlier moment, from a checkpoint
+    #: the variables are those of a checkpoint
     ROLLED_BACK = "rolled_back"
     LOST = "lost"
 
@@ -284,27 +286,27 @@ class ExecuteRequest:
     #: seconds from the start of the cell
     timeout: float = 30.0
     store_history: bool = True
-    #: answers to `input()`, in order; empty: input ends at once; None: input is not allowed
+    #: answers to `input()`, in order. Empty means that input ends at once. None means that input is not allowed.
     stdin: tuple[str, ...] | None = None
-    #: True: a client can answer `input()` when `stdin` has no more answers
+    #: whether a client can answer `input()` when `stdin` has no more answers
     interactive: bool = False
-    #: arguments for a call of `main`, which the code defines; None: no call
+    #: arguments for a call of `main`, which the code defines. None means no call.
     arguments: Mapping[str, Any] | None = None
     #: expressions to evaluate after the code: the `user_expressions` of Jupyter's messages
     expressions: tuple[str, ...] = ()
-    #: a later request with this key gets this one's result instead of running again
+    #: a later request with this key gets the result of this request, and does not run again
     idempotency_key: str | None = None
-    #: environment variables for this cell alone; afterwards those of the session are back
+    #: environment variables for this cell alone; afterwards the session's variables are set again
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
-    #: further MIME types for its displays, which its kernel adds where it can, and `SAVED_IMAGES`
+    #: further MIME types for its displays, which the kernel adds if it can, and `SAVED_IMAGES`
     formats: tuple[str, ...] = ()
-    #: id of the session with the variables that the cell needs; None: any session, also a new one
+    #: id of the session with the variables that the cell needs. None means any session, also a new one.
     if_session: str | None = None
-    #: number of the session's kernel with the variables that the cell needs; None: whichever kernel it has
+    #: number of the session's kernel with the variables that the cell needs. None means any kernel of the session.
     if_incarnation: int | None = None
-    #: code as the client wrote it, if other code is sent to the kernel
+    #: code as the client wrote it. None means that `code` is the client's own.
     source: str | None = field(default=None, repr=False)
-    #: MIME type of the display that reports the outcome, apart from the outputs; None: no such display
+    #: MIME type of the display that reports the outcome, apart from the outputs. None means no such display.
     answer_mime: str | None = field(default=None, repr=False)
 
     @property
@@ -315,36 +317,36 @@ class ExecuteRequest:
 
 @dataclass(frozen=True, slots=True)
 class ExecutionResult:
-    """The one terminal event of an execution."""
+    """The last event of an execution. Each execution has exactly one."""
 
     status: Status
     execution_count: int | None
     #: nbformat 4.5 outputs
     outputs: list[dict[str, Any]]
-    #: seconds from the request's turn to its end
+    #: seconds from the request's turn to the end of the execution
     duration: float
     state: StateChange
     #: why the state is not preserved
     state_reason: str | None
-    #: how many kernels the session has had, this one included
+    #: number of kernels that the session has had, this one included
     incarnation: int
-    #: True: some output was left out, because of the limit or because it never arrived
+    #: whether some output is missing, because of the limit or because it never arrived
     truncated: bool
-    #: bytes of output that were left out because of the limit; what never arrived is not counted
+    #: bytes of output that were left out because of the limit; output that never arrived is not counted
     omitted: int = 0
-    #: set when status is timeout or died
+    #: set when the status is `timeout` or `died`
     error: SessionError | None = None
-    #: True: the execution ran for an earlier request with the same idempotency key
+    #: whether the execution ran for an earlier request with the same idempotency key
     replayed: bool = False
     #: bytes of output, including bytes that were left out
     output_bytes: int = 0
-    #: bytes of memory that its kernel used at its end; None: unknown
+    #: bytes of memory that the kernel used at the end of the execution. None means unknown.
     memory: int | None = None
-    #: content of the last display of the request's `answer_mime`, as the code made it; None: no such display
+    #: content of the last display of the request's `answer_mime`, as the code made it. None means no such display.
     answer: Any = None
 
 
-#: what a client is told whose kernel was continued with from disk
+#: told to the client of a kernel that continued from disk, if it had such connections
 CUT = "its connections to other hosts were cut"
 
 
@@ -360,19 +362,19 @@ class StateNotice:
 
     @property
     def loss(self) -> str | None:
-        """Why the variables are lost; None: they are not."""
+        """Why the variables are lost, or None if they are not lost."""
         return self.reason if self.change is StateChange.LOST else None
 
     @property
     def replaced(self) -> str | None:
-        """Why the variables are not those of the earlier cells; None: they are, or there were no earlier ones."""
+        """Why the variables are not those of the earlier cells. None if they are, or if there were no earlier cells."""
         return None if self.change in {StateChange.NEW, StateChange.PRESERVED} else self.reason
 
     def noting(self, what: str) -> StateNotice:
-        """Return the notice with something that has happened meanwhile, unless the variables are not preserved."""
+        """Return the notice with `what` as its reason. Variables that are not preserved keep their own reason."""
         return replace(self, reason=what) if self.change is StateChange.PRESERVED else self
 
     def cut(self) -> StateNotice:
-        """Return the notice with the end of the connections to other hosts, whatever else has happened."""
+        """Return the notice, which also says that the connections to other hosts were cut."""
         told = [each for each in (self.reason, CUT) if each]
         return self if CUT in (self.reason or "") else replace(self, reason="; ".join(told))

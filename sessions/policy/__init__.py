@@ -1,10 +1,10 @@
-"""Static code policies: code that is refused before it runs. Pure.
+"""Static code policies, which refuse code before it runs. Pure.
 
-A profile reads the code that a client wants to run, and names the problems in it. That prevents accidents and known bad
-habits, and tells an agent early what is not available. It is a hint and no security boundary: deliberate code can
-bypass every profile. The sandbox is what limits code.
+A profile reads the code that a client wants to run, and lists the problems in it. That prevents accidents, and tells an
+agent early which functions are not available. A policy is a hint and no security boundary: deliberate code can bypass
+every profile. Only the sandbox isolates code.
 
-Knows no tenant, no kernel and no session.
+This room knows no tenant, no kernel and no session.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sessions.model.errors import PolicyViolation
 from sessions.model.values import ExecuteRequest
 from sessions.policy import ragflow, weknora
 
-#: maximum problems in an answer, and characters of each: an answer must not be as large as its request
+#: maximum problems in an answer, and maximum characters of each: an answer must be smaller than its request
 PROBLEMS_MAX = 20
 PROBLEM_MAX = 200
 

@@ -1,7 +1,7 @@
-"""The verdicts of RAGFlow's analyser on Python and JavaScript: the same lines in the same order.
+"""Finds the same problems in Python and JavaScript as RAGFlow's analyser, in the same order.
 
-Source: infiniflow/ragflow, `agent/sandbox/executor_manager/services/security.py` as of 2026-08. It also refuses
-harmless code, such as `60 * 60`, and accepts harmful code, such as `os` reached through another module.
+Source: infiniflow/ragflow, `agent/sandbox/executor_manager/services/security.py` as of 2026-08. That analyser also
+refuses harmless code, such as `60 * 60`, and accepts harmful code, such as `os` reached through another module.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from itertools import islice
 
 from sessions.model.units import CODE_TOKENS
 
-#: maximum characters that are checked. Python's parser blocks everything else while it works: 0.1 s for the worst code
-#: of this size with `CODE_TOKENS`
+#: maximum characters that are checked. Python's parser blocks the event loop: 0.1 s for the worst code of this size
+#: that has at most `CODE_TOKENS`
 CODE_MAX = 32 * 1024
 _TOKEN = re.compile(r"\w+|[^\w\s]|\n")
 #: problems that are kept for one node and its children
 ISSUES_MAX = 100
-#: nested calls that the reference can make for a tree in Python 3.11; to the reference, deeper code is no Python
+#: nested calls that RAGFlow's analyser can make in Python 3.11; it reports deeper code as no valid Python
 FRAMES_MAX = 950
 
 IMPORTS = frozenset({
@@ -60,11 +60,11 @@ _JAVASCRIPT = {
 
 
 def problems(code: str, language: str) -> list[str]:
-    """Return the problems that the analyser finds, as `Line N: Issue`; empty: the code passes.
+    """Return the problems that the analyser finds, as `Line N: Issue`. An empty list means that the code is allowed.
 
     Args:
         code: source code.
-        language: language of the code; all except Python and JavaScript are refused as a whole.
+        language: language of the code. Every language except Python and JavaScript is refused.
     """
     if len(code) > CODE_MAX:
         return [f"Line -1: the code is longer than {CODE_MAX} characters, and is not checked"]
@@ -76,7 +76,7 @@ def problems(code: str, language: str) -> list[str]:
 
 
 def _javascript(code: str) -> list[str]:
-    """Check JavaScript. The line that the reference appends to export `main` never has a problem, so it is left out."""
+    """Check JavaScript. RAGFlow appends an `export` line first; we do not, since it never violates a rule."""
     return [
         f"Line {code.count(chr(10), 0, found.start()) + 1}: {issue}"
         for issue, pattern in _JAVASCRIPT.items()
@@ -97,7 +97,7 @@ def _python(code: str) -> list[str]:
 
 
 def _problems_in(node: ast.AST, frames: int) -> list[str]:
-    """Return the problems in a tree in the reference's order. It visits the `for` clauses of some comprehensions twice.
+    """Return the problems in a tree in RAGFlow's order. RAGFlow visits the `for` clauses of some comprehensions twice.
 
     Raises:
         RecursionError: when the tree is nested too deeply.
@@ -110,7 +110,7 @@ def _problems_in(node: ast.AST, frames: int) -> list[str]:
     through: list[str] = []
     for child in ast.iter_child_nodes(node):
         if not isinstance(child, _LEAVES):
-            # one visit per child, or nested comprehensions would take for ever
+            # Each child is visited only once here, or nested comprehensions would take exponential time.
             (through if isinstance(child, ast.comprehension) else parts).extend(_problems_in(child, frames))
     here = [f"Line {getattr(node, 'lineno', -1)}: {issue}" for issue in _issues(node)] if looked_at else []
     before = through if isinstance(node, ast.ListComp | ast.SetComp) else []

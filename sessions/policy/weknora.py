@@ -1,11 +1,11 @@
-r"""WeKnora's validation of a script, its arguments and its standard input.
+r"""Checks a script, its arguments and its standard input as WeKnora does.
 
-Source: Tencent/WeKnora, `internal/sandbox/validator.go` as of 2026-08. It searches for words, so the word "service"
-alone refuses a script.
+Source: Tencent/WeKnora, `internal/sandbox/validator.go` as of 2026-08. It searches for words, so a script with the word
+"service" is refused.
 
-WeKnora's expressions are for an engine that takes linear time on any text; Python's does not. So `first.*then` is
-searched as `first`, and `then` behind it on the same line. Before that, each run of blanks is replaced by one blank,
-which makes no difference to any expression, except that `\n\s*` is searched as `\n`.
+WeKnora's regular expressions run in linear time in Go, but not in Python. So a rule `first.*then` is split: this module
+searches `first`, and after it `then` on the same line. Before the search, each run of blanks is replaced by one blank.
+That changes no result, except that the rule `\n\s*` must be written as `\n`.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-#: maximum characters that are checked, and maximum texts in the arguments
+#: maximum characters that are checked, and maximum number of texts in the arguments
 TEXT_MAX = 256 * 1024
 ARGUMENTS_MAX = 10_000
 #: characters by which a part of a rule may extend beyond the line on which it begins
 _BEYOND = 32
 
-#: parts that follow one another on a line
+#: parts that must follow one another on a line
 Rule = tuple[re.Pattern[str], ...]
 
 
@@ -28,7 +28,7 @@ def _rule(*parts: str) -> Rule:
     return tuple(re.compile(part, re.IGNORECASE | re.ASCII) for part in parts)
 
 
-#: searched literally, upper and lower case distinguished
+#: texts that are searched literally; upper and lower case differ
 WORDS = (
     "rm -rf /", "rm -fr /", "rm -rf/*", "rm -rf *", "mkfs", "dd if=/dev/zero", "dd if=/dev/random",
     ":(){ :|:& };:", ":(){:|:&};:", "bomb(){ bomb|bomb& };bomb",
@@ -64,7 +64,7 @@ PATTERNS = {
     "fork bomb": _rule(r":\s*\(\s*\)\s*\{\s*:|\(\)\s*\{\s*\w+\s*\|\s*\w+\s*&"),
     "rm of the root": _rule(r"rm\s+(-[rf]+\s+/|--no-preserve-root)"),
 }
-#: `yaml.load` up to a closing bracket without a comma: no loader is named
+#: `yaml.load` with no comma before the closing bracket, so without a loader as its second argument
 YAML_LOAD = _rule(r"yaml\.load\s*\([^,]", r"\)")
 NETWORK = _rule(
     r"\b(curl|wget|nc|netcat|telnet|ssh|scp|rsync|ftp|sftp)\b|socket\.connect|urllib\.request|requests\.(get|post)"
@@ -91,11 +91,11 @@ STDIN = (_rule(r"\$\(", r"\)"), _rule("`", "`"), _rule(r"\n[;&|]"), _rule(r"\\n"
 
 
 def problems(script: str, arguments: Mapping[str, Any], stdin: str) -> Iterator[str]:
-    """Yield the problems that the validation finds, each with its part of the request; none: the request passes.
+    """Yield the problems of a request, each with the part of the request that has it. No problem means allowed.
 
     Args:
         script: source code.
-        arguments: arguments of the script; all text in them is checked.
+        arguments: arguments of the script. Every text in them is checked.
         stdin: standard input of the script.
     """
     args = _texts(arguments)
@@ -123,7 +123,7 @@ def _script(script: str) -> Iterator[str]:
 
 
 def _texts(value: Any) -> list[str]:
-    """Return all text in JSON in order, without names of fields. No recursion: JSON may be nested deeply."""
+    """Return all texts in a JSON value in order, without the names of fields. Deeply nested JSON is read, too."""
     found: list[str] = []
     left = [value]
     while left:
@@ -143,12 +143,12 @@ def _collapse_blanks(text: str) -> str:
 
 
 def _in_order(text: str, rule: Sequence[re.Pattern[str]], until: str = "\n") -> bool:
-    """Return True if the parts of a rule follow one another, with anything but `until` between them."""
+    """Return whether the parts of a rule follow one another, with no `until` between them."""
     first, *others = rule
     end = -1
     for found in first.finditer(text):
         if found.end() <= end:
-            continue  # the text behind this match was searched for the one before it
+            continue  # the text after this match was already searched, for the match before it
         end = text.find(until, found.end())
         end = len(text) if end < 0 else end
         if _behind(text, others, found.end(), end):
@@ -157,7 +157,7 @@ def _in_order(text: str, rule: Sequence[re.Pattern[str]], until: str = "\n") -> 
 
 
 def _behind(text: str, parts: Sequence[re.Pattern[str]], begin: int, end: int) -> bool:
-    """Return True if the parts follow one another, each beginning from `begin` to `end`."""
+    """Return whether the parts follow one another, and each begins between `begin` and `end`."""
     for part in parts:
         found = part.search(text, begin, end + _BEYOND)
         if found is None or found.start() > end:

@@ -1,4 +1,5 @@
-"""Data kept on disk, in SQLite: the ledger of sessions, the audit, templates.
+"""Data on disk, in SQLite: the ledger of sessions, the audit, templates.
 
-Words: a *record* is a row; to *sync* is to have SQLite's log on the disk. Knows no kernel and no session.
+Words: a *record* is a row; to *sync* a database is to write SQLite's log safely to the disk. This room knows no kernel
+and no session.
 """

@@ -1,7 +1,7 @@
-"""The audit: which tenant ran what, when, and the outcome. Written before and after each cell; no code, no outputs.
+"""The audit: which tenant ran which cell, when, and with which outcome. It contains no code and no outputs.
 
-Nothing is lost when the gateway is killed. The last second may be lost when the machine loses power (`sync.py`).
-`records.py` defines the records and their chain.
+A record is written before and after each cell. If the gateway is killed, no record is lost. If the machine loses power,
+the records of the last second may be lost (`sync.py`). `records.py` defines the records and their chain.
 """
 
 from __future__ import annotations
@@ -71,10 +71,10 @@ class Audit:
     """The audit records of one gateway."""
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
-        """Open the database, and record an end for executions that an earlier gateway has left open.
+        """Open the database, and write an end record for each execution that an earlier gateway has left open.
 
         Args:
-            path: path of the database; made if absent.
+            path: path of the database. It is made if absent.
             clock: function that returns seconds since 1970.
         """
         self._path = path
@@ -84,7 +84,7 @@ class Audit:
         self._last: str = last[0] if last else FIRST
         self._waiting: deque[tuple[str, End]] = deque(maxlen=WAITING_MAX)
         self._failing = False
-        #: sessions that ran a cell when an earlier gateway ended
+        #: sessions whose cell was running when an earlier gateway ended
         self.interrupted: set[SessionKey] = set()
         for execution, record in self._database.execute(_OPEN).fetchall():
             begin = decode_record(Begin, record)[1]
@@ -114,7 +114,7 @@ class Audit:
         return execution
 
     def end(self, execution: str, end: End) -> None:
-        """Write how an execution ended. If that fails, keep the record until it can be written."""
+        """Write how an execution ended. If that fails, the record is kept in memory until it can be written."""
         self._waiting.append((execution, end))
         try:
             self._write_waiting()
@@ -127,7 +127,7 @@ class Audit:
             self._waiting.popleft()
 
     def _failed(self, error: sqlite3.Error) -> None:
-        if not self._failing:  # log once: a full disk has no room for log lines either
+        if not self._failing:  # logged only once: a full disk has no room for log lines either
             log.error("the audit cannot be written; nothing is run until it can", error=str(error))
         self._failing = True
 
@@ -146,13 +146,13 @@ class Audit:
     # -- remove ---------------------------------------------------------------------------------------------
 
     def cut(self, age: float) -> bool:
-        """Remove the oldest records of executions that have ended, a limited number per call.
+        """Remove the oldest records of ended executions, at most `CUT_MAX` records per call.
 
         Args:
             age: seconds after which a record is old.
 
         Returns:
-            True if there may be more old records.
+            whether there may be more old records.
 
         Raises:
             AuditUnavailable: when the database cannot be written.
@@ -170,7 +170,7 @@ class Audit:
         return True
 
     async def keep_short(self, age: float, interval: float) -> NoReturn:
-        """Remove old records at intervals, a limited number at a time: other tasks write records too.
+        """Remove old records at intervals. A call of `cut` is short, so other tasks can write records between two.
 
         Args:
             age: seconds after which a record is old.
@@ -188,13 +188,13 @@ class Audit:
         await forever(cut_some, pause=interval)
 
     def _oldest(self, before: float) -> Cut | None:
-        """Return the last record that can be removed now, or None."""
+        """Return the cut after the newest record that can be removed now, or None."""
         found = None
         rows = self._database.execute("SELECT * FROM audit ORDER BY seq LIMIT ?", [CUT_MAX])
         for seq, execution, event, record, digest in rows.fetchall():
             if orjson.loads(record)["at"] >= before or (event == "begin" and not self._ended(execution, before)):
                 break
-            if event != "cut":  # otherwise each cut would only replace the one before it
+            if event != "cut":  # a cut that removes only the cut before it would have no use
                 found = Cut(through=seq, digest=digest)
         return found
 
@@ -207,7 +207,7 @@ class Audit:
     # -- room -----------------------------------------------------------------------------------------------
 
     def room(self) -> int:
-        """Return the bytes that further records may take: those free on the disk, and those that removed records left.
+        """Return the bytes for further records: the free bytes of the disk, and those that removed records have left.
 
         Raises:
             AuditUnavailable: when the disk does not answer, or the database cannot be read.
@@ -220,17 +220,17 @@ class Audit:
             raise AuditUnavailable from error
 
     def newest(self, most: int) -> dict[str, int]:
-        """Return how many of the newest executions, of `most` at most, each tenant has."""
+        """Return how many of the newest `most` executions belong to each tenant."""
         return dict(self._database.execute(_NEWEST, [most]).fetchall())
 
     # -- read -----------------------------------------------------------------------------------------------
 
     def records(self) -> Iterator[Record]:
-        """Return all records, oldest first; see `records.read`."""
+        """Return all records, oldest first, as in `records.read`."""
         return chain(self._database)
 
     def latest(self, most: int, search: Search = EVERYTHING) -> list[Account]:
-        """Return executions, newest first. Call it in a thread: it may have to read all records.
+        """Return executions, newest first. Call this in a thread, because it may have to read all records.
 
         Args:
             most: maximum number of executions.
@@ -239,11 +239,15 @@ class Audit:
         return latest(self._path, most, search)
 
     def ended_since(self, time: float) -> list[tuple[float, Begin, End]]:
-        """Return end time, begin and end of executions that ended at `time` (seconds since 1970) or later, in order."""
+        """Return the executions that ended at `time` (seconds since 1970) or later, in the order of their ends.
+
+        Returns:
+            time of the end, begin record and end record of each execution.
+        """
         return ended_since(self._database, time)
 
     def close(self) -> None:
-        """Write waiting end records, if that is possible now, and close the database."""
+        """Write the waiting end records, if possible, and close the database."""
         try:
             self._write_waiting()
         except sqlite3.Error as error:

@@ -1,4 +1,4 @@
-"""Searches the audit, on a connection that only reads."""
+"""Searches the audit, through a connection that can only read."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ class Account:
     #: seconds since 1970
     began_at: float
     begin: Begin
-    #: None while the execution runs; never before `began_at`
+    #: seconds since 1970, never before `began_at`. None while the execution runs.
     ended_at: float | None
     end: End | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """A filter for executions; None: any value."""
+    """A filter for executions. None means any value."""
 
     tenant: str | None = None
     session: str | None = None
@@ -60,7 +60,7 @@ EVERYTHING = Search()
 
 
 def latest(path: Path, most: int, search: Search) -> list[Account]:
-    """Return executions, newest first; see `Audit.latest`."""
+    """Return executions, newest first, as in `Audit.latest`."""
     asked = {name: value for name, value in asdict(search).items() if value is not None}
     query = _EXECUTIONS + "".join(clause for name, clause in _MORE.items() if name in asked) + _NEWEST
     with closing(read_only(path)) as database:
@@ -77,7 +77,7 @@ def _account(seq: int, execution: str, began: bytes, ended: bytes | None) -> Acc
 
 
 def ended_since(database: sqlite3.Connection, time: float) -> list[tuple[float, Begin, End]]:
-    """Return executions that ended at a time or later; see `Audit.ended_since`."""
+    """Return the executions that ended at a time or later, as in `Audit.ended_since`."""
     found = []
     for ended, began in database.execute(_ENDED):
         at, end = decode_record(End, ended)

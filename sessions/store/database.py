@@ -1,7 +1,7 @@
 """Opens the SQLite databases of the state directory, all in the same way.
 
-Only their user can read them. A commit waits for no disk: the thread of `sync.py` syncs it. Without that thread,
-as in a command, a database is synced when it is closed.
+Only the gateway's user can read them. A commit does not wait for the disk: the thread of `sync.py` syncs it later.
+A command has no such thread; its database is synced when it is closed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ log = structlog.get_logger()
 
 #: seconds to wait while another process, or the thread of `sync.py`, writes the same database
 LOCKED_MAX = 0.5
-#: pages in the write-ahead log from which a connection checkpoints it on its own; only reached without the thread
+#: pages in the write-ahead log from which a connection syncs it on its own; only reached without the thread
 AUTOCHECKPOINT = 65_536
 
 T = TypeVar("T")
@@ -35,12 +35,12 @@ class DatabaseUnusable(OSError):
 class Database(sqlite3.Connection):
     """A connection to one database. It commits each statement that is not in a `transaction`."""
 
-    #: None: the database is in memory
+    #: space for deletions on a full disk. None means that the database is in memory.
     reserve: Reserve | None = None
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Write everything inside or nothing.
+        """Write everything inside the `with` block, or nothing.
 
         Raises:
             sqlite3.Error: when the database cannot be written.
@@ -54,10 +54,10 @@ class Database(sqlite3.Connection):
                 self.execute("ROLLBACK")
 
     def free(self, delete: Callable[[], T]) -> T:
-        """Delete something: on a full disk a deletion, which also needs some space, may use the reserve.
+        """Delete something, also on a full disk. A deletion needs some space, too, and may then use the reserve.
 
         Args:
-            delete: deletes everything or nothing; called a second time if the disk is full.
+            delete: deletes everything or nothing. It is called a second time if the disk is full.
 
         Raises:
             sqlite3.Error: when the database cannot be written.
@@ -76,12 +76,12 @@ def connect(path: Path | None, wait: float, autocheckpoint: int) -> Database:
     """Connect to a database.
 
     Args:
-        path: path of the database; None: in memory.
+        path: path of the database. None means in memory.
         wait: seconds to wait while another connection writes.
-        autocheckpoint: pages in the write-ahead log from which a commit checkpoints it; 0: never.
+        autocheckpoint: pages in the write-ahead log from which a commit syncs it. 0 means never.
 
     Raises:
-        sqlite3.Error: when that fails.
+        sqlite3.Error: when the connection fails.
     """
     database = sqlite3.connect(path or ":memory:", wait, isolation_level=None, factory=Database)
     try:
@@ -94,11 +94,11 @@ def connect(path: Path | None, wait: float, autocheckpoint: int) -> Database:
 
 
 def open_database(path: Path | None, schema: str) -> Database:
-    """Open a database, made if absent.
+    """Open a database. It is made if absent.
 
     Args:
-        path: path of the database; None: in memory.
-        schema: statements that make what is missing.
+        path: path of the database. None means in memory.
+        schema: statements that make missing tables and indices.
 
     Raises:
         DatabaseUnusable: when the database is damaged, or the disk is full or fails.
@@ -108,7 +108,7 @@ def open_database(path: Path | None, schema: str) -> Database:
 
 
 def open_or_replace(path: Path | None, schema: str) -> Database:
-    """Open a database whose content can be done without: a damaged one is renamed, and an empty one takes its place.
+    """Open a database whose content is not essential. A damaged database is renamed, and an empty one replaces it.
 
     Raises:
         DatabaseUnusable: when the disk is full or fails.
@@ -155,7 +155,7 @@ def _open_whole(path: Path | None, schema: str) -> Database:
 def _set_aside(path: Path, error: sqlite3.Error) -> None:
     aside = path.with_name(f"{path.name}.damaged-{time.time_ns()}")
     log.error("a database is damaged: its content is lost", path=str(aside), error=str(error))
-    for suffix in ("", "-wal", "-shm"):  # or the new database would read the log of the damaged one
+    for suffix in ("", "-wal", "-shm"):  # otherwise the new database would read the log of the damaged one
         with suppress(FileNotFoundError):
             path.with_name(f"{path.name}{suffix}").rename(f"{aside}{suffix}")
 
@@ -169,13 +169,13 @@ def _unusable(path: Path | None) -> Iterator[None]:
 
 
 def read_only(path: Path) -> sqlite3.Connection:
-    """Open a separate connection that only reads a database that a gateway may be writing."""
+    """Open a separate connection that can only read. A gateway may write the database meanwhile."""
     return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
 
 
 @contextmanager
 def saving(what: str) -> Iterator[None]:
-    """Turn a failure to write into an error for clients.
+    """Turn a failure to write, inside the `with` block, into an error for clients.
 
     Raises:
         LedgerUnavailable: when the disk is full or fails, or another process holds the database.

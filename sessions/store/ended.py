@@ -1,4 +1,4 @@
-"""Why sessions ended, so that a returning client learns that its variables are gone."""
+"""Remembers why sessions ended, so that a returning client learns why its variables are lost."""
 
 from __future__ import annotations
 
@@ -20,43 +20,43 @@ CREATE INDEX IF NOT EXISTS ended_of ON ended (tenant);
 
 
 class EndedSessions:
-    """The last ends of sessions. The tenant with the most gives up its oldest, so no tenant can push out others'."""
+    """The newest ends of sessions. If there are too many, the oldest end of the tenant with the most is forgotten."""
 
     def __init__(self, database: sqlite3.Connection) -> None:
-        """Count the ends of an earlier gateway.
+        """Count the ends that an earlier gateway has recorded.
 
         Args:
-            database: has the tables of `SCHEMA`.
+            database: connection to a database with the tables of `SCHEMA`.
         """
         self._database = database
         columns = {name for _, name, *_ in database.execute("PRAGMA table_info(ended)")}
         if "place" not in columns:  # an earlier version has made the table
             database.execute("ALTER TABLE ended ADD COLUMN place TEXT NOT NULL DEFAULT ''")
-        database.execute("CREATE INDEX IF NOT EXISTS ended_at ON ended (tenant, place)")  # not before the column
+        database.execute("CREATE INDEX IF NOT EXISTS ended_at ON ended (tenant, place)")  # needs the column
         self._counts: Counter[str] = Counter()
         self.count()
 
     def count(self) -> None:
-        """Count again. Call this after a transaction that was rolled back."""
+        """Count all ends again. Call this after a transaction that was rolled back."""
         rows = self._database.execute("SELECT tenant, count(*) FROM ended GROUP BY tenant ORDER BY min(at)")
         self._counts = Counter(dict(rows))
 
     def why(self, key: SessionKey) -> str | None:
-        """Return why the last session with this key ended; None: there was none, or it is no longer remembered."""
+        """Return why the last session with this key ended. None if there was none, or its end is forgotten."""
         row = self._database.execute(
             "SELECT reason FROM ended WHERE tenant = ? AND name = ?", [key.tenant, key.name]
         ).fetchone()
         return row[0] if row else None
 
     def last_at(self, tenant: str, place: str) -> tuple[SessionKey, str] | None:
-        """Return the last session of a place that has ended, and why; None: there was none, or it is forgotten."""
+        """Return the last ended session of a place, and why it ended. None if there was none, or its end is forgotten."""
         row = self._database.execute(
             "SELECT name, reason FROM ended WHERE tenant = ? AND place = ? ORDER BY at DESC", [tenant, place]
         ).fetchone()
         return (SessionKey(tenant, row[0]), row[1]) if row else None
 
     def add(self, key: SessionKey, reason: str, place: str = "") -> None:
-        """Remember an end, and forget another one if there are too many."""
+        """Remember an end. If there are too many, forget another one."""
         self.remove(key)
         self._database.execute(
             "INSERT INTO ended (tenant, name, reason, place) VALUES (?, ?, ?, ?)",
@@ -71,7 +71,7 @@ class EndedSessions:
             self._less(tenant)
 
     def remove(self, key: SessionKey) -> None:
-        """Forget the end of the session with this key, if it is remembered."""
+        """Forget the end of the session with this key, if there is one."""
         removed = self._database.execute("DELETE FROM ended WHERE tenant = ? AND name = ?", [key.tenant, key.name])
         if removed.rowcount:
             self._less(key.tenant)

@@ -1,4 +1,4 @@
-"""The installation's key: a file of its own, so that data can be copied elsewhere without it."""
+"""The installation's key. It has a file of its own, so that the data can be copied elsewhere without the key."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ class KeyFile:
     """A file with a key in hexadecimal digits, readable only by its user."""
 
     def __init__(self, path: Path) -> None:
-        """Keep the path; read or make no file yet."""
+        """Keep the path. No file is read or made yet."""
         self._file = path.expanduser()
 
     def made(self) -> bytes:
-        """Return the key, made if there is none.
+        """Return the key. If there is no file, it is made with a new key.
 
         Raises:
-            SettingsUnreadable: when it cannot be read.
-            OSError: when there is none and a new one cannot be written.
+            SettingsUnreadable: when the file cannot be read.
+            OSError: when there is no file and a new one cannot be written.
         """
         if not self._file.exists():
             self._make()
@@ -35,7 +35,7 @@ class KeyFile:
         """Return the key.
 
         Raises:
-            SettingsUnreadable: when it is missing or damaged.
+            SettingsUnreadable: when the file is missing or damaged.
         """
         try:
             key = bytes.fromhex(self._file.read_text("ascii").strip())
@@ -46,7 +46,7 @@ class KeyFile:
         return key
 
     def _make(self) -> None:
-        """Write a new key atomically, unless another process is quicker."""
+        """Write a file with a new key, atomically. If another process has made the file meanwhile, that one stays."""
         self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         draft = self._file.with_name(f"{self._file.name}.{secrets.token_hex(4)}")
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -1,7 +1,7 @@
-"""The ledger: what a gateway must know to take over sessions and sandboxes after an earlier one was killed.
+"""The ledger: what a gateway must know to take over sessions and sandboxes after an earlier gateway was killed.
 
 Kernels run in containers and outlive the gateway. Their addresses and keys are recorded only here, in a database that
-no other user can read, never in a container's labels. A container without a record here belongs to no session.
+no other user can read, and never in a container's labels. A container without a record here belongs to no session.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class IdempotencyKeys:
         self._session = _pair(session)
 
     def all(self) -> dict[str, bytes]:
-        """Return the digests of all executions that were begun, by idempotency key."""
+        """Return the digest of each execution that was begun, by its idempotency key."""
         rows = self._database.execute("SELECT key, digest FROM asked WHERE tenant = ? AND name = ?", self._session)
         return dict(rows.fetchall())
 
@@ -92,7 +92,7 @@ class IdempotencyKeys:
             raise LedgerUnavailable from error
 
     def forget(self, key: str) -> None:
-        """Remove an execution that is no longer remembered, or has not begun."""
+        """Remove the record of an execution that has not begun, or whose result is no longer kept."""
         try:
             self._database.execute("DELETE FROM asked WHERE tenant = ? AND name = ? AND key = ?", [*self._session, key])
         except sqlite3.Error:
@@ -103,10 +103,10 @@ class Ledger:
     """The session and sandbox records of one gateway."""
 
     def __init__(self, path: Path | None = None, clock: Callable[[], float] = time.time) -> None:
-        """Open the database. The containers recorded in a damaged one belong to no session from now on.
+        """Open the database. If it is damaged, its sessions are lost, and an empty database replaces it.
 
         Args:
-            path: path of the database, made if absent; None: in memory, so that no later gateway finds the records.
+            path: path of the database. It is made if absent. None means in memory: no later gateway finds the records.
             clock: function that returns seconds since 1970.
         """
         self.clock = clock
@@ -124,7 +124,7 @@ class Ledger:
         return list(self._sandboxes.all())
 
     def keep(self, record: SessionRecord | SandboxRecord) -> None:
-        """Write the present state of a session or sandbox.
+        """Write the present record of a session or sandbox.
 
         Raises:
             LedgerUnavailable: when the record cannot be written.
@@ -141,7 +141,9 @@ class Ledger:
             raise LedgerUnavailable from error
 
     def end(self, key: SessionKey, reason: str, place: str = "") -> None:
-        """Record the end of a session. Sessions must end on a full disk too: an unwritten end is noticed later.
+        """Record the end of a session. A failure to write is only logged: sessions must end on a full disk, too.
+
+        An end that could not be written is noticed by the next gateway, which finds no container of the session.
 
         Args:
             key: key of the session.
@@ -176,15 +178,15 @@ class Ledger:
             log.exception("the ledger cannot be written")
 
     def idempotency_keys(self, key: SessionKey) -> IdempotencyKeys:
-        """Return the idempotency keys of a session, whose executions clients may ask for again."""
+        """Return the idempotency keys of a session's executions."""
         return IdempotencyKeys(self._database, key)
 
     def why_ended(self, key: SessionKey) -> str | None:
-        """Return why the last session with this key ended; None: there was none, or it is no longer remembered."""
+        """Return why the last session with this key ended. None if there was none, or its end is forgotten."""
         return self._ended.why(key)
 
     def last_end_at(self, tenant: str, place: str) -> tuple[SessionKey, str] | None:
-        """Return the last session of a place whose end no other session has reported, and why it ended."""
+        """Return the last session of a place that has ended, and why. None if another session has reported its end."""
         return self._ended.last_at(tenant, place) if place else None
 
     def forget_end(self, key: SessionKey) -> None:

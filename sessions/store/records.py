@@ -1,8 +1,8 @@
 """The records of the audit and their chain. `audit.py` writes them.
 
-Each record carries the digest of itself and of the record before it, so a changed or removed record is detected. An
-operator who keeps the last digest elsewhere also detects that the end was cut off. When old records are removed, a
-`Cut` record in the chain itself says where the chain now begins.
+Each record has a digest, which is made from the record and from the digest before it. So a changed or removed record is
+detected. An operator who keeps the last digest elsewhere also detects that the newest records were removed. When old
+records are removed, a `Cut` record in the chain itself says where the chain now begins.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sessions.store.database import read_only
 
 #: digest that precedes the first record
 FIRST = "0" * 64
-#: outcome of an execution whose end the gateway missed, because the gateway itself was ended
+#: outcome of an execution that ran when the gateway itself was ended
 UNKNOWN = "unknown"
 #: outcome of an execution that never ran
 UNSENT = "unsent"
@@ -32,7 +32,7 @@ REFUSED = "refused"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begin:
-    """An execution is about to run."""
+    """The record of an execution that is about to run."""
 
     tenant: str
     session: str
@@ -42,21 +42,21 @@ class Begin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End:
-    """An execution has ended."""
+    """The record of an execution that has ended."""
 
     #: a status of `sessions.model.values`, `UNKNOWN`, `UNSENT` or `REFUSED`
     outcome: str
     duration_ms: float | None = None
-    #: SB code of the error
+    #: code of the error, such as `SB005`
     error: str | None = None
     #: bytes of output, including parts that were left out
     output_bytes: int | None = None
-    #: bytes of memory that its kernel used at its end
+    #: bytes of memory that the kernel used at the end of the execution
     memory: int | None = None
 
     @classmethod
     def of(cls, result: ExecutionResult | None) -> End:
-        """Return the end of an execution. `result` is None when it was never sent to its kernel."""
+        """Return the end record of an execution. None as its result means that it was never sent to its kernel."""
         if result is None:
             return cls(outcome=UNSENT)
         return cls(
@@ -70,9 +70,11 @@ class End:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """All records up to number `through` were removed as old. The chain begins from the digest of that record."""
+    """The record of a removal of old records."""
 
+    #: number of the last record that was removed
     through: int
+    #: digest of that record; the chain now begins with it
     digest: str
 
 
@@ -97,14 +99,14 @@ def encode_record(at: float, execution: str, what: Content) -> tuple[str, bytes]
     """Encode a record for storage.
 
     Returns:
-        kind of the record, and its bytes.
+        event of the record, a key of `KINDS`, and the record's bytes.
     """
     event = next(event for event, kind in KINDS.items() if isinstance(what, kind))
     return event, orjson.dumps({"at": at, "event": event, "execution": execution, **asdict(what)})
 
 
 def decode_record(kind: type[W], record: bytes) -> tuple[float, W]:
-    """Return when a record was written, in seconds since 1970, and its content."""
+    """Return the time at which a record was written, in seconds since 1970, and its content."""
     values = orjson.loads(record)
     return values["at"], kind(**{name: values[name] for name in values.keys() - {"at", "event", "execution"}})
 
@@ -115,11 +117,11 @@ def digest_of(last: str, record: bytes) -> str:
 
 
 def read(path: Path) -> Iterator[Record]:
-    """Yield all records of an audit that a gateway may be writing, oldest first.
+    """Yield all records of an audit, oldest first, and check their chain. A gateway may write the audit meanwhile.
 
     Raises:
         OSError: when there is no audit.
-        ValueError: when a record was changed, or is missing before the last; the message says which.
+        ValueError: when a record was changed, or a record before the last one is missing. The message names it.
     """
     if not path.exists():
         raise FileNotFoundError(f"there is no audit at {path}")
@@ -128,7 +130,7 @@ def read(path: Path) -> Iterator[Record]:
 
 
 def chain(database: sqlite3.Connection) -> Iterator[Record]:
-    """Yield all records, oldest first; see `read`."""
+    """Yield all records, oldest first, as in `read`."""
     last, expected = _beginning(database)
     for seq, execution, event, record, digest in database.execute(
         "SELECT seq, execution, event, record, digest FROM audit ORDER BY seq"
@@ -141,9 +143,9 @@ def chain(database: sqlite3.Connection) -> Iterator[Record]:
 
 
 def _beginning(database: sqlite3.Connection) -> tuple[str, int]:
-    """Return the digest before the first record, and that record's number, as the last `Cut` says.
+    """Return the digest before the first record, and the number of the first record, from the last `Cut`.
 
-    The cut record is trusted for now: it is in the chain itself, so it is checked as well.
+    The cut is not checked here. It is a record of the chain, so the caller checks it later.
     """
     row = database.execute("SELECT record FROM audit WHERE event = 'cut' ORDER BY seq DESC LIMIT 1").fetchone()
     if row is not None and orjson.loads(row[0]).get("event", "cut") == "cut":
@@ -153,6 +155,6 @@ def _beginning(database: sqlite3.Connection) -> tuple[str, int]:
 
 
 def _names(record: bytes, event: str, execution: str) -> bool:
-    """Return whether the columns that queries use are those of the record, which alone is in the digest."""
+    """Return whether the columns agree with the record. Queries use the columns, but only the record has a digest."""
     values = orjson.loads(record)
     return (values["event"], values["execution"]) == (event, execution)

@@ -1,4 +1,4 @@
-"""Space on the disk of the databases: whether there is any, and a reserve for deletions, which need some, too."""
+"""The space on the disk of the databases, and a reserve of it for deletions, which need some space, too."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-#: bytes on the disk that only deletions may use, and bytes of a block
+#: bytes on the disk that only deletions may use, and bytes of each block of them
 RESERVE = 1024**2
 BLOCK = 4096
 
@@ -27,36 +27,36 @@ class Reserve:
     """A file that keeps space on the disk for deletions. All databases of a directory share it."""
 
     def __init__(self, directory: Path) -> None:
-        """Use the reserve of a directory; `fill` makes it."""
+        """Keep the path of a directory's reserve. `fill` makes the file."""
         self._path = directory / "reserve"
 
     def fill(self) -> None:
-        """Take the space that is missing, or what there is of it.
+        """Make the file as large as the reserve. If the disk has less space, take all of it.
 
         Raises:
-            OSError: when the disk has less.
+            OSError: when the disk has less space.
         """
         with self._locked() as file:
             _fill(file)
 
     @contextmanager
     def lent(self) -> Iterator[None]:
-        """Give the space to whatever the body writes, and take back what is left.
+        """Free the reserve for writes inside the `with` block, and take back what is left of it.
 
         Raises:
-            OSError: when the space cannot be given.
+            OSError: when the reserve cannot be freed.
         """
         with self._locked() as file:
             os.ftruncate(file, 0)
             try:
                 yield
             finally:
-                with suppress(OSError):  # it is short until the thread fills it
+                with suppress(OSError):  # the reserve stays too small until the thread of `sync.py` fills it
                     _fill(file)
 
     @contextmanager
     def _locked(self) -> Iterator[int]:
-        """Open the file for one user: no other thread and no command fills it while it is lent."""
+        """Open and lock the file, so that no other thread and no command fills it meanwhile."""
         file = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o600)
         try:
             fcntl.flock(file, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""What the ledger keeps of sessions and sandboxes."""
+"""The ledger's records of sessions and sandboxes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class ContainerRecord:
     id: str
     info: ConnectionInfo
     workspace: str
-    #: memory of its kernel on disk; None: the kernel runs
+    #: memory of a sleeping kernel on disk. None means that the kernel runs.
     asleep: SleepImage | None = None
 
 
@@ -28,13 +28,13 @@ class SessionRecord:
     spec: SessionSpec
     #: seconds since 1970
     created_at: float
-    #: see `Identity`
+    #: id of the session, see `Identity`
     id: str
-    #: container of its kernel
+    #: container of the session's kernel
     container: ContainerRecord
     #: what the next execution reports about the variables
     notice: StateNotice = field(default_factory=StateNotice)
-    #: earlier moments to which it can return, oldest first
+    #: the session's checkpoints, oldest first
     snapshots: tuple[Snapshot, ...] = ()
 
 
@@ -47,7 +47,7 @@ class SandboxRecord:
     workspace: str
     #: seconds since 1970
     created_at: float
-    #: the sandbox's own container; None: no container at the moment
+    #: the sandbox's own container. None means no container at the moment.
     container: ContainerRecord | None = None
-    #: why files that a client may count on are lost; None: no files are lost
+    #: why the sandbox has lost files. None means that no files are lost.
     loss: str | None = None

@@ -1,11 +1,12 @@
 """Syncs the databases of a state directory from a thread, so that the event loop never waits for a disk.
 
-The thread also knows whether the disk has room for further records.
+The thread also checks whether the disk has room for further records.
 
-A commit appends to the write-ahead log without a sync. A checkpoint syncs the log, copies it into the database and
-syncs that. A connection that commits after a complete checkpoint would overwrite the log from its beginning, and sync
-its first page. A transaction that reads, and is always open, prevents that. So the log grows until this thread
-overwrites it, at a moment in which nothing else is written, if there is one. Source: SQLite, "Write-Ahead Logging".
+A commit appends to the write-ahead log without waiting for the disk. A sync (SQLite says *checkpoint*) writes the log
+to the disk, copies it into the database, and writes the database to the disk. After a complete sync, the next commit
+would overwrite the log from its beginning, and wait until its first page is on the disk. A reading transaction, which
+is always open, prevents that. So the log grows until this thread overwrites it, if possible at a moment in which no
+other connection writes. Source: SQLite, "Write-Ahead Logging".
 """
 
 from __future__ import annotations
@@ -23,21 +24,21 @@ from sessions.store.reserve import Reserve, room_in
 
 log = structlog.get_logger()
 
-#: seconds between two checkpoints: as much is lost when the machine loses power
+#: seconds between two syncs; if the machine loses power, the records of this time are lost
 INTERVAL = 1.0
-#: pages in the log from which it is overwritten at a quiet moment, and from which at any moment
+#: The log is overwritten from so many pages on at a moment without writers, and from so many at any moment.
 LARGE = 1000
 HUGE = 32_768
-#: checkpoints one after the other to find a quiet moment; each has less to copy than the one before
+#: syncs one after the other, to find a moment without writers; each has less to copy than the one before
 TRIES = 5
-#: seconds for which the thread may hold up writers, while it waits for readers
+#: seconds for which the thread may block writers, while it waits for readers
 HELD_MAX = 0.05
 #: free bytes below which the disk counts as full: the next records may not fit
 ROOM_MIN = 512 * 1024
 
 
 def full(directory: Path) -> LedgerUnavailable | None:
-    """Return what is wrong with a directory whose disk is full; None: it has room."""
+    """Return an error if the disk of a directory is full, or None if it has room."""
     free = room_in(directory)
     if free >= ROOM_MIN:
         return None
@@ -51,15 +52,15 @@ class Checkpointer:
         """Prepare the thread; `start` starts it.
 
         Args:
-            directory: contains the databases (`*.db`), which exist when the thread starts.
+            directory: directory of the databases (`*.db`), which must exist when the thread starts.
         """
         self._directory = directory
         self._reserve = Reserve(directory)
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="checkpoints", daemon=True)
-        #: what cannot be done at present; each is logged once
+        #: names of the databases, and of the reserve, that cannot be written at present; each is logged once
         self._failing: set[str] = set()
-        #: why records may not be written at present; None: they can
+        #: why records may not be written at present. None means that they may.
         self.trouble: LedgerUnavailable | None = None
 
     def start(self) -> None:
@@ -67,7 +68,7 @@ class Checkpointer:
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread after a last checkpoint, and wait for that."""
+        """Sync once more, and wait until the thread has ended."""
         self._closing.set()
         if self._thread.ident is not None:
             self._thread.join()
@@ -118,10 +119,10 @@ class Checkpointer:
 
 
 class WriteAheadLog:
-    """The write-ahead log of one database. It is used by one thread."""
+    """The write-ahead log of one database. Only one thread may use it."""
 
     def __init__(self, path: Path) -> None:
-        """Prepare; the first checkpoint connects.
+        """Keep the path. The first sync connects to the database.
 
         Args:
             path: path of the database.
@@ -130,17 +131,17 @@ class WriteAheadLog:
         self._open = ExitStack()
         self._connections: tuple[sqlite3.Connection, sqlite3.Connection] | None = None
         self._seen = 0
-        #: pages in the log at the last checkpoint
+        #: pages in the log at the last sync
         self._pages = 0
 
     def checkpoint(self, *, reuse: bool = False) -> None:
-        """Sync what was committed since the last call.
+        """Sync all commits since the last call.
 
         Args:
-            reuse: True to overwrite the log also when it is small, because the disk is full.
+            reuse: whether the log is overwritten even when it is small, because the disk is full.
 
         Raises:
-            sqlite3.Error: when that fails; the caller must call `close`.
+            sqlite3.Error: when the sync fails. The caller must then call `close`.
         """
         copier, keeper = self._connections or self._connect()
         large = 0 if reuse else LARGE
@@ -149,7 +150,7 @@ class WriteAheadLog:
             version = _version(copier)
             if version == self._seen and self._pages <= large:
                 return
-            # Between these two, nobody overwrites the log either: the last checkpoint did not copy all of it.
+            # Between these two calls, nobody overwrites the log either, because the last sync did not copy all of it.
             _let_go(keeper)
             _hold(keeper)
             _, self._pages, copied = copier.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
@@ -165,7 +166,7 @@ class WriteAheadLog:
         copier.execute("BEGIN IMMEDIATE")
         _let_go(keeper)
         _write(copier)
-        copier.execute("COMMIT")  # overwrites the log, if nothing was written since the checkpoint
+        copier.execute("COMMIT")  # overwrites the log, if nothing was written since the sync
         _hold(keeper)
         self._pages = 0
 
@@ -183,7 +184,7 @@ class WriteAheadLog:
         return self._connections
 
     def close(self) -> None:
-        """Close the connections; a later checkpoint connects again."""
+        """Close the connections. A later sync connects again."""
         self._open.close()
         self._connections = None
 
@@ -198,7 +199,7 @@ def _write(connection: sqlite3.Connection) -> None:
 
 
 def _hold(connection: sqlite3.Connection) -> None:
-    """Begin to read, so that the log is not overwritten."""
+    """Begin a reading transaction, so that no other connection overwrites the log."""
     connection.execute("BEGIN")
     connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
 

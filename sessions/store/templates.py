@@ -1,4 +1,4 @@
-"""Templates: settings for a tenant's sandboxes. They outlive the gateway."""
+"""Templates, which are stored settings for a tenant's sandboxes. They outlive the gateway."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ class Templates:
         """Open the database.
 
         Args:
-            path: path of the database; made if absent.
-            default: name of the template that every tenant has, and that cannot be changed.
+            path: path of the database. It is made if absent.
+            default: name of the template that every tenant has, and that no tenant can change.
         """
         self._database = open_database(path, _SCHEMA)
         default_id = str(uuid.uuid5(uuid.NAMESPACE_OID, default))
@@ -115,7 +115,7 @@ class Templates:
         return replace(template, content=content, updated_at=now)
 
     def delete(self, tenant: str, name: str) -> Template:
-        """Delete a template, also on a full disk. Sandboxes made from it continue.
+        """Delete a template, also on a full disk. Sandboxes that were made from it still run.
 
         Returns:
             the deleted template.

@@ -1,8 +1,8 @@
-"""Which work may begin now, and which waits. Pure: no event loop, no clock.
+"""Decides which work may begin now, and which work waits. Pure: no event loop, no clock.
 
-The work is executions, starts of kernels, or calls to the engine; each kind has an `Admission` of its own. Work of a
-tenant at its limit waits in that tenant's own queue, and so does all work while nothing more may run. Work that ends
-makes room for the next queue in turn, not for the longest, so a flood of one tenant delays only that tenant.
+Work means executions, starts of kernels, or calls to the engine; each kind has an `Admission` of its own. Each tenant
+has a queue. Work waits there while its tenant is at its limit, or while nothing more may run. When work ends, the next
+queue in turn may begin its first piece, not the longest queue. So a flood of one tenant delays only that tenant.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Ticket:
 
 
 class Admission:
-    """The running work of one kind, and the queues of the waiting work."""
+    """The work of one kind that runs, and the queues of the work that waits."""
 
     def __init__(self, per_tenant: int, in_all: int, share: float = 1.0) -> None:
         """Start without any work.
@@ -33,8 +33,8 @@ class Admission:
         Args:
             per_tenant: maximum pieces of work of one tenant at a time.
             in_all: maximum pieces of work of all tenants at a time.
-            share: part of what other tenants leave of these that one tenant may have; 1: all of it. Work that ends soon
-                needs none, because tenants take turns.
+            share: part, from 0 to 1, that one tenant may have of what the other tenants leave. Work that ends soon
+                needs no share, because tenants take turns.
         """
         self._per_tenant = per_tenant
         self._running = Shares(in_all, share, least=1)
@@ -60,14 +60,14 @@ class Admission:
         return self._running.of(tenant)
 
     def full(self, tenant: str) -> bool:
-        """Return True if the tenant has reached its own limit, or its share of what the others leave."""
+        """Return whether the tenant has reached its own limit, or its share."""
         return self.under_way(tenant) >= self._per_tenant or not self._running.fits_share(tenant, 1)
 
     def enter(self, tenant: str) -> bool:
-        """Begin at once, if possible. That overtakes no other work: what waits could not have begun either.
+        """Begin at once, if possible. This overtakes no waiting work, because that work could not begin now either.
 
         Returns:
-            True if the work has begun; then `leave` must follow.
+            whether the work has begun. If it has, the caller must call `leave` at its end.
         """
         if not self._running.fits(1) or self.full(tenant):
             return False
@@ -78,15 +78,15 @@ class Admission:
         """Add work to the end of its tenant's queue.
 
         Args:
-            tenant: tenant of the work; `NOBODY`: no tenant waits for it.
-            wake: callback for the admission; then `leave` must follow.
+            tenant: tenant of the work. `NOBODY` means that no tenant waits for it.
+            wake: called when the work is admitted. At the end of the work, the caller must call `leave`.
         """
         ticket = Ticket(tenant, wake)
         self._queues.setdefault(tenant, deque()).append(ticket)
         return ticket
 
     def withdraw(self, ticket: Ticket) -> None:
-        """Give up a ticket, admitted or not."""
+        """Give up a ticket. If it was admitted, this is the end of its work."""
         if ticket.admitted:
             self.leave(ticket.tenant)
             return

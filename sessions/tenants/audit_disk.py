@@ -1,7 +1,7 @@
-"""The disk of the audit: what one tenant may write of it once little is left, so that others can still run cells.
+"""The disk of the audit: once it is nearly full, each tenant may write only its share, so that others can run cells.
 
-Records are kept for long, so what a tenant wrote over the years says nothing about what it takes from others now.
-Counted is what is written while the disk has less than `FLOOR` free: of that room a tenant has a share. Pure.
+Records are kept for years, so the total of a tenant says nothing about what it takes from others now. Only records
+that are written while the disk has less than `FLOOR` bytes free are counted. Pure.
 """
 
 from __future__ import annotations
@@ -13,38 +13,39 @@ from sessions.tenants.shares import Shares
 
 log = structlog.get_logger()
 
-#: free bytes below which tenants have shares: room for the write-ahead log at its largest, and for 100,000 executions
+#: free bytes below which shares apply: room for the largest write-ahead log, and for the records of 100,000 executions
 FLOOR = 256 * 1024**2
-#: bytes that the records of one execution take, indices included: 800 to 1,013, by the lengths of names
+#: bytes that the records of one execution take, indices included: 800 to 1,013, depending on the lengths of names
 COST = 1024
-#: seconds after which a refused cell may be sent again: only the operator, or the removal of old records, makes room
+#: seconds after which a client may send a refused cell again: only the operator or the removal of old records makes
+#: room, so a shorter time has no use
 RETRY_AFTER = 60
 
 
 class AuditDisk:
-    """What tenants have written since there is little room."""
+    """What each tenant has written since the disk became nearly full."""
 
     def __init__(self, share: float = 1.0) -> None:
-        """Count nothing yet.
+        """Start with no records.
 
         Args:
-            share: part of what other tenants leave that one tenant may have; 1: all of it.
+            share: part, from 0 to 1, that one tenant may have of what the other tenants leave.
         """
         self._share = share
         self._written = Shares(share=share)
         self._told = False
 
     def admit(self, tenant: str, room: int) -> None:
-        """Allow a tenant the records of one execution more.
+        """Check that a tenant may write the records of one more execution.
 
-        On a disk that is full all executions are allowed here: the audit itself refuses those of all tenants.
+        If the disk is full, every execution is allowed here, because the audit itself then refuses all of them.
 
         Args:
             tenant: name of the tenant.
             room: bytes that records may still take.
 
         Raises:
-            QuotaExceeded: when there is little room, and the tenant has written its share of it.
+            QuotaExceeded: when the disk is nearly full, and the tenant has written its share.
         """
         if room >= FLOOR:
             self._written, self._told = Shares(share=self._share), False
@@ -63,5 +64,5 @@ class AuditDisk:
         )
 
     def add(self, tenant: str, executions: int = 1) -> None:
-        """Count the records of executions."""
+        """Count the records of executions that a tenant has written."""
         self._written.add(tenant, executions * COST)

@@ -1,4 +1,7 @@
-"""A budget that all tenants share, and the places that its bytes are for. Pure: no event loop, no clock."""
+"""A budget of bytes that all tenants share, divided into places. Pure: no event loop, no clock.
+
+A *place* is what some bytes are for, such as one kernel or one file. Several holders can share a place.
+"""
 
 from __future__ import annotations
 
@@ -8,39 +11,39 @@ from sessions.tenants.shares import Shares
 
 
 class Budget(Shares):
-    """What tenants have of one thing, in bytes, each part of it with the place that it is for."""
+    """The bytes that each place takes, counted for the tenant that has the place."""
 
     def __init__(self, most: int = 0, share: float = 1.0) -> None:
-        """Begin with nothing in use; see `Shares`."""
+        """Begin without places. The arguments are those of `Shares`."""
         super().__init__(most, share)
         self._sizes: dict[str, int] = {}
         self._tenants: dict[str, str] = {}
         self._holders: Counter[str] = Counter()
 
     def size(self, place: str) -> int:
-        """Return the bytes of one place; 0: nothing holds it."""
+        """Return the bytes of one place, or 0 if nobody holds it."""
         return self._sizes.get(place, 0)
 
     def hold(self, place: str, tenant: str, size: int) -> None:
-        """Count bytes, also beyond the limits. Then `release` must follow.
+        """Count a holder of a place, even if the limits are exceeded. The caller must call `release` later.
 
         Args:
-            place: what they are for. All that hold one place have it together, with the largest of their sizes.
-            tenant: tenant that has them; NOBODY: none yet.
-            size: bytes.
+            place: name of the place. If it has several holders, the largest of their sizes counts, once.
+            tenant: tenant that has the place. NOBODY means no tenant yet.
+            size: bytes of the place.
         """
         self._forget(place)
         self._keep(place, tenant, max(size, self._sizes.get(place, 0)))
         self._holders[place] += 1
 
     def hand_over(self, place: str, tenant: str) -> None:
-        """Count what a place holds for another tenant from now on, if anything still holds it."""
+        """Count the bytes of a place for another tenant from now on, if somebody still holds the place."""
         if place in self._tenants:
             self._forget(place)
             self._keep(place, tenant, self._sizes[place])
 
     def release(self, place: str) -> None:
-        """Record that one of the holders of a place is gone."""
+        """Remove one holder of a place. With the last holder, its bytes are free again."""
         self._holders[place] -= 1
         if not self._holders[place]:
             self._forget(place)

@@ -1,20 +1,20 @@
-"""What all sessions keep of their cells: bytes of outputs, for notebooks and retries. Pure: no event loop, no clock.
+"""The outputs that sessions keep in memory, for notebooks and retries, in bytes. Pure: no event loop, no clock.
 
-Each session has a bound of its own. Many sessions would still keep more than the gateway's memory, so the bytes are
-also bounded for each tenant, and in all. What is dropped first is the oldest of the session that keeps most, of the
-tenant that keeps most: whoever keeps little loses nothing.
+Each session has a limit of its own. Many sessions together could still fill the gateway's memory, so there is also a
+limit for each tenant and one for all. If a limit is exceeded, the tenant that keeps most loses first: of its session
+that keeps most, the oldest output is dropped. So a tenant that keeps little loses nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-#: bytes of one tenant's sessions, and of all, unless the settings name others
+#: default limits in bytes: for the sessions of one tenant, and for all sessions
 PER_TENANT, IN_ALL = 128 * 1024**2, 512 * 1024**2
 
 
 class KeptBytes:
-    """The bytes that all sessions keep."""
+    """The outputs that all sessions keep, in bytes."""
 
     def __init__(self, per_tenant: int = PER_TENANT, in_all: int = IN_ALL) -> None:
         """Begin without sessions.
@@ -31,12 +31,12 @@ class KeptBytes:
         self.size = 0
 
     def share(self, tenant: str, drop_oldest: Callable[[], bool]) -> Share:
-        """Return a new part of a tenant's bytes, of one collection.
+        """Return a new share, which counts the bytes of one collection.
 
         Args:
-            tenant: name of the tenant.
-            drop_oldest: drops the oldest that the collection keeps, and counts it by `Share.grow`; returns False if
-                there is nothing that can be dropped.
+            tenant: tenant that the collection belongs to.
+            drop_oldest: drops the oldest entry of the collection, and subtracts its bytes by `Share.grow`. Returns
+                False if no entry can be dropped.
         """
         share = Share(self, tenant, drop_oldest)
         self._tenants.setdefault(tenant, {})[share] = None
@@ -44,7 +44,7 @@ class KeptBytes:
         return share
 
     def grow(self, share: Share, count: int) -> None:
-        """Count bytes of a share, and drop what is too much."""
+        """Add bytes to a share, and drop entries until the limits hold again."""
         share.size += count
         self._sizes[share.tenant] += count
         self.size += count
@@ -59,7 +59,7 @@ class KeptBytes:
         return any(share.drop_oldest() for share in largest_first)
 
     def close(self, share: Share) -> None:
-        """Forget a share and its bytes."""
+        """Remove a share and its bytes."""
         del self._tenants[share.tenant][share]
         self._sizes[share.tenant] -= share.size
         self.size -= share.size
@@ -82,12 +82,14 @@ class Share:
         self._closed = False
 
     def grow(self, count: int) -> None:
-        """Count more bytes, or fewer if below 0; 0: what could not be dropped before may be dropped now."""
+        """Add bytes, or subtract them if `count` is negative.
+
+        With 0, only the limits are checked again, because an entry that could not be dropped before may be dropped now.
         if not self._closed:
             self._kept.grow(self, count)
 
     def close(self) -> None:
-        """Give everything back for good."""
+        """Give back all bytes. Later calls of `grow` have no effect."""
         if not self._closed:
             self._closed = True
             self._kept.close(self)

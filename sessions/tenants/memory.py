@@ -1,7 +1,7 @@
-"""Memory that is promised to kernels: the sum of their limits, however much they use. Pure: no event loop, no clock.
+"""The memory that is promised to kernels: the sum of their limits, however much they use. No event loop, no clock.
 
-A limit bounds one kernel. The sum of all limits is bounded here, so that kernels which use what they were promised do
-not exhaust the host.
+A limit bounds one kernel. This module bounds the sum of all limits, so that the host has enough memory even if every
+kernel uses all that it was promised.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class PromisedMemory:
     """The memory promised to all kernels together."""
 
     def __init__(self, most: int = 0, share: float = 1.0) -> None:
-        """Begin without kernels; see `Budget`."""
+        """Begin without kernels. The arguments are those of `Budget`."""
         self._budget = Budget(most, share)
 
     @property
@@ -29,15 +29,16 @@ class PromisedMemory:
         return self._budget.used
 
     def promise(self, place: str, tenant: str, size: int) -> None:
-        """Promise memory to a kernel. Then `release` must follow.
+        """Promise memory to a kernel. The caller must call `release` when the kernel has ended.
 
         Args:
-            place: what the promise is for. A kernel and the kernel that replaces it have one place, and one promise.
-            tenant: tenant of the kernel; NOBODY: it is started ahead of need.
+            place: name of the promise. A kernel and the kernel that replaces it have the same place, so the memory is
+                promised only once.
+            tenant: tenant of the kernel. NOBODY means that the kernel is started ahead of need.
             size: bytes.
 
         Raises:
-            QuotaExceeded: when the sum would exceed the maximum, or the tenant's part of it.
+            QuotaExceeded: when the sum would exceed the maximum, or the tenant's share.
         """
         more = max(0, size - self._budget.size(place))
         if not self._budget.fits(more):
@@ -52,10 +53,10 @@ class PromisedMemory:
         self.hold(place, tenant, size)
 
     def require_share(self, tenant: str, more: int) -> None:
-        """Check that a tenant may have so much memory more, as far as its part goes.
+        """Check that a tenant's share has so many more bytes.
 
         Raises:
-            QuotaExceeded: when that is more than its part.
+            QuotaExceeded: when it has not.
         """
         if not self._budget.fits_share(tenant, more):
             raise QuotaExceeded(
@@ -67,13 +68,13 @@ class PromisedMemory:
             )
 
     def hand_over(self, place: str, tenant: str) -> None:
-        """Count the memory of a kernel that was started ahead of need for the tenant that gets it."""
+        """Count the memory of a kernel, which was started ahead of need, for the tenant that gets the kernel now."""
         self._budget.hand_over(place, tenant)
 
     def hold(self, place: str, tenant: str, size: int) -> None:
-        """Count the memory of a kernel that runs already. Then `release` must follow."""
+        """Count the memory of a kernel that runs already. The caller must call `release` when the kernel has ended."""
         self._budget.hold(place, tenant, size)
 
     def release(self, place: str) -> None:
-        """Record that a kernel is gone."""
+        """Take back the promise of a kernel that has ended."""
         self._budget.release(place)

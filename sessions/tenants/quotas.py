@@ -1,6 +1,6 @@
-"""Quotas of tenants, in one place for every dialect and channel.
+"""The quotas of tenants. Every dialect and channel asks this module, so a limit holds for all cells.
 
-So a limit holds for a cell of any origin. The rules are in `admission.py` and `usage.py`; the waiting is here.
+The rules are in `admission.py` and `usage.py`. This module waits for turns and raises the errors.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sessions.tenants.usage import Allowance, Kind, Usage
 
 #: maximum executions of all tenants at a time
 CONCURRENT = 100
-#: seconds after which a refused execution may be tried again, because others end at any time
+#: seconds after which a refused execution may be tried again: other executions may end at any time
 RETRY_AFTER = 1
 #: kinds of use that are counted for an execution
 _OF_EXECUTIONS = (Kind.SECONDS, Kind.OUTPUT)
@@ -25,7 +25,7 @@ _OF_EXECUTIONS = (Kind.SECONDS, Kind.OUTPUT)
 
 @dataclass(frozen=True, slots=True)
 class TenantLimits:
-    """What one tenant may have at a time, and use within a window."""
+    """What one tenant may have at a time, and may use within a window."""
 
     sessions: int = 50
     #: executions that run, or wait for their turn in their session
@@ -41,9 +41,9 @@ class TenantLimits:
 class QuotaUse:
     """Present value and limit of one quota of a tenant."""
 
-    #: None: not counted, because there is no limit
+    #: present value. None means that it is not counted, because there is no limit.
     used: float | None
-    #: None: no limit
+    #: limit. None means no limit.
     max: float | None
 
 
@@ -59,7 +59,7 @@ class Quotas:
             limits: limits of each tenant.
             clock: function that returns seconds.
             concurrent: maximum executions of all tenants at a time.
-            share: part of what other tenants leave of these that one tenant may have; 1: all of it.
+            share: part, from 0 to 1, that one tenant may have of what the other tenants leave of `concurrent`.
         """
         self._limits = limits
         self._concurrent = concurrent
@@ -77,14 +77,14 @@ class Quotas:
         return self._admission.waiting
 
     def admit_session(self, present: int, room_in: float) -> None:
-        """Allow a tenant one more session or sandbox.
+        """Check that a tenant may have one more session or sandbox.
 
         Args:
             present: number of its sessions and sandboxes now.
-            room_in: seconds until the first of them is ended as idle, if no client uses it.
+            room_in: seconds until the first of these is ended as idle, if no client uses it.
 
         Raises:
-            QuotaExceeded: when the tenant has the maximum number of them.
+            QuotaExceeded: when the tenant has the maximum number.
         """
         if present >= self._limits.sessions:
             raise QuotaExceeded(
@@ -119,7 +119,9 @@ class Quotas:
 
     @asynccontextmanager
     async def execution(self, tenant: str) -> AsyncIterator[None]:
-        """Wait until an execution may begin, and count it while the context lasts. A cancelled wait gives up its place.
+        """Wait until an execution may begin, and count it inside the `with` block.
+
+        A cancelled wait gives up its place in the queue.
 
         Raises:
             QuotaExceeded: when too many executions wait, this one waited too long, or the allowance is used up.
@@ -135,7 +137,7 @@ class Quotas:
 
     @contextmanager
     def execution_now(self, tenant: str) -> Iterator[None]:
-        """Count one execution that cannot wait, while the context lasts.
+        """Count one execution, which cannot wait, inside the `with` block.
 
         Raises:
             QuotaExceeded: when the execution may not begin now, or the tenant's allowance is used up.
@@ -182,7 +184,7 @@ class Quotas:
             tenant: tenant of the execution.
             seconds: run time of the execution.
             output: bytes of its output.
-            ago: seconds since its end; older executions must be counted first.
+            ago: seconds since its end. The caller must count older executions first.
         """
         self._usage.add(tenant, Kind.SECONDS, seconds, ago)
         self._usage.add(tenant, Kind.OUTPUT, output, ago)

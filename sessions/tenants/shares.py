@@ -1,7 +1,7 @@
-"""Something that all tenants share, of which no tenant can use up what others need. Pure: no event loop, no clock.
+"""A resource that all tenants share, such that no tenant can take all of it. Pure: no event loop, no clock.
 
-A tenant may have a part of what the other tenants leave. So the first one leaves something for the second, both for
-the third, and so on: whoever comes finds room, however much those before want.
+A tenant may have a fixed part of what the other tenants leave. So the first tenant leaves something for the second,
+both leave something for the third, and so on. A new tenant always finds some room.
 """
 
 from __future__ import annotations
@@ -9,42 +9,42 @@ from __future__ import annotations
 import sys
 from collections import Counter
 
-#: tenant of what no tenant has or waits for; it gives way to all tenants
+#: stands in place of a tenant for work and memory that belong to no tenant; every tenant has priority over it
 NOBODY = ""
-#: as much as a tenant may have where nothing is bounded
+#: the share of a tenant if there is no limit
 UNBOUNDED = sys.maxsize
 
 
 class Shares:
-    """What tenants have of one thing, in bytes or pieces."""
+    """The amount of one resource that each tenant has, in bytes or pieces."""
 
     def __init__(self, most: int = 0, share: float = 1.0, least: int = 0) -> None:
         """Begin with nothing in use.
 
         Args:
-            most: as much as all tenants together may have; 0: no limit.
-            share: part of what other tenants leave that one tenant may have; 1: all of it.
-            least: as much as is a tenant's share however small that part is, if it is there. A part of a piece is none.
+            most: amount that all tenants together may have. 0 means no limit.
+            share: part, from 0 to 1, that one tenant may have of what the other tenants leave.
+            least: smallest share of a tenant. Without it, the share of whole pieces could be rounded down to 0.
         """
         self.most = most
         self._share = share
         self._least = least
         self._had: Counter[str] = Counter()
-        #: as much as is in use
+        #: amount in use by all tenants
         self.used = 0
 
     def of(self, tenant: str) -> int:
-        """Return as much as a tenant has."""
+        """Return the amount that a tenant has."""
         return self._had[tenant]
 
     def fits(self, more: int) -> bool:
-        """Return whether all tenants together may have so much more."""
+        """Return whether the limit of all tenants allows `more`."""
         return not self.most or self.used + more <= self.most
 
     def share_of(self, tenant: str) -> int:
-        """Return as much as a tenant may have by its share, with what it has.
+        """Return the amount that a tenant may have in all, by its share. `UNBOUNDED` means no limit.
 
-        What `NOBODY` has takes nothing from it, because that gives way. UNBOUNDED: there is no limit.
+        The amount of `NOBODY` does not reduce the share, because every tenant has priority over it.
         """
         if not self.most:
             return UNBOUNDED
@@ -52,17 +52,17 @@ class Shares:
         return max(self._least, int(self._share * (self.most - others)))
 
     def fits_share(self, tenant: str, more: int) -> bool:
-        """Return whether one tenant may have so much more, as far as its share goes."""
+        """Return whether a tenant's share allows `more`."""
         if self._share == 1 or tenant == NOBODY:  # then only the limit of all tenants counts
             return True
         return self._had[tenant] + more <= self.share_of(tenant)
 
     def allows(self, tenant: str, more: int) -> bool:
-        """Return whether a tenant may have so much more, as far as its share and the limit of all tenants go."""
+        """Return whether both a tenant's share and the limit of all tenants allow `more`."""
         return self.fits(more) and self.fits_share(tenant, more)
 
     def add(self, tenant: str, count: int) -> None:
-        """Count more, also beyond the limits, or less if `count` is below 0."""
+        """Add to a tenant's amount, even if the limits are exceeded. A negative `count` subtracts."""
         self.used += count
         self._had[tenant] += count
         if not self._had[tenant]:

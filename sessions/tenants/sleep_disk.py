@@ -1,7 +1,7 @@
-"""The disk for kernels that sleep and for checkpoints: who has how much of it, and what goes first. Pure.
+"""The disk for sleeping kernels and for checkpoints: how much of it each tenant has, and what is deleted first. Pure.
 
-An image is written before the checkpoints that it displaces are deleted. So for that moment there may be more on disk
-than the budget says, by the size of those checkpoints.
+A new image is written before the checkpoints that it replaces are deleted. Until then, the disk may hold more than the
+budget, by the size of those checkpoints.
 """
 
 from __future__ import annotations
@@ -19,59 +19,59 @@ from sessions.tenants.budget import Budget
 class _Checkpoint:
     image: SleepImage
     tenant: str
-    #: deletes it
+    #: deletes the checkpoint
     drop: Callable[[], Awaitable[None]]
 
 
 class Room:
-    """Room for one image that is being written."""
+    """The room on disk for one image that is being written."""
 
     def __init__(self, tenant: str, displaced: Collection[_Checkpoint]) -> None:
-        """Count nothing yet.
+        """Keep the arguments. Nothing is deleted yet.
 
         Args:
             tenant: tenant of the image.
-            displaced: checkpoints that must go for it.
+            displaced: checkpoints that must be deleted to make room for it.
         """
         self.tenant = tenant
         self._displaced = displaced
 
     async def make(self) -> None:
-        """Delete the checkpoints that must go, because the image is complete and recorded."""
+        """Delete the checkpoints that the image replaces. Call this when the image is complete and recorded."""
         for checkpoint in self._displaced:
             await checkpoint.drop()
 
 
 class SleepDisk:
-    """Counts the images of all tenants."""
+    """Counts the bytes of the images of all tenants."""
 
     def __init__(self, most: int = 0, share: float = 1.0) -> None:
-        """Begin without images; see `Budget`."""
+        """Begin without images. The arguments are those of `Budget`."""
         self._budget = Budget(most, share)
-        #: checkpoints that may go for newer ones of their tenant, by the id of their image
+        #: checkpoints that may be deleted for newer ones of their tenant, by the id of their image
         self._checkpoints: dict[str, _Checkpoint] = {}
-        #: ids of those for whose place an image is being written
+        #: ids of the checkpoints that an image, which is being written, will replace
         self._going: set[str] = set()
 
-    # -- images that there are ------------------------------------------------------------------------------
+    # -- present images -------------------------------------------------------------------------------------
 
     def keep(self, image: SleepImage, tenant: str) -> None:
-        """Count an image that is on disk, until `forget`, in place of an earlier one with its id."""
+        """Count an image on disk, until `forget`. It takes the place of an earlier image with the same id."""
         self.forget(image)
         self._budget.hold(image.id, tenant, image.size)
 
     def may_go(self, image: SleepImage, tenant: str, drop: Callable[[], Awaitable[None]]) -> None:
-        """Take that an image which is counted is a checkpoint's, so that it may go for a newer one.
+        """Mark a counted image as a checkpoint, which may be deleted to make room for a newer one.
 
         Args:
-            image: the image.
-            tenant: its tenant.
+            image: image of the checkpoint.
+            tenant: tenant of the checkpoint.
             drop: deletes the checkpoint.
         """
         self._checkpoints[image.id] = _Checkpoint(image, tenant, drop)
 
     def forget(self, image: SleepImage) -> None:
-        """Count an image no more. Idempotent."""
+        """Stop counting an image. Idempotent."""
         self._checkpoints.pop(image.id, None)
         if self._budget.size(image.id):
             self._budget.release(image.id)
@@ -81,19 +81,21 @@ class SleepDisk:
         images = [checkpoint.image for checkpoint in self._checkpoints.values() if checkpoint.tenant == tenant]
         return sorted(images, key=lambda image: image.since)
 
-    # -- new ones -------------------------------------------------------------------------------------------
+    # -- new images -----------------------------------------------------------------------------------------
 
     @contextmanager
     def room(self, tenant: str, size: int, spare: Collection[SleepImage] = ()) -> Iterator[Room]:
-        """Count an image while it is being written, and have nobody else count on what goes for it.
+        """Reserve room for an image while it is being written inside the `with` block.
+
+        The checkpoints that it will replace are reserved, too: no other image can replace them.
 
         Args:
             tenant: tenant of the image.
-            size: bytes that it is expected to take.
-            spare: checkpoints that may go for it, the first ones first.
+            size: bytes that the image is expected to take.
+            spare: checkpoints that may be deleted to make room, in this order.
 
         Raises:
-            NoRoom: when there is none, even if all of these go.
+            NoRoom: when there is not enough room, even if all of these are deleted.
         """
         displaced = self._displaced(tenant, size, spare)
         place, going = uuid.uuid4().hex, {checkpoint.image.id for checkpoint in displaced}
@@ -106,7 +108,7 @@ class SleepDisk:
             self._budget.release(place)
 
     def _displaced(self, tenant: str, size: int, spare: Collection[SleepImage]) -> list[_Checkpoint]:
-        """Return those that must go, as few as possible."""
+        """Return the checkpoints that must be deleted for an image, as few as possible."""
         displaced: list[_Checkpoint] = []
         candidates = iter([image for image in spare if image.id not in self._going])
         more = size

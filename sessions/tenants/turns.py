@@ -1,4 +1,4 @@
-"""The wait for a turn; the rules, by which tenants take turns, are in `admission.py`."""
+"""Waits for a tenant's turn. `admission.py` decides whose turn it is."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from sessions.tenants.admission import Admission
 
 
 async def take_turn(admission: Admission, tenant: str, seconds: float | None) -> None:
-    """Begin at once, or wait for the tenant's turn. Then `Admission.leave` must follow.
+    """Begin at once, or wait for the tenant's turn. At the end of the work, the caller must call `Admission.leave`.
 
     Args:
-        admission: what runs and what waits.
-        tenant: tenant that the work is for.
-        seconds: longest wait; None: no limit.
+        admission: decides about this kind of work.
+        tenant: tenant of the work.
+        seconds: longest wait in seconds. None means no limit.
 
     Raises:
-        TimeoutError: when the turn did not come in time. Then, as after a cancellation, no place is kept.
+        TimeoutError: when the turn did not come in time. Then, as after a cancellation, `leave` must not be called.
     """
     if admission.enter(tenant):
         return

@@ -1,7 +1,6 @@
-"""What tenants have used within the window, by default the last hour. Pure: the clock is given.
+"""What tenants have used within the window, by default the last hour. Pure: the clock is an argument.
 
-The window slides in grains of a sixtieth. So the memory for it stays the same however much a tenant uses, and no use
-is forgotten before its time.
+The window slides in 60 grains. So its memory does not grow with a tenant's use, and no use is forgotten too early.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """What a tenant may use within a window; 0: no limit."""
+    """What a tenant may use within a window. 0 means no limit."""
 
     #: seconds of the window
     window: float = 3600.0
@@ -62,7 +61,7 @@ class Window:
         self._used.append((number, amount))
 
     def _end(self, number: int) -> float:
-        """Return when a grain is forgotten."""
+        """Return the time at which a grain is forgotten."""
         return (number + 1) * self._grain + self._seconds
 
     def used(self, now: float) -> float:
@@ -72,7 +71,7 @@ class Window:
         return math.fsum(amount for _, amount in self._used)
 
     def seconds_until_below(self, now: float, limit: float) -> float:
-        """Return the seconds until the use is below a limit; 0: it is below now."""
+        """Return the seconds until the use is below a limit, or 0 if it is below now."""
         rest = self.used(now)
         until = now
         for number, amount in self._used:
@@ -115,7 +114,7 @@ class Usage:
             )
 
     def used(self, tenant: str, kind: Kind) -> float | None:
-        """Return how much a tenant has used; None: not counted, because there is no limit."""
+        """Return how much a tenant has used. None means that it is not counted, because there is no limit."""
         if not self._allowance.of(kind):
             return None
         window = self._windows.get((tenant, kind))
@@ -128,7 +127,7 @@ class Usage:
             tenant: name of the tenant.
             kind: kind of use.
             amount: amount of use.
-            ago: seconds since the use; older use must be counted first.
+            ago: seconds since the use. The caller must count older use first.
         """
         if self._allowance.of(kind) and amount > 0 and ago < self._allowance.window:
             window = self._windows.setdefault((tenant, kind), Window(self._allowance.window))

@@ -1,6 +1,6 @@
-"""The disk for the workspaces of all tenants: which part of it one tenant may be promised. Pure.
+"""The disk for the workspaces of all tenants: the part that may be promised to one tenant. Pure.
 
-What is counted is what workspaces may grow to. That all of them fit on the disk is checked where they are made.
+Each workspace counts with the size that it may grow to. The backend checks that all workspaces fit on the disk.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _MIB = 1024**2
 
 
 def unknown_room() -> int:
-    """Return 0: it is not known how much there is."""
+    """Return 0, which means that the size of the disk is not known."""
     return 0
 
 
@@ -27,23 +27,23 @@ class WorkspaceDisk:
         """Begin without workspaces.
 
         Args:
-            room: returns the bytes that all workspaces together may have; 0: not known, or not limited.
-            share: part of what other tenants leave that one tenant may have; 1: all of it.
+            room: returns the bytes that all workspaces together may have. 0 means unknown or not limited.
+            share: part, from 0 to 1, that one tenant may have of what the other tenants leave.
         """
         self._room = room
         self._held = Shares(share=share)
 
     def admit(self, tenant: str, more: int) -> None:
-        """Allow a tenant one workspace more.
+        """Check that a tenant may have one more workspace.
 
         Args:
             tenant: name of the tenant.
             more: bytes of the workspace.
 
         Raises:
-            QuotaExceeded: when that is more than its part.
+            QuotaExceeded: when the tenant's share is too small.
         """
-        self._held.most = self._room()  # a backend knows it when it has looked
+        self._held.most = self._room()  # asked each time: a backend may learn the size only later
         if more and not self._held.fits_share(tenant, more):
             raise QuotaExceeded(
                 f"the workspaces of one tenant may have only a part of {self._held.most // _MIB} MiB of disk: the rest "
@@ -54,9 +54,9 @@ class WorkspaceDisk:
             )
 
     def hold(self, tenant: str, size: int) -> None:
-        """Count a workspace, also one beyond the limits. Then `release` must follow."""
+        """Count a workspace, even if the limits are exceeded. The caller must call `release` when it is deleted."""
         self._held.add(tenant, size)
 
     def release(self, tenant: str, size: int) -> None:
-        """Record that a workspace is deleted."""
+        """Stop counting a workspace that was deleted."""
         self._held.add(tenant, -size)

@@ -1,5 +1,5 @@
-"""Backends, which run kernels; `base.py` is their contract. Backends do not import one another.
+"""Backends, which run kernels. `base.py` is their contract. Backends do not import one another.
 
-Words: a *launch* is what a kernel is started with, a *handle* is a container or process that runs, an *ability* is what
-a backend can do, such as sleep. Knows no message of a kernel, and no session.
+Words: a *launch* is the order to start a kernel, a *handle* is a running container or process, an *ability* is
+something that not every backend can do, such as sleep. This room knows no message of a kernel, and no session.
 """

@@ -1,6 +1,7 @@
-"""The contract between backends and the rest of `sessions`, which uses nothing else of a backend.
+"""The contract of a backend. The rest of `sessions` uses nothing else of a backend.
 
-To add one: write a module here, add its line to `kernel_gateway/isolation.py`, and run `test_contract.py` over it.
+To add a backend: write a package here, add its line to `kernel_gateway/isolation.py`, and run `test_contract.py` with
+it.
 """
 
 from __future__ import annotations
@@ -20,49 +21,49 @@ from sessions.model.kernelspecs import Inventory, KernelSpec
 from sessions.model.values import KernelExit, Limits, SessionKey
 from sessions.tenants.shares import NOBODY
 
-#: folder of the programs that run beside user code; a container has them in another folder
+#: folder of the programs that run beside user code; in a container they have another path
 KERNEL_IMAGE = Path(kernel_image.__file__).parent
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Order to start one kernel."""
+    """The order to start one kernel."""
 
     kernelspec: KernelSpec
     limits: Limits = field(default_factory=Limits)
     env: Mapping[str, str] = field(default_factory=dict)
-    #: workspace that the kernel shares with the session's earlier kernels; None before the first one has a workspace
+    #: workspace of the session, which all its kernels use one after the other. None means a new workspace.
     workspace: str | None = None
     #: working directory, relative to the workspace; an absolute path lies in `/tmp`
     cwd: str = ""
-    #: True if other containers use the workspace too and share its `/tmp`
+    #: whether other containers use the workspace too and share its `/tmp`
     shared: bool = False
-    #: tenant that the kernel is for; NOBODY: it is started ahead of need
+    #: tenant that the kernel is for. NOBODY means that the kernel is started ahead of need.
     tenant: str = NOBODY
-    #: image of the kernel; empty: the backend's usual one
+    #: image of the kernel. Empty means the backend's usual image.
     image: str = ""
-    #: session whose code reaches the listed hosts through the egress proxy; None: the kernel reaches nothing
+    #: session whose code may reach the listed hosts through the egress proxy. None means no network.
     egress: SessionKey | None = None
 
     @property
     def place(self) -> str | None:
-        """What the kernel shares with the one that it replaces; None: nothing yet, or others share it, too."""
+        """Place of the kernel in a `Budget`: its workspace, unless the workspace is new or shared by other kernels."""
         return None if self.shared else self.workspace
 
 
 def no_op(*_: object) -> None:
-    """Do nothing: the default callback."""
+    """Do nothing. This is the default callback."""
 
 
 class HandleListener(Protocol):
-    """Uses a kernel's container or process."""
+    """The present user of a kernel's container or process."""
 
     @property
     def in_use(self) -> bool:
-        """Whether something runs in it for a client."""
+        """Whether something runs in the container or process for a client."""
 
     def on_out_of_memory(self, handle: KernelHandle) -> None:
-        """Take that the kernel or a process that it started ran out of memory; both may survive."""
+        """Called when the kernel or a process that it started met the memory limit. Both may survive."""
 
 
 class KernelHandle(Protocol):
@@ -73,44 +74,44 @@ class KernelHandle(Protocol):
 
     @property
     def used_at(self) -> float:
-        """When it was last used, in seconds by any clock."""
+        """Time of the last use, in seconds. Only two values of the same backend can be compared."""
 
     @property
     def preloaded(self) -> Collection[str]:
-        """Modules that the kernel had imported, or tried to, when it was started."""
+        """Modules that the kernel had imported, or tried to import, when it was started."""
 
     def attach(self, listener: HandleListener, tenant: str) -> None:
-        """Hand it to its present user, until it is gone.
+        """Set the present user of the kernel.
 
         Args:
-            listener: gets what happens to it.
-            tenant: tenant that it works for; NOBODY: none yet.
+            listener: told what happens to the kernel.
+            tenant: tenant that the kernel works for. NOBODY means no tenant yet.
         """
 
     def rouse(self) -> None:
-        """Take that a message for the kernel follows. Kernels that nobody uses may be slow to react; must be cheap."""
+        """Make the kernel react quickly again, because a message follows. Idle kernels may be slow. Must be cheap."""
 
     async def wait(self) -> KernelExit:
-        """Wait until the kernel and all its resources are gone. The workspace stays."""
+        """Wait until the kernel has ended and all its resources are freed. The workspace stays."""
 
     async def interrupt(self) -> None:
-        """Send SIGINT to the kernel and return after the signal has arrived. Does nothing when the kernel is gone."""
+        """Send SIGINT to the kernel, and return after it has arrived. Does nothing if the kernel has ended."""
 
     def memory(self) -> int | None:
-        """Return the memory in use in bytes; None: the kernel is gone, or its memory is not measured. Must be cheap."""
+        """Return the memory in use, in bytes. None if the kernel has ended or cannot be measured. Must be cheap."""
 
     def processor_seconds(self) -> float | None:
-        """Return the processor time used so far in seconds; None: as for `memory`. Must be cheap."""
+        """Return the processor time used so far, in seconds. None as in `memory`. Must be cheap."""
 
     async def pause(self) -> None:
-        """Stop everything in it where it is, with its memory.
+        """Stop all processes of the kernel. They keep their memory.
 
         Raises:
             BackendUnavailable: when the engine does not answer, or refuses.
         """
 
     async def resume(self) -> None:
-        """Let everything in it continue. Does nothing when it is gone or was not paused.
+        """Let all processes of a paused kernel continue. Does nothing if the kernel has ended or is not paused.
 
         Raises:
             BackendUnavailable: when the engine does not answer.
@@ -118,7 +119,7 @@ class KernelHandle(Protocol):
         """
 
     async def kill(self) -> None:
-        """End the kernel now and wait until it is gone, or later, if the engine does not answer. Idempotent."""
+        """End the kernel, and wait until it has ended. If the engine does not answer, it is ended later. Idempotent."""
 
     def run_tool(
         self, name: str, argument: str, stdin: AsyncIterable[bytes] | None = None
@@ -139,29 +140,53 @@ class KernelHandle(Protocol):
 
 
 class KernelSleep(Protocol):
-    """Writes kernels to disk and continues with them later; an ability that a backend need not have."""
+    """Writes kernels to disk and continues them later. Not every backend has this ability."""
 
     @property
     def ability(self) -> Ability:
         """Whether kernels can sleep here."""
 
     async def take(self, handle: KernelHandle, launch: Launch) -> SleepImage:
-        """Write a kernel's memory to disk and hold it, for `kill` or `resume`; or raise SleepFailed, and it goes on."""
+        """Write a kernel's memory to disk, and hold the kernel until `kill` or `resume`.
+
+        Raises:
+            SleepFailed: when that is not possible. The kernel then still runs.
+        """
 
     async def resume(self, handle: KernelHandle) -> None:
-        """Let a kernel go on whose memory was written."""
+        """Let a held kernel run again."""
 
     async def wake(self, image: SleepImage, launch: Launch, info: ConnectionInfo) -> KernelHandle:
-        """Continue with a kernel's memory and keys; the image stays. Raises CannotWake at its end, or as `start`."""
+        """Start a kernel that continues from an image, with the same keys. The image stays.
+
+        Raises:
+            CannotWake: when the image can never be used again.
+            SessionError: as in `Backend.start`.
+        """
 
     def trial(self, image: SleepImage, launch: Launch, info: ConnectionInfo) -> AsyncContext[KernelHandle]:
-        """As `wake`, while the kernel is held: what this one does to files is thrown away; it ends with the context."""
+        """Start a second kernel from an image, as `wake` does, while the first kernel is held.
+
+        The second kernel ends with the context, and its changes of files are discarded.
+        """
 
     async def copy(self, handle: KernelHandle, launch: Launch, goes_on: Callable[[], None]) -> SleepImage:
-        """As `take`, with the kernel's files. Calls `goes_on` when the kernel goes on, as it does after an error."""
+        """Write a kernel's memory and files to disk. The kernel is held only while they are written.
+
+        Args:
+            handle: the kernel.
+            launch: order that the kernel was started with.
+            goes_on: called when the kernel runs again. After an error, the kernel runs even if this was not called.
+
+        Raises:
+            SleepFailed: when that is not possible.
+        """
 
     async def restore(self, image: SleepImage, launch: Launch, info: ConnectionInfo) -> KernelHandle:
-        """As `wake`, from a copy, in a new workspace: the launch's, which the caller deletes after an error."""
+        """Start a kernel from an image of `copy`, as `wake` does, in the launch's workspace, which must be new.
+
+        After an error, the caller deletes the workspace.
+        """
 
     async def discard(self, image: SleepImage) -> None:
         """Delete an image. Idempotent."""
@@ -173,64 +198,64 @@ class Backend(Protocol):
     name: str
     #: description of the isolation between kernels, shown to the operator
     isolation: str
-    #: called when the proof of `prepare` may have become invalid, or may be possible again
+    #: called when the proof of `prepare` may no longer hold, or may be possible again
     on_proof_needed: Callable[[], None]
-    #: called after each attempt to restore a kernel, with True if it succeeded
+    #: called after each attempt to restore a kernel from a golden image, with True if it succeeded
     on_restored: Callable[[bool], None]
 
     @property
     def sleep(self) -> KernelSleep:
-        """Whether and how kernels sleep."""
+        """Writes kernels to disk and continues them."""
 
     @property
     def refusal(self) -> SessionError | None:
-        """Why it starts no kernel until `prepare` has succeeded again; None: it starts kernels."""
+        """Why the backend starts no kernel until `prepare` has succeeded again. None means that it starts kernels."""
 
     @property
     def keeps_files(self) -> bool:
-        """Whether a workspace outlives the containers that use it; otherwise it goes with the last one."""
+        """Whether a workspace outlives its containers. Otherwise it ends with the last container that uses it."""
 
     @property
     def room(self) -> int:
-        """Bytes that all workspaces together may have; 0: not known, or not limited."""
+        """Bytes that all workspaces together may have. 0 means unknown or not limited."""
 
     @property
     def checkpoints(self) -> Ability:
-        """Whether kernels are restored from a checkpoint in which their modules are imported."""
+        """Whether kernels are restored from golden images, in which their modules are already imported."""
 
     @property
     def inventory(self) -> Inventory | None:
-        """What kernels find installed; None before `prepare` has succeeded."""
+        """The installed interpreters and packages. None before `prepare` has succeeded."""
 
     @property
     def leftovers(self) -> int:
         """Number of containers and volumes whose removal has failed and is retried."""
 
     async def prepare(self) -> None:
-        """Set up what kernels need, and prove the isolation. Repeated from time to time.
+        """Set up everything that kernels need, and prove the isolation. Called again from time to time.
 
         Raises:
-            NotInitialized: when a requirement is missing or the proof fails; no kernel may be started.
+            NotInitialized: when a requirement is missing or the proof fails. Then no kernel may be started.
             BackendUnavailable: when the engine does not answer.
         """
 
     async def settled(self) -> None:
-        """Wait until it is known whether kernels are restored and can sleep; called after `adopt`."""
+        """Wait until it is known whether kernels can be restored and can sleep. Called after `adopt`."""
 
     async def adopt(
         self, kernels: Mapping[str, ConnectionInfo], workspaces: Collection[str], asleep: Collection[SleepImage] = ()
     ) -> Mapping[str, KernelHandle]:
-        """Take over kernels that an earlier gateway of this installation started, and remove its other leftovers.
+        """Take over the kernels that an earlier gateway of this installation started, and remove its other leftovers.
 
         Called after `prepare` has succeeded, before any kernel is started. Called again only after a failure.
 
         Args:
             kernels: connection info of the kernels, by the id of their handle.
-            workspaces: workspaces that stay, those of `kernels` included. The files of all others are deleted.
-            asleep: images of the kernels that sleep; all others are deleted.
+            workspaces: workspaces that stay, also those of `kernels`. The files of all other workspaces are deleted.
+            asleep: images that stay. All other images are deleted.
 
         Returns:
-            handles of the kernels that are left; one may have ended.
+            handles of the kernels that may still run. Some of these kernels may have ended.
 
         Raises:
             BackendUnavailable: when the engine does not answer.
@@ -241,15 +266,15 @@ class Backend(Protocol):
 
         Raises:
             StartFailed: when the kernel could not be started.
-            NetworkNotAllowed: when it needs the egress proxy, and this backend has none.
+            NetworkNotAllowed: when the kernel needs the egress proxy, and this backend has none.
             BackendUnavailable: when the engine does not answer.
         """
 
     async def delete_workspace(self, workspace: str) -> None:
-        """Delete a workspace that no kernel uses any more, if it exists; later, if the engine does not answer now."""
+        """Delete a workspace that no kernel uses any more. If the engine does not answer, it is deleted later."""
 
     async def release(self) -> None:
-        """Free the resources of `prepare`, and leave the kernels to the next gateway."""
+        """Free the resources of `prepare`. The kernels stay for the next gateway."""
 
     async def close(self) -> None:
-        """End all kernels that are left, and free the resources of `prepare`."""
+        """End all kernels, and free the resources of `prepare`."""

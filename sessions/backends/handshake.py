@@ -1,4 +1,4 @@
-"""What a launcher is told about its kernel: keys and ports, environment and directories."""
+"""Builds the handshake, which tells a launcher the keys, ports, environment and directories of its kernel."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sessions.model.connection_info import SIGNATURE, ConnectionInfo
 def new_connection_info(
     transport: str, ip: str, *, first_port: int, encryption: bool, signature: str = SIGNATURE
 ) -> ConnectionInfo:
-    """Return connection info with new keys for one kernel, on five ports from `first_port` on."""
+    """Return connection info with new keys for one kernel. It uses five ports, beginning with `first_port`."""
     public, secret = zmq.curve_keypair() if encryption else (None, None)
     return ConnectionInfo(
         transport,
@@ -34,12 +34,12 @@ def new_connection_info(
 
 
 def private_places(private: str) -> dict[str, str]:
-    """Return the variables that name places in a kernel's private directory."""
+    """Return the variables that tell programs where their files are in a kernel's private directory."""
     return {name: f"{private}/{place}" for name, place in PRIVATE_PLACES.items()}
 
 
 def kernel_env(launch: Launch, home: str, sandbox: Mapping[str, str]) -> dict[str, str]:
-    """Return the whole environment of a kernel: an allow-list with its sandbox's variables, never the gateway's own."""
+    """Return the whole environment of a kernel. It contains nothing of the gateway's own environment."""
     threads = str(max(1, round(launch.limits.cpus)))
     return {
         "HOME": home,
@@ -63,11 +63,11 @@ def handshake(
     private: str,
     env: Mapping[str, str],
 ) -> bytes:
-    """Return the launcher's input on stdin, because keys must not be in arguments, environment or labels.
+    """Return the launcher's standard input. Keys are sent this way, and never in arguments, environment or labels.
 
     Args:
-        launch: what to start.
-        info: connection of the kernel; None: the kernel imports its modules and waits for a second handshake.
+        launch: order to start the kernel.
+        info: connection of the kernel. None means that the kernel imports its modules and waits for another handshake.
         python: path of the interpreter.
         image: path of the folder `kernel_image`.
         workspace: path of the workspace, which is the home directory of all processes.
@@ -83,10 +83,10 @@ def handshake(
                 "connection": None if info is None else info.file(),
                 "connection_file": connection_file,
                 "workspace": workspace,
-                "home": private,  # its name in earlier images, where it was the home directory
+                "home": private,  # launchers of earlier images expect this name; there it was the home directory
                 "cwd": launch.cwd,
                 "env": kernel_env(launch, workspace, env),
-                # What follows is for kernels that wait: one that was restored has the limits of another sandbox.
+                # The next fields are for kernels that wait. A restored kernel has the limits of its golden image.
                 "preload": launch.kernelspec.preload,
                 "limits": {"RLIMIT_NPROC": launch.limits.processes, "RLIMIT_FSIZE": launch.limits.disk},
             }

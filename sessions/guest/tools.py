@@ -1,4 +1,4 @@
-"""Sends requests to the image's tools. Tools run beside user code, as the same user, so their answers are not trusted."""
+"""Sends requests to the image's tools. They run beside user code, as its user, so their answers are not trusted."""
 
 from __future__ import annotations
 

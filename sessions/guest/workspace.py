@@ -156,7 +156,7 @@ def _check_size(host: ToolHost, size: int) -> None:
 
 
 class _Charged:
-    """Content of unknown size, encoded for the tool. If it is too large, it gets no end mark, so the tool refuses it."""
+    """Content of unknown size, encoded for the tool. If it is too large, it has no end mark, so the tool refuses it."""
 
     def __init__(self, host: ToolHost, content: AsyncIterable[bytes]) -> None:
         self._host = host

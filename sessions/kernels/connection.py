@@ -1,8 +1,8 @@
-"""One kernel's channels: sign and send messages, verify received ones, match replies to requests.
+"""One kernel's channels: signs and sends messages, verifies received messages, matches replies to requests.
 
-Layers, from the kernel up: transport (sockets) → codec (signatures, JSON) → idle barrier, only for kernelspecs with a
-`flush` → replies and probes → the listener. This module knows no cells and no sessions. The kernel is hostile: a
-malformed message is counted and dropped.
+A received message passes these layers: transport (sockets) → codec (signatures, JSON) → idle barrier, only for
+kernelspecs with a `flush` → replies and probes → the listener. This module knows no cells and no sessions. The kernel
+may be hostile, so a malformed message is counted and dropped.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sessions.model.errors import ConnectionFailed
 
 log = structlog.get_logger()
 
-#: malformed messages after which a kernel is broken
+#: malformed messages after which a kernel counts as broken
 MALFORMED_MAX = 1000
 
 
@@ -33,16 +33,16 @@ class ConnectionListener(Protocol):
     """Gets the events of one connection, in order."""
 
     def on_message(self, message: Message) -> None:
-        """Take a valid message of the kernel."""
+        """Called with each valid message of the kernel."""
 
     def on_shell_loss(self) -> None:
-        """A message that the kernel sent on shell may be lost."""
+        """Called when a message that the kernel sent on shell may be lost."""
 
     def on_broken(self) -> None:
-        """The kernel sends only garbage, or a message without end."""
+        """Called when the kernel has sent too many malformed messages, or sends an endless one."""
 
     def on_unreachable(self) -> None:
-        """The kernel was connected, and can no longer be reached."""
+        """Called when the kernel was connected, and can no longer be reached."""
 
 
 class Connection:
@@ -58,19 +58,19 @@ class Connection:
         prelude: str = "",
         before_send: Callable[[], None] = lambda: None,
     ) -> None:
-        """Prepare the channels; `open` opens them.
+        """Prepare the channels. `open` opens them.
 
         Args:
-            info: where the kernel listens or will listen.
+            info: addresses at which the kernel listens or will listen.
             listener: gets the events of the connection.
-            max_message_bytes: a larger frame is refused and costs the kernel the connection, which is then renewed.
+            max_message_bytes: maximum bytes of a frame. A larger frame ends the connection, which is then renewed.
             flush: `KernelSpec.flush`, for a kernel whose `idle` comes too early.
             prelude: `KernelSpec.prelude`, which the kernel runs first. Its messages are dropped.
             before_send: called before each message to the kernel.
         """
         self._listener = listener
         self._codec = Codec(info.key, info.signature)
-        #: counts bytes that wait for the kernel; None: nobody has it yet
+        #: counts bytes that wait for the kernel. None means that the kernel has no tenant yet.
         self._hold: Callable[[int], bool] | None = None
         self._make_transport = partial(Transport, info, self, max_message_bytes, self._held)
         self._transport = self._make_transport()
@@ -85,7 +85,7 @@ class Connection:
         self._prelude_id: str | None = None
 
     def open(self) -> None:
-        """Open the channels, perhaps again after `suspend`; they connect as soon as the kernel binds.
+        """Open the channels, also again after `suspend`. They connect as soon as the kernel listens.
 
         Raises:
             ConnectionFailed: when there are no sockets left.
@@ -97,14 +97,14 @@ class Connection:
             self._prelude_id = self._ask(self._prelude)
 
     def suspend(self) -> None:
-        """Close the channels with a reset; `open` opens them again. No message may be under way."""
+        """Close the channels with a reset, until `open`. No message may be in transit."""
         self._transport.close(reset=True)
 
     def charge(self, hold: Callable[[int], bool]) -> None:
-        """Count what waits for the kernel from now on, because it has a tenant.
+        """Count the bytes that wait for the kernel for its tenant from now on.
 
         Args:
-            hold: counts bytes more, or fewer; returns False if the tenant would then have too many.
+            hold: adds bytes to the tenant's count, as in `Unsent`.
         """
         self._hold = hold
 
@@ -112,14 +112,14 @@ class Connection:
         return self._hold is None or self._hold(count)
 
     def pause(self) -> None:
-        """Stop reading the kernel's output: the kernel waits, and no output is lost."""
+        """Stop reading the kernel's output. The kernel then waits, so no output is lost."""
         self._transport.pause()
 
     def resume(self) -> None:
         """Read the kernel's output again."""
         self._transport.resume()
 
-    # -- what the transport reports -------------------------------------------------------------------------
+    # -- events of the transport ----------------------------------------------------------------------------
 
     def on_frames(self, channel: str, frames: list[bytes]) -> None:
         """Verify a message of the kernel and deliver it."""
@@ -137,7 +137,7 @@ class Connection:
             self._deliver(message)
 
     def on_renewed(self, channel: str) -> None:
-        """Report what may be lost with the connection of a channel."""
+        """Report that messages may be lost, because a channel has lost its connection."""
         if channel == "shell":
             self._listener.on_shell_loss()
         elif channel == "iopub" and self._idle_barrier is not None:
@@ -156,7 +156,7 @@ class Connection:
         try:
             self._listener.on_message(message)
         except Exception as error:
-            # One of the few broad handlers: the next message must be read after any error that this one causes.
+            # All exceptions are caught, because the next message must be read whatever error this one causes.
             log.exception("a message could not be handled", channel=message.channel, type=message.type[:64])
             self._reject(message.channel, str(error))
 
@@ -172,7 +172,7 @@ class Connection:
         """Build, sign and send one message.
 
         Returns:
-            the message's id, which its replies and outputs name as their parent.
+            id of the message. The kernel's replies and outputs name it as their parent.
 
         Raises:
             ConnectionFailed: when the connection is closed, or too many bytes wait because the kernel does not read.
@@ -187,9 +187,9 @@ class Connection:
         """Sign and send a message that a channel client has built.
 
         Args:
-            channel: where to send it.
+            channel: channel of the message.
             parts: header, parent header, metadata and content, each as JSON.
-            buffers: the frames after them.
+            buffers: frames after the parts.
 
         Raises:
             ConnectionFailed: as in `send`.
@@ -212,7 +212,7 @@ class Connection:
 
     def _send_later(self, frames: list[bytes]) -> None:
         self._before_send()
-        with suppress(ConnectionFailed):  # the kernel accepts no messages; the cell ends at its deadline
+        with suppress(ConnectionFailed):  # the kernel accepts no messages, so the cell ends at its deadline
             self._transport.send("shell", frames)
 
     def _ask(self, code: str) -> str:
@@ -232,8 +232,8 @@ class Connection:
     async def ready(self) -> None:
         """Wait until the kernel answers on shell *and* its iopub and stdin reach the gateway, without a time limit.
 
-        Both channels keep their order: all earlier messages of the kernel have arrived by then, or never will. The
-        kernel may get the subscription after the first request, so the request is repeated until both are seen.
+        Messages of a channel keep their order, so by then all earlier messages of the kernel have arrived or are lost.
+        The kernel may get the subscription after the first request, so the request is repeated until both have arrived.
 
         Raises:
             ConnectionFailed: when the connection was closed meanwhile.
@@ -245,11 +245,11 @@ class Connection:
             raise ConnectionFailed
 
     def expect_end(self) -> None:
-        """Take the loss of channels for granted from now on, because the gateway ends the kernel."""
+        """Do not renew lost channels from now on, because the gateway ends the kernel."""
         self._transport.ending = True
 
     def close(self) -> None:
-        """Close all channels; idempotent. Requests under way fail with ConnectionFailed."""
+        """Close all channels. Requests that wait for a reply fail with `ConnectionFailed`. Idempotent."""
         if self._transport.closed:
             return
         self._transport.close()

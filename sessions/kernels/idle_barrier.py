@@ -1,9 +1,9 @@
 """Delivers the end of a cell after its output, for a kernel that sends `idle` too early.
 
-Such a kernel (Deno's) queues a cell's output, but its end bypasses that queue. So the gateway holds the end back, and
-asks the kernel to publish one more message, `flushed`, through the same queue. When that message and the reply to the
-request have arrived, all messages of the cell have arrived on both channels, however far one channel is behind the
-other. Cells are sent one at a time, because the kernel names the latest cell as the parent of all queued messages.
+Such a kernel (Deno's) queues a cell's output, but the message about the cell's end bypasses that queue. So the gateway
+holds this message back, and asks the kernel to publish one more message, `flushed`, through the same queue. When it and
+the reply to the request have arrived, all messages of the cell have arrived on both channels, even if one channel is
+slower. Cells are sent one at a time, because the kernel names the latest cell as the parent of all queued messages.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import orjson
 from kernel_image.protocol import FLUSHED
 from sessions.kernels.messages import Message
 
-#: seconds until the kernel is asked again: the answer may have been lost with a connection
+#: seconds until the kernel is asked again, because an answer may be lost with a connection
 RETRY = 1.0
-#: messages that may be held back, and their bytes; beyond, messages are delivered without waiting for `flushed`
+#: maximum number of messages that are held back, and their maximum bytes; then all are delivered without `flushed`
 HELD_MESSAGES = 256
 HELD_BYTES = 8 * 1024**2
 
@@ -31,7 +31,7 @@ class Line:
 
     #: asks the kernel to flush, and returns the request's id
     ask: Callable[[], str]
-    #: sends a cell that had to wait
+    #: sends the frames of a cell that had to wait
     send: Callable[[list[bytes]], None]
     #: delivers a message
     deliver: Callable[[Message], None]
@@ -42,16 +42,16 @@ class IdleBarrier:
 
     def __init__(self, line: Line) -> None:
         self._line = line
-        #: a cell was sent, and has not ended
+        #: whether a cell was sent and has not ended
         self._running = False
-        #: cells that wait for its end
+        #: frames of the cells that wait for this end
         self._waiting: deque[list[bytes]] = deque()
-        #: the cell that ended last: a message that names it as its parent
+        #: a message whose parent is the cell that ended last
         self._cell: Message | None = None
-        #: requests to flush its output, and the channels on which the kernel has answered one
+        #: ids of the requests to flush that cell's output, and the channels on which the kernel has answered one
         self._asked: set[str] = set()
         self._answers: set[str] = set()
-        #: messages held back until then
+        #: messages that are held back until both channels have answered
         self._held: list[Message] = []
         self._output_lost = False
         self._failure: Message | None = None
@@ -59,7 +59,7 @@ class IdleBarrier:
         self._retry: asyncio.TimerHandle | None = None
 
     def admits(self, msg_type: object, frames: list[bytes]) -> bool:
-        """Return whether a request may be sent now. A cell that may not is sent when its turn comes."""
+        """Return whether a request may be sent now. Otherwise it is a cell, which is sent when its turn comes."""
         if msg_type != "execute_request":
             return True
         if self._running:
@@ -69,11 +69,11 @@ class IdleBarrier:
         return True
 
     def not_sent(self) -> None:
-        """Note that the admitted cell could not be sent."""
+        """Record that the admitted cell could not be sent."""
         self._running = False
 
     def output_lost(self) -> None:
-        """Note that iopub lost its connection: the output of the running cell is incomplete."""
+        """Record that output of the running cell may be lost, because iopub has lost its connection."""
         self._output_lost = self._running
 
     def pass_on(self, message: Message) -> None:
@@ -83,7 +83,7 @@ class IdleBarrier:
         elif _ends_cell(message):
             self._ended(message)
         elif self._retry is not None and (message.channel == "shell" or message.type == "status"):
-            self._hold(message)  # an answer to a later request is proof that the cell has ended
+            self._hold(message)  # an answer to a later request would show clients that the cell has ended
         else:
             self._shown_error |= message.type == "error"
             self._line.deliver(message)
@@ -113,7 +113,7 @@ class IdleBarrier:
             if len(self._answers) == len(("iopub", "shell")):
                 self._release()
         elif message.channel == "iopub" and message.type not in {"status", "execute_input"} and self._cell is not None:
-            # Output of the ended cell that the kernel attributes to the flush request, even if it arrives late.
+            # This is late output of the ended cell. The kernel has named the flush request as its parent.
             header = self._cell.parts[1:2]
             parts = (*message.parts[:1], *header, *message.parts[2:])
             self._shown_error |= message.type == "error"
@@ -123,7 +123,7 @@ class IdleBarrier:
         if self._retry is None:
             return
         self.close()
-        # A cell without `idle` counts as incomplete.
+        # If output was lost, `idle` is not delivered. A cell without `idle` counts as incomplete.
         held = [message for message in self._held if not (self._output_lost and _is_idle(message))]
         if self._failure is not None and not self._shown_error:
             held.insert(0, _error(self._failure))
@@ -153,7 +153,7 @@ def _is_idle(message: Message) -> bool:
 
 
 def _error(reply: Message) -> Message:
-    """Return a cell's failure as an output, for a kernel that has only replied with it."""
+    """Return the error of a cell's reply as an output, for a kernel that has not published it."""
     content = {name: reply.content.get(name) for name in ("ename", "evalue", "traceback")}
     header = reply.header | {"msg_type": "error"}
     parts = (orjson.dumps(header), *reply.parts[1:3], orjson.dumps(content))

@@ -1,4 +1,4 @@
-"""The interrupts of one kernel: by message first if it takes them, by signal, and never one that hits a later cell."""
+"""Interrupts the cells of one kernel, by message and by signal. No interrupt may hit a later cell."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ class Interrupts:
     """Interrupts the cells of one kernel."""
 
     def __init__(self, connection: Connection, handle: KernelHandle, *, messages: bool = True) -> None:
-        """Begin.
+        """Keep the arguments. Nothing is sent yet.
 
         Args:
-            connection: to the kernel.
-            handle: of the kernel.
-            messages: whether the kernel answers interrupts that are sent as messages.
+            connection: connection to the kernel.
+            handle: handle of the kernel.
+            messages: whether the kernel accepts interrupts as messages.
         """
         self._connection = connection
         self._handle = handle
         self._first = self.by_message if messages else self.by_signal
-        #: interrupts that may not have arrived yet, one of each kind
+        #: interrupts that may not have arrived yet, at most one by message and one by signal
         self._sending: dict[str, asyncio.Task[None]] = {}
 
     @property
     def under_way(self) -> bool:
-        """Whether an interrupt may still arrive, and hit the cell that runs then."""
+        """Whether an interrupt may still arrive, and hit the cell that then runs."""
         return bool(self._sending)
 
     async def settle(self) -> None:
         """Wait until an interrupt of an earlier cell can no longer hit the next one.
 
-        A cell that keeps the interpreter's lock also keeps the kernel from reading the message, which is read when the
-        cell has ended. The gateway gives up an interrupt that is not acknowledged even then.
+        While a cell holds the interpreter's lock, the kernel cannot read the message, and reads it after the cell's
+        end. If an interrupt is not acknowledged then either, the gateway no longer waits for it.
         """
         if self._sending:
             _, lost = await asyncio.wait(self._sending.values(), timeout=ACKNOWLEDGE_TIMEOUT)
@@ -50,14 +50,14 @@ class Interrupts:
                 interrupt.cancel()
 
     async def until(self, done: asyncio.Event, step: float) -> bool:
-        """Interrupt a cell twice: by message if the kernel takes them, then by signal.
+        """Interrupt a cell twice: first by message, if the kernel accepts messages, and then by signal.
 
         Args:
-            done: set when the cell no longer runs.
-            step: seconds to wait for `done` after each of the two.
+            done: event that is set when the cell no longer runs.
+            step: seconds to wait for `done` after each interrupt.
 
         Returns:
-            True if `done` was set in time.
+            whether `done` was set in time.
         """
         for interrupt in (self._first, self.by_signal):
             await interrupt()
@@ -66,15 +66,15 @@ class Interrupts:
         return False
 
     async def by_message(self) -> None:
-        """Interrupt the running cell by a message: the cell gets KeyboardInterrupt."""
+        """Interrupt the running cell by a message. A Python cell gets `KeyboardInterrupt`."""
         await asyncio.wait({self._send("message", self._request)}, timeout=ACKNOWLEDGE_TIMEOUT)
 
     async def by_signal(self) -> None:
-        """Interrupt the running cell by SIGINT, which also reaches a cell that keeps the interpreter's lock."""
+        """Interrupt the running cell by SIGINT, which also reaches a cell that holds the interpreter's lock."""
         await asyncio.wait({self._send("signal", self._handle.interrupt)})
 
     def _send(self, kind: str, send: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.Task[None]:
-        """Send an interrupt unless the last one has not arrived yet: a second would find no cell to interrupt."""
+        """Send an interrupt, unless the last one has not arrived yet: a second one would find no cell to interrupt."""
         if kind not in self._sending:
             self._sending[kind] = spawn(send(), f"interrupt by {kind}")
             self._sending[kind].add_done_callback(lambda _: self._sending.pop(kind))

@@ -21,11 +21,11 @@ from sessions.model.values import ExitReason, KernelExit
 
 #: seconds from a kernel's start to its first answer, at most
 START_TIMEOUT = 60.0
-#: bytes that any kernel may send as one message: kernels send their streams in pieces of about this size
+#: bytes that any kernel may send as one message, because kernels send their streams in pieces of about this size
 MESSAGE_BYTES = 8 * 1024**2
 #: bytes of a message besides its output
 ENVELOPE_BYTES = 1024**2
-#: seconds for a kernel to answer on its control channel, which it does also while a cell runs
+#: seconds for a kernel to answer on its control channel, where it also answers while a cell runs
 PULSE_TIMEOUT = 2.0
 
 
@@ -37,25 +37,25 @@ class KernelListener(Protocol):
         """Whether a cell runs or waits, or a file is being transferred."""
 
     def received(self, message: Message) -> None:
-        """Take a message of the kernel."""
+        """Called with each message of the kernel."""
 
     def missed(self, kernel: Kernel) -> None:
-        """A message that the kernel sent on shell may be lost."""
+        """Called when a message that the kernel sent on shell may be lost."""
 
 
 class Kernel:
     """One kernel, and the listener of its connection."""
 
     def __init__(self, launch: Launch, handle: KernelHandle) -> None:
-        """Prepare the connection; `open` opens it.
+        """Prepare the connection. `take_over` opens it.
 
         Args:
-            launch: properties that the kernel was started with.
-            handle: its container or process.
+            launch: order that the kernel was started with.
+            handle: container or process of the kernel.
         """
         self.launch = launch
         self.handle = handle
-        # An output that no session would keep need not be buffered either.
+        # An output that is too large for its session need not be received either.
         bound = max(launch.limits.output + ENVELOPE_BYTES, MESSAGE_BYTES)
         spec = launch.kernelspec
         self.connection = Connection(
@@ -67,13 +67,13 @@ class Kernel:
             before_send=handle.rouse,
         )
         self._listener: KernelListener | None = None
-        #: why the gateway ended the kernel, if it did
+        #: why the gateway ended the kernel. None means that it did not.
         self._cause: SessionError | None = None
-        #: seconds that the start of its container or process took, and from then to its first answer
+        #: seconds that the start of the container or process took, and seconds from then to the first answer
         self.started_in = self.ready_in = 0.0
         self.interrupts = Interrupts(self.connection, handle, messages=spec.interrupt_messages)
         self.preloading = Preloading(self.connection, handle.preloaded)
-        #: True if it was continued with from disk, and its connections to other hosts ended with that
+        #: whether the kernel continued from disk, and its connections to other hosts were cut
         self.cut = False
         self._exit: asyncio.Task[KernelExit]
 
@@ -84,7 +84,7 @@ class Kernel:
         """Start a kernel and wait for its first answer.
 
         Raises:
-            StartFailed: when the kernel ended or did not answer; nothing of it is left.
+            StartFailed: when the kernel ended or did not answer. Then nothing of it is left.
             BackendUnavailable: when the engine does not answer.
         """
         named = replace(launch, workspace=launch.workspace or uuid.uuid4().hex)
@@ -92,7 +92,7 @@ class Kernel:
             return await cls._start(backend, named)
         except BaseException:
             if named.workspace is not None and launch.workspace is None:
-                with log_failure("delete workspace"):  # the caller gets the reason why there is no kernel
+                with log_failure("delete workspace"):  # only logged: the caller must get the error of the start
                     await shielded(spawn(backend.delete_workspace(named.workspace), "delete workspace"))
             raise
 
@@ -116,7 +116,7 @@ class Kernel:
         """Connect to a kernel that was started, perhaps by an earlier gateway. It may be busy and answer later.
 
         Raises:
-            ConnectionFailed: when the gateway cannot open a connection; nothing of the kernel is left.
+            ConnectionFailed: when the gateway cannot open a connection. Then nothing of the kernel is left.
         """
         try:
             kernel = cls(launch, handle)
@@ -149,13 +149,13 @@ class Kernel:
     async def lease(self, launch: Launch) -> bool:
         """Give a warm kernel the environment and directory of a session, in one round trip on its control channel.
 
-        A kernel that is importing a module ahead of need is leased afterwards, so that no cell waits for the import.
+        If the kernel is importing a module ahead of need, the lease waits for the import, so that no cell must.
 
         Args:
             launch: the kernel's launch with the session's environment, directory and limit of output.
 
         Returns:
-            True if the kernel answered. A kernel that did not answer is useless.
+            whether the kernel answered. If it did not, the caller must end it.
         """
         wanted = {"env": dict(launch.env), "cwd": launch.cwd} if launch.env or launch.cwd else {}
         with suppress(TimeoutError, SessionError):
@@ -168,7 +168,7 @@ class Kernel:
         return False
 
     def attach(self, listener: KernelListener) -> None:
-        """Hand all later messages to a listener, until the kernel has ended."""
+        """Pass all later messages to a listener, until the kernel has ended."""
         self._listener = listener
 
     @property
@@ -176,10 +176,10 @@ class Kernel:
         """Whether a client uses the kernel, or it imports a module ahead of need."""
         return self.preloading.under_way or (self._listener is not None and self._listener.in_use)
 
-    # -- what connection and container report ------------------------------------------------------------------------
+    # -- events of the connection and the container ---------------------------------------------------------
 
     def on_message(self, message: Message) -> None:
-        """Hand a message to the listener."""
+        """Pass a message to the listener, unless an import ahead of need has caused it."""
         if self._listener is not None and not caused(message):
             self._listener.received(message)
 
@@ -199,7 +199,7 @@ class Kernel:
         )
 
     def on_out_of_memory(self, _handle: KernelHandle) -> None:
-        """Kill the kernel if it does not answer: it may hang instead of ending."""
+        """Kill the kernel if it does not answer, because it may hang instead of ending."""
         spawn(self._check_pulse(), "pulse after memory ran out")
 
     def _condemn(self, cause: SessionError) -> None:
@@ -226,10 +226,10 @@ class Kernel:
         return KernelDied(f"{ended}; its variables are lost", exit_code=ended.code)
 
     async def kill(self, cause: SessionError) -> None:
-        """End the kernel and wait until its container or process is gone.
+        """End the kernel, and wait until its container or process has ended.
 
         Args:
-            cause: the error of a cell in flight.
+            cause: error that a running cell gets.
         """
         if self.alive and self._cause is None:
             self._cause = cause
@@ -240,7 +240,7 @@ class Kernel:
     async def _watch_exit(self) -> KernelExit:
         ended = await self.handle.wait()
         self.connection.close()
-        # No reference cycle with the session: its outputs are freed with it, not at the next garbage collection.
+        # This breaks the reference cycle with the session, whose outputs are then freed without a garbage collection.
         self._listener = None
         return ended
 

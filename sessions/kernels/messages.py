@@ -1,6 +1,6 @@
-"""Jupyter messages on the wire: build and sign, verify and parse. Pure: frames in, values out.
+"""Builds and signs, verifies and parses Jupyter messages on the wire. Pure: frames in, values out.
 
-Source: "Messaging in Jupyter", protocol 5.4, wire protocol. A kernel's frames are hostile: they either become a
+Source: "Messaging in Jupyter", protocol 5.4, wire protocol. A kernel's frames may be hostile. Either they become a
 `Message` whose parts have the right JSON types, or `MalformedMessage` gives the reason.
 """
 
@@ -18,15 +18,15 @@ from jupyter_client.session import DELIM, Session
 from sessions.model import bounded_json, exact_json
 from sessions.model.connection_info import SIGNATURE
 
-#: delimiter, signature, header, parent header, metadata, content
+#: number of frames: delimiter, signature, header, parent header, metadata, content
 _PARTS = 6
-#: characters of an id or a type; the gateway keeps the ids of requests
+#: maximum characters of an id or a type, because the gateway keeps the ids of requests
 NAME_MAX = 256
-#: levels of JSON in a part; code that serializes the part again has limits, too (orjson 254, Python's stack 1000)
+#: maximum levels of JSON in a part; code that serializes it again has limits, too (orjson 254, Python's stack 1000)
 DEPTH_MAX = 200
 #: levels of a display's content around the value of a media type
 _AROUND = 2
-#: bytes of a part above which a check of at most `FEW` values comes before the count of its brackets
+#: In a part above so many bytes, at most `SAMPLE_VALUES` values are checked before all brackets are counted.
 LONG = 64 * 1024
 SAMPLE_VALUES = 100
 _CONTAINERS = (dict, list)
@@ -37,16 +37,16 @@ class MalformedMessage(Exception):
 
 
 class NestedTooDeeply(MalformedMessage):
-    """A part has too many levels."""
+    """A part has too many levels of JSON."""
 
     def __init__(self, content: dict[str, Any]) -> None:
-        """Keep the part's value."""
+        """Keep the value of the part, from which a display may be saved."""
         super().__init__("a part is nested too deeply")
         self.content = content
 
 
 class TooManyValues(MalformedMessage):
-    """A part has so many values that reading it would keep everybody waiting."""
+    """A part has so many values that parsing it would block the event loop for too long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +71,12 @@ class Message:
 
     @property
     def parent_id(self) -> str:
-        """The id of the request that caused the message; empty when the kernel names none."""
+        """The id of the request that caused the message. Empty if the kernel names none."""
         parent = self.parent.get("msg_id")
         return parent if isinstance(parent, str) else ""
 
     def without_parsed_json(self) -> Message:
-        """Return the message without its parsed JSON, which doubles its memory: for messages that wait for a client."""
+        """Return the message without its parsed JSON, which takes half of its memory, to keep it for a client."""
         header = {name: self.header[name] for name in ("msg_id", "msg_type")}
         parent = {"msg_id": self.parent_id}
         return Message(self.channel, header, parent, {}, {}, self.buffers, self.size, self.parts)
@@ -159,7 +159,8 @@ def _json_object(part: bytes) -> tuple[dict[str, Any], bytes]:
         value = _forgiving(part)
     if not isinstance(value, dict):
         raise MalformedMessage("a part is not a JSON object")
-    # Counting brackets reads every byte, and a long part is mostly a few long texts: check a few values first.
+    # Counting brackets reads every byte, and a long part usually has only a few long texts. So a few values are checked
+    # first.
     told = len(part) > LONG and _flat(value, SAMPLE_VALUES)
     if not told and part.count(b"[") + part.count(b"{") > DEPTH_MAX and not _flat(value):
         raise NestedTooDeeply(value)
@@ -167,10 +168,10 @@ def _json_object(part: bytes) -> tuple[dict[str, Any], bytes]:
 
 
 def _without_deep_values(content: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-    """Return a display's content with a text in place of each value that is nested too deeply; the others stay.
+    """Return a display's content, in which a text replaces each media type's value that is nested too deeply.
 
     Raises:
-        MalformedMessage: when something else of it is nested too deeply, too.
+        MalformedMessage: when another part of the content is nested too deeply, too.
     """
     data = content.get("data")
     if isinstance(data, dict):
@@ -183,14 +184,14 @@ def _without_deep_values(content: dict[str, Any]) -> tuple[dict[str, Any], bytes
 
 
 def _shown_instead(header: dict[str, Any], why: str) -> list[tuple[dict[str, Any], bytes]]:
-    """Return header and content of a line of output that stands for one which is not read: none is lost silently."""
+    """Return header and content of a line of output, which tells the client that an output was left out."""
     text = f"kernel-gateway: an output was left out: {why}\n"
     shown = {**header, "msg_type": "stream"}, {"name": "stderr", "text": text}
     return [(part, orjson.dumps(part)) for part in shown]
 
 
 def _flat(value: dict[str, Any], most: float = math.inf, depth: int = DEPTH_MAX) -> bool:
-    """Return whether at most `most` values suffice to see that `value` is not nested deeper than `depth`."""
+    """Return whether `value` has at most `depth` levels. False also if this needs a look at more than `most` values."""
     level: list[Any] = [value]
     for _ in range(depth):
         most -= sum(map(len, level))

@@ -1,8 +1,8 @@
-"""The warm pool: kernels started ahead of need, each leased to one session and never taken back.
+"""The warm pool: kernels that are started ahead of need. Each is leased to one session and never taken back.
 
-Warm kernels have what nearly all sessions ask for: default limits, no workspace of an earlier kernel. A session's own
-environment and directory are given to the kernel when it is leased, in the one round trip that also shows that the
-kernel answers. Any other kernel is started on demand.
+Warm kernels have the properties that nearly all sessions ask for: default limits, and no workspace of an earlier
+kernel. A lease gives the session's environment and directory to the kernel, in one round trip, which also shows that
+the kernel answers. All other kernels are started on demand.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class Pool:
-    """Warm kernels of each language in use."""
+    """The warm kernels of each language in use."""
 
     def __init__(
         self,
@@ -44,8 +44,8 @@ class Pool:
         """Begin empty.
 
         Args:
-            backend: where kernels run.
-            starts: starts kernels in turn.
+            backend: backend that runs the kernels.
+            starts: queue of starts.
             settings: number and limits of warm kernels.
             clock: returns the time in seconds.
             observer: gets the pool's events.
@@ -93,11 +93,11 @@ class Pool:
             try:
                 kernel = await self._starts.start_kernel(Launch(warm.kernelspec, self._settings.limits))
             except ShuttingDown:
-                return  # the gateway ends: no warm kernel is wanted
+                return  # the gateway ends and needs no warm kernels
             except SessionError as error:
                 log.warning("no warm kernel", language=name, code=error.code, reason=error.message)
                 warm.failed(self._clock())
-                return  # `tend` and `acquire` try again after the pause, `acquire` also when it has started a kernel
+                return  # `tend` and `acquire` try again after the pause; `acquire` also after a successful start
             self._observer.refilled(name, self._clock() - begun)
             warm.put(kernel)
             spawn(self._watch_exit(warm, kernel), f"watch a warm {name} kernel")
@@ -105,7 +105,7 @@ class Pool:
             await warm.preload()
 
     async def _watch_exit(self, warm: WarmKernels, kernel: Kernel) -> None:
-        """Replace a warm kernel that ends: the first at once, the next ones only after a pause."""
+        """Replace a warm kernel that ends on its own: the first one at once, the next ones only after a pause."""
         cause = await kernel.wait()
         if not warm.drop(kernel):
             return
@@ -116,7 +116,7 @@ class Pool:
         warm.pause(now)
 
     def tend(self) -> None:
-        """End kernels that were not needed for long, and retry failed starts; called from time to time."""
+        """End kernels that were not needed for a while, and retry failed starts. Called at intervals."""
         for warm in self._warm.values():
             for kernel in warm.shrink(self._clock()):
                 self._discard(kernel)
@@ -140,14 +140,14 @@ class Pool:
     # -- leasing kernels ------------------------------------------------------------------------------------
 
     async def acquire(self, launch: Launch) -> Kernel:
-        """Return a kernel for one session: a warm one that fits, or a new one.
+        """Return a kernel for one session: a warm kernel if one fits, or else a new one.
 
         Raises:
             NotInitialized: when the sandbox is not ready.
             InvalidRequest: when the kernel's language is not installed.
             StartFailed: when the kernel ended or did not answer, or had no turn in time.
             BackendUnavailable: when the engine does not answer.
-            QuotaExceeded: when the tenant's kernels, or all, would be promised too much memory.
+            QuotaExceeded: when the tenant's kernels, or those of all tenants, would be promised too much memory.
         """
         self._starts.require()
         if self._backend.inventory is not None:
@@ -174,7 +174,7 @@ class Pool:
             self.keep_warm(launch.kernelspec)
 
     async def with_room(self, start: Callable[[], Awaitable[T]]) -> T:
-        """Start for a session; while there is no memory for it, end warm kernels.
+        """Run a start for a session. While there is no memory for it, a warm kernel is ended, and it is run again.
 
         Raises:
             QuotaExceeded: when there is no warm kernel left to end.
@@ -184,19 +184,19 @@ class Pool:
             try:
                 return await start()
             except QuotaExceeded as refused:
-                if refused.details.get("limit") != IN_ALL:  # warm kernels take nothing from a tenant's part
+                if refused.details.get("limit") != IN_ALL:  # warm kernels do not count for a tenant's share
                     raise
                 warm = max(self._warm.values(), key=len, default=None)
                 kernel = warm.give_up() if warm is not None else None
                 if warm is None or kernel is None:
                     raise
-                warm.pause(self._clock())  # else the pool would take the room again
+                warm.pause(self._clock())  # otherwise the pool would take the memory again
                 self._report_depth(warm)
                 await self._end(kernel)
 
     def _fits(self, launch: Launch) -> bool:
-        """Return whether a warm kernel fits: it differs from this launch only in what a lease can set."""
-        # How much output the gateway keeps makes no difference to the kernel.
+        """Return whether a warm kernel fits, because a lease can change all that differs from this launch."""
+        # The limit of output concerns only the gateway, not the kernel.
         limits = replace(launch.limits, output=self._settings.limits.output)
         return (
             replace(launch, tenant=NOBODY, env={}, cwd="", limits=limits)
@@ -209,11 +209,11 @@ class Pool:
         try:
             return await kernel.lease(launch)
         except BaseException:
-            self._discard(kernel)  # it may have one session's environment, so no other session can have it
+            self._discard(kernel)  # the kernel may already have the session's environment, so no other may get it
             raise
 
     async def start_container(self, launch: Launch) -> KernelHandle:
-        """Start a container for tools and files, without a kernel.
+        """Start a container without a kernel, for tools and files.
 
         Raises:
             NotInitialized: when the sandbox is not ready.
@@ -241,7 +241,7 @@ class Pool:
             await self.delete_workspace(kernel.launch.workspace)
 
     async def delete_workspace(self, workspace: str) -> None:
-        """Delete the files of a session's kernels; see `KernelSource`."""
+        """Delete a workspace. If this fails, it is retried at intervals."""
         self._unwanted.add(workspace)
         with log_failure(f"removal of workspace {workspace}"):
             await self._backend.delete_workspace(workspace)
@@ -252,11 +252,11 @@ class Pool:
             await self.delete_workspace(workspace)
 
     async def close(self) -> None:
-        """End all warm kernels and start no more. Workspaces that cannot be deleted are left to the next start."""
+        """End all warm kernels, and start no more. The next gateway deletes the workspaces that cannot be deleted."""
         self._closed = True
         refilling = list(self._refilling.values())
         for task in refilling:
-            task.cancel()  # a kernel that is being started is ended by the cancellation
+            task.cancel()  # this also ends a kernel that is being started
         await asyncio.gather(*refilling, return_exceptions=True)
         for warm in self._warm.values():
             for kernel in warm.clear():

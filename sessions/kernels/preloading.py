@@ -1,4 +1,4 @@
-"""Modules that a warm kernel imports ahead of need: `KernelSpec.preload`, one after the other."""
+"""Imports modules in a warm kernel ahead of need: those of `KernelSpec.preload`, one after the other."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Preloading:
 
         Args:
             connection: connection to the kernel.
-            before: modules that the kernel has imported already, or tried to.
+            before: modules that the kernel has already imported, or tried to import.
         """
         self._connection = connection
         self._importing = asyncio.Lock()
-        #: modules that the kernel has imported, or tried to
+        #: modules that the kernel has imported, or tried to import
         self.tried = set(before)
 
     @property
@@ -38,7 +38,7 @@ class Preloading:
         """Let the kernel import a module.
 
         Returns:
-            why it could not; empty: it could.
+            why the import failed. Empty means that it succeeded.
 
         Raises:
             TimeoutError: when the import takes too long.
@@ -51,11 +51,11 @@ class Preloading:
 
     @asynccontextmanager
     async def rest(self) -> AsyncIterator[None]:
-        """Wait until the import under way has ended, and let no other one begin while the context is open."""
+        """Wait until the present import has ended. No other import begins inside the `with` block."""
         async with self._importing:
             yield
 
 
 def caused(message: Message) -> bool:
-    """Return whether an import caused a message. What a module says when it is imported is no cell's output."""
+    """Return whether an import has caused a message. Output of an import belongs to no cell."""
     return message.parent.get("msg_type") == PRELOAD_REQUEST

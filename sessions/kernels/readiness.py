@@ -1,7 +1,8 @@
-"""Whether kernels can be started: the backend's own proof, repeated from time to time.
+"""Decides whether kernels can be started, by the backend's own proof, which is repeated at intervals.
 
-While the proof fails, no kernel is started, and each request that needs one gets the reason. Running kernels continue.
-When the proof holds again (the operator has repaired the sandbox, the engine is back), kernels are started again.
+While the proof fails, no kernel is started, and each request that needs a new kernel gets the reason. Running kernels
+continue. When the proof succeeds again, for example because the operator has repaired the sandbox, kernels are started
+again.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from sessions.model.tasks import forever, log_failure, set_within
 
 log = structlog.get_logger()
 
-#: seconds between proofs while they hold, while something is missing, and while the engine does not answer
+#: seconds between proofs while they succeed, while a requirement is missing, and while the engine does not answer
 RECHECK = 60.0
 RETRY = 10.0
 RETRY_ENGINE = 2.0
@@ -30,26 +31,26 @@ class Readiness:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._closed = False
-        #: called once, between the first proof that holds and the first kernel
+        #: called once, after the first successful proof and before the first kernel
         self.first: Callable[[], Awaitable[None]] | None = None
         self._doubt = asyncio.Event()
         backend.on_proof_needed = self._doubt.set
-        #: why the last proof does not hold; None: it holds
+        #: why the last proof has failed. None means that it has succeeded.
         self._trouble: SessionError | None = NotInitialized("the gateway is still preparing its sandbox")
 
     @property
     def trouble(self) -> SessionError | None:
-        """Why no kernel can be started; None when one can. The backend may know before the next proof has ended."""
+        """Why no kernel can be started, or None. The backend may report trouble before the next proof has ended."""
         return self._trouble or self._backend.refusal
 
     def require(self) -> None:
         """Raise an error unless kernels can be started.
 
         Raises:
-            NotInitialized: when something is missing or does not hold.
+            NotInitialized: when a requirement is missing, or the proof has failed.
             BackendUnavailable: when the engine does not answer.
         """
-        if (trouble := self.trouble) is not None:  # a new instance: the stored one would collect tracebacks
+        if (trouble := self.trouble) is not None:  # a new exception, because the stored one would collect tracebacks
             raise type(trouble)(trouble.message, **trouble.details)
 
     def close(self) -> None:
@@ -58,10 +59,10 @@ class Readiness:
         self._trouble = ShuttingDown()
 
     async def check(self) -> bool:
-        """Let the backend prove its sandbox now. An unexpected error counts as a proof that does not hold.
+        """Let the backend prove its sandbox now. An unexpected error counts as a failed proof.
 
         Returns:
-            True if the proof holds.
+            whether the proof has succeeded.
         """
         found: SessionError | None = NotInitialized("the proof of the sandbox failed unexpectedly; the log says why")
         with log_failure("proof of the sandbox"):
@@ -76,7 +77,7 @@ class Readiness:
         return found is None
 
     async def _prove(self) -> SessionError | None:
-        """Return what is missing or does not hold; None: nothing."""
+        """Return why the proof has failed, or None if it has succeeded."""
         try:
             await self._backend.prepare()
             if self.first is not None:
@@ -87,7 +88,7 @@ class Readiness:
         return None
 
     async def run(self) -> NoReturn:
-        """Repeat the proof until cancelled; at once when the backend asks for it."""
+        """Repeat the proof until the task is cancelled, and at once when the backend asks for it."""
         await forever(self._check_in_time)
 
     async def _check_in_time(self) -> None:

@@ -1,4 +1,4 @@
-"""Matches the messages of a kernel with the requests of the gateway itself."""
+"""Matches the messages of a kernel to the requests that the gateway itself has sent."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from sessions.kernels.messages import Message
 from sessions.model.errors import ConnectionFailed
 from sessions.model.tasks import set_within
 
-#: seconds between kernel_info requests while the kernel starts (it answers the first when it has started), and after
-#: it has answered, while its output does not reach the gateway yet
+#: seconds between the first two `kernel_info` requests to a kernel that has not answered yet
 READY_RETRY = 0.25
-#: growth of that pause, and its maximum: a kernel that is busy for long gets all requests in the end
+#: growth of that pause, and its maximum; a kernel that is busy for long must later answer all these requests
 READY_GROWTH, READY_RETRY_MAX = 1.25, 5.0
+#: seconds between two requests to a kernel that has answered, but whose output does not reach the gateway yet
 AUDIBLE_RETRY = 0.02
 
 
 class Probe:
-    """The requests of one question whether the kernel is ready, and the answers to them."""
+    """The repeated requests that find out whether a kernel is ready, and the answers to them."""
 
     def __init__(self) -> None:
         #: message ids of the requests
         self.sent: set[str] = set()
-        #: the kernel has answered; and its iopub reaches the gateway, too
+        #: set when the kernel has answered; set when its iopub reaches the gateway, too
         self.replied, self.passed = asyncio.Event(), asyncio.Event()
         self._replied: set[str] = set()
         self._idle: set[str] = set()
@@ -45,12 +45,12 @@ class Probe:
         """Send requests until one is answered and its output has arrived, or the connection is closed.
 
         Args:
-            send: sends one and returns its message id.
+            send: sends one request and returns its message id.
             closed: returns whether the connection is closed.
         """
         pause = READY_RETRY
         while not closed() and not self.passed.is_set():
-            with suppress(ConnectionFailed):  # a channel that is being renewed takes no messages: ask again
+            with suppress(ConnectionFailed):  # a channel that is being renewed accepts no messages; the loop asks again
                 self.sent.add(send())
             await set_within(self.replied, pause)
             pause = min(pause * READY_GROWTH, READY_RETRY_MAX)
@@ -65,7 +65,7 @@ class Replies:
         self._probes: set[Probe] = set()
 
     def observe(self, message: Message) -> None:
-        """Hand a message to the request that it answers."""
+        """Pass a message to the request that it answers, and to all probes."""
         reply = self._futures.pop(message.parent_id, None) if message.channel in {"shell", "control"} else None
         if reply is not None and not reply.done():
             reply.set_result(message)
@@ -87,7 +87,7 @@ class Replies:
 
     @contextmanager
     def probe(self) -> Iterator[Probe]:
-        """Make a probe that observes every message until the context is left."""
+        """Make a probe that observes every message inside the `with` block."""
         probe = Probe()
         self._probes.add(probe)
         try:
@@ -96,7 +96,7 @@ class Replies:
             self._probes.discard(probe)
 
     def fail(self) -> None:
-        """Fail all requests with ConnectionFailed, and wake the owners of probes, which check the connection."""
+        """Fail all requests with `ConnectionFailed`, and wake all probes, which then check the connection."""
         for future in self._futures.values():
             if not future.done():
                 future.set_exception(ConnectionFailed())

@@ -1,8 +1,8 @@
-"""Starts kernels, a limited number at a time in the whole gateway and of each tenant.
+"""Starts kernels in a queue, a limited number at a time for all tenants and for each tenant.
 
-A start uses a processor for a second or more. A hundred starts at once would all be late, and so would the cells that
-run meanwhile. In turn, each kernel is ready as soon as it can be, and the first one at once. Tenants take turns, and
-none may have all of them: starts of its own that take long do not delay others. Warm kernels start last.
+A start uses a processor for a second or more. If a hundred kernels started at the same time, all of them would be late,
+and also the cells that run meanwhile. In a queue, each kernel is ready as early as possible. Tenants take turns, and no
+tenant may have all starts, so its slow starts do not delay others. Warm kernels start last.
 """
 
 from __future__ import annotations
@@ -42,33 +42,33 @@ class Starts:
         """Begin without starts.
 
         Args:
-            backend: where kernels run.
-            readiness: whether they can be started there.
-            at_once: number of starts at a time; one tenant may have all but one of them.
-            on_started: called with the seconds that the start of a container took, and those from then to the kernel's
-                first answer; None: the container has no kernel.
-            memory: counts the memory of all kernels; None: without a limit.
+            backend: backend that runs the kernels.
+            readiness: says whether kernels can be started.
+            at_once: maximum starts at a time. One tenant may have all but one of them.
+            on_started: called with the seconds that the start of a container took, and the seconds from then to the
+                kernel's first answer, or None if the container has no kernel.
+            memory: counts the memory of all kernels. None means no limit.
         """
         self._backend = backend
         self._readiness = readiness
         self._admission = Admission(max(1, at_once - 1), at_once)
         self._on_started = on_started
         self._memory = memory or PromisedMemory()
-        #: called with the stages of each start of a kernel that is no part of another operation
+        #: called with the stages of each kernel's start, unless it is a part of another operation
         self.on_stages: Report = no_op
-        #: what was started or taken over, and is not gone
+        #: kernels and containers that were started or taken over and have not ended
         self.running: dict[KernelHandle, Launch] = {}
 
     @property
     def waiting(self) -> int:
-        """Number of starts that wait for their turn, without those of warm kernels."""
+        """Number of starts that wait for their turn, without the starts of warm kernels."""
         return self._admission.waiting - self._admission.queued(NOBODY)
 
     def require(self) -> None:
         """Raise an error unless kernels can be started.
 
         Raises:
-            NotInitialized: when something is missing or does not hold.
+            NotInitialized: when a requirement is missing, or the proof has failed.
             BackendUnavailable: when the engine does not answer.
         """
         self._readiness.require()
@@ -77,8 +77,8 @@ class Starts:
         """Start a kernel and wait for its first answer.
 
         Args:
-            launch: what to start.
-            start: starts it; None: as the backend starts kernels.
+            launch: order to start the kernel.
+            start: starts the kernel. None means the usual start of the backend.
 
         Raises:
             NotInitialized: when the sandbox is not ready.
@@ -90,14 +90,14 @@ class Starts:
         with measured(Operation.START, self.on_stages), self._promise(launch):
             async with self._turn(launch.tenant):
                 lap(Stage.TURN)
-                self._readiness.require()  # it may have changed: then all waiting callers get the error at once
+                self._readiness.require()  # checked again, so that all waiting callers get a new error at once
                 kernel = await (start(launch) if start else Kernel.start(self._backend, launch))
             self.count(kernel.handle, kernel.launch)
         self._on_started(kernel.started_in, kernel.ready_in)
         return kernel
 
     async def start_container(self, launch: Launch) -> KernelHandle:
-        """Start a container that holds a workspace, without a kernel.
+        """Start a container with a workspace but without a kernel.
 
         Raises:
             SessionError: as in `start_kernel`.
@@ -113,10 +113,10 @@ class Starts:
         return handle
 
     def require_share(self, launch: Launch) -> None:
-        """Check that a tenant may have the memory of one kernel more.
+        """Check that a tenant may have the memory of one more kernel.
 
         Raises:
-            QuotaExceeded: when that is more than its part of the memory of all kernels.
+            QuotaExceeded: when the tenant's share of the memory is too small.
         """
         self._memory.require_share(launch.tenant, launch.limits.memory)
 
@@ -139,11 +139,11 @@ class Starts:
             self._memory.release(place)
 
     def count(self, handle: KernelHandle, launch: Launch) -> None:
-        """Count a kernel or container that was started, perhaps by an earlier gateway, until it is gone.
+        """Count a kernel or container until it has ended. An earlier gateway may have started it.
 
         Args:
-            handle: the kernel or container.
-            launch: what it was started with.
+            handle: handle of the kernel or container.
+            launch: order that it was started with.
         """
         place = _place(handle, launch)
         self._memory.hold(place, launch.tenant, launch.limits.memory)
@@ -159,10 +159,10 @@ class Starts:
 
     @asynccontextmanager
     async def _turn(self, tenant: str) -> AsyncIterator[None]:
-        """Wait for a turn, and keep it until the context is left.
+        """Wait for a turn, and keep it inside the `with` block.
 
         Raises:
-            StartFailed: when too many starts were ahead of this one.
+            StartFailed: when the turn did not come in time.
         """
         try:
             await take_turn(self._admission, tenant, None if tenant == NOBODY else WAIT_MAX)
@@ -177,5 +177,5 @@ class Starts:
 
 
 def _place(handle: KernelHandle, launch: Launch) -> str:
-    """Return what the memory of a running kernel is counted for."""
+    """Return the place of a running kernel in the budget of memory."""
     return launch.place or handle.id

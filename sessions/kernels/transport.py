@@ -1,7 +1,7 @@
-"""The ZMQ sockets of one kernel: opens, reads in batches, renews and pauses them. This module knows no messages.
+"""Opens, reads, renews and pauses the ZMQ sockets of one kernel. This module does not know what messages mean.
 
-The kernel is hostile: libzmq refuses a frame that is too large, the watchdog finds a message without end, and a
-kernel that floods one socket takes turns with the rest of the event loop.
+The kernel may be hostile: libzmq refuses a frame that is too large, the watchdog finds an endless message, and sockets
+are read in batches, so a kernel that sends very much does not block the event loop.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from sessions.model.errors import ConnectionFailed
 
 log = structlog.get_logger()
 
-#: messages, and bytes of them, that one turn of the event loop reads from one socket
+#: maximum messages, and their maximum bytes, that one turn of the event loop reads from one socket
 BATCH_MESSAGES = 64
 BATCH_BYTES = 1024**2
 #: bytes per channel that may wait for a kernel that does not read
 UNSENT_MAX = 64 * 1024**2
 #: seconds between the end of a channel's connection and its renewal
 RENEWAL_DELAY = 0.1
-#: connections that a channel may lose in a row without a valid message between them; then the kernel is broken
+#: connections that a channel loses without a valid message between them until the kernel counts as broken
 DROPS_MAX = 50
 
 
@@ -37,16 +37,16 @@ class TransportListener(Protocol):
     """Gets the events of one kernel's sockets."""
 
     def on_frames(self, channel: str, frames: list[bytes]) -> None:
-        """Take one whole message of a channel."""
+        """Called with each complete message of a channel."""
 
     def on_renewed(self, channel: str) -> None:
-        """A channel lost its connection and connects again; messages on their way are lost."""
+        """Called when a channel lost its connection and connects again. Messages in transit are lost."""
 
     def on_broken(self) -> None:
-        """The kernel sends a message without end, or drops its connections again and again."""
+        """Called when the kernel sends an endless message, or ends its connections again and again."""
 
     def on_unreachable(self) -> None:
-        """The kernel was connected, and can no longer be reached."""
+        """Called when the kernel was connected, and can no longer be reached."""
 
 
 class Transport:
@@ -59,27 +59,27 @@ class Transport:
         max_message_bytes: int,
         hold: Callable[[int], bool],
     ) -> None:
-        """Prepare the sockets; `open` opens them.
+        """Prepare the sockets. `open` opens them.
 
         Args:
-            info: where the kernel listens or will listen.
-            max_message_bytes: a larger frame is refused and costs the kernel the connection.
+            info: addresses at which the kernel listens or will listen.
             listener: gets the events of the sockets.
-            hold: counts bytes that wait for the kernel; see `Unsent`.
+            max_message_bytes: maximum bytes of a frame. A larger frame ends the connection.
+            hold: counts bytes that wait for the kernel, as in `Unsent`.
         """
         self.closed = False
-        #: the gateway ends the kernel: lost connections are expected, and not renewed
+        #: whether the gateway ends the kernel; then lost connections are not renewed
         self.ending = False
-        #: set while the handshakes of all channels are done: earlier messages of the kernel on stdin are lost
+        #: set while all channels have done their handshake; before that, messages of the kernel on stdin are lost
         self.connected = asyncio.Event()
         self._info = info
         self._listener = listener
         self._loop = asyncio.get_running_loop()
         #: connections that each channel has lost since its last valid message
         self._drops = dict.fromkeys(CHANNELS, 0)
-        #: channels without a handshake
+        #: channels that have not done their handshake
         self._strangers = set(CHANNELS)
-        #: lost channels that libzmq does not connect again by itself, and those that no line in the log names yet
+        #: lost channels that libzmq does not connect again by itself, and lost channels that were not logged yet
         self._abandoned, self._unlogged = set[str](), set[str]()
         self._paused = False
         self._maker = Sockets(info, max_message_bytes)
@@ -100,7 +100,7 @@ class Transport:
     # -- opening and renewing -------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Open the sockets; they connect as soon as the kernel binds.
+        """Open the sockets. They connect as soon as the kernel listens.
 
         Raises:
             ConnectionFailed: when there are no sockets left.
@@ -119,7 +119,8 @@ class Transport:
         self._loop.add_reader(monitor.FD, self._on_event, channel, monitor)
         socket.connect(self._info.url(channel))
         self._loop.add_reader(socket.FD, self._on_readable, channel)
-        # A pipe signals only after it was found empty: messages that arrive before that would stay unread.
+        # A socket's descriptor signals new messages only after the socket was found empty. So both sockets are read
+        # once now, or early messages would stay unread.
         self._loop.call_soon(self._on_event, channel, monitor)
         self._drain_soon(channel)
 
@@ -145,11 +146,11 @@ class Transport:
                     if not self._strangers:
                         self.connected.set()
         if dropped:
-            # Not at once: libzmq reports the end before it hands over the last messages.
+            # A short delay, because libzmq reports the end of the connection before it delivers the last messages.
             self._loop.call_later(RENEWAL_DELAY, self._renew, channel)
 
     def _renew(self, channel: str) -> None:
-        """Count a channel's loss, and connect it again where libzmq does not: after a frame that was too large."""
+        """Count a channel's loss. After a frame that was too large, libzmq does not connect again, so this does."""
         if self.closed or self.ending:
             return
         self._drops[channel] += 1
@@ -157,24 +158,24 @@ class Transport:
             self._listener.on_broken()
         if self._drops[channel] >= DROPS_MAX:
             return
-        if channel in self._unlogged:  # a kernel that dies drops all channels at once
+        if channel in self._unlogged:  # all channels of a dying kernel are lost at once, and logged in one line
             log.warning("kernel channels dropped, connecting again", channels=sorted(self._unlogged))
             self._unlogged.clear()
-        if channel in self._abandoned:  # else the kernel might keep the wrong one of two connections, as one client's
+        if channel in self._abandoned:  # otherwise the kernel might keep the wrong one of two connections
             self._abandoned.discard(channel)
             self._sockets[channel].disconnect(self._info.url(channel))
             self._sockets[channel].connect(self._info.url(channel))
-        self._drain_soon(channel)  # a new pipe, as in `_open`
+        self._drain_soon(channel)  # the connection is new, as in `_open`
         self._listener.on_renewed(channel)
 
     def confirm(self, channel: str) -> None:
-        """Note a valid message of a channel: the connections that it lost before are no longer counted."""
+        """Record a valid message of a channel. Connections that it lost before are no longer counted."""
         self._drops[channel] = 0
 
     # -- reading --------------------------------------------------------------------------------------------
 
     def pause(self) -> None:
-        """Stop reading the kernel's output: the kernel waits, and no output is lost."""
+        """Stop reading the kernel's output. The kernel then waits, so no output is lost."""
         self._paused = True
 
     def resume(self) -> None:
@@ -184,18 +185,18 @@ class Transport:
             self._drain_soon("iopub")
 
     def _has_messages(self, channel: str) -> bool:
-        """Return whether a channel has whole messages. They are read then, because the question swallows their edge."""
+        """Return whether a channel has complete messages. They are then read, because polling clears their signal."""
         if found := self._sockets[channel].poll(0) != 0:
             self._drain_soon(channel)
         return found
 
     def _on_readable(self, channel: str) -> None:
-        # At once: for every small message, another turn of the event loop would poll all descriptors.
+        # The socket is read at once: an additional turn of the event loop for each message would poll all descriptors.
         if channel not in self._draining:
             self._drain(channel)
 
     def _drain_soon(self, channel: str) -> None:
-        # One at most: a drain that finds more than a batch reschedules itself, and several would starve other work.
+        # At most one drain is scheduled. After a full batch it schedules itself again, so several would block the loop.
         if channel not in self._draining:
             self._draining.add(channel)
             self._loop.call_soon(self._drain, channel)
@@ -204,7 +205,7 @@ class Transport:
         self._draining.discard(channel)
         if channel == "iopub" and self._paused:
             return
-        size = 0  # the descriptor signals edges, not levels: read until the socket is empty, or reschedule
+        size = 0  # the descriptor signals only changes: the socket is read until it is empty, or a drain is scheduled
         for _ in range(BATCH_MESSAGES):
             if self.closed or size > BATCH_BYTES or (channel == "iopub" and self._paused):
                 break
@@ -225,7 +226,7 @@ class Transport:
         """Send one message.
 
         Raises:
-            ConnectionFailed: when too many bytes wait because the kernel, or all of its tenant's, do not read.
+            ConnectionFailed: when too many bytes wait for this kernel, or for all kernels of its tenant.
         """
         backlog = self._backlogs.get(channel)
         if backlog is not None and backlog.waits(UNSENT_MAX) > UNSENT_MAX:
@@ -238,10 +239,10 @@ class Transport:
             raise ConnectionFailed("the kernel takes no more messages") from None
         if backlog is not None:
             backlog.sent(frames)
-        self._drain_soon(channel)  # sending can swallow the edge of a message that arrived meanwhile
+        self._drain_soon(channel)  # sending can clear the signal of a message that has arrived meanwhile
 
     def close(self, *, reset: bool = False) -> None:
-        """Close the sockets; idempotent. With `reset` nothing of the connections is left in the kernel's sandbox."""
+        """Close the sockets. With `reset`, the connections also end at once in the kernel's sandbox. Idempotent."""
         if self.closed:
             return
         self.closed = True
@@ -254,7 +255,7 @@ class Transport:
             self._loop.remove_reader(monitor.FD)
         for socket in self._sockets.values():
             self._loop.remove_reader(socket.FD)
-            socket.disable_monitor()  # first, or libzmq's thread waits forever to report the end to a closed monitor
+            socket.disable_monitor()  # first, or libzmq's thread waits for ever to report the end to a closed monitor
             socket.close()
         for monitor in self._monitors.values():
             monitor.close()

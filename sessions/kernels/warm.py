@@ -1,7 +1,8 @@
 """The warm kernels of one language, and their wanted number.
 
-That number begins at `size`. It grows by one when a session finds no warm kernel, and shrinks by the kernels that were
-not needed for a while. Kernels that wait import the modules of their kernelspec. This module starts no kernels.
+The wanted number is `size` at first. It grows by one when a session finds no warm kernel, and shrinks by the number of
+kernels that were not needed for a while. Warm kernels import the modules of their kernelspec. This module starts no
+kernels.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from sessions.model.values import Limits
 
 log = structlog.get_logger()
 
-#: seconds of the period in which unneeded kernels are counted
+#: seconds of a period, at whose end unneeded kernels are removed
 QUIET = 300.0
 #: seconds before the pool retries a failed start on its own, and between two starts that replace dead kernels
 PAUSE = 30.0
-#: the longest pause: it doubles with each failed start, because one may leave processes of the engine behind
+#: maximum of the pause, which doubles with each failed start, because a failed start may leave processes of the engine
 PAUSE_MAX = 480.0
 
 
@@ -32,16 +33,16 @@ class PoolObserver(Protocol):
     """Gets the events of the pool."""
 
     def depth_changed(self, language: str, kernels: int, target: int) -> None:
-        """Take the number of warm kernels, and their wanted number."""
+        """Called with the number of warm kernels and their wanted number."""
 
     def leased(self, language: str, *, warm: bool) -> None:
-        """A session that a warm kernel would fit got a warm one, or found none."""
+        """Called when a session that could use a warm kernel got one, or found none."""
 
     def evicted(self, language: str) -> None:
-        """A warm kernel has ended, or did not answer when it was leased."""
+        """Called when a warm kernel has ended, or did not answer when it was leased."""
 
     def refilled(self, language: str, seconds: float) -> None:
-        """A new warm kernel is ready, `seconds` after the pool asked for it; the wait for its turn counts."""
+        """Called when a new warm kernel is ready, `seconds` after the pool began to wait for a turn to start it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +50,16 @@ class PoolSettings:
     """The warm kernels that the pool keeps for each language in use."""
 
     limits: Limits
-    #: number of kernels; 0: none
+    #: usual number of kernels. 0 means none.
     size: int
-    #: maximum number of kernels, when sessions arrive faster than kernels start
+    #: maximum number of kernels, for times when sessions arrive faster than kernels start
     most: int
-    #: seconds between a lease and the start of the next kernel: a start uses all processors of a small machine, and
-    #: the client that was just served needs them for its first cell
+    #: seconds between a lease and the start of the next kernel. A start uses all processors of a small machine, and the
+    #: client that has just got its kernel needs them for its first cell.
     refill_delay: float = 0.25
 
     def preload(self, kernelspec: KernelSpec) -> list[str]:
-        """Return the modules that a warm kernel imports: none if they would fill much of its memory."""
+        """Return the modules that a warm kernel imports. None of them if they would fill much of its memory."""
         return list(kernelspec.preload_within(self.limits.memory))
 
 
@@ -78,15 +79,15 @@ class WarmKernels:
         self.target = settings.size
         #: time before which the pool starts no kernel on its own
         self.paused_until = now
-        #: starts that have failed in a row
+        #: number of starts that have failed in a row
         self.failures = 0
         self._size = settings.size
         self._most = max(settings.size, settings.most) if settings.size else 0
         self._warm: deque[Kernel] = deque()
-        #: modules to preload, and those of them in whose import a kernel has ended
+        #: modules to preload, and those modules whose import has already ended a kernel
         self._modules = settings.preload(kernelspec)
         self._fatal: set[str] = set()
-        #: start of the period, and the fewest kernels that remained after a lease in it
+        #: begin of the present period, and the smallest number of kernels that were left after a lease in it
         self._since = now
         self._spare = settings.size
 
@@ -107,7 +108,7 @@ class WarmKernels:
         self._warm.append(kernel)
 
     async def preload(self) -> None:
-        """Let the kernels import their modules, the oldest kernel first, until there is one kernel too few.
+        """Let the kernels import their modules, the oldest kernel first. This stops when a kernel is wanted.
 
         A module that a kernel cannot import is logged once, and no later kernel tries it.
         """
@@ -118,7 +119,7 @@ class WarmKernels:
             except (TimeoutError, SessionError) as error:
                 await kernel.kill(StartFailed())
                 problem = f"the kernel ended, or took too long and was ended ({type(error).__name__})"
-                # Something else may have ended it: a second kernel tries it, too.
+                # Something else may have ended the kernel, so a second kernel tries the module, too.
                 if module not in self._fatal:
                     self._fatal.add(module)
                     continue
@@ -127,14 +128,14 @@ class WarmKernels:
                 self._modules.remove(module)
 
     def _unprepared(self) -> tuple[Kernel, str] | None:
-        """Return the oldest kernel that has not tried all modules, and the first of these."""
+        """Return the oldest kernel that has not tried all modules, and the first module that it has not tried."""
         alive = (kernel for kernel in self._warm if kernel.alive)
         return next(
             ((one, module) for one in alive for module in self._modules if module not in one.preloading.tried), None
         )
 
     def take(self) -> Kernel | None:
-        """Remove and return the oldest kernel, if possible one that is not importing; None when there is none."""
+        """Remove and return the oldest kernel, if possible one that is not importing. None if there is no kernel."""
         if not self._warm:
             return None
         kernel = next((one for one in self._warm if not one.preloading.under_way), self._warm[0])
@@ -143,14 +144,14 @@ class WarmKernels:
         return kernel
 
     def give_up(self) -> Kernel | None:
-        """Remove and return the newest kernel, because a session needs its memory; None when there is none."""
+        """Remove and return the newest kernel, because a session needs its memory. None if there is no kernel."""
         return self._warm.pop() if self._warm else None
 
     def drop(self, kernel: Kernel) -> bool:
         """Remove a kernel that has ended.
 
         Returns:
-            True if the kernel was still here.
+            whether the kernel was still among the warm ones.
         """
         if kernel not in self._warm:
             return False
@@ -158,28 +159,28 @@ class WarmKernels:
         return True
 
     def missed(self) -> None:
-        """Note that a session found no warm kernel."""
+        """Record that a session found no warm kernel."""
         self.target = min(self.target + 1, self._most)
         self._spare = 0
 
     def pause(self, now: float) -> None:
-        """Let the pool start no kernel on its own for a while."""
+        """Prevent the pool from starting kernels on its own for `PAUSE` seconds."""
         self.paused_until = now + PAUSE
 
     def failed(self, now: float) -> None:
-        """Note a failed start: the next pause is longer."""
+        """Record a failed start, after which the pool makes a pause. Each further pause is longer."""
         self.paused_until = now + min(PAUSE * 2**self.failures, PAUSE_MAX)
         self.failures += 1
 
     def may_start(self, now: float) -> bool:
-        """Return whether no start has just failed."""
+        """Return whether the pool may start a kernel, because it makes no pause after a failed start."""
         return not self.failures or now >= self.paused_until
 
     def shrink(self, now: float) -> list[Kernel]:
         """Remove the kernels that were not needed in the last period.
 
         Returns:
-            the removed kernels, which the caller ends.
+            the removed kernels. The caller must end them.
         """
         if now - self._since >= QUIET:
             self.target = max(self._size, self.target - self._spare)

@@ -1,4 +1,4 @@
-"""Checks from time to time whether a kernel can be reached, and how many bytes it has sent without a whole message."""
+"""Checks at intervals whether a kernel can be reached, and how many bytes it has sent without a complete message."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from sessions.model.tasks import log_failure
 
 log = structlog.get_logger()
 
-#: seconds between two checks; the second value when a kernel has sent many bytes without a whole message
+#: seconds between two checks; the second value applies after `FILLING` bytes without a complete message
 INTERVAL = 0.25
 INTERVAL_FILLING = 0.025
-#: bytes that count as many
 FILLING = 1024**2
-#: seconds that a kernel's connection may be gone before the kernel is given up
+#: seconds without a connection after which the kernel counts as unreachable
 AWAY_MAX = 8.0
 
 
@@ -33,21 +32,21 @@ class Watchdog:
         on_broken: Callable[[], None],
         on_away: Callable[[], None],
     ) -> None:
-        """Set the bounds; `start` begins the checks.
+        """Keep the arguments. `start` begins the checks.
 
         Args:
-            backlogs: bytes received per channel.
-            most: bytes that a kernel may send without a whole message.
-            drains: returns whether a channel has whole messages, and has them read.
-            on_broken: called when there are more bytes than `most`; the last check.
-            on_away: called when the kernel could not be reached for `AWAY_MAX` seconds; the last check.
+            backlogs: backlog of each channel.
+            most: maximum bytes that a kernel may send without a complete message.
+            drains: returns whether a channel has complete messages, and schedules that they are read.
+            on_broken: called when there are more bytes than `most`. Then there are no more checks.
+            on_away: called when the kernel could not be reached for `AWAY_MAX` seconds. Then there are no more checks.
         """
         self._backlogs = backlogs
         self._most = most
         self._drains = drains
         self._on_broken = on_broken
         self._on_away = on_away
-        #: channels without a connection, and the seconds of checks that found none
+        #: channels without a connection, and the seconds for which checks have found none
         self._away: dict[str, float] = {}
         self._next: asyncio.TimerHandle | None = None
 
@@ -59,11 +58,11 @@ class Watchdog:
         self._next = asyncio.get_running_loop().call_later(seconds, self._check, seconds)
 
     def lost(self, channel: str) -> None:
-        """Note that a channel's connection has ended."""
+        """Record that a channel's connection has ended."""
         self._away[channel] = 0.0
 
     def back(self, channel: str) -> None:
-        """Note that a channel is connected again."""
+        """Record that a channel is connected again."""
         self._away.pop(channel, None)
 
     def close(self) -> None:
@@ -82,9 +81,9 @@ class Watchdog:
         """Check once.
 
         Returns:
-            seconds to the next check; None: this was the last one.
+            seconds until the next check. None means that this was the last check.
         """
-        # The planned pause counts, not the clock: a gateway that was stopped meanwhile has not checked.
+        # The planned pauses are added, and not the clock's time, because a stopped gateway has not checked meanwhile.
         self._away = {channel: away + waited for channel, away in self._away.items()}
         if max(self._away.values(), default=0.0) > AWAY_MAX:
             log.warning("a kernel cannot be reached any more", channels=sorted(self._away))

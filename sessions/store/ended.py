@@ -49,7 +49,7 @@ class EndedSessions:
         return row[0] if row else None
 
     def last_at(self, tenant: str, place: str) -> tuple[SessionKey, str] | None:
-        """Return the last ended session of a place, and why it ended. None if there was none, or its end is forgotten."""
+        """Return the last ended session of a place, and why it ended. None if no such end is remembered."""
         row = self._database.execute(
             "SELECT name, reason FROM ended WHERE tenant = ? AND place = ? ORDER BY at DESC", [tenant, place]
         ).fetchone()

@@ -85,6 +85,7 @@ class Share:
         """Add bytes, or subtract them if `count` is negative.
 
         With 0, only the limits are checked again, because an entry that could not be dropped before may be dropped now.
+        """
         if not self._closed:
             self._kept.grow(self, count)
 

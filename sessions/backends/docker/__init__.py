@@ -1,8 +1,9 @@
 """Kernels in containers of a Docker engine, by default with gVisor as their runtime.
 
-Rooms: `engine` calls the engine; `disks` and `container` make what it runs; `isolation` keeps kernels in, proves it;
-`checkpoint` writes a sandbox's memory to disk and continues from it; `golden` has the images that new kernels are
-restored from; `fairness` shares out processors. Knows no message of a kernel, and no session.
+Rooms: `engine` calls the engine; `disks` makes workspaces; `container` makes containers; `isolation` isolates kernels
+and proves it; `checkpoint` writes a sandbox's memory to disk and continues from there; `golden` makes the golden images
+that new kernels are restored from; `fairness` distributes processor time. This package knows no message of a kernel,
+and no session.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ __all__ = ["DockerBackend", "DockerSettings", "EgressSettings", "engine_answers"
 
 log = structlog.get_logger()
 
-#: seconds that the end of the gateway waits for containers that were made just now
+#: seconds for which the end of the gateway waits for containers that the engine may be making now
 SOON = 3.0
 
 
@@ -71,17 +72,17 @@ class DockerBackend:
         self._starter = Starter(self._engine, settings, self._egress, self._handles, self._doubt)
         self.sleep = DockerSleep(self._engine, settings, self._starter)
         self._watch: Watch | None = None
-        #: tasks that look at all kernels from time to time
+        #: tasks that measure all kernels at intervals
         self._rounds: list[asyncio.Task[NoReturn]] = []
         self.inventory: Inventory | None = None
-        #: the image that was proven
+        #: description of the kernels' image, by its name, size and id
         self._image = ""
-        #: True if the last proof is still valid
+        #: whether the last proof of isolation still holds
         self._proven = False
 
     @property
     def refusal(self) -> BackendUnavailable | None:
-        """Why it starts no kernel: the engine does not answer."""
+        """The error for new kernels while the engine does not answer, or None."""
         return unavailable() if self._starter.breaker.open else None
 
     @property
@@ -91,17 +92,17 @@ class DockerBackend:
 
     @property
     def room(self) -> int:
-        """Bytes that all workspaces together may have; 0: they are in memory, or no disk was made yet."""
+        """Bytes that all workspaces together may have. 0 if they are in memory, or no disk was attached yet."""
         return self._starter.disks.room
 
     @property
     def checkpoints(self) -> Ability:
-        """Whether kernels are restored from checkpoints."""
+        """Whether kernels are restored from golden images."""
         return self._starter.checkpoints.ability
 
     @property
     def on_restored(self) -> Callable[[bool], None]:
-        """Called after each start that began with a checkpoint."""
+        """Called after each attempt to restore a kernel from a golden image, with True if it succeeded."""
         return self._starter.on_restored
 
     @on_restored.setter
@@ -119,7 +120,7 @@ class DockerBackend:
         self.on_proof_needed()
 
     async def prepare(self) -> None:
-        """Set up network and firewall, and prove that they and the runtime isolate kernels.
+        """Set up the network and the firewall, and prove that they and the runtime isolate kernels.
 
         Raises:
             NotInitialized: when a requirement is missing or the proof fails.
@@ -158,19 +159,19 @@ class DockerBackend:
             self._proven = True
 
     async def settled(self) -> None:
-        """Wait until the usual checkpoints are made and proven, or cannot be."""
+        """Wait until the golden images of all languages are made and proven, or have failed."""
         await self._starter.checkpoints.settled()
 
     async def adopt(
         self, kernels: Mapping[str, ConnectionInfo], workspaces: Collection[str], asleep: Collection[SleepImage] = ()
     ) -> dict[str, DockerHandle]:
-        """Take over the containers of `kernels` and the `workspaces` of an earlier gateway, and remove its others.
+        """Take over the given containers and workspaces of an earlier gateway, and remove all others that it has left.
 
         Raises:
             BackendUnavailable: when the engine does not answer.
         """
         try:
-            await self.sleep.adopt(asleep)  # first: a container that is held cannot be removed
+            await self.sleep.adopt(asleep)  # first, because a container that is held cannot be removed
             reap, disks = partial(containers.reap, self._engine, self._starter.disks), self._starter.disks
             volumes = await self._engine.call(reap, self._label, set(kernels), workspaces, lane=PREPARE)
             await delete_volumes(self._engine, disks, volumes)
@@ -178,7 +179,7 @@ class DockerBackend:
             for handle in adopted.values():
                 handle.was_running = True
                 spawn(self._starter.forget(handle), "forget container")
-            # Registered before the list of running containers is read, so that the end of one meanwhile is not missed.
+            # Handles are registered before the list of running containers is read, so no end of a container is missed.
             self._handles.update(adopted)
             running = await self._engine.call(containers.running, self._engine, self._label, lane=PREPARE)
         except APIError as error:
@@ -186,7 +187,7 @@ class DockerBackend:
         for handle in adopted.values():
             if handle.id not in running:
                 handle.ended()
-        self._starter.checkpoints.begin()  # not earlier: its containers are unknown, too
+        self._starter.checkpoints.begin()  # not earlier: its containers would have been removed as unknown ones
         return adopted
 
     @property
@@ -198,7 +199,7 @@ class DockerBackend:
 
         Raises:
             NotInitialized: when no proof has succeeded yet.
-            NetworkNotAllowed: when it needs the egress proxy, and there is none.
+            NetworkNotAllowed: when the kernel needs the egress proxy, and there is none.
             StartFailed: when the engine refused.
             BackendUnavailable: when the engine does not answer.
         """
@@ -207,11 +208,11 @@ class DockerBackend:
         return await self._starter.start(launch)
 
     async def delete_workspace(self, workspace: str) -> None:
-        """Delete the volumes of a workspace; retry in the background while the engine does not answer."""
+        """Delete the volumes of a workspace. While the engine does not answer, this is retried in the background."""
         await delete_volumes(self._engine, self._starter.disks, volume_names(workspace), workspace)
 
     async def release(self) -> None:
-        """Leave the kernels to the next gateway. The network stays: other gateways may use it, and it costs nothing."""
+        """Leave the kernels to the next gateway. The network stays, too, because other gateways may use it."""
         await self._release(self._starter.disks.close)
 
     async def _release(self, leave_disks: Callable[[], None]) -> None:
@@ -224,7 +225,7 @@ class DockerBackend:
         self._egress.leave()
         try:
             await self._engine.call(leave_disks, lane=END)
-        except (APIError, SessionError) as error:  # the next gateway removes what is left
+        except (APIError, SessionError) as error:  # the next gateway removes the rest
             log.warning("the disks of sessions could not be left in order", error=str(error)[:200])
         await self._engine.close()
 

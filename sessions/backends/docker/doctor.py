@@ -1,4 +1,4 @@
-"""Checks every requirement of this backend in turn, and reports how to fix what is missing."""
+"""Checks all requirements of this backend, one after the other, and reports how to fix each problem."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from sessions.backends.docker.requirements import kernels_group, require_image, 
 from sessions.backends.docker.sleep import sleep_ability
 from sessions.model.errors import SessionError
 
-#: the mounted file systems that this process sees, and the kinds whose files are in memory
+#: list of the mounted file systems, and the types of file systems that are in memory
 MOUNTS, IN_MEMORY = Path("/proc/self/mounts"), {"tmpfs", "ramfs"}
-#: the date in the name of a release of gVisor, or in Debian's name for it, and the age from which `doctor` warns
+#: the date in a version of gVisor, in its own form or in Debian's, and the age from which `doctor` warns
 _RELEASE = re.compile(r"(?:release-|\b0\.0~)(20[0-9]{2})([0-9]{2})([0-9]{2})")
 _OLD = dt.timedelta(days=365)
 _CURRENT = "Current releases: https://gvisor.dev/docs/user_guide/install and https://github.com/google/gvisor/releases"
@@ -49,8 +49,8 @@ def examine(settings: DockerSettings, *, tried: bool = True) -> Iterator[Finding
     """Check all requirements. A check whose prerequisite is missing is skipped.
 
     Args:
-        settings: of the deployment.
-        tried: True to try also the isolation and the checkpoints; False: the caller does that.
+        settings: settings of the deployment.
+        tried: whether the isolation and the golden images are tried, too. False means that the caller does that.
     """
     yield _curve()
     try:
@@ -93,7 +93,7 @@ def _requirements(api: docker.APIClient, settings: DockerSettings) -> Iterator[F
 
 
 def _abilities(api: docker.APIClient, settings: DockerSettings) -> Iterator[Finding]:
-    """Try what kernels can do here, where nothing is missing."""
+    """Try the isolation and the abilities of kernels. All requirements must be met."""
     fix = "the rules must be in effect: as root " + _commands(settings)
     address = network.ensure_network(api, settings.network)
     yield _step("isolation test", lambda: _proven(proof.prove(api, settings, address).gvisor), fix)
@@ -115,7 +115,7 @@ def _step(name: str, look: Callable[[], str], fix: str) -> Finding:
 
 
 def _gvisor(api: docker.APIClient, settings: DockerSettings) -> Iterator[Finding]:
-    """Say how old the runtime is, if it is on this machine. Old sandboxes have known holes; that is a warning only."""
+    """Report the age of the runtime, if it is on this machine. An old one, with known holes, is only a warning."""
     if settings.runtime == "runc" or (path := runtime_path(api, settings.runtime)) is None:
         return
     try:
@@ -127,10 +127,10 @@ def _gvisor(api: docker.APIClient, settings: DockerSettings) -> Iterator[Finding
 
 
 def age_of_gvisor(said: str, today: dt.date) -> str:
-    """Return when a gVisor was released, with a warning if that is more than a year ago.
+    """Return a text with the date of a gVisor's release, and a warning if it is more than a year old.
 
     Args:
-        said: what `runsc --version` says. Releases have their date in their name; distributions may leave it out.
+        said: output of `runsc --version`. Its version contains the date, but distributions may leave it out.
         today: the present day.
     """
     found = _RELEASE.search(said)
@@ -191,7 +191,7 @@ def _files(settings: DockerSettings) -> str:
 
 
 def _checkpoints(settings: DockerSettings) -> tuple[Ability, Ability]:
-    """Take a checkpoint and restore it. Kernels start without, too, so this is no requirement.
+    """Make a golden image and restore a kernel from it. Kernels can start without one, so this is no requirement.
 
     Returns:
         whether kernels can be restored, and whether this process may write and restore sessions.
@@ -216,14 +216,14 @@ def _checkpoints(settings: DockerSettings) -> tuple[Ability, Ability]:
 
 
 def _sleep(settings: DockerSettings, proven: Ability) -> Ability:
-    """Judge as the gateway does, and write a file as a trial of a sleeping kernel does."""
+    """Decide as the gateway does whether kernels can sleep, and write a file as a trial of a sleeping kernel does."""
     ability = sleep_ability(settings, proven)
     trouble = _trial(settings) if ability.on else ""
     return Ability(on=False, detail=trouble) if trouble else ability
 
 
 def _trial(settings: DockerSettings) -> str:
-    """Return why trials of sleeping kernels would not work; empty: they do."""
+    """Return why trials of sleeping kernels would not work. Empty means that they work."""
     workspace = uuid.uuid4().hex
     try:
         with _disks(settings) as (engine, _), ExitStack() as ending:
@@ -246,11 +246,11 @@ def _trial(settings: DockerSettings) -> str:
 
 
 def _place(directory: Path, mounts: str) -> str:
-    """Return where checkpoints and sleeping kernels are written.
+    """Return a text about the file system to which golden images and sleeping kernels are written.
 
     Args:
-        directory: need not exist yet.
-        mounts: the mounted file systems, as the system lists them, the later ones above the earlier ones.
+        directory: directory of the images, which need not exist yet.
+        mounts: content of `/proc/self/mounts`. A later mount hides an earlier one at the same path.
     """
     kinds = {Path(line.split()[1]): line.split()[2] for line in mounts.splitlines()}
     real = directory.resolve()

@@ -1,6 +1,6 @@
-"""The hardening profile of a kernel's container. Pure functions: limits in, the engine's arguments out.
+"""The hardening profile of a kernel's container. Pure functions turn limits into arguments of the engine.
 
-Each line is a promise that a test checks. The differences between gVisor and a plain runtime are explained here.
+A test checks each line. Comments explain where gVisor and a plain runtime differ.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from sessions.model.values import Limits
 
 @dataclass(frozen=True, slots=True)
 class SleepSettings:
-    """Settings of the checkpoints that contain the memory of sleeping kernels."""
+    """Settings of the images with the memory of sessions, which sleep or have checkpoints."""
 
     directory: Path
-    #: returns the installation's key, with which they are encrypted
+    #: returns the installation's key, with which images are encrypted
     key: Callable[[], bytes]
 
 
@@ -32,19 +32,19 @@ UID = 65532
 #: paths in the image
 IMAGE_DIR = "/opt/kernel"
 PYTHON = "/opt/venv/bin/python"
-#: the kernel's own directory, in memory: connection file, caches and settings of tools
+#: the kernel's own directory, in memory, for its connection file and for caches and settings of tools
 PRIVATE = "/home/kernel"
-#: the home directory of all processes, at the path that similar services use too
+#: the workspace, which is the home directory of all processes; similar services use the same path
 WORKSPACE = "/home/user"
 WHEELS = "/opt/wheels"
 FIRST_PORT = 50001
 
-#: microseconds in which a kernel gets its share of the processors. One that has used it waits for the next period, so
-#: the engine's default of 100 ms would make a short cell wait for nearly as long
+#: microseconds of a period, in which a kernel gets its share of the processors. A kernel that has used its share waits
+#: for the next period. With the engine's default of 100 ms, a short cell would wait for nearly as long.
 _PERIOD = 10_000
 
 INSTANCE_LABEL = "kernel-gateway.instance"
-#: label of the helper that keeps workspaces on disk, and of its volume; kernels do not have it
+#: label of the disks' helper and of its volume; kernels do not have it
 DISKS_LABEL = "kernel-gateway.files"
 
 _MIB = 1024**2
@@ -52,8 +52,8 @@ _OWNER = f"uid={UID},gid={UID}"
 _PRIVATE_OPTIONS = f"nosuid,nodev,size=16m,{_OWNER},mode=0700"
 _TEMPORARY_MODE = "1777"
 _TEMPORARY_OPTIONS = f"nosuid,nodev,mode={_TEMPORARY_MODE}"
-#: options of a file system on a loop device. `barrier=0`: what code syncs stays in the host's memory until Linux writes
-#: it, so that no session makes the host's disk wait. `noinit_itable`: the tables of new disks need no writing.
+#: options of a file system on a loop device. With `barrier=0`, data that code syncs stays in the host's memory until
+#: Linux writes it, so no session makes the host's disk busy. With `noinit_itable`, a new disk's tables are not written.
 _DISK_OPTIONS = "nosuid,nodev,noatime,barrier=0,noinit_itable"
 
 
@@ -66,20 +66,20 @@ class EgressSettings:
     allow: tuple[tuple[str, int], ...]
     #: IPv4 addresses of the name servers that the proxy asks
     name_servers: tuple[str, ...]
-    #: makes the sessions' passwords; the same after a restart, because kernels keep theirs
+    #: secret from which the sessions' passwords are made. It survives a restart, because kernels keep their passwords.
     secret: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSettings:
-    """Settings of the checkpoints from which kernels are restored."""
+    """Settings of the golden images, from which new kernels are restored."""
 
     directory: Path
-    #: bytes on disk of all checkpoints together
+    #: bytes on disk that all golden images together may take
     disk: int
-    #: the usual limits of a kernel, which are the highest, too
+    #: default limits of a kernel, which are also the highest
     limits: Limits
-    #: languages whose kernels are to be restored
+    #: languages that get a golden image
     kernelspecs: tuple[KernelSpec, ...]
 
 
@@ -92,20 +92,20 @@ class DockerSettings:
     network: str
     #: id of this installation; containers of other installations are never touched
     instance: str
-    #: directory of the engine's machine with wheels that pip may install; empty: none
+    #: directory on the engine's machine with wheels that pip may install. Empty means none.
     wheels: str = ""
     #: further images that sessions may ask for
     images: tuple[str, ...] = ()
     egress: EgressSettings | None = None
-    #: None: all kernels are started plainly
+    #: golden images. None means that all kernels are started plainly.
     checkpoints: CheckpointSettings | None = None
     sleep: SleepSettings | None = None
-    #: where workspaces are; those in memory go with the last container that uses them, and count as its memory
+    #: where workspaces are. A workspace in memory ends with its last container, and counts as that container's memory.
     files: Literal["disk", "memory"] = "disk"
-    #: weight of all kernels together when processes of the host want the processors, too; 1: as one of these
+    #: weight of all kernels together, by which they share the processors with processes of the host, which have 1
     kernels_weight: float = 0.1
-    #: bytes that files in `/tmp` may take, and as many those in `/dev/shm`; they count as the kernel's memory. The same
-    #: for all kernels, whatever their memory, because a restored sandbox has the folders of its checkpoint.
+    #: bytes that files in `/tmp` may take, and also those in `/dev/shm`. They count as the kernel's memory. The size is
+    #: the same for all kernels, because a restored sandbox has the folders of its golden image.
     temporary: int = 64 * _MIB
 
     @property
@@ -115,19 +115,19 @@ class DockerSettings:
 
 
 def environment(settings: DockerSettings, *, online: bool) -> dict[str, str]:
-    """Return the variables of every process in a sandbox, which its client may override.
+    """Return the variables of every process in a sandbox. The session's own variables may override them.
 
     Args:
         settings: settings of the deployment.
-        online: True if its code may reach listed hosts.
+        online: whether the sandbox's code may reach listed hosts.
     """
     return {
         **({} if online else {NETWORK: NO_NETWORK}),
         **private_places(PRIVATE),
-        # pip shows why a connection failed only when it tries again.
+        # pip shows the cause of a failed connection only if it tries again.
         "PIP_RETRIES": "1",
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
-        # In the workspace, so that installed packages outlive a restart of the kernel.
+        # This is in the workspace, so that installed packages outlive a restart of the kernel.
         "PYTHONUSERBASE": f"{WORKSPACE}/.local",
         **({"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": WHEELS} if settings.wheels else {}),
     }
@@ -148,9 +148,9 @@ def host_config(
         settings: settings of the deployment.
         limits: limits of the kernel.
         workspace: name of the workspace with the session's files.
-        gvisor: True if the runtime was proven to be gVisor.
-        shared: True if other containers use the workspace too and share its `/tmp`.
-        devices: devices of the workspace's disks, by name; None: the workspace is in memory.
+        gvisor: whether the runtime was proven to be gVisor.
+        shared: whether other containers use the workspace too and share its `/tmp`.
+        devices: devices of the workspace's disks, by name. None means that the workspace is in memory.
     """
     return {
         "runtime": settings.runtime,
@@ -159,7 +159,7 @@ def host_config(
         "security_opt": ["no-new-privileges"],
         "read_only": True,
         "tmpfs": {
-            # Code may be run from /tmp: compiling and running is what a sandbox is for.
+            # Programs may be run from /tmp, because code in a sandbox may compile and run them.
             **({} if shared else {TEMPORARY: f"rw,exec,size={settings.temporary},{_TEMPORARY_OPTIONS}"}),
             PRIVATE: f"rw,{_PRIVATE_OPTIONS}",
         },
@@ -175,8 +175,8 @@ def host_config(
         **_process_limits(limits, gvisor=gvisor),
         # The log of a kernel's standard output would fill the host's disk.
         "log_config": LogConfig(type="none"),
-        # The container's own loopback, where no resolver answers: an internal network's resolver forwards queries to
-        # the internet in some engine versions (CVE-2024-29018).
+        # This is the container's own loopback, where no resolver answers. In some engine versions, the resolver of an
+        # internal network forwards queries to the internet (CVE-2024-29018).
         "dns": ["127.0.0.1"],
         "ipc_mode": "private",
         "restart_policy": {"Name": "no"},
@@ -191,10 +191,10 @@ def _process_limits(limits: Limits, *, gvisor: bool) -> dict[str, Any]:
         Ulimit(name="core", soft=0, hard=0),
     ]
     if not gvisor:
-        # A plain runtime counts nproc per user over all containers of the host, so only the cgroup's limit is usable.
+        # With a plain runtime, nproc counts a user's processes in all containers, so only the cgroup's limit is usable.
         return {"pids_limit": limits.processes, "ulimits": files}
-    # gVisor counts nproc inside the container. The cgroup counts gVisor's own threads (27 at rest, about 6 per guest
-    # process), and gVisor ends when it meets that limit, so the cgroup's limit is only a backstop well above nproc.
+    # In gVisor, nproc counts the processes of this container. The cgroup counts gVisor's own threads (27 at rest, about
+    # 6 more per process), and gVisor ends when it meets the cgroup's limit. So that limit is well above nproc.
     return {
         "pids_limit": max(512, 128 + 6 * limits.processes),
         "ulimits": [*files, Ulimit(name="nproc", soft=limits.processes, hard=limits.processes)],
@@ -203,28 +203,28 @@ def _process_limits(limits: Limits, *, gvisor: bool) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """One volume of a workspace, and the disk of the same name that it shows."""
+    """One volume of a workspace, and the disk of the same name that it mounts."""
 
     name: str
     #: path in the sandbox
     target: str
-    #: bytes
+    #: size in bytes
     size: int
-    #: mode of its root directory
+    #: permissions of the root directory
     mode: str
 
 
 def disks_of(settings: DockerSettings, limits: Limits, workspace: str, *, shared: bool) -> list[Disk]:
-    """Return the volumes of a workspace: its files, and its `/tmp` if that is shared."""
+    """Return the volumes of a workspace: one for its files, and one for its `/tmp` if containers share it."""
     files, temporary = volume_names(workspace)
     disks = [Disk(files, WORKSPACE, limits.disk, "0700")]
     return [*disks, Disk(temporary, TEMPORARY, settings.temporary, _TEMPORARY_MODE)] if shared else disks
 
 
 def workspace_mounts(settings: DockerSettings, disks: Sequence[Disk], devices: Mapping[str, str] | None) -> list[Mount]:
-    """Return the mounts of a workspace: of limited size, on disk or in memory.
+    """Return the mounts of a workspace, which have a limited size, on disk or in memory.
 
-    In memory it lives as long as a running container uses it.
+    A workspace in memory exists only as long as a running container uses it.
     """
     if devices is None:
         return [_volume(settings, disk, "tmpfs", "tmpfs", _memory_options(disk)) for disk in disks]
@@ -255,5 +255,5 @@ def _volume(settings: DockerSettings, disk: Disk, kind: str, device: str, option
 
 
 def volume_names(workspace: str) -> tuple[str, str]:
-    """Return the names of a workspace's volumes: its files, and its `/tmp` when that is shared."""
+    """Return the names of a workspace's volumes: one for its files, and one for its `/tmp` if containers share it."""
     return f"kernel-gateway-{workspace}", f"kernel-gateway-{workspace}-tmp"

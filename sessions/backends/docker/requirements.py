@@ -1,4 +1,4 @@
-"""Requirements of the engine for starting kernels."""
+"""What the engine must have before kernels can be started: the runtime, the images, the wheels."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def require_runtime(api: docker.APIClient, settings: DockerSettings) -> str:
 
 
 def kernels_group(api: docker.APIClient) -> str:
-    """Return the control group of all kernels, by the name that this engine takes."""
+    """Return the name of the control group of all kernels, in the form that this engine accepts."""
     return parent_for(str(api.info()["CgroupDriver"]))
 
 
 def require_image(api: docker.APIClient, name: str) -> str:
-    """Check that an image for kernels exists; no image is pulled when a kernel starts.
+    """Check that an image for kernels exists, because the start of a kernel pulls no image.
 
     Returns:
         name, size and id of the image.
@@ -50,13 +50,13 @@ def require_image(api: docker.APIClient, name: str) -> str:
 
 
 def require_wheels(api: docker.APIClient, settings: DockerSettings) -> str:
-    """Check that the engine finds the directory with wheels, which may be on another machine.
+    """Check that the directory with wheels exists on the engine's machine, which may be another one.
 
     Returns:
         path of the directory.
 
     Raises:
-        NotInitialized: when the engine does not find it.
+        NotInitialized: when the engine does not find the directory.
     """
     if not settings.wheels:
         return "none"

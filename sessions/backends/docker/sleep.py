@@ -1,9 +1,10 @@
 """Sleep: a kernel's sandbox is written to disk, encrypted, and continues later in another container.
 
 The sandbox is held while it is written and until it is killed, so that its files do not change after its memory was
-written. What gVisor refuses to write leaves the kernel as it was.
+written. If gVisor refuses to write it, the kernel runs again.
 
-A copy is the same with the kernel's files, and the kernel goes on. What continues from a copy has files of its own.
+A copy is an image that also contains the kernel's files. After it was written, the kernel runs again. A kernel that
+continues from a copy gets files of its own.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ def sleep_ability(settings: DockerSettings, proven: Ability) -> Ability:
     """Return whether kernels can sleep.
 
     Args:
-        settings: of the backend.
-        proven: whether this process can write and restore sandboxes here, as a proof has shown.
+        settings: settings of the backend.
+        proven: whether a proof has shown that this process can write and restore sandboxes.
     """
     if settings.sleep is None:
         return Ability(on=False, detail="`sleep_disk` is 0")
@@ -52,10 +53,10 @@ def sleep_ability(settings: DockerSettings, proven: Ability) -> Ability:
 
 
 class DockerSleep:
-    """Writes kernels to disk and continues with them."""
+    """Writes kernels to disk and continues them."""
 
     def __init__(self, engine: Engine, settings: DockerSettings, starter: Starter) -> None:
-        """Set what is used; nothing is written yet."""
+        """Keep the arguments. Nothing is written yet."""
         self._engine = engine
         self._settings = settings
         self._starter = starter
@@ -69,7 +70,7 @@ class DockerSleep:
     # -- falling asleep -------------------------------------------------------------------------------------
 
     async def take(self, handle: KernelHandle, launch: Launch) -> SleepImage:
-        """Write a kernel's memory to disk; see `KernelSleep`."""
+        """Write a kernel's memory to disk, as in `KernelSleep`."""
         if not isinstance(handle, DockerHandle) or handle.in_use:
             raise InUse("its sandbox is in use")
         handle.held = True
@@ -81,7 +82,7 @@ class DockerSleep:
             raise
 
     async def copy(self, handle: KernelHandle, launch: Launch, goes_on: Callable[[], None]) -> SleepImage:
-        """Write a kernel's memory and files to disk, and let it go on; see `KernelSleep`."""
+        """Write a kernel's memory and files to disk, as in `KernelSleep`."""
         if launch.shared:
             raise SleepFailed("other containers use its files, too")
         if not isinstance(handle, DockerHandle) or handle.tools_run:
@@ -108,7 +109,7 @@ class DockerSleep:
             raise SleepFailed(error.message) from error
 
     async def resume(self, handle: KernelHandle) -> None:
-        """Let a kernel go on whose memory was written."""
+        """Let a held kernel run again."""
         if isinstance(handle, DockerHandle):
             with suppress(CheckpointFailed, APIError, BackendUnavailable):  # it has ended
                 await self._engine.call(self._memories.let_go, handle.id, lane=SLEEP, owner=handle.tenant)
@@ -117,13 +118,13 @@ class DockerSleep:
     # -- waking ---------------------------------------------------------------------------------------------
 
     async def wake(self, image: SleepImage, launch: Launch, info: ConnectionInfo) -> DockerHandle:
-        """Start a container that continues with a kernel's memory; see `KernelSleep`."""
+        """Start a container that continues from an image, as in `KernelSleep`."""
         restored = partial(self._memories.continue_in, image=image.id)
         return await self._starter.start_with(restored, replace(launch, image=image.source), info)
 
     @asynccontextmanager
     async def trial(self, image: SleepImage, launch: Launch, info: ConnectionInfo) -> AsyncIterator[DockerHandle]:
-        """Continue with a kernel's memory for a moment; see `KernelSleep`."""
+        """Start a second kernel from an image inside the `with` block, as in `KernelSleep`."""
         offline = replace(launch, image=image.source, egress=None)
         call = partial(self._engine.call, lane=SLEEP, owner=launch.tenant)
         try:
@@ -142,7 +143,7 @@ class DockerSleep:
             await trials.end(self._engine, trial, launch.tenant)
 
     async def restore(self, image: SleepImage, launch: Launch, info: ConnectionInfo) -> DockerHandle:
-        """Start a container that continues with a copy's memory and files; see `KernelSleep`."""
+        """Start a container that continues from a copy, as in `KernelSleep`."""
         try:
             unpack = partial(self._memories.unpack, image.id, launch.workspace or "")
             await self._engine.call(unpack, lane=SLEEP, owner=launch.tenant)
@@ -159,7 +160,7 @@ class DockerSleep:
             await self._engine.call(images.remove, image.id, lane=SLEEP)
 
     async def adopt(self, images: Collection[SleepImage]) -> None:
-        """Delete what earlier gateways have left, except these images; let kernels go on that were being written."""
+        """Delete all other images of earlier gateways. Kernels that they were writing run again."""
         mine = self._memories.images
         if mine is not None and mine.directory.is_dir():
             known = {image.id for image in images}

@@ -1,4 +1,4 @@
-"""How a kernel's container is made and started: from a checkpoint if one fits, else plainly."""
+"""Makes and starts a kernel's container. It is restored from a golden image if one fits, or else started plainly."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class Starter:
         handles: dict[str, DockerHandle],
         doubt: Callable[[], None],
     ) -> None:
-        """Begin without starts.
+        """Keep the arguments. Nothing is started yet.
 
         Args:
             engine: makes the containers.
-            settings: of the backend.
-            egress: the way of some kernels to listed hosts.
-            handles: all containers by id; new ones are added, and those that have ended removed.
-            doubt: called when a start shows that the engine may be in trouble.
+            settings: settings of the backend.
+            egress: the egress proxy.
+            handles: all containers by id. New containers are added, and ended ones are removed.
+            doubt: called when the engine may be in trouble, because a start has failed.
         """
         self._engine = engine
         self._settings = settings
@@ -59,16 +59,16 @@ class Starter:
         self.disks = Disks(engine, settings)
         self.checkpoints = Checkpoints(engine, self.disks, settings)
         self.lost = LostContainers(engine)
-        #: True if the last proof has found gVisor
+        #: whether the last proof has found gVisor
         self.gvisor = False
-        #: called with whether a kernel that has a checkpoint was restored
+        #: called after each attempt to restore a kernel, with True if it succeeded
         self.on_restored: Callable[[bool], None] = lambda _: None
 
     async def start(self, launch: Launch) -> DockerHandle:
         """Start a kernel's container.
 
         Raises:
-            NetworkNotAllowed: when it needs the egress proxy, and there is none.
+            NetworkNotAllowed: when the kernel needs the egress proxy, and there is none.
             StartFailed: when the engine refused.
             BackendUnavailable: when the engine does not answer.
         """
@@ -76,7 +76,7 @@ class Starter:
         if image is None:
             return await self._start(launch)
         try:
-            # By its id: the checkpoint knows the files of this image, whatever has the name now.
+            # The golden image was made from this container image. Its id is used, because its name may have moved.
             handle = await self._start(replace(launch, image=image.source), image)
         except (StartFailed, BackendUnavailable) as error:
             self.checkpoints.failed(image, str(error.__cause__ or error))
@@ -106,20 +106,20 @@ class Starter:
     async def start_with(
         self, begin: Callable[[str], None], launch: Launch, info: ConnectionInfo, trial: Trial | None = None
     ) -> DockerHandle:
-        """Make a container and start it in a way of the caller's.
+        """Make a container, and start it by a function of the caller.
 
         Args:
-            begin: starts the container with this id. Blocks.
-            launch: what the container is for.
-            info: connection info of its kernel, except for its address.
-            trial: what the container has in place of a workspace; None: it has the workspace.
+            begin: starts the container with the given id. Blocks.
+            launch: order to start the kernel.
+            info: connection info of the kernel. Its address is replaced by the container's.
+            trial: files of a trial, which replace the workspace. None means the workspace.
 
         Raises:
             SessionError: as in `start`.
         """
         settings = self._egress.settings_of(launch)
         container = await self._create(launch, trial)
-        # Registered before the start, so that an end directly after it is not missed.
+        # The handle is registered before the start, so that an end directly after the start is not missed.
         handle = self._handles[container] = DockerHandle(self._engine, container, info, launch.tenant)
         spawn(self.forget(handle), "forget container")
 
@@ -137,14 +137,14 @@ class Starter:
             if isinstance(error, APIError | CheckpointFailed):
                 raise StartFailed("the engine could not start the container") from error
             if isinstance(error, BackendUnavailable):
-                self._doubt()  # caused by the engine, or by a kernel with very little processor time
+                self._doubt()  # the engine is in trouble, or the kernel has very little processor time
             raise
         handle.was_running = True
         handle.connection_info = replace(info, ip=address)
         return handle
 
     async def _create(self, launch: Launch, trial: Trial | None = None) -> str:
-        """Create a container. When the engine does not report the outcome, search for the container by its name."""
+        """Create a container. If the engine does not report the outcome, the container is searched for by its name."""
         self.breaker.require()
         name, workspace = f"kernel-gateway-{uuid.uuid4().hex}", launch.workspace or uuid.uuid4().hex
 
@@ -163,7 +163,7 @@ class Starter:
 
         try:
             container = await self._engine.call(create, lane=START, owner=launch.tenant)
-        except StartFailed:  # no container was asked for, because its workspace cannot be kept
+        except StartFailed:  # the workspace could not be made, so no container was asked for
             self.breaker.answered()
             raise
         except APIError as error:
@@ -184,6 +184,6 @@ class Starter:
         return container
 
     async def forget(self, handle: DockerHandle) -> None:
-        """Remove a container's handle when the container is gone."""
+        """Wait until a container has ended, and remove its handle."""
         await handle.wait()
         self._handles.pop(handle.id, None)

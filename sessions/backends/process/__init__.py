@@ -1,8 +1,8 @@
-"""Kernels as plain processes of this machine: for development, without isolation.
+"""Kernels as plain processes of this machine, for development. They are not isolated.
 
-Each kernel has its own process group, working directory and environment, and sockets in a directory that only this
-user can enter. A kernel that supports only TCP uses loopback ports, where any user of the machine can listen.
-Memory, processor, disk and network are not limited.
+Each kernel has its own process group, working directory and environment. Its sockets are in a directory that only this
+user can enter. A kernel that supports only TCP uses loopback ports, which any user of the machine can reach. Memory,
+processors, disk and network are not limited.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from sessions.model.tasks import gather_all, spawn
 
 #: attempts to find free ports
 _PORT_ATTEMPTS = 20
-#: ports of kernels, below those that the system assigns to connections (from 32768 on) at any moment
+#: ports of kernels; from 32768 on, the system assigns ports to connections at any moment
 _PORTS = range(16384, 32768)
 #: consecutive ports of one kernel: one for each channel and the heartbeat
 _ROW = 5
@@ -54,7 +54,7 @@ def _free_ports() -> int:
 
 
 def _clear(workspace: Path) -> None:
-    # In a container, programs that a tool left running would end with the container.
+    # Programs that a tool has started may still run. In a container they would end with the container.
     mark = f"{MARK}={workspace.resolve()}".encode()
     for pid in pids():
         with suppress(OSError):  # ended meanwhile, or a process of another user
@@ -73,7 +73,7 @@ class NoSleep:
         raise SleepFailed(self.ability.detail)
 
     async def resume(self, _handle: KernelHandle) -> None:
-        """Do nothing: no process is held."""
+        """Do nothing, because no process is held."""
 
     async def wake(self, _image: SleepImage, _launch: Launch, _info: ConnectionInfo) -> KernelHandle:
         """Refuse."""
@@ -94,7 +94,7 @@ class NoSleep:
         raise CannotWake(self.ability.detail)
 
     async def discard(self, _image: SleepImage) -> None:
-        """Do nothing: there are no images."""
+        """Do nothing, because there are no images."""
 
 
 class ProcessBackend:
@@ -107,7 +107,7 @@ class ProcessBackend:
         """Begin without kernels.
 
         Args:
-            workspaces: directory of the sessions' files, which outlive the gateway; None: they end with it.
+            workspaces: directory of the sessions' files, which outlive the gateway. None means a temporary directory.
         """
         # A short path, because a socket path may have at most 107 bytes.
         self._root = Path(tempfile.mkdtemp(prefix="kernel-gateway-"))
@@ -120,38 +120,38 @@ class ProcessBackend:
 
     @property
     def refusal(self) -> None:
-        """Return None: it can always start processes."""
+        """None, because processes can always be started."""
 
     @property
     def keeps_files(self) -> bool:
-        """Return True: a workspace is a directory."""
+        """True, because a workspace is a directory."""
         return True
 
     @property
     def room(self) -> int:
-        """Return 0: workspaces are directories without a limit."""
+        """0, because workspaces are directories without a limit."""
         return 0
 
     @property
     def checkpoints(self) -> Ability:
-        """Return that there are none."""
+        """Off, because plain processes cannot be restored."""
         return Ability(on=False, detail="plain processes have none")
 
     @property
     def leftovers(self) -> int:
-        """Return 0: the gateway waits for processes until they have ended."""
+        """0, because the gateway waits for processes until they have ended."""
         return 0
 
     async def prepare(self) -> None:
-        """Do nothing: processes have no requirements."""
+        """Do nothing, because processes have no requirements."""
 
     async def settled(self) -> None:
-        """Do nothing: it is known that processes are neither restored nor sleep."""
+        """Do nothing, because processes are never restored and never sleep."""
 
     async def adopt(
         self, _kernels: Mapping[str, ConnectionInfo], workspaces: Collection[str], _asleep: Collection[SleepImage] = ()
     ) -> dict[str, ProcessHandle]:
-        """Return no handles: these kernels end with their gateway, even when it is killed. Delete other workspaces."""
+        """Return no handles, because the kernels of a gateway end with it, and delete all other workspaces."""
         there = self._workspaces.iterdir() if self._workspaces.exists() else ()
         await gather_all(*(self.delete_workspace(file.name) for file in there if file.name not in workspaces))
         return {}
@@ -160,8 +160,8 @@ class ProcessBackend:
         """Start a kernel's process.
 
         Raises:
-            StartFailed: when the process could not be created, or an image was asked for.
-            NetworkNotAllowed: when its code is to reach only some hosts: a process cannot be kept from the others.
+            StartFailed: when the process could not be created, or the launch names an image.
+            NetworkNotAllowed: when the launch allows only listed hosts: a process can reach all others, too.
         """
         if launch.image:
             raise StartFailed("kernels are plain processes here and have no image")
@@ -205,7 +205,8 @@ class ProcessBackend:
             env=private_places(str(private)),
         )
         if process.stdin is not None:
-            # No wait for the pipe, which has room for a handshake: a caller cancelled here would lose the kernel.
+            # No wait for the pipe, which has room for a handshake: if the caller were cancelled while it waits, nobody
+            # would have the kernel's handle.
             process.stdin.write(hello)
             process.stdin.close()
         return handle
@@ -218,11 +219,11 @@ class ProcessBackend:
         return self._workspaces / workspace
 
     async def delete_workspace(self, workspace: str) -> None:
-        """Delete a session's directory, and end the programs that a tool left running in it."""
+        """Delete a session's directory, and end the programs that still run in it."""
         await asyncio.to_thread(_clear, self._workspace(workspace))
 
     async def release(self) -> None:
-        """End all kernels, which cannot outlive their gateway, and leave the files to the next one."""
+        """End all kernels, because they cannot outlive their gateway. The files stay for the next gateway."""
         try:
             await gather_all(*(handle.kill() for handle in list(self._kernels)))
         finally:

@@ -23,7 +23,7 @@ from sessions.model.values import ExitReason, KernelExit
 _PIECE = 256 * 1024
 #: indexes of fields in the status of a process
 _PARENT, _SESSION, _STARTED = 1, 3, 19
-#: seconds for a tool to end after the caller has left
+#: seconds for a tool to end after its caller was cancelled
 _TOOL_END = 1.0
 
 
@@ -54,7 +54,7 @@ class ProcessHandle:
         return KernelExit(ExitReason.KILLED if self._killed else ExitReason.EXITED, code)
 
     def _signal_all(self, number: signal.Signals) -> None:
-        """Send a signal to the process session that the launcher leads: the kernel has its own process group in it."""
+        """Send a signal to all processes of the launcher's process session, in which the kernel has its own group."""
         for pid, _ in self._processes():
             with suppress(ProcessLookupError, PermissionError):  # ended meanwhile, or its id has been reused
                 os.kill(pid, number)
@@ -67,18 +67,18 @@ class ProcessHandle:
                     yield pid, fields
 
     def attach(self, listener: HandleListener, tenant: str) -> None:
-        """Do nothing: the memory of the kernel's processes is not limited, and tenants need take no turns."""
+        """Do nothing, because processes have no memory limit, and tenants take no turns here."""
 
     def rouse(self) -> None:
-        """Note a use. A process that waits costs nothing, so it need not be roused."""
+        """Record the time of this use. A plain process always reacts quickly."""
         self.used_at = time.monotonic()
 
     async def wait(self) -> KernelExit:
-        """Wait until the kernel is gone."""
+        """Wait until the kernel has ended."""
         return await asyncio.shield(self._gone)
 
     async def interrupt(self) -> None:
-        """Send SIGINT to the kernel's process group. The launcher would pass it on, but without a confirmation."""
+        """Send SIGINT to the kernel's process group. The launcher would pass the signal on, but not confirm it."""
         children = [
             (int(fields[_STARTED]), pid)
             for pid, fields in self._processes()
@@ -93,15 +93,15 @@ class ProcessHandle:
         self._signal_all(signal.SIGSTOP)
 
     async def resume(self) -> None:
-        """Let them continue."""
+        """Let the processes of the kernel continue."""
         self._signal_all(signal.SIGCONT)
 
     def memory(self) -> int | None:
-        """Return None: the memory of the kernel's processes is not measured."""
+        """Return None, because the memory of processes is not measured."""
         return None
 
     def processor_seconds(self) -> float | None:
-        """Return None: the processor time of the kernel's processes is not measured."""
+        """Return None, because the processor time of processes is not measured."""
         return None
 
     async def kill(self) -> None:
@@ -143,7 +143,7 @@ class ProcessHandle:
             self._tools.discard(process)
             feeder.cancel()
             process.stdin.close()
-            # At the end of its input the tool ends on its own and deletes an unfinished file.
+            # At the end of its input, the tool deletes an unfinished file and ends on its own.
             with suppress(TimeoutError):
                 async with asyncio.timeout(_TOOL_END):
                     await process.wait()

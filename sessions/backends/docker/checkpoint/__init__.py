@@ -1,5 +1,6 @@
-"""A sandbox's memory on disk: gVisor writes it and continues from it; it is encrypted, packed, and tried.
+"""A sandbox's memory on disk. gVisor writes it, and restores a sandbox from it. It may be encrypted, packed and tried.
 
-Words: an *image* is one directory with a sandbox's memory; a *trial* shows that an image can be continued.
-Knows neither sessions nor why a checkpoint is taken.
+Words: an *image* is a directory with a sandbox's memory; a *trial* restores an image to show that this is possible; a
+sandbox is *held* while its processes are stopped without the engine's knowledge. This room knows no session, and not
+why an image is written.
 """

@@ -1,12 +1,12 @@
-"""Checkpoints on disk: whole, or not there at all, and together within a bound.
+"""Images on disk. An image is either complete or not visible, and the size of all images is limited.
 
-A checkpoint is a directory named by its key, with runsc's files and `manifest.json`: their sizes and digests, which
-modules its kernel has imported, and the container image that its files are from. It becomes visible under its name when
-it is complete. Only the gateway's user may enter.
+An image is a directory named by its key. It has runsc's files and `manifest.json`, which contains their sizes and
+digests, the modules that the kernel has imported, and the container image that the sandbox was made from. The directory
+gets its name when it is complete. Only the gateway's user may enter it.
 
-When a kernel was restored from it, `proof` remembers the condition of its files. As long as that is the same, a gateway
-needs neither read them nor restore a kernel to know that the checkpoint is good. `proof-of-sleep` does the same for a
-kernel that was restored from it, slept, and was continued with in each way.
+When a kernel was restored from an image, the file `proof` records the condition of the image's files. As long as the
+condition is the same, the image counts as good: a gateway need not read its files or restore a kernel again. The file
+`proof-of-sleep` records the same for a kernel of the image that has slept, and was continued in each way.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ from sessions.backends.docker.checkpoint.runtime import CheckpointFailed, TooLar
 _MANIFEST = "manifest.json"
 _PROOF, _SLEEP_PROOF = "proof", "proof-of-sleep"
 PARTIAL = ".partial"
-#: id of the machine's present start: after another one, files may be damaged and the processor may be another model
+#: id of the machine's present start; after a restart, files may be damaged, and the processor may be another model
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
-#: bytes that stay free on the disk
+#: bytes of the disk that images leave free
 _FREE_MIN = 1024**3
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """A complete checkpoint of a sandbox whose kernel waits for its keys."""
+    """A complete golden image: a sandbox whose kernel waits for its keys."""
 
     path: Path
     #: id of the container image that the sandbox was made from
     source: str
-    #: modules that the kernel has imported, or tried to
+    #: modules that the kernel has imported, or tried to import
     modules: frozenset[str]
-    #: bytes of each file
+    #: name and bytes of each file
     sizes: tuple[tuple[str, int], ...]
-    #: the machine's start, and size, times and inode of each file, from before the files were read
+    #: id of the machine's start, and size, times and inode of each file, from before the files were read
     condition: str = field(compare=False, repr=False)
 
     def whole(self) -> bool:
-        """Return whether all files have the size that they had. Takes microseconds."""
+        """Return whether all files still have their size. Takes microseconds."""
         try:
             return all((self.path / name).stat().st_size == size for name, size in self.sizes)
         except OSError:
@@ -55,20 +55,20 @@ class Image:
 
 
 class Images:
-    """The checkpoints of one installation. All methods block."""
+    """The images in one directory. All methods block."""
 
     def __init__(self, directory: Path, most: int | None = None) -> None:
-        """Set the place.
+        """Keep the arguments. No file is made yet.
 
         Args:
-            directory: made if it is absent.
-            most: bytes of all checkpoints together; None: somebody else bounds them.
+            directory: directory of the images. It is made if absent.
+            most: bytes that all images together may take. None means that another class limits them.
         """
         self.directory = directory
         self._most = most
 
     def find(self, key: str) -> Image | None:
-        """Return a checkpoint, if it is complete and unchanged. One that is not is removed."""
+        """Return an image, if it is complete and unchanged. Otherwise it is removed."""
         path = self.directory / key
         try:
             image, digests = _read(path)
@@ -83,7 +83,7 @@ class Images:
         return image
 
     def proven(self, key: str) -> Image | None:
-        """Return a checkpoint that was proven since the machine's start, if its files were not touched since.
+        """Return an image, if it was proven since the machine's start, and its files were not changed since then.
 
         Takes microseconds.
         """
@@ -95,30 +95,30 @@ class Images:
             return None
 
     def remember_proof(self, image: Image) -> None:
-        """Remember that a kernel was restored from a checkpoint. If the disk is full, it is proven again later."""
+        """Record that a kernel was restored from an image. If the disk is full, the image is proven again later."""
         with suppress(OSError):
             (image.path / _PROOF).write_text(image.condition)
 
     def sleep_is_proven(self, image: Image) -> bool:
-        """Return whether a kernel of this checkpoint has slept and was continued with since the machine's start."""
+        """Return whether a kernel of this image has slept, and was continued, since the machine's start."""
         with suppress(OSError):
             return (image.path / _SLEEP_PROOF).read_text() == image.condition
         return False
 
     def remember_sleep(self, image: Image) -> None:
-        """Remember that a kernel of a checkpoint has slept and was continued with."""
+        """Record that a kernel of an image has slept, and was continued."""
         with suppress(OSError):
             (image.path / _SLEEP_PROOF).write_text(image.condition)
 
     def begin(self, expected: int, name: str = "") -> Path:
-        """Return a new empty directory for a checkpoint.
+        """Make an empty directory for an image, and return its path.
 
         Args:
-            expected: bytes that it will take.
-            name: of the directory while the checkpoint is incomplete, followed by `PARTIAL`; empty: a new one.
+            expected: bytes that the image will take.
+            name: name of the directory while the image is incomplete, without `PARTIAL`. Empty means a random name.
 
         Raises:
-            TooLarge: when it would not fit.
+            TooLarge: when there is not enough room.
         """
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         if self._most is not None:
@@ -133,13 +133,13 @@ class Images:
         return path
 
     def finish(self, begun: Path, key: str, source: str, modules: Collection[str]) -> None:
-        """Give a checkpoint its name.
+        """Write the manifest of an image, and give the image its name.
 
         Args:
-            begun: its directory.
-            key: the name.
-            source: id of the container image.
-            modules: what its kernel has imported.
+            begun: directory of the image.
+            key: name of the image.
+            source: id of the container image that the sandbox was made from.
+            modules: modules that the kernel has imported.
 
         Raises:
             CheckpointFailed: when a file is missing or empty.
@@ -152,11 +152,11 @@ class Images:
         begun.rename(self.directory / key)
 
     def remove(self, name: str) -> None:
-        """Remove a checkpoint, or the directory that was begun for one."""
+        """Remove an image, or the directory of an incomplete one."""
         shutil.rmtree(self.directory / name, ignore_errors=True)
 
     def remove_others(self, keys: Collection[str]) -> None:
-        """Remove all checkpoints but these, and what is left of incomplete ones. None may be under way."""
+        """Remove all other images, also incomplete ones. No image may be written at this time."""
         if self.directory.is_dir():
             for path in self.directory.iterdir():
                 if path.name not in keys:
@@ -164,20 +164,20 @@ class Images:
 
 
 def need_room(directory: Path, expected: int) -> None:
-    """Check that a disk has room for something, and some more for others.
+    """Check that a disk has room for so many bytes, and that `_FREE_MIN` bytes stay free.
 
     Raises:
-        TooLarge: when it has not.
+        TooLarge: when there is not enough room.
     """
     if (free := shutil.disk_usage(directory).free) < expected + _FREE_MIN:
         raise TooLarge(f"only {free} bytes are free on the disk of {directory}")
 
 
 def _read(path: Path) -> tuple[Image, dict[str, str]]:
-    """Return a checkpoint as its manifest describes it, and the digests of its files.
+    """Return an image, as its manifest describes it, and the digests of its files.
 
     Raises:
-        OSError, ValueError, KeyError, TypeError: when it is not there, or not complete.
+        OSError, ValueError, KeyError, TypeError: when the image does not exist, or is incomplete.
     """
     manifest: dict[str, Any] = json.loads((path / _MANIFEST).read_bytes())
     files = manifest["files"].items()

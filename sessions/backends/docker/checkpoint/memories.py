@@ -1,7 +1,8 @@
-"""Writes the memory of kernels to disk, encrypted, and continues with it in other containers. All methods block.
+"""Writes the memory of sessions' kernels to disk, encrypted, and restores it in other containers. All methods block.
 
-A kernel is held while it is written. What gVisor refuses to write leaves it as it was. A directory that is named by a
-container and belongs to no recorded image shows a later gateway which kernels it must let go on.
+A kernel is held while it is written. If gVisor refuses to write it, it runs again. While an image is incomplete, its
+directory has the name of the container. If the gateway is killed then, the next one finds by this name which kernels
+are still held, and lets them run again.
 """
 
 from __future__ import annotations
@@ -25,20 +26,20 @@ from sessions.backends.docker.profile import DockerSettings, SleepSettings, volu
 from sessions.model.checkpoint import SleepFailed, SleepImage
 from sessions.model.connection_info import ConnectionInfo
 
-#: file of a copy with the kernel's files
+#: name of the file in a copy that contains the kernel's files
 _DISK = "files.img"
 
 
 class Memories:
-    """The memory of kernels on disk."""
+    """The memory of sessions' kernels on disk."""
 
     def __init__(self, engine: Engine, disks: Disks, settings: DockerSettings) -> None:
-        """Set what is used; nothing is written yet."""
+        """Keep the arguments. Nothing is written yet."""
         self._engine = engine
         self._disks = disks
         self._settings = settings
         mine = settings.sleep
-        #: what is on disk; None: nothing may be written
+        #: images of sessions on disk. None means that none may be written.
         self.images = None if mine is None else Images(mine.directory)
 
     def _use(self) -> tuple[SleepSettings, Images]:
@@ -48,7 +49,7 @@ class Memories:
 
     @cached_property
     def _runtime(self) -> Runtime:
-        """The runtime, which is looked for once: that costs 0.03 s.
+        """The runtime. It is searched for only once, because that takes 0.03 s.
 
         Raises:
             CheckpointFailed: when this process cannot use it.
@@ -63,18 +64,18 @@ class Memories:
         image: str,
         goes_on: Callable[[], object] | None = None,
     ) -> SleepImage:
-        """Write a kernel's memory.
+        """Write a kernel's memory, and with `goes_on` also its files.
 
         Args:
-            container: of the kernel, to which nothing is connected.
+            container: container of the kernel. Nothing may be connected to the kernel.
             info: the kernel's connection info.
-            launch: what it was started with.
+            launch: order that the kernel was started with.
             image: id of the new image.
-            goes_on: called when the kernel goes on, while the image is encrypted; its files are in the image. None: it
-                is held, and its files are not in the image.
+            goes_on: called when the kernel runs again, before the image is encrypted. None means that the kernel stays
+                held, and its files are not written.
 
         Raises:
-            CheckpointFailed, APIError: when that was not possible; the kernel goes on.
+            CheckpointFailed, APIError: when the kernel could not be written. It runs again.
         """
         settings, images = self._use()
         runtime = self._runtime
@@ -93,10 +94,10 @@ class Memories:
             size = seal_all(settings, image, begun, (*MEMORY, _DISK) if goes_on else MEMORY)
             begun.rename(images.directory / image)
         except BaseException as error:
-            with suppress(CheckpointFailed):  # it was not held, or has ended
+            with suppress(CheckpointFailed):  # the container was not held, or has ended
                 runtime.let_go(container)
             images.remove(begun.name)
-            if isinstance(error, OSError):  # else it would count as an error of the connection to the engine
+            if isinstance(error, OSError):  # otherwise it would count as a failed connection to the engine
                 raise CheckpointFailed(str(error)) from error
             raise
         return SleepImage(image, size, time.time(), source, cut)
@@ -107,40 +108,41 @@ class Memories:
         packing.pack(self._disks.image(volume), begun / _DISK)
 
     def let_go(self, container: str) -> None:
-        """Let a kernel go on that is held.
+        """Let a held kernel run again.
 
         Raises:
-            CheckpointFailed: when it was not held, or has ended.
+            CheckpointFailed: when the kernel was not held, or has ended.
         """
         self._runtime.let_go(container)
 
     def continue_in(self, container: str, image: str) -> None:
-        """Start a container with a kernel's memory. Blocks until its processes run.
+        """Start a container from an image. Blocks until its processes run.
 
         Args:
             container: full id of the container, which has not been started.
             image: id of the image.
 
         Raises:
-            CheckpointFailed, CannotWake, BackendUnavailable: when it was not restored; the caller removes it.
+            CheckpointFailed, CannotWake, BackendUnavailable: when the container was not restored. The caller must
+                remove it.
         """
         with decrypted(self._settings.sleep, image, MEMORY) as plain:
             restart(self._engine, container, plain)
 
     def unpack(self, image: str, workspace: str) -> None:
-        """Make the files of a new workspace from those in an image.
+        """Make the disk of a new workspace from the files in an image.
 
         Raises:
-            CheckpointFailed, CannotWake, APIError: when that is not possible.
+            CheckpointFailed, CannotWake, APIError: when this is not possible.
         """
         with decrypted(self._settings.sleep, image, [_DISK]) as plain:
             packing.unpack(plain / _DISK, self._disks.image(volume_names(workspace)[0]))
 
     def forget_others(self, known: set[str]) -> None:
-        """Delete all images but these, and let kernels go on that were being written."""
+        """Delete all other images. Kernels that an earlier gateway was writing run again."""
         _, images = self._use()
         for path in images.directory.iterdir():
             if path.name not in known and not path.name.endswith(PLAIN):
-                with suppress(CheckpointFailed):  # it has ended, or was not held
+                with suppress(CheckpointFailed):  # the container has ended, or was not held
                     self.let_go(path.name.removesuffix(PARTIAL))
         images.remove_others(known)

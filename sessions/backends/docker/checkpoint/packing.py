@@ -1,6 +1,7 @@
-"""Copies of a workspace's disk: the parts of its image file that hold data, one after the other in one file.
+"""Packs a workspace's disk: writes only the parts of its image file that contain data, one after the other.
 
-Each part begins with its offset in the image and its length. The last one is empty, and its offset is the image's size.
+Each part begins with its offset in the image file and its length. The last part is empty, and its offset is the size of
+the image file.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ from pathlib import Path
 from sessions.backends.docker.checkpoint.images import need_room
 
 _PART = struct.Struct("<QQ")
-#: bytes that are read at a time; zeros among them are left out
+#: bytes that are read at a time; a piece of zeros is left out
 _PIECE = 256 * 1024
 _ZEROS = bytes(_PIECE)
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def flush(mounted: Path) -> None:
-    """Write everything of a mounted file system to its device. Blocks.
+    """Write all cached data of a mounted file system to its device. Blocks.
 
     Raises:
-        OSError: when that failed.
+        OSError: when the data could not be written.
     """
     descriptor = os.open(mounted, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -36,14 +37,14 @@ def flush(mounted: Path) -> None:
 
 
 def pack(image: Path, packed: Path) -> None:
-    """Copy a disk that nothing writes to. Blocks.
+    """Pack a disk. Nothing may write to it meanwhile. Blocks.
 
     Args:
         image: image file of the disk.
-        packed: the new file.
+        packed: path of the packed file, which is made.
 
     Raises:
-        OSError: when it cannot be read or written.
+        OSError: when a file cannot be read or written.
     """
     with image.open("rb", buffering=0) as source, packed.open("xb") as target:
         for begin, end in _data(source.fileno()):
@@ -55,13 +56,13 @@ def pack(image: Path, packed: Path) -> None:
 
 
 def _data(descriptor: int) -> Iterator[tuple[int, int]]:
-    """Yield the parts of a file that are no holes."""
+    """Yield begin and end of each part of a file that contains data."""
     size, end = os.fstat(descriptor).st_size, 0
     while end < size:
         try:
             begin = os.lseek(descriptor, end, os.SEEK_DATA)
         except OSError as error:
-            if error.errno == errno.ENXIO:  # a hole is left
+            if error.errno == errno.ENXIO:  # only a hole is left
                 return
             raise
         end = os.lseek(descriptor, begin, os.SEEK_HOLE)
@@ -69,16 +70,16 @@ def _data(descriptor: int) -> Iterator[tuple[int, int]]:
 
 
 def unpack(packed: Path, image: Path) -> None:
-    """Make the image file of a disk from a copy. Blocks.
+    """Make the image file of a disk from a packed file. Blocks.
 
     Args:
-        packed: the copy.
-        image: the new image file. It has its name from the beginning, because the helper of the disks may be
-            counting the files of its directory at any time.
+        packed: the packed file.
+        image: path of the image file, which is made. It has its final name from the beginning, because the disks'
+            helper may count the files of its directory at any time.
 
     Raises:
-        TooLarge: when there is no room for it.
-        OSError: when it cannot be read or written.
+        TooLarge: when there is no room for the image file.
+        OSError: when a file cannot be read or written.
     """
     need_room(image.parent, packed.stat().st_size)
     with packed.open("rb") as source, image.open("xb", buffering=0) as target:

@@ -1,4 +1,4 @@
-"""The start of a container from a checkpoint."""
+"""Starts containers from images."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from sessions.backends.docker.engine.engine import Engine
 from sessions.backends.docker.engine.stdio import attached
 from sessions.model.stopwatch import Stage, lap
 
-#: seconds from a restored sandbox's start until its kernel serves; measured: 0.1 s
+#: seconds from a restored sandbox's start to its kernel's first answer; measured: 0.1 s
 _PULSE_TIMEOUT = 10.0
 
 
 def restore(engine: Engine, container: str, image: Path, hello: bytes) -> None:
-    """Start a container from a checkpoint, and give its kernel what is its own. Blocks until the kernel serves.
+    """Start a container from a golden image, and send the handshake to its kernel. Blocks until the kernel answers.
 
     Args:
-        engine: has made the container.
+        engine: engine that has made the container.
         container: full id of the container.
-        image: directory of the checkpoint.
-        hello: handshake of the kernel.
+        image: directory of the golden image.
+        hello: handshake of the kernel, with its keys, environment and limits.
 
     Raises:
-        CheckpointFailed: when the kernel does not serve; the caller removes the container.
+        CheckpointFailed: when the kernel does not answer. The caller must remove the container.
     """
     with attached(engine, container, CheckpointFailed) as sandbox:
         restart(engine, container, image)
@@ -36,15 +36,15 @@ def restore(engine: Engine, container: str, image: Path, hello: bytes) -> None:
 
 
 def restart(engine: Engine, container: str, image: Path) -> None:
-    """Start a container from a checkpoint. Blocks until its processes run.
+    """Start a container from an image. Blocks until its processes run.
 
     Args:
-        engine: has made the container.
+        engine: engine that has made the container.
         container: full id of the container.
-        image: directory of the checkpoint.
+        image: directory of the image.
 
     Raises:
-        CheckpointFailed: when it was not restored; the caller removes the container.
+        CheckpointFailed: when the container was not restored. The caller must remove it.
     """
     with marked(container, image) as mark:
         try:

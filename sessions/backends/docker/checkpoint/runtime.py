@@ -1,8 +1,8 @@
-"""What checkpoints take from the runtime: `runsc checkpoint`, and marks that turn a container's start into a restore.
+"""Calls the runtime to write sandboxes, and makes marks that turn a container's start into a restore.
 
-The engine's own checkpoints are copied through containerd, need its experimental mode, and are restored into the same
-container only. So the gateway calls runsc itself, as root on the engine's machine. A restore is an ordinary start: the
-runtime is a wrapper (`runsc.sh`) that restores a container for which it finds a mark.
+The engine's own checkpoints need its experimental mode, are copied through containerd, and can be restored only into
+the same container. So the gateway calls runsc itself, as root on the engine's machine. A restore is an ordinary start
+of a container: the runtime is a wrapper (`runsc.sh`), which restores a container if it finds a mark for it.
 """
 
 from __future__ import annotations
@@ -19,51 +19,51 @@ import docker
 
 from sessions.backends.docker.profile import DockerSettings
 
-#: directory of the marks, which only root may write to: no session can mark a container. The wrapper names it, too.
+#: directory of the marks. Only root may write to it, so no session can mark a container. The wrapper uses it, too.
 MARKS = Path("/run/kernel-gateway/restore")
-#: what the wrapper does for the gateway: it restores what is marked, deletes what was killed while it was held, ends
-#: commands that hang, and has gVisor not compare descriptions
+#: parts of the wrapper's text, by which its features are recognized: it restores marked containers, deletes containers
+#: that were killed while held, ends hanging commands, and prevents gVisor from comparing container descriptions
 _PARTS = (os.fsencode(MARKS), b"delete --force", b"timeout --signal=KILL", b'[ -L "$mark" ] && "$runsc" flags')
-#: directories with the state of runsc's containers, of every version of the engine
+#: directories in which the versions of the engine keep the state of runsc's containers
 _STATES = ("/run/docker/runtime-*/*", "/run/containerd/runsc/*")
-#: all processes that this one sees
+#: folder of all processes that this process sees
 _PROCESSES = Path("/proc")
-#: seconds to write a checkpoint; measured: 0.2 to 0.7 s for 160 MB
+#: seconds to write an image; measured: 0.2 to 0.7 s for 160 MB
 _TAKE_TIMEOUT = 30.0
 
 
 class CheckpointFailed(Exception):
-    """A checkpoint was not taken or not restored; the reason is for the operator."""
+    """An image was not written or not restored. The exception's text is for the operator."""
 
 
 class TooLarge(CheckpointFailed):
-    """There is no room for a checkpoint."""
+    """There is no room for an image."""
 
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """The runtime of the engine, called by its path."""
+    """The engine's runtime, called by its path."""
 
-    #: path of the wrapper, with the flags that the engine passes, too
+    #: path of the wrapper, and the flags that the engine passes to it
     command: tuple[str, ...]
     version: str
 
     def take(self, container: str, directory: Path, *, keep: bool = False) -> None:
-        """Write a checkpoint of a container, which ends with that. Blocks.
+        """Write an image of a container. Unless `keep` is set, the container then ends. Blocks.
 
         Args:
             container: full id of the container.
-            directory: an empty directory.
-            keep: True: the container does not end, also when the checkpoint fails; it must be held.
+            directory: an empty directory for the image.
+            keep: whether the container stays alive, also after a failure. It must be held.
 
         Raises:
-            CheckpointFailed: when the runtime failed or took too long; the directory may have incomplete files.
+            CheckpointFailed: when the runtime failed or took too long. The directory may contain incomplete files.
         """
         kept = ["-leave-running"] if keep else []
         self._run(container, "checkpoint", *kept, "-compression=none", "-image-path", str(directory))
 
     def hold(self, container: str) -> None:
-        """Stop all processes of a container until `let_go`. The engine does not know it, and cannot end it. Blocks.
+        """Stop all processes of a container until `let_go`. The engine does not know this, and cannot end it. Blocks.
 
         Raises:
             CheckpointFailed: when the runtime failed or took too long.
@@ -71,10 +71,10 @@ class Runtime:
         self._run(container, "pause")
 
     def let_go(self, container: str) -> None:
-        """Let a container go on. Blocks.
+        """Let a held container run again. Blocks.
 
         Raises:
-            CheckpointFailed: as in `hold`, or when it was not held.
+            CheckpointFailed: as in `hold`, or when the container was not held.
         """
         self._run(container, "resume")
 
@@ -83,10 +83,10 @@ class Runtime:
 
 
 def find_runtime(api: docker.APIClient, settings: DockerSettings) -> Runtime:
-    """Return the runtime, if this process can take and restore checkpoints with it.
+    """Return the runtime, if this process can write and restore images with it.
 
     Raises:
-        CheckpointFailed: when something is missing, and how to add it.
+        CheckpointFailed: when a requirement is missing. The text says how to meet it.
     """
     if settings.runtime == "runc":
         raise CheckpointFailed("the runtime runc has none that the gateway could use")
@@ -103,31 +103,31 @@ def find_runtime(api: docker.APIClient, settings: DockerSettings) -> Runtime:
     return Runtime(command, _run([str(path), "--version"], _TAKE_TIMEOUT).strip())
 
 
-#: how the wrapper is installed
+#: instruction to install the wrapper, for messages
 INSTALL = f"install {Path(__file__).parent / 'runsc.sh'} as the runtime's path in /etc/docker/daemon.json"
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A mark, as long as its context lasts."""
+    """A mark, valid inside the `with` block of `marked`."""
 
-    #: descriptor of the link itself, which tells about it also when it is removed
+    #: descriptor of the symbolic link itself; it can still be examined after the link was removed
     link: int
 
     @property
     def used_at(self) -> float | None:
-        """When the runtime has used it, which removes it, in seconds since 1970; None: it has not."""
+        """Time at which the runtime has used and removed the mark, in seconds since 1970. None if it has not."""
         found = os.fstat(self.link)
         return None if found.st_nlink else found.st_ctime
 
 
 @contextmanager
 def marked(container: str, image: Path) -> Iterator[Mark]:
-    """Let a start of a container restore a checkpoint.
+    """Mark a container, so that its start inside the `with` block restores an image.
 
     Args:
         container: full id of the container, which has not been started.
-        image: directory of the checkpoint.
+        image: directory of the image.
 
     Raises:
         CheckpointFailed: when the mark cannot be made.
@@ -146,8 +146,8 @@ def marked(container: str, image: Path) -> Iterator[Mark]:
 
 
 def clear_marks(api: docker.APIClient) -> None:
-    """Remove the marks that ended gateways have left: those of containers that are gone."""
-    marks = list(_marks().iterdir())  # first: the container of each is older than its mark
+    """Remove the marks of containers that no longer exist. Killed gateways may have left them."""
+    marks = list(_marks().iterdir())  # listed before the containers, because each container is older than its mark
     there = {container["Id"] for container in api.containers(all=True)}
     for mark in marks:
         if mark.name not in there:
@@ -155,10 +155,10 @@ def clear_marks(api: docker.APIClient) -> None:
 
 
 def _marks() -> Path:
-    """Return the directory of the marks, made if it is absent.
+    """Return the directory of the marks. It is made if absent.
 
     Raises:
-        CheckpointFailed: when others may write to it.
+        CheckpointFailed: when the directory cannot be made, or other users may enter it.
     """
     try:
         MARKS.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -171,7 +171,7 @@ def _marks() -> Path:
 
 
 def _state_of(container: str) -> str:
-    """Return the directory with the state of a running container, which an engine may keep elsewhere (`exec-root`)."""
+    """Return the directory with runsc's state of a running container. Its place depends on the engine (`exec-root`)."""
     for pattern in _STATES:
         for directory in Path("/").glob(pattern.lstrip("/")):
             if any(directory.glob(f"{container}_*")):
@@ -188,12 +188,12 @@ def _state_of(container: str) -> str:
 def _command_lines() -> Iterator[list[str]]:
     """Yield the words of the command line of each process."""
     for file in _PROCESSES.glob("[0-9]*/cmdline"):
-        with suppress(OSError):  # it has ended
+        with suppress(OSError):  # the process has ended
             yield file.read_text(errors="replace").rstrip("\0").split("\0")
 
 
 def _option(words: list[str], name: str) -> str:
-    """Return the value of an option in a command line of runsc; empty: it has none."""
+    """Return the value of an option in a command line of runsc, or an empty text if it does not have the option."""
     for word, following in zip(words, [*words[1:], ""], strict=True):
         option, equals, value = word.lstrip("-").partition("=")
         if word.startswith("-") and option == name:

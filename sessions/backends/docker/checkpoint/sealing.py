@@ -1,4 +1,7 @@
-"""Encrypted checkpoints: files are sealed in pieces, and a checkpoint's files together."""
+"""Encrypts the files of images, piece by piece, and decrypts them.
+
+A *sealed* file is an encrypted one.
+"""
 
 from __future__ import annotations
 
@@ -21,26 +24,26 @@ from sessions.backends.docker.engine.breaker import unavailable
 from sessions.backends.docker.profile import SleepSettings
 from sessions.model.checkpoint import CannotWake
 
-#: bytes of content in a piece; the event loop waits for one at most, 0.3 ms
+#: bytes of content in a piece; the event loop waits for at most one piece, 0.3 ms
 PIECE = 256 * 1024
 _KEY, _SALT, _TAG = 32, 16, 16
 
 
 class Damaged(Exception):
-    """A file is not what was encrypted, or was encrypted with another key."""
+    """A file was changed after its encryption, or was encrypted with another key."""
 
 
 def seal(key: bytes, name: str, plain: Path, sealed: Path) -> None:
-    """Encrypt a file to a new one, and remove it.
+    """Encrypt a file to a new file, and remove the plain one.
 
     Args:
         key: the installation's key.
-        name: of the image and the file in it.
-        plain: the file.
-        sealed: the new file.
+        name: id of the image and name of the file in it.
+        plain: the plain file.
+        sealed: path of the new file.
 
     Raises:
-        OSError: when it cannot be read or written.
+        OSError: when a file cannot be read or written.
     """
     salt = secrets.token_bytes(_SALT)
     cipher = _cipher(key, salt, name)
@@ -59,17 +62,17 @@ def seal(key: bytes, name: str, plain: Path, sealed: Path) -> None:
 
 
 def unseal(key: bytes, name: str, sealed: Path, plain: Path) -> None:
-    """Decrypt a file to a new one.
+    """Decrypt a file to a new file.
 
     Args:
         key: the installation's key.
-        name: of the image and the file in it.
-        sealed: the file.
-        plain: the new file.
+        name: id of the image and name of the file in it.
+        sealed: the encrypted file.
+        plain: path of the new file.
 
     Raises:
-        Damaged: when it was changed, cut or moved, or the key is another one.
-        OSError: when it cannot be read or written.
+        Damaged: when the file was changed, cut or renamed, or was encrypted with another key.
+        OSError: when a file cannot be read or written.
     """
     with sealed.open("rb") as source, _create(plain) as target:
         cipher = _cipher(key, source.read(_SALT), name)
@@ -97,7 +100,7 @@ def _create(path: Path) -> BinaryIO:
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
 
 
-#: what gVisor writes
+#: names of the files that gVisor writes
 MEMORY = ("checkpoint.img", "pages_meta.img", "pages.img")
 #: end of the name of a directory with decrypted files
 PLAIN = ".plain"
@@ -108,17 +111,17 @@ def seal_all(settings: SleepSettings, image: str, begun: Path, names: Sequence[s
     """Encrypt the files of an image. Blocks.
 
     Args:
-        settings: with the key.
+        settings: settings with the key.
         image: id of the image.
-        begun: directory with its files.
-        names: of the files that there must be, none of them empty.
+        begun: directory with the image's files.
+        names: names of the files. All must exist, and none may be empty.
 
     Returns:
         bytes of the encrypted files.
 
     Raises:
-        CheckpointFailed: when a file is missing, or there are others.
-        OSError: when one cannot be read or written.
+        CheckpointFailed: when a file is missing or empty, or there are other files.
+        OSError: when a file cannot be read or written.
     """
     found = {file.name for file in begun.iterdir() if file.stat().st_size}
     if found != set(names):
@@ -131,10 +134,10 @@ def seal_all(settings: SleepSettings, image: str, begun: Path, names: Sequence[s
 
 @contextmanager
 def decrypted(settings: SleepSettings | None, image: str, names: Sequence[str]) -> Iterator[Path]:
-    """Yield a directory with decrypted files of an image, which is removed with the context. Blocks.
+    """Yield a directory with decrypted files of an image. It is removed at the end of the `with` block. Blocks.
 
     Raises:
-        CannotWake: when a file is damaged or gone, or sleep was turned off.
+        CannotWake: when a file is damaged or missing, or sleep was turned off.
         BackendUnavailable: when the disk cannot be read or written.
     """
     if settings is None:

@@ -1,15 +1,13 @@
-"""What gVisor makes of a sandbox's sockets: those that end when its memory is continued with, and those that listen.
+"""Prepares a sandbox's sockets for an image, and finds connections that end when the image is restored.
 
-gVisor of 2024 refuses to write a sandbox with a connection to another host. Later releases write it, and cut them.
+gVisor of 2024 refuses to write a sandbox that has a connection to another host. Later releases write it, and end the
+connection at the restore.
 
-No socket of a kernel that is written may remember connections that are closed. gVisor's releases before April 2026
-keep, in an epoll instance, pointers from a socket to others that were found not ready together with it, even when those
-are closed. After a restore, closed ones that are still pointed to count as ready. Then libzmq, which has freed what
-they
-stand for, ends with a segmentation fault (exit code 139), whenever that image is restored. A socket forgets its
-neighbours at its next event. The connections of a kernel are closed before it is written, so only those sockets are
-left
-that listen. Each gets an event alone: a connection that is reset at once.
+Before April 2026, gVisor has a defect. In an epoll instance, a socket keeps pointers to other sockets that were not
+ready at the same time, even after those were closed. After a restore, these closed sockets count as ready. libzmq has
+freed their data, so it ends with a segmentation fault (exit code 139) each time that the image is restored. A socket
+drops its pointers at its next event. All connections of a kernel are closed before it is written, so only listening
+sockets are left. Each of them gets an event of its own: a connection that is reset at once.
 Source: google/gvisor, commit 5d85724 ("vfs: clear temporary notReady lists").
 """
 
@@ -23,14 +21,14 @@ from contextlib import suppress
 from sessions.backends.docker.engine.engine import Engine
 from sessions.model.connection_info import ConnectionInfo
 
-#: states in which a TCP socket has, or asks for, another end. Source: linux/include/net/tcp_states.h
+#: states in which a TCP socket is connected or is connecting. Source: linux/include/net/tcp_states.h
 _CONNECTED = {"01", "02", "03", "08"}
-#: the loopback's first byte, the last one of the number in `/proc/net/tcp` of a little-endian machine
+#: first byte of loopback addresses; on a little-endian machine, `/proc/net/tcp` shows it as the last byte
 _LOOPBACK = "7F"
 
 
 def lead_out(engine: Engine, container: str) -> bool:
-    """Return whether a container to whose ports nothing is connected has connections to other hosts. Blocks.
+    """Return whether a container has connections to other hosts. Nothing may be connected to its ports. Blocks.
 
     Raises:
         APIError: when the engine refused.
@@ -40,7 +38,7 @@ def lead_out(engine: Engine, container: str) -> bool:
 
 
 def found_in(table: str) -> bool:
-    """Return whether a `/proc/net/tcp` shows connections to other hosts."""
+    """Return whether the content of `/proc/net/tcp` shows connections to other hosts."""
     for line in table.splitlines()[1:]:
         fields = line.split()
         if len(fields) > 3 and fields[3] in _CONNECTED and fields[2].partition(":")[0][-2:] != _LOOPBACK:  # noqa: PLR2004 - the fourth field is the state
@@ -48,10 +46,10 @@ def found_in(table: str) -> bool:
     return False
 
 
-#: seconds for a connection; the sandbox is on this machine
+#: seconds to open a connection to the sandbox, which is on this machine
 _TIMEOUT = 1.0
-#: seconds between two connections, so that the kernel handles one after the other; measured with it: none of 80 images
-#: could not be restored
+#: seconds between two connections, so that the kernel handles them one after the other. With this pause, all of 80
+#: images could be restored.
 _PAUSE = 0.005
 _RESET = struct.pack("ii", 1, 0)
 
@@ -60,7 +58,7 @@ def refresh(info: ConnectionInfo) -> None:
     """Connect to each port on which a kernel listens, and reset the connection. Blocks for about 0.03 s.
 
     Raises:
-        OSError: when it cannot be reached.
+        OSError: when the kernel cannot be reached.
     """
     for port in (info.shell_port, info.iopub_port, info.stdin_port, info.control_port, info.hb_port):
         with suppress(ConnectionRefusedError), socket.create_connection((info.ip, port), _TIMEOUT) as connection:

@@ -1,8 +1,8 @@
-"""Trials: a container that continues with a kernel's memory, and whose changes of the session's files are thrown away.
+"""Trials: a second container is restored from a kernel's image, and its changes of the session's files are discarded.
 
-A trial proves that an image can be continued, while the kernel itself is held. Its code runs for a moment, so it must
-not write to the session's files: it sees them through an overlay (Linux's overlayfs), whose upper directory takes all
-changes. That directory is in the host's `/dev/shm`, so that what is written counts as the memory of the container.
+A trial proves that an image can be restored, while the kernel itself is held. The kernel's code runs for a moment in
+the trial, so it must not write to the session's files. It sees them through an overlay (Linux's overlayfs), whose upper
+directory gets all changes. This directory is in the host's `/dev/shm`, so changes count as memory of the container.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sessions.backends.docker.container.cleanup import VOLUMES_WAIT
 from sessions.backends.docker.engine.engine import Engine
 from sessions.backends.docker.profile import UID, WORKSPACE, DockerSettings, volume_names
 
-#: a file system in memory, on every Linux
+#: directory of a file system in memory, which every Linux has
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the directories in it are private
 
 
@@ -31,11 +31,11 @@ _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the directories in it are priv
 class Trial:
     """The workspace of one trial."""
 
-    #: its name
+    #: name of the workspace
     workspace: str
-    #: directory on the host with what the trial writes
+    #: directory on the host that gets the trial's changes of files
     changes: Path
-    #: the volume that the engine makes for it
+    #: volume of the workspace, which the engine makes
     volume: Mount
 
 
@@ -43,9 +43,9 @@ def prepare(engine: Engine, settings: DockerSettings, workspace: str) -> Trial:
     """Make the directories of a trial. Blocks.
 
     Args:
-        engine: has mounted the session's files, because a container uses them.
-        settings: of the backend.
-        workspace: the session's.
+        engine: the engine. It has mounted the session's files, because the kernel's container uses them.
+        settings: settings of the backend.
+        workspace: workspace of the session.
 
     Raises:
         CheckpointFailed: when the directories cannot be made.
@@ -58,7 +58,7 @@ def prepare(engine: Engine, settings: DockerSettings, workspace: str) -> Trial:
     try:
         for directory in (changes, upper, work):
             directory.mkdir(mode=0o700)
-        os.chown(upper, UID, UID)  # it is what the trial sees as its root directory
+        os.chown(upper, UID, UID)  # the trial sees this directory as the root of its workspace
     except OSError as error:
         raise CheckpointFailed(f"{changes} cannot be made: {error.strerror}") from error
     options = f"nosuid,nodev,lowerdir={files},upperdir={upper},workdir={work}"
@@ -74,19 +74,19 @@ def prepare(engine: Engine, settings: DockerSettings, workspace: str) -> Trial:
 
 
 async def end(engine: Engine, trial: Trial, owner: str) -> None:
-    """Remove the volume and the directories of a trial whose container is gone; later, if the engine fails now.
+    """Remove the volume and the directories of a trial whose container was removed. If this fails, it is retried later.
 
     Args:
-        engine: has the volume.
+        engine: engine that has the volume.
         trial: the trial.
-        owner: owner of the calls; see `Engine.call`.
+        owner: owner of the calls, as in `Engine.call`.
     """
     removal = engine.insist(clear, engine, trial, name=f"removal of {trial.workspace}", owner=owner)
     await asyncio.wait({removal}, timeout=VOLUMES_WAIT)
 
 
 def clear(engine: Engine, trial: Trial) -> None:
-    """Remove the volume and the directories of a trial whose container is gone. Blocks.
+    """Remove the volume and the directories of a trial whose container was removed. Blocks.
 
     Raises:
         APIError: when the engine refused.

@@ -1,4 +1,4 @@
-"""Removal of volumes, and of containers that the engine may have made without reporting it."""
+"""Removes volumes, and containers that the engine may have made without reporting it."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from sessions.tenants.shares import NOBODY
 
 log = structlog.get_logger()
 
-#: seconds before each of the first searches, while the engine answers, for a container that may still be made
+#: seconds before each of the first searches for a container that the engine may still be making
 SOON = (0.0, 2.0, 5.0, 10.0, 30.0, 60.0)
-#: seconds between all further searches: a stuck engine may continue at any time with a request that was given up
+#: seconds between all further searches: at any time, a stuck engine may continue with a request that timed out
 LATER = 300.0
-#: seconds that deletions of volumes may take before the caller no longer waits for them
+#: seconds for which a caller waits for the deletion of volumes
 VOLUMES_WAIT = 3.0
 #: status codes of the engine: the volume does not exist, a container uses it. Source: Docker Engine API, VolumeDelete
 _NOT_THERE, _IN_USE = 404, 409
 
 
 async def delete_volumes(engine: Engine, disks: Disks, volumes: Sequence[str], owner: str = NOBODY) -> None:
-    """Delete volumes and their disks. Those that are in use, or that the engine cannot free yet, are deleted later.
+    """Delete volumes and their disks. A volume in use, or one that the engine cannot free yet, is deleted later.
 
     Args:
-        engine: has the volumes.
-        disks: keep what is in them.
-        volumes: their names.
-        owner: owner of the calls; see `Engine.call`.
+        engine: engine that has the volumes.
+        disks: disks with the content of the volumes.
+        volumes: names of the volumes.
+        owner: owner of the calls, as in `Engine.call`.
     """
     removals = [engine.insist(disks.delete, name, name=f"removal of volume {name}", owner=owner) for name in volumes]
     if removals:
@@ -41,28 +41,28 @@ async def delete_volumes(engine: Engine, disks: Disks, volumes: Sequence[str], o
 
 
 class LostContainers:
-    """Searches for such containers by their names, and removes them with their volumes.
+    """Searches for lost containers by their names, and removes them with their volumes.
 
-    A volume has no content of its own: the session's disk stays, and is shown by the volume that its next start makes.
-    A volume in memory goes with its last container.
+    A volume on disk has no content of its own: the session's disk stays, and its next start makes the volume again. A
+    volume in memory ends with its last container.
 
-    A search without a result proves nothing, because the engine may still be making the container. So a name is
-    searched for until it is found or the gateway ends; the next gateway removes everything with this installation's
-    label.
+    A search without a result proves nothing, because the engine may still be making the container. So the search for
+    a name is repeated until the container is found or the gateway ends. The next gateway removes everything with this
+    installation's label.
     """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        #: recent searches, likely to find a container soon, and older searches, unlikely to find one
+        #: recent searches, which may soon find a container, and older searches, which probably find none
         self._soon: set[asyncio.Task[None]] = set()
         self._later: set[asyncio.Task[None]] = set()
 
     def look_for(self, name: str, workspace: str) -> None:
-        """Start the search for a container and the volumes that were made with it.
+        """Start the search for a container and its volumes.
 
         Args:
             name: name of the container.
-            workspace: workspace whose volumes the container has.
+            workspace: workspace whose volumes the container uses.
         """
         _track(self._soon, self._look_soon(name, workspace))
 
@@ -83,7 +83,7 @@ class LostContainers:
         """Remove the container and its volumes if they exist, with retries.
 
         Returns:
-            True if the container existed; a volume alone may belong to a container that the engine is making.
+            whether the container existed. A volume alone may belong to a container that the engine is still making.
         """
         found = await self._engine.insist(self._remove_container_blocking, name, name="removal of a lost container")
         for volume in volume_names(workspace):
@@ -102,12 +102,12 @@ class LostContainers:
         try:
             self._engine.api.remove_volume(volume, force=True)
         except APIError as error:
-            # A volume of another container is removed with the session of that container.
+            # A volume that another container uses is removed with the session of that container.
             if error.status_code not in {_NOT_THERE, _IN_USE}:
                 raise
 
     async def give_up(self, seconds: float) -> None:
-        """Wait at most `seconds` for the recent searches, which find containers made just now, and cancel all."""
+        """Wait at most `seconds` for the recent searches, and then cancel all searches."""
         if self._soon:
             await asyncio.wait(self._soon, timeout=seconds)
         for search in [*self._soon, *self._later]:

@@ -1,4 +1,4 @@
-"""Calls to the engine about containers and volumes. All of them block: run them in the engine's threads."""
+"""Calls to the engine about containers and volumes. All of them block, so run them in the engine's threads."""
 
 from __future__ import annotations
 
@@ -47,20 +47,20 @@ def create(
     """Create a container for a kernel, without starting it.
 
     Args:
-        engine: makes the container.
-        disks: keep the files of workspaces.
-        settings: of the backend.
-        launch: what runs in the container.
-        name: of the container.
-        workspace: id of its workspace.
-        gvisor: True if the runtime is gVisor.
-        files: volume in place of the workspace; None: it has the workspace.
+        engine: engine that makes the container.
+        disks: disks with the files of workspaces.
+        settings: settings of the backend.
+        launch: order to start the kernel that will run in the container.
+        name: name of the container.
+        workspace: id of the workspace.
+        gvisor: whether the runtime is gVisor.
+        files: volume that replaces the workspace. None means the workspace.
 
     Returns:
         id of the container.
 
     Raises:
-        StartFailed: when its workspace cannot be kept.
+        StartFailed: when the workspace cannot be made.
         APIError: when the engine refused.
     """
     api = engine.api
@@ -94,7 +94,7 @@ def create(
 
 
 def new_connection(kernelspec: KernelSpec) -> ConnectionInfo:
-    """Return connection info with new keys for a kernel in a container, as the kernel itself is told it."""
+    """Return connection info with new keys for a kernel in a container. The kernel listens on all its addresses."""
     return new_connection_info(
         "tcp",
         "0.0.0.0",  # noqa: S104 - inside the container
@@ -105,13 +105,13 @@ def new_connection(kernelspec: KernelSpec) -> ConnectionInfo:
 
 
 def hello(settings: DockerSettings, launch: Launch, info: ConnectionInfo | None) -> bytes:
-    """Return the handshake for a kernel in a container; without connection info, for one that waits for another."""
+    """Return the handshake for a kernel in a container. With None, the kernel waits for another handshake."""
     env = environment(settings, online=launch.egress is not None)
     return handshake(launch, info, python=PYTHON, image=IMAGE_DIR, workspace=WORKSPACE, private=PRIVATE, env=env)
 
 
 def start(engine: Engine, container: str, hello: bytes) -> None:
-    """Start a container, and send the handshake to its stdin."""
+    """Start a container, and send the handshake to its standard input."""
     api = engine.api
     stdin, _ = take_over(api.attach_socket(container, params={"stdin": 1, "stream": 1}))
     with stdin:
@@ -120,7 +120,7 @@ def start(engine: Engine, container: str, hello: bytes) -> None:
 
 
 def address(engine: Engine, network: str, container: str) -> str:
-    """Return the address of a running container in the network.
+    """Return the IP address of a running container in a network.
 
     Raises:
         StartFailed: when the container has ended.
@@ -140,7 +140,7 @@ def reap(engine: Engine, disks: Disks, label: str, kernels: Collection[str], wor
     """Remove the containers with a label, except those of known kernels.
 
     Returns:
-        names of the volumes and disks that no known workspace has; the caller deletes them.
+        names of the volumes and disks that belong to no known workspace. The caller must delete them.
     """
     api, filters = engine.api, {"label": label}
     for container in api.containers(all=True, filters=filters):

@@ -23,24 +23,24 @@ from sessions.model.tasks import spawn
 from sessions.model.values import ExitReason, KernelExit
 from sessions.tenants.shares import NOBODY
 
-#: seconds for the engine to remove a container; after that the container counts as gone, and is removed later
+#: seconds for the engine to remove a container. After that, the container counts as ended, and is removed later.
 GIVE_UP = 10.0
 #: seconds from SIGTERM to SIGKILL for the launcher
 STOP = 1
-#: longest time in seconds from the engine's `oom` event to an end that the memory limit caused
+#: seconds after the engine's `oom` event within which an end of the container counts as caused by the memory limit
 OOM_TO_END = 3.0
-#: seconds for the launcher to pass a signal on, which it does not confirm; measured: 0.5 ms on a busy machine
+#: seconds for the launcher to pass a signal on. It does not confirm this. Measured: 0.5 ms on a busy machine.
 SIGNAL_DELAY = 0.2
-#: tools at a time, including those whose caller has left
+#: maximum tools at a time, including those whose caller was cancelled
 TOOLS_MAX = 16
 
 
 class DockerHandle:
-    """A started container. It is removed when it ends, whatever the cause."""
+    """A started container. It is removed when it ends, for any reason."""
 
     def __init__(self, engine: Engine, container: str, info: ConnectionInfo, tenant: str = NOBODY) -> None:
         self.id = container
-        #: tenant whose turns its calls to the engine take
+        #: tenant for which the container's calls to the engine take turns
         self.tenant = tenant
         self.connection_info = info
         self.preloaded: Collection[str] = ()
@@ -48,15 +48,15 @@ class DockerHandle:
         self._engine = engine
         self.cgroup = ControlGroup(container)
         self.timers = Timers(self.cgroup)
-        #: True after the start; only then its absence from the list of running containers is an end
+        #: whether it was started. Only then, its absence from the list of running containers means that it has ended.
         self.was_running = False
-        self.held = False  # True while its processes are stopped, which the engine does not know
+        self.held = False  # whether its processes are stopped without the engine's knowledge
         self._killed = False
         #: time of the last `oom` event of the container
         self._out_of_memory: float | None = None
         self._tools: set[ToolStream] = set()
-        self._tools_open = 0  # those that have begun and not ended
-        self._exit: KernelExit | None = None  # how it ended, as soon as that is known
+        self._tools_open = 0  # number of tools that have begun and not ended
+        self._exit: KernelExit | None = None  # how the container ended, as soon as that is known
         self._end: asyncio.Task[KernelExit] | None = None
         self._pauses = Pauses(engine, container, self.ended)
         self._loop = asyncio.get_running_loop()
@@ -65,7 +65,7 @@ class DockerHandle:
         self._gone: asyncio.Future[KernelExit] = self._loop.create_future()
 
     def attach(self, listener: HandleListener, tenant: str) -> None:
-        """Hand the container to its present user."""
+        """Set the present user of the container."""
         self._listener, self.tenant = listener, tenant
 
     @property
@@ -79,28 +79,28 @@ class DockerHandle:
         return self._tools_open > 0
 
     def rouse(self) -> None:
-        """Note a use of the container, and end its rest."""
+        """Record the time of this use, and let the container react quickly again."""
         self.used_at = self._loop.time()
-        with suppress(OSError):  # only a gateway that may do this puts kernels to rest
+        with suppress(OSError):  # a gateway that may not set timers has not slowed the container down either
             self.timers.make_prompt()
 
     async def wait(self) -> KernelExit:
-        """Wait until the container is gone."""
+        """Wait until the container has ended."""
         return await asyncio.shield(self._gone)
 
     async def interrupt(self) -> None:
         """Send SIGINT to the launcher, which passes it on to the kernel."""
         self.rouse()
-        with suppress(APIError, BackendUnavailable):  # gone or unreachable: the caller escalates further
+        with suppress(APIError, BackendUnavailable):  # if this fails, the caller kills the container later
             await self._engine.call(lambda: self._engine.api.kill(self.id, "SIGINT"), lane=SIGNAL, owner=self.tenant)
             await asyncio.sleep(SIGNAL_DELAY)
 
     def memory(self) -> int | None:
-        """Return the container's memory in bytes, from its control group; None when that cannot be read."""
+        """Return the container's memory in bytes, from its control group. None if that cannot be read."""
         return self.cgroup.memory()
 
     def processor_seconds(self) -> float | None:
-        """Return the container's processor time in seconds, from its control group; None when that cannot be read."""
+        """Return the container's processor time in seconds, from its control group. None if that cannot be read."""
         return self.cgroup.seconds()
 
     async def pause(self) -> None:
@@ -118,7 +118,7 @@ class DockerHandle:
         await self.wait()
 
     def note_out_of_memory(self) -> None:
-        """Record that the container met its memory limit, which may not end it."""
+        """Record that the container met its memory limit. This may not have ended it."""
         self._out_of_memory = self._loop.time()
         if self._listener is not None:
             self._listener.on_out_of_memory(self)
@@ -126,13 +126,13 @@ class DockerHandle:
     def note_killed(self) -> None:
         """End the tools, because the container gets a deadly signal, perhaps from outside the gateway.
 
-        The engine waits 10 s for the output of tools to be read, and gives up: then it may never free the workspace.
+        The engine waits 10 s until the output of all tools was read. After that, it may never free the workspace.
         """
         for tool in self._tools:
             tool.discard()
 
     def note_paused(self) -> None:
-        """Record a pause; end the container if one from outside does not end soon. Idempotent."""
+        """Record that the container is paused. A pause from outside that is too long ends the container. Idempotent."""
         self._pauses.begun()
 
     def note_resumed(self) -> None:
@@ -140,7 +140,7 @@ class DockerHandle:
         self._pauses.ended()
 
     def ended(self) -> None:
-        """Remove a container that has ended or must end, and find out how it ended. Idempotent."""
+        """Remove the container, which has ended or must end, and find out how it ended. Idempotent."""
         self.note_resumed()
         if self._end is None:
             self.rouse()
@@ -151,14 +151,14 @@ class DockerHandle:
         removal = self._engine.insist(
             self._reap_blocking, name=f"removal of container {self.id[:12]}", owner=self.tenant
         )
-        # The caller does not wait for an engine that does not answer: the kernel is no longer used.
+        # Nobody uses the kernel any more, so the caller does not wait for an engine that does not answer.
         await asyncio.wait({removal}, timeout=GIVE_UP)
         if removal.done() and not removal.cancelled():
             ended = removal.result()
         else:
             ended = KernelExit(ExitReason.KILLED if self._killed else ExitReason.EXITED)
         for tool in self._tools:
-            tool.abort()  # some engine versions never end the stream of a tool after its container
+            tool.abort()  # in some engine versions, a tool's stream does not end with its container
         self._tools.clear()
         self._listener = None
         self._gone.set_result(ended)
@@ -168,16 +168,17 @@ class DockerHandle:
         api = self._engine.api
         try:
             state = api.inspect_container(self.id)["State"]
-            if self._exit is None:  # a second attempt sees the state after the first
+            if self._exit is None:  # a second attempt would see the state that the first one has caused
                 self._exit = self._exit_of(state)
             with suppress(APIError, ProcessLookupError):  # the container is removed anyway
                 if state.get("Paused"):
-                    # The engine cannot end a paused container: it gives up after 10 s, and leaves a process behind.
+                    # The engine cannot end a paused container: it fails after 10 s, and leaves a process behind.
                     api.unpause(self.id)
-                if self.held and state["Pid"]:  # 0, when it has ended: that would be the gateway's own process group
-                    os.kill(state["Pid"], signal.SIGKILL)  # its processes take no signal from the engine
+                if self.held and state["Pid"]:  # 0 after the end, which would mean the gateway's own process group
+                    os.kill(state["Pid"], signal.SIGKILL)  # a held container ignores signals that the engine sends
                 elif self._killed:
-                    # It may need a minute to remove a running container that has had many processes: see the launcher.
+                    # To remove a running container with many processes may take a minute (see the launcher), so the
+                    # launcher is asked to stop first.
                     api.stop(self.id, timeout=STOP)
             api.remove_container(self.id, force=True)
         except NotFound:
@@ -185,17 +186,18 @@ class DockerHandle:
         return self._exit or self._exit_of({})
 
     def _exit_of(self, state: dict[str, Any]) -> KernelExit:
-        """Return how a container in this state has ended, or ends now; an end of its own comes before a kill."""
+        """Return how a container in this state has ended. If it ended on its own before a kill, that counts."""
         if self._killed and state.get("Running", True):
             return KernelExit(ExitReason.KILLED)
         reason = ExitReason.OOM if self._ended_of_memory(state) else ExitReason.EXITED
         return KernelExit(reason, state.get("ExitCode"))
 
     def _ended_of_memory(self, state: dict[str, Any]) -> bool:
-        """Return True if the memory limit ended the container.
+        """Return whether the memory limit ended the container.
 
-        The exit code does not show it: the host's OOM killer often kills a part of gVisor, which looks from inside
-        like a process that ended on its own. The engine's own flag stays set once any process inside was killed.
+        The exit code does not show it, because the host's OOM killer often kills a part of gVisor, and then the process
+        inside seems to have ended on its own. The engine's flag does not show it either: it stays set after any process
+        inside was killed.
         """
         if self._out_of_memory is None:
             return bool(state.get("OOMKilled"))
@@ -211,7 +213,7 @@ class DockerHandle:
             raise QuotaExceeded(f"at most {TOOLS_MAX} file operations of a session at a time", max=TOOLS_MAX)
         self.rouse()
         self._tools_open += 1
-        # Separate tasks: a tool that has begun is read to its end, even when the caller leaves.
+        # These are separate tasks, because a tool must be read to its end, even if the caller is cancelled.
         opening = spawn(self._open_tool(name, argument), f"begin {name}")
         writing: asyncio.Task[None] | None = None
         try:
@@ -240,7 +242,7 @@ class DockerHandle:
             with suppress(SessionError):
                 tool = await opening
                 await tool.read_to_end()
-                if self._end is None:  # else `_reap` closes its connection
+                if self._end is None:  # otherwise `_reap` closes the connection
                     self._tools.discard(tool)
         finally:
             self._tools_open -= 1

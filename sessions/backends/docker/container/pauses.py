@@ -1,6 +1,7 @@
-"""The pauses of one container: those that the gateway makes, and those from outside, which may not last.
+"""Pauses one container, and limits the pauses that somebody else makes.
 
-A paused container seems reachable, because gVisor's network continues.
+A paused container still seems reachable, because gVisor's network continues. So a long pause from outside would make
+clients wait in vain.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from sessions.backends.docker.engine.breaker import fails, log_refusal
 from sessions.backends.docker.engine.engine import SIGNAL, Engine
 from sessions.model.errors import ConnectionFailed
 
-#: seconds of a pause from outside the gateway
+#: maximum seconds of a pause that the gateway has not made
 PAUSE_MAX = 10.0
 
 
@@ -23,30 +24,30 @@ class Pauses:
     """The pauses of one container."""
 
     def __init__(self, engine: Engine, container: str, too_long: Callable[[], None]) -> None:
-        """Begin with a container that runs.
+        """Begin with a running container.
 
         Args:
-            engine: has the container.
+            engine: engine that has the container.
             container: id of the container.
-            too_long: called when a pause from outside is too long.
+            too_long: called when a pause from outside lasts too long.
         """
         self._engine = engine
         self._container = container
         self._too_long = too_long
-        #: ends the container; None: no pause from outside is known
+        #: calls `too_long`. None means that no pause from outside is known.
         self._timer: asyncio.TimerHandle | None = None
-        #: True: the container is paused, whoever has paused it
+        #: whether the container is paused, by the gateway or from outside
         self._paused = False
-        #: True: the gateway itself has paused the container, or asks for that
+        #: whether the gateway itself has paused the container, or is about to
         self._own = False
 
     def begun(self) -> None:
-        """Note that the container is paused. Idempotent."""
+        """Record that the container is paused. Idempotent."""
         self._paused = True
         self._limit()
 
     def ended(self) -> None:
-        """Note that the container is not paused."""
+        """Record that the container is not paused."""
         self._paused = False
         if self._timer is not None:
             self._timer.cancel()
@@ -57,22 +58,28 @@ class Pauses:
             self._timer = asyncio.get_running_loop().call_later(PAUSE_MAX, self._too_long)
 
     async def pause(self, owner: str) -> None:
-        """Pause the container, for the tenant whose it is.
+        """Pause the container.
+
+        Args:
+            owner: tenant of the container.
 
         Raises:
-            BackendUnavailable: when the engine does not answer, and perhaps pauses it later; or when it refuses.
+            BackendUnavailable: when the engine refuses, or does not answer. Then it may pause the container later.
         """
-        self._own = True  # before the engine is asked: the event of the pause may arrive before its answer
+        self._own = True  # set before the call, because the event of the pause may arrive before the engine's answer
         try:
             await self._engine.call(lambda: self._engine.api.pause(self._container), lane=SIGNAL, owner=owner)
         except APIError as error:
             self._own = False
-            self._limit()  # one from outside may have begun meanwhile
+            self._limit()  # a pause from outside may have begun meanwhile
             raise fails("pause a container", error) from error
-        self.ended()  # it ran until now, so no pause from outside lasts, even if the event of its end was missed
+        self.ended()  # the container ran until now, so no pause from outside lasts, even if its end was not reported
 
     async def resume(self, owner: str) -> None:
-        """Resume the container, for the tenant whose it is. Does nothing when it is gone or is not paused.
+        """Resume the container. Does nothing if it has ended or is not paused.
+
+        Args:
+            owner: tenant of the container.
 
         Raises:
             BackendUnavailable: when the engine does not answer.
@@ -87,7 +94,7 @@ class Pauses:
 
     def _resume_blocking(self) -> None:
         api = self._engine.api
-        with suppress(NotFound):  # it is gone
+        with suppress(NotFound):  # the container has ended
             # The engine's answer for a container that is not paused is the same 500 as for a failure.
             if api.inspect_container(self._container)["State"].get("Paused"):
                 api.unpause(self._container)

@@ -1,7 +1,8 @@
 """The connection to one tool that runs in a container.
 
-A tool whose output is not read blocks, and then the engine can never end the container: the engine waits for the tool,
-gives up, and never frees the workspace's memory. So a tool that has begun is read to its end, whoever leaves.
+A tool blocks if nobody reads its output. Then the engine waits for the tool when it should end the container, and after
+a timeout it never frees the workspace's memory. So the output of a tool is always read to its end, even if its caller
+was cancelled.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from sessions.model.errors import ConnectionFailed
 
 #: seconds that a tool may run without output
 TIMEOUT = 60.0
-#: bytes per read and seconds between two reads of output whose caller has left
+#: bytes per read, and seconds between two reads, of output whose caller was cancelled
 LEFTOVER_PIECE = 256 * 1024
 LEFTOVER_PAUSE = 0.01
 _STDOUT = 1
@@ -30,11 +31,11 @@ _FRAME = struct.Struct(">BxxxI")
 
 
 class _Discard(asyncio.Protocol):
-    """Takes output and drops it, as fast as it arrives."""
+    """Reads output as fast as it arrives, and discards it."""
 
 
 class ToolStream:
-    """Input and output of one tool."""
+    """The input and output of one tool."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -64,11 +65,11 @@ class ToolStream:
         return cls(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
 
     async def next_piece(self) -> bytes:
-        """Return the next piece of the tool's standard output; empty at its end.
+        """Return the next piece of the tool's standard output. An empty piece means its end.
 
         Raises:
             ConnectionError: when the container has ended.
-            TimeoutError: when the tool makes no progress.
+            TimeoutError: when the tool prints nothing for too long.
         """
         while True:
             async with asyncio.timeout(TIMEOUT):
@@ -83,7 +84,7 @@ class ToolStream:
                 return piece
 
     async def write(self, stdin: AsyncIterable[bytes] | None) -> None:
-        """Send the tool its input, and the end of its input."""
+        """Send the tool its whole input, and then the end of its input."""
         with suppress(ConnectionError):  # the tool answered before it read all input
             if stdin is not None:
                 async for piece in stdin:
@@ -98,18 +99,18 @@ class ToolStream:
                 self._writer.write_eof()
                 while not self._reader.at_eof():
                     await self._reader.read(LEFTOVER_PIECE)
-                    await asyncio.sleep(LEFTOVER_PAUSE)  # the output is unlimited, its cost is not
+                    await asyncio.sleep(LEFTOVER_PAUSE)  # the output may be endless, so its rate must be limited
         finally:
             if not self._discarding:
                 self.abort()
 
     def discard(self) -> None:
-        """Fail whoever reads, and discard the output from now on, because the container ends."""
+        """Raise an error in the present reader, and discard all further output. Call this when the container ends."""
         if self._discarding:
             return
         self._discarding = True
         self._reader.set_exception(ConnectionResetError("the container ends"))
-        transport = cast("asyncio.Transport", self._writer.transport)  # it is one for both ways
+        transport = cast("asyncio.Transport", self._writer.transport)  # it both reads and writes
         if not transport.is_closing():
             transport.set_protocol(_Discard())
             transport.resume_reading()

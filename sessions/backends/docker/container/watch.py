@@ -1,7 +1,7 @@
-"""Reports the ends of containers, from the engine's event stream.
+"""Reports the ends and pauses of containers, from the engine's event stream.
 
-The stream breaks when the engine restarts, and falls silent when the engine hangs. The ends of containers meanwhile
-are found by comparison with the list of running containers.
+The stream breaks when the engine restarts, and is silent when the engine hangs. So each time that the stream is opened,
+the list of running containers is read, too. It shows which containers have ended meanwhile.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ EVENTS = ["die", "kill", "oom", "pause", "unpause"]
 DEADLY = {"9", "15"}
 #: seconds before the stream is opened again
 RECONNECT = 1.0
-#: seconds without an event after which the stream is opened again: a hanging stream looks like a silent one
+#: seconds without an event after which the stream is opened again, because a silent stream may be a hanging one
 SILENCE = 10.0
 
 
@@ -60,7 +60,7 @@ class Watch:
         self._wake()
 
     def _wake(self) -> None:
-        # This only shuts the connection down. The thread then releases it, and may be doing so already.
+        # This only shuts the connection down. The thread releases it, and may be doing so already.
         with suppress(AttributeError, OSError):
             self._stream.close()
 
@@ -113,8 +113,8 @@ class Watch:
             self._notify(self._on_change)
 
     def _compare(self, api: docker.APIClient) -> None:
-        # Before the list is read, which may lack containers that start from now on. And after the stream is open, which
-        # reports containers that end from now on.
+        # The handles are read before the list, which may lack containers that start from now on, and after the stream
+        # was opened, which reports containers that end from now on.
         started = [handle for handle in list(self._handles.values()) if handle.was_running]
         found = api.containers(filters={"label": f"{INSTANCE_LABEL}={self._instance}"})
         running = {item["Id"]: item.get("State") for item in found}

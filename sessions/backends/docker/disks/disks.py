@@ -1,11 +1,11 @@
-"""Disks of workspaces: files of a session that outlive its containers, on the engine's disk, up to a size.
+"""The disks of workspaces: files of a session that outlive its containers, with a limited size.
 
-Each volume of a workspace is a file system in an image file. A helper (`kernel_image/disks.py`) makes the image and
-attaches it to a loop device, and the engine mounts that device while a container uses the volume. So the engine alone
-needs the privilege to mount, and this also works for a gateway that has nothing but the engine's socket. The helper
-ends when the gateway does; the images stay, for the next gateway.
+Each volume of a workspace is a file system in an image file. A helper (`kernel_image/disks.py`) makes the image file
+and attaches it to a loop device. The engine mounts that device while a container uses the volume. So only the engine
+needs the privilege to mount, and a gateway that has only the engine's socket can use disks, too. The helper ends with
+the gateway. The image files stay for the next gateway.
 
-The images are in the volume `kernel-gateway-files-INSTANCE`, each under the name of the volume that shows it.
+The image files are in the volume `kernel-gateway-files-INSTANCE`. Each has the name of its volume.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class Disks:
     """The disks of an installation. All methods block; several threads may call them."""
 
     def __init__(self, engine: Engine, settings: DockerSettings) -> None:
-        """Start nothing yet."""
+        """Keep the arguments. Nothing is started yet."""
         self._engine = engine
         self._settings = settings
         self._volume = f"kernel-gateway-files-{settings.instance}"
         self._helper = Helper(engine, settings, self._volume)
-        #: the disk with which the helper is proven: one, so that proofs that fail again and again leave no more
+        #: the disk with which the helper is proven. All proofs use the same disk, so failing proofs leave at most one.
         self._probe = Disk(f"kernel-gateway-proof-{uuid.uuid4().hex}", "", _PROBE_SIZE, "0700")
-        #: bytes that all disks together could have when the last one was attached; 0: none was yet
+        #: bytes that all disks together could have when the last disk was attached. 0 before that.
         self.room = 0
 
     @property
@@ -48,10 +48,10 @@ class Disks:
         """Make a disk, attach it and delete it.
 
         Returns:
-            where files are.
+            text that says where files are.
 
         Raises:
-            NotInitialized: when that is not possible on the engine's machine.
+            NotInitialized: when this is not possible on the engine's machine.
         """
         if not self._used:
             return "in memory: files end with their kernels"
@@ -63,10 +63,10 @@ class Disks:
         return "on disk: files outlive their kernels"
 
     def attach(self, disks: Sequence[Disk]) -> Mapping[str, str] | None:
-        """Make disks unless they exist, and attach them, before a container is made that mounts them.
+        """Make disks unless they exist, and attach them to devices. Call this before a container mounts them.
 
         Returns:
-            path of the device of each disk, by name; None: files are kept in memory.
+            path of each disk's device, by the disk's name. None means that workspaces are in memory.
 
         Raises:
             StartFailed: when a disk cannot be made or attached.
@@ -86,7 +86,7 @@ class Disks:
         return devices
 
     def _forget_other(self, volume: str, device: str) -> None:
-        """Remove a volume that names another device: after a restart of the machine the disk may have another one."""
+        """Remove a volume that names another device. After a restart of the machine, a disk may get another device."""
         api = self._engine.api
         with suppress(NotFound):
             options = api.inspect_volume(volume)["Options"] or {}
@@ -106,7 +106,7 @@ class Disks:
             self._helper.ask(op="delete", name=name)
 
     def image(self, name: str) -> Path:
-        """Return the path on the engine's machine of a disk's image file, whether or not the disk exists.
+        """Return the path of a disk's image file on the engine's machine. The disk need not exist.
 
         Raises:
             APIError: when the engine refused.
@@ -118,7 +118,7 @@ class Disks:
         return list(self._helper.ask(op="names")["names"]) if self._used else []
 
     def delete_all(self) -> None:
-        """Delete all disks and the volume of their images: no session is left.
+        """Delete all disks and the volume with their image files. No session may exist.
 
         Raises:
             SessionError: when the helper failed.
@@ -135,5 +135,5 @@ class Disks:
         self._helper.close()
 
     def reap(self) -> None:
-        """Remove the helpers of earlier gateways, which have ended on their own unless the engine was in trouble."""
+        """Remove the helpers of earlier gateways that have not ended on their own."""
         self._helper.reap()

@@ -1,7 +1,7 @@
-"""The helper that makes and attaches the disks of workspaces: its container, and the requests that it is asked.
+"""The helper that makes and attaches the disks of workspaces: its container, and the requests to it.
 
 The helper is `kernel_image/disks.py`. It serves several requests at the same time, so that the start of one session
-does not wait for the disk of another one.
+does not wait for the disk of another session.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ from sessions.backends.docker.engine.stdio import Conversation, attached
 from sessions.backends.docker.profile import DISKS_LABEL, IMAGE_DIR, PYTHON, DockerSettings
 from sessions.model.errors import StartFailed
 
-#: seconds for an answer of the helper; to make a disk takes 0.1 s
+#: seconds for an answer of the helper, which makes a disk in 0.1 s
 _ANSWER = 15.0
-#: bytes of the longest answer: the names of all disks, of 50 bytes each
+#: maximum bytes of an answer; the longest one lists all disks, with 50 bytes each
 _ANSWER_MAX = 16 * 1024**2
-#: attempts of a request, each with a helper that has not failed yet
+#: attempts of a request; a failed helper is replaced before the next attempt
 _ATTEMPTS = 2
-#: status code of the engine. Source: Docker Engine API, ContainerDelete
+#: the engine's status code for a container that is already being removed. Source: Docker Engine API, ContainerDelete
 _BEING_REMOVED = 409
-#: where the helper finds the host's devices and the images
+#: paths in the helper's container of the host's devices and of the image files
 _DEVICES, _IMAGES = "/devices", "/images"
 
 Answer = dict[str, Any]
 
 
 class HelperFailed(Exception):
-    """The helper does not converse."""
+    """The helper does not answer correctly, or has ended."""
 
 
 class Requests:
     """Requests to a running helper. Several threads may ask at the same time."""
 
     def __init__(self, conversation: Conversation) -> None:
-        """Listen to the helper in a thread of its own, until the conversation ends."""
+        """Start a thread that reads the helper's answers until the conversation ends."""
         self._conversation = conversation
-        #: held while a request is sent, and while the next fields change
+        #: held while a request is sent, and while the fields below change
         self._lock = threading.Lock()
         self._numbers = itertools.count()
         #: requests without an answer, by their number
@@ -57,10 +57,10 @@ class Requests:
         self._listening.start()
 
     def ask(self, request: Answer, timeout: float) -> Answer:
-        """Return the answer to a request.
+        """Send a request, and return its answer.
 
         Raises:
-            HelperFailed: when there is none within `timeout` seconds.
+            HelperFailed: when there is no answer within `timeout` seconds.
         """
         answer: Future[Answer] = Future()
         with self._lock:
@@ -97,21 +97,21 @@ class Requests:
             asked.set_result(said)
 
     def end(self) -> None:
-        """End the conversation. Requests without an answer fail."""
+        """End the conversation. Requests without an answer raise `HelperFailed`."""
         self._conversation.end()
         self._listening.join()
 
 
 class Helper:
-    """The helper of an installation, started when it is needed. All methods block; several threads may call them."""
+    """The helper of an installation, started by the first request. All methods block; several threads may call them."""
 
     def __init__(self, engine: Engine, settings: DockerSettings, volume: str) -> None:
-        """Start nothing yet.
+        """Keep the arguments. Nothing is started yet.
 
         Args:
-            engine: runs the helper's container.
-            settings: of the backend.
-            volume: name of the volume with the images.
+            engine: engine that runs the helper's container.
+            settings: settings of the backend.
+            volume: name of the volume with the image files.
         """
         self._engine = engine
         self._settings = settings
@@ -121,21 +121,21 @@ class Helper:
         self._changing = threading.Lock()
         self._requests: Requests | None = None
         self._closed = False
-        #: ends the connection
+        #: closes the connection to the helper
         self._open = ExitStack()
 
     @property
     def asked(self) -> bool:
-        """Whether it runs: it was asked, and has not failed."""
+        """Whether the helper runs, because it was asked something and has not failed since."""
         return self._requests is not None
 
     def ask(self, **request: Any) -> Answer:
         """Return the answer to a request. A helper that has ended, perhaps with the engine, is started again.
 
         Raises:
-            StartFailed: when the helper could not do what it was asked.
-            BackendUnavailable: when it does not answer.
-            APIError: when the engine refused to start it.
+            StartFailed: when the helper reports an error.
+            BackendUnavailable: when the helper does not answer.
+            APIError: when the engine refused to start the helper.
         """
         for attempt in range(1, _ATTEMPTS + 1):
             requests = self._running()
@@ -151,7 +151,7 @@ class Helper:
         return answer
 
     def close(self) -> None:
-        """End it for good."""
+        """End the helper. It is not started again."""
         with self._changing:
             self._closed = True
         if self._requests is not None:
@@ -167,7 +167,7 @@ class Helper:
 
     def _start(self) -> Requests:
         api, settings = self._engine.api, self._settings
-        self._remove()  # an earlier attempt may have made it without an answer
+        self._remove()  # an earlier attempt may have made the container without an answer of the engine
         api.create_container(
             settings.image,
             [PYTHON, "-I", "-S", f"{IMAGE_DIR}/disks.py"],
@@ -210,11 +210,11 @@ class Helper:
                 api.wait(self._name, timeout=round(_ANSWER), condition="removed")
 
     def reap(self) -> None:
-        """Remove the helpers of earlier gateways, which have ended on their own unless the engine was in trouble."""
+        """Remove the helpers of earlier gateways that have not ended on their own."""
         label = f"{DISKS_LABEL}={self._settings.instance}"
         for container in self._engine.api.containers(all=True, filters={"label": label}):
             if f"/{self._name}" not in container["Names"]:
-                with suppress(APIError):  # it is being removed already
+                with suppress(APIError):  # the container is being removed already
                     self._engine.api.remove_container(container["Id"], force=True)
 
 
@@ -222,7 +222,7 @@ def helper_config(volume: str, settings: DockerSettings) -> dict[str, Any]:
     """Return the arguments of the engine's host configuration for the helper.
 
     Args:
-        volume: name of the volume with the images.
+        volume: name of the volume with the image files.
         settings: settings of the deployment.
     """
     return {
@@ -231,7 +231,7 @@ def helper_config(volume: str, settings: DockerSettings) -> dict[str, Any]:
         "cap_drop": ["ALL"],
         "security_opt": ["no-new-privileges"],
         "read_only": True,
-        # Loop devices, and the device that finds a free one. Source: Documentation/admin-guide/devices.txt
+        # Loop devices, and the device that returns a free one. Source: Linux's Documentation/admin-guide/devices.txt
         "device_cgroup_rules": ["b 7:* rw", "c 10:237 rw"],
         "mounts": [
             Mount(target=_DEVICES, source="/dev", type="bind", read_only=True),

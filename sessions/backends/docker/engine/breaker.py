@@ -1,8 +1,8 @@
-"""Circuit breaker: stops requests to an engine that does not answer.
+"""A circuit breaker, which stops requests to an engine that does not answer.
 
-A caller of such an engine waits long and in vain, and holds a thread meanwhile. After a few failures in a row the
-breaker opens and refuses every call. It closes after a proof that containers can be started again. It counts only
-calls that no tenant can make slow: otherwise one tenant could lock out all others.
+Each request to such an engine would wait for its timeout, and occupy a thread meanwhile. After a few failures in a row,
+the breaker opens and refuses every call. It closes after a proof that containers can be started again. It counts only
+calls that no tenant can make slow, or one tenant could lock out all others.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ log = structlog.get_logger()
 
 #: failures in a row after which the breaker opens
 FAILURES = 3
-#: characters of a cause
+#: maximum characters of a cause
 _CAUSE_MAX = 200
-#: ids of containers
+#: pattern of the ids of containers
 _IDS = re.compile("[0-9a-f]{12,}")
-#: seconds after which clients should retry: a proof is made every few seconds
+#: seconds after which clients should retry, because a proof is tried every few seconds
 RETRY_AFTER = 5
 
 
@@ -34,7 +34,7 @@ def unavailable(message: str = "") -> BackendUnavailable:
 
 
 def log_refusal(what: str, error: APIError) -> None:
-    """Log the engine's own words, which may name paths of the host, so that no client gets them.
+    """Log the engine's own words. They may name paths of the host, so clients do not get them.
 
     Args:
         what: what the engine could not do.
@@ -49,19 +49,19 @@ def explained(error: APIError) -> str:
 
 
 def short_cause(error: APIError) -> str:
-    """Return the engine's own words for anybody: without paths of the host, ids and more than one line."""
+    """Return the engine's own words in one line, without paths of the host and ids, so that clients may see them."""
     words = str(error.explanation or "it does not say why").split()
     return " ".join("..." if "/" in word else _IDS.sub("...", word) for word in words)[:_CAUSE_MAX]
 
 
 def fails(what: str, error: APIError) -> BackendUnavailable:
-    """Log the engine's own words, and return the error for an engine that answers with a failure."""
+    """Log the engine's own words, and return the error for clients."""
     log_refusal(what, error)
     return unavailable("the container engine fails")
 
 
 class Breaker:
-    """Counts failed calls. Belongs to the event loop; other threads may read `open`."""
+    """Counts failed calls. Only the event loop may call its methods; other threads may read `open`."""
 
     def __init__(self) -> None:
         self.open = False
@@ -87,12 +87,12 @@ class Breaker:
             self.on_open()
 
     def answered(self) -> None:
-        """Record an answer. An open breaker stays open: the call may have begun before it opened."""
+        """Record an answer. An open breaker stays open, because the call may have begun before it opened."""
         if not self.open:
             self._failures = 0
 
     def close(self) -> None:
-        """Close the breaker after a proof that containers can be started."""
+        """Close the breaker. Call this after a proof that containers can be started."""
         if self.open:
             log.info("the engine answers again")
         self.open = False

@@ -1,7 +1,7 @@
-"""A container's control group on the host: memory, processor time, threads, and weight beside other containers.
+"""A container's control group on the host: its memory, processor time, threads and weight.
 
-All of it is read and written as files and not through the engine, which would need a process for each. A gateway that
-runs in a container itself sees only its own control group, and then reads and writes nothing.
+The values are read and written as files, because the engine would start a process for each. A gateway that runs in a
+container itself sees only its own control group, and reads and writes nothing.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from contextlib import suppress
 from pathlib import Path
 
 ROOT = Path("/sys/fs/cgroup")
-#: the group that the groups of all kernels' containers are in. With systemd a group of groups is a slice
+#: the group that contains the groups of all kernels' containers. systemd calls such a group a slice.
 SLICE = "kernels.slice"
-#: paths of a container's group, by driver of the control groups
+#: paths of a container's group with the drivers `systemd` and `cgroupfs`
 _GROUPS = (f"{SLICE}/docker-{{id}}.scope", f"{SLICE}/{{id}}")
-#: names of a figure's file in version 2, and controller and name in version 1, where each controller has a tree.
-#: Sources: the kernel's Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/
+#: name of each value's file in version 2 of control groups; controller and name in version 1, where each controller has
+#: a tree of its own. Sources: Linux's Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/
 _MEMORY = ("memory.current", "memory/", "memory.usage_in_bytes")
 _TIME = ("cpu.stat", "cpuacct/", "cpuacct.usage")
 _WEIGHT = ("cpu.weight", "cpu/", "cpu.shares")
 _THREADS = ("cgroup.threads", "cpuacct/", "tasks")
-#: weight of a group that nothing was set for, and the least weight, by the name of the file
+#: default weight of a group, and the lowest weight, by the name of the file
 _USUAL = {"cpu.weight": 100, "cpu.shares": 1024}
 _LEAST = {"cpu.weight": 1, "cpu.shares": 2}
 
@@ -29,7 +29,7 @@ class ControlGroup:
     """The control group of one container."""
 
     def __init__(self, container: str, root: Path = ROOT) -> None:
-        """Set the paths to try; no file is read yet.
+        """Set the paths to try. No file is read yet.
 
         Args:
             container: full id of the container.
@@ -43,12 +43,12 @@ class ControlGroup:
         self._threads = files(_THREADS)
 
     def memory(self) -> int | None:
-        """Return the bytes in use now; None: the container is gone, or not visible from here."""
+        """Return the memory in use, in bytes. None if the container has ended, or is not visible from here."""
         found = _read(self._memory)
         return None if found is None else int(found)
 
     def seconds(self) -> float | None:
-        """Return the processor time that the container has used; None: it is gone, or not visible from here."""
+        """Return the processor time used so far, in seconds. None as in `memory`."""
         found = _read(self._time)
         if found is None:
             return None
@@ -57,39 +57,39 @@ class ControlGroup:
         return int(found) / 1e9
 
     def threads(self) -> set[int]:
-        """Return the ids of the container's threads; empty: it is gone, or not visible from here."""
+        """Return the ids of the container's threads. Empty if it has ended, or is not visible from here."""
         return set(map(int, (_read(self._threads) or "").split()))
 
     def weigh(self, weight: float) -> None:
-        """Set the share of the processors that the container gets when others want them too.
+        """Set the container's weight, by which busy containers share the processors.
 
         Args:
-            weight: 1: as much as a new kernel, less: less.
+            weight: weight of the container. A new kernel has 1.
 
         Raises:
-            OSError: when this user may not set it, or the container has just ended (ENODEV).
+            OSError: when this user may not set the weight, or the container has just ended (ENODEV).
         """
         _set_weight(self._weight, weight)
 
 
 def parent_for(driver: str) -> str:
-    """Return the group of all kernels, as an engine with this driver of control groups must be told it.
+    """Return the name of the group of all kernels, in the form that the engine's driver of control groups accepts.
 
     Args:
-        driver: `systemd` or `cgroupfs`, which takes a name without `/` for a group within the engine's own.
+        driver: `systemd` or `cgroupfs`. For `cgroupfs`, a name without `/` would be a group inside the engine's group.
     """
     return SLICE if driver == "systemd" else f"/{SLICE}"
 
 
 def weigh_all(weight: float, root: Path = ROOT) -> None:
-    """Set the share of the processors that all kernels together get when other processes of the host want them too.
+    """Set the weight of all kernels together, by which they share the processors with other processes of the host.
 
     Args:
-        weight: 1: as much as any process of the host, less: less.
+        weight: weight of all kernels. A process of the host has 1.
         root: folder of the control groups.
 
     Raises:
-        OSError: when this user may not set it.
+        OSError: when this user may not set the weight.
     """
     _set_weight(_files(_WEIGHT, [SLICE], root), weight)
 
@@ -103,10 +103,10 @@ def _set_weight(files: list[Path], weight: float) -> None:
     for file in files:
         value = str(max(_LEAST[file.name], round(weight * _USUAL[file.name])))
         with suppress(FileNotFoundError):
-            # The file is asked: systemd sets its own value when it is told to read its files again.
+            # The present value is read each time, because systemd resets it when it reloads its own files.
             if file.read_text().strip() != value:
                 file.write_text(value)
-            files[:] = [file]  # it exists as long as the group
+            files[:] = [file]  # this file exists as long as the group
             return
 
 
@@ -114,6 +114,6 @@ def _read(files: list[Path]) -> str | None:
     for file in files:
         with suppress(OSError):
             found = file.read_text()
-            files[:] = [file]  # it exists as long as the container
+            files[:] = [file]  # this file exists as long as the container
             return found
     return None

@@ -1,9 +1,9 @@
 """Calls to the Docker engine that never block the event loop.
 
-The engine's client is synchronous, so calls run in threads. Each kind of call has its own lane, a bounded number of
-threads, so that hanging calls of one kind do not delay other kinds. Within a lane tenants take turns, and one tenant
-may have half of the threads, so that hanging calls of one tenant do not delay other tenants. No request to the engine
-outlives its call, so that no thread stays blocked.
+The engine's client is synchronous, so calls run in threads. Each kind of call has a lane, which is a limited number of
+threads. So hanging calls of one kind do not delay other kinds. Tenants take turns within a lane, and one tenant may
+have only half of its threads. So hanging calls of one tenant do not delay other tenants. No request to the engine
+outlives its call, so no thread stays blocked.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from sessions.tenants.turns import take_turn
 log = structlog.get_logger()
 T = TypeVar("T")
 
-#: seconds for a request outside any call
+#: seconds for a request that belongs to no call
 REQUEST_TIMEOUT = 30.0
 #: seconds between the first two attempts of `Engine.insist`; the pause doubles up to `RETRY_MAX`
 RETRY = 1.0
@@ -66,18 +66,18 @@ CHECKPOINT = Lane("checkpoint", threads=1, request=20.0, call=180.0)
 SLEEP = Lane("sleep", threads=2, request=20.0, call=120.0)
 LANES = (START, END, SIGNAL, TOOL, PREPARE, CHECKPOINT, SLEEP)
 
-#: limits of the current call of a thread: `until`, its deadline, and `request`, seconds for one request
+#: time limits of a thread's current call: `until` is its deadline, `request` are the seconds for one request
 _call_limits = threading.local()
 
 
 class _Client(docker.APIClient):
-    """The engine's client; its requests keep within the time of their call."""
+    """The engine's client. Each request ends within the time limits of its call."""
 
     def __init__(self, timeout: float) -> None:
         super().__init__(version="auto", timeout=int(timeout), **kwargs_from_env())
 
     def send(self, request: requests.PreparedRequest, **options: Any) -> requests.Response:
-        """Send a request with a timeout, also where the base class sets none."""
+        """Send a request with a timeout, even if the base class sets none."""
         longest = getattr(_call_limits, "request", float(self.timeout))
         left = getattr(_call_limits, "until", float("inf")) - time.monotonic()
         if left <= 0:
@@ -89,7 +89,7 @@ def connect(timeout: float = REQUEST_TIMEOUT) -> _Client:
     """Return a client for the engine that the Docker command line would use.
 
     Args:
-        timeout: seconds for each request, and seconds without a byte on its streams.
+        timeout: seconds for each request, and seconds after which a silent stream ends.
 
     Raises:
         BackendUnavailable: when the engine does not answer.
@@ -101,7 +101,7 @@ def connect(timeout: float = REQUEST_TIMEOUT) -> _Client:
 
 
 def engine_answers() -> bool:
-    """Return True if an engine answers."""
+    """Return whether an engine answers."""
     try:
         connect(timeout=3).close()
     except BackendUnavailable:
@@ -110,12 +110,12 @@ def engine_answers() -> bool:
 
 
 def take_over(stream: Any) -> tuple[socket.socket, bytes]:
-    """Return the connection of a stream of the engine's client; the caller closes it.
+    """Take the connection of a stream out of the engine's client. The caller must close it.
 
     The client hides the connection in a file object, and would keep it until its response is garbage-collected.
 
     Returns:
-        the connection, and the bytes of the stream that the client has read together with the head of the response.
+        the connection, and the first bytes of the stream, which the client has read with the head of the response.
     """
     response = stream._response  # noqa: SLF001 - here and below: the client has no public access
     file = response.raw._fp.fp  # noqa: SLF001
@@ -144,7 +144,7 @@ class _Threads:
         """Run work in a thread when its owner's turn has come."""
         await take_turn(self._turns, owner, None)
         running = self.pool.submit(contextvars.copy_context().run, work)
-        # The turn ends with the work in the thread, which may outlast a caller that leaves.
+        # The turn ends with the work in the thread, which may outlast a caller that was cancelled.
         running.add_done_callback(partial(self._pass_on, asyncio.get_running_loop(), owner))
         return await asyncio.wrap_future(running)
 
@@ -154,7 +154,7 @@ class _Threads:
 
 
 class Engine:
-    """The engine, for a program with an event loop."""
+    """The engine, called from an event loop."""
 
     def __init__(self) -> None:
         self._api: _Client | None = None
@@ -162,16 +162,16 @@ class Engine:
         self._threads = {lane: _Threads(lane) for lane in LANES}
         #: tasks that retry until they succeed
         self._insisting: set[asyncio.Task[Any]] = set()
-        #: number of those that have failed at least once
+        #: number of these tasks that have failed at least once
         self.failing = 0
         self._closed = False
-        #: the control group of all kernels, by the name that this engine takes; empty: the engine was not asked yet
+        #: name of the control group of all kernels, as this engine accepts it. Empty before the engine was asked.
         self.kernels_group = ""
 
     @property
     def api(self) -> docker.APIClient:
         """The synchronous client, for use in the threads of `call`. It renews broken connections."""
-        with self._connecting:  # several threads may be the first
+        with self._connecting:  # several threads may ask at the same time
             if self._api is None:
                 self._api = connect(PREPARE.request)
             return self._api
@@ -183,7 +183,7 @@ class Engine:
             work: function that uses `api`.
             *args: its arguments.
             lane: kind of the call.
-            owner: tenant that the call is for; its calls wait for one another.
+            owner: tenant that the call is for. Tenants take turns.
 
         Raises:
             BackendUnavailable: when the engine did not answer in the lane's time.
@@ -201,7 +201,7 @@ class Engine:
             raise unavailable() from error
 
     def insist(self, work: Callable[..., T], *args: Any, name: str, owner: str = NOBODY) -> asyncio.Task[T]:
-        """Run `work(*args)` in a thread for an owner, and retry without a time limit until it succeeds."""
+        """Run `work(*args)` in a thread, and retry it without a time limit until it succeeds."""
         task = spawn(self._until_done(work, *args, name=name, owner=owner), name)
         self._insisting.add(task)
         task.add_done_callback(self._insisting.discard)
@@ -215,7 +215,7 @@ class Engine:
                     try:
                         return await self.call(work, *args, lane=END, owner=owner)
                     except (APIError, SessionError) as error:
-                        if not failed:  # log the first failure only
+                        if not failed:  # only the first failure is logged
                             log.warning(
                                 "failed; it is tried again until it succeeds", what=name, error=str(error)[:200]
                             )
@@ -229,7 +229,7 @@ class Engine:
             self.failing -= failed
 
     async def close(self) -> None:
-        """End the threads and the client. Unfinished work of `insist` is left to the next start of the gateway."""
+        """End the threads and the client. The next gateway must do the unfinished work of `insist`."""
         self._closed = True
         insisting = list(self._insisting)
         for task in insisting:

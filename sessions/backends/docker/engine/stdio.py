@@ -1,4 +1,4 @@
-"""The conversation with a container over its standard input and output: one JSON line each way."""
+"""Exchanges JSON lines with a container over its standard input and output."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any
 
 from sessions.backends.docker.engine.engine import Engine, take_over
 
-#: bytes before each piece of an attached container's output: kind, three zeros, and length. Source: the engine's API,
+#: bytes before each piece of an attached container's output: stream, three zeros, and length. Source: the engine's API,
 #: "Attach to a container", stream format
 _HEAD = 8
-#: bytes of the longest line that a sandbox may say
+#: maximum bytes of a line that a sandbox sends
 LINE_MAX = 64 * 1024
 
 
 class Conversation:
-    """The attached standard input and output of a container, one JSON line each."""
+    """The attached standard input and output of a container, as JSON lines."""
 
     def __init__(
         self, connection: socket.socket, early: bytes, failure: type[Exception], longest: int = LINE_MAX
@@ -28,9 +28,9 @@ class Conversation:
 
         Args:
             connection: the attached connection.
-            early: bytes that were read from it already.
-            failure: class of the errors that are raised when the container does not converse.
-            longest: bytes of the longest line that the container may say.
+            early: bytes that were already read from the connection.
+            failure: class of the errors that are raised when the container does not answer correctly.
+            longest: maximum bytes of a line that the container sends.
         """
         self._connection = connection
         self.failure = failure
@@ -50,18 +50,18 @@ class Conversation:
             raise self.failure("the container ended") from error
 
     def end(self) -> None:
-        """End the conversation: who hears or says something now or later gets the error."""
-        with suppress(OSError):  # it has ended already
+        """End the conversation. All present and later calls of `hear` and `say` raise the error."""
+        with suppress(OSError):  # the connection has ended already
             self._connection.shutdown(socket.SHUT_RDWR)
 
     def hear(self, timeout: float | None) -> dict[str, Any]:
         """Return the container's next line.
 
         Args:
-            timeout: seconds to wait for it; None: until the conversation ends.
+            timeout: seconds to wait for the line. None means until the conversation ends.
 
         Raises:
-            Exception: of the class `failure`, when it ends, takes too long or says nonsense.
+            Exception: of the class `failure`, when the container ends, takes too long, or sends no valid JSON.
         """
         until = None if timeout is None else time.monotonic() + timeout
         try:
@@ -94,13 +94,13 @@ class Conversation:
 def attached(
     engine: Engine, container: str, failure: type[Exception], longest: int = LINE_MAX
 ) -> Iterator[Conversation]:
-    """Attach to a container that has not been started yet. When the context is left, its standard input ends.
+    """Attach to a container that has not been started yet. At the end of the `with` block, its standard input ends.
 
     Args:
-        engine: has made the container.
+        engine: engine that has made the container.
         container: id or name of the container.
-        failure: as for `Conversation`, as is `longest`.
-        longest: bytes of the longest line that the container may say.
+        failure: as in `Conversation`.
+        longest: as in `Conversation`.
     """
     connection, early = take_over(engine.api.attach_socket(container, params={"stdin": 1, "stdout": 1, "stream": 1}))
     with connection:

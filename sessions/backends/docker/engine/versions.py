@@ -1,4 +1,4 @@
-"""The versions of what kernels run on: Linux, the engine and what is below it."""
+"""The versions of the software below the kernels: Linux, the engine, containerd and the runtime."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import docker
 
 from sessions.backends.docker.engine.engine import connect
 
-#: seconds for a runtime to tell its version
+#: seconds for a runtime to print its version
 _TIMEOUT = 20.0
 _UNKNOWN = "unknown"
 
 
 def versions(runtime: str) -> dict[str, str]:
-    """Return the version of each part, by its name, from the kernel of the operating system up to the runtime.
+    """Return the versions of Linux, Docker, containerd and the runtime, by name.
 
     Args:
-        runtime: name of the runtime for kernels, as the engine knows it.
+        runtime: name of the kernels' runtime in the engine's configuration.
 
     Raises:
         BackendUnavailable: when the engine does not answer.
@@ -38,17 +38,17 @@ def versions(runtime: str) -> dict[str, str]:
 
 
 def runtime_path(api: docker.APIClient, runtime: str) -> Path | None:
-    """Return the program of a runtime; None: it is not on this machine, or the engine looks for it by its name."""
+    """Return the path of a runtime's program. None if it is not on this machine, or the engine knows only its name."""
     path = Path((api.info()["Runtimes"].get(runtime) or {}).get("path") or "")
     return path if path.is_absolute() and path.is_file() else None
 
 
 def told_version(path: Path) -> str:
-    """Return what a runtime says of its version.
+    """Return the output of a runtime's `--version`.
 
     Raises:
-        OSError: when it cannot be run.
-        TimeoutExpired: when it does not end.
+        OSError: when the runtime cannot be run.
+        TimeoutExpired: when it does not end in time.
     """
     return subprocess.run(  # noqa: S603 - the engine's own runtime
         [path, "--version"], check=False, capture_output=True, text=True, timeout=_TIMEOUT

@@ -1,4 +1,5 @@
-"""Processors: what each kernel uses, the weight of its tenant, and rest for kernels that nobody uses.
+"""Processor time: how much each kernel uses, the weights of tenants, and the slowdown of idle kernels.
 
-Words: a *round* measures all kernels once. Knows no session.
+Words: a *round* measures all kernels once; an idle kernel *rests* while its timers may fire late. This room knows no
+session.
 """

@@ -1,8 +1,8 @@
-"""Rest for kernels that nobody uses: their timers may fire late, so that gVisor's polling costs little.
+"""Lets the timers of idle kernels fire late, so that gVisor's polling costs little.
 
-gVisor's systrap tunes itself every 0.4 ms, also in a sandbox that does nothing, which costs 1 to 3 % of a processor for
-each (before release-20260622, see google/gvisor#13470). At rest it does so 20 times a second. A kernel at rest goes on
-running and answers everything. Only what it does on its own, when a time has passed, comes up to 50 ms late.
+Before release-20260622, gVisor's systrap tunes itself every 0.4 ms, also in an idle sandbox. That costs 1 to 3 % of a
+processor per sandbox (google/gvisor#13470). With late timers, it does so 20 times a second. A kernel at rest still runs
+and answers everything. Only what it does on its own after some time, such as `sleep`, comes up to 50 ms late.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from sessions.backends.docker.fairness.usage import Use
 
 #: seconds without use after which a kernel rests
 UNUSED = 2.0
-#: processors that an idle kernel uses at least if rest is worthwhile
+#: processors above which an idle kernel uses so much that rest is useful
 WORTHWHILE = 0.003
-#: processors above which a kernel at rest works for itself, and seconds before it may rest again
+#: processors above which a kernel at rest computes something on its own, and seconds before it may rest again
 WORKS, AWAKE = 0.01, 30.0
 
 
 class Rest:
-    """Puts kernels to rest that nobody uses, and rouses those that work for themselves."""
+    """Makes the timers of idle kernels late, and those of kernels that compute on their own prompt again."""
 
     interval = 1.0
     refused = "idle kernels cannot be put to rest: see `kernel-gateway doctor`"
@@ -31,12 +31,12 @@ class Rest:
         self._awake_until: dict[str, float] = {}
 
     async def follow(self, now: float, uses: list[Use]) -> None:
-        """Put kernels to rest, or rouse them."""
+        """Decide for each kernel whether its timers may fire late."""
         self._awake_until = {kernel: until for kernel, until in self._awake_until.items() if until > now}
         for use in uses:
             if use.elapsed:
                 self._decide(now, use)
-            await asyncio.sleep(0)  # to change the timers of one kernel takes about a millisecond
+            await asyncio.sleep(0)  # a change of one kernel's timers takes about a millisecond
 
     def _decide(self, now: float, use: Use) -> None:
         handle = use.handle

@@ -1,4 +1,4 @@
-"""Rounds over all kernels: each measures how much processor time every kernel has used since the round before."""
+"""Measures at intervals how much processor time each kernel has used, and tells a follower."""
 
 from __future__ import annotations
 
@@ -17,54 +17,54 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What one kernel has used between two rounds."""
+    """The processor time that one kernel has used between two rounds."""
 
     handle: DockerHandle
-    #: seconds between the rounds; 0: it is the kernel's first round
+    #: seconds between the two rounds. 0 in the kernel's first round.
     elapsed: float
-    #: processors, on average; 0 in the first round
+    #: average number of processors. 0 in the kernel's first round.
     processors: float
 
 
 class Follower(Protocol):
-    """Does something about the use of kernels, as long as this user may."""
+    """Reacts to the measured use of kernels."""
 
     #: seconds between two rounds
     interval: float
-    #: what the log says when this user may not
+    #: text for the log if this user may not change what the follower changes
     refused: str
 
     async def follow(self, now: float, uses: list[Use]) -> None:
-        """Take the use of all kernels.
+        """React to the use of all kernels.
 
         Args:
             now: time in seconds, by the event loop's clock.
-            uses: of each kernel whose control group is visible from here.
+            uses: use of each kernel whose control group is visible from here.
 
         Raises:
-            OSError: when this user may not change what has to be changed; then there are no more rounds.
+            OSError: when this user may not change what has to be changed. Then there are no more rounds.
         """
 
 
 class Rounds:
-    """Measures all kernels from time to time, and tells a follower."""
+    """Measures all kernels at intervals, and tells a follower."""
 
     def __init__(self, handles: Mapping[str, DockerHandle], follower: Follower) -> None:
-        """Begin without knowledge of their use.
+        """Begin without measurements.
 
         Args:
             handles: all kernels, by the id of their container.
-            follower: is told of their use.
+            follower: gets the measured use.
         """
         self._handles = handles
         self._follower = follower
         self._permitted = True
-        #: time of the last round, and the processor time that each kernel had used, in seconds
+        #: time of the last round, and the processor time that each kernel had used by then, in seconds
         self._last = 0.0
         self._seconds: dict[str, float] = {}
 
     async def run(self) -> NoReturn:
-        """Make rounds until cancelled."""
+        """Make rounds until the task is cancelled."""
 
         async def round_() -> None:
             await asyncio.sleep(self._follower.interval)

@@ -1,10 +1,10 @@
-"""Processor time for those who used little of it: the weights of the kernels' containers.
+"""Gives processor time first to tenants that have used little of it, by the weights of the kernels' containers.
 
-Nine kernels that compute would leave a neighbour's short cell a tenth of a processor, and the cell would wait for the
-others each time that it waits for anything. So the weight of a tenant falls with the processor time that it has used in
-the last seconds, and its kernels share that weight according to how many of them compute. All kernels are in one group,
-whose weight is low beside the host's processes: the gateway passes on what they say. When nobody else wants the
-processors, weights change nothing.
+Without weights, nine busy kernels would leave a tenth of a processor to another tenant's short cell, which would also
+have to wait for them after each wait of its own. So a tenant's weight falls with the processor time that it has used in
+the last seconds, and its busy kernels share this weight. All kernels are in one group, whose weight is low compared to
+the host's processes, because the gateway must pass on what the kernels send. While some processors are free, weights
+have no effect.
 """
 
 from __future__ import annotations
@@ -20,41 +20,41 @@ from sessions.backends.docker.container.handle import DockerHandle
 from sessions.backends.docker.engine.cgroup import ROOT, weigh_all
 from sessions.backends.docker.fairness.usage import Use
 
-#: how much the use of one processor lowers a tenant's weight: to 1 / (1 + this)
+#: The use of one processor lowers a tenant's weight to 1 / (1 + STEEPNESS).
 STEEPNESS = 32.0
-#: seconds after which use counts a third
+#: seconds after which a use counts only about a third
 MEMORY = 2.0
 
 
 def weight(processors: Iterable[float]) -> float:
-    """Return the weight of each kernel of a tenant; 1: its tenant has used hardly any processor time.
+    """Return the weight of each kernel of a tenant. It is nearly 1 if the tenant has used hardly any processor time.
 
     Args:
-        processors: processors that each of its kernels has used of late.
+        processors: processors that each kernel of the tenant has used in the last seconds.
     """
     used = list(processors)
     total, squares = sum(used), sum(each**2 for each in used)
-    # n if n kernels compute evenly, 1 if one does all the work. Source: the inverse of Simpson's index
+    # This is n if n kernels are equally busy, and 1 if only one is busy. Source: the inverse of Simpson's index
     computing = total**2 / squares if squares else 1.0
     return 1 / (1 + STEEPNESS * total) / computing
 
 
 class Weights:
-    """Adjusts the weights of all kernels from time to time."""
+    """Adjusts the weights of all kernels at intervals."""
 
     interval = 0.5
     refused = "the weights of kernels cannot be set: many busy ones delay other tenants"
 
     def __init__(self, together: float, root: Path = ROOT) -> None:
-        """Begin without knowledge of their use.
+        """Begin without measurements.
 
         Args:
-            together: weight of all kernels together; 1: any process of the host, such as the gateway.
+            together: weight of all kernels together. A process of the host, such as the gateway, has 1.
             root: folder of the control groups.
         """
         self._together = together
         self._root = root
-        #: processors that each kernel has used of late, by the id of its container
+        #: processors that each kernel has used in the last seconds, by the id of its container
         self._recent: dict[str, float] = {}
 
     async def follow(self, now: float, uses: list[Use]) -> None:  # noqa: ARG002 - weights need only what has elapsed
@@ -70,7 +70,7 @@ class Weights:
             self._recent[use.handle.id] = recent
             tenants[use.handle.tenant].append(use.handle)
         if not self._recent:
-            return  # there are no kernels, or their groups are not visible from here
+            return  # there are no kernels, or their control groups are not visible from here
         try:
             weigh_all(self._together, self._root)
             for kernels in tenants.values():
@@ -78,5 +78,5 @@ class Weights:
                 for handle in kernels:
                     handle.cgroup.weigh(each)
         except OSError as error:
-            if error.errno != errno.ENODEV:  # else a container has ended meanwhile
+            if error.errno != errno.ENODEV:  # ENODEV means that a container has ended meanwhile
                 raise

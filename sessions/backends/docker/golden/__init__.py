@@ -1,5 +1,5 @@
-"""Golden images: kernels that are restored with everything imported, in place of being started.
+"""Golden images, from which new kernels are restored with their modules already imported.
 
-Words: a *shape* is what sandboxes must share to be restored from one image; the *workshop* takes and proves images, the
-*supply* has those that are ready. Knows no session: nothing in a golden image is anybody's.
+Words: sandboxes of the same *shape* can be restored from the same golden image; the *workshop* makes and proves golden
+images; the *supply* has the images that are ready. This room knows no session: a golden image has no data of a tenant.
 """

@@ -1,4 +1,4 @@
-"""Golden images: for each shape of sandbox one checkpoint, taken while its kernel waits for its keys."""
+"""Makes and proves golden images: one for each shape of sandbox, written while the kernel waits for its keys."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ from sessions.model.values import Limits
 
 log = structlog.get_logger()
 
-#: version of what is in a golden image and how it is completed; a change makes all images anew
+#: version of a golden image's content; if it changes, all images are made again
 _FORMAT = 1
 #: seconds for a kernel to import its modules
 _IMPORT_TIMEOUT = 90.0
-#: weight of a container whose image is taken: somebody may wait for a kernel meanwhile, and nobody waits for the image
+#: weight of a container that becomes a golden image; it is low, because a client may wait for another kernel meanwhile
 _WEIGHT = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a sandbox's checkpoint cannot be changed in afterwards."""
+    """The properties of a golden image's sandbox that cannot be changed after a restore."""
 
     language: str
-    #: True if `/tmp` is a volume, as in sandboxes of several sessions
+    #: whether `/tmp` is a volume, as in sandboxes of several sessions
     shared: bool
     kernelspec: KernelSpec = field(compare=False)
 
@@ -59,7 +59,7 @@ class Shape:
         return cls(kernelspec.name, shared, kernelspec)
 
     def launch(self, limits: Limits) -> Launch:
-        """Return the launch of its golden sandbox."""
+        """Return the launch of the sandbox that becomes the golden image."""
         kernelspec = replace(self.kernelspec, preload=self.kernelspec.preload_within(limits.memory))
         return Launch(kernelspec, limits, shared=self.shared)
 
@@ -68,9 +68,9 @@ def fits(launch: Launch, limits: Limits) -> bool:
     """Return whether a kernel can be restored from a golden image.
 
     Args:
-        launch: of the kernel.
-        limits: of the golden sandbox. Processors and the number of threads are fixed when libraries are loaded; other
-            limits can be lowered, memory to what the modules need.
+        launch: launch of the kernel.
+        limits: limits of the golden image. Processors and the number of threads are fixed when libraries are loaded.
+            Other limits can be lowered after the restore, memory down to what the modules need.
     """
     wanted = launch.limits
     return (
@@ -87,7 +87,7 @@ def fits(launch: Launch, limits: Limits) -> bool:
 
 
 class Workshop:
-    """Takes and proves golden images. All methods block."""
+    """Makes and proves golden images. All methods block."""
 
     def __init__(
         self,
@@ -97,22 +97,22 @@ class Workshop:
         checkpoints: CheckpointSettings,
         memories: Memories,
     ) -> None:
-        """Set what is used; nothing is made yet."""
+        """Keep the arguments. Nothing is made yet."""
         self.engine = engine
         self.disks = disks
         self.settings = settings
         self.limits = checkpoints.limits
         self.images = Images(checkpoints.directory, checkpoints.disk)
         self._ways = Ways(engine, disks, settings, memories, self._container_on)
-        #: containers that exist now
+        #: ids of the containers that exist now
         self._busy: set[str] = set()
         self._closed = False
 
     def close(self) -> None:
-        """End the work of other threads, which then raise an error."""
+        """Remove all containers. Other threads that use them then get an error."""
         self._closed = True
         for container in list(self._busy):
-            with suppress(APIError):  # it is being removed already
+            with suppress(APIError):  # the container is being removed already
                 self._remove(container)
 
     def _remove(self, container: str) -> None:
@@ -120,18 +120,18 @@ class Workshop:
             self.engine.api.remove_container(container, force=True)
 
     def golden(self, shape: Shape, used: Collection[str] = (), *, doubted: bool = False) -> tuple[str, Image]:
-        """Return a shape's image, taken now unless it is there, and proven by a restore, perhaps by an earlier gateway.
+        """Return the golden image of a shape. It is made if absent, and proven by a restore unless it already was.
 
         Args:
-            shape: of the sandbox.
-            used: keys of the images in use. Others make room for a new one.
-            doubted: True if an image that an earlier gateway has proven must be proven again.
+            shape: shape of the sandbox.
+            used: keys of the images in use. All others are removed to make room for a new image.
+            doubted: whether an image that was already proven must be proven again.
 
         Returns:
             key of the image, and the image.
 
         Raises:
-            CheckpointFailed: when that is not possible here.
+            CheckpointFailed: when this engine cannot make or restore golden images.
             APIError: when the engine refused.
         """
         runtime = find_runtime(self.engine.api, self.settings)
@@ -154,11 +154,11 @@ class Workshop:
         return key, image
 
     def sleeps(self, shape: Shape, image: Image) -> Ability:
-        """Return whether this process may let kernels sleep and continue with them; proven now unless it was.
+        """Return whether this process can let kernels sleep and continue them. This is proven unless it already was.
 
         Args:
-            shape: of the image.
-            image: a proven one.
+            shape: shape of the image.
+            image: a proven golden image.
         """
         if missing := lacking(str(self.engine.api.info()["DockerRootDir"])):
             return Ability(on=False, detail=missing)
@@ -193,7 +193,7 @@ class Workshop:
         launch = replace(shape.launch(self.limits), image=source)
         with self._container(launch) as container, attached(self.engine, container, CheckpointFailed) as sandbox:
             self.engine.api.start(container)
-            with suppress(OSError):  # this user may not set it
+            with suppress(OSError):  # this user may not set weights
                 ControlGroup(container).weigh(_WEIGHT)
             sandbox.say(containers.hello(self.settings, launch, None))
             for module, problem in sandbox.hear(_IMPORT_TIMEOUT).items():
@@ -219,7 +219,7 @@ class Workshop:
 
     @contextmanager
     def _container(self, launch: Launch) -> Iterator[str]:
-        """A container that no session gets, removed afterwards with its workspace."""
+        """Make a container for the `with` block only. It is removed afterwards, together with its workspace."""
         workspace = uuid.uuid4().hex
         with ExitStack() as ending:
             for name in volume_names(workspace):
@@ -228,7 +228,7 @@ class Workshop:
 
     @contextmanager
     def _container_on(self, launch: Launch, trial: trials.Trial | None = None) -> Iterator[str]:
-        """A container that no session gets, on a workspace or a trial, which stays when it is removed."""
+        """Make a container for the `with` block only, with the launch's workspace or a trial's files, which stay."""
         with ExitStack() as ending:
             container = containers.create(
                 self.engine,

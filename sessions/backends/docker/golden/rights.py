@@ -1,6 +1,6 @@
-"""What the gateway's own process must be allowed to do for sleep, and for checkpoints of sessions.
+"""Checks the rights of the gateway's own process that sleep and checkpoints need.
 
-The proof of a golden image needs none of it, and an earlier gateway with other rights may have made that proof.
+The proof of a golden image does not need these rights, and an earlier gateway with other rights may have made it.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ import os
 import re
 from pathlib import Path
 
-#: capabilities by their bit, see linux/capability.h: a trial's directory is made and removed, files of a session are
-#: opened to flush them, and a sandbox that is held is ended
+#: capabilities by their bit, see linux/capability.h. They are needed to make and remove a trial's directory, to open a
+#: session's files for a flush, and to end a held sandbox.
 _NEEDED = {0: "CAP_CHOWN", 1: "CAP_DAC_OVERRIDE", 5: "CAP_KILL"}
 
 
 def lacking(data_root: str) -> str:
-    """Return what this process is not allowed to do; empty: it is allowed all that it needs.
+    """Return which rights this process lacks, or an empty text if it has all of them.
 
     Args:
-        data_root: the engine's own directory, which has the files of sessions.
+        data_root: the engine's own directory, which contains the files of sessions.
     """
     status = Path("/proc/self/status").read_text()
     held = int("".join(re.findall(r"^CapEff:\s*(\w+)$", status, re.MULTILINE)), 16)

@@ -1,9 +1,9 @@
-"""Checkpoints: kernels that are restored with everything imported, in place of being started.
+"""The supply of golden images, from which new kernels are restored with their modules already imported.
 
 gVisor can write the whole memory of a sandbox to disk, and load it into another sandbox that the engine has made. For
-each shape of sandbox the gateway takes one checkpoint, at a moment at which nothing in it is anybody's: the kernel has
-imported its modules and waits for its keys. Each restored kernel gets its own keys, environment, limits, random state
-and workspace before it serves. Whatever goes wrong, a kernel is started plainly instead.
+each shape of sandbox, the gateway makes one golden image, when the kernel has imported its modules and waits for its
+keys. It contains no data of any tenant. Each restored kernel gets its own keys, environment, limits, random state and
+workspace before it serves. If anything fails, the kernel is started plainly instead.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from sessions.model.tasks import spawn
 
 log = structlog.get_logger()
 
-#: failed restores in a row after which an image is made anew
+#: failed restores in a row after which an image is made again
 FAILURES_MAX = 3
-#: times that images of a shape are made, until the gateway or the container image is changed
+#: maximum attempts to make an image of a shape, until the gateway is restarted or the container image changes
 ATTEMPTS_MAX = 3
-#: seconds that the end of the gateway waits for an image that is being made
+#: seconds for which the end of the gateway waits for an image that is being made
 SOON = 10.0
 _OFF = "`checkpoints` is off"
 
@@ -41,23 +41,23 @@ class Checkpoints:
     """The golden images in use."""
 
     def __init__(self, engine: Engine, disks: Disks, settings: DockerSettings) -> None:
-        """Make nothing yet."""
+        """Keep the arguments. Nothing is made yet."""
         self._engine = engine
         self._settings = settings.checkpoints
-        #: the memory of kernels that sleep
+        #: the images of sessions, which sleep or have checkpoints
         self.memories = Memories(engine, disks, settings)
         self._workshop = (
             None if self._settings is None else Workshop(engine, disks, settings, self._settings, self.memories)
         )
-        #: why there are none; empty: there are, or will be soon
+        #: why there is no golden image. Empty means that there is one, or will be soon.
         self._trouble = _OFF if self._settings is None else ""
         self._images: dict[Shape, Image] = {}
-        #: whether sessions can be written and restored here; None: that is not proven yet
+        #: whether sessions can be written and restored here. None before the proof.
         self._sleeps: Ability | None = None
         #: keys of the images in use; all others are removed
         self._keys: set[str] = set()
         self._making: dict[Shape, asyncio.Task[None]] = {}
-        #: held until an image is among those in use: the next one that is made removes all others
+        #: held while an image is made and added to `_keys`, because the next one removes all images that are not there
         self._one = asyncio.Lock()
         self._attempts: dict[Shape, int] = {}
         #: number of calls of `begin`
@@ -68,7 +68,7 @@ class Checkpoints:
     @property
     def ability(self) -> Ability:
         """Whether kernels are restored."""
-        if self._images:  # another one may be in trouble: its kernels start plainly
+        if self._images:  # another shape's image may have failed; its kernels start plainly
             modules = " with their modules imported" if any(image.modules for image in self._images.values()) else ""
             return Ability(on=True, detail=f"kernels are restored{modules}")
         trouble = self._trouble or "the first one is being made; until then kernels start plainly"
@@ -76,7 +76,7 @@ class Checkpoints:
 
     @property
     def proven(self) -> Ability:
-        """Whether sessions can be written and restored here, as a proof has shown; the proof's image may go later."""
+        """Whether a proof has shown that sessions can be written and restored here. It holds without its image, too."""
         if self._sleeps is None and self._images:
             return Ability(on=False, detail="the proof that kernels can sleep is under way")
         return self._sleeps or self.ability
@@ -84,14 +84,15 @@ class Checkpoints:
     # -- making images ------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Begin to make the usual images; called when kernels can be started, and after the image has changed."""
+        """Begin to make all images. Called when kernels can be started, and after the container image has changed."""
         self._round += 1
         self._images.clear()
         self._keys.clear()
         self._attempts.clear()
         if self._settings is not None:
             self._trouble = ""
-            # One after the other: first the language whose plain start lacks most.
+            # The images are made one after the other. The language with the most modules is first, because its plain
+            # start takes longest.
             for kernelspec in sorted(self._settings.kernelspecs, key=lambda spec: len(spec.preload), reverse=True):
                 self._make(Shape.of(kernelspec))
 
@@ -130,11 +131,11 @@ class Checkpoints:
     def _golden(self, shape: Shape, used: Collection[str]) -> tuple[str, Image]:
         if self._workshop is None:
             raise CheckpointFailed(_OFF)
-        again = self._attempts.get(shape, 0) > 1  # after a failure
+        again = self._attempts.get(shape, 0) > 1  # an earlier attempt has failed
         return self._workshop.golden(shape, used, doubted=again)
 
     async def _prove_sleep(self, shape: Shape, image: Image) -> None:
-        """Prove that sessions can sleep, unless another image has shown it. Kernels are restored meanwhile."""
+        """Prove that sessions can sleep, unless this was proven with another image. Kernels are restored meanwhile."""
         if self._workshop is None or shape.shared or (self._sleeps is not None and self._sleeps.on):
             return
         try:
@@ -147,7 +148,7 @@ class Checkpoints:
     # -- restoring kernels ---------------------------------------------------------------------------------------
 
     def image_for(self, launch: Launch) -> Image | None:
-        """Return the image from which a kernel is restored; None: it is started plainly."""
+        """Return the image from which a kernel can be restored. None means that it must be started plainly."""
         if self._settings is None or not fits(launch, self._settings.limits):
             return None
         shape = Shape.of(launch.kernelspec, shared=launch.shared)
@@ -160,11 +161,11 @@ class Checkpoints:
         return image
 
     def succeeded(self, image: Image) -> None:
-        """Record that a kernel was restored."""
+        """Record that a kernel was restored from an image."""
         self._failures.pop(image, None)
 
     def failed(self, image: Image, reason: str) -> None:
-        """Record that a kernel was not restored; an image that fails again and again is made anew."""
+        """Record that a kernel was not restored from an image. After several failures, the image is made again."""
         failures = self._failures[image] = self._failures.get(image, 0) + 1
         if failures == 1:
             log.warning("a kernel was not restored and is started plainly", reason=reason)
@@ -180,7 +181,7 @@ class Checkpoints:
             self._trouble = reason
 
     async def close(self) -> None:
-        """End the making of images."""
+        """Stop making images."""
         making = set(self._making.values())
         if self._workshop is not None and making:
             await self._engine.call(self._workshop.close)

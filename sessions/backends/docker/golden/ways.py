@@ -1,8 +1,8 @@
-"""The proof that sleeping kernels can be continued with here, in each way in which the gateway does it later.
+"""Proves that sleeping kernels can be continued here, in each way in which the gateway does it later.
 
-Between engines and between releases of gVisor the ways differ: a trial has an overlay in place of the session's files,
-a waking kernel has the files that it had, and a return to a checkpoint, as a branch, has a copy of them. The proof uses
-the same functions on a kernel that serves and belongs to nobody.
+The ways are: a trial has an overlay over the session's files; a waking kernel has its own files; a session that returns
+to a checkpoint, or a branch, has a copy of the files. Each way may fail with other engines and releases of gVisor. The
+proof uses the same functions as the gateway, on a kernel that belongs to nobody.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from sessions.model.checkpoint import CannotWake
 from sessions.model.connection_info import ConnectionInfo
 from sessions.model.errors import StartFailed
 
-#: attempts of each way, as many as a session that wakes has
+#: attempts for each way, as many as for a session that wakes
 ATTEMPTS_MAX = 3
 #: seconds for a continued kernel to answer
 _ANSWER = 10.0
 #: first byte that each end of a ZeroMQ connection sends. Source: ZMTP 3.1, 3.3 "Greeting"
 _GREETING = b"\xff"
 
-#: makes a container for a launch, with or without a trial, and removes it afterwards
+#: makes a container for a launch, with a trial's files or the workspace, and removes the container afterwards
 Container = Callable[[Launch, "trials.Trial | None"], AbstractContextManager[str]]
 
 
 class Ways:
-    """Proves the ways. All methods block."""
+    """Proves each way to continue a sleeping kernel. All methods block."""
 
     def __init__(
         self, engine: Engine, disks: Disks, settings: DockerSettings, memories: Memories, container: Container
     ) -> None:
-        """Set what is used."""
+        """Keep the arguments. Nothing is started yet."""
         self._engine = engine
         self._disks = disks
         self._settings = settings
@@ -54,14 +54,14 @@ class Ways:
         self._container = container
 
     def prove(self, image: Image, launch: Launch) -> None:
-        """Let a kernel sleep, and continue with it in each way.
+        """Let a kernel sleep, and continue it in each way.
 
         Args:
-            image: golden image, with which the kernel begins.
-            launch: of the golden image's sandbox.
+            image: golden image from which the kernel is restored first.
+            launch: launch of the golden image's sandbox.
 
         Raises:
-            CheckpointFailed: when a way does not lead to a kernel that answers.
+            CheckpointFailed: when a continued kernel does not answer.
             APIError, SessionError: when the engine or the disks refused.
         """
         own, copied = (replace(launch, image=image.source, workspace=uuid.uuid4().hex) for _ in range(2))
@@ -77,7 +77,7 @@ class Ways:
                     with self._trial(own) as trial:
                         self._continued("in a trial", slept, own, info, trial)
                 finally:
-                    self._memories.let_go(first)  # else the engine could not end it
+                    self._memories.let_go(first)  # otherwise the engine could not end the container
             copy = self._continued("when it wakes", slept, own, info, ending=ending)
             self._memories.unpack(copy, str(copied.workspace))
             self._continued("from a checkpoint", copy, copied, info)
@@ -92,10 +92,10 @@ class Ways:
         *,
         ending: ExitStack | None = None,
     ) -> str:
-        """Continue with a kernel, in attempts; with `ending`, write a copy of it then.
+        """Continue a kernel, in several attempts. With `ending`, a copy of the continued kernel is written.
 
         Returns:
-            id of the copy; empty: there is none.
+            id of the copy. Empty without `ending`.
         """
         for attempt in range(1, ATTEMPTS_MAX + 1):
             try:
@@ -111,7 +111,7 @@ class Ways:
         raise AssertionError
 
     def _written(self, container: str, info: ConnectionInfo, launch: Launch, ending: ExitStack, *, copy: bool) -> str:
-        """Write a kernel, and return the id of the image, which is removed at the end. A copy has its files."""
+        """Write a kernel, and return the image's id. A copy also has its files. `ending` removes the image."""
         at = replace(info, ip=containers.address(self._engine, self._settings.network, container))
         image, goes_on = (uuid.uuid4().hex, lambda: None) if copy else (container, None)
         written = self._memories.write(container, at, launch, image, goes_on).id
@@ -129,10 +129,10 @@ class Ways:
 
 
 def _await_answer(address: str, info: ConnectionInfo) -> None:
-    """Wait until a kernel greets who connects to it.
+    """Wait until a kernel sends ZeroMQ's greeting to a new connection.
 
     Raises:
-        CheckpointFailed: when it does not.
+        CheckpointFailed: when it sends none in time.
     """
     until = time.monotonic() + _ANSWER
     while time.monotonic() < until:

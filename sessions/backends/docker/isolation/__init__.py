@@ -1,5 +1,5 @@
-"""What keeps kernels in: network, firewall, egress proxy; and the proof that all of it works on this engine.
+"""The isolation of kernels by network, firewall and egress proxy, and the proof that it works on this engine.
 
-Words: the *walls* are all that is set up outside a container; *proven* is what was tried, not what is configured.
-Knows no kernel that runs.
+Words: the *walls* are everything that is set up outside a container to isolate it. A wall is *proven* by an attempt to
+pass it, whatever the configuration says. This room knows no running kernel.
 """

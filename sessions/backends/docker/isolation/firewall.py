@@ -1,7 +1,7 @@
-"""The host's firewall rules for the kernels' bridge: they drop new connections from it to the host or through it.
+"""The host's firewall rules for the kernels' bridge. They drop new connections from the bridge, to the host or beyond.
 
-Answers to connections that the host has made pass: the gateway talks to kernels this way. Rules whose order matters
-are in a separate chain, which is replaced as a whole. Each other rule may be at any position, also twice.
+Answers to connections that the host has opened may pass, because the gateway talks to kernels this way. Rules whose
+order matters are in a separate chain, which is replaced as a whole. Each other rule may be at any position, also twice.
 So several gateways may set the rules of one bridge at the same time.
 """
 
@@ -16,14 +16,14 @@ from pathlib import Path
 
 from sessions.model.errors import NotInitialized
 
-#: setting of the host's kernel: the firewall filters bridged packets only when it is 1
+#: setting of Linux; the firewall filters packets between containers of one bridge only if it is 1
 BRIDGE_NF = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")
 _HAS_IPV6 = Path("/proc/net/if_inet6")
 _TIMEOUT = 20
 
 
 class Rules(Enum):
-    """What was found of a bridge's rules."""
+    """The state in which a bridge's rules were found."""
 
     SET = "rules are set"
     MISSING = "rules were missing and are set now"
@@ -36,22 +36,25 @@ def chain_name(bridge: str) -> str:
 
 
 def chain_rules(bridge: str) -> list[str]:
-    """Return the rules of that chain, in the form in which iptables lists them."""
+    """Return the rules of the bridge's own chain, in the form in which iptables lists them."""
     chain = chain_name(bridge)
     return [f"-A {chain} -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT", f"-A {chain} -j DROP"]
 
 
 def way_out_name(bridge: str) -> str:
-    """Return the name of the chain for what leaves the bridge for other places than the host."""
+    """Return the name of the chain for packets from the bridge to other places than the host."""
     return f"{bridge.upper()}-OUT"
 
 
 def rules(bridge: str, way_out: Sequence[str] | None = None) -> list[tuple[str, list[str]]]:
-    """Return the rules outside the bridge's chains: the program that sets each, then chain and rule.
+    """Return the rules outside the bridge's chains.
 
     Args:
         bridge: name of the bridge.
-        way_out: see `ensure_rules`.
+        way_out: as in `ensure_rules`.
+
+    Returns:
+        pairs of the program that sets a rule, and its chain followed by the rule's words.
     """
     drop = ["-i", bridge, "-j", "DROP"]
     beyond = "DROP" if way_out is None else way_out_name(bridge)
@@ -59,12 +62,12 @@ def rules(bridge: str, way_out: Sequence[str] | None = None) -> list[tuple[str, 
         ("iptables", ["INPUT", "-i", bridge, "-j", chain_name(bridge)]),
         ("iptables", ["DOCKER-USER", "-i", bridge, "-j", beyond]),
     ]
-    # Kernels have no IPv6; the bridge itself has a link-local address.
+    # Kernels have no IPv6, but the bridge itself has a link-local address.
     return found + ([("ip6tables", ["INPUT", *drop]), ("ip6tables", ["FORWARD", *drop])] if _HAS_IPV6.exists() else [])
 
 
 def commands(bridge: str) -> str:
-    """Return the commands with which an operator can set all rules."""
+    """Return the shell commands with which an operator can set all rules."""
     own = [f"iptables -N {chain_name(bridge)}", *(f"iptables {rule}" for rule in chain_rules(bridge))]
     return "; ".join([*own, *(f"{program} -I {' '.join(rule)}" for program, rule in rules(bridge))])
 
@@ -74,8 +77,8 @@ def ensure_rules(bridge: str, way_out: Sequence[str] | None = None) -> Rules:
 
     Args:
         bridge: name of the bridge.
-        way_out: rules for what leaves the bridge for other places than the host, in the form in which iptables lists
-            them, without their chain; None: nothing leaves it.
+        way_out: rules for packets from the bridge to other places than the host, in the form in which iptables lists
+            them, without their chain. None means that no packet may leave the bridge.
 
     Raises:
         NotInitialized: when a rule cannot be set.
@@ -96,14 +99,14 @@ def ensure_rules(bridge: str, way_out: Sequence[str] | None = None) -> Rules:
 
 
 def remove_rules(bridge: str, way_out: Sequence[str] | None = None) -> None:
-    """Remove the rules and chains of a bridge that is gone. What is not there, or cannot be removed, is left.
+    """Remove the rules and chains of a bridge that was removed. A rule that is missing or cannot be removed is skipped.
 
     Args:
         bridge: name of the bridge.
-        way_out: as for `ensure_rules`.
+        way_out: as in `ensure_rules`.
 
     Raises:
-        NotInitialized: when there is no program to do that, or it does not end.
+        NotInitialized: when a program is not installed, or does not end in time.
     """
     for program, (chain, *rule) in rules(bridge, way_out):
         _run(program, "-D", chain, *rule)
@@ -116,7 +119,7 @@ def _ensure_chain(chain: str, wanted: list[str]) -> bool:
     listed = _run("iptables", "-S", chain).stdout.splitlines()[1:]
     if listed == wanted:
         return False
-    # One transaction: the chain is never empty or in another order.
+    # This is one transaction, so the chain is never empty or in another order.
     _run_checked(
         "iptables-restore",
         "--noflush",

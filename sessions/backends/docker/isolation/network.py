@@ -1,6 +1,6 @@
 """The kernels' network: an internal bridge, without traffic between its containers and without IPv6.
 
-A container on such a bridge still reaches every port that the host itself listens on: see `firewall.py`.
+A container on such a bridge can still reach every port on which the host itself listens. `firewall.py` prevents that.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from docker.types import IPAMConfig
 from sessions.model.errors import NotInitialized
 
 _BRIDGE_OPTION = "com.docker.network.bridge"
-#: status with which the engine refuses a network that exists, by its bridge or its name
+#: status codes with which the engine refuses a network whose bridge or name exists
 _CONFLICTS = {403, 409}
-#: seconds until it is looked for again
+#: seconds before each further search for the network
 _WAITS = (0.1, 0.3, 1.0)
 
 
 def bridge_name(network: str) -> str:
-    """Return the bridge interface of a network: at most 15 characters, known before the network exists."""
+    """Return the name of a network's bridge, which has at most 15 characters. The network need not exist yet."""
     return f"kgw-{hashlib.sha256(network.encode()).hexdigest()[:8]}"
 
 
@@ -53,7 +53,8 @@ def _find_or_create(api: docker.APIClient, network: str) -> dict[str, Any]:
         try:
             create(api, network)
         except APIError as error:
-            # A gateway and its `doctor` may begin together; what the other one makes is not shown at once.
+            # A gateway and its `doctor` may make the network at the same time, and the engine lists it only a little
+            # later.
             if wait is None or error.status_code not in _CONFLICTS:
                 raise
             time.sleep(wait)
@@ -66,7 +67,7 @@ def create(api: docker.APIClient, network: str, ipam: IPAMConfig | None = None) 
     Args:
         api: client of the engine.
         network: name of the network.
-        ipam: its addresses; None: the engine chooses.
+        ipam: addresses of the network. None means that the engine chooses them.
     """
     api.create_network(
         network,

@@ -1,4 +1,4 @@
-"""What a proof does to an engine from outside the gateway, and how it leaves the engine as it was."""
+"""Changes that a proof makes at an engine from outside the gateway, and how it undoes them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sessions.model.errors import BackendUnavailable, SessionError
 
 
 def remove_container(container: str) -> None:
-    """Remove a container behind the gateway's back. Blocks.
+    """Remove a container without telling the gateway. Blocks.
 
     Raises:
         BackendUnavailable: when the engine refuses, or does not answer.
@@ -31,7 +31,10 @@ def remove_container(container: str) -> None:
 
 @contextmanager
 def network_as_before(network: str) -> Iterator[None]:
-    """Remove the kernels' network and its firewall rules at the end, unless it is there now or others use it then."""
+    """Remove the kernels' network and its firewall rules at the end of the `with` block, if they did not exist before.
+
+    They stay if another gateway uses them by then.
+    """
     was_there = _is_there(network)
     try:
         yield
@@ -41,7 +44,7 @@ def network_as_before(network: str) -> Iterator[None]:
 
 
 def _is_there(network: str) -> bool:
-    """Return whether there is a network. Where no engine answers, nothing is made, so nothing is to be removed."""
+    """Return whether a network exists. True if no engine answers, because then nothing is made or removed either."""
     try:
         with closing(connect()) as api:
             api.inspect_network(network)
@@ -57,5 +60,5 @@ def _forget(network: str) -> None:
         with closing(connect()) as api:
             api.remove_network(network)
         firewall.remove_rules(bridge_name(network))
-    except (APIError, SessionError, *CONNECTION_ERRORS):  # a gateway uses it by now, or the engine has ended
+    except (APIError, SessionError, *CONNECTION_ERRORS):  # a gateway uses the network by now, or the engine has ended
         return

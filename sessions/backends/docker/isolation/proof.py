@@ -1,8 +1,8 @@
-"""The proof that runtime and network isolate kernels, made with two containers that run `kernel_image/probe.py`.
+"""The proof that the runtime and the network isolate kernels. Two containers run `kernel_image/probe.py`.
 
-The proof tests behaviour, not configuration: one container listens, the other tries to reach it and the host.
-The positive control is that the host reaches the listener and its own port: without it a failure to connect
-would prove nothing.
+The proof tests behaviour, not configuration: one container listens, and the other one tries to reach it and the host.
+As a positive control, the host must reach both the listener and its own port. Otherwise a failed connection would prove
+nothing.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from sessions.backends.docker.requirements import kernels_group
 from sessions.model.errors import NotInitialized
 from sessions.model.kernelspecs import Inventory
 
-#: label of probes, which kernels do not have
+#: label of the probes' containers; kernels do not have it
 PROBE_LABEL = "kernel-gateway.probe"
 #: seconds from the start of a probe to its answer
 TIMEOUT = 30.0
-#: attempts of the positive control to connect
+#: attempts of the positive control to open a connection
 ATTEMPTS = 3
 
 
 class Proven(NamedTuple):
-    """What the probes have shown."""
+    """What the probes have found."""
 
-    #: True if the runtime is gVisor
+    #: whether the runtime is gVisor
     gvisor: bool
     inventory: Inventory
 
@@ -48,14 +48,14 @@ def prove(
     *,
     proxied: bool = False,
 ) -> Proven:
-    """Run the probes.
+    """Run the probes, and check what they could reach.
 
     Args:
         api: client of the engine.
         settings: settings of the deployment.
         host_address: the host's address on the kernels' network.
-        proxy: address of the egress proxy; None: there is none.
-        proxied: True if kernels of this network must reach the proxy; False if they must not.
+        proxy: address and port of the egress proxy. None means that there is no proxy.
+        proxied: whether kernels of this network must reach the proxy. False means that they must not.
 
     Raises:
         NotInitialized: when a container could not be run, or reached the host or another container.
@@ -97,7 +97,7 @@ def prove(
 
 
 def clear(api: docker.APIClient, settings: DockerSettings) -> None:
-    """Remove the probes of an aborted proof. No proof may be running."""
+    """Remove the probes of aborted proofs. Must not be called while a proof runs."""
     labels = [PROBE_LABEL, *(f"{name}={value}" for name, value in settings.labels.items())]
     for container in api.containers(all=True, filters={"label": labels}):
         _remove(api, container["Id"])
@@ -143,7 +143,7 @@ def _answer(api: docker.APIClient, container: str) -> dict[str, Any]:
     deadline = time.monotonic() + TIMEOUT
     running = True
     while running and time.monotonic() < deadline:
-        # The state is read before the log, so that the log of a container that has ended is complete.
+        # The state is read before the log. So if the container has ended, its log is complete.
         running = api.inspect_container(container)["State"]["Running"]
         line, found, _ = api.logs(container, stdout=True, stderr=False).partition(b"\n")
         if found:

@@ -1,4 +1,4 @@
-"""The walls of all kernels together: networks, firewall and egress proxy; set up, and proven to hold."""
+"""Sets up the networks, the firewall and the egress proxy of all kernels, and proves that they isolate kernels."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from sessions.backends.docker.requirements import require_runtime, require_wheel
 
 
 def ensure_walls(api: docker.APIClient, settings: DockerSettings, egress: Egress) -> bool:
-    """Set up what is missing, and remove what an aborted proof has left.
+    """Set up everything that is missing, and remove the containers of an aborted proof.
 
     Returns:
-        True if nothing was missing; False: the walls must be proven anew.
+        whether nothing was missing. If something was, the walls must be proven again.
 
     Raises:
         NotInitialized: when a requirement is missing.
@@ -24,15 +24,15 @@ def ensure_walls(api: docker.APIClient, settings: DockerSettings, egress: Egress
     network.ensure_network(api, settings.network)
     stands = firewall.ensure_rules(network.bridge_name(settings.network)) is firewall.Rules.SET
     stands = egress.ensure(api) and stands
-    proof.clear(api, settings)  # also a probe that the engine made after the timeout
+    proof.clear(api, settings)  # this also removes a probe that the engine has made after the timeout
     return stands
 
 
 def prove_walls(api: docker.APIClient, settings: DockerSettings, egress: Egress) -> proof.Proven:
-    """Prove that kernels reach neither the host nor one another, and the proxy only with the right to it.
+    """Prove that kernels reach neither the host nor one another, and that only permitted kernels reach the proxy.
 
     Raises:
-        NotInitialized: when that does not hold.
+        NotInitialized: when a probe shows the contrary.
     """
     address = network.ensure_network(api, settings.network)
     proven = proof.prove(api, settings, address, egress.proxy)

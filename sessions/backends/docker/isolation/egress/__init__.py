@@ -1,8 +1,8 @@
 """Egress: some kernels reach listed hosts, and nothing else, through a proxy that the gateway owns.
 
-Such kernels run on a network of their own. It is as closed as the other kernels' network, but for one address and port:
-squid, in a hardened container. Kernels without this right are on another network and reach no proxy. A password tells
-the proxy whose request it gets.
+These kernels have a network of their own. It is as closed as the other kernels' network, except for one address and
+port. There squid listens, in a hardened container. All other kernels are on the other network and cannot reach the
+proxy. A password tells the proxy which session has sent a request.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ __all__ = ["Egress", "ignore"]
 
 
 class Egress:
-    """The proxy, its networks, and the kernels' way to it. `ensure`, `prove` and `remove` block."""
+    """The proxy, its networks, and the settings of kernels that may use it. `ensure`, `prove` and `remove` block."""
 
     def __init__(self, settings: DockerSettings, on_request: Callable[[EgressRequest], None] = ignore) -> None:
-        """Start nothing.
+        """Keep the arguments. Nothing is started yet.
 
         Args:
-            settings: of the deployment; without `egress` there is no proxy.
-            on_request: called with each request that a session has made.
+            settings: settings of the deployment. Without `egress`, there is no proxy.
+            on_request: called with each request of a session to the proxy.
         """
         self._plain = settings
         self._inner = replace(settings, network=inner_name(settings))
@@ -46,20 +46,20 @@ class Egress:
 
     @property
     def proxy(self) -> tuple[str, int] | None:
-        """The proxy's address and port; None: there is no proxy."""
+        """The proxy's address and port, or None if there is no proxy."""
         return None if self._networks is None else (self._networks.proxy, PORT)
 
     def ensure(self, api: docker.APIClient) -> bool:
-        """Set up what is missing, and prove what the proxy refuses if it was started now.
+        """Set up everything that is missing. If the proxy is new, prove that it refuses forbidden requests.
 
         Returns:
-            True if nothing was missing; False: the isolation of kernels must be proven anew.
+            whether nothing was missing. If something was, the isolation of kernels must be proven again.
 
         Raises:
-            NotInitialized: when something is missing or does not hold.
+            NotInitialized: when a requirement is missing, or the proof fails.
         """
         if self._egress is None:
-            remove_proxy(api, self._plain)  # of an earlier gateway with other settings
+            remove_proxy(api, self._plain)  # an earlier gateway may have had one
             return True
         networks = ensure_networks(api, self._plain, self._egress)
         started = ensure_proxy(api, self._plain, self._egress, networks.proxy)
@@ -71,19 +71,19 @@ class Egress:
         return False
 
     def prove(self, api: docker.APIClient) -> None:
-        """Prove that kernels with the right reach the proxy, and neither the host nor one another.
+        """Prove that permitted kernels reach the proxy, and neither the host nor one another.
 
         Raises:
-            NotInitialized: when that does not hold.
+            NotInitialized: when a probe shows the contrary.
         """
         if self._networks is not None:
             prove(api, self._inner, self._networks.host, self.proxy, proxied=True)
 
     def settings_of(self, launch: Launch) -> DockerSettings:
-        """Return the settings with the network of a kernel.
+        """Return the backend's settings with the network for a kernel.
 
         Raises:
-            NetworkNotAllowed: when it needs the proxy, and there is none.
+            NetworkNotAllowed: when the kernel needs the proxy, and there is none.
         """
         if launch.egress is None:
             return self._plain
@@ -92,7 +92,7 @@ class Egress:
         return self._inner
 
     def informed(self, launch: Launch) -> Launch:
-        """Return the launch with the variables by which programs find the proxy, if the kernel may use it."""
+        """Return the launch. A kernel that may use the proxy gets the variables by which programs find it."""
         if launch.egress is None or self._egress is None:
             return launch
         if self.proxy is None:
@@ -104,15 +104,15 @@ class Egress:
         return replace(launch, env=way | local | dict(launch.env))
 
     def follow(self) -> None:
-        """Pass on the requests from now on, in the event loop."""
+        """Report the proxy's requests from now on, in the event loop."""
         if self._egress is not None and self._record is None:
             self._record = RequestRecord(self._plain, self._on_request)
 
     def leave(self) -> None:
-        """Pass on no more requests; the proxy stays."""
+        """Stop reporting requests. The proxy still runs."""
         if self._record is not None:
             self._record.stop()
 
     def remove(self, api: docker.APIClient) -> None:
-        """Remove the proxy. Its networks stay, as the kernels' network does: they cost nothing."""
+        """Remove the proxy. Its networks stay, because they cost nothing."""
         remove_proxy(api, self._plain)

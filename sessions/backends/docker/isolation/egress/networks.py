@@ -1,4 +1,4 @@
-"""The proxy's two networks: one with the kernels that may use it, which is as closed as the others', and a way out."""
+"""The proxy's two networks: a closed one with the kernels that may use it, and one that leads to the internet."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ def inner_name(settings: DockerSettings) -> str:
 
 
 def outer_name(settings: DockerSettings) -> str:
-    """Return the name of the network through which the proxy reaches the world."""
+    """Return the name of the network through which the proxy reaches the internet."""
     return f"{inner_name(settings)}-out"
 
 
 @dataclass(frozen=True, slots=True)
 class Networks:
-    """Both networks, as they are."""
+    """The addresses and the state of both networks."""
 
     #: the host's address in the kernels' network
     host: str
-    #: the proxy's
+    #: the proxy's address in the kernels' network
     proxy: str
-    #: whether all firewall rules were set already; False: one was missing, or this user may not read them
+    #: whether all firewall rules were already set. False if one was missing, or this user may not read them.
     stood: bool
 
 
 def ensure_networks(api: docker.APIClient, settings: DockerSettings, egress: EgressSettings) -> Networks:
-    """Create the networks and set their firewall rules, where they are missing.
+    """Create the networks and set their firewall rules, if they are missing.
 
     Raises:
-        NotInitialized: when a network is not as it must be, or a rule cannot be set.
+        NotInitialized: when a network has wrong properties, or a rule cannot be set.
     """
     inner, outer = inner_name(settings), outer_name(settings)
     _ensure_inner(api, inner)
@@ -62,7 +62,7 @@ def ensure_networks(api: docker.APIClient, settings: DockerSettings, egress: Egr
 
 
 def to_the_proxy(proxy: str) -> list[str]:
-    """Return the rules of the kernels' network: they reach the proxy's port, and its answers reach them."""
+    """Return the rules of the kernels' network. Kernels reach the proxy's port, and its answers reach them."""
     return [
         f"-d {proxy}/32 -p tcp -m tcp --dport {PORT} -j ACCEPT",
         f"-s {proxy}/32 -p tcp -m tcp --sport {PORT} -m conntrack --ctstate ESTABLISHED -j ACCEPT",
@@ -71,9 +71,9 @@ def to_the_proxy(proxy: str) -> list[str]:
 
 
 def to_the_world(name_servers: tuple[str, ...]) -> list[str]:
-    """Return the rules of the way out: the name servers, and public addresses only.
+    """Return the rules of the proxy's other network. The proxy reaches name servers and public addresses only.
 
-    Squid checks addresses, too. These rules do not depend on when it asks a name server, nor on squid itself.
+    Squid checks addresses, too. These rules hold even if squid is wrong, or a name's address changes after its check.
     """
     asking = [
         f"-d {server}/32 -p {protocol} -m {protocol} --dport 53 -j RETURN"
@@ -87,12 +87,12 @@ def _ensure_inner(api: docker.APIClient, name: str) -> None:
     try:
         api.inspect_network(name)
     except NotFound:
-        # The proxy needs an address that no kernel gets, and only a network with chosen addresses has those. So the
-        # engine chooses a free range first, and the network is then made with it.
+        # The proxy needs an address that no kernel gets. Only a network with a given range can reserve one. So the
+        # engine first makes a network with any free range, and then the network is made again with that range.
         create(api, name)
         subnet = ipaddress.IPv4Network(_pool(api.inspect_network(name))["Subnet"])
         api.remove_network(name)
-        kernels = next(subnet.subnets())  # the lower half
+        kernels = next(subnet.subnets())  # the lower half of the range
         pool = IPAMPool(subnet=str(subnet), iprange=str(kernels), gateway=str(subnet[1]))
         create(api, name, IPAMConfig(pool_configs=[pool]))
 

@@ -1,4 +1,4 @@
-"""The proof that the proxy refuses what it must refuse, made with requests from the gateway itself."""
+"""The proof that the proxy refuses forbidden requests. The gateway itself sends these requests."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from sessions.backends.docker.profile import EgressSettings
 from sessions.model.errors import NotInitialized
 from sessions.model.values import SessionKey
 
-#: seconds for squid to start, and for an answer; it answers a wrong password after 2 s
+#: seconds for squid to start, and for its answer, which takes 2 s for a wrong password
 START, ANSWER = 30.0, 10.0
-#: the session of these requests; no tenant has this name. Its capital letter shows that squid keeps names as they are
+#: session in whose name the requests are sent; no tenant has this name. The capital letter shows that squid does not
+#: change names to small letters.
 PROOF = SessionKey("egress", "Proof")
 UNLISTED = "unlisted.kernel-gateway.invalid:443"
-#: what is tried: target, status of the refusal, and what it would mean if there was none
+#: forbidden requests: target, status of the refusal, and what the proxy would allow without the refusal
 REFUSALS = (
     (UNLISTED, FORBIDDEN, "a host that is not in `egress_allow`"),
     ("169.254.169.254:80", FORBIDDEN, "an address in place of a name"),
@@ -27,12 +28,12 @@ REFUSALS = (
 
 
 def prove_proxy(address: str, egress: EgressSettings) -> None:
-    """Send the proxy, which takes connections, what it must refuse.
+    """Send forbidden requests to the proxy, which must already accept connections.
 
-    The control of each refusal is its status, which is another one than that of a request without a right password.
+    Each refusal must have its own status. So it cannot be mistaken for the refusal of a wrong password.
 
     Raises:
-        NotInitialized: when the proxy does not answer, or answers otherwise.
+        NotInitialized: when the proxy does not answer, or answers with another status.
     """
     right = password(egress.secret, user_of(PROOF))
     for secret, what in ((None, "without a password"), ("wrong", "with a wrong password")):
@@ -44,10 +45,10 @@ def prove_proxy(address: str, egress: EgressSettings) -> None:
 
 
 def wait_for(address: str) -> None:
-    """Wait until the proxy takes connections.
+    """Wait until the proxy accepts connections.
 
     Raises:
-        NotInitialized: when it takes none in time.
+        NotInitialized: when the proxy accepts none in time.
     """
     deadline = time.monotonic() + START
     while True:
@@ -62,7 +63,7 @@ def wait_for(address: str) -> None:
 
 
 def _status(address: str, target: str, secret: str | None) -> int:
-    """Ask for a tunnel, and return the status of the answer; 0: none."""
+    """Ask for a tunnel, and return the status of the answer, or 0 if there was no valid answer."""
     credential = base64.b64encode(f"{user_of(PROOF)}:{secret}".encode()).decode()
     head = [f"CONNECT {target} HTTP/1.1", f"Host: {target}"]
     head += [] if secret is None else [f"Proxy-Authorization: Basic {credential}"]

@@ -1,4 +1,4 @@
-"""The proxy's container: squid under the kernels' runtime, with one leg in each of its networks."""
+"""The proxy's container, which runs squid under the kernels' runtime and is connected to both networks."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from sessions.backends.docker.isolation.egress.squid import TRAP, TRAP_ADDRESS, 
 from sessions.backends.docker.profile import UID, DockerSettings, EgressSettings
 from sessions.model.errors import NotInitialized
 
-#: label with the installation's id; it is not the label of kernels, which would be removed as a leftover
+#: label with the installation's id. It differs from the label of kernels, so the proxy is not removed as a leftover.
 LABEL = "kernel-gateway.egress"
-#: label that tells whether a container is the one that these settings ask for
+#: label with a digest of the settings that the container was made with
 _MADE_AS = "kernel-gateway.egress-digest"
 _MIB = 1024**2
 
@@ -30,7 +30,7 @@ def require_image(api: docker.APIClient, egress: EgressSettings) -> str:
         id of the image.
 
     Raises:
-        NotInitialized: when it does not exist.
+        NotInitialized: when the image does not exist.
     """
     try:
         return str(api.inspect_image(egress.image)["Id"])
@@ -39,13 +39,13 @@ def require_image(api: docker.APIClient, egress: EgressSettings) -> str:
 
 
 def ensure_proxy(api: docker.APIClient, settings: DockerSettings, egress: EgressSettings, address: str) -> bool:
-    """Start the proxy unless it runs with these settings, or the engine is just starting it again.
+    """Start the proxy, unless it already runs with these settings, or the engine is restarting it.
 
     Returns:
-        True if it was started.
+        whether the proxy was started now.
 
     Raises:
-        NotInitialized: when its image does not exist.
+        NotInitialized: when the proxy's image does not exist.
     """
     image, config = require_image(api, egress), configuration(egress, address)
     digest = hashlib.sha256(f"{image} {settings.runtime} {egress.secret} {config}".encode()).hexdigest()
@@ -72,7 +72,7 @@ def ensure_proxy(api: docker.APIClient, settings: DockerSettings, egress: Egress
 
 
 def host_config(settings: DockerSettings) -> dict[str, Any]:
-    """Return the arguments of the engine's host configuration."""
+    """Return the arguments of the engine's host configuration for the proxy."""
     return {
         "runtime": settings.runtime,
         "network_mode": inner_name(settings),
@@ -88,7 +88,7 @@ def host_config(settings: DockerSettings) -> dict[str, Any]:
         "dns": ["127.0.0.1"],  # squid asks the name servers of its own configuration
         "extra_hosts": {TRAP: TRAP_ADDRESS},
         "log_config": LogConfig(type="json-file", config={"max-size": "8m", "max-file": "2"}),
-        # A proxy that ends is started again at once, and at the same address: kernels know only that.
+        # A proxy that ends is started again at once, with the same address, because kernels know only that address.
         "restart_policy": {"Name": "always"},
     }
 

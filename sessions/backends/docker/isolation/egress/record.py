@@ -1,4 +1,4 @@
-"""Reads the proxy's record of requests from the engine, and passes each on."""
+"""Reads the proxy's log of requests from the engine, and reports each request."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from sessions.model.egress import EgressRequest
 from sessions.model.errors import BackendUnavailable
 from sessions.model.tasks import log_failure
 
-#: seconds without a line after which the stream is opened again: a hanging stream looks like a silent one
+#: seconds without a line after which the stream is opened again, because a silent stream may be a hanging one
 SILENCE = 10.0
 #: seconds before the stream is opened again
 RECONNECT = 1.0
-#: most bytes of an incomplete line
+#: maximum bytes of an incomplete line
 _LINE_MAX = 64 * 1024
 
 
 class RequestRecord:
-    """A thread that follows the proxy's output, across ends of the proxy and of the engine."""
+    """A thread that follows the proxy's output, even if the proxy or the engine is restarted."""
 
     def __init__(self, settings: DockerSettings, on_request: Callable[[EgressRequest], None]) -> None:
         """Start the thread.
 
         Args:
-            settings: of the deployment.
+            settings: settings of the deployment.
             on_request: called in the event loop with each request of a session.
         """
         self._container = inner_name(settings)
         self._on_request = on_request
         self._loop = asyncio.get_running_loop()
         self._stopped = threading.Event()
-        #: seconds since 1970 of the last request that was passed on; None: the output has not been followed yet
+        #: time of the last reported request, in seconds since 1970. None before the output was followed.
         self._last: float | None = None
         self._stream: Any = None
         self._thread = threading.Thread(target=self._run, name="docker-egress", daemon=True)
@@ -67,7 +67,8 @@ class RequestRecord:
 
     def _follow(self) -> None:
         with closing(connect(SILENCE)) as api:
-            # The first time only new lines, because an earlier gateway has passed on the others; later the lines since.
+            # At first only new lines are read, because an earlier gateway has reported the others. Later, all lines
+            # since the last reported request are read.
             known, self._last = self._last, self._last or 0.0
             self._stream = api.logs(
                 self._container,
@@ -97,4 +98,4 @@ class RequestRecord:
 
 
 def ignore(_: EgressRequest) -> None:
-    """Do nothing: the default callback."""
+    """Do nothing. This is the default callback."""

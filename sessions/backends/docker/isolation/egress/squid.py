@@ -1,4 +1,4 @@
-"""The proxy's rules as squid's configuration, and what squid reports of each request. Pure functions.
+"""Writes the proxy's rules as squid's configuration, and parses squid's log of requests. Pure functions.
 
 Sources: squid's directives (squid-cache.org/Doc/config); the special-purpose addresses of RFC 6890.
 """
@@ -13,13 +13,13 @@ from sessions.model.values import SessionKey
 
 #: the proxy's port
 PORT = 3128
-#: a listed name for the proof; its address is one to which the proxy must not connect
+#: a listed name for the proof, with a private address, to which the proxy must not connect
 TRAP, TRAP_ADDRESS = "trap.kernel-gateway.invalid", "10.255.255.254"
-#: HTTP status of the refusals: of a name that is not listed, of a listed one with such an address, of a wrong password
+#: HTTP status of the refusal of a name that is not listed, of a listed name with a private address, of a wrong password
 FORBIDDEN, MISDIRECTED, UNKNOWN_USER = 403, 421, 407
 #: separates tenant and session in a user's name; neither contains it
 SEPARATOR = "~"
-#: most connections of one kernel
+#: maximum connections of one kernel
 CONNECTIONS = 64
 #: bytes per second that one session may receive
 SPEED = 16 * 1024**2
@@ -38,7 +38,7 @@ PRIVATE = (
     "198.18.0.0/15",
     "224.0.0.0/3",
 )
-#: the same of IPv6, also addresses that contain one of IPv4; the proxy's container has no IPv6 at all
+#: such addresses of IPv6, also those that contain an address of IPv4; the proxy's container has no IPv6 at all
 PRIVATE_IPV6 = ("::/128", "::1/128", "64:ff9b::/96", "2001::/32", "2002::/16", "fc00::/7", "fe80::/10", "ff00::/8")
 
 
@@ -46,8 +46,8 @@ def configuration(settings: EgressSettings, address: str) -> str:
     """Return squid's configuration.
 
     Args:
-        settings: what is allowed.
-        address: the proxy's address in the kernels' network; it listens on no other.
+        settings: settings of the proxy, with the allowed hosts.
+        address: the proxy's address in the kernels' network. It listens on no other address.
     """
     return "\n".join(
         [f"http_port {address}:{PORT}", *_access(settings), *_resolving(settings), *_bounds(), *_habits(), ""]
@@ -55,9 +55,9 @@ def configuration(settings: EgressSettings, address: str) -> str:
 
 
 def _access(settings: EgressSettings) -> list[str]:
-    """Return who may go where. The first `http_access` line that matches decides.
+    """Return the rules of access. The first matching `http_access` line decides.
 
-    A name that is not listed is refused before anything resolves it: a question to a name server carries data out, too.
+    A name that is not listed is refused before it is resolved, because a query to a name server can carry data out.
     """
     by_port: dict[int, list[str]] = {}
     for port, host in sorted((port, host) for host, port in {*settings.allow, (TRAP, HTTPS)}):
@@ -66,10 +66,10 @@ def _access(settings: EgressSettings) -> list[str]:
         "auth_param basic program /usr/bin/python3 -I -S /opt/egress/credentials.py",
         "auth_param basic children 2 startup=1",
         "auth_param basic realm egress",
-        # Else squid asks for a name in small letters, and all that differ in capital letters only are one.
+        # Otherwise squid changes a user's name to small letters, and names that differ only in capitals become equal.
         "auth_param basic casesensitive on",
         "acl session proxy_auth REQUIRED",
-        # -n: an address in place of a name is not looked up.
+        # With -n, squid does not look up the name of an address.
         f"acl listed dstdomain -n {' '.join(sorted({host for hosts in by_port.values() for host in hosts}))}",
         *(f"acl host{port} dstdomain -n {' '.join(hosts)}" for port, hosts in by_port.items()),
         *(f"acl port{port} port {port}" for port in by_port),
@@ -90,7 +90,7 @@ def _resolving(settings: EgressSettings) -> list[str]:
     return [
         f"dns_nameservers {' '.join(settings.name_servers)}",
         "dns_defnames off",
-        # An answer is kept for at least so long, so that the address that was checked is the one that is used.
+        # Squid keeps each answer for at least this time, so it uses the same address that it has checked.
         "negative_dns_ttl 1 minute",
     ]
 
@@ -114,7 +114,7 @@ def _bounds() -> list[str]:
 def _habits() -> list[str]:
     return [
         "visible_hostname egress",
-        # Nothing about the kernel goes out.
+        # The next lines keep data about the kernel out of the requests.
         "forwarded_for delete",
         "via off",
         "eui_lookup off",
@@ -133,7 +133,7 @@ def _habits() -> list[str]:
 
 
 def user_of(key: SessionKey) -> str:
-    """Return the name with which a session's requests come."""
+    """Return the user name with which a session's requests authenticate."""
     return f"{key.tenant}{SEPARATOR}{key.name}"
 
 
@@ -141,14 +141,14 @@ _FIELDS = 9
 
 
 def request_of(line: str) -> EgressRequest | None:
-    """Return the request that a line of squid's output reports; None: it reports another thing, or nobody's request."""
+    """Return the request that a line of squid's output reports. None if it reports no request of a session."""
     words = line.split()
     if len(words) != _FIELDS or words[0] != "egress":
         return None
     at, user, host, port, outcome, status, sent, received = words[1:]
     tenant, separator, session = unquote(user).partition(SEPARATOR)
     if not separator or int(status) == UNKNOWN_USER:
-        return None  # the name is only claimed
+        return None  # the password was wrong, so the name may be false
     return EgressRequest(
         at=float(at),
         tenant=tenant,

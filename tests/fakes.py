@@ -681,14 +681,14 @@ class FakeSleep:
         self._backend.started.append(kernel)
         return kernel
 
-    async def copy(self, handle: KernelHandle, _launch: Launch, goes_on: Callable[[], None]) -> SleepImage:
+    async def copy(self, handle: KernelHandle, _launch: Launch, on_resumed: Callable[[], None]) -> SleepImage:
         kernel = await self._written("copy", handle)
         if len(self.copies) >= self.room:
             raise NoRoom("the disk is full")
         image = SleepImage(uuid.uuid4().hex, self.size, time.time(), "written down", self.cuts)
         files = shutil.copytree(kernel.workspace, self._backend.copies / image.id)
         self.copies[image.id] = dict(kernel.namespace), kernel.count, Path(files)
-        goes_on()
+        on_resumed()
         return image
 
     async def restore(self, image: SleepImage, launch: Launch, _info: ConnectionInfo) -> FakeKernel:

@@ -170,13 +170,13 @@ class KernelSleep(Protocol):
         The second kernel ends with the context, and its changes of files are discarded.
         """
 
-    async def copy(self, handle: KernelHandle, launch: Launch, goes_on: Callable[[], None]) -> SleepImage:
+    async def copy(self, handle: KernelHandle, launch: Launch, on_resumed: Callable[[], None]) -> SleepImage:
         """Write a kernel's memory and files to disk. The kernel is held only while they are written.
 
         Args:
             handle: the kernel.
             launch: order that the kernel was started with.
-            goes_on: called when the kernel runs again. After an error, the kernel runs even if this was not called.
+            on_resumed: called when the kernel runs again. After an error, the kernel runs even if this was not called.
 
         Raises:
             SleepFailed: when that is not possible.

@@ -81,7 +81,7 @@ class DockerSleep:
             handle.held = False
             raise
 
-    async def copy(self, handle: KernelHandle, launch: Launch, goes_on: Callable[[], None]) -> SleepImage:
+    async def copy(self, handle: KernelHandle, launch: Launch, on_resumed: Callable[[], None]) -> SleepImage:
         """Write a kernel's memory and files to disk, as in `KernelSleep`."""
         if launch.shared:
             raise SleepFailed("other containers use its files, too")
@@ -89,7 +89,7 @@ class DockerSleep:
             raise InUse("a tool runs in its sandbox")
         handle.held = True
         try:
-            say = partial(asyncio.get_running_loop().call_soon_threadsafe, goes_on)
+            say = partial(asyncio.get_running_loop().call_soon_threadsafe, on_resumed)
             image = uuid.uuid4().hex
             write = partial(self._memories.write, handle.id, handle.connection_info, launch, image, say)
             return await self._call(handle.tenant, write)

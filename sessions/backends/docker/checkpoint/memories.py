@@ -62,16 +62,16 @@ class Memories:
         info: ConnectionInfo,
         launch: Launch,
         image: str,
-        goes_on: Callable[[], object] | None = None,
+        on_resumed: Callable[[], object] | None = None,
     ) -> SleepImage:
-        """Write a kernel's memory, and with `goes_on` also its files.
+        """Write a kernel's memory, and with `on_resumed` also its files.
 
         Args:
             container: container of the kernel. Nothing may be connected to the kernel.
             info: the kernel's connection info.
             launch: order that the kernel was started with.
             image: id of the new image.
-            goes_on: called when the kernel runs again, before the image is encrypted. None means that the kernel stays
+            on_resumed: called when the kernel runs again, before the image is encrypted. None means that it stays
                 held, and its files are not written.
 
         Raises:
@@ -87,11 +87,11 @@ class Memories:
                 sockets.refresh(info)
             runtime.hold(container)
             runtime.take(container, begun, keep=True)
-            if goes_on:
+            if on_resumed:
                 self._copy_files(launch, begun)
                 runtime.let_go(container)
-                goes_on()
-            size = seal_all(settings, image, begun, (*MEMORY, _DISK) if goes_on else MEMORY)
+                on_resumed()
+            size = seal_all(settings, image, begun, (*MEMORY, _DISK) if on_resumed else MEMORY)
             begun.rename(images.directory / image)
         except BaseException as error:
             with suppress(CheckpointFailed):  # the container was not held, or has ended

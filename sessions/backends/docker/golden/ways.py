@@ -113,8 +113,8 @@ class Ways:
     def _written(self, container: str, info: ConnectionInfo, launch: Launch, ending: ExitStack, *, copy: bool) -> str:
         """Write a kernel, and return the image's id. A copy also has its files. `ending` removes the image."""
         at = replace(info, ip=containers.address(self._engine, self._settings.network, container))
-        image, goes_on = (uuid.uuid4().hex, lambda: None) if copy else (container, None)
-        written = self._memories.write(container, at, launch, image, goes_on).id
+        image, on_resumed = (uuid.uuid4().hex, lambda: None) if copy else (container, None)
+        written = self._memories.write(container, at, launch, image, on_resumed).id
         if (images := self._memories.images) is not None:
             ending.callback(images.remove, written)
         return written

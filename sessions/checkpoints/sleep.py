@@ -14,7 +14,7 @@ from sessions.model.checkpoint import CannotWake, SleepFailed, SleepImage
 from sessions.model.connection_info import ConnectionInfo
 from sessions.model.errors import SessionClosed, StartFailed
 from sessions.model.stopwatch import Operation, Stage, measured
-from sessions.model.tasks import Alone, log_failure
+from sessions.model.tasks import ExclusiveWork, log_failure
 from sessions.model.values import SessionKey
 from sessions.store.session_records import ContainerRecord
 
@@ -75,7 +75,7 @@ class Sleeper:
         #: why the last attempt to fall asleep has failed, for the session's client; empty: it has not
         self.problem = ""
         #: the kernel's memory is being written
-        self.writing = Alone(f"memory of {key}")
+        self.writing = ExclusiveWork(f"memory of {key}")
 
     @property
     def reachable(self) -> bool:

@@ -119,7 +119,7 @@ class _Work:
             self.task = None
 
 
-class Shared(_Work, Generic[T]):
+class SharedWork(_Work, Generic[T]):
     """Work that concurrent callers share. It runs once for all of them."""
 
     async def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -128,7 +128,7 @@ class Shared(_Work, Generic[T]):
         return await asyncio.shield(task)
 
 
-class Alone(_Work):
+class ExclusiveWork(_Work):
     """Pieces of work that exclude each other: only one runs at a time."""
 
     async def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:

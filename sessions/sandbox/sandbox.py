@@ -18,7 +18,7 @@ from sessions.guest.paths import sandbox_path
 from sessions.guest.tools import answers
 from sessions.model.errors import LedgerUnavailable, NotInitialized, SessionClosed, SessionError, SessionNotFound
 from sessions.model.kernelspecs import KernelSpec
-from sessions.model.tasks import Shared, spawn
+from sessions.model.tasks import SharedWork, spawn
 from sessions.model.values import SandboxSpec, SessionKey, SessionSpec
 from sessions.sandbox.commands import Commands
 from sessions.sandbox.pausing import Pausing
@@ -70,7 +70,7 @@ class Sandbox(Host):
         self.left_container = record.container if record else None
         self._registry = registry
         self._container: KernelHandle | None = None
-        self._start: Shared[KernelHandle] = Shared(f"start sandbox {key}")
+        self._start: SharedWork[KernelHandle] = SharedWork(f"start sandbox {key}")
         #: shell commands in its own container
         self.commands = Commands(self, services, self._activity)
         #: directories that clients watch

@@ -15,7 +15,7 @@ from sessions.kernels.kernel import Kernel, KernelListener
 from sessions.model.checkpoint import SleepFailed
 from sessions.model.errors import KernelDied, LedgerUnavailable, SessionClosed, SessionError
 from sessions.model.stopwatch import Operation, measured
-from sessions.model.tasks import Shared, log_failure, spawn
+from sessions.model.tasks import SharedWork, log_failure, spawn
 from sessions.model.values import StateChange, StateNotice
 from sessions.session.record import Beginning, Identity, SlotRecord, Start
 from sessions.session.services import SessionServices
@@ -111,7 +111,7 @@ class KernelSlot:
         self._replacing = asyncio.Lock()
         #: order to start the next kernel, on the files of the earlier ones
         self.launch = identity.launch(left.workspace if left else identity.spec.workspace)
-        self._start: Shared[None] = Shared(f"start {identity.key}")
+        self._start: SharedWork[None] = SharedWork(f"start {identity.key}")
         self._first_start = beginning.start
         #: the end of the kernel that a return has replaced
         self._leaving: asyncio.Task[None] | None = None

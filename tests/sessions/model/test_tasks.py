@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from sessions.model import tasks
 from sessions.model.errors import KernelDied
-from sessions.model.tasks import Alone, forever, gather_all, log_failure, shielded, spawn
+from sessions.model.tasks import ExclusiveWork, forever, gather_all, log_failure, shielded, spawn
 from tests.fakes import until
 
 
@@ -170,7 +170,7 @@ async def test_gather_all_raises_nothing_when_all_succeed(nothing_left: None) ->
 
 
 async def test_work_that_is_done_alone_waits_for_other_work_and_outlives_its_caller(nothing_left: None) -> None:
-    alone, events = Alone("work"), list[str]()
+    alone, events = ExclusiveWork("work"), list[str]()
 
     async def work(name: str) -> str:
         events.append(f"{name} begins")

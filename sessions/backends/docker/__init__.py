@@ -25,7 +25,7 @@ from sessions.backends.docker.container.watch import Watch
 from sessions.backends.docker.doctor import examine
 from sessions.backends.docker.engine.breaker import fails, unavailable
 from sessions.backends.docker.engine.engine import END, PREPARE, Engine, engine_answers
-from sessions.backends.docker.fairness.rest import Rest
+from sessions.backends.docker.fairness.idle_slowdown import IdleSlowdown
 from sessions.backends.docker.fairness.usage import Rounds
 from sessions.backends.docker.fairness.weights import Weights
 from sessions.backends.docker.isolation.egress import Egress
@@ -139,7 +139,7 @@ class DockerBackend:
             self._watch = Watch(self.settings.instance, self._handles, self.on_proof_needed)
             self._rounds = [
                 spawn(Rounds(self._handles, Weights(self.settings.kernels_weight)).run(), "weights of kernels"),
-                spawn(Rounds(self._handles, Rest()).run(), "rest of kernels"),
+                spawn(Rounds(self._handles, IdleSlowdown()).run(), "rest of kernels"),
             ]
             self._egress.follow()
         if before and before != self._image:

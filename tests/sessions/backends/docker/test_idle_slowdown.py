@@ -1,4 +1,4 @@
-"""Rest: kernels that nobody uses get late timers, and are prompt again before they are used."""
+"""The slowdown of idle kernels: they get late timers, and are prompt again before they are used."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sessions.backends.docker.container.handle import DockerHandle
 from sessions.backends.docker.engine.cgroup import SLICE
 from sessions.backends.docker.engine.timers import LATE, PROMPT, Timers, may_be_set
 from sessions.backends.docker.fairness import rest as module
-from sessions.backends.docker.fairness.rest import AWAKE, UNUSED, Rest
+from sessions.backends.docker.fairness.idle_slowdown import AWAKE, UNUSED, IdleSlowdown
 from sessions.backends.docker.fairness.usage import Rounds
 from sessions.model.errors import BackendUnavailable
 from sessions.model.tasks import spawn
@@ -45,7 +45,7 @@ class Looks:
     def __init__(self, kernels: Kernels, handle: DockerHandle) -> None:
         self.now = handle.used_at
         self._kernels, self._handle = kernels, handle
-        self._rounds = Rounds(kernels.handles, Rest())
+        self._rounds = Rounds(kernels.handles, IdleSlowdown())
         self._seconds = 0.0
 
     async def pass_by(self, seconds: float, processors: float) -> None:
@@ -130,7 +130,7 @@ async def test_threads_that_begin_or_end_while_timers_are_set_are_no_matter(
 async def test_a_user_who_may_not_put_kernels_to_rest_is_told_once(
     kernels: Kernels, handle: DockerHandle, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    monkeypatch.setattr(Rest, "interval", 0.01)
+    monkeypatch.setattr(IdleSlowdown, "interval", 0.01)
     monkeypatch.setattr(module, "UNUSED", 0.0)
     monkeypatch.setattr(module, "WORTHWHILE", -1.0)
     refused = Mock(side_effect=OSError(number, "timerslack_ns"))
@@ -138,7 +138,7 @@ async def test_a_user_who_may_not_put_kernels_to_rest_is_told_once(
     handle.rouse()  # a message can be sent all the same
     kernels.handles["second"] = handle
     with capture_logs() as logs:
-        rounds = spawn(Rounds(kernels.handles, Rest()).run(), "rest")
+        rounds = spawn(Rounds(kernels.handles, IdleSlowdown()).run(), "rest")
         await until(lambda: logs)
         await asyncio.sleep(0.1)  # several more rounds
         rounds.cancel()
@@ -149,7 +149,7 @@ async def test_a_user_who_may_not_put_kernels_to_rest_is_told_once(
 async def test_a_container_that_is_gone_or_not_visible_is_left_alone(kernels: Kernels, handle: DockerHandle) -> None:
     for file in (kernels.root / SLICE / handle.id).iterdir():
         file.unlink()
-    rounds = Rounds(kernels.handles, Rest())
+    rounds = Rounds(kernels.handles, IdleSlowdown())
     for second in range(10):
         await rounds.round(handle.used_at + second)
     handle.rouse()

@@ -19,7 +19,7 @@ WORTHWHILE = 0.003
 WORKS, AWAKE = 0.01, 30.0
 
 
-class Rest:
+class IdleSlowdown:
     """Makes the timers of idle kernels late, and those of kernels that compute on their own prompt again."""
 
     interval = 1.0

@@ -26,7 +26,7 @@ from sessions.backends.docker.doctor import examine
 from sessions.backends.docker.engine.breaker import fails, unavailable
 from sessions.backends.docker.engine.engine import END, PREPARE, Engine, engine_answers
 from sessions.backends.docker.fairness.idle_slowdown import IdleSlowdown
-from sessions.backends.docker.fairness.usage import Rounds
+from sessions.backends.docker.fairness.usage_loop import UsageLoop
 from sessions.backends.docker.fairness.weights import Weights
 from sessions.backends.docker.isolation.egress import Egress
 from sessions.backends.docker.isolation.egress.record import ignore
@@ -73,7 +73,7 @@ class DockerBackend:
         self.sleep = DockerSleep(self._engine, settings, self._starter)
         self._watch: Watch | None = None
         #: tasks that measure all kernels at intervals
-        self._rounds: list[asyncio.Task[NoReturn]] = []
+        self._usage_loops: list[asyncio.Task[NoReturn]] = []
         self.inventory: Inventory | None = None
         #: description of the kernels' image, by its name, size and id
         self._image = ""
@@ -137,9 +137,9 @@ class DockerBackend:
             self._starter.breaker.close()
         if self._watch is None:
             self._watch = Watch(self.settings.instance, self._handles, self.on_proof_needed)
-            self._rounds = [
-                spawn(Rounds(self._handles, Weights(self.settings.kernels_weight)).run(), "weights of kernels"),
-                spawn(Rounds(self._handles, IdleSlowdown()).run(), "rest of kernels"),
+            self._usage_loops = [
+                spawn(UsageLoop(self._handles, Weights(self.settings.kernels_weight)).run(), "weights of kernels"),
+                spawn(UsageLoop(self._handles, IdleSlowdown()).run(), "rest of kernels"),
             ]
             self._egress.follow()
         if before and before != self._image:

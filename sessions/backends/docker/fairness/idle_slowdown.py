@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 
-from sessions.backends.docker.fairness.usage import Use
+from sessions.backends.docker.fairness.usage_loop import Use
 
 #: seconds without use after which a kernel rests
 UNUSED = 2.0

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from sessions.backends.docker.container.handle import DockerHandle
 from sessions.backends.docker.engine.cgroup import ROOT, weigh_all
-from sessions.backends.docker.fairness.usage import Use
+from sessions.backends.docker.fairness.usage_loop import Use
 
 #: The use of one processor lowers a tenant's weight to 1 / (1 + STEEPNESS).
 STEEPNESS = 32.0

@@ -16,7 +16,7 @@ from sessions.backends.docker.engine.cgroup import SLICE
 from sessions.backends.docker.engine.timers import LATE, PROMPT, Timers, may_be_set
 from sessions.backends.docker.fairness import rest as module
 from sessions.backends.docker.fairness.idle_slowdown import AWAKE, UNUSED, IdleSlowdown
-from sessions.backends.docker.fairness.usage import Rounds
+from sessions.backends.docker.fairness.usage_loop import UsageLoop
 from sessions.model.errors import BackendUnavailable
 from sessions.model.tasks import spawn
 from tests.fakes import until
@@ -45,7 +45,7 @@ class Looks:
     def __init__(self, kernels: Kernels, handle: DockerHandle) -> None:
         self.now = handle.used_at
         self._kernels, self._handle = kernels, handle
-        self._rounds = Rounds(kernels.handles, IdleSlowdown())
+        self._rounds = UsageLoop(kernels.handles, IdleSlowdown())
         self._seconds = 0.0
 
     async def pass_by(self, seconds: float, processors: float) -> None:
@@ -138,7 +138,7 @@ async def test_a_user_who_may_not_put_kernels_to_rest_is_told_once(
     handle.rouse()  # a message can be sent all the same
     kernels.handles["second"] = handle
     with capture_logs() as logs:
-        rounds = spawn(Rounds(kernels.handles, IdleSlowdown()).run(), "rest")
+        rounds = spawn(UsageLoop(kernels.handles, IdleSlowdown()).run(), "rest")
         await until(lambda: logs)
         await asyncio.sleep(0.1)  # several more rounds
         rounds.cancel()
@@ -149,7 +149,7 @@ async def test_a_user_who_may_not_put_kernels_to_rest_is_told_once(
 async def test_a_container_that_is_gone_or_not_visible_is_left_alone(kernels: Kernels, handle: DockerHandle) -> None:
     for file in (kernels.root / SLICE / handle.id).iterdir():
         file.unlink()
-    rounds = Rounds(kernels.handles, IdleSlowdown())
+    rounds = UsageLoop(kernels.handles, IdleSlowdown())
     for second in range(10):
         await rounds.round(handle.used_at + second)
     handle.rouse()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from sessions.backends.docker.engine.cgroup import SLICE, ControlGroup
-from sessions.backends.docker.fairness.usage import Rounds
+from sessions.backends.docker.fairness.usage_loop import UsageLoop
 from sessions.backends.docker.fairness.weights import STEEPNESS, Weights, weight
 from sessions.model.tasks import spawn
 from tests.fakes import until
@@ -51,7 +51,7 @@ def kernels(tmp_path: Path) -> Kernels:
 
 async def test_a_tenant_that_computes_loses_weight_and_gets_it_back(kernels: Kernels) -> None:
     busy, other, neighbour = kernels.add("a"), kernels.add("a"), kernels.add("b")
-    rounds = Rounds(kernels.handles, Weights(TOGETHER, kernels.root))
+    rounds = UsageLoop(kernels.handles, Weights(TOGETHER, kernels.root))
     usual = 100
     for second in range(10):
         kernels.uses(busy, second)
@@ -63,7 +63,7 @@ async def test_a_tenant_that_computes_loses_weight_and_gets_it_back(kernels: Ker
 
 
 async def test_all_kernels_together_have_little_weight_beside_the_host(kernels: Kernels) -> None:
-    rounds = Rounds(kernels.handles, Weights(TOGETHER, kernels.root))
+    rounds = UsageLoop(kernels.handles, Weights(TOGETHER, kernels.root))
     everybodys = kernels.root / SLICE / "cpu.weight"
     everybodys.parent.mkdir()
     everybodys.write_text("100\n")
@@ -76,7 +76,7 @@ async def test_all_kernels_together_have_little_weight_beside_the_host(kernels: 
 
 async def test_a_kernel_that_moves_to_a_tenant_counts_there(kernels: Kernels) -> None:
     warm, busy = kernels.add(""), kernels.add("a")
-    rounds = Rounds(kernels.handles, Weights(TOGETHER, kernels.root))
+    rounds = UsageLoop(kernels.handles, Weights(TOGETHER, kernels.root))
     warm.attach(Mock(), "a")
     for second in range(10):
         kernels.uses(busy, second)
@@ -88,7 +88,7 @@ async def test_a_kernel_that_moves_to_a_tenant_counts_there(kernels: Kernels) ->
 async def test_a_kernel_that_is_gone_is_forgotten(kernels: Kernels, tmp_path: Path) -> None:
     gone, stays = kernels.add("a"), kernels.add("a")
     weights = Weights(TOGETHER, kernels.root)
-    rounds = Rounds(kernels.handles, weights)
+    rounds = UsageLoop(kernels.handles, weights)
     await rounds.round(0.0)
     for file in (tmp_path / SLICE / gone.id).iterdir():
         file.unlink()
@@ -103,7 +103,7 @@ def frequent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def running(kernels: Kernels, condition: Callable[[], object]) -> None:
     """Let the weights be adjusted until a condition holds."""
-    task = spawn(Rounds(kernels.handles, Weights(TOGETHER, kernels.root)).run(), "weights")
+    task = spawn(UsageLoop(kernels.handles, Weights(TOGETHER, kernels.root)).run(), "weights")
     await until(condition)
     await asyncio.sleep(0.1)  # several more rounds
     task.cancel()

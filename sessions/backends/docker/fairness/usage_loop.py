@@ -46,7 +46,7 @@ class Follower(Protocol):
         """
 
 
-class Rounds:
+class UsageLoop:
     """Measures all kernels at intervals, and tells a follower."""
 
     def __init__(self, handles: Mapping[str, DockerHandle], follower: Follower) -> None:

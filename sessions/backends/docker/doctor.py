@@ -25,7 +25,7 @@ from sessions.backends.docker.checkpoint.runtime import CheckpointFailed
 from sessions.backends.docker.disks.disks import Disks
 from sessions.backends.docker.engine.breaker import explained
 from sessions.backends.docker.engine.engine import CONNECTION_ERRORS, Engine, connect
-from sessions.backends.docker.engine.timers import may_be_set
+from sessions.backends.docker.engine.timer_slack import may_be_set
 from sessions.backends.docker.engine.versions import runtime_path, told_version
 from sessions.backends.docker.golden.golden import Shape, Workshop
 from sessions.backends.docker.isolation import firewall, network, proof

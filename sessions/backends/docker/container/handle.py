@@ -16,7 +16,7 @@ from sessions.backends.docker.container.pauses import Pauses
 from sessions.backends.docker.container.tool import ToolStream
 from sessions.backends.docker.engine.cgroup import ControlGroup
 from sessions.backends.docker.engine.engine import SIGNAL, Engine
-from sessions.backends.docker.engine.timers import Timers
+from sessions.backends.docker.engine.timer_slack import TimerSlack
 from sessions.model.connection_info import ConnectionInfo
 from sessions.model.errors import BackendUnavailable, ConnectionFailed, QuotaExceeded, SessionError
 from sessions.model.tasks import spawn
@@ -47,7 +47,7 @@ class DockerHandle:
         self._listener: HandleListener | None = None
         self._engine = engine
         self.cgroup = ControlGroup(container)
-        self.timers = Timers(self.cgroup)
+        self.timer_slack = TimerSlack(self.cgroup)
         #: whether it was started. Only then, its absence from the list of running containers means that it has ended.
         self.was_running = False
         self.held = False  # whether its processes are stopped without the engine's knowledge
@@ -82,7 +82,7 @@ class DockerHandle:
         """Record the time of this use, and let the container react quickly again."""
         self.used_at = self._loop.time()
         with suppress(OSError):  # a gateway that may not set timers has not slowed the container down either
-            self.timers.make_prompt()
+            self.timer_slack.make_prompt()
 
     async def wait(self) -> KernelExit:
         """Wait until the container has ended."""

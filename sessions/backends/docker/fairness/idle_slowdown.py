@@ -42,9 +42,9 @@ class IdleSlowdown:
         handle = use.handle
         if handle.in_use:
             handle.rouse()
-        elif handle.timers.late:
+        elif handle.timer_slack.late:
             if use.processors > WORKS:
                 self._awake_until[handle.id] = now + AWAKE
                 handle.rouse()
         elif handle.id not in self._awake_until and now >= handle.used_at + UNUSED and use.processors > WORTHWHILE:
-            handle.timers.make_late()
+            handle.timer_slack.make_late()

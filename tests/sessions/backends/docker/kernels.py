@@ -7,7 +7,7 @@ from unittest.mock import Mock
 
 from sessions.backends.docker.container.handle import DockerHandle
 from sessions.backends.docker.engine.cgroup import SLICE, ControlGroup
-from sessions.backends.docker.engine.timers import Timers
+from sessions.backends.docker.engine.timer_slack import TimerSlack
 from sessions.backends.handshake import new_connection_info
 
 
@@ -27,7 +27,7 @@ class Kernels:
         info = new_connection_info("tcp", "127.0.0.1", first_port=1, encryption=False)
         handle = self.handles[name] = DockerHandle(Mock(), name, info, tenant)
         handle.cgroup = ControlGroup(name, self.root)
-        handle.timers = Timers(handle.cgroup, self.proc)
+        handle.timer_slack = TimerSlack(handle.cgroup, self.proc)
         (self.root / SLICE / name).mkdir(parents=True)
         (self.root / SLICE / name / "cpu.weight").write_text("100\n")
         self.uses(handle, 0)

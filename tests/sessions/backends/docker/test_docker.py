@@ -25,7 +25,7 @@ from sessions.backends.docker.checkpoint import trials
 from sessions.backends.docker.container.handle import DockerHandle
 from sessions.backends.docker.disks.helper import helper_config
 from sessions.backends.docker.engine.cgroup import ROOT
-from sessions.backends.docker.engine.timers import LATE, PROMPT
+from sessions.backends.docker.engine.timer_slack import LATE, PROMPT
 from sessions.backends.docker.isolation import firewall, network, proof
 from sessions.backends.docker.profile import (
     INSTANCE_LABEL,
@@ -435,7 +435,7 @@ class TestContainers:
         control.attach(used)
         await run(kernel, "x = 41")
         handles = [backend._handles[each.handle.id] for each in (control, kernel)]
-        await until(lambda: handles[1].timers.late)
+        await until(lambda: handles[1].timer_slack.late)
 
         def seconds() -> list[float]:
             return [handle.cgroup.seconds() or 0.0 for handle in handles]
@@ -462,7 +462,7 @@ class TestContainers:
         )
         ticks: list[Message] = []
         kernel.attach(Listener(ticks.append))
-        handle.timers.make_late()
+        handle.timer_slack.make_late()
         await until(lambda: sum(message.type == "stream" for message in ticks) > 5)
         assert slacks(handle) == {LATE}
 
@@ -478,7 +478,7 @@ class TestContainers:
             cell = spawn(run(kernel, "import time; time.sleep(60)"), "cell")
             await asyncio.sleep(1)  # it has begun
         await until(lambda: not handle.in_use)
-        handle.timers.make_late()
+        handle.timer_slack.make_late()
         assert slacks(handle) == {LATE}
         match what:
             case "files":

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from sessions.backends.docker.container.handle import DockerHandle
 from sessions.backends.docker.engine.cgroup import SLICE
-from sessions.backends.docker.engine.timers import LATE, PROMPT, Timers, may_be_set
+from sessions.backends.docker.engine.timer_slack import LATE, PROMPT, TimerSlack, may_be_set
 from sessions.backends.docker.fairness import rest as module
 from sessions.backends.docker.fairness.idle_slowdown import AWAKE, UNUSED, IdleSlowdown
 from sessions.backends.docker.fairness.usage_loop import UsageLoop
@@ -109,7 +109,7 @@ async def test_a_kernel_that_costs_nothing_does_not_rest(kernels: Kernels, looks
 
 
 async def test_the_first_use_ends_a_rest_that_an_earlier_gateway_began(kernels: Kernels, handle: DockerHandle) -> None:
-    Timers(handle.cgroup, kernels.proc).make_late()
+    TimerSlack(handle.cgroup, kernels.proc).make_late()
     assert kernels.slack(THREAD) == LATE
     handle.rouse()
     assert kernels.slack(THREAD) == PROMPT
@@ -122,7 +122,7 @@ async def test_threads_that_begin_or_end_while_timers_are_set_are_no_matter(
     listed = iter([{THREAD, 8, 404}, {THREAD, 8, 9}, {THREAD, 8, 9}])
     (kernels.proc / "9").mkdir()
     monkeypatch.setattr(handle.cgroup, "threads", lambda: next(listed))
-    handle.timers.make_late()
+    handle.timer_slack.make_late()
     assert [kernels.slack(thread) for thread in (THREAD, 8, 9)] == [LATE] * 3
 
 
@@ -177,7 +177,7 @@ async def test_everything_asked_of_a_container_rouses_it_first(
 
     monkeypatch.setattr(handle._engine, "call", engine_call)
     monkeypatch.setattr(handle._engine, "insist", lambda *_, **__: spawn(engine_call(), "removal"))
-    handle.timers.make_late()
+    handle.timer_slack.make_late()
     with suppress(BackendUnavailable):
         if what == "an interrupt":
             await handle.interrupt()

@@ -17,7 +17,7 @@ PROMPT = 50_000
 LATE = 50_000_000
 
 
-class Timers:
+class TimerSlack:
     """The timer slack of one container."""
 
     def __init__(self, cgroup: ControlGroup, proc: Path = PROC) -> None:

@@ -30,7 +30,7 @@ from sessions.backends.docker.fairness.usage_loop import UsageLoop
 from sessions.backends.docker.fairness.weights import Weights
 from sessions.backends.docker.isolation.egress import Egress
 from sessions.backends.docker.isolation.egress.record import ignore
-from sessions.backends.docker.isolation.walls import ensure_walls, prove_walls
+from sessions.backends.docker.isolation.isolation import ensure_isolation, prove_isolation
 from sessions.backends.docker.profile import (
     INSTANCE_LABEL,
     DockerSettings,
@@ -151,11 +151,11 @@ class DockerBackend:
             self._proven, self._image = False, image
         if (group := kernels_group(api)) != self._engine.kernels_group:  # the engine may have another driver now
             self._proven, self._engine.kernels_group = False, group
-        if not ensure_walls(api, settings, self._egress):
+        if not ensure_isolation(api, settings, self._egress):
             self._proven = False
         if not self._proven:
             self._starter.disks.prove()
-            self._starter.gvisor, self.inventory = prove_walls(api, settings, self._egress)
+            self._starter.gvisor, self.inventory = prove_isolation(api, settings, self._egress)
             self._proven = True
 
     async def settled(self) -> None:

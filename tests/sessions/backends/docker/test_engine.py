@@ -382,7 +382,7 @@ def walls(backend: DockerBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine has the image and the runtime, and network and firewall stand."""
     monkeypatch.setattr("sessions.backends.docker.require_image", lambda *_: backend._image)
     for name in ("require_runtime", "network.ensure_network", "network.bridge_name"):
-        monkeypatch.setattr(f"sessions.backends.docker.isolation.walls.{name}", lambda *_: "")
+        monkeypatch.setattr(f"sessions.backends.docker.isolation.isolation.{name}", lambda *_: "")
     monkeypatch.setattr("sessions.backends.docker.isolation.firewall.ensure_rules", lambda _: Rules.SET)
     monkeypatch.setattr(backend._egress, "ensure", lambda _: True)
 

@@ -10,7 +10,7 @@ from sessions.backends.docker.profile import DockerSettings
 from sessions.backends.docker.requirements import require_runtime, require_wheels
 
 
-def ensure_walls(api: docker.APIClient, settings: DockerSettings, egress: Egress) -> bool:
+def ensure_isolation(api: docker.APIClient, settings: DockerSettings, egress: Egress) -> bool:
     """Set up everything that is missing, and remove the containers of an aborted proof.
 
     Returns:
@@ -28,7 +28,7 @@ def ensure_walls(api: docker.APIClient, settings: DockerSettings, egress: Egress
     return stands
 
 
-def prove_walls(api: docker.APIClient, settings: DockerSettings, egress: Egress) -> proof.Proven:
+def prove_isolation(api: docker.APIClient, settings: DockerSettings, egress: Egress) -> proof.Proven:
     """Prove that kernels reach neither the host nor one another, and that only permitted kernels reach the proxy.
 
     Raises:

@@ -28,7 +28,7 @@ from sessions.backends.docker.engine.cgroup import ControlGroup
 from sessions.backends.docker.engine.engine import Engine
 from sessions.backends.docker.engine.stdio import attached
 from sessions.backends.docker.golden.rights import lacking
-from sessions.backends.docker.golden.ways import Ways
+from sessions.backends.docker.golden.sleep_proof import SleepProof
 from sessions.backends.docker.profile import CheckpointSettings, DockerSettings, host_config, volume_names
 from sessions.model.errors import SessionError
 from sessions.model.kernelspecs import PRELOAD_MEMORY, KernelSpec
@@ -103,7 +103,7 @@ class Workshop:
         self.settings = settings
         self.limits = checkpoints.limits
         self.images = Images(checkpoints.directory, checkpoints.disk)
-        self._ways = Ways(engine, disks, settings, memories, self._container_on)
+        self._sleep_proof = SleepProof(engine, disks, settings, memories, self._container_on)
         #: ids of the containers that exist now
         self._busy: set[str] = set()
         self._closed = False
@@ -165,7 +165,7 @@ class Workshop:
         if self.settings.sleep is None or self.settings.files == "memory" or self.images.sleep_is_proven(image):
             return Ability(on=True, detail="the runtime restores sandboxes")
         try:
-            self._ways.prove(image, shape.launch(self.limits))
+            self._sleep_proof.prove(image, shape.launch(self.limits))
         except (CheckpointFailed, SessionError) as error:
             return Ability(on=False, detail=str(error))
         except APIError as error:

@@ -40,7 +40,7 @@ _GREETING = b"\xff"
 Container = Callable[[Launch, "trials.Trial | None"], AbstractContextManager[str]]
 
 
-class Ways:
+class SleepProof:
     """Proves each way to continue a sleeping kernel. All methods block."""
 
     def __init__(

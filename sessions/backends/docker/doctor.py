@@ -27,7 +27,7 @@ from sessions.backends.docker.engine.breaker import explained
 from sessions.backends.docker.engine.engine import CONNECTION_ERRORS, Engine, connect
 from sessions.backends.docker.engine.timer_slack import may_be_set
 from sessions.backends.docker.engine.versions import runtime_path, told_version
-from sessions.backends.docker.golden.golden import Shape, Workshop
+from sessions.backends.docker.golden.workshop import Shape, Workshop
 from sessions.backends.docker.isolation import firewall, network, proof
 from sessions.backends.docker.isolation.egress.proxy import require_image as require_proxy_image
 from sessions.backends.docker.profile import UID, WORKSPACE, DockerSettings, volume_names

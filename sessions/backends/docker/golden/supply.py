@@ -21,7 +21,7 @@ from sessions.backends.docker.checkpoint.memories import Memories
 from sessions.backends.docker.checkpoint.runtime import CheckpointFailed
 from sessions.backends.docker.disks.disks import Disks
 from sessions.backends.docker.engine.engine import CHECKPOINT, Engine
-from sessions.backends.docker.golden.golden import Shape, Workshop, fits
+from sessions.backends.docker.golden.workshop import Shape, Workshop, fits
 from sessions.backends.docker.profile import DockerSettings
 from sessions.model.errors import SessionError
 from sessions.model.tasks import spawn

@@ -30,8 +30,8 @@ from sessions.backends.docker.disks.disks import Disks
 from sessions.backends.docker.engine.engine import Engine
 from sessions.backends.docker.engine.stdio import Conversation
 from sessions.backends.docker.golden import golden, rights
-from sessions.backends.docker.golden.golden import Shape, Workshop, fits
 from sessions.backends.docker.golden.supply import ATTEMPTS_MAX, FAILURES_MAX, Checkpoints
+from sessions.backends.docker.golden.workshop import Shape, Workshop, fits
 from sessions.backends.docker.profile import CheckpointSettings
 from sessions.model.errors import BackendUnavailable
 from sessions.model.kernelspecs import PRELOAD_MEMORY

@@ -220,7 +220,7 @@ class DockerBackend:
         await self._starter.checkpoints.close()
         if self._watch is not None:
             self._watch.stop()
-        for each in self._rounds:
+        for each in self._usage_loops:
             each.cancel()
         self._egress.leave()
         try:

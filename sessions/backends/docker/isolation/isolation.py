@@ -14,7 +14,7 @@ def ensure_isolation(api: docker.APIClient, settings: DockerSettings, egress: Eg
     """Set up everything that is missing, and remove the containers of an aborted proof.
 
     Returns:
-        whether nothing was missing. If something was, the walls must be proven again.
+        whether nothing was missing. If something was, the isolation must be proven again.
 
     Raises:
         NotInitialized: when a requirement is missing.

@@ -452,7 +452,7 @@ class TestContainers:
         await backend.prepare()
         kernel = await Kernel.start(backend, Launch(PYTHON))
         handle = backend._handles[kernel.handle.id]
-        for rounds in backend._rounds:
+        for rounds in backend._usage_loops:
             rounds.cancel()  # else this work would end the rest
         await run(
             kernel,

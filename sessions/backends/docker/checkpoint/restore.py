@@ -10,7 +10,7 @@ from docker.errors import APIError
 from sessions.backends.docker.checkpoint.runtime import INSTALL, CheckpointFailed, marked
 from sessions.backends.docker.engine.breaker import short_cause
 from sessions.backends.docker.engine.engine import Engine
-from sessions.backends.docker.engine.stdio import attached
+from sessions.backends.docker.engine.stdio_channel import attached
 from sessions.model.stopwatch import Stage, lap
 
 #: seconds from a restored sandbox's start to its kernel's first answer; measured: 0.1 s
@@ -31,8 +31,8 @@ def restore(engine: Engine, container: str, image: Path, hello: bytes) -> None:
     """
     with attached(engine, container, CheckpointFailed) as sandbox:
         restart(engine, container, image)
-        sandbox.say(hello)
-        sandbox.hear(_PULSE_TIMEOUT)
+        sandbox.send(hello)
+        sandbox.receive(_PULSE_TIMEOUT)
 
 
 def restart(engine: Engine, container: str, image: Path) -> None:

@@ -19,7 +19,7 @@ from docker.types import LogConfig, Mount
 
 from sessions.backends.docker.engine.breaker import unavailable
 from sessions.backends.docker.engine.engine import Engine
-from sessions.backends.docker.engine.stdio import Conversation, attached
+from sessions.backends.docker.engine.stdio_channel import StdioChannel, attached
 from sessions.backends.docker.profile import DISKS_LABEL, IMAGE_DIR, PYTHON, DockerSettings
 from sessions.model.errors import StartFailed
 
@@ -44,9 +44,9 @@ class HelperFailed(Exception):
 class Requests:
     """Requests to a running helper. Several threads may ask at the same time."""
 
-    def __init__(self, conversation: Conversation) -> None:
-        """Start a thread that reads the helper's answers until the conversation ends."""
-        self._conversation = conversation
+    def __init__(self, channel: StdioChannel) -> None:
+        """Start a thread that reads the helper's answers until the channel ends."""
+        self._channel = channel
         #: held while a request is sent, and while the fields below change
         self._lock = threading.Lock()
         self._numbers = itertools.count()
@@ -67,7 +67,7 @@ class Requests:
             if self._failure is not None:
                 raise HelperFailed(str(self._failure))
             number = next(self._numbers)
-            self._conversation.say(json.dumps(request | {"id": number}).encode() + b"\n")
+            self._channel.send(json.dumps(request | {"id": number}).encode() + b"\n")
             self._open[number] = answer
         try:
             return answer.result(timeout)
@@ -80,7 +80,7 @@ class Requests:
     def _listen(self) -> None:
         try:
             while True:
-                self._answered(self._conversation.hear(None))
+                self._answered(self._channel.receive(None))
         except HelperFailed as error:
             with self._lock:
                 self._failure = error
@@ -97,8 +97,8 @@ class Requests:
             asked.set_result(said)
 
     def end(self) -> None:
-        """End the conversation. Requests without an answer raise `HelperFailed`."""
-        self._conversation.end()
+        """End the channel. Requests without an answer raise `HelperFailed`."""
+        self._channel.end()
         self._listening.join()
 
 
@@ -180,13 +180,13 @@ class Helper:
             host_config=api.create_host_config(**helper_config(self._volume, settings)),
         )
         try:
-            conversation = self._open.enter_context(attached(self._engine, self._name, HelperFailed, _ANSWER_MAX))
+            channel = self._open.enter_context(attached(self._engine, self._name, HelperFailed, _ANSWER_MAX))
             api.start(self._name)
         except BaseException:
             self._open.close()
             self._remove()
             raise
-        return Requests(conversation)
+        return Requests(channel)
 
     def _end(self, requests: Requests) -> None:
         """End a helper, unless another thread has ended it already."""

@@ -26,7 +26,7 @@ from sessions.backends.docker.disks.disks import Disks
 from sessions.backends.docker.engine.breaker import short_cause
 from sessions.backends.docker.engine.cgroup import ControlGroup
 from sessions.backends.docker.engine.engine import Engine
-from sessions.backends.docker.engine.stdio import attached
+from sessions.backends.docker.engine.stdio_channel import attached
 from sessions.backends.docker.golden.rights import lacking
 from sessions.backends.docker.golden.sleep_proof import SleepProof
 from sessions.backends.docker.profile import CheckpointSettings, DockerSettings, host_config, volume_names
@@ -195,8 +195,8 @@ class Workshop:
             self.engine.api.start(container)
             with suppress(OSError):  # this user may not set weights
                 ControlGroup(container).weigh(_WEIGHT)
-            sandbox.say(containers.hello(self.settings, launch, None))
-            for module, problem in sandbox.hear(_IMPORT_TIMEOUT).items():
+            sandbox.send(containers.hello(self.settings, launch, None))
+            for module, problem in sandbox.receive(_IMPORT_TIMEOUT).items():
                 log.warning("a module is not in the golden image", module=module, reason=str(problem)[:200])
             begun = self.images.begin(ControlGroup(container).memory() or self.limits.memory)
             try:

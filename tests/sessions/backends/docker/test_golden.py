@@ -28,7 +28,7 @@ from sessions.backends.docker.checkpoint.memories import Memories
 from sessions.backends.docker.checkpoint.runtime import CheckpointFailed, Runtime
 from sessions.backends.docker.disks.disks import Disks
 from sessions.backends.docker.engine.engine import Engine
-from sessions.backends.docker.engine.stdio import Conversation
+from sessions.backends.docker.engine.stdio_channel import StdioChannel
 from sessions.backends.docker.golden import golden, rights
 from sessions.backends.docker.golden.supply import ATTEMPTS_MAX, FAILURES_MAX, Checkpoints
 from sessions.backends.docker.golden.workshop import Shape, Workshop, fits
@@ -486,24 +486,24 @@ def test_a_kernel_that_differs_in_what_is_fixed_at_its_start_is_started_plainly(
 
 
 @pytest.fixture
-def ends() -> Iterator[tuple[Conversation, socket.socket]]:
+def ends() -> Iterator[tuple[StdioChannel, socket.socket]]:
     own, other = socket.socketpair()
     with own, other:
-        yield Conversation(own, b"", CheckpointFailed), other
+        yield StdioChannel(own, b"", CheckpointFailed), other
 
 
 def framed(content: bytes) -> bytes:
     return b"\x01\0\0\0" + len(content).to_bytes(4, "big") + content
 
 
-def test_a_line_is_read_from_pieces(ends: tuple[Conversation, socket.socket]) -> None:
-    conversation, sandbox = ends
+def test_a_line_is_read_from_pieces(ends: tuple[StdioChannel, socket.socket]) -> None:
+    channel, sandbox = ends
     said = framed(b'{"num') + framed(b'py": "no"}\n{}') + framed(b"\n")
     for byte in said:
         sandbox.send(bytes([byte]))
-    assert conversation.hear(5) == {"numpy": "no"}
-    assert conversation.hear(5) == {}
-    conversation.say(b"hello\n")
+    assert channel.receive(5) == {"numpy": "no"}
+    assert channel.receive(5) == {}
+    channel.send(b"hello\n")
     assert sandbox.recv(6) == b"hello\n"
 
 
@@ -518,21 +518,21 @@ def test_a_line_is_read_from_pieces(ends: tuple[Conversation, socket.socket]) ->
     ],
 )
 def test_a_sandbox_that_says_something_else_is_not_restored(
-    ends: tuple[Conversation, socket.socket], said: bytes, told: str
+    ends: tuple[StdioChannel, socket.socket], said: bytes, told: str
 ) -> None:
-    conversation, sandbox = ends
+    channel, sandbox = ends
     sandbox.sendall(said)
     sandbox.shutdown(socket.SHUT_WR)
     with pytest.raises(CheckpointFailed, match=told):
-        conversation.hear(5)
+        channel.receive(5)
 
 
-def test_a_sandbox_that_is_silent_is_given_up(ends: tuple[Conversation, socket.socket]) -> None:
+def test_a_sandbox_that_is_silent_is_given_up(ends: tuple[StdioChannel, socket.socket]) -> None:
     with pytest.raises(CheckpointFailed, match="did not answer"):
-        ends[0].hear(0.05)
+        ends[0].receive(0.05)
     ends[1].close()
     with pytest.raises(CheckpointFailed, match="ended"):
-        ends[0].say(b"x" * 10_000_000)
+        ends[0].send(b"x" * 10_000_000)
 
 
 # -- what follows ----------------------------------------------------------------------------------------------

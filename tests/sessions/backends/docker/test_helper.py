@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sessions.backends.docker.disks.helper import HelperFailed, Requests
-from sessions.backends.docker.engine.stdio import Conversation
+from sessions.backends.docker.engine.stdio_channel import StdioChannel
 from sessions.model.tasks import spawn
 from tests.sessions.backends.docker.test_golden import framed
 
@@ -24,7 +24,7 @@ def ends() -> Iterator[tuple[Requests, socket.socket]]:
     """Requests, and the connection of a helper that does what the test does."""
     own, helper = socket.socketpair()
     with own, helper:
-        requests = Requests(Conversation(own, b"", HelperFailed))
+        requests = Requests(StdioChannel(own, b"", HelperFailed))
         yield requests, helper
         requests.end()
 
@@ -65,7 +65,7 @@ async def test_the_end_of_the_helper_fails_all_requests_and_later_ones(ends: tup
         requests.ask({"name": "c"}, LONG)
 
 
-async def test_ending_the_conversation_fails_what_waits(ends: tuple[Requests, socket.socket]) -> None:
+async def test_ending_the_channel_fails_what_waits(ends: tuple[Requests, socket.socket]) -> None:
     requests, helper = ends
     open_ = await asked(requests, helper, "a")
     await asyncio.to_thread(requests.end)

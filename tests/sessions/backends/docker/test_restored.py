@@ -25,7 +25,7 @@ from sessions.backends.docker.checkpoint import images, restore, runtime
 from sessions.backends.docker.checkpoint.images import Image
 from sessions.backends.docker.checkpoint.runtime import CheckpointFailed
 from sessions.backends.docker.engine.cgroup import ControlGroup
-from sessions.backends.docker.engine.stdio import Conversation
+from sessions.backends.docker.engine.stdio_channel import StdioChannel
 from sessions.backends.docker.golden import golden
 from sessions.backends.docker.profile import INSTANCE_LABEL, CheckpointSettings
 from sessions.kernels.kernel import Kernel
@@ -387,18 +387,18 @@ async def test_a_restored_sandbox_that_dies_is_replaced_by_a_plain_start(
 ) -> None:
     outcomes = await ready(backend)
 
-    say = Conversation.say
+    send = StdioChannel.send
 
-    def killed(conversation: Conversation, line: bytes) -> None:
-        if conversation.failure is not CheckpointFailed:  # with the helper that makes disks
-            say(conversation, line)
+    def killed(channel: StdioChannel, line: bytes) -> None:
+        if channel.failure is not CheckpointFailed:  # with the helper that makes disks
+            send(channel, line)
             return
         label = f"{INSTANCE_LABEL}={INSTANCE}"
         with closing(docker.from_env()) as client, suppress(docker.errors.APIError):
             for container in client.containers.list(filters={"label": label})[:1]:  # the newest
                 container.kill()
 
-    monkeypatch.setattr(Conversation, "say", killed)
+    monkeypatch.setattr(StdioChannel, "send", killed)
     await falls_back(backend, outcomes)
 
 

@@ -18,13 +18,13 @@ _HEAD = 8
 LINE_MAX = 64 * 1024
 
 
-class Conversation:
+class StdioChannel:
     """The attached standard input and output of a container, as JSON lines."""
 
     def __init__(
         self, connection: socket.socket, early: bytes, failure: type[Exception], longest: int = LINE_MAX
     ) -> None:
-        """Begin a conversation.
+        """Keep the arguments. Nothing is sent or read yet.
 
         Args:
             connection: the attached connection.
@@ -38,7 +38,7 @@ class Conversation:
         self._read = early
         self._said = b""
 
-    def say(self, line: bytes) -> None:
+    def send(self, line: bytes) -> None:
         """Send a line.
 
         Raises:
@@ -50,15 +50,15 @@ class Conversation:
             raise self.failure("the container ended") from error
 
     def end(self) -> None:
-        """End the conversation. All present and later calls of `hear` and `say` raise the error."""
+        """End the connection. All present and later calls of `receive` and `send` raise the error."""
         with suppress(OSError):  # the connection has ended already
             self._connection.shutdown(socket.SHUT_RDWR)
 
-    def hear(self, timeout: float | None) -> dict[str, Any]:
+    def receive(self, timeout: float | None) -> dict[str, Any]:
         """Return the container's next line.
 
         Args:
-            timeout: seconds to wait for the line. None means until the conversation ends.
+            timeout: seconds to wait for the line. None means until the connection ends.
 
         Raises:
             Exception: of the class `failure`, when the container ends, takes too long, or sends no valid JSON.
@@ -93,15 +93,15 @@ class Conversation:
 @contextmanager
 def attached(
     engine: Engine, container: str, failure: type[Exception], longest: int = LINE_MAX
-) -> Iterator[Conversation]:
+) -> Iterator[StdioChannel]:
     """Attach to a container that has not been started yet. At the end of the `with` block, its standard input ends.
 
     Args:
         engine: engine that has made the container.
         container: id or name of the container.
-        failure: as in `Conversation`.
-        longest: as in `Conversation`.
+        failure: as in `StdioChannel`.
+        longest: as in `StdioChannel`.
     """
     connection, early = take_over(engine.api.attach_socket(container, params={"stdin": 1, "stdout": 1, "stream": 1}))
     with connection:
-        yield Conversation(connection, early, failure, longest)
+        yield StdioChannel(connection, early, failure, longest)

@@ -20,8 +20,8 @@ from docker.errors import APIError
 
 from sessions.backends.abilities import Ability, Finding
 from sessions.backends.docker.checkpoint import trials
-from sessions.backends.docker.checkpoint.memories import Memories
 from sessions.backends.docker.checkpoint.runtime import CheckpointFailed
+from sessions.backends.docker.checkpoint.sleep_images import SleepImages
 from sessions.backends.docker.disks.disks import Disks
 from sessions.backends.docker.engine.breaker import explained
 from sessions.backends.docker.engine.engine import CONNECTION_ERRORS, Engine, connect
@@ -205,7 +205,7 @@ def _checkpoints(settings: DockerSettings) -> tuple[Ability, Ability]:
         mine = replace(settings.checkpoints, directory=Path(directory))
         shape = Shape.of(mine.kernelspecs[0])
         with _disks(settings) as (engine, disks):
-            workshop = Workshop(engine, disks, settings, mine, Memories(engine, disks, settings))
+            workshop = Workshop(engine, disks, settings, mine, SleepImages(engine, disks, settings))
             try:
                 _, image = workshop.golden(shape)
                 size = sum(size for _, size in image.sizes) // 1024**2

@@ -60,7 +60,7 @@ class DockerSleep:
         self._engine = engine
         self._settings = settings
         self._starter = starter
-        self._memories = starter.checkpoints.memories
+        self._sleep_images = starter.checkpoints.sleep_images
 
     @property
     def ability(self) -> Ability:
@@ -75,7 +75,7 @@ class DockerSleep:
             raise InUse("its sandbox is in use")
         handle.held = True
         try:
-            write = partial(self._memories.write, handle.id, handle.connection_info, launch, handle.id)
+            write = partial(self._sleep_images.write, handle.id, handle.connection_info, launch, handle.id)
             return await self._call(handle.tenant, write)
         except BaseException:
             handle.held = False
@@ -91,7 +91,7 @@ class DockerSleep:
         try:
             say = partial(asyncio.get_running_loop().call_soon_threadsafe, on_resumed)
             image = uuid.uuid4().hex
-            write = partial(self._memories.write, handle.id, handle.connection_info, launch, image, say)
+            write = partial(self._sleep_images.write, handle.id, handle.connection_info, launch, image, say)
             return await self._call(handle.tenant, write)
         finally:
             handle.held = False
@@ -112,14 +112,14 @@ class DockerSleep:
         """Let a held kernel run again."""
         if isinstance(handle, DockerHandle):
             with suppress(CheckpointFailed, APIError, BackendUnavailable):  # it has ended
-                await self._engine.call(self._memories.let_go, handle.id, lane=SLEEP, owner=handle.tenant)
+                await self._engine.call(self._sleep_images.let_go, handle.id, lane=SLEEP, owner=handle.tenant)
             handle.held = False
 
     # -- waking ---------------------------------------------------------------------------------------------
 
     async def wake(self, image: SleepImage, launch: Launch, info: ConnectionInfo) -> DockerHandle:
         """Start a container that continues from an image, as in `KernelSleep`."""
-        restored = partial(self._memories.continue_in, image=image.id)
+        restored = partial(self._sleep_images.continue_in, image=image.id)
         return await self._starter.start_with(restored, replace(launch, image=image.source), info)
 
     @asynccontextmanager
@@ -133,7 +133,7 @@ class DockerSleep:
             raise StartFailed("no trial of a sleeping kernel could be prepared") from error
         try:
             launched = replace(offline, workspace=trial.workspace)
-            restored = partial(self._memories.continue_in, image=image.id)
+            restored = partial(self._sleep_images.continue_in, image=image.id)
             handle = await self._starter.start_with(restored, launched, info, trial)
             try:
                 yield handle
@@ -145,7 +145,7 @@ class DockerSleep:
     async def restore(self, image: SleepImage, launch: Launch, info: ConnectionInfo) -> DockerHandle:
         """Start a container that continues from a copy, as in `KernelSleep`."""
         try:
-            unpack = partial(self._memories.unpack, image.id, launch.workspace or "")
+            unpack = partial(self._sleep_images.unpack, image.id, launch.workspace or "")
             await self._engine.call(unpack, lane=SLEEP, owner=launch.tenant)
         except (CheckpointFailed, APIError) as error:
             raise StartFailed("the files of a checkpoint could not be restored") from error
@@ -156,16 +156,16 @@ class DockerSleep:
 
     async def discard(self, image: SleepImage) -> None:
         """Delete an image."""
-        if (images := self._memories.images) is not None:
+        if (images := self._sleep_images.images) is not None:
             await self._engine.call(images.remove, image.id, lane=SLEEP)
 
     async def adopt(self, images: Collection[SleepImage]) -> None:
         """Delete all other images of earlier gateways. Kernels that they were writing run again."""
-        mine = self._memories.images
+        mine = self._sleep_images.images
         if mine is not None and mine.directory.is_dir():
             known = {image.id for image in images}
             try:
                 await self._engine.call(trials.clear_all, self._settings, lane=SLEEP)
-                await self._engine.call(self._memories.forget_others, known, lane=SLEEP)
+                await self._engine.call(self._sleep_images.forget_others, known, lane=SLEEP)
             except APIError as error:
                 raise fails("let kernels go on", error) from error

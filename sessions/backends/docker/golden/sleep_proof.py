@@ -18,9 +18,9 @@ from dataclasses import replace
 from sessions.backends.base import Launch
 from sessions.backends.docker.checkpoint import trials
 from sessions.backends.docker.checkpoint.images import Image
-from sessions.backends.docker.checkpoint.memories import Memories
 from sessions.backends.docker.checkpoint.restore import restore
 from sessions.backends.docker.checkpoint.runtime import CheckpointFailed
+from sessions.backends.docker.checkpoint.sleep_images import SleepImages
 from sessions.backends.docker.container import containers
 from sessions.backends.docker.disks.disks import Disks
 from sessions.backends.docker.engine.engine import Engine
@@ -44,13 +44,13 @@ class SleepProof:
     """Proves each way to continue a sleeping kernel. All methods block."""
 
     def __init__(
-        self, engine: Engine, disks: Disks, settings: DockerSettings, memories: Memories, container: Container
+        self, engine: Engine, disks: Disks, settings: DockerSettings, sleep_images: SleepImages, container: Container
     ) -> None:
         """Keep the arguments. Nothing is started yet."""
         self._engine = engine
         self._disks = disks
         self._settings = settings
-        self._memories = memories
+        self._sleep_images = sleep_images
         self._container = container
 
     def prove(self, image: Image, launch: Launch) -> None:
@@ -77,9 +77,9 @@ class SleepProof:
                     with self._trial(own) as trial:
                         self._continued("in a trial", slept, own, info, trial)
                 finally:
-                    self._memories.let_go(first)  # otherwise the engine could not end the container
+                    self._sleep_images.let_go(first)  # otherwise the engine could not end the container
             copy = self._continued("when it wakes", slept, own, info, ending=ending)
-            self._memories.unpack(copy, str(copied.workspace))
+            self._sleep_images.unpack(copy, str(copied.workspace))
             self._continued("from a checkpoint", copy, copied, info)
 
     def _continued(
@@ -100,7 +100,7 @@ class SleepProof:
         for attempt in range(1, ATTEMPTS_MAX + 1):
             try:
                 with self._container(launch, trial) as container:
-                    self._memories.continue_in(container, image)
+                    self._sleep_images.continue_in(container, image)
                     _await_answer(containers.address(self._engine, self._settings.network, container), info)
                     if ending is None:
                         return ""
@@ -114,8 +114,8 @@ class SleepProof:
         """Write a kernel, and return the image's id. A copy also has its files. `ending` removes the image."""
         at = replace(info, ip=containers.address(self._engine, self._settings.network, container))
         image, on_resumed = (uuid.uuid4().hex, lambda: None) if copy else (container, None)
-        written = self._memories.write(container, at, launch, image, on_resumed).id
-        if (images := self._memories.images) is not None:
+        written = self._sleep_images.write(container, at, launch, image, on_resumed).id
+        if (images := self._sleep_images.images) is not None:
             ending.callback(images.remove, written)
         return written
 

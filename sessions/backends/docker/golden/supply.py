@@ -17,8 +17,8 @@ from docker.errors import APIError
 from sessions.backends.abilities import Ability
 from sessions.backends.base import Launch
 from sessions.backends.docker.checkpoint.images import Image
-from sessions.backends.docker.checkpoint.memories import Memories
 from sessions.backends.docker.checkpoint.runtime import CheckpointFailed
+from sessions.backends.docker.checkpoint.sleep_images import SleepImages
 from sessions.backends.docker.disks.disks import Disks
 from sessions.backends.docker.engine.engine import CHECKPOINT, Engine
 from sessions.backends.docker.golden.workshop import Shape, Workshop, fits
@@ -45,9 +45,9 @@ class Checkpoints:
         self._engine = engine
         self._settings = settings.checkpoints
         #: the images of sessions, which sleep or have checkpoints
-        self.memories = Memories(engine, disks, settings)
+        self.sleep_images = SleepImages(engine, disks, settings)
         self._workshop = (
-            None if self._settings is None else Workshop(engine, disks, settings, self._settings, self.memories)
+            None if self._settings is None else Workshop(engine, disks, settings, self._settings, self.sleep_images)
         )
         #: why there is no golden image. Empty means that there is one, or will be soon.
         self._trouble = _OFF if self._settings is None else ""

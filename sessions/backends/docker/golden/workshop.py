@@ -18,9 +18,9 @@ from sessions.backends.abilities import Ability
 from sessions.backends.base import Launch
 from sessions.backends.docker.checkpoint import trials
 from sessions.backends.docker.checkpoint.images import Image, Images
-from sessions.backends.docker.checkpoint.memories import Memories
 from sessions.backends.docker.checkpoint.restore import restore
 from sessions.backends.docker.checkpoint.runtime import CheckpointFailed, Runtime, clear_marks, find_runtime
+from sessions.backends.docker.checkpoint.sleep_images import SleepImages
 from sessions.backends.docker.container import containers
 from sessions.backends.docker.disks.disks import Disks
 from sessions.backends.docker.engine.breaker import short_cause
@@ -95,7 +95,7 @@ class Workshop:
         disks: Disks,
         settings: DockerSettings,
         checkpoints: CheckpointSettings,
-        memories: Memories,
+        sleep_images: SleepImages,
     ) -> None:
         """Keep the arguments. Nothing is made yet."""
         self.engine = engine
@@ -103,7 +103,7 @@ class Workshop:
         self.settings = settings
         self.limits = checkpoints.limits
         self.images = Images(checkpoints.directory, checkpoints.disk)
-        self._sleep_proof = SleepProof(engine, disks, settings, memories, self._container_on)
+        self._sleep_proof = SleepProof(engine, disks, settings, sleep_images, self._container_on)
         #: ids of the containers that exist now
         self._busy: set[str] = set()
         self._closed = False

@@ -24,8 +24,8 @@ from sessions.backends.base import Launch
 from sessions.backends.docker import DockerSettings
 from sessions.backends.docker.checkpoint import images, runtime
 from sessions.backends.docker.checkpoint.images import Image, Images
-from sessions.backends.docker.checkpoint.memories import Memories
 from sessions.backends.docker.checkpoint.runtime import CheckpointFailed, Runtime
+from sessions.backends.docker.checkpoint.sleep_images import SleepImages
 from sessions.backends.docker.disks.disks import Disks
 from sessions.backends.docker.engine.engine import Engine
 from sessions.backends.docker.engine.stdio_channel import StdioChannel
@@ -420,7 +420,7 @@ class Proofs:
             disks := Disks(engine, self.settings),
             self.settings,
             self.settings.checkpoints,
-            Memories(engine, disks, self.settings),
+            SleepImages(engine, disks, self.settings),
         )
 
         def take(_: Shape, key: str, *__: object) -> Image:

@@ -16,9 +16,9 @@ import pytest
 from docker.errors import APIError
 
 from sessions.backends.docker.checkpoint import runtime, trials
-from sessions.backends.docker.checkpoint.memories import Memories
 from sessions.backends.docker.checkpoint.runtime import CheckpointFailed
 from sessions.backends.docker.checkpoint.sealing import unseal
+from sessions.backends.docker.checkpoint.sleep_images import SleepImages
 from sessions.backends.docker.engine.engine import Engine
 from sessions.backends.docker.profile import WORKSPACE
 from sessions.checkpoints import writing
@@ -340,16 +340,16 @@ async def test_sleep_is_on_only_if_a_kernel_is_continued_in_each_way(
     assert checkpoints._workshop is not None
     ((shape, image),) = checkpoints._images.items()
     (image.path / "proof-of-sleep").unlink()
-    continue_in, tried = Memories.continue_in, []
+    continue_in, tried = SleepImages.continue_in, []
 
-    def refuse_one_way(memories: Memories, container: str, of: str) -> None:
+    def refuse_one_way(sleep_images: SleepImages, container: str, of: str) -> None:
         way = WAYS[0] if trials_left() else WAYS[1 + ((bed.images / of / "files.img.sealed").exists())]
         tried.append(way)
         if way == fails:
             raise CheckpointFailed("the runtime refused")
-        continue_in(memories, container, of)
+        continue_in(sleep_images, container, of)
 
-    monkeypatch.setattr(Memories, "continue_in", refuse_one_way)
+    monkeypatch.setattr(SleepImages, "continue_in", refuse_one_way)
     begun = time.monotonic()
     ability = await asyncio.to_thread(checkpoints._workshop.sleeps, shape, image)
     print(f"proof {fails!r}: {time.monotonic() - begun:.2f} s")

@@ -30,7 +30,7 @@ from sessions.model.connection_info import ConnectionInfo
 _DISK = "files.img"
 
 
-class Memories:
+class SleepImages:
     """The memory of sessions' kernels on disk."""
 
     def __init__(self, engine: Engine, disks: Disks, settings: DockerSettings) -> None:

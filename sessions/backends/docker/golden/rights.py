@@ -14,7 +14,7 @@ from pathlib import Path
 _NEEDED = {0: "CAP_CHOWN", 1: "CAP_DAC_OVERRIDE", 5: "CAP_KILL"}
 
 
-def lacking(data_root: str) -> str:
+def missing_rights(data_root: str) -> str:
     """Return which rights this process lacks, or an empty text if it has all of them.
 
     Args:

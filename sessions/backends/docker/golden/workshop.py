@@ -27,7 +27,7 @@ from sessions.backends.docker.engine.breaker import short_cause
 from sessions.backends.docker.engine.cgroup import ControlGroup
 from sessions.backends.docker.engine.engine import Engine
 from sessions.backends.docker.engine.stdio_channel import attached
-from sessions.backends.docker.golden.rights import lacking
+from sessions.backends.docker.golden.rights import missing_rights
 from sessions.backends.docker.golden.sleep_proof import SleepProof
 from sessions.backends.docker.profile import CheckpointSettings, DockerSettings, host_config, volume_names
 from sessions.model.errors import SessionError
@@ -160,7 +160,7 @@ class Workshop:
             shape: shape of the image.
             image: a proven golden image.
         """
-        if missing := lacking(str(self.engine.api.info()["DockerRootDir"])):
+        if missing := missing_rights(str(self.engine.api.info()["DockerRootDir"])):
             return Ability(on=False, detail=missing)
         if self.settings.sleep is None or self.settings.files == "memory" or self.images.sleep_is_proven(image):
             return Ability(on=True, detail="the runtime restores sandboxes")

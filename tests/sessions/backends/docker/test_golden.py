@@ -726,14 +726,14 @@ async def test_an_image_of_a_container_image_that_has_changed_meanwhile_is_not_u
 )
 def test_what_the_gateways_process_may_not_do_is_told(tmp_path: Path, taken: str, told: str) -> None:
     (tmp_path / "volumes").mkdir()
-    look = f"import runpy; print(runpy.run_path({rights.__file__!r})['lacking']({str(tmp_path)!r}))"
+    look = f"import runpy; print(runpy.run_path({rights.__file__!r})['missing_rights']({str(tmp_path)!r}))"
     command = ["setpriv", "--bounding-set", taken, sys.executable, "-c", look]
     assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == f"{told}\n"
 
 
 @ROOT
 def test_a_gateway_that_cannot_write_to_the_engines_volumes_says_so(tmp_path: Path) -> None:
-    assert "cannot write" in rights.lacking(str(tmp_path))
+    assert "cannot write" in rights.missing_rights(str(tmp_path))
 
 
 async def test_without_its_rights_kernels_are_restored_and_none_sleeps(checkpoints: Checkpoints, bench: Bench) -> None:

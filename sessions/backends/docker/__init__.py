@@ -23,7 +23,7 @@ from sessions.backends.docker.container.cleanup import delete_volumes
 from sessions.backends.docker.container.handle import DockerHandle
 from sessions.backends.docker.container.watch import Watch
 from sessions.backends.docker.doctor import examine
-from sessions.backends.docker.engine.breaker import fails, unavailable
+from sessions.backends.docker.engine.breaker import engine_failed, unavailable
 from sessions.backends.docker.engine.engine import END, PREPARE, Engine, engine_answers
 from sessions.backends.docker.fairness.idle_slowdown import IdleSlowdown
 from sessions.backends.docker.fairness.usage_loop import UsageLoop
@@ -132,7 +132,7 @@ class DockerBackend:
         try:
             await self._engine.call(self._prepare_blocking, lane=PREPARE)
         except APIError as error:
-            raise fails("prepare the sandbox", error) from error
+            raise engine_failed("prepare the sandbox", error) from error
         if stuck:
             self._starter.breaker.close()
         if self._watch is None:
@@ -183,7 +183,7 @@ class DockerBackend:
             self._handles.update(adopted)
             running = await self._engine.call(containers.running, self._engine, self._label, lane=PREPARE)
         except APIError as error:
-            raise fails("find the kernels of an earlier gateway", error) from error
+            raise engine_failed("find the kernels of an earlier gateway", error) from error
         for handle in adopted.values():
             if handle.id not in running:
                 handle.ended()

@@ -25,7 +25,7 @@ from sessions.backends.base import KernelHandle, Launch
 from sessions.backends.docker.checkpoint import trials
 from sessions.backends.docker.checkpoint.runtime import CheckpointFailed, TooLarge
 from sessions.backends.docker.container.handle import DockerHandle
-from sessions.backends.docker.engine.breaker import fails, short_cause
+from sessions.backends.docker.engine.breaker import engine_failed, short_cause
 from sessions.backends.docker.engine.engine import SLEEP, Engine
 from sessions.backends.docker.profile import DockerSettings
 from sessions.backends.docker.starter import Starter
@@ -168,4 +168,4 @@ class DockerSleep:
                 await self._engine.call(trials.clear_all, self._settings, lane=SLEEP)
                 await self._engine.call(self._sleep_images.forget_others, known, lane=SLEEP)
             except APIError as error:
-                raise fails("let kernels go on", error) from error
+                raise engine_failed("let kernels go on", error) from error

@@ -18,7 +18,7 @@ from sessions.backends.docker.container import containers
 from sessions.backends.docker.container.cleanup import LostContainers
 from sessions.backends.docker.container.handle import DockerHandle
 from sessions.backends.docker.disks.disks import Disks
-from sessions.backends.docker.engine.breaker import Breaker, fails, log_refusal
+from sessions.backends.docker.engine.breaker import Breaker, engine_failed, log_refusal
 from sessions.backends.docker.engine.engine import START, Engine
 from sessions.backends.docker.golden.supply import Checkpoints
 from sessions.backends.docker.isolation.egress import Egress
@@ -174,7 +174,7 @@ class Starter:
                 refused = absent if isinstance(error, ImageNotFound) else "refused to make a container"
                 raise StartFailed(f"the engine {refused}") from error
             self.lost.look_for(name, workspace)
-            raise fails("make a container", error) from error
+            raise engine_failed("make a container", error) from error
         except BaseException as error:
             if isinstance(error, BackendUnavailable):
                 self.breaker.failed()

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from docker.errors import APIError, NotFound
 
-from sessions.backends.docker.engine.breaker import fails, log_refusal
+from sessions.backends.docker.engine.breaker import engine_failed, log_refusal
 from sessions.backends.docker.engine.engine import SIGNAL, Engine
 from sessions.model.errors import ConnectionFailed
 
@@ -72,7 +72,7 @@ class Pauses:
         except APIError as error:
             self._own = False
             self._limit()  # a pause from outside may have begun meanwhile
-            raise fails("pause a container", error) from error
+            raise engine_failed("pause a container", error) from error
         self.ended()  # the container ran until now, so no pause from outside lasts, even if its end was not reported
 
     async def resume(self, owner: str) -> None:

@@ -54,7 +54,7 @@ def short_cause(error: APIError) -> str:
     return " ".join("..." if "/" in word else _IDS.sub("...", word) for word in words)[:_CAUSE_MAX]
 
 
-def fails(what: str, error: APIError) -> BackendUnavailable:
+def engine_failed(what: str, error: APIError) -> BackendUnavailable:
     """Log the engine's own words, and return the error for clients."""
     log_refusal(what, error)
     return unavailable("the container engine fails")

@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager
 
 from docker.errors import APIError, NotFound
 
-from sessions.backends.docker.engine.breaker import fails
+from sessions.backends.docker.engine.breaker import engine_failed
 from sessions.backends.docker.engine.engine import CONNECTION_ERRORS, connect
 from sessions.backends.docker.isolation import firewall
 from sessions.backends.docker.isolation.network import bridge_name
@@ -24,7 +24,7 @@ def remove_container(container: str) -> None:
         with closing(connect()) as api:
             api.remove_container(container, force=True)
     except APIError as error:
-        raise fails("remove a container from outside", error) from error
+        raise engine_failed("remove a container from outside", error) from error
     except CONNECTION_ERRORS as error:
         raise BackendUnavailable(f"the engine did not remove a container: {str(error)[:200]}") from error
 

@@ -106,7 +106,7 @@ def lap(stage: Stage, ago: float = 0.0) -> None:
         watch.lap(stage, ago)
 
 
-def restored() -> None:
+def mark_restored() -> None:
     """Count the present start as `Operation.RESTORE`: the new kernel was restored from a golden image."""
     watch = _current.get()
     if watch is not None and watch.operation is Operation.START:

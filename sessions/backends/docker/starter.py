@@ -25,7 +25,7 @@ from sessions.backends.docker.isolation.egress import Egress
 from sessions.backends.docker.profile import DockerSettings
 from sessions.model.connection_info import ConnectionInfo
 from sessions.model.errors import BackendUnavailable, StartFailed
-from sessions.model.stopwatch import Stage, lap, restored
+from sessions.model.stopwatch import Stage, lap, mark_restored
 from sessions.model.tasks import spawn
 
 
@@ -85,7 +85,7 @@ class Starter:
                 raise
             return await self._start(launch)
         self.checkpoints.succeeded(image)
-        restored()
+        mark_restored()
         self.on_restored(True)  # noqa: FBT003 - as above
         handle.preloaded = image.modules
         return handle

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from sessions.backends.docker.engine.engine import Engine
-from sessions.model.stopwatch import Operation, Stage, lap, measured, restored
+from sessions.model.stopwatch import Operation, Stage, lap, mark_restored, measured
 from sessions.model.tasks import spawn
 
 Told = list[tuple[Operation, dict[Stage, float]]]
@@ -36,7 +36,7 @@ def test_each_stage_ends_where_the_next_one_begins(reports: Reports, monkeypatch
         lap(Stage.CREATE)
         lap(Stage.RUN)
         lap(Stage.CREATE, ago=0.5)  # a second attempt
-        restored()
+        mark_restored()
     assert reports.told == [(Operation.RESTORE, {Stage.CREATE: 3.5, Stage.RUN: 2.0, Stage.CHANGE: 4.5})]
 
 
@@ -51,7 +51,7 @@ def test_an_operation_within_another_one_is_a_part_of_it(reports: Reports) -> No
     with measured(Operation.BRANCH, reports):
         with measured(Operation.START, reports):
             lap(Stage.RUN)
-            restored()
+            mark_restored()
         lap(Stage.ANSWER)
     ((operation, stages),) = reports.told
     assert (operation, list(stages)) == (Operation.BRANCH, [Stage.RUN, Stage.ANSWER, Stage.CHANGE])

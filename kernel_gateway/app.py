@@ -42,7 +42,7 @@ from sessions import providers
 from sessions.checkpoints.writing import Sleeping
 from sessions.kernels.pool import Pool
 from sessions.kernels.readiness import Readiness
-from sessions.kernels.start_queue import Starts
+from sessions.kernels.start_queue import StartQueue
 from sessions.kernels.warm import PoolSettings
 from sessions.model.checkpoint import OnIdle
 from sessions.model.egress import EgressTenants
@@ -125,7 +125,7 @@ class Service:
         self.backend.on_restored = self.metrics.pool.restored
         self.readiness = Readiness(self.backend)
         memory = PromisedMemory(settings.total_memory, settings.share)
-        starts = Starts(self.backend, self.readiness, STARTS_AT_ONCE, self.metrics.pool.started, memory=memory)
+        starts = StartQueue(self.backend, self.readiness, STARTS_AT_ONCE, self.metrics.pool.started, memory=memory)
         starts.on_stages = self.metrics.pool.stages
         self.metrics.pool.promised.set_function(lambda: memory.promised)
         self.metrics.pool.leftovers.set_function(lambda: self.backend.leftovers)

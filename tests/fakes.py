@@ -42,7 +42,7 @@ from sessions.kernels.connection import Connection
 from sessions.kernels.messages import Message
 from sessions.kernels.pool import Pool
 from sessions.kernels.readiness import Readiness
-from sessions.kernels.start_queue import Starts
+from sessions.kernels.start_queue import StartQueue
 from sessions.kernels.warm import PoolSettings
 from sessions.model.checkpoint import CannotWake, NoRoom, SleepFailed, SleepImage
 from sessions.model.connection_info import ConnectionInfo
@@ -942,7 +942,7 @@ class World:
         self.readiness = Readiness(backend)
         self.seen = Seen()
         self.memory = PromisedMemory(memory, share)
-        self.starts = Starts(backend, self.readiness, starts, self.seen.started, memory=self.memory)
+        self.starts = StartQueue(backend, self.readiness, starts, self.seen.started, memory=self.memory)
         self.starts.on_stages = self.seen.stages
         self.pool = Pool(
             backend,

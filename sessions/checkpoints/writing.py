@@ -14,7 +14,7 @@ from sessions.backends.abilities import Ability
 from sessions.backends.base import Backend, KernelHandle, KernelSleep, Launch
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.pool import Pool
-from sessions.kernels.start_queue import Starts
+from sessions.kernels.start_queue import StartQueue
 from sessions.model.checkpoint import CannotWake, SleepImage, Unable, Unanswered, Unproven
 from sessions.model.connection_info import ConnectionInfo
 from sessions.model.errors import ConnectionFailed, SessionClosed, SessionError, StartFailed
@@ -34,7 +34,7 @@ TRIAL_TIMEOUT = 15.0
 class Sleeping:
     """Lets kernels fall asleep, and wakes them."""
 
-    def __init__(self, backend: Backend, starts: Starts, pool: Pool, disk: SleepDisk | None = None) -> None:
+    def __init__(self, backend: Backend, starts: StartQueue, pool: Pool, disk: SleepDisk | None = None) -> None:
         """Set what is used.
 
         Args:

@@ -17,7 +17,7 @@ import structlog
 
 from sessions.backends.base import Backend, KernelHandle, Launch
 from sessions.kernels.kernel import Kernel
-from sessions.kernels.start_queue import Starts
+from sessions.kernels.start_queue import StartQueue
 from sessions.kernels.warm import PoolObserver, PoolSettings, WarmKernels
 from sessions.model.errors import QuotaExceeded, SessionClosed, SessionError, ShuttingDown
 from sessions.model.kernelspecs import KernelSpec
@@ -35,7 +35,7 @@ class Pool:
     def __init__(
         self,
         backend: Backend,
-        starts: Starts,
+        starts: StartQueue,
         settings: PoolSettings,
         clock: Callable[[], float],
         *,

@@ -27,7 +27,7 @@ from sessions.tenants.turns import take_turn
 WAIT_MAX = 120.0
 
 
-class Starts:
+class StartQueue:
     """Starts kernels and containers, each when its turn has come and the sandbox is ready."""
 
     def __init__(

@@ -11,7 +11,7 @@ from collections.abc import Collection
 import structlog
 
 from sessions.backends.base import Backend, KernelHandle
-from sessions.kernels.start_queue import Starts
+from sessions.kernels.start_queue import StartQueue
 from sessions.model.errors import ConnectionFailed
 from sessions.model.tasks import log_failure
 from sessions.model.values import SessionKey
@@ -34,7 +34,7 @@ class Recovery:
     def __init__(
         self,
         backend: Backend,
-        starts: Starts,
+        starts: StartQueue,
         registry: Registry,
         sandboxes: Sandboxes,
         *,

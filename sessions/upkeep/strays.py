@@ -12,7 +12,7 @@ import structlog
 
 from sessions.backends.base import Backend, KernelHandle
 from sessions.kernels.pool import Pool
-from sessions.kernels.start_queue import Starts
+from sessions.kernels.start_queue import StartQueue
 from sessions.model.tasks import log_failure
 from sessions.sandbox.sandbox import Sandbox
 from sessions.sandbox.sandboxes import Sandboxes
@@ -31,7 +31,7 @@ class Strays:
     def __init__(
         self,
         backend: Backend,
-        starts: Starts,
+        starts: StartQueue,
         pool: Pool,
         registry: Registry,
         sandboxes: Sandboxes,

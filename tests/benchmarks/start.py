@@ -34,7 +34,7 @@ from sessions.backends.process import ProcessBackend
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.pool import Pool
 from sessions.kernels.readiness import Readiness
-from sessions.kernels.start_queue import Starts
+from sessions.kernels.start_queue import StartQueue
 from sessions.kernels.warm import PoolSettings
 from sessions.model.errors import SessionClosed
 from sessions.model.kernelspecs import KernelSpecs
@@ -218,7 +218,7 @@ async def restores(backends: dict[str, Backend], runs: int) -> Table:
 
 async def refill(backend: Backend, count: int = 4) -> float:
     """Return the seconds that one warm kernel takes, of some that the pool starts one after the other."""
-    starts = Starts(backend, await ready(backend), count, lambda *_seconds: None)
+    starts = StartQueue(backend, await ready(backend), count, lambda *_seconds: None)
     pool = Pool(backend, starts, PoolSettings(PLAIN.limits, count, count, 0.0), clock=time.monotonic, observer=Seen())
     begun = time.perf_counter()
     pool.keep_warm(FULL)
@@ -265,7 +265,7 @@ async def end(backend: Backend, kernel: Kernel) -> None:
 
 async def burst(backend: Backend, count: int, at_once: int) -> float:
     """Return the seconds until `count` cold starts, requested at once, are finished."""
-    starts = Starts(backend, await ready(backend), at_once, lambda *_seconds: None)
+    starts = StartQueue(backend, await ready(backend), at_once, lambda *_seconds: None)
     begun = time.perf_counter()
     kernels = await asyncio.gather(*(starts.start_kernel(PLAIN) for _ in range(count)))
     took = time.perf_counter() - begun
@@ -294,7 +294,7 @@ async def measure(backend: Backend, runs: int) -> tuple[Table, dict[int, float]]
         await steps(backend, table)
     table = defaultdict(list, {step: list(values) for step, values in table.items()})  # without later calls
     say("sessions from the pool")
-    starts = Starts(backend, readiness, 2, lambda *_seconds: None)
+    starts = StartQueue(backend, readiness, 2, lambda *_seconds: None)
     pool = Pool(backend, starts, PoolSettings(PLAIN.limits, 1, 1), time.monotonic, observer=Seen())
     pool.keep_warm(PLAIN.kernelspec)
     for _ in range(runs):

@@ -28,7 +28,7 @@ from sessions.checkpoints.writing import Sleeping
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.pool import Pool
 from sessions.kernels.readiness import Readiness
-from sessions.kernels.start_queue import Starts
+from sessions.kernels.start_queue import StartQueue
 from sessions.kernels.warm import PoolSettings
 from sessions.model.checkpoint import CannotWake
 from sessions.model.errors import SessionClosed, StartFailed
@@ -46,7 +46,7 @@ async def measure(backend: DockerBackend, runs: int) -> None:
     readiness = Readiness(backend)
     if not await readiness.check():
         raise SystemExit(f"not ready: {readiness.trouble}")
-    starts = Starts(backend, readiness, 2, lambda _container, _ready: None)
+    starts = StartQueue(backend, readiness, 2, lambda _container, _ready: None)
     pool = Pool(backend, starts, PoolSettings(LAUNCH.limits, 0, 0), Clock(), observer=Seen())
     sleeping = Sleeping(backend, starts, pool)
     await backend.adopt({}, ())  # there is nothing left of an earlier gateway: it begins to make checkpoints

@@ -14,7 +14,7 @@ from sessions.checkpoints.writing import Sleeping
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.pool import Pool
 from sessions.kernels.readiness import Readiness
-from sessions.kernels.start_queue import Starts
+from sessions.kernels.start_queue import StartQueue
 from sessions.kernels.warm import PoolSettings
 from sessions.model.checkpoint import SleepImage
 from sessions.model.errors import SessionClosed
@@ -40,7 +40,7 @@ class Bed:
         settings = DockerSettings("runsc", "kernel-gateway/python:latest", NETWORK, INSTANCE)
         self.backend = DockerBackend(replace(settings, checkpoints=checkpoints, sleep=sleep))
         self.readiness = Readiness(self.backend)
-        starts = Starts(self.backend, self.readiness, 4, lambda _container, _ready: None)
+        starts = StartQueue(self.backend, self.readiness, 4, lambda _container, _ready: None)
         pool = Pool(self.backend, starts, PoolSettings(Limits(), 0, 0), Clock(), observer=Seen())
         self.sleeping = Sleeping(self.backend, starts, pool)
 

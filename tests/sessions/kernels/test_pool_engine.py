@@ -17,7 +17,7 @@ from sessions.backends.docker import DockerBackend, DockerSettings
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.pool import Pool
 from sessions.kernels.readiness import Readiness
-from sessions.kernels.start_queue import Starts
+from sessions.kernels.start_queue import StartQueue
 from sessions.kernels.warm import PoolSettings
 from sessions.model.errors import SessionClosed
 from sessions.model.kernelspecs import KernelSpecs
@@ -63,7 +63,7 @@ async def pool(backend: DockerBackend, seen: Seen) -> AsyncIterator[Pool]:
     """A pool with two warm kernels."""
     readiness = Readiness(backend)
     assert await readiness.check()
-    starts = Starts(backend, readiness, 2, seen.started)
+    starts = StartQueue(backend, readiness, 2, seen.started)
     pool = Pool(backend, starts, PoolSettings(PLAIN.limits, 2, 2), time.monotonic, observer=seen)
     pool.keep_warm(PLAIN.kernelspec)
     await until(lambda: pool.depth() == 2, START)
@@ -89,7 +89,7 @@ async def test_a_leased_kernel_has_imported_the_modules_of_its_kernelspec(backen
     assert await readiness.check()
     pool = Pool(
         backend,
-        Starts(backend, readiness, 2, seen.started),
+        StartQueue(backend, readiness, 2, seen.started),
         PoolSettings(PLAIN.limits, 1, 1),
         time.monotonic,
         observer=seen,

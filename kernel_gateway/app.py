@@ -61,7 +61,7 @@ from sessions.store.ledger import Ledger
 from sessions.store.sync import Checkpointer
 from sessions.store.templates import Templates
 from sessions.tenants.audit_disk import AuditDisk
-from sessions.tenants.kept import KeptBytes
+from sessions.tenants.kept_bytes import KeptBytes
 from sessions.tenants.memory import PromisedMemory
 from sessions.tenants.quotas import Quotas
 from sessions.tenants.sleep_disk import SleepDisk

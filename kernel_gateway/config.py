@@ -37,7 +37,7 @@ from kernel_gateway.setting_types import (
 )
 from sessions.model.errors import InvalidRequest
 from sessions.model.values import CPUS_MIN, PROCESSES_MIN, Limits
-from sessions.tenants.kept import IN_ALL, PER_TENANT
+from sessions.tenants.kept_bytes import IN_ALL, PER_TENANT
 from sessions.tenants.quotas import TenantLimits
 from sessions.tenants.usage import Allowance
 

@@ -21,7 +21,7 @@ from sessions.model.errors import InvalidRequest, OutcomeUnknown
 from sessions.model.tasks import spawn
 from sessions.model.values import ExecuteRequest, ExecutionResult
 from sessions.store.ledger import IdempotencyKeys
-from sessions.tenants.kept import KeptBytes
+from sessions.tenants.kept_bytes import KeptBytes
 
 #: runs, and bytes of outputs and events, that are kept per session for retries
 RUNS_MAX = 64

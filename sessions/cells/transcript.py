@@ -15,7 +15,7 @@ from typing import Any
 from sessions.cells.notebook import NotebookCell
 from sessions.cells.outputs import Event, OutputArea, count_of, display_id_of
 from sessions.kernels.messages import Message
-from sessions.tenants.kept import KeptBytes
+from sessions.tenants.kept_bytes import KeptBytes
 
 #: bytes of outputs and code kept per session; beyond, the oldest cells are dropped
 MAX_BYTES = 32 * 1024**2

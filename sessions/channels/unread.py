@@ -11,7 +11,7 @@ from collections import Counter
 from typing import Protocol
 
 from sessions.kernels.messages import Message
-from sessions.tenants.kept import KeptBytes
+from sessions.tenants.kept_bytes import KeptBytes
 
 #: bytes that a message takes besides its content, for each client
 MESSAGE_COST = 1024

@@ -10,7 +10,7 @@ from sessions.backends.base import KernelHandle, Launch
 from sessions.model.egress import EgressTenants
 from sessions.model.values import ExecuteRequest, ExecutionResult, SessionKey, Timeouts
 from sessions.store.ledger import Ledger
-from sessions.tenants.kept import KeptBytes
+from sessions.tenants.kept_bytes import KeptBytes
 from sessions.tenants.quotas import Quotas
 from sessions.tenants.workspaces import WorkspaceDisk
 

@@ -107,7 +107,7 @@ UNSET: dict[str, Callable[[float], Take]] = {
 ELSEWHERE = {
     "sleep_disk": "sessions/tenants/test_budget.py: the disk on which others sleep",
     "max_total_memory": "sessions/tenants/test_budget.py: the memory of all kernels",
-    "max_kept_bytes": "sessions/tenants/test_kept.py: whoever keeps most loses",
+    "max_kept_bytes": "sessions/tenants/test_kept_bytes.py: whoever keeps most loses",
     "max_unread_bytes": "sessions/channels/test_unread.py: whoever is behind most is disconnected",
 }
 #: settings that bound no budget which tenants share → what they are

@@ -22,7 +22,7 @@ from sessions.model.errors import ConnectionFailed, InvalidRequest, QuotaExceede
 from sessions.model.tasks import spawn
 from sessions.model.values import ExecuteRequest, SessionSpec, StateChange
 from sessions.session.session import Session
-from sessions.tenants.kept import KeptBytes
+from sessions.tenants.kept_bytes import KeptBytes
 from sessions.tenants.quotas import TenantLimits
 from tests.fakes import (
     Behaviour,

@@ -7,7 +7,7 @@ import pytest
 from sessions.channels.subscription import MIB, QUEUE_MAX, Subscription
 from sessions.channels.unread import Unread
 from sessions.kernels.messages import Message
-from sessions.tenants.kept import KeptBytes
+from sessions.tenants.kept_bytes import KeptBytes
 
 KIB = 1024
 LEFT_OUT = b"output was left out here"

@@ -12,7 +12,7 @@ from sessions.channels.subscription import QUEUE_MAX, Subscription
 from sessions.channels.unread import MESSAGE_COST, Unread
 from sessions.kernels.messages import Message
 from sessions.model.tasks import spawn
-from sessions.tenants.kept import KeptBytes
+from sessions.tenants.kept_bytes import KeptBytes
 
 MIB = 1024**2
 LEFT_OUT = b"output was left out here"

@@ -16,7 +16,7 @@ from sessions.cells.transcript import Transcript
 from sessions.model.bounded_json import CONTAINERS_MAX
 from sessions.model.errors import OutcomeUnknown
 from sessions.session.session import Session
-from sessions.tenants.kept import KeptBytes
+from sessions.tenants.kept_bytes import KeptBytes
 from tests.fakes import Saying, World, busy, exported, idle, run, started, stream
 
 MIB = 1024**2

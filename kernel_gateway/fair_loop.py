@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 
 from sessions.model.tasks import spawn
 from sessions.tenants.admission import Admission
-from sessions.tenants.turns import take_turn
+from sessions.tenants.waiting import wait_for_turn
 
 
 class Slices:
@@ -30,7 +30,7 @@ class Slices:
             tenant: tenant that the work is for.
             rounds: rounds of the event loop that still belong to the work.
         """
-        await take_turn(self._turns, tenant, None)
+        await wait_for_turn(self._turns, tenant, None)
         try:
             began = time.perf_counter()
             yield
@@ -42,7 +42,7 @@ class Slices:
 
     async def begin(self, tenant: str) -> None:
         """Wait for the turn of work that follows at once, in one piece. Then others are served for as long."""
-        await take_turn(self._turns, tenant, None)
+        await wait_for_turn(self._turns, tenant, None)
         spawn(self._serve_others(tenant, time.perf_counter()), "others are served")
 
     async def _serve_others(self, tenant: str, began: float) -> None:

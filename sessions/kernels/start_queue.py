@@ -21,7 +21,7 @@ from sessions.model.tasks import spawn
 from sessions.tenants.admission import Admission
 from sessions.tenants.memory import PromisedMemory
 from sessions.tenants.shares import NOBODY
-from sessions.tenants.turns import take_turn
+from sessions.tenants.waiting import wait_for_turn
 
 #: seconds that a caller waits for the turn to start its kernel
 WAIT_MAX = 120.0
@@ -165,7 +165,7 @@ class StartQueue:
             StartFailed: when the turn did not come in time.
         """
         try:
-            await take_turn(self._admission, tenant, None if tenant == NOBODY else WAIT_MAX)
+            await wait_for_turn(self._admission, tenant, None if tenant == NOBODY else WAIT_MAX)
         except TimeoutError:
             raise StartFailed(
                 f"too many kernels are being started: this one had no turn within {WAIT_MAX:.0f} s"

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from sessions.model.errors import QuotaExceeded
 from sessions.tenants.admission import Admission
-from sessions.tenants.turns import take_turn
 from sessions.tenants.usage import Allowance, Kind, Usage
+from sessions.tenants.waiting import wait_for_turn
 
 #: maximum executions of all tenants at a time
 CONCURRENT = 100
@@ -154,7 +154,7 @@ class Quotas:
         if self._admission.queued(tenant) >= self._limits.queued:
             raise self._refusal(tenant, f", and {self._limits.queued} that wait" if self._limits.queued else "")
         try:
-            await take_turn(self._admission, tenant, self._limits.queue_timeout)
+            await wait_for_turn(self._admission, tenant, self._limits.queue_timeout)
         except TimeoutError:
             waited = f"; this one has waited {self._limits.queue_timeout:g} s"
             raise self._refusal(tenant, waited) from None

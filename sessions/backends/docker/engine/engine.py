@@ -31,7 +31,7 @@ from sessions.model.errors import BackendUnavailable, SessionError
 from sessions.model.tasks import log_failure, spawn
 from sessions.tenants.admission import Admission
 from sessions.tenants.shares import NOBODY
-from sessions.tenants.turns import take_turn
+from sessions.tenants.waiting import wait_for_turn
 
 log = structlog.get_logger()
 T = TypeVar("T")
@@ -142,7 +142,7 @@ class _Threads:
 
     async def run(self, owner: str, work: Callable[[], T]) -> T:
         """Run work in a thread when its owner's turn has come."""
-        await take_turn(self._turns, owner, None)
+        await wait_for_turn(self._turns, owner, None)
         running = self.pool.submit(contextvars.copy_context().run, work)
         # The turn ends with the work in the thread, which may outlast a caller that was cancelled.
         running.add_done_callback(partial(self._pass_on, asyncio.get_running_loop(), owner))

@@ -7,7 +7,7 @@ import asyncio
 from sessions.tenants.admission import Admission
 
 
-async def take_turn(admission: Admission, tenant: str, seconds: float | None) -> None:
+async def wait_for_turn(admission: Admission, tenant: str, seconds: float | None) -> None:
     """Begin at once, or wait for the tenant's turn. At the end of the work, the caller must call `Admission.leave`.
 
     Args:

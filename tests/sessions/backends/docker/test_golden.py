@@ -29,7 +29,7 @@ from sessions.backends.docker.checkpoint.sleep_images import SleepImages
 from sessions.backends.docker.disks.disks import Disks
 from sessions.backends.docker.engine.engine import Engine
 from sessions.backends.docker.engine.stdio_channel import StdioChannel
-from sessions.backends.docker.golden import golden, rights
+from sessions.backends.docker.golden import rights, workshop
 from sessions.backends.docker.golden.supply import ATTEMPTS_MAX, FAILURES_MAX, Checkpoints
 from sessions.backends.docker.golden.workshop import Shape, Workshop, fits
 from sessions.backends.docker.profile import CheckpointSettings
@@ -406,9 +406,9 @@ class Proofs:
         self.image, self.runtime = "sha256:1", Runtime(("runsc",), "1")
         self.settings = settings_of(directory)
         self._monkeypatch = monkeypatch
-        monkeypatch.setattr(golden, "find_runtime", lambda *_: self.runtime)
-        monkeypatch.setattr(golden, "clear_marks", lambda _: None)
-        monkeypatch.setattr(golden, "host_config", lambda *_, **__: {})
+        monkeypatch.setattr(workshop, "find_runtime", lambda *_: self.runtime)
+        monkeypatch.setattr(workshop, "clear_marks", lambda _: None)
+        monkeypatch.setattr(workshop, "host_config", lambda *_, **__: {})
 
     def golden(self, *, doubted: bool = False) -> list[str]:
         """Let a new gateway want an image; return what it has done for that."""

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from sessions.backends.docker.container.handle import DockerHandle
 from sessions.backends.docker.engine.cgroup import SLICE
 from sessions.backends.docker.engine.timer_slack import LATE, PROMPT, TimerSlack, may_be_set
-from sessions.backends.docker.fairness import rest as module
+from sessions.backends.docker.fairness import idle_slowdown as module
 from sessions.backends.docker.fairness.idle_slowdown import AWAKE, UNUSED, IdleSlowdown
 from sessions.backends.docker.fairness.usage_loop import UsageLoop
 from sessions.model.errors import BackendUnavailable

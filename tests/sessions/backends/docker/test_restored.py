@@ -26,7 +26,7 @@ from sessions.backends.docker.checkpoint.images import Image
 from sessions.backends.docker.checkpoint.runtime import CheckpointFailed
 from sessions.backends.docker.engine.cgroup import ControlGroup
 from sessions.backends.docker.engine.stdio_channel import StdioChannel
-from sessions.backends.docker.golden import golden
+from sessions.backends.docker.golden import workshop
 from sessions.backends.docker.profile import INSTANCE_LABEL, CheckpointSettings
 from sessions.kernels.kernel import Kernel
 from sessions.model.errors import SessionClosed
@@ -301,7 +301,7 @@ async def test_a_checkpoint_is_found_by_the_next_gateway_which_need_not_prove_it
     await ready(backend)
     image = image_of(backend)
     await backend.close()
-    monkeypatch.setattr(golden.Workshop, "_prove", Mock(side_effect=AssertionError))
+    monkeypatch.setattr(workshop.Workshop, "_prove", Mock(side_effect=AssertionError))
     after = make(directory)
     await ready(after)
     assert image_of(after) == image
@@ -453,7 +453,7 @@ async def test_a_runtime_that_does_not_restore_is_noticed(
 ) -> None:
     await ready(backend)
     monkeypatch.setattr(runtime, "MARKS", tmp_path / "nowhere")  # where the wrapper does not look
-    monkeypatch.setattr(golden, "find_runtime", lambda *_: runtime.Runtime(("unused",), "other"))
+    monkeypatch.setattr(workshop, "find_runtime", lambda *_: runtime.Runtime(("unused",), "other"))
     image = image_of(backend)
     monkeypatch.setattr(images.Images, "find", lambda *_: image)
     backend._starter.checkpoints.begin()

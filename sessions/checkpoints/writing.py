@@ -188,7 +188,7 @@ class Sleeping:
             SleepFailed: when that was not possible; the kernel goes on.
         """
         self._require_ability()
-        async with kernel.preloading.rest():
+        async with kernel.preloading.paused():
             pass  # an import ahead of need would count as a use
         kernel.connection.suspend()
         going_on = asyncio.Event()

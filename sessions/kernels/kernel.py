@@ -159,7 +159,7 @@ class Kernel:
         """
         wanted = {"env": dict(launch.env), "cwd": launch.cwd} if launch.env or launch.cwd else {}
         with suppress(TimeoutError, SessionError):
-            async with self.preloading.rest(), asyncio.timeout(PULSE_TIMEOUT):
+            async with self.preloading.paused(), asyncio.timeout(PULSE_TIMEOUT):
                 kind = LEASE_REQUEST if wanted else "kernel_info_request"
                 reply = await self.connection.request("control", kind, wanted)
                 self.launch = replace(launch, workspace=self.launch.workspace)

@@ -50,7 +50,7 @@ class Preloading:
         return str(reply.content.get("problem", ""))
 
     @asynccontextmanager
-    async def rest(self) -> AsyncIterator[None]:
+    async def paused(self) -> AsyncIterator[None]:
         """Wait until the present import has ended. No other import begins inside the `with` block."""
         async with self._importing:
             yield

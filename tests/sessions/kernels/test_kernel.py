@@ -63,7 +63,7 @@ async def test_every_message_rouses_the_kernel(backend: FakeBackend, kernel: Ker
 
 async def test_a_kernel_is_in_use_while_a_client_uses_it_or_it_imports(kernel: Kernel) -> None:
     assert not kernel.in_use
-    async with kernel.preloading.rest():
+    async with kernel.preloading.paused():
         assert kernel.in_use
     listener = Listener()
     kernel.attach(listener)

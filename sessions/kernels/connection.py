@@ -16,7 +16,7 @@ import orjson
 import structlog
 
 from kernel_image.protocol import SETTLED
-from sessions.kernels.idle_barrier import IdleBarrier, Line
+from sessions.kernels.idle_barrier import BarrierActions, IdleBarrier
 from sessions.kernels.messages import Codec, MalformedMessage, Message
 from sessions.kernels.replies import Replies
 from sessions.kernels.transport import Transport
@@ -77,7 +77,7 @@ class Connection:
         self._before_send = before_send
         self._replies = Replies()
         self._idle_barrier = (
-            IdleBarrier(Line(lambda: self._ask(flush), self._send_later, self._deliver)) if flush else None
+            IdleBarrier(BarrierActions(lambda: self._ask(flush), self._send_later, self._deliver)) if flush else None
         )
         self._malformed = 0
         self._prelude = prelude

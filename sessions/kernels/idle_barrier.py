@@ -26,7 +26,7 @@ HELD_BYTES = 8 * 1024**2
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class BarrierActions:
     """The functions of the connection that the barrier needs."""
 
     #: asks the kernel to flush, and returns the request's id
@@ -40,7 +40,7 @@ class Line:
 class IdleBarrier:
     """Orders the messages of one connection's cells, and sends the cells one at a time."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: BarrierActions) -> None:
         self._line = line
         #: whether a cell was sent and has not ended
         self._running = False

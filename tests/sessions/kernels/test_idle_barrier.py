@@ -10,7 +10,7 @@ import pytest
 
 from kernel_image.protocol import FLUSHED
 from sessions.kernels import idle_barrier as flush
-from sessions.kernels.idle_barrier import IdleBarrier, Line
+from sessions.kernels.idle_barrier import BarrierActions, IdleBarrier
 from sessions.kernels.messages import Message
 
 CELL, NEXT = "cell", "next"
@@ -46,7 +46,7 @@ class Conversation:
         self.asked: list[str] = []
         self.sent: list[list[bytes]] = []
         self.told: list[Message] = []
-        self.flush = IdleBarrier(Line(self._ask, self.sent.append, self.told.append))
+        self.flush = IdleBarrier(BarrierActions(self._ask, self.sent.append, self.told.append))
         assert self.flush.admits("execute_request", [b"cell"])
 
     def _ask(self) -> str:

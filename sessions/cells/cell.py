@@ -196,7 +196,7 @@ class Cell:
             spawn(self._stop(kill_cause), "stop a cell")
 
     async def _stop(self, kill_cause: SessionError) -> None:
-        if not await self.kernel.interrupts.until(self.returned, self._timeouts.interrupt_step):
+        if not await self.kernel.interrupts.interrupt_until(self.returned, self._timeouts.interrupt_step):
             await self.kernel.kill(kill_cause)
 
     async def interrupt(self) -> None:
@@ -204,7 +204,7 @@ class Cell:
         if self.returned.is_set():
             return
         self._interrupted = True
-        if not await self.kernel.interrupts.until(self.returned, self._timeouts.interrupt_step):
+        if not await self.kernel.interrupts.interrupt_until(self.returned, self._timeouts.interrupt_step):
             self._doubt_reply()  # the kernel may never have run it
 
     def _after(self, seconds: float, check: Callable[[], None]) -> asyncio.TimerHandle:

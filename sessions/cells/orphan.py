@@ -62,7 +62,7 @@ class OrphanCell:
         Returns:
             True if the cell ended.
         """
-        return await self.kernel.interrupts.until(self._over, self._timeouts.interrupt_step)
+        return await self.kernel.interrupts.interrupt_until(self._over, self._timeouts.interrupt_step)
 
     def claim(self, message: Message) -> None:
         """Begin the cell in the transcript at its first message, so that its remaining output is kept."""

@@ -49,7 +49,7 @@ class Interrupts:
             for interrupt in lost:
                 interrupt.cancel()
 
-    async def until(self, done: asyncio.Event, step: float) -> bool:
+    async def interrupt_until(self, done: asyncio.Event, step: float) -> bool:
         """Interrupt a cell twice: first by message, if the kernel accepts messages, and then by signal.
 
         Args:

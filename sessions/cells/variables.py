@@ -34,7 +34,7 @@ class CellVariables:
         """
         if env and not self._with_cell:
             silent = {"silent": True, "store_history": False, "allow_stdin": False}
-            kernel.connection.send("shell", "execute_request", {"code": self._kernelspec.setting(env)} | silent)
+            kernel.connection.send("shell", "execute_request", {"code": self._kernelspec.env_code(env)} | silent)
 
     async def reset(self, kernel: Kernel, names: Iterable[str]) -> None:
         """Give the session's own variables back after a cell that had others, unless the kernel does that itself."""

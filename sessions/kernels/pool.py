@@ -202,7 +202,7 @@ class Pool:
             replace(launch, tenant=NOBODY, env={}, cwd="", limits=limits)
             == Launch(launch.kernelspec, self._settings.limits)
             and launch.limits.output <= self._settings.limits.output
-            and launch.kernelspec.takes(launch.env, launch.cwd)
+            and launch.kernelspec.accepts(launch.env, launch.cwd)
         )
 
     async def _hand_out(self, kernel: Kernel, launch: Launch) -> bool:

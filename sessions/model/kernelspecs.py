@@ -106,7 +106,7 @@ class KernelSpec:
         """Return the modules that a kernel with this limit of memory, in bytes, imports ahead of need."""
         return self.preload if memory >= PRELOAD_MEMORY else ()
 
-    def takes(self, env: Mapping[str, str], cwd: str) -> bool:
+    def accepts(self, env: Mapping[str, str], cwd: str) -> bool:
         """Return whether a running kernel can change to this environment and directory, as if it had started there."""
         if not env and not cwd:
             return True
@@ -127,7 +127,7 @@ class KernelSpec:
                 min=self.min_memory,
             )
 
-    def program(self, code: str, arguments: Mapping[str, Any] | None) -> str:
+    def code_with_call(self, code: str, arguments: Mapping[str, Any] | None) -> str:
         """Return the code for the kernel: `code`, followed by a call of its `main` if there are arguments.
 
         Raises:
@@ -139,7 +139,7 @@ class KernelSpec:
             raise InvalidRequest(f"{self.name} code takes no arguments", field="arguments")
         return f"{code}\n\n{self.call.replace('{json}', _literal(arguments))}"
 
-    def setting(self, env: Mapping[str, str | None]) -> str:
+    def env_code(self, env: Mapping[str, str | None]) -> str:
         """Return the code that sets environment variables. The value None removes a variable.
 
         Raises:
@@ -149,7 +149,7 @@ class KernelSpec:
             raise InvalidRequest(f"{self.name} cells take no environment variables of their own", field="env")
         return self.setenv.replace("{json}", _literal(env))
 
-    def whole(self, code: str, arguments: Mapping[str, Any], most: int) -> str:
+    def program_cell(self, code: str, arguments: Mapping[str, Any], most: int) -> str:
         """Return the cell that runs code as a whole program. It contains the code only as a string literal.
 
         Args:

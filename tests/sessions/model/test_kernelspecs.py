@@ -99,20 +99,20 @@ ARGUMENTS = [
 def test_main_is_called_with_just_these_arguments(arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     kernels_own = SimpleNamespace(shown=lambda value: value)
     monkeypatch.setitem(sys.modules, "_kernel_gateway_programs", kernels_own)
-    program = KERNELSPECS.find("python").program("def main(**given): seen.append(given)", arguments)
+    program = KERNELSPECS.find("python").code_with_call("def main(**given): seen.append(given)", arguments)
     seen: list[dict[str, Any]] = []
     exec(program, {"seen": seen})  # noqa: S102 - what a kernel would do
     assert seen == [arguments]
 
 
 def test_without_arguments_nothing_is_called(folder: Path) -> None:
-    assert KERNELSPECS.find("python").program("main()", None) == "main()"
-    assert KernelSpecs(folder).find("deno").program("main()", None) == "main()"
+    assert KERNELSPECS.find("python").code_with_call("main()", None) == "main()"
+    assert KernelSpecs(folder).find("deno").code_with_call("main()", None) == "main()"
 
 
 def test_a_language_without_a_call_refuses_arguments(folder: Path) -> None:
     with pytest.raises(InvalidRequest, match="deno code takes no arguments"):
-        KernelSpecs(folder).find("deno").program("", {})
+        KernelSpecs(folder).find("deno").code_with_call("", {})
 
 
 def test_arguments_nested_too_deeply_are_refused() -> None:
@@ -120,7 +120,7 @@ def test_arguments_nested_too_deeply_are_refused() -> None:
     for _ in range(100_000):
         deep = [deep]
     with pytest.raises(InvalidRequest, match="nested too deeply"):
-        KERNELSPECS.find("python").program("", {"deep": deep})
+        KERNELSPECS.find("python").code_with_call("", {"deep": deep})
 
 
 @pytest.mark.parametrize("taken", ["python", "py", "python3"])
@@ -176,5 +176,5 @@ def test_modules_to_preload_are_those_of_the_kernelspec_unless_others_are_given(
 @pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MPLCONFIGDIR", "XDG_CACHE_HOME"])
 def test_a_variable_that_a_preloaded_module_has_read_needs_a_new_kernel(name: str) -> None:
     python = KERNELSPECS.find("python")
-    assert not python.takes({name: "1"}, "")
-    assert python.takes({f"MY_{name}": "1"}, "")
+    assert not python.accepts({name: "1"}, "")
+    assert python.accepts({f"MY_{name}": "1"}, "")

@@ -60,7 +60,7 @@ def program(world: World, script: Script, **fields: Any) -> Program:
     """Return a program that makes a kernel follow a script."""
     made = Program(CODE, **fields)
     most = world.registry.defaults.limits.output
-    world.backend.on(PLAIN.find(made.language).whole(made.code, made.arguments, most), script)
+    world.backend.on(PLAIN.find(made.language).program_cell(made.code, made.arguments, most), script)
     return made
 
 
@@ -340,6 +340,6 @@ def test_every_language_for_programs_has_a_program_cell_with_the_code_as_a_strin
     assert {spec.name for spec in PLAIN.all if not spec.run} == {"bash", "r"}
     for spec in (each for each in PLAIN.all if each.run):
         assert spec.run.count("{json}") == 1
-        cell = spec.whole("'''\"\n{json}\\", {"a": "\u2028'\"\\"}, 10)
+        cell = spec.program_cell("'''\"\n{json}\\", {"a": "\u2028'\"\\"}, 10)
         assert cell.splitlines()[: spec.run.count("\n")] == spec.run.splitlines()[:-1]
         assert cell.isascii() or not spec.run.isascii()

@@ -77,7 +77,7 @@ def fits(launch: Launch, limits: Limits) -> bool:
         launch.kernelspec.waits
         and not launch.image
         and launch.egress is None
-        and launch.kernelspec.takes(launch.env, launch.cwd)
+        and launch.kernelspec.accepts(launch.env, launch.cwd)
         and math.ceil(wanted.cpus) == math.ceil(limits.cpus)
         and max(1, round(wanted.cpus)) == max(1, round(limits.cpus))
         and wanted.memory >= min(limits.memory, PRELOAD_MEMORY)

@@ -46,7 +46,7 @@ class Image:
     #: id of the machine's start, and size, times and inode of each file, from before the files were read
     condition: str = field(compare=False, repr=False)
 
-    def whole(self) -> bool:
+    def intact(self) -> bool:
         """Return whether all files still have their size. Takes microseconds."""
         try:
             return all((self.path / name).stat().st_size == size for name, size in self.sizes)

@@ -153,7 +153,7 @@ class Checkpoints:
             return None
         shape = Shape.of(launch.kernelspec, shared=launch.shared)
         image = self._images.get(shape)
-        if image is not None and not image.whole():
+        if image is not None and not image.intact():
             self._drop(image, "its files have changed")
             image = None
         if image is None:

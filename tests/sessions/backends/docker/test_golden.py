@@ -306,7 +306,7 @@ def put(shelf: Images, key: str, content: bytes = b"memory" * 1000) -> Image:
 def test_an_image_is_found_as_it_was_left_and_by_nobody_else(shelf: Images) -> None:
     assert shelf.find("a") is None
     image = put(shelf, "a")
-    assert image.whole()
+    assert image.intact()
     assert (image.source, image.modules) == ("sha256:1", frozenset({"numpy"}))
     assert image.path.stat().st_mode & 0o077 == 0
     assert image.path.parent.stat().st_mode & 0o077 == 0
@@ -319,7 +319,7 @@ def test_an_image_is_found_as_it_was_left_and_by_nobody_else(shelf: Images) -> N
 def test_an_image_that_is_cut_is_not_whole_and_is_removed(shelf: Images) -> None:
     image = put(shelf, "a")
     os.truncate(image.path / "pages.img", 100)
-    assert not image.whole()
+    assert not image.intact()
     assert shelf.find("a") is None
     assert not image.path.exists()
 
@@ -431,7 +431,7 @@ class Proofs:
         self._monkeypatch.setattr(workshop, "_prove", lambda *_: self.done.append("proven"))
         self.done.clear()
         _, image = workshop.golden(Shape.of(PYTHON), doubted=doubted)
-        assert image.whole()
+        assert image.intact()
         return list(self.done)
 
 
@@ -643,7 +643,7 @@ async def test_the_image_of_a_language_makes_no_room_for_the_next_one(
     for _ in range(50):  # the second one may begin in the moment in which the first one ends
         checkpoints.begin()
         await quiet(checkpoints)
-        assert all(image.whole() for image in checkpoints._images.values())
+        assert all(image.intact() for image in checkpoints._images.values())
         assert len(checkpoints._images) == 2
 
 

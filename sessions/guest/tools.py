@@ -54,7 +54,7 @@ async def ask(
         return (await first_line(output))[0]
 
 
-async def answers(host: ToolRunner, seconds: float) -> bool:
+async def responds_within(host: ToolRunner, seconds: float) -> bool:
     """Return whether a container runs a tool within `seconds`, or already runs as many tools as it may."""
     try:
         async with asyncio.timeout(seconds):

@@ -15,7 +15,7 @@ import structlog
 
 from sessions.backends.base import KernelHandle, Launch
 from sessions.guest.paths import sandbox_path
-from sessions.guest.tools import answers
+from sessions.guest.tools import responds_within
 from sessions.model.errors import LedgerUnavailable, NotInitialized, SessionClosed, SessionError, SessionNotFound
 from sessions.model.kernelspecs import KernelSpec
 from sessions.model.tasks import SharedWork, spawn
@@ -181,7 +181,7 @@ class Sandbox(Host):
         spawn(self._check_pulse(container), "pulse after memory ran out")
 
     async def _check_pulse(self, container: KernelHandle) -> None:
-        if not await answers(container, PULSE_TIMEOUT):  # not through the sandbox: this is no use by a client
+        if not await responds_within(container, PULSE_TIMEOUT):  # not through the sandbox: this is no use by a client
             await container.kill()
 
     async def _watch_exit(self, container: KernelHandle, began: float) -> None:

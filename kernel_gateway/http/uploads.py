@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol
 from kernel_gateway.http.handlers import BaseHandler
 from kernel_gateway.http.multipart import FILE, Item
 from sessions.guest import workspace
-from sessions.guest.tools import ToolHost
+from sessions.guest.tools import WorkspaceOwner
 from sessions.model.errors import InvalidRequest, NoSpace, SessionError
 from sessions.model.tasks import spawn
 
@@ -86,7 +86,7 @@ class UploadHandler(BaseHandler):
     #: permissions of a file that replaces none
     new_mode: ClassVar[int] = 0o644
     #: session or sandbox that gets the files
-    host: ToolHost
+    host: WorkspaceOwner
     #: None: the body is the file itself
     reader: BodyReader | None = None
     #: paths of the files that have begun, as the client wrote them

@@ -84,12 +84,12 @@ def size_line(size: tuple[int, int]) -> bytes:
 
 
 async def attach(
-    host: ToolRunner, program: Program, env: Mapping[str, str], seconds: float, lines: AsyncIterable[bytes]
+    runner: ToolRunner, program: Program, env: Mapping[str, str], seconds: float, lines: AsyncIterable[bytes]
 ) -> AsyncGenerator[Happening, None]:
     """Run a program, and yield its start, its output and its end. Closing the generator ends the program.
 
     Args:
-        host: sandbox that runs the program.
+        runner: sandbox that runs the program.
         program: the program.
         env: the sandbox's own variables.
         seconds: timeout in seconds.
@@ -114,7 +114,7 @@ async def attach(
     )
     if len(request) > REQUEST_MAX:
         raise InvalidRequest(f"command and env may have at most {REQUEST_MAX} bytes as JSON", field="command")
-    async with aclosing(host.run_tool(ATTACHED_TOOL, request.decode(), lines)) as output:
+    async with aclosing(runner.run_tool(ATTACHED_TOOL, request.decode(), lines)) as output:
         async for line in lines_of(output, LINE_MAX):
             if (happening := _happening(line)) is not None:
                 yield happening

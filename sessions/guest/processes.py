@@ -66,12 +66,12 @@ class Process:
 
 
 async def run_process(
-    host: ToolRunner, command: str, cwd: str, env: Mapping[str, str], seconds: float
+    runner: ToolRunner, command: str, cwd: str, env: Mapping[str, str], seconds: float
 ) -> ProcessResult:
     """Run a shell command to its end. Cancelling the caller ends the command.
 
     Args:
-        host: session or sandbox that runs the command.
+        runner: session or sandbox that runs the command.
         command: command line for `/bin/sh`.
         cwd: directory in which the command starts, as processes in the sandbox write it.
         env: variables besides the sandbox's own.
@@ -86,7 +86,7 @@ async def run_process(
     request = {"op": "run", "command": command, "cwd": directory_path(cwd), "env": dict(env), "timeout": seconds}
     if len(orjson.dumps(request)) > REQUEST_MAX:
         raise InvalidRequest(f"command and env may have at most {REQUEST_MAX} bytes as JSON", field="command")
-    answer = await ask(host, PROCESSES_TOOL, request, open_end())
+    answer = await ask(runner, PROCESSES_TOOL, request, open_end())
     match answer:
         case {"error": "directory"}:
             raise FileNotFound("there is no such directory to run in")
@@ -112,9 +112,9 @@ def _text(encoded: str) -> str:
         raise ConnectionFailed("the sandbox gave no valid answer") from None
 
 
-async def list_processes(host: ToolRunner) -> ProcessList:
+async def list_processes(runner: ToolRunner) -> ProcessList:
     """Return the processes beside the kernels."""
-    answer = await ask(host, PROCESSES_TOOL, {"op": "list"})
+    answer = await ask(runner, PROCESSES_TOOL, {"op": "list"})
     found = answer.get("processes")
     processes = [process for item in found if (process := _process(item))] if isinstance(found, list) else []
     return ProcessList(processes, answer.get(TRUNCATED) is True)
@@ -135,19 +135,19 @@ def _process(item: Any) -> Process | None:
     return None
 
 
-async def find_process(host: ToolRunner, pid: int) -> Process:
+async def find_process(runner: ToolRunner, pid: int) -> Process:
     """Return one process.
 
     Raises:
         ProcessNotFound: when no process has this id.
     """
-    for process in (await list_processes(host)).processes:
+    for process in (await list_processes(runner)).processes:
         if process.pid == pid:
             return process
     raise ProcessNotFound(f"there is no process {pid}")
 
 
-async def kill_process(host: ToolRunner, pid: int) -> bool:
+async def kill_process(runner: ToolRunner, pid: int) -> bool:
     """End a process with SIGTERM, and with SIGKILL if SIGTERM does not end it.
 
     Returns:
@@ -157,7 +157,7 @@ async def kill_process(host: ToolRunner, pid: int) -> bool:
         InvalidRequest: when the process may not be ended.
         ProcessNotFound: when no process has this id.
     """
-    match await ask(host, PROCESSES_TOOL, {"op": "kill", "pid": pid}):
+    match await ask(runner, PROCESSES_TOOL, {"op": "kill", "pid": pid}):
         case {"error": "absent"}:
             raise ProcessNotFound(f"there is no process {pid}")
         case {"error": _}:
@@ -167,14 +167,14 @@ async def kill_process(host: ToolRunner, pid: int) -> bool:
     raise ConnectionFailed("the sandbox gave no valid answer")
 
 
-async def signal_process(host: ToolRunner, pid: int, number: int) -> None:
+async def signal_process(runner: ToolRunner, pid: int, number: int) -> None:
     """Send a signal to a process.
 
     Raises:
         InvalidRequest: when the process may not get the signal.
         ProcessNotFound: when no process has this id.
     """
-    match await ask(host, PROCESSES_TOOL, {"op": "signal", "pid": pid, "signal": number}):
+    match await ask(runner, PROCESSES_TOOL, {"op": "signal", "pid": pid, "signal": number}):
         case {"error": "absent"}:
             raise ProcessNotFound(f"there is no process {pid}")
         case {"error": _}:

@@ -13,7 +13,7 @@ import orjson
 from kernel_image.protocol import FILES_TOOL
 from sessions.guest.paths import sandbox_path
 from sessions.guest.refusals import accepted
-from sessions.guest.tools import ToolHost, first_line
+from sessions.guest.tools import WorkspaceOwner, first_line
 from sessions.model.errors import ConnectionFailed
 
 #: form of a file's tag
@@ -52,11 +52,11 @@ class OpenFile:
 
 
 @asynccontextmanager
-async def read_file(host: ToolHost, path: str, part: Part | None = None) -> AsyncIterator[OpenFile]:
+async def read_file(owner: WorkspaceOwner, path: str, part: Part | None = None) -> AsyncIterator[OpenFile]:
     """Open a regular file for reading, inside the `with` block.
 
     Args:
-        host: session or sandbox of the file.
+        owner: session or sandbox of the file.
         path: path of the file.
         part: the part to read. None means the whole file.
 
@@ -67,7 +67,7 @@ async def read_file(host: ToolHost, path: str, part: Part | None = None) -> Asyn
     request: dict[str, Any] = {"op": "read", "path": sandbox_path(path)}
     if part is not None:
         request |= {"part": (part.start, part.count), "tag": part.tag}
-    async with aclosing(host.run_tool(FILES_TOOL, orjson.dumps(request).decode())) as output:
+    async with aclosing(owner.run_tool(FILES_TOOL, orjson.dumps(request).decode())) as output:
         answer, rest = await first_line(output)
         match accepted(answer):
             case {

@@ -27,7 +27,7 @@ class ToolRunner(Protocol):
         """Run one of the image's tools, as in `KernelHandle.run_tool`."""
 
 
-class ToolHost(ToolRunner, Protocol):
+class WorkspaceOwner(ToolRunner, Protocol):
     """An owner of files and processes: a session, or a sandbox of several sessions."""
 
     @property
@@ -43,22 +43,22 @@ class ToolHost(ToolRunner, Protocol):
 
 
 async def ask(
-    host: ToolRunner, tool: str, request: dict[str, Any], stdin: AsyncIterable[bytes] | None = None
+    runner: ToolRunner, tool: str, request: dict[str, Any], stdin: AsyncIterable[bytes] | None = None
 ) -> dict[str, Any]:
     """Run a tool, and return its answer.
 
     Raises:
         ConnectionFailed: when the tool gave no valid answer.
     """
-    async with aclosing(host.run_tool(tool, orjson.dumps(request).decode(), stdin)) as output:
+    async with aclosing(runner.run_tool(tool, orjson.dumps(request).decode(), stdin)) as output:
         return (await first_line(output))[0]
 
 
-async def responds_within(host: ToolRunner, seconds: float) -> bool:
+async def responds_within(runner: ToolRunner, seconds: float) -> bool:
     """Return whether a container runs a tool within `seconds`, or already runs as many tools as it may."""
     try:
         async with asyncio.timeout(seconds):
-            await ask(host, FILES_TOOL, {"op": "stat", "path": ""})
+            await ask(runner, FILES_TOOL, {"op": "stat", "path": ""})
     except QuotaExceeded:
         return True
     except (TimeoutError, SessionError):

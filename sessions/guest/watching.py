@@ -34,7 +34,7 @@ class Change:
 
 
 async def watch(
-    host: ToolRunner, path: str, asks: AsyncIterable[bytes], *, recursive: bool, every: float | None
+    runner: ToolRunner, path: str, asks: AsyncIterable[bytes], *, recursive: bool, every: float | None
 ) -> AsyncGenerator[list[Change], None]:
     """Watch a directory, and yield its changes since the last look. Closing the generator ends the watch.
 
@@ -42,7 +42,7 @@ async def watch(
     looks is not reported. If the directory itself is removed, and made again later, its changes are reported then.
 
     Args:
-        host: sandbox of the directory.
+        runner: sandbox of the directory.
         path: path of the directory, as processes in the sandbox write it.
         asks: an `ASK` for each look that the caller asks for; the answer is yielded even if nothing has changed.
         recursive: whether all directories below it are watched, too.
@@ -55,7 +55,7 @@ async def watch(
         ConnectionFailed: when the sandbox has ended, or gives no valid answer.
     """
     request = orjson.dumps({"path": sandbox_path(path), "recursive": recursive, "every": every})
-    async with aclosing(host.run_tool(WATCHING_TOOL, request.decode(), asks)) as output:
+    async with aclosing(runner.run_tool(WATCHING_TOOL, request.decode(), asks)) as output:
         async for line in lines_of(output, ANSWER_MAX):
             if (found := _changes(line)) is not None:
                 yield found

@@ -14,7 +14,7 @@ from typing import Any
 from kernel_image.protocol import FILES_TOOL, FRAME_FORMAT, TRUNCATED
 from sessions.guest.paths import entry_path, sandbox_path
 from sessions.guest.refusals import accepted
-from sessions.guest.tools import ToolHost, ToolRunner, ask
+from sessions.guest.tools import ToolRunner, WorkspaceOwner, ask
 from sessions.model.errors import ConnectionFailed, InvalidRequest, NoSpace, QuotaExceeded
 
 _FRAME = struct.Struct(FRAME_FORMAT)
@@ -42,39 +42,39 @@ class Space:
     used: int
 
 
-async def space_of(host: ToolRunner) -> Space:
+async def space_of(runner: ToolRunner) -> Space:
     """Return how much room a workspace has. Without a sandbox, this is the room of the machine's file system.
 
     Raises:
         ConnectionFailed: when the sandbox has ended, or gives no valid answer.
     """
-    match await ask(host, FILES_TOOL, {"op": "space"}):
+    match await ask(runner, FILES_TOOL, {"op": "space"}):
         case {"size": int(size), "used": int(used)} if 0 <= used <= size:
             return Space(size, used)
     raise ConnectionFailed("the sandbox gave no valid answer")
 
 
-async def list_files(host: ToolHost, path: str, depth: int = 1) -> FileList:
+async def list_files(owner: WorkspaceOwner, path: str, depth: int = 1) -> FileList:
     """Return the entries of a directory, and those of its subdirectories down to `depth`.
 
     Raises:
         FileNotFound: when the directory does not exist.
         InvalidRequest: when the path is not allowed.
     """
-    answer = await _ask(host, {"op": "list", "path": sandbox_path(path), "depth": depth})
+    answer = await _ask(owner, {"op": "list", "path": sandbox_path(path), "depth": depth})
     entries = answer.get("entries")
     entries = [entry for entry in entries if _is_entry(entry)] if isinstance(entries, list) else []
     return FileList(entries, answer.get(TRUNCATED) is True)
 
 
-async def stat_file(host: ToolHost, path: str) -> Entry:
+async def stat_file(owner: WorkspaceOwner, path: str) -> Entry:
     """Return the entry at a path. Links are followed.
 
     Raises:
         FileNotFound: when the path does not exist.
         InvalidRequest: when the path is not allowed.
     """
-    return _entry_of(await _ask(host, {"op": "stat", "path": sandbox_path(path)}))
+    return _entry_of(await _ask(owner, {"op": "stat", "path": sandbox_path(path)}))
 
 
 def _entry_of(answer: dict[str, Any]) -> Entry:
@@ -102,7 +102,7 @@ def _is_entry(value: object) -> bool:
 
 
 async def write_file(
-    host: ToolHost,
+    owner: WorkspaceOwner,
     path: str,
     size: int | None,
     content: AsyncIterable[bytes],
@@ -114,7 +114,7 @@ async def write_file(
     """Write a file completely, or leave the old file unchanged.
 
     Args:
-        host: session or sandbox of the file.
+        owner: session or sandbox of the file.
         path: path of the file.
         size: bytes of the content. None means that they are not known beforehand.
         content: pieces of the content.
@@ -135,14 +135,14 @@ async def write_file(
         request["mode"] = mode
     charged: _Charged | None = None
     if size is None:
-        host.charge_upload(0)
-        content = charged = _Charged(host, content)
+        owner.charge_upload(0)
+        content = charged = _Charged(owner, content)
     else:
-        _check_size(host, size)
-        host.charge_upload(size)
+        _check_size(owner, size)
+        owner.charge_upload(size)
         request["size"] = size
     try:
-        written = (await _ask(host, request, content)).get("size")
+        written = (await _ask(owner, request, content)).get("size")
     except InvalidRequest as error:
         raise (charged and charged.refusal) or error from None
     if type(written) is not int or written < 0:
@@ -150,16 +150,16 @@ async def write_file(
     return written
 
 
-def _check_size(host: ToolHost, size: int) -> None:
-    if size > host.limits.disk:
-        raise NoSpace(f"the file is larger than the workspace ({host.limits.disk} bytes)", size=size)
+def _check_size(owner: WorkspaceOwner, size: int) -> None:
+    if size > owner.limits.disk:
+        raise NoSpace(f"the file is larger than the workspace ({owner.limits.disk} bytes)", size=size)
 
 
 class _Charged:
     """Content of unknown size, encoded for the tool. If it is too large, it has no end mark, so the tool refuses it."""
 
-    def __init__(self, host: ToolHost, content: AsyncIterable[bytes]) -> None:
-        self._host = host
+    def __init__(self, owner: WorkspaceOwner, content: AsyncIterable[bytes]) -> None:
+        self._owner = owner
         self._content = content
         #: the error for the client, if the content was too large
         self.refusal: QuotaExceeded | NoSpace | None = None
@@ -169,8 +169,8 @@ class _Charged:
         async for piece in self._content:
             size += len(piece)
             try:
-                _check_size(self._host, size)
-                self._host.charge_upload(len(piece))
+                _check_size(self._owner, size)
+                self._owner.charge_upload(len(piece))
             except (NoSpace, QuotaExceeded) as refusal:
                 self.refusal = refusal
                 return
@@ -179,7 +179,7 @@ class _Charged:
         yield _FRAME.pack(0)
 
 
-async def make_directory(host: ToolHost, path: str, mode: int, *, parents: bool = True) -> Entry:
+async def make_directory(owner: WorkspaceOwner, path: str, mode: int, *, parents: bool = True) -> Entry:
     """Make a directory. An existing directory stays as it is.
 
     Raises:
@@ -188,14 +188,16 @@ async def make_directory(host: ToolHost, path: str, mode: int, *, parents: bool 
         NoSpace: when the workspace has no room.
     """
     request = {"op": "mkdir", "path": sandbox_path(path), "mode": mode, "parents": parents}
-    return _entry_of(await _ask(host, request))
+    return _entry_of(await _ask(owner, request))
 
 
-async def move_file(host: ToolHost, source: str, target: str, *, replace: bool = True, parents: bool = False) -> Entry:
+async def move_file(
+    owner: WorkspaceOwner, source: str, target: str, *, replace: bool = True, parents: bool = False
+) -> Entry:
     """Move or rename an entry.
 
     Args:
-        host: session or sandbox of the entry.
+        owner: session or sandbox of the entry.
         source: path of the entry.
         target: its new path.
         replace: whether a file at the target is replaced. Then a repeated call has no further effect.
@@ -208,18 +210,20 @@ async def move_file(host: ToolHost, source: str, target: str, *, replace: bool =
         NoSpace: when the target's disk has no room.
     """
     request = {"op": "move", "path": entry_path(source), "to": entry_path(target)}
-    return _entry_of(await _ask(host, request | {"replace": replace, "parents": parents}))
+    return _entry_of(await _ask(owner, request | {"replace": replace, "parents": parents}))
 
 
-async def delete_file(host: ToolHost, path: str) -> None:
+async def delete_file(owner: WorkspaceOwner, path: str) -> None:
     """Delete a file, link or directory.
 
     Raises:
         FileNotFound: when the entry does not exist.
         InvalidRequest: when the path is not allowed.
     """
-    await _ask(host, {"op": "delete", "path": entry_path(path)})
+    await _ask(owner, {"op": "delete", "path": entry_path(path)})
 
 
-async def _ask(host: ToolHost, request: dict[str, Any], stdin: AsyncIterable[bytes] | None = None) -> dict[str, Any]:
-    return accepted(await ask(host, FILES_TOOL, request, stdin))
+async def _ask(
+    owner: WorkspaceOwner, request: dict[str, Any], stdin: AsyncIterable[bytes] | None = None
+) -> dict[str, Any]:
+    return accepted(await ask(owner, FILES_TOOL, request, stdin))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from sessions.guest.reading import read_file
-from sessions.guest.tools import ToolHost
+from sessions.guest.tools import WorkspaceOwner
 from sessions.guest.workspace import Entry, list_files
 from sessions.model.errors import FileNotFound, InvalidRequest
 from sessions.programs.program import Artifact
@@ -49,7 +49,7 @@ def chosen(entries: list[Entry]) -> tuple[list[Entry], bool]:
     return taken, len(taken) == len(fit)
 
 
-async def collect(host: ToolHost) -> tuple[tuple[Artifact, ...], bool]:
+async def collect(host: WorkspaceOwner) -> tuple[tuple[Artifact, ...], bool]:
     """Return a program's artifacts, and True if they are complete.
 
     Raises:
@@ -67,7 +67,7 @@ async def collect(host: ToolHost) -> tuple[tuple[Artifact, ...], bool]:
     return tuple(artifact for artifact in artifacts if artifact.content), complete and not listing.truncated
 
 
-async def _read(host: ToolHost, name: str) -> Artifact:
+async def _read(host: WorkspaceOwner, name: str) -> Artifact:
     async with read_file(host, f"{FOLDER}/{name}") as file:
         if file.size > BYTES_MAX:
             raise InvalidRequest("it has grown since it was listed")

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from sessions.guest.attached import CLOSE, Begun, Data, Ended, Program, attach, data_line, size_line
 from sessions.guest.processes import ProcessResult, run_process
-from sessions.guest.tools import ToolHost, ToolRunner
+from sessions.guest.tools import ToolRunner, WorkspaceOwner
 from sessions.model.errors import (
     ConnectionFailed,
     ExecutionTimeout,
@@ -212,7 +212,7 @@ SHELL = "shell"
 NOT_BEGUN = (InvalidRequest, FileNotFound, QuotaExceeded, SessionClosed)
 
 
-class CommandHost(ToolHost, Protocol):
+class CommandHost(WorkspaceOwner, Protocol):
     """Sandbox whose commands are run."""
 
     key: SessionKey

@@ -71,7 +71,7 @@ class End:
 
 
 class Host(ABC):
-    """One tenant's session or sandbox; a `ToolHost`."""
+    """One tenant's session or sandbox; a `WorkspaceOwner`."""
 
     def __init__(
         self, key: SessionKey, spec: SessionSpec | SandboxSpec, created_at: float, services: SessionServices

@@ -35,7 +35,7 @@ PROCESS = {
 }
 
 
-class FakeToolHost:
+class FakeToolRunner:
     """A tool host that records its requests, and gives one answer."""
 
     limits = Limits()
@@ -53,7 +53,7 @@ class FakeToolHost:
         yield self._line
 
 
-async def run(host: FakeToolHost, command: str = "true", cwd: str = "", env: dict[str, str] | None = None) -> Any:
+async def run(host: FakeToolRunner, command: str = "true", cwd: str = "", env: dict[str, str] | None = None) -> Any:
     return await run_process(host, command, cwd, env or {}, 5.0)
 
 
@@ -61,7 +61,7 @@ async def run(host: FakeToolHost, command: str = "true", cwd: str = "", env: dic
 
 
 async def test_a_command_is_passed_on_as_it_is() -> None:
-    host = FakeToolHost(ENDED)
+    host = FakeToolRunner(ENDED)
     ended = await run(host, "echo 'ü\n'", "/home/user/dir", {"A": "1"})
     request = {"op": "run", "command": "echo 'ü\n'", "cwd": "dir", "env": {"A": "1"}, "timeout": 5.0}
     assert host.asked == [("processes", request)]
@@ -72,7 +72,7 @@ async def test_a_command_is_passed_on_as_it_is() -> None:
 
 @pytest.mark.parametrize("command", ["a\0b", "a\ud800", "\udfff"])
 async def test_a_command_that_is_no_text_is_not_even_sent(command: str) -> None:
-    host = FakeToolHost(ENDED)
+    host = FakeToolRunner(ENDED)
     with pytest.raises(InvalidRequest) as refused:
         await run(host, command)
     assert refused.value.details == {"field": "command"}
@@ -81,7 +81,7 @@ async def test_a_command_that_is_no_text_is_not_even_sent(command: str) -> None:
 
 @pytest.mark.parametrize("cwd", ["a\0", "/etc\n", "\ud800", "x" * (PATH_MAX + 1)])
 async def test_a_directory_that_no_directory_can_be_is_not_sent(cwd: str) -> None:
-    host = FakeToolHost(ENDED)
+    host = FakeToolRunner(ENDED)
     with pytest.raises(InvalidRequest):
         await run(host, cwd=cwd)
     assert host.asked == []
@@ -95,7 +95,7 @@ async def test_a_directory_that_no_directory_can_be_is_not_sent(cwd: str) -> Non
     ],
 )
 async def test_a_command_may_start_in_any_directory_of_the_sandbox(cwd: str, sent: str) -> None:
-    host = FakeToolHost(ENDED)
+    host = FakeToolRunner(ENDED)
     await run(host, cwd=cwd)
     assert [request["cwd"] for _, request in host.asked] == [sent]
 
@@ -117,17 +117,17 @@ async def test_a_command_is_run_by_the_real_tool(session: Session) -> None:
 
 
 async def test_a_command_past_its_timeout_has_exit_code_124() -> None:
-    ended = await run(FakeToolHost({**ENDED, "code": 137, "timed_out": True}))
+    ended = await run(FakeToolRunner({**ENDED, "code": 137, "timed_out": True}))
     assert (ended.exit_code, ended.timed_out) == (124, True)
 
 
 async def test_output_bytes_that_are_no_text_are_replaced() -> None:
-    ended = await run(FakeToolHost({**ENDED, "stdout": base64.b64encode(b"a\xff\0b").decode()}))
+    ended = await run(FakeToolRunner({**ENDED, "stdout": base64.b64encode(b"a\xff\0b").decode()}))
     assert ended.stdout == "a\ufffd\0b"
 
 
 async def test_blanks_before_the_answer_are_ignored() -> None:
-    assert (await run(FakeToolHost(b"    " + orjson.dumps(ENDED) + b"\n"))).exit_code == 3
+    assert (await run(FakeToolRunner(b"    " + orjson.dumps(ENDED) + b"\n"))).exit_code == 3
 
 
 # -- false answers of a sandbox --------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ async def test_blanks_before_the_answer_are_ignored() -> None:
     ids=lambda answer: repr(answer[:16]),
 )
 async def test_an_invalid_answer_is_a_failure(answer: bytes) -> None:
-    host = FakeToolHost(answer)
+    host = FakeToolRunner(answer)
     for attempt in (run(host), list_processes(host), find_process(host, 1), kill_process(host, 1)):
         with pytest.raises(ConnectionFailed):
             await attempt
@@ -156,47 +156,47 @@ WRONG: list[dict[str, Any]] = [
 @pytest.mark.parametrize("wrong", WRONG, ids=repr)
 async def test_an_invalid_result_is_a_failure(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConnectionFailed):
-        await run(FakeToolHost(ENDED | wrong))
+        await run(FakeToolRunner(ENDED | wrong))
 
 
 @pytest.mark.parametrize("missing", ENDED)
 async def test_an_incomplete_result_is_a_failure(missing: str) -> None:
     with pytest.raises(ConnectionFailed):
-        await run(FakeToolHost({name: value for name, value in ENDED.items() if name != missing}))
+        await run(FakeToolRunner({name: value for name, value in ENDED.items() if name != missing}))
 
 
 @pytest.mark.parametrize("processes", [None, 1, "x", {}, [1, None, "x", [], {}]])
 async def test_an_invalid_list_counts_as_empty(processes: object) -> None:
-    assert (await list_processes(FakeToolHost({"processes": processes}))).processes == []
+    assert (await list_processes(FakeToolRunner({"processes": processes}))).processes == []
     with pytest.raises(ProcessNotFound):
-        await find_process(FakeToolHost({"processes": processes}), 1)
+        await find_process(FakeToolRunner({"processes": processes}), 1)
 
 
 @pytest.mark.parametrize("name", PROCESS)
 @pytest.mark.parametrize("value", [None, [], {}])
 async def test_invalid_processes_are_left_out_of_a_list(name: str, value: object) -> None:
-    found = (await list_processes(FakeToolHost({"processes": [PROCESS | {name: value}, PROCESS]}))).processes
+    found = (await list_processes(FakeToolRunner({"processes": [PROCESS | {name: value}, PROCESS]}))).processes
     assert found == [Process(7, "sleep 60", "S", 1.5, 0.0, 1024, "/home/user")]
 
 
 @pytest.mark.parametrize(("said", "truncated"), [(True, True), (False, False), (None, False), ("yes", False)])
 async def test_a_cut_list_says_so(said: object, truncated: bool) -> None:  # noqa: FBT001
-    assert (await list_processes(FakeToolHost({"processes": [], "truncated": said}))).truncated is truncated
+    assert (await list_processes(FakeToolRunner({"processes": [], "truncated": said}))).truncated is truncated
 
 
 @pytest.mark.parametrize("ended", [True, False])
 async def test_a_kill_tells_whether_the_process_has_ended(ended: bool) -> None:  # noqa: FBT001
-    assert await kill_process(FakeToolHost({"ended": ended}), 7) is ended
+    assert await kill_process(FakeToolRunner({"ended": ended}), 7) is ended
 
 
 @pytest.mark.parametrize("answer", [{}, {"ended": None}, {"ended": 1}])
 async def test_an_invalid_answer_to_a_kill_is_a_failure(answer: dict[str, Any]) -> None:
     with pytest.raises(ConnectionFailed):
-        await kill_process(FakeToolHost(answer), 7)
+        await kill_process(FakeToolRunner(answer), 7)
 
 
 async def test_a_process_is_found_by_its_id() -> None:
-    host = FakeToolHost({"processes": [PROCESS, PROCESS | {"pid": 8, "command": "other"}]})
+    host = FakeToolRunner({"processes": [PROCESS, PROCESS | {"pid": 8, "command": "other"}]})
     assert (await find_process(host, 8)).command == "other"
     with pytest.raises(ProcessNotFound, match="no process 9"):
         await find_process(host, 9)
@@ -210,7 +210,7 @@ async def test_a_process_is_found_by_its_id() -> None:
     ],
 )
 async def test_a_refused_kill_raises_one_of_our_errors(word: object, kind: type[SessionError]) -> None:
-    host = FakeToolHost({"error": word, "message": "<script>"})
+    host = FakeToolRunner({"error": word, "message": "<script>"})
     with pytest.raises(SessionError) as refused:
         await kill_process(host, 7)
     assert type(refused.value) is kind
@@ -227,6 +227,6 @@ async def test_a_refused_kill_raises_one_of_our_errors(word: object, kind: type[
 )
 async def test_a_refused_command_raises_one_of_our_errors(word: object, kind: type[SessionError]) -> None:
     with pytest.raises(SessionError) as refused:
-        await run(FakeToolHost({"error": word, "reason": "<script>"}))
+        await run(FakeToolRunner({"error": word, "reason": "<script>"}))
     assert type(refused.value) is kind
     assert "script" not in str(refused.value.as_dict())

@@ -45,7 +45,7 @@ class Program:
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class Started:
     """The program has begun."""
 
     pid: int
@@ -70,7 +70,7 @@ class Ended:
     timed_out: bool
 
 
-Happening = Begun | Data | Ended
+ProgramEvent = Started | Data | Ended
 
 
 def data_line(content: bytes) -> bytes:
@@ -85,7 +85,7 @@ def size_line(size: tuple[int, int]) -> bytes:
 
 async def attach(
     runner: ToolRunner, program: Program, env: Mapping[str, str], seconds: float, lines: AsyncIterable[bytes]
-) -> AsyncGenerator[Happening, None]:
+) -> AsyncGenerator[ProgramEvent, None]:
     """Run a program, and yield its start, its output and its end. Closing the generator ends the program.
 
     Args:
@@ -116,20 +116,20 @@ async def attach(
         raise InvalidRequest(f"command and env may have at most {REQUEST_MAX} bytes as JSON", field="command")
     async with aclosing(runner.run_tool(ATTACHED_TOOL, request.decode(), lines)) as output:
         async for line in lines_of(output, LINE_MAX):
-            if (happening := _happening(line)) is not None:
-                yield happening
-            if isinstance(happening, Ended):
+            if (event := _event(line)) is not None:
+                yield event
+            if isinstance(event, Ended):
                 return
     raise ConnectionFailed("the sandbox ended while the command ran")
 
 
-def _happening(line: bytes) -> Happening | None:
+def _event(line: bytes) -> ProgramEvent | None:
     """Parse a line of the tool. None means that the line only shows that the tool is alive."""
     try:
         said = bounded_json.loads(line)
         match said:
             case {"pid": int(pid)} if pid > 0:
-                return Begun(pid)
+                return Started(pid)
             case {"code": int(code), "timed_out": bool(timed_out)} if abs(code) < 1 << 31:
                 return Ended(code, timed_out)
             case {"error": "directory"}:

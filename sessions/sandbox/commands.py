@@ -10,7 +10,7 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any, Protocol
 
-from sessions.guest.attached import CLOSE, Begun, Data, Ended, Program, attach, data_line, size_line
+from sessions.guest.attached import CLOSE, Data, Ended, Program, Started, attach, data_line, size_line
 from sessions.guest.processes import ProcessResult, run_process
 from sessions.guest.tools import ToolRunner, WorkspaceOwner
 from sessions.model.errors import (
@@ -113,17 +113,17 @@ class AttachedCommand:
         clock, passed_on = asyncio.get_running_loop().time, 0
         began = clock()
         async with aclosing(attach(host, self.program, env, seconds, self._input())) as happenings:
-            async for happening in happenings:
-                match happening:
-                    case Begun(pid) if not self.pid:
+            async for event in happenings:
+                match event:
+                    case Started(pid) if not self.pid:
                         self.pid, self.running = pid, True
                         self.begun.set_result(pid)
                     case Data(content=content):
                         passed_on += len(content)
-                        await self._tell(happening)
+                        await self._tell(event)
                     case Ended(code, timed_out):
                         self.running = False  # before anybody hears of it
-                        await self._tell(happening)
+                        await self._tell(event)
                         return ProcessResult(
                             code, "", "", timed_out, truncated=False, duration=clock() - began, passed_on=passed_on
                         )

@@ -78,7 +78,7 @@ class Transport:
         #: connections that each channel has lost since its last valid message
         self._drops = dict.fromkeys(CHANNELS, 0)
         #: channels that have not done their handshake
-        self._strangers = set(CHANNELS)
+        self._without_handshake = set(CHANNELS)
         #: lost channels that libzmq does not connect again by itself, and lost channels that were not logged yet
         self._abandoned, self._unlogged = set[str](), set[str]()
         self._paused = False
@@ -132,7 +132,7 @@ class Transport:
                 case zmq.EVENT_DISCONNECTED:
                     dropped = True
                     self._watchdog.lost(channel)
-                    for losses in (self._strangers, self._abandoned, self._unlogged):
+                    for losses in (self._without_handshake, self._abandoned, self._unlogged):
                         losses.add(channel)
                     self.connected.clear()
                 case zmq.EVENT_CONNECT_RETRIED:
@@ -142,8 +142,8 @@ class Transport:
                     if channel in self._backlogs:
                         self._backlogs[channel].connected(event["value"])
                 case zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                    self._strangers.discard(channel)
-                    if not self._strangers:
+                    self._without_handshake.discard(channel)
+                    if not self._without_handshake:
                         self.connected.set()
         if dropped:
             # A short delay, because libzmq reports the end of the connection before it delivers the last messages.

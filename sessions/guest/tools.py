@@ -28,7 +28,7 @@ class ToolRunner(Protocol):
 
 
 class WorkspaceOwner(ToolRunner, Protocol):
-    """An owner of files and processes: a session, or a sandbox of several sessions."""
+    """The owner of a workspace: a session, or a sandbox of several sessions."""
 
     @property
     def limits(self) -> Limits:

@@ -113,17 +113,17 @@ class AttachedCommand:
         clock, passed_on = asyncio.get_running_loop().time, 0
         began = clock()
         async with aclosing(attach(host, self.program, env, seconds, self._input())) as happenings:
-            async for event in happenings:
-                match event:
+            async for happening in happenings:
+                match happening:
                     case Started(pid) if not self.pid:
                         self.pid, self.running = pid, True
                         self.begun.set_result(pid)
                     case Data(content=content):
                         passed_on += len(content)
-                        await self._tell(event)
+                        await self._tell(happening)
                     case Ended(code, timed_out):
                         self.running = False  # before anybody hears of it
-                        await self._tell(event)
+                        await self._tell(happening)
                         return ProcessResult(
                             code, "", "", timed_out, truncated=False, duration=clock() - began, passed_on=passed_on
                         )

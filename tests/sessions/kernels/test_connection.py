@@ -354,7 +354,7 @@ async def test_a_channel_that_the_kernel_drops_gets_one_new_connection(line: Lin
     with pytest.MonkeyPatch.context() as watched:
         watched.setattr(lines._watchdog, "back", back := Mock(wraps=lines._watchdog.back))
         line.kernel.unbind("shell")
-        await until(lambda: "shell" in lines._strangers)
+        await until(lambda: "shell" in lines._without_handshake)
         line.kernel.bind("shell")  # before the gateway looks after the channel, and libzmq connects at once
         await until(lambda: lines._drops["shell"])
         await line.connection.ready()

@@ -171,7 +171,7 @@ class Service:
             clock=time.monotonic,
             on_found=self.metrics.pool.strays.inc,
         )
-        self.readiness.first = Recovery(
+        self.readiness.after_first_proof = Recovery(
             self.backend, starts, self.registry, self.sandboxes, interrupted=self.audit.interrupted
         )
         self.templates = Templates(self.state_dir / "templates.db", DEFAULT_TEMPLATE)

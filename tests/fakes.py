@@ -989,7 +989,7 @@ class World:
             on_found=self._found_stray,
         )
         self.recovery = Recovery(backend, self.starts, self.registry, self.sandboxes, interrupted=interrupted)
-        self.readiness.first = self.recovery
+        self.readiness.after_first_proof = self.recovery
 
     def _wait(self, tenant: str, count: int) -> bool:
         if count > 0 and self.waiting[tenant] + count > self.most_waiting:

@@ -32,7 +32,7 @@ class Readiness:
         self._backend = backend
         self._closed = False
         #: called once, after the first successful proof and before the first kernel
-        self.first: Callable[[], Awaitable[None]] | None = None
+        self.after_first_proof: Callable[[], Awaitable[None]] | None = None
         self._doubt = asyncio.Event()
         backend.on_proof_needed = self._doubt.set
         #: why the last proof has failed. None means that it has succeeded.
@@ -80,9 +80,9 @@ class Readiness:
         """Return why the proof has failed, or None if it has succeeded."""
         try:
             await self._backend.prepare()
-            if self.first is not None:
-                await self.first()
-                self.first = None
+            if self.after_first_proof is not None:
+                await self.after_first_proof()
+                self.after_first_proof = None
         except SessionError as error:
             return error
         return None

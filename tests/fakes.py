@@ -463,8 +463,8 @@ class FakeKernel:
     def used_at(self) -> float:
         return self.roused
 
-    def rouse(self) -> None:
-        self.failures.strike("rouse")
+    def make_responsive(self) -> None:
+        self.failures.strike("make_responsive")
         self.roused += 1
 
     def attach(self, listener: HandleListener, tenant: str) -> None:

@@ -88,7 +88,7 @@ class KernelHandle(Protocol):
             tenant: tenant that the kernel works for. NOBODY means no tenant yet.
         """
 
-    def rouse(self) -> None:
+    def make_responsive(self) -> None:
         """Make the kernel react quickly again, because a message follows. Idle kernels may be slow. Must be cheap."""
 
     async def wait(self) -> KernelExit:

@@ -64,7 +64,7 @@ class Kernel:
             max_message_bytes=bound,
             flush=spec.flush,
             prelude=spec.prelude,
-            before_send=handle.rouse,
+            before_send=handle.make_responsive,
         )
         self._listener: KernelListener | None = None
         #: why the gateway ended the kernel. None means that it did not.

@@ -69,7 +69,7 @@ class ProcessHandle:
     def attach(self, listener: HandleListener, tenant: str) -> None:
         """Do nothing, because processes have no memory limit, and tenants take no turns here."""
 
-    def rouse(self) -> None:
+    def make_responsive(self) -> None:
         """Record the time of this use. A plain process always reacts quickly."""
         self.used_at = time.monotonic()
 

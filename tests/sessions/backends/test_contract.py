@@ -227,7 +227,7 @@ async def test_killing_a_kernel_is_final_and_idempotent(kernel: Kernel) -> None:
     assert (await waiting).reason is ExitReason.KILLED
     assert (await kernel.handle.wait()).reason is ExitReason.KILLED
     await kernel.handle.interrupt()
-    kernel.handle.rouse()
+    kernel.handle.make_responsive()
 
 
 @pytest.mark.gate

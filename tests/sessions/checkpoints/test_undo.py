@@ -480,7 +480,7 @@ async def test_a_checkpoint_from_after_the_last_cell_does_not_count_if_the_kerne
     image = await ahead(world, session)
     kernel = world.backend.kernel
     if event == "used":
-        kernel.rouse()
+        kernel.make_responsive()
     elif event == "computed":
         kernel.computed += 1
     elif event == "time":
@@ -502,7 +502,7 @@ async def test_what_happens_as_soon_as_a_checkpoint_is_taken_is_later_than_it(wo
     world.backend.sleep.gate.set()
     while session.sleeper.writing.task is not None:  # noqa: ASYNC110 - the first turn of the loop after it
         await asyncio.sleep(0)
-    world.backend.kernel.rouse()  # as an access to its files
+    world.backend.kernel.make_responsive()  # as an access to its files
     image = await ahead(world, session)
     await run(session, "1")
     assert image not in {snapshot.image.id for snapshot in session.checkpoints.all}
@@ -550,7 +550,7 @@ async def test_without_a_checkpoint_before_it_a_cell_runs_and_the_reason_is_show
     session = await world.registry.create(KEY, AUTO)
     await run(session, "x = 1")
     await ahead(world, session)
-    world.backend.kernel.rouse()
+    world.backend.kernel.make_responsive()
     world.backend.sleep.refuses = "a connection is open"
     assert await shown(session) == "1"
     assert "could not be written" in session.checkpoints.problem

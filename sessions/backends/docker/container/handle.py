@@ -78,7 +78,7 @@ class DockerHandle:
         """Whether a tool runs in the container."""
         return self._tools_open > 0
 
-    def rouse(self) -> None:
+    def make_responsive(self) -> None:
         """Record the time of this use, and let the container react quickly again."""
         self.used_at = self._loop.time()
         with suppress(OSError):  # a gateway that may not set timers has not slowed the container down either
@@ -90,7 +90,7 @@ class DockerHandle:
 
     async def interrupt(self) -> None:
         """Send SIGINT to the launcher, which passes it on to the kernel."""
-        self.rouse()
+        self.make_responsive()
         with suppress(APIError, BackendUnavailable):  # if this fails, the caller kills the container later
             await self._engine.call(lambda: self._engine.api.kill(self.id, "SIGINT"), lane=SIGNAL, owner=self.tenant)
             await asyncio.sleep(SIGNAL_DELAY)
@@ -143,7 +143,7 @@ class DockerHandle:
         """Remove the container, which has ended or must end, and find out how it ended. Idempotent."""
         self.note_resumed()
         if self._end is None:
-            self.rouse()
+            self.make_responsive()
             self._end = spawn(self._reap(), f"end of container {self.id[:12]}")
 
     async def _reap(self) -> KernelExit:
@@ -211,7 +211,7 @@ class DockerHandle:
             raise ConnectionFailed("the sandbox is ending")
         if self._tools_open >= TOOLS_MAX:
             raise QuotaExceeded(f"at most {TOOLS_MAX} file operations of a session at a time", max=TOOLS_MAX)
-        self.rouse()
+        self.make_responsive()
         self._tools_open += 1
         # These are separate tasks, because a tool must be read to its end, even if the caller is cancelled.
         opening = spawn(self._open_tool(name, argument), f"begin {name}")

@@ -41,10 +41,10 @@ class IdleSlowdown:
     def _decide(self, now: float, use: Use) -> None:
         handle = use.handle
         if handle.in_use:
-            handle.rouse()
+            handle.make_responsive()
         elif handle.timer_slack.late:
             if use.processors > WORKS:
                 self._awake_until[handle.id] = now + AWAKE
-                handle.rouse()
+                handle.make_responsive()
         elif handle.id not in self._awake_until and now >= handle.used_at + UNUSED and use.processors > WORTHWHILE:
             handle.timer_slack.make_late()

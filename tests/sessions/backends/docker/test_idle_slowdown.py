@@ -71,7 +71,7 @@ async def test_a_kernel_that_nobody_uses_rests_until_it_is_roused(
     assert kernels.slack(THREAD) == LATE
     await looks.pass_by(10, AT_REST)
     assert kernels.slack(THREAD) == LATE
-    handle.rouse()
+    handle.make_responsive()
     assert kernels.slack(THREAD) == PROMPT
 
 
@@ -111,7 +111,7 @@ async def test_a_kernel_that_costs_nothing_does_not_rest(kernels: Kernels, looks
 async def test_the_first_use_ends_a_rest_that_an_earlier_gateway_began(kernels: Kernels, handle: DockerHandle) -> None:
     TimerSlack(handle.cgroup, kernels.proc).make_late()
     assert kernels.slack(THREAD) == LATE
-    handle.rouse()
+    handle.make_responsive()
     assert kernels.slack(THREAD) == PROMPT
 
 
@@ -135,7 +135,7 @@ async def test_a_user_who_may_not_put_kernels_to_rest_is_told_once(
     monkeypatch.setattr(module, "WORTHWHILE", -1.0)
     refused = Mock(side_effect=OSError(number, "timerslack_ns"))
     monkeypatch.setattr(Path, "write_text", refused)
-    handle.rouse()  # a message can be sent all the same
+    handle.make_responsive()  # a message can be sent all the same
     kernels.handles["second"] = handle
     with capture_logs() as logs:
         rounds = spawn(UsageLoop(kernels.handles, IdleSlowdown()).run(), "rest")
@@ -152,7 +152,7 @@ async def test_a_container_that_is_gone_or_not_visible_is_left_alone(kernels: Ke
     rounds = UsageLoop(kernels.handles, IdleSlowdown())
     for second in range(10):
         await rounds.round(handle.used_at + second)
-    handle.rouse()
+    handle.make_responsive()
     assert kernels.slack(THREAD) == PROMPT
 
 

@@ -280,7 +280,7 @@ class Snapshots:
             with suppress(SessionClosed):  # then all of them go
                 await self.delete(snapshot)
 
-        self._sleeping.disk.may_go(snapshot.image, self._key.tenant, drop)
+        self._sleeping.disk.mark_replaceable(snapshot.image, self._key.tenant, drop)
 
     # -- the return -----------------------------------------------------------------------------------------
 

@@ -232,7 +232,7 @@ class Checkpointing:
                     raise _refused("the kernel was ended or replaced")
                 taken = Taken(snapshot, Moment.of(kernel))
                 await use(taken)
-                await room.make()
+                await room.delete_displaced()
         except SleepFailed as error:
             if not isinstance(error, NoRoom):  # its client is told all of it
                 log.warning("a kernel cannot be copied", session=str(slot.key), reason=str(error))

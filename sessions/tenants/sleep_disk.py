@@ -36,7 +36,7 @@ class Room:
         self.tenant = tenant
         self._displaced = displaced
 
-    async def make(self) -> None:
+    async def delete_displaced(self) -> None:
         """Delete the checkpoints that the image replaces. Call this when the image is complete and recorded."""
         for checkpoint in self._displaced:
             await checkpoint.drop()
@@ -51,7 +51,7 @@ class SleepDisk:
         #: checkpoints that may be deleted for newer ones of their tenant, by the id of their image
         self._checkpoints: dict[str, _Checkpoint] = {}
         #: ids of the checkpoints that an image, which is being written, will replace
-        self._going: set[str] = set()
+        self._reserved: set[str] = set()
 
     # -- present images -------------------------------------------------------------------------------------
 
@@ -60,7 +60,7 @@ class SleepDisk:
         self.forget(image)
         self._budget.hold(image.id, tenant, image.size)
 
-    def may_go(self, image: SleepImage, tenant: str, drop: Callable[[], Awaitable[None]]) -> None:
+    def mark_replaceable(self, image: SleepImage, tenant: str, drop: Callable[[], Awaitable[None]]) -> None:
         """Mark a counted image as a checkpoint, which may be deleted to make room for a newer one.
 
         Args:
@@ -98,19 +98,19 @@ class SleepDisk:
             NoRoom: when there is not enough room, even if all of these are deleted.
         """
         displaced = self._displaced(tenant, size, spare)
-        place, going = uuid.uuid4().hex, {checkpoint.image.id for checkpoint in displaced}
+        place, reserved = uuid.uuid4().hex, {checkpoint.image.id for checkpoint in displaced}
         self._budget.hold(place, tenant, size)
-        self._going |= going
+        self._reserved |= reserved
         try:
             yield Room(tenant, displaced)
         finally:
-            self._going -= going
+            self._reserved -= reserved
             self._budget.release(place)
 
     def _displaced(self, tenant: str, size: int, spare: Collection[SleepImage]) -> list[_Checkpoint]:
         """Return the checkpoints that must be deleted for an image, as few as possible."""
         displaced: list[_Checkpoint] = []
-        candidates = iter([image for image in spare if image.id not in self._going])
+        candidates = iter([image for image in spare if image.id not in self._reserved])
         more = size
         while not self._budget.allows(tenant, more):
             image = next(candidates, None)

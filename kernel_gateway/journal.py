@@ -56,7 +56,7 @@ class Journal:
             raise ShuttingDown
         try:
             self._disk.admit(key.tenant, self._audit.room())
-            execution = self._audit.begin(key, language, request.written)
+            execution = self._audit.begin(key, language, request.client_code)
         except AuditUnavailable:
             self._metrics.audit_failed()
             raise

@@ -112,7 +112,7 @@ def execution_ended(
         execution=execution,
         tenant=key.tenant,
         session=key.name,
-        code_sha256=hashlib.sha256(request.written.encode("utf-8", "surrogatepass")).hexdigest(),
+        code_sha256=hashlib.sha256(request.client_code.encode("utf-8", "surrogatepass")).hexdigest(),
         status=result.status.value,
         state=result.state.value,
         code=result.error.code if result.error else None,

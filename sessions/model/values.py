@@ -310,7 +310,7 @@ class ExecuteRequest:
     answer_mime: str | None = field(default=None, repr=False)
 
     @property
-    def written(self) -> str:
+    def client_code(self) -> str:
         """The code as the client wrote it, for the audit and the code policy."""
         return self.code if self.source is None else self.source
 

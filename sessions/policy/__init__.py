@@ -30,12 +30,12 @@ def _none(_language: str, _request: ExecuteRequest) -> Iterable[str]:
 
 def _ragflow_strict(language: str, request: ExecuteRequest) -> Iterable[str]:
     """Check code and expressions. The profile treats arguments as data."""
-    for code in (request.written, *request.expressions):
+    for code in (request.client_code, *request.expressions):
         yield from ragflow.problems(code, language)
 
 
 def _weknora(_language: str, request: ExecuteRequest) -> Iterable[str]:
-    script = "\n".join((request.written, *request.expressions))
+    script = "\n".join((request.client_code, *request.expressions))
     return weknora.problems(script, request.arguments or {}, "\n".join(request.stdin or ()))
 
 

@@ -145,7 +145,7 @@ class Executions:
         code = request.code  # with a `source`, the code is already more than the client wrote, and calls `main` itself
         if request.source is None:
             code = self._slot.identity.kernelspec.code_with_call(code, request.arguments)
-        program = replace(request, code=code, source=request.written)
+        program = replace(request, code=code, source=request.client_code)
         if request.idempotency_key is not None:
             self._activity.touch()
             yield self._idempotency.attempt(request.idempotency_key, program, self._run, seen)

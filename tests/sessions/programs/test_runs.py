@@ -169,7 +169,7 @@ async def test_a_memory_limit_above_the_maximum_means_the_maximum(backend: FakeB
 async def test_audit_and_policy_get_the_code_that_the_client_wrote(world: World) -> None:
     await ran(world, answers(), arguments={"a": 1})
     ((_, request, _),) = world.observed
-    assert (request.written, request.arguments) == (CODE, {"a": 1})
+    assert (request.client_code, request.arguments) == (CODE, {"a": 1})
     assert request.code != CODE
 
 

@@ -370,11 +370,11 @@ class StateNotice:
         """Why the variables are not those of the earlier cells. None if they are, or if there were no earlier cells."""
         return None if self.change in {StateChange.NEW, StateChange.PRESERVED} else self.reason
 
-    def noting(self, what: str) -> StateNotice:
+    def with_reason(self, what: str) -> StateNotice:
         """Return the notice with `what` as its reason. Variables that are not preserved keep their own reason."""
         return replace(self, reason=what) if self.change is StateChange.PRESERVED else self
 
-    def cut(self) -> StateNotice:
+    def with_cut(self) -> StateNotice:
         """Return the notice, which also says that the connections to other hosts were cut."""
         told = [each for each in (self.reason, CUT) if each]
         return self if CUT in (self.reason or "") else replace(self, reason="; ".join(told))

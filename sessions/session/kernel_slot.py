@@ -219,7 +219,7 @@ class KernelSlot:
         if wish.change is not None:
             notice = replace(notice, change=wish.change, reason=wish.reason)
         if kernel.cut:
-            notice = notice.cut()
+            notice = notice.with_cut()
         try:
             self.record.kernel(kernel, notice)
         except SessionError:

@@ -42,7 +42,7 @@ class Registry(Hosts[Session]):
                 continue
             identity = Identity(record.key, record.spec, kernelspec, record.created_at, record.id)
             beginning = Beginning(record.container, record.snapshots)
-            notice = record.notice if record.container.asleep is None else record.notice.noting(SLEPT_ON)
+            notice = record.notice if record.container.asleep is None else record.notice.with_reason(SLEPT_ON)
             self._add(Session(identity, self._services, notice, beginning))
 
     def now(self) -> float:

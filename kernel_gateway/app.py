@@ -120,7 +120,7 @@ class Service:
             instance(self.state_dir),
             kept(self.state_dir / "egress"),
             self.specs,
-            KeyFile(settings.secrets_key_file or self.state_dir / "secrets.key").made,
+            KeyFile(settings.secrets_key_file or self.state_dir / "secrets.key").read_or_make,
         )
         self.backend.on_restored = self.metrics.pool.restored
         self.readiness = Readiness(self.backend)

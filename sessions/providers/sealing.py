@@ -35,7 +35,7 @@ class Seal:
             OSError: when there is no key and a new one cannot be written.
         """
         nonce = secrets.token_bytes(NONCE)
-        return b64encode(nonce + AESGCM(self._key.made()).encrypt(nonce, text.encode(), name.encode())).decode()
+        return b64encode(nonce + AESGCM(self._key.read_or_make()).encrypt(nonce, text.encode(), name.encode())).decode()
 
     def open(self, name: str, sealed: str) -> str:
         """Decrypt a text.

@@ -20,7 +20,7 @@ class KeyFile:
         """Keep the path. No file is read or made yet."""
         self._file = path.expanduser()
 
-    def made(self) -> bytes:
+    def read_or_make(self) -> bytes:
         """Return the key. If there is no file, it is made with a new key.
 
         Raises:

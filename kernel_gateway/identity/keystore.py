@@ -114,7 +114,9 @@ class KeyStore:
             LedgerUnavailable: when the revocation cannot be saved.
         """
         with saving("the revocation"):
-            deleted = self._database.free(lambda: self._database.execute("DELETE FROM keys WHERE id = ?", [key_id]))
+            deleted = self._database.run_deletion(
+                lambda: self._database.execute("DELETE FROM keys WHERE id = ?", [key_id])
+            )
         return deleted.rowcount > 0
 
     def close(self) -> None:

@@ -53,7 +53,7 @@ class Database(sqlite3.Connection):
             if self.in_transaction:
                 self.execute("ROLLBACK")
 
-    def free(self, delete: Callable[[], T]) -> T:
+    def run_deletion(self, delete: Callable[[], T]) -> T:
         """Delete something, also on a full disk. A deletion needs some space, too, and may then use the reserve.
 
         Args:

@@ -151,7 +151,7 @@ class Ledger:
             place: place whose next session reports this end; see `SessionSpec`.
         """
         try:
-            self._database.free(lambda: self._end(key, reason, place))
+            self._database.run_deletion(lambda: self._end(key, reason, place))
         except (sqlite3.Error, OSError):
             log.exception("the ledger cannot be written")
 
@@ -173,7 +173,7 @@ class Ledger:
     def end_sandbox(self, key: SessionKey) -> None:
         """Record the end of a sandbox, like `end`."""
         try:
-            self._database.free(lambda: self._sandboxes.delete(key))
+            self._database.run_deletion(lambda: self._sandboxes.delete(key))
         except (sqlite3.Error, OSError):
             log.exception("the ledger cannot be written")
 
@@ -192,7 +192,7 @@ class Ledger:
     def forget_end(self, key: SessionKey) -> None:
         """Forget why a session ended, because a later session reports it."""
         try:
-            self._database.free(lambda: self._ended.remove(key))
+            self._database.run_deletion(lambda: self._ended.remove(key))
         except (sqlite3.Error, OSError):
             log.exception("the ledger cannot be written")
 

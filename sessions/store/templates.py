@@ -128,7 +128,7 @@ class Templates:
         template = self._own(tenant, name)
         statement = "DELETE FROM templates WHERE tenant = ? AND name = ?"
         with saving("the deletion"):
-            self._database.free(lambda: self._database.execute(statement, [tenant, name]))
+            self._database.run_deletion(lambda: self._database.execute(statement, [tenant, name]))
         return template
 
     def _own(self, tenant: str, name: str) -> Template:

@@ -115,7 +115,7 @@ def test_a_deletion_on_a_full_disk_gets_the_reserve_and_gives_it_back(tmp_path: 
 
     with closing(open_database(tmp_path / "some.db", SCHEMA)) as database:
         Reserve(tmp_path).fill()
-        assert database.free(delete) == "deleted"
+        assert database.run_deletion(delete) == "deleted"
         assert (free, size()) == ([0, RESERVE], RESERVE)
 
 
@@ -135,5 +135,5 @@ def test_only_a_full_disk_gets_the_reserve(tmp_path: Path) -> None:
     attempts.side_effect.sqlite_errorcode = sqlite3.SQLITE_IOERR
     with closing(open_database(tmp_path / "some.db", SCHEMA)) as database:
         with pytest.raises(sqlite3.OperationalError):
-            database.free(attempts)
+            database.run_deletion(attempts)
         assert attempts.call_count == 1

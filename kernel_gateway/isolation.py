@@ -16,7 +16,7 @@ from sessions.backends.process import ProcessBackend
 from sessions.model.egress import host_and_port
 from sessions.model.kernelspecs import KernelSpecs
 from sessions.store.reserve import room_in
-from sessions.store.sync import full
+from sessions.store.sync import disk_full_error
 
 if TYPE_CHECKING:
     from sessions.backends.docker.profile import DockerSettings
@@ -97,7 +97,7 @@ def examine(settings: Settings, *, tried: bool = True) -> Iterator[Finding]:
 
 def _state_disk(directory: Path) -> Finding:
     there = next(each for each in (directory, *directory.parents) if each.is_dir())
-    if (trouble := full(there)) is not None:
+    if (trouble := disk_full_error(there)) is not None:
         return Finding("state directory", trouble.message, f"free some space on the disk of {directory}")
     return Finding("state directory", None, detail=f"{room_in(there) // 1024**2} MiB free on the disk of {directory}")
 

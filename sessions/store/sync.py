@@ -37,7 +37,7 @@ HELD_MAX = 0.05
 ROOM_MIN = 512 * 1024
 
 
-def full(directory: Path) -> LedgerUnavailable | None:
+def disk_full_error(directory: Path) -> LedgerUnavailable | None:
     """Return an error if the disk of a directory is full, or None if it has room."""
     free = room_in(directory)
     if free >= ROOM_MIN:
@@ -105,7 +105,7 @@ class Checkpointer:
 
     def _look(self) -> LedgerUnavailable | None:
         try:
-            trouble = full(self._directory)
+            trouble = disk_full_error(self._directory)
         except OSError as error:
             return LedgerUnavailable(f"the disk of the state directory does not answer: {error.strerror}")
         if trouble is None and self._failing:

@@ -82,9 +82,9 @@ class SleepImages:
         source = str(self._engine.api.inspect_container(container)["Image"])
         begun = images.begin(ControlGroup(container).memory() or launch.limits.memory, container)
         try:
-            cut = launch.egress is not None and sockets.lead_out(self._engine, container)
+            cut = launch.egress is not None and sockets.has_outside_connections(self._engine, container)
             if launch.kernelspec.resets:
-                sockets.refresh(info)
+                sockets.reset_listeners(info)
             runtime.hold(container)
             runtime.take(container, begun, keep=True)
             if on_resumed:

@@ -27,17 +27,17 @@ _CONNECTED = {"01", "02", "03", "08"}
 _LOOPBACK = "7F"
 
 
-def lead_out(engine: Engine, container: str) -> bool:
+def has_outside_connections(engine: Engine, container: str) -> bool:
     """Return whether a container has connections to other hosts. Nothing may be connected to its ports. Blocks.
 
     Raises:
         APIError: when the engine refused.
     """
     made = engine.api.exec_create(container, ["cat", "/proc/net/tcp"], stderr=False)["Id"]
-    return found_in(engine.api.exec_start(made).decode(errors="replace"))
+    return shows_outside_connections(engine.api.exec_start(made).decode(errors="replace"))
 
 
-def found_in(table: str) -> bool:
+def shows_outside_connections(table: str) -> bool:
     """Return whether the content of `/proc/net/tcp` shows connections to other hosts."""
     for line in table.splitlines()[1:]:
         fields = line.split()
@@ -54,7 +54,7 @@ _PAUSE = 0.005
 _RESET = struct.pack("ii", 1, 0)
 
 
-def refresh(info: ConnectionInfo) -> None:
+def reset_listeners(info: ConnectionInfo) -> None:
     """Connect to each port on which a kernel listens, and reset the connection. Blocks for about 0.03 s.
 
     Raises:

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from sessions.backends.base import Launch
 from sessions.backends.docker.checkpoint import packing, sockets
+from sessions.backends.docker.checkpoint.encryption import MEMORY, PLAIN, decrypted, encrypt_all
 from sessions.backends.docker.checkpoint.images import PARTIAL, Images
 from sessions.backends.docker.checkpoint.restore import restart
 from sessions.backends.docker.checkpoint.runtime import CheckpointFailed, Runtime, find_runtime
-from sessions.backends.docker.checkpoint.sealing import MEMORY, PLAIN, decrypted, seal_all
 from sessions.backends.docker.disks.disks import Disks
 from sessions.backends.docker.engine.cgroup import ControlGroup
 from sessions.backends.docker.engine.engine import Engine
@@ -91,7 +91,7 @@ class SleepImages:
                 self._copy_files(launch, begun)
                 runtime.let_go(container)
                 on_resumed()
-            size = seal_all(settings, image, begun, (*MEMORY, _DISK) if on_resumed else MEMORY)
+            size = encrypt_all(settings, image, begun, (*MEMORY, _DISK) if on_resumed else MEMORY)
             begun.rename(images.directory / image)
         except BaseException as error:
             with suppress(CheckpointFailed):  # the container was not held, or has ended

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sessions.backends.base import Launch
-from sessions.backends.docker.checkpoint.sealing import MEMORY
+from sessions.backends.docker.checkpoint.encryption import MEMORY
 from sessions.kernels.kernel import Kernel
 from sessions.model.checkpoint import CannotWake, InUse, NoRoom, SleepFailed, SleepImage
 from sessions.model.errors import SessionClosed, StartFailed

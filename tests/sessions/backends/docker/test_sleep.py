@@ -16,8 +16,8 @@ import pytest
 from docker.errors import APIError
 
 from sessions.backends.docker.checkpoint import runtime, trials
+from sessions.backends.docker.checkpoint.encryption import decrypt_file
 from sessions.backends.docker.checkpoint.runtime import CheckpointFailed
-from sessions.backends.docker.checkpoint.sealing import unseal
 from sessions.backends.docker.checkpoint.sleep_images import SleepImages
 from sessions.backends.docker.engine.engine import Engine
 from sessions.backends.docker.profile import WORKSPACE
@@ -106,7 +106,7 @@ async def test_no_key_and_no_variable_is_readable_in_an_image(bed: Bed) -> None:
     # The positive control: what is encrypted contains all of it.
     plain = bed.images.parent / "control"
     plain.mkdir()
-    unseal(KEY, f"{image.id}/pages.img", bed.images / image.id / "pages.img.sealed", plain / "pages")
+    decrypt_file(KEY, f"{image.id}/pages.img", bed.images / image.id / "pages.img.sealed", plain / "pages")
     assert [word for word in wanted if word not in (plain / "pages").read_bytes()] == []
     await bed.sleeping.discard(image)
 
@@ -182,7 +182,7 @@ async def test_a_full_disk_loses_nothing(bed: Bed, place: Path, monkeypatch: pyt
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("sessions.backends.docker.checkpoint.sealing.seal", full)  # in the middle of it
+    monkeypatch.setattr("sessions.backends.docker.checkpoint.encryption.encrypt_file", full)  # in the middle of it
     with pytest.raises(SleepFailed, match="No space left"):
         await bed.sleeping.take(kernel)
     await kernel.first_answer()

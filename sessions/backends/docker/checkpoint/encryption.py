@@ -33,7 +33,7 @@ class Damaged(Exception):
     """A file was changed after its encryption, or was encrypted with another key."""
 
 
-def seal(key: bytes, name: str, plain: Path, sealed: Path) -> None:
+def encrypt_file(key: bytes, name: str, plain: Path, sealed: Path) -> None:
     """Encrypt a file to a new file, and remove the plain one.
 
     Args:
@@ -61,7 +61,7 @@ def seal(key: bytes, name: str, plain: Path, sealed: Path) -> None:
     plain.unlink()
 
 
-def unseal(key: bytes, name: str, sealed: Path, plain: Path) -> None:
+def decrypt_file(key: bytes, name: str, sealed: Path, plain: Path) -> None:
     """Decrypt a file to a new file.
 
     Args:
@@ -107,7 +107,7 @@ PLAIN = ".plain"
 _SEALED = ".sealed"
 
 
-def seal_all(settings: SleepSettings, image: str, begun: Path, names: Sequence[str]) -> int:
+def encrypt_all(settings: SleepSettings, image: str, begun: Path, names: Sequence[str]) -> int:
     """Encrypt the files of an image. Blocks.
 
     Args:
@@ -128,7 +128,7 @@ def seal_all(settings: SleepSettings, image: str, begun: Path, names: Sequence[s
         raise CheckpointFailed(f"the runtime has written {sorted(found)}")
     key = settings.key()
     for name in names:
-        seal(key, f"{image}/{name}", begun / name, begun / f"{name}{_SEALED}")
+        encrypt_file(key, f"{image}/{name}", begun / name, begun / f"{name}{_SEALED}")
     return sum(file.stat().st_size for file in begun.iterdir())
 
 
@@ -146,7 +146,7 @@ def decrypted(settings: SleepSettings | None, image: str, names: Sequence[str]) 
     try:
         plain.mkdir(mode=0o700)
         for name in names:
-            unseal(key, f"{image}/{name}", settings.directory / image / f"{name}{_SEALED}", plain / name)
+            decrypt_file(key, f"{image}/{name}", settings.directory / image / f"{name}{_SEALED}", plain / name)
         yield plain
     except (Damaged, FileNotFoundError) as error:
         raise CannotWake("its memory on disk is damaged or gone") from error

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sessions.backends.docker.checkpoint.sealing import PIECE, Damaged, seal, unseal
+from sessions.backends.docker.checkpoint.encryption import PIECE, Damaged, decrypt_file, encrypt_file
 
 KEY = bytes(range(32))
 #: bytes of a sealed piece, and of what precedes the first one
@@ -17,7 +17,7 @@ SEALED, HEAD = PIECE + 16, 16
 
 def sealed(directory: Path, content: bytes, name: str = "image/pages") -> Path:
     (directory / "plain").write_bytes(content)
-    seal(KEY, name, directory / "plain", directory / "sealed")
+    encrypt_file(KEY, name, directory / "plain", directory / "sealed")
     assert not (directory / "plain").exists()
     return directory / "sealed"
 
@@ -27,7 +27,7 @@ def test_what_is_sealed_is_unsealed(tmp_path: Path, size: int) -> None:
     content = secrets.token_bytes(size)
     file = sealed(tmp_path, content)
     assert size < 16 or content[:16] not in file.read_bytes()
-    unseal(KEY, "image/pages", file, tmp_path / "again")
+    decrypt_file(KEY, "image/pages", file, tmp_path / "again")
     assert (tmp_path / "again").read_bytes() == content
     assert (tmp_path / "again").stat().st_mode & 0o077 == 0
 
@@ -55,11 +55,11 @@ def test_a_changed_file_is_refused(tmp_path: Path, harm: str) -> None:
     whole = file.read_bytes()
     file.write_bytes(HARMS[harm](whole))
     with pytest.raises(Damaged):
-        unseal(KEY, "image/pages", file, tmp_path / "again")
+        decrypt_file(KEY, "image/pages", file, tmp_path / "again")
 
 
 @pytest.mark.parametrize(("key", "name"), [(bytes(32), "image/pages"), (KEY, "image/other"), (KEY, "other/pages")])
 def test_another_key_and_another_place_are_refused(tmp_path: Path, key: bytes, name: str) -> None:
     file = sealed(tmp_path, b"memory")
     with pytest.raises(Damaged):
-        unseal(key, name, file, tmp_path / "again")
+        decrypt_file(key, name, file, tmp_path / "again")

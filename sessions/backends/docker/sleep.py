@@ -112,7 +112,7 @@ class DockerSleep:
         """Let a held kernel run again."""
         if isinstance(handle, DockerHandle):
             with suppress(CheckpointFailed, APIError, BackendUnavailable):  # it has ended
-                await self._engine.call(self._sleep_images.let_go, handle.id, lane=SLEEP, owner=handle.tenant)
+                await self._engine.call(self._sleep_images.release, handle.id, lane=SLEEP, owner=handle.tenant)
             handle.held = False
 
     # -- waking ---------------------------------------------------------------------------------------------

@@ -63,14 +63,14 @@ class Runtime:
         self._run(container, "checkpoint", *kept, "-compression=none", "-image-path", str(directory))
 
     def hold(self, container: str) -> None:
-        """Stop all processes of a container until `let_go`. The engine does not know this, and cannot end it. Blocks.
+        """Stop all processes of a container until `release`. The engine does not know this, and cannot end it. Blocks.
 
         Raises:
             CheckpointFailed: when the runtime failed or took too long.
         """
         self._run(container, "pause")
 
-    def let_go(self, container: str) -> None:
+    def release(self, container: str) -> None:
         """Let a held container run again. Blocks.
 
         Raises:

@@ -89,13 +89,13 @@ class SleepImages:
             runtime.take(container, begun, keep=True)
             if on_resumed:
                 self._copy_files(launch, begun)
-                runtime.let_go(container)
+                runtime.release(container)
                 on_resumed()
             size = encrypt_all(settings, image, begun, (*MEMORY, _DISK) if on_resumed else MEMORY)
             begun.rename(images.directory / image)
         except BaseException as error:
             with suppress(CheckpointFailed):  # the container was not held, or has ended
-                runtime.let_go(container)
+                runtime.release(container)
             images.remove(begun.name)
             if isinstance(error, OSError):  # otherwise it would count as a failed connection to the engine
                 raise CheckpointFailed(str(error)) from error
@@ -107,13 +107,13 @@ class SleepImages:
         packing.flush(Path(self._engine.api.inspect_volume(volume)["Mountpoint"]))
         packing.pack(self._disks.image(volume), begun / _DISK)
 
-    def let_go(self, container: str) -> None:
+    def release(self, container: str) -> None:
         """Let a held kernel run again.
 
         Raises:
             CheckpointFailed: when the kernel was not held, or has ended.
         """
-        self._runtime.let_go(container)
+        self._runtime.release(container)
 
     def continue_in(self, container: str, image: str) -> None:
         """Start a container from an image. Blocks until its processes run.
@@ -144,5 +144,5 @@ class SleepImages:
         for path in images.directory.iterdir():
             if path.name not in known and not path.name.endswith(PLAIN):
                 with suppress(CheckpointFailed):  # the container has ended, or was not held
-                    self.let_go(path.name.removesuffix(PARTIAL))
+                    self.release(path.name.removesuffix(PARTIAL))
         images.remove_others(known)

@@ -77,7 +77,7 @@ class SleepProof:
                     with self._trial(own) as trial:
                         self._continued("in a trial", slept, own, info, trial)
                 finally:
-                    self._sleep_images.let_go(first)  # otherwise the engine could not end the container
+                    self._sleep_images.release(first)  # otherwise the engine could not end the container
             copy = self._continued("when it wakes", slept, own, info, ending=ending)
             self._sleep_images.unpack(copy, str(copied.workspace))
             self._continued("from a checkpoint", copy, copied, info)

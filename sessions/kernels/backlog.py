@@ -51,11 +51,11 @@ class Backlog:
         self._sent -= self._acknowledged  # all other bytes are sent on the new connection
         self._acknowledged = 0
 
-    def took(self, frames: Sequence[bytes]) -> None:
+    def count_received(self, frames: Sequence[bytes]) -> None:
         """Count a complete message that was read."""
         self._taken += sum(map(len, frames)) + FRAME_BYTES * len(frames)
 
-    def sent(self, frames: Sequence[bytes]) -> None:
+    def count_sent(self, frames: Sequence[bytes]) -> None:
         """Count a message that was sent."""
         self._sent += sum(map(len, frames))
 
@@ -71,7 +71,7 @@ class Backlog:
         """Return a lower bound of the received bytes in the gateway's memory. 0 without a connection."""
         return max(0, self._bytes()[1] - self._taken)
 
-    def waits(self, above: int) -> int:
+    def unacknowledged(self, above: int) -> int:
         """Return the sent bytes that the kernel has not acknowledged.
 
         Up to `above` bytes, the result may be too large, because the system is asked only above that.
@@ -138,7 +138,7 @@ class Unsent:
         return self._set(self._waiting() + count - FREE)
 
     def _waiting(self) -> int:
-        return sum(backlog.waits(FREE // 4) for backlog in self._backlogs)
+        return sum(backlog.unacknowledged(FREE // 4) for backlog in self._backlogs)
 
     def _set(self, count: int) -> bool:
         change = max(0, count) - self._held

@@ -215,7 +215,7 @@ class Transport:
                 return
             size += sum(map(len, frames))
             if channel in self._backlogs:
-                self._backlogs[channel].took(frames)
+                self._backlogs[channel].count_received(frames)
             self._listener.on_frames(channel, frames)
         if not self.closed:
             self._drain_soon(channel)
@@ -229,7 +229,7 @@ class Transport:
             ConnectionFailed: when too many bytes wait for this kernel, or for all kernels of its tenant.
         """
         backlog = self._backlogs.get(channel)
-        if backlog is not None and backlog.waits(UNSENT_MAX) > UNSENT_MAX:
+        if backlog is not None and backlog.unacknowledged(UNSENT_MAX) > UNSENT_MAX:
             raise ConnectionFailed("the kernel takes no more messages")
         if not self._unsent.admits(sum(map(len, frames))):
             raise ConnectionFailed("too much waits for the kernels of the tenant, which do not read it")
@@ -238,7 +238,7 @@ class Transport:
         except zmq.Again:
             raise ConnectionFailed("the kernel takes no more messages") from None
         if backlog is not None:
-            backlog.sent(frames)
+            backlog.count_sent(frames)
         self._drain_soon(channel)  # sending can clear the signal of a message that has arrived meanwhile
 
     def close(self, *, reset: bool = False) -> None:

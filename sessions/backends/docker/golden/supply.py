@@ -132,7 +132,7 @@ class Checkpoints:
         if self._workshop is None:
             raise CheckpointFailed(_OFF)
         again = self._attempts.get(shape, 0) > 1  # an earlier attempt has failed
-        return self._workshop.golden(shape, used, doubted=again)
+        return self._workshop.golden(shape, used, prove_again=again)
 
     async def _prove_sleep(self, shape: Shape, image: Image) -> None:
         """Prove that sessions can sleep, unless this was proven with another image. Kernels are restored meanwhile."""

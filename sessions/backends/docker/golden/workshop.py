@@ -119,13 +119,13 @@ class Workshop:
         with suppress(NotFound):
             self.engine.api.remove_container(container, force=True)
 
-    def golden(self, shape: Shape, used: Collection[str] = (), *, doubted: bool = False) -> tuple[str, Image]:
+    def golden(self, shape: Shape, used: Collection[str] = (), *, prove_again: bool = False) -> tuple[str, Image]:
         """Return the golden image of a shape. It is made if absent, and proven by a restore unless it already was.
 
         Args:
             shape: shape of the sandbox.
             used: keys of the images in use. All others are removed to make room for a new image.
-            doubted: whether an image that was already proven must be proven again.
+            prove_again: whether an image that was already proven must be proven again.
 
         Returns:
             key of the image, and the image.
@@ -138,7 +138,7 @@ class Workshop:
         clear_marks(self.engine.api)
         source = str(self.engine.api.inspect_image(self.settings.image)["Id"])
         key = self._key(shape, source, runtime)
-        image = None if doubted else self.images.proven(key)
+        image = None if prove_again else self.images.proven(key)
         if image is not None:
             return key, image
         image = self.images.find(key)

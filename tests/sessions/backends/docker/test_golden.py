@@ -410,7 +410,7 @@ class Proofs:
         monkeypatch.setattr(workshop, "clear_marks", lambda _: None)
         monkeypatch.setattr(workshop, "host_config", lambda *_, **__: {})
 
-    def golden(self, *, doubted: bool = False) -> list[str]:
+    def golden(self, *, prove_again: bool = False) -> list[str]:
         """Let a new gateway want an image; return what it has done for that."""
         api = SimpleNamespace(inspect_image=lambda _: {"Id": self.image})
         assert self.settings.checkpoints is not None
@@ -430,7 +430,7 @@ class Proofs:
         self._monkeypatch.setattr(workshop, "_taken", take)
         self._monkeypatch.setattr(workshop, "_prove", lambda *_: self.done.append("proven"))
         self.done.clear()
-        _, image = workshop.golden(Shape.of(PYTHON), doubted=doubted)
+        _, image = workshop.golden(Shape.of(PYTHON), prove_again=prove_again)
         assert image.intact()
         return list(self.done)
 
@@ -439,7 +439,7 @@ def test_a_gateway_proves_what_no_earlier_one_has_proven(tmp_path: Path, monkeyp
     proofs = Proofs(tmp_path, monkeypatch)
     assert proofs.golden() == ["taken", "proven"]
     assert proofs.golden() == []
-    assert proofs.golden(doubted=True) == ["proven"]
+    assert proofs.golden(prove_again=True) == ["proven"]
     assert proofs.golden() == []
     proofs.image = "sha256:2"
     assert proofs.golden() == ["taken", "proven"]
@@ -546,9 +546,9 @@ class Bench:
         self.error: Exception | None = None
         #: languages whose images are made in spite of it
         self.able: set[str] = set()
-        #: shapes that were asked for, in order, and whether their images were doubted
+        #: shapes that were asked for, in order, and whether their images were prove_again
         self.asked: list[Shape] = []
-        self.doubted: list[bool] = []
+        self.prove_again: list[bool] = []
         #: what the gateway's process may not do
         self.lacks = ""
         self.go, self.sleep_go = asyncio.Event(), asyncio.Event()
@@ -556,9 +556,9 @@ class Bench:
         self.sleep_go.set()
         self._loop = asyncio.get_running_loop()
 
-    def golden(self, shape: Shape, used: Collection[str], *, doubted: bool) -> tuple[str, Image]:
+    def golden(self, shape: Shape, used: Collection[str], *, prove_again: bool) -> tuple[str, Image]:
         self.asked.append(shape)
-        self.doubted.append(doubted)
+        self.prove_again.append(prove_again)
         asyncio.run_coroutine_threadsafe(self.go.wait(), self._loop).result(10)
         if self.error is not None and shape.language not in self.able:
             raise self.error
@@ -689,7 +689,7 @@ async def test_restores_that_fail_again_and_again_give_up_the_image_and_are_logg
     assert renewed is not None
     assert renewed != image
     assert not image.path.exists()
-    assert bench.doubted == [False, True], "a proof from before the failures counts no more"
+    assert bench.prove_again == [False, True], "a proof from before the failures counts no more"
 
 
 async def test_an_image_whose_file_was_cut_is_not_used_and_made_anew(checkpoints: Checkpoints, bench: Bench) -> None:

@@ -91,7 +91,7 @@ class Starter:
         return handle
 
     async def _start(self, launch: Launch, image: Image | None = None) -> DockerHandle:
-        launch = self._egress.informed(launch)
+        launch = self._egress.with_proxy_variables(launch)
         info = containers.new_connection(launch.kernelspec)
         hello = containers.hello(self._settings, launch, info)
 

@@ -64,7 +64,7 @@ class Egress:
         networks = ensure_networks(api, self._plain, self._egress)
         started = ensure_proxy(api, self._plain, self._egress, networks.proxy)
         wait_for(networks.proxy)
-        if not started and networks.stood and self._networks is not None:
+        if not started and networks.rules_were_set and self._networks is not None:
             return True
         prove_proxy(networks.proxy, self._egress)
         self._networks = networks
@@ -91,7 +91,7 @@ class Egress:
             raise NetworkNotAllowed
         return self._inner
 
-    def informed(self, launch: Launch) -> Launch:
+    def with_proxy_variables(self, launch: Launch) -> Launch:
         """Return the launch. A kernel that may use the proxy gets the variables by which programs find it."""
         if launch.egress is None or self._egress is None:
             return launch

@@ -40,7 +40,7 @@ class Networks:
     #: the proxy's address in the kernels' network
     proxy: str
     #: whether all firewall rules were already set. False if one was missing, or this user may not read them.
-    stood: bool
+    rules_were_set: bool
 
 
 def ensure_networks(api: docker.APIClient, settings: DockerSettings, egress: EgressSettings) -> Networks:

@@ -88,7 +88,7 @@ class Transport:
         self._watchdog = Watchdog(
             self._backlogs,
             2 * max_message_bytes,
-            drains=self._has_messages,
+            has_messages=self._has_messages,
             on_broken=listener.on_broken,
             on_away=listener.on_unreachable,
         )

@@ -28,7 +28,7 @@ class Watchdog:
         backlogs: Mapping[str, Backlog],
         most: int,
         *,
-        drains: Callable[[str], bool],
+        has_messages: Callable[[str], bool],
         on_broken: Callable[[], None],
         on_away: Callable[[], None],
     ) -> None:
@@ -37,13 +37,13 @@ class Watchdog:
         Args:
             backlogs: backlog of each channel.
             most: maximum bytes that a kernel may send without a complete message.
-            drains: returns whether a channel has complete messages, and schedules that they are read.
+            has_messages: returns whether a channel has complete messages, and schedules that they are read.
             on_broken: called when there are more bytes than `most`. Then there are no more checks.
             on_away: called when the kernel could not be reached for `AWAY_MAX` seconds. Then there are no more checks.
         """
         self._backlogs = backlogs
         self._most = most
-        self._drains = drains
+        self._has_messages = has_messages
         self._on_broken = on_broken
         self._on_away = on_away
         #: channels without a connection, and the seconds for which checks have found none
@@ -91,7 +91,7 @@ class Watchdog:
             return None
         interval = INTERVAL
         for channel, backlog in self._backlogs.items():
-            if self._drains(channel):
+            if self._has_messages(channel):
                 continue
             size = backlog.size()
             if size > self._most:

@@ -174,7 +174,7 @@ async def test_the_watchdog_continues_after_a_failed_check(nothing_left: None, m
     backlog.size.side_effect = [OSError("a defect"), 0, 11]
     with capture_logs() as logs:
         Watchdog(
-            {"shell": backlog}, 10, drains=lambda _: False, on_broken=lambda: broken.append(True), on_away=no_op
+            {"shell": backlog}, 10, has_messages=lambda _: False, on_broken=lambda: broken.append(True), on_away=no_op
         ).start()
         await until(lambda: broken)
     assert [entry["log_level"] for entry in logs] == ["error", "warning"]

@@ -154,7 +154,7 @@ def test_without_a_proxy_no_kernel_gets_its_network() -> None:
 
 def test_a_kernel_with_the_right_gets_the_way_and_a_session_may_set_its_own() -> None:
     egress = Egress(SETTINGS)
-    vars(egress)["_networks"] = Networks("10.1.0.1", "10.1.0.2", stood=True)
+    vars(egress)["_networks"] = Networks("10.1.0.1", "10.1.0.2", rules_were_set=True)
     assert egress.with_proxy_variables(Launch(PYTHON)).env == {}
     env = egress.with_proxy_variables(Launch(PYTHON, env={"NO_PROXY": "mine"}, egress=KEY)).env
     assert env["HTTPS_PROXY"] == f"http://team~notes:{credentials.password('secret', 'team~notes')}@10.1.0.2:3128"

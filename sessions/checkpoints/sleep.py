@@ -14,7 +14,7 @@ from sessions.model.checkpoint import CannotWake, SleepFailed, SleepImage
 from sessions.model.connection_info import ConnectionInfo
 from sessions.model.errors import SessionClosed, StartFailed
 from sessions.model.stopwatch import Operation, Stage, measured
-from sessions.model.tasks import Alone, log_failure
+from sessions.model.tasks import log_failure
 from sessions.model.values import SessionKey
 from sessions.store.session_records import ContainerRecord
 
@@ -74,13 +74,6 @@ class Sleeper:
         self.loss = ""
         #: why the last attempt to fall asleep has failed, for the session's client; empty: it has not
         self.problem = ""
-        #: the kernel's memory is being written
-        self.writing = Alone(f"memory of {key}")
-
-    @property
-    def reachable(self) -> bool:
-        """Whether the kernel takes messages: it neither sleeps nor is being written to disk."""
-        return self._slept is None and self.writing.task is None
 
     @property
     def image(self) -> SleepImage | None:

@@ -170,9 +170,9 @@ async def sleep(ground: Ground) -> str:
         raise Refused(ability.detail)
     if reason := await session.fall_asleep():
         raise Refused(reason)
-    if session.state is not State.ASLEEP or session.container is not None or session.sleeper.image is None:
+    if session.state is not State.ASLEEP or session.container is not None or session.sleep_image is None:
         raise Refused(f"the session says that it is {session.state}")
-    return f"{session.sleeper.image.size // _MIB} MiB"
+    return f"{session.sleep_image.size // _MIB} MiB"
 
 
 async def wake(ground: Ground) -> str:

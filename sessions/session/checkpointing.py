@@ -210,7 +210,7 @@ class Checkpointing:
         await slot.ensure()  # afterwards nothing else is being written
         begun, is_taken = clock(), False
         try:
-            taken = await slot.sleeper.writing.run(partial(self._written, name, use, spare))
+            taken = await slot.while_clients_wait(partial(self._written, name, use, spare))
             is_taken = True
         finally:
             self._services.observer.checkpoint(clock() - begun, taken=is_taken)

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from sessions.backends.base import KernelHandle, Launch
 from sessions.checkpoints.kept import Snapshots
 from sessions.checkpoints.sleep import Sleeper
 from sessions.kernels.kernel import Kernel, KernelListener
-from sessions.model.checkpoint import SleepFailed
+from sessions.model.checkpoint import SleepFailed, SleepImage
 from sessions.model.errors import KernelDied, LedgerUnavailable, SessionClosed, SessionError
 from sessions.model.stopwatch import Operation, measured
-from sessions.model.tasks import Shared, log_failure, spawn
+from sessions.model.tasks import Alone, Shared, log_failure, spawn
 from sessions.model.values import StateChange, StateNotice
 from sessions.session.record import Beginning, Identity, SlotRecord, Start
 from sessions.session.services import SessionServices
 from sessions.session.states import MOVES, State
+
+T = TypeVar("T")
 
 
 class SlotListener(KernelListener, Protocol):
@@ -72,7 +75,7 @@ class KernelSlot:
     """Holds the kernel of a session, and replaces it.
 
     A session has four locks. Who needs several takes them in this order: the turn of its cells (`Turn`), `_replacing`,
-    `sleeper.writing`, and the start of a kernel.
+    `_writing`, and the start of a kernel.
     """
 
     def __init__(
@@ -97,18 +100,20 @@ class KernelSlot:
         self.key = identity.key
         self._services = services
         self._listener = listener
-        self.sleeper = Sleeper(identity.key, services.sleeping, services.observer, services.clock, left)
-        self._state = State.STARTING if self.sleeper.image is None else State.ASLEEP
+        self._sleeper = Sleeper(identity.key, services.sleeping, services.observer, services.clock, left)
+        self._state = State.STARTING if self._sleeper.image is None else State.ASLEEP
         #: notice about the variables that the next execution reports
         self.notice = notice
         #: the kernel that an earlier gateway has left; None: there was none, or it was taken over
-        self.left_container = left if self.sleeper.image is None else None
+        self.left_container = left if self._sleeper.image is None else None
         self._held: Held | None = None
         self.record = SlotRecord(identity, services, notice, beginning, lambda: listener.closed)
         #: earlier moments to which it can return
         self.snapshots = Snapshots(identity.key, services.sleeping, self.record.snapshots, beginning.snapshots)
         #: held while a client has the kernel replaced
         self._replacing = asyncio.Lock()
+        #: writes the kernel's memory
+        self._writing = Alone(f"memory of {identity.key}")
         #: order to start the next kernel, on the files of the earlier ones
         self.launch = identity.launch(left.workspace if left else identity.spec.workspace)
         self._start: Shared[None] = Shared(f"start {identity.key}")
@@ -152,6 +157,21 @@ class KernelSlot:
         """Whether there is a running kernel."""
         return self.kernel is not None and self.kernel.alive
 
+    @property
+    def reachable(self) -> bool:
+        """Whether the kernel takes messages: it neither sleeps nor is being written to disk."""
+        return self._sleeper.image is None and self._writing.task is None
+
+    @property
+    def sleep_image(self) -> SleepImage | None:
+        """The memory of the kernel that sleeps. None means that it does not sleep."""
+        return self._sleeper.image
+
+    @property
+    def sleep_problem(self) -> str:
+        """Why the last attempt to fall asleep failed, for the session's client; empty if it did not fail."""
+        return self._sleeper.problem
+
     # -- a kernel -------------------------------------------------------------------------------------------
 
     async def ensure(self) -> Kernel:
@@ -163,7 +183,7 @@ class KernelSlot:
         """
         # Check again after each wait: the session or its kernel may end before this caller's turn in the event loop.
         while not self._listener.closed:
-            await self.sleeper.writing.wait()
+            await self._writing.wait()
             held = self._held
             if held is None:
                 await self.replace(Wish())
@@ -200,7 +220,7 @@ class KernelSlot:
                 await self._acquire(wish)
         except BaseException:
             if self.state is State.STARTING:
-                self.move(State.DEAD if self.sleeper.image is None else State.ASLEEP)
+                self.move(State.DEAD if self._sleeper.image is None else State.ASLEEP)
             raise
 
     def _measured(self, wish: Wish) -> AbstractContextManager[None]:
@@ -231,7 +251,7 @@ class KernelSlot:
             old.after = notice
         self.notice, self.launch, self._first_start = notice, kernel.launch, None
         self.install(kernel)
-        await self.sleeper.forget()
+        await self._sleeper.forget()
         fresh = wish.change is StateChange.RESTARTED or (start is None and not woken)
         await (self.snapshots.forget_automatic() if fresh else self.snapshots.forget_ahead())
         if old is not None:
@@ -255,7 +275,7 @@ class KernelSlot:
             SessionError: as `replace`.
         """
         async with self._replacing:
-            await self.sleeper.writing.wait()
+            await self._writing.wait()
             await self.replace(wish)
 
     async def restart(self) -> None:
@@ -268,9 +288,9 @@ class KernelSlot:
         await self.replace_for_client(Wish(StateChange.RESTARTED, reason, self._services.kernels.acquire))
 
     async def _wake_or_begin(self, launch: Launch) -> tuple[Kernel, bool]:
-        woken = await self.sleeper.wake(launch)
-        if woken is None and self.sleeper.loss:
-            self.announce(StateChange.LOST, self.sleeper.loss)
+        woken = await self._sleeper.wake(launch)
+        if woken is None and self._sleeper.loss:
+            self.announce(StateChange.LOST, self._sleeper.loss)
         return woken or await self._services.kernels.acquire(launch), woken is not None
 
     async def _leave(self, old: Kernel, cause: SessionError, left: Launch, kept: Launch) -> None:
@@ -345,35 +365,39 @@ class KernelSlot:
 
     # -- sleep and takeover ---------------------------------------------------------------------------------
 
+    async def while_clients_wait(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run work that writes the kernel's memory. Clients that need the kernel wait until the work has ended."""
+        return await self._writing.run(work)
+
     async def fall_asleep(self) -> str:
         """Write the memory of the idle kernel to disk, and end the kernel. Clients that come meanwhile wait.
 
         Returns:
             why that was not possible; the kernel goes on then. Empty: it sleeps.
         """
-        return await self.sleeper.writing.run(self._fall_asleep)
+        return await self.while_clients_wait(self._fall_asleep)
 
     async def _fall_asleep(self) -> str:
         kernel = self.kernel
         if kernel is None or self.state is not State.IDLE or self.identity.spec.throwaway:
             return "it has no idle kernel"
         try:
-            image = await self.sleeper.take(kernel)
+            image = await self._sleeper.take(kernel)
         except SleepFailed as error:
             return str(error)
         if self._listener.closed or self.kernel is not kernel:
-            await self.sleeper.give_back(kernel, image)
+            await self._sleeper.give_back(kernel, image)
             return "the kernel was ended or replaced"
         try:
             recorded = self.record.kernel(kernel, self.notice, image)
         except LedgerUnavailable as error:
-            await self.sleeper.give_back(kernel, image)
+            await self._sleeper.give_back(kernel, image)
             return error.message
         self._held = None
         self.move(State.ASLEEP)
         self._listener.fell_asleep()
         await self.snapshots.forget_ahead()
-        await self.sleeper.begin(kernel, recorded)
+        await self._sleeper.begin(kernel, recorded)
         return ""
 
     async def take_over(self, handle: KernelHandle | None, note: str) -> Kernel | None:
@@ -413,12 +437,12 @@ class KernelSlot:
 
     async def free(self, cause: SessionError) -> None:
         """End the kernel, also one that is being started, and delete its files unless they belong to a sandbox."""
-        await self.sleeper.writing.wait()
+        await self._writing.wait()
         if self.kernel is not None:
             await self.kernel.kill(cause)
         await self._start.wait()
         await self._left()
-        await self.sleeper.forget()
+        await self._sleeper.forget()
         await self.snapshots.clear()
         if self.left_container is None:  # else `take_over` deletes them
             await self.delete_files()

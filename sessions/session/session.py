@@ -13,9 +13,9 @@ from sessions.cells.transcript import Transcript
 from sessions.channels.hub import ChannelHub
 from sessions.channels.requests import Rules
 from sessions.channels.unread import Unread
-from sessions.checkpoints.sleep import Sleeper
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.messages import Message
+from sessions.model.checkpoint import SleepImage
 from sessions.model.errors import SessionClosed, SessionError, SessionNotFound
 from sessions.model.tasks import spawn
 from sessions.model.values import ExecuteRequest, StateNotice
@@ -104,9 +104,19 @@ class Session(Host):
         return self._executions.count
 
     @property
-    def sleeper(self) -> Sleeper:
-        """The sleep of its kernel."""
-        return self._slot.sleeper
+    def reachable(self) -> bool:
+        """Whether its kernel takes messages: it neither sleeps nor is being written to disk."""
+        return self._slot.reachable
+
+    @property
+    def sleep_image(self) -> SleepImage | None:
+        """The memory of its kernel on disk. None means that the session does not sleep."""
+        return self._slot.sleep_image
+
+    @property
+    def sleep_problem(self) -> str:
+        """Why its last attempt to fall asleep failed, for its client; empty if it did not fail."""
+        return self._slot.sleep_problem
 
     @property
     def container(self) -> KernelHandle | None:

@@ -200,7 +200,7 @@ class Culler:
             return None  # no client can use it yet
         if self._outlived(session):
             return f"the session reached its maximum lifetime of {self._max_lifetime:g} s"
-        if (image := session.sleeper.image) is not None:
+        if (image := session.sleep_image) is not None:
             slept = max(0.0, self._registry.now() - image.since)
             return f"the session slept for {slept:.0f} s" if slept >= self._sleep_for else None
         timeout = session.spec.idle_timeout

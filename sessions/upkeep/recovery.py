@@ -66,7 +66,7 @@ class Recovery:
         sessions = [(session, session.left_container) for session in self._registry.all() if session.left_container]
         sandboxes = [(sandbox, sandbox.left_container) for sandbox in self._sandboxes.all()]
         places = [container for _, container in [*sessions, *sandboxes] if container]
-        slept = {session: image for session in self._registry.all() if (image := session.sleeper.image)}
+        slept = {session: image for session in self._registry.all() if (image := session.sleep_image)}
         workspaces = {container.workspace for container in places} | {sandbox.workspace for sandbox, _ in sandboxes}
         workspaces |= {str(session.launch.workspace) for session in slept}
         kernels = {container.id: container.info for container in places}

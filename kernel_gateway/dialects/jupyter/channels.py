@@ -97,7 +97,7 @@ class ChannelsHandler(JupyterHandler, SocketHandler):
             if request.type == "shutdown_request":
                 await self._shut_down(request)
                 return
-            if request.type == "execute_request" or not self._session.sleeper.reachable:
+            if request.type == "execute_request" or not self._session.reachable:
                 # As in every dialect, a cell starts a new kernel after a dead one; any request wakes one that sleeps.
                 await self._session.settled_kernel()
             self._session.channels.forward(

@@ -902,8 +902,8 @@ class Seen:
     def started(self, container: float, ready: float | None) -> None:
         self.starts.append((container, ready))
 
-    def checkpoint(self, seconds: float, *, taken: bool) -> None:
-        self.checkpoints.append((seconds, taken))
+    def checkpoint(self, seconds: float, *, succeeded: bool) -> None:
+        self.checkpoints.append((seconds, succeeded))
 
     def woken(self, seconds: float, *, succeeded: bool) -> None:
         self.wakes.append((seconds, succeeded))

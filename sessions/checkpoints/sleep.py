@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 import structlog
@@ -13,7 +14,7 @@ from sessions.kernels.kernel import Kernel
 from sessions.model.checkpoint import CannotWake, SleepFailed, SleepImage
 from sessions.model.connection_info import ConnectionInfo
 from sessions.model.errors import SessionClosed, StartFailed
-from sessions.model.stopwatch import Operation, Stage, measured
+from sessions.model.stopwatch import Operation, Stage, measured, timed
 from sessions.model.tasks import log_failure
 from sessions.model.values import SessionKey
 from sessions.store.session_records import ContainerRecord
@@ -27,8 +28,8 @@ FAILURES_MAX = 3
 class MemoryObserver(Protocol):
     """Gets what becomes of the memory of kernels that is on disk."""
 
-    def checkpoint(self, seconds: float, *, taken: bool) -> None:
-        """A checkpoint was taken or not, in that time, in which the session's clients had to wait."""
+    def checkpoint(self, seconds: float, *, succeeded: bool) -> None:
+        """An attempt to take a checkpoint has ended. The session's clients had to wait for these seconds."""
 
     def woken(self, seconds: float, *, succeeded: bool) -> None:
         """A session that sleeps has its kernel again, or not yet, after that time."""
@@ -38,6 +39,19 @@ class MemoryObserver(Protocol):
 
     def rolled_back(self, *, crash: bool) -> None:
         """A session has returned to a checkpoint: by itself after a crash, or because its client has asked for it."""
+
+
+@dataclass(slots=True)
+class _Asleep:
+    """A kernel that sleeps, and what became of the attempts to wake it."""
+
+    image: SleepImage
+    info: ConnectionInfo
+    #: number of requests for the kernel that failed
+    failures: int = 0
+    #: why its memory is lost; empty if it is not lost. The image stays until there is a fresh kernel, and so do the
+    #: session's files
+    loss: str = ""
 
 
 class Sleeper:
@@ -64,21 +78,24 @@ class Sleeper:
         self._sleeping = sleeping
         self._observer = observer
         self._clock = clock
-        #: its kernel as it was recorded; None: it does not sleep
-        self._slept = left if left is not None and left.asleep is not None else None
-        if self.image is not None:
-            sleeping.disk.keep(self.image, key.tenant)
-        self._failures = 0
-        #: why the memory of the kernel is lost; empty: it is not. The image stays until there is a fresh kernel, and so
-        #: do the session's files
-        self.loss = ""
-        #: why the last attempt to fall asleep has failed, for the session's client; empty: it has not
+        #: the kernel that sleeps; None while the session has no such kernel
+        self._asleep: _Asleep | None = None
+        if left is not None and left.asleep is not None:
+            self._asleep = _Asleep(left.asleep, left.info)
+            sleeping.disk.keep(left.asleep, key.tenant)
+        #: why the last attempt to fall asleep failed, for the session's client; empty if it did not fail. No part of
+        #: `_asleep`: the kernel that could not fall asleep is awake
         self.problem = ""
 
     @property
     def image(self) -> SleepImage | None:
-        """The kernel's memory on disk; None: it does not sleep."""
-        return None if self._slept is None else self._slept.asleep
+        """The kernel's memory on disk. None means that the kernel does not sleep."""
+        return None if self._asleep is None else self._asleep.image
+
+    @property
+    def loss(self) -> str:
+        """Why the memory of the kernel that sleeps is lost; empty if it is not lost."""
+        return "" if self._asleep is None else self._asleep.loss
 
     async def take(self, kernel: Kernel) -> SleepImage:
         """Write a kernel's memory to disk; see `Sleeping.take`.
@@ -101,49 +118,45 @@ class Sleeper:
         """Let a kernel go on after all."""
         await self._sleeping.resume(kernel, image)
 
-    async def begin(self, kernel: Kernel, recorded: ContainerRecord) -> None:
+    async def begin(self, kernel: Kernel, image: SleepImage) -> None:
         """End a kernel whose image was recorded."""
-        self._slept = recorded
+        self._asleep = _Asleep(image, kernel.handle.connection_info)
         await kernel.kill(SessionClosed())
 
     async def wake(self, launch: Launch) -> Kernel | None:
         """Continue with the kernel; the image stays until `forget`.
 
         Returns:
-            the kernel; None: it does not sleep, or its memory is lost (`loss`).
+            the kernel; None means that it does not sleep, or that its memory is lost (`loss`).
 
         Raises:
             SessionError: when it could not be woken now.
         """
-        if self._slept is None or self._slept.asleep is None or self.loss:
+        asleep, observer = self._asleep, self._observer
+        if asleep is None or asleep.loss:
             return None
         try:
-            kernel = await self._attempt(self._slept.asleep, launch, self._slept.info)
+            with timed(self._clock, observer.woken), measured(Operation.WAKE, observer.stages):
+                kernel = await self._sleeping.wake(asleep.image, launch, asleep.info)
         except CannotWake as error:
-            self.loss = f"the session slept, and its kernel could not be woken: {error}"
-            log.warning("a kernel did not wake, and is lost", session=str(self._key), reason=str(error))
+            self._lose(asleep, str(error))
+            return None
+        except StartFailed as error:
+            asleep.failures += 1
+            if asleep.failures < FAILURES_MAX:
+                raise
+            self._lose(asleep, error.message)
             return None
         log.info("session woken", session=str(self._key))
         return kernel
 
-    async def _attempt(self, image: SleepImage, launch: Launch, info: ConnectionInfo) -> Kernel:
-        begun, kernel = self._clock(), None
-        try:
-            with measured(Operation.WAKE, self._observer.stages):
-                kernel = await self._sleeping.wake(image, launch, info)
-        except StartFailed as error:
-            self._failures += 1
-            if self._failures >= FAILURES_MAX:
-                raise CannotWake(error.message) from error
-            raise
-        finally:
-            self._observer.woken(self._clock() - begun, succeeded=kernel is not None)
-        return kernel
+    def _lose(self, asleep: _Asleep, reason: str) -> None:
+        asleep.loss = f"the session slept, and its kernel could not be woken: {reason}"
+        log.warning("a kernel did not wake, and is lost", session=str(self._key), reason=reason)
 
     async def forget(self) -> None:
         """Delete the image, if there is one."""
-        image, self._slept = self.image, None
-        self._failures, self.loss, self.problem = 0, "", ""
+        image, self._asleep, self.problem = self.image, None, ""
         if image is not None:
             await self._discard(image)
 

@@ -15,7 +15,7 @@ from sessions.checkpoints.kept import Moment, Taken
 from sessions.kernels.kernel import Kernel
 from sessions.model.checkpoint import Checkpoints, InUse, NoRoom, SleepFailed, SleepImage, Snapshot
 from sessions.model.errors import CheckpointRefused, InvalidRequest
-from sessions.model.stopwatch import Stage, lap
+from sessions.model.stopwatch import Stage, lap, timed
 from sessions.model.tasks import spawn
 from sessions.model.values import Network, StateChange, valid_name
 from sessions.session.kernel_slot import KernelSlot, Wish
@@ -204,17 +204,12 @@ class Checkpointing:
             CheckpointRefused: when that was not possible.
             SessionError: when no kernel could be started, or the session was ended.
         """
-        slot, clock = self._slot, self._services.clock
+        slot, services = self._slot, self._services
         if slot.identity.spec.in_sandbox:
             raise CheckpointRefused("the session shares its files with other sessions")
         await slot.ensure()  # afterwards nothing else is being written
-        begun, is_taken = clock(), False
-        try:
-            taken = await slot.while_clients_wait(partial(self._written, name, use, spare))
-            is_taken = True
-        finally:
-            self._services.observer.checkpoint(clock() - begun, taken=is_taken)
-        return taken
+        with timed(services.clock, services.observer.checkpoint):
+            return await slot.while_clients_wait(partial(self._written, name, use, spare))
 
     async def _written(self, name: str, use: Use, spare: Collection[SleepImage]) -> Taken:
         slot = self._slot

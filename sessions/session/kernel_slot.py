@@ -104,7 +104,8 @@ class KernelSlot:
         self._state = State.STARTING if self._sleeper.image is None else State.ASLEEP
         #: notice about the variables that the next execution reports
         self.notice = notice
-        #: the kernel that an earlier gateway has left; None: there was none, or it was taken over
+        #: the kernel that an earlier gateway has left; None if there was none, or it was taken over. This is no state:
+        #: until it is taken over, the session can be ended, and a start for an early client can fail
         self.left_container = left if self._sleeper.image is None else None
         self._held: Held | None = None
         self.record = SlotRecord(identity, services, notice, beginning, lambda: listener.closed)
@@ -389,7 +390,7 @@ class KernelSlot:
             await self._sleeper.give_back(kernel, image)
             return "the kernel was ended or replaced"
         try:
-            recorded = self.record.kernel(kernel, self.notice, image)
+            self.record.kernel(kernel, self.notice, image)
         except LedgerUnavailable as error:
             await self._sleeper.give_back(kernel, image)
             return error.message
@@ -397,7 +398,7 @@ class KernelSlot:
         self.move(State.ASLEEP)
         self._listener.fell_asleep()
         await self.snapshots.forget_ahead()
-        await self._sleeper.begin(kernel, recorded)
+        await self._sleeper.begin(kernel, image)
         return ""
 
     async def take_over(self, handle: KernelHandle | None, note: str) -> Kernel | None:

@@ -95,7 +95,7 @@ class SlotRecord:
         self._snapshots = beginning.snapshots
         self._closed = closed
 
-    def kernel(self, kernel: Kernel, notice: StateNotice, image: SleepImage | None = None) -> ContainerRecord:
+    def kernel(self, kernel: Kernel, notice: StateNotice, image: SleepImage | None = None) -> None:
         """Record the present kernel, asleep if it has an image, and what the next execution reports.
 
         Raises:
@@ -105,7 +105,6 @@ class SlotRecord:
         info = kernel.handle.connection_info
         container = ContainerRecord(kernel.handle.id, info, str(kernel.launch.workspace), image)
         self._write(container, notice, self._snapshots)
-        return container
 
     def snapshots(self, snapshots: tuple[Snapshot, ...]) -> None:
         """Record the session's snapshots.

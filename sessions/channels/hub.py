@@ -217,7 +217,7 @@ class ChannelHub:
         """Stop waiting for a client that has read nothing for a while."""
         self._watched.discard(subscription)
         if subscription.pressing and subscription.taken == taken:
-            subscription.patient = False
+            subscription.outrun()
         elif subscription.pressing:
             self._watch(subscription)
         self._resume_if_relieved()

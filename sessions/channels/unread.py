@@ -7,7 +7,7 @@ is disconnected: it loses its messages, and is told so when it returns.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from typing import Protocol
 
 from sessions.kernels.messages import Message
@@ -88,3 +88,71 @@ class Unread:
             return False
         slowest.cut()
         return True
+
+
+class Backlog:
+    """The messages that wait for one client, and the message that is being sent to it. Their bytes are counted here."""
+
+    def __init__(self, unread: Unread) -> None:
+        """Begin empty.
+
+        Args:
+            unread: counts what waits for all clients of the session.
+        """
+        self._unread = unread
+        self._queue: deque[Message] = deque()
+        self._sending: Message | None = None
+        #: bytes of the messages that wait
+        self.size = 0
+
+    def __len__(self) -> int:
+        """Return the number of messages that wait."""
+        return len(self._queue)
+
+    @property
+    def sending(self) -> int:
+        """Bytes of the message that is being sent."""
+        return 0 if self._sending is None else cost(self._sending)
+
+    def append(self, message: Message) -> None:
+        """Add a message behind all others."""
+        self._queue.append(message)
+        self._count(message)
+
+    def put_back(self, message: Message) -> None:
+        """Add a message before all others."""
+        self._queue.appendleft(message)
+        self._count(message)
+
+    def _count(self, message: Message) -> None:
+        self.size += cost(message)
+        self._unread.add(message)
+
+    def send_next(self) -> Message:
+        """Return the first message. It counts until `sent`."""
+        message = self._queue.popleft()
+        self.size -= cost(message)
+        self._sending = message
+        self._unread.copied(message.size)
+        return message
+
+    def sent(self) -> None:
+        """Forget the message that was being sent, if there is one."""
+        if self._sending is not None:
+            self._unread.copied(-self._sending.size)
+            self._unread.remove(self._sending)
+            self._sending = None
+
+    def take_all(self) -> list[Message]:
+        """Remove the messages that wait, and return them in order."""
+        messages = list(self._queue)
+        self._queue.clear()
+        self.size = 0
+        for message in messages:
+            self._unread.remove(message)
+        return messages
+
+
+def cost(message: Message) -> int:
+    """Return the bytes that a message takes while it waits for a client."""
+    return message.size + MESSAGE_COST

@@ -53,6 +53,7 @@ from sessions.model.stopwatch import Operation, Stage
 from sessions.model.tasks import spawn
 from sessions.model.values import (
     ExecuteRequest,
+    ExecutionEnd,
     ExecutionResult,
     ExitReason,
     KernelExit,
@@ -953,7 +954,7 @@ class World:
         )
         self.quotas = Quotas(quotas or TenantLimits(), self.clock, concurrent, share)
         #: all executions that have ended
-        self.observed: list[tuple[SessionKey, ExecuteRequest, ExecutionResult]] = []
+        self.observed: list[tuple[SessionKey, ExecuteRequest, ExecutionEnd]] = []
         #: executions that have begun and not ended, by id
         self.open: dict[str, ExecuteRequest] = {}
         #: error that each new cell gets; None: cells may begin
@@ -1008,12 +1009,12 @@ class World:
         self.open[execution] = request
         return execution
 
-    def ended(self, key: SessionKey, execution: str, request: ExecuteRequest, result: ExecutionResult | None) -> None:
+    def ended(self, key: SessionKey, execution: str, request: ExecuteRequest, end: ExecutionEnd | None) -> None:
         """Record the end of an execution, and check that it ends once and with the request that it began with."""
         assert self.open.pop(execution) == request
-        if result is not None:
-            self.quotas.charge_execution(key.tenant, result.duration, result.output_bytes)
-            self.observed.append((key, request, result))
+        if end is not None:
+            self.quotas.charge_execution(key.tenant, end.duration, end.output_bytes)
+            self.observed.append((key, request, end))
 
     async def session(self, name: str = "s1", tenant: str = "acme") -> Session:
         """Return the session with this name, made on first use."""

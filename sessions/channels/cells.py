@@ -15,7 +15,7 @@ from sessions.kernels.kernel import Kernel
 from sessions.kernels.messages import Message
 from sessions.model import bounded_json
 from sessions.model.errors import InvalidRequest, SessionError
-from sessions.model.values import ExecuteRequest, ExecutionResult, StateChange, Timeouts
+from sessions.model.values import ExecuteRequest, ExecutionEnd, StateChange, Timeouts
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,18 +118,14 @@ class ChannelCell(Cell):
         self._kernel_gone = True
         super().kernel_gone(cause)
 
-    def result(self) -> ExecutionResult:
-        """Return the result for the audit, without outputs."""
+    def end(self) -> ExecutionEnd:
+        """Return the end of the cell for the audit."""
         if self.status is None:
-            raise RuntimeError("a cell that has not ended has no result")
-        return ExecutionResult(
+            raise RuntimeError("the cell has not ended")
+        return ExecutionEnd(
             status=self.status,
-            execution_count=None,
-            outputs=[],
             duration=self.duration,
             state=StateChange.LOST if self._kernel_gone else StateChange.PRESERVED,
-            state_reason=None,
-            incarnation=0,
             truncated=self.incomplete,
             error=self.error,
             output_bytes=self._output_bytes,

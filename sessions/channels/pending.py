@@ -19,7 +19,7 @@ from sessions.kernels.kernel import Kernel
 from sessions.kernels.messages import Message
 from sessions.model.errors import ExecutionTimeout, InvalidRequest, KernelDied, QuotaExceeded, SessionError
 from sessions.model.tasks import spawn
-from sessions.model.values import ExecuteRequest, ExecutionResult
+from sessions.model.values import ExecuteRequest, ExecutionEnd
 
 #: requests per session that the kernel has not answered, and bytes of them
 NUMBER_MAX = 1000
@@ -175,13 +175,13 @@ class PendingRequests:
         self._returned.pop(cell.id, None)
         if cell.failure is not None:
             self._rules.failed(cell.id, cell.failure)
-        self._settle(cell, cell.result())
+        self._settle(cell, cell.end())
         self._check(self.cell)
 
-    def _settle(self, cell: ChannelCell, result: ExecutionResult | None) -> None:
+    def _settle(self, cell: ChannelCell, end: ExecutionEnd | None) -> None:
         """Give a cell's bytes back, and record its end; see `Rules.ended`."""
         self._rules.hold(-cell.size)
-        self._rules.ended(cell.execution_id, cell.request, result)
+        self._rules.ended(cell.execution_id, cell.request, end)
 
     # -- the kernel -----------------------------------------------------------------------------------------
 

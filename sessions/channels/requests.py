@@ -9,7 +9,7 @@ from typing import Any
 
 from sessions.channels.cells import ChannelCell, Code
 from sessions.channels.subscription import Subscription
-from sessions.model.values import ExecuteRequest, ExecutionResult, Timeouts
+from sessions.model.values import ExecuteRequest, ExecutionEnd, Timeouts
 
 
 @dataclass(slots=True, eq=False)
@@ -52,8 +52,8 @@ class Rules:
     hold: Callable[[int], bool]
     #: called with each cell before it is sent; returns the execution's id, or raises to refuse the cell
     begins: Callable[[ExecuteRequest], str]
-    #: called when a cell has ended; the result is None when it was never sent
-    ended: Callable[[str, ExecuteRequest, ExecutionResult | None], None]
+    #: called when a cell has ended; the end is None when it was never sent
+    ended: Callable[[str, ExecuteRequest, ExecutionEnd | None], None]
     #: called with the message id and the error of each cell that has failed: the kernel may not have shown the error
     failed: Callable[[str, Mapping[str, Any]], None]
     timeouts: Timeouts

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from sessions.backends.base import KernelHandle, Launch
 from sessions.model.egress import EgressTenants
-from sessions.model.values import ExecuteRequest, ExecutionResult, SessionKey, Timeouts
+from sessions.model.values import ExecuteRequest, ExecutionEnd, SessionKey, Timeouts
 from sessions.store.ledger import Ledger
 from sessions.tenants.kept import KeptBytes
 from sessions.tenants.quotas import Quotas
@@ -66,8 +66,8 @@ class CellJournal(Protocol):
             QuotaExceeded: when the audit's disk is nearly full, and the tenant has written its share of what is left.
         """
 
-    def ended(self, key: SessionKey, execution: str, request: ExecuteRequest, result: ExecutionResult | None) -> None:
-        """Record the end of an execution. `result` is None when the code was never sent."""
+    def ended(self, key: SessionKey, execution: str, request: ExecuteRequest, end: ExecutionEnd | None) -> None:
+        """Record the end of an execution. `end` is None when the code was never sent."""
 
 
 @dataclass(frozen=True, slots=True)

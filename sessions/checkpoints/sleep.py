@@ -1,4 +1,4 @@
-"""The sleep of one session's kernel: what is on disk of it, and attempts to wake it."""
+"""The sleep of one session's kernel: its memory on disk, and the attempts to wake it."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from sessions.store.session_records import ContainerRecord
 
 log = structlog.get_logger()
 
-#: failed requests for a kernel that sleeps after which its memory counts as lost
+#: failed attempts to wake a kernel after which its memory counts as lost
 FAILURES_MAX = 3
 
 
 class MemoryObserver(Protocol):
-    """Gets what becomes of the memory of kernels that is on disk."""
+    """Counts and times what happens to kernels' memory on disk."""
 
     def checkpoint(self, seconds: float, *, succeeded: bool) -> None:
         """An attempt to take a checkpoint has ended. The session's clients had to wait for these seconds."""
 
     def woken(self, seconds: float, *, succeeded: bool) -> None:
-        """A session that sleeps has its kernel again, or not yet, after that time."""
+        """An attempt to wake a session has ended after these seconds."""
 
     def stages(self, operation: Operation, seconds: Mapping[Stage, float]) -> None:
-        """A session was woken, rolled back or branched, with these seconds of each stage."""
+        """A session was woken, rolled back or branched. `seconds` has the duration of each stage."""
 
     def rolled_back(self, *, crash: bool) -> None:
         """A session has returned to a checkpoint: by itself after a crash, or because its client has asked for it."""
@@ -47,7 +47,7 @@ class _Asleep:
 
     image: SleepImage
     info: ConnectionInfo
-    #: number of requests for the kernel that failed
+    #: number of attempts to wake the kernel that failed
     failures: int = 0
     #: why its memory is lost; empty if it is not lost. The image stays until there is a fresh kernel, and so do the
     #: session's files
@@ -55,7 +55,7 @@ class _Asleep:
 
 
 class Sleeper:
-    """Keeps the image of a session's kernel."""
+    """Lets one session's kernel sleep, and wakes it."""
 
     def __init__(
         self,
@@ -65,14 +65,14 @@ class Sleeper:
         clock: Callable[[], float],
         left: ContainerRecord | None,
     ) -> None:
-        """Begin.
+        """Begin with the kernel that an earlier gateway has left, if that kernel sleeps.
 
         Args:
-            key: of the session.
+            key: key of the session.
             sleeping: writes kernels to disk, and wakes them.
-            observer: gets what becomes of them.
+            observer: counts and times the attempts.
             clock: function that returns seconds.
-            left: the kernel that an earlier gateway has left, perhaps asleep.
+            left: record of the kernel that an earlier gateway has left. None means that there is none.
         """
         self._key = key
         self._sleeping = sleeping
@@ -101,7 +101,7 @@ class Sleeper:
         """Write a kernel's memory to disk; see `Sleeping.take`.
 
         Raises:
-            SleepFailed: when that was not possible; the kernel goes on.
+            SleepFailed: when the kernel could not be written; it continues.
         """
         try:
             image = await self._sleeping.take(kernel)
@@ -115,22 +115,22 @@ class Sleeper:
         return image
 
     async def give_back(self, kernel: Kernel, image: SleepImage) -> None:
-        """Let a kernel go on after all."""
+        """Let a kernel continue whose memory was written, and delete its image."""
         await self._sleeping.resume(kernel, image)
 
     async def begin(self, kernel: Kernel, image: SleepImage) -> None:
-        """End a kernel whose image was recorded."""
+        """End a kernel whose image is recorded in the ledger."""
         self._asleep = _Asleep(image, kernel.handle.connection_info)
         await kernel.kill(SessionClosed())
 
     async def wake(self, launch: Launch) -> Kernel | None:
-        """Continue with the kernel; the image stays until `forget`.
+        """Wake the kernel. Its image stays until `forget`.
 
         Returns:
-            the kernel; None means that it does not sleep, or that its memory is lost (`loss`).
+            the kernel. None means that no kernel sleeps, or that its memory is lost (`loss`).
 
         Raises:
-            SessionError: when it could not be woken now.
+            SessionError: when the kernel could not be woken now; a later attempt may succeed.
         """
         asleep, observer = self._asleep, self._observer
         if asleep is None or asleep.loss:

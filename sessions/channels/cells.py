@@ -1,4 +1,4 @@
-"""Cells of channel clients."""
+"""Cells of channel clients: their code, their request, and their end."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Code:
 
     @property
     def size(self) -> int:
-        """Bytes of memory that it takes; a sign takes up to four."""
+        """Bytes of memory that the code takes. A character takes up to four bytes."""
         return sum(map(sys.getsizeof, (self.text, *self.expressions)))
 
     @classmethod
@@ -35,8 +35,8 @@ class Code:
         """Read the content of an execute request.
 
         Raises:
-            InvalidRequest: when it is no valid JSON. A kernel may be less strict, and would run code that the gateway
-                has not seen.
+            InvalidRequest: when the content is no valid JSON. A kernel may be less strict, and would run code that the
+                gateway has not seen.
         """
         with suppress(orjson.JSONDecodeError):
             match bounded_json.loads(content):
@@ -51,15 +51,15 @@ class Code:
 class Submission:
     """An execute request of a channel client."""
 
-    #: message id and type
+    #: message id and message type of the request
     header: dict[str, str]
     #: the request in the form of the audit
     request: ExecuteRequest
     #: the execution's id in the audit
     execution_id: str
-    #: bytes that count for the tenant until the cell has ended
+    #: bytes that count towards the tenant's limit until the cell has ended
     size: int
-    #: the kernel runs the code beside its main shell, which answers meanwhile
+    #: whether the code runs in a subshell: the kernel's main shell answers other requests meanwhile
     in_subshell: bool
 
 
@@ -70,7 +70,7 @@ class CellOwner(Protocol):
         """The cell has reached its deadline."""
 
     def miss_reply(self, cell: ChannelCell) -> None:
-        """The kernel has not replied to the cell, and never will."""
+        """The kernel will never reply to the cell."""
 
     def ended(self, cell: ChannelCell) -> None:
         """The cell has ended."""
@@ -114,7 +114,7 @@ class ChannelCell(Cell):
         self.published(message)
 
     def kernel_gone(self, cause: SessionError) -> None:
-        """End the cell with its kernel, and its variables with it."""
+        """End the cell, because the kernel has ended with all variables."""
         self._kernel_gone = True
         super().kernel_gone(cause)
 

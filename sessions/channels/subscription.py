@@ -1,7 +1,7 @@
-"""The messages that wait for one channel client: bounded, in order, kept while the client is away.
+"""The messages that wait for one channel client: bounded, in order, and kept while the client is away.
 
-A client that does not read holds up the kernel's output for a moment. Then output is left out for this client, and a
-message marks the place.
+The kernel's output waits for a slow client for a short time. Then output is left out for this client, and a message
+marks the place.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from sessions.kernels.messages import Message
 from sessions.model.errors import SessionError
 
 MIB = 1024**2
-#: bytes that may wait for one client; beyond, output is left out
+#: bytes that may wait for one client; further output is left out
 QUEUE_MAX = 4 * MIB
-#: bytes that may wait before a message of any size, which is then still queued
+#: if fewer bytes wait than this, a message of any size is queued
 SMALL = 1 * MIB
 #: further bytes for messages that a client needs: replies, questions and statuses
 RESERVE = 1 * MIB
-#: bytes that may wait before the kernel must wait, too
+#: bytes that may wait for a client before the kernel's output must wait
 PRESSURE = 2 * MIB
 #: session id in the gateway's own messages
 _OUR_SESSION = uuid4().hex
@@ -36,13 +36,13 @@ _LEFT_OUT = "\n[kernel-gateway: output was left out here, because this client di
 def gateway_message(
     channel: str, msg_type: str, content: dict[str, Any], parent: dict[str, Any] | None = None
 ) -> Message:
-    """Return a message of the gateway itself to the clients of a kernel.
+    """Return a message that the gateway itself sends to the clients of a kernel.
 
     Args:
         channel: channel of the message.
         msg_type: type of the message.
         content: content of the message.
-        parent: header of the request that it answers.
+        parent: header of the request that it answers. None means that it answers no request.
     """
     header = {
         "msg_id": uuid4().hex,
@@ -78,13 +78,13 @@ def refusal(channel: str, header: dict[str, Any], error: SessionError) -> list[M
 
 @dataclass(slots=True)
 class _Lag:
-    """What is true until the client has read everything."""
+    """State of a client that has not read everything. It begins anew when the client has read everything."""
 
-    #: output was left out, and a message marks the place
+    #: whether output was left out, and a message marks the place
     gap: bool = False
-    #: the kernel's output no longer waits for the client
+    #: whether the kernel's output no longer waits for the client
     outrun: bool = False
-    #: bytes of the largest message
+    #: bytes of the largest message since then
     largest: int = 0
 
 
@@ -101,10 +101,10 @@ class Subscription:
         """Begin empty.
 
         Args:
-            client: id with which the client may return; empty: it never does.
-            on_relief: called when the kernel need no longer wait for this client.
-            unread: counts what waits for all clients of the session.
-            disconnect: ends the client's connection at once.
+            client: id with which the client may return. Empty means that it cannot return.
+            on_relief: called when the kernel's output no longer has to wait for this client.
+            unread: counts the messages that wait for all clients of the session.
+            disconnect: function that ends the client's connection at once.
         """
         self.client = client
         #: whether the client is connected
@@ -128,7 +128,7 @@ class Subscription:
 
     @property
     def pressing(self) -> bool:
-        """Whether the kernel must wait until the client has read."""
+        """Whether the kernel's output must wait until the client has read more."""
         return self.attached and not self._lag.outrun and self._backlog.size > PRESSURE
 
     def outrun(self) -> None:
@@ -137,14 +137,14 @@ class Subscription:
 
     @property
     def unread(self) -> int:
-        """Bytes that the client has not read; the one message that says so does not count."""
+        """Bytes that the client has not read. After `cut`, the message about the cut does not count."""
         counts = len(self._backlog) > 1 or not self._cut
         return self._backlog.sending + (self._backlog.size if counts else 0)
 
     def cut(self) -> None:
-        """Forget what the client has not read, and disconnect it, once. If it returns, it is told.
+        """Drop all unread messages, and disconnect the client. If it returns, it is told that output was left out.
 
-        What it missed is kept for its return, so this may happen again when its connection is gone.
+        Messages after the cut are kept for the client's return. A later cut drops them, too.
         """
         is_connected = self.attached and not self._cut
         self._drop_all()
@@ -154,13 +154,13 @@ class Subscription:
             self._disconnect()
 
     def discard(self) -> None:
-        """Forget all messages: the client is gone for good."""
+        """Drop all messages, because the client cannot return."""
         self.close()
         self._drop_all()
         self._count_all.leave(self)
 
     def detach(self) -> None:
-        """Note that the client's connection is gone, with what was being sent."""
+        """Record that the client's connection has ended, and drop the message that was being sent."""
         self.attached = False
         self._backlog.sent()
 
@@ -169,7 +169,7 @@ class Subscription:
         self._backlog.take_all()
 
     def enqueue(self, message: Message) -> None:
-        """Queue a message, or leave it out when too much waits."""
+        """Queue a message, or leave it out when too many bytes wait."""
         if self._closed:
             return
         if self._admits(message):
@@ -181,19 +181,19 @@ class Subscription:
     def _admits(self, message: Message) -> bool:
         if message.channel != "iopub" or message.type == "status":
             return self._backlog.size <= QUEUE_MAX + self._lag.largest + RESERVE
-        # A large message is not left out because of small ones before it: the client has read in time.
+        # A large message is not left out because of a few small messages before it: the client is not slow.
         return self._backlog.size <= SMALL or self._backlog.size + cost(message) <= QUEUE_MAX
 
     def _append(self, message: Message) -> None:
-        self._backlog.append(message.without_parsed_json())  # it may wait for long
+        self._backlog.append(message.without_parsed_json())  # parsed content would take memory while the message waits
         self._lag.largest = max(self._lag.largest, cost(message))
         self._news.set()
 
     async def take(self) -> Message | None:
-        """Wait for the next message to send. Its `parts` are complete, its other fields may be empty.
+        """Wait for the next message to send. Its `parts` are complete; its other fields may be empty.
 
         Returns:
-            the message; None when no more will follow.
+            the message. None means that no more messages will follow.
         """
         self._backlog.sent()
         while not self._backlog:
@@ -211,7 +211,7 @@ class Subscription:
         return message
 
     def put_back(self, message: Message) -> None:
-        """Put back a message that was taken and could not be delivered; a client that has returned gets it."""
+        """Put back a message that was taken and could not be delivered. A client that has returned gets it."""
         self._backlog.sent()
         if self._heir is not None:
             self._heir.put_back(message)
@@ -223,7 +223,7 @@ class Subscription:
         self._news.set()
 
     def inherit(self, other: Subscription) -> None:
-        """Take the messages of another subscription, and close that."""
+        """Take the messages of an earlier subscription of the client, and close that subscription."""
         messages = other._backlog.take_all()
         other._heir = self
         other.close()
@@ -234,7 +234,7 @@ class Subscription:
         self._lag.gap = other._lag.gap
 
     def close(self) -> None:
-        """Accept no more messages; those that wait can still be taken."""
+        """Accept no more messages. Waiting messages can still be taken."""
         self._closed = True
         self._news.set()
         self._on_relief()

@@ -1,8 +1,8 @@
-"""What the channel clients of one session have not read: bytes in the gateway's memory, counted as they are held.
+"""The messages that the channel clients of one session have not read, counted as bytes of the gateway's memory.
 
-A message that waits for several clients is held once, and counts once. What is being sent is a copy for each client. A
-tenant has many sessions, each with clients. When they all together are behind too far, the client that is behind most
-is disconnected: it loses its messages, and is told so when it returns.
+A message that waits for several clients is held once, and counts once. A message that is being sent is copied for each
+client, and each copy counts. When the clients of a tenant's sessions together have too many unread bytes, the client
+with the most unread bytes is disconnected. It loses its messages, and is told about that when it returns.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Protocol
 from sessions.kernels.messages import Message
 from sessions.tenants.kept import KeptBytes
 
-#: bytes that a message takes besides its content, for each client
+#: bytes that a message takes for each client, in addition to its content
 MESSAGE_COST = 1024
 
 
 class Reader(Protocol):
-    """A client."""
+    """A client that messages wait for."""
 
     @property
     def unread(self) -> int:
-        """Bytes that it has not read, as if no other client had them."""
+        """Bytes that the client has not read. Messages that also wait for other clients count in full."""
 
     def cut(self) -> None:
-        """Forget them, and disconnect it."""
+        """Drop the unread messages, and disconnect the client."""
 
 
 class Unread:
@@ -39,17 +39,17 @@ class Unread:
             tenant: tenant of the session.
         """
         self._share = kept.share(tenant, self._cut_slowest)
-        #: number of clients for which a message waits; a message is known by its parts, of which there is one tuple
+        #: number of clients that a message waits for, by the identity of its `parts`: all copies share this tuple
         self._waiting: Counter[int] = Counter()
         self._readers: dict[Reader, None] = {}
         self._closed = False
 
     def enter(self, reader: Reader) -> None:
-        """Take a client whose bytes count."""
+        """Add a client. Its unread bytes count from now on."""
         self._readers[reader] = None
 
     def leave(self, reader: Reader) -> None:
-        """Forget a client, for which nothing waits any more."""
+        """Remove a client that no message waits for any more."""
         self._readers.pop(reader, None)
         self._close_if_done()
 
@@ -60,7 +60,7 @@ class Unread:
         self._share.grow(MESSAGE_COST + (message.size if self._waiting[known] == 1 else 0))
 
     def remove(self, message: Message) -> None:
-        """Count a message that waits for one client less."""
+        """Count a message that waits for one client fewer."""
         known = id(message.parts)
         self._waiting[known] -= 1
         if self._waiting[known]:
@@ -70,11 +70,11 @@ class Unread:
             self._share.grow(-MESSAGE_COST - message.size)
 
     def copied(self, size: int) -> None:
-        """Count the bytes of a copy that is being sent, or its end if below 0."""
+        """Count the bytes of a copy that is being sent. A number below 0 takes away a copy that was sent."""
         self._share.grow(size)
 
     def close(self) -> None:
-        """Note that no more clients come. What waits for those that there are still counts."""
+        """Accept no more clients. The messages that wait for present clients still count."""
         self._closed = True
         self._close_if_done()
 

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class SlotListener(KernelListener, Protocol):
-    """Gets the messages of a session's kernels, and their beginnings and ends."""
+    """Gets the messages of a session's kernels, and hears when they start and end."""
 
     @property
     def closed(self) -> bool:
@@ -39,43 +39,49 @@ class SlotListener(KernelListener, Protocol):
         """The session has no kernel any more: the variables of all earlier cells are gone."""
 
     def fell_asleep(self) -> None:
-        """The session has no kernel any more, and gets it again with all variables."""
+        """The kernel sleeps: the session gets it back later, with all variables."""
 
     def returning(self, kernel: Kernel) -> None:
-        """A kernel has ended, and the session returns to a checkpoint; `ended` follows."""
+        """A kernel has ended, and the session returns to a checkpoint. `ended` is called afterwards."""
 
     def ended(self, kernel: Kernel, cause: SessionError, after: StateNotice | None) -> None:
-        """A kernel has ended, the present or a previous one; `after`: what became of the variables; None: lost."""
+        """The present kernel or a previous one has ended.
+
+        Args:
+            kernel: the kernel.
+            cause: why it has ended.
+            after: state of the variables after a return to a checkpoint. None means that the variables are lost.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a kernel is started for."""
+    """Why a kernel is started, and how."""
 
-    #: change of the variables that the next execution reports; None: the present notice stays
+    #: change of the variables that the next execution reports. None keeps the present notice.
     change: StateChange | None = None
     #: reason in that notice
     reason: str | None = None
-    #: starts the kernel; None: it wakes, or is a new one
+    #: function that starts the kernel. None means that the sleeping kernel wakes, or a new kernel is started.
     start: Start | None = None
 
 
 @dataclass(slots=True)
 class Held:
-    """A kernel of the session, until its end is handled."""
+    """The session's present kernel, until its end is handled."""
 
     kernel: Kernel
-    #: handles its end
+    #: task that waits for the kernel's end and handles it
     watch: asyncio.Task[None] | None = None
-    #: what its cells report, because it ends with a return to a checkpoint; None: it does not
+    #: state of the variables that the kernel's cells report, if a return to a checkpoint ends the kernel; else None
     after: StateNotice | None = None
 
 
 class KernelSlot:
     """Holds the kernel of a session, and replaces it.
 
-    A session has four locks. Who needs several takes them in this order: the turn of its cells (`Turn`), `_replacing`,
-    `_writing`, and the start of a kernel.
+    A session has four locks. Code that needs several of them takes them in this order: the turn of the session's cells
+    (`Turn`), `_replacing`, `_writing`, and `_start`.
     """
 
     def __init__(
@@ -91,9 +97,9 @@ class KernelSlot:
         Args:
             identity: identity of the session.
             services: services that sessions share.
-            notice: about the variables, for the first execution.
-            beginning: what there is already.
-            listener: gets what the kernels send, and their beginnings and ends.
+            notice: state of the variables, for the first execution.
+            beginning: what an earlier gateway has left, or what a branch begins with.
+            listener: gets the kernels' messages, and hears when they start and end.
         """
         left = beginning.left
         self.identity = identity
@@ -102,14 +108,14 @@ class KernelSlot:
         self._listener = listener
         self._sleeper = Sleeper(identity.key, services.sleeping, services.observer, services.clock, left)
         self._state = State.STARTING if self._sleeper.image is None else State.ASLEEP
-        #: notice about the variables that the next execution reports
+        #: state of the variables that the next execution reports
         self.notice = notice
         #: the kernel that an earlier gateway has left; None if there was none, or it was taken over. This is no state:
         #: until it is taken over, the session can be ended, and a start for an early client can fail
         self.left_container = left if self._sleeper.image is None else None
         self._held: Held | None = None
         self.record = SlotRecord(identity, services, notice, beginning, lambda: listener.closed)
-        #: earlier moments to which it can return
+        #: the session's checkpoints
         self.snapshots = Snapshots(identity.key, services.sleeping, self.record.snapshots, beginning.snapshots)
         #: held while a client has the kernel replaced
         self._replacing = asyncio.Lock()
@@ -119,7 +125,7 @@ class KernelSlot:
         self.launch = identity.launch(left.workspace if left else identity.spec.workspace)
         self._start: Shared[None] = Shared(f"start {identity.key}")
         self._first_start = beginning.start
-        #: the end of the kernel that a return has replaced
+        #: task that ends the kernel which a return to a checkpoint has replaced
         self._leaving: asyncio.Task[None] | None = None
 
     # -- state ----------------------------------------------------------------------------------------------
@@ -130,10 +136,10 @@ class KernelSlot:
         return State.CLOSED if self._listener.closed else self._state
 
     def move(self, state: State) -> None:
-        """Change to a state that may follow the present one. To `closed` it comes only by the session's end.
+        """Change to another state. Only the session's end leads to `closed`, so this method does not.
 
         Raises:
-            RuntimeError: when it may not follow, which is a defect.
+            RuntimeError: when the state must not follow the present one, which is a defect.
         """
         if state not in MOVES[self.state] or state is State.CLOSED:
             raise RuntimeError(f"session {self.key} cannot go from {self.state} to {state}")
@@ -150,7 +156,7 @@ class KernelSlot:
 
     @property
     def kernel(self) -> Kernel | None:
-        """The kernel; None: there is none, or its end was noticed."""
+        """The kernel. None means that there is no kernel, or that its end was handled."""
         return None if self._held is None else self._held.kernel
 
     @property
@@ -176,7 +182,7 @@ class KernelSlot:
     # -- a kernel -------------------------------------------------------------------------------------------
 
     async def ensure(self) -> Kernel:
-        """Return the kernel, started if there is none. Concurrent callers get the same one.
+        """Return the kernel, and start one if there is none. Concurrent callers get the same kernel.
 
         Raises:
             SessionClosed: when the session was ended.
@@ -190,19 +196,19 @@ class KernelSlot:
                 await self.replace(Wish())
             elif held.kernel.alive:
                 return held.kernel
-            elif held.watch is not None:  # the kernel has just ended: first let `_watch_exit` handle that
+            elif held.watch is not None:  # the kernel has just ended: wait until `_watch_exit` has handled its end
                 await asyncio.shield(held.watch)
         raise SessionClosed
 
     async def replace(self, wish: Wish) -> None:
-        """Replace the kernel: wait for the one that is being started, or start one.
+        """Start a kernel in place of the present one. If a start is under way, wait for its kernel instead.
 
         Args:
-            wish: a wish with a start of its own waits until a kernel that is being started for another has started.
+            wish: why and how. If it has its own `start`, a start under way is awaited first, and then this one begins.
 
         Raises:
             SessionClosed: when the session was ended.
-            SessionError: when no kernel could be started; the present one stays.
+            SessionError: when no kernel could be started; the present kernel stays.
         """
         while wish.start is not None and self._start.task is not None:
             await self._start.wait()
@@ -225,7 +231,7 @@ class KernelSlot:
             raise
 
     def _measured(self, wish: Wish) -> AbstractContextManager[None]:
-        """Measure a return to a checkpoint, and the start of a branch; other starts are measured where they begin."""
+        """Measure a return to a checkpoint and the start of a branch. Other starts are measured by their own code."""
         observer = self._services.observer
         if wish.change is StateChange.ROLLED_BACK:
             return measured(Operation.ROLLBACK, observer.stages)
@@ -259,7 +265,8 @@ class KernelSlot:
             done = "rolled back" if is_return else "restarted"
             cause = KernelDied(f"the session was {done} while the cell ran")
             if is_return and not old.kernel.in_use:
-                # The new kernel shares nothing with it, and nobody waits for it: its end takes as long as half a start.
+                # The new kernel shares nothing with the old one, which nobody uses. So nobody has to wait for the old
+                # kernel's end, which takes half as long as a start.
                 self._leaving = spawn(
                     self._leave(old.kernel, cause, before, kernel.launch), f"former kernel of {self.key}"
                 )
@@ -268,9 +275,10 @@ class KernelSlot:
         await self._move_files(before, kernel.launch)
 
     async def replace_for_client(self, wish: Wish) -> None:
-        """Replace the kernel because a client has asked for it. A running cell ends with the old one.
+        """Replace the kernel because a client has asked for it. A running cell ends with the old kernel.
 
-        The new kernel is started beside the old one, whose workspace it may need, and which stays if the start fails.
+        The new kernel starts while the old one still runs: the new kernel may need the old one's workspace, and the old
+        kernel stays if the start fails.
 
         Raises:
             SessionError: as `replace`.
@@ -280,7 +288,7 @@ class KernelSlot:
             await self.replace(wish)
 
     async def restart(self) -> None:
-        """Continue with a fresh kernel, whatever is being started: that one may have the variables.
+        """Continue with a fresh kernel, also if another start is under way: its kernel may have the variables.
 
         Raises:
             SessionError: as `replace`.
@@ -299,7 +307,7 @@ class KernelSlot:
         await self._delete_left(left, kept)
 
     async def _left(self) -> None:
-        """Wait until the kernel before a return has ended: a session has no more than two at a time."""
+        """Wait until the kernel before a return to a checkpoint has ended: a session has two kernels at most."""
         if self._leaving is not None:
             await asyncio.wait({self._leaving})
 
@@ -313,13 +321,13 @@ class KernelSlot:
             await self._services.kernels.delete_workspace(left.workspace)
 
     def install(self, kernel: Kernel) -> None:
-        """Continue with a kernel."""
+        """Make a kernel the session's present kernel."""
         self._held = Held(kernel)
         kernel.connection.charge(partial(self._services.waiting, self.key.tenant))
         self._listener.connected(kernel)
         kernel.attach(self._listener)
         self._held.watch = spawn(self._watch_exit(self._held), f"watch kernel of {self.key}")
-        if self.state is State.DEAD:  # the kernel that this one replaces ended while it started
+        if self.state is State.DEAD:  # the replaced kernel ended during the start
             self.move(State.STARTING)
         if self.state is State.STARTING:
             self.move(State.IDLE)
@@ -331,13 +339,17 @@ class KernelSlot:
             self._held = None
             self.lost(cause)
             after = await self._return(held.kernel, cause)
-            if after is not None:  # the usual message says that the variables are lost
+            if after is not None:  # the message of `cause` says that the variables are lost, which is not true now
                 cause = type(cause)(f"{_happened(cause)}; the session is as it was before the cell", **cause.details)
                 self._services.observer.rolled_back(crash=True)
         self._listener.ended(held.kernel, cause, after)
 
     async def _return(self, kernel: Kernel, cause: SessionError) -> StateNotice | None:
-        """Return to the moment before the last cell, or after it, if there is a snapshot of it; and its notice."""
+        """Return to the checkpoint from before the last cell, or from after it, if there is one.
+
+        Returns:
+            the state of the variables. None means that the session did not return to a checkpoint.
+        """
         snapshot = self.snapshots.last_moment
         if snapshot is None or self._start.task is not None:  # a client has already asked for another kernel
             return None
@@ -352,16 +364,20 @@ class KernelSlot:
         return self.notice
 
     def lost(self, cause: SessionError) -> None:
-        """Note that the kernel has ended with all variables."""
-        if self.state is not State.DEAD:  # a client that came before the takeover has tried to start a kernel
+        """Record that the kernel has ended with all variables, and tell the listener."""
+        if (
+            self.state is not State.DEAD
+        ):  # it is dead already if a client came before the takeover and no kernel could be started
             self.move(State.DEAD)
         self.announce(StateChange.LOST, cause.message)
         self._listener.disconnected(cause)
 
     def reported(self) -> None:
-        """Record that a cell of the present kernel has reported the notice: the next gateway must not repeat it."""
+        """Record that a cell of the present kernel has reported the notice. The next gateway must not repeat it."""
         if self.kernel is not None:
-            with suppress(LedgerUnavailable, SessionClosed):  # then it is reported twice, or there is no next gateway
+            with suppress(
+                LedgerUnavailable, SessionClosed
+            ):  # then the next gateway reports it again, or the session has ended
                 self.record.kernel(self.kernel, self.notice)
 
     # -- sleep and takeover ---------------------------------------------------------------------------------
@@ -374,7 +390,7 @@ class KernelSlot:
         """Write the memory of the idle kernel to disk, and end the kernel. Clients that come meanwhile wait.
 
         Returns:
-            why that was not possible; the kernel goes on then. Empty: it sleeps.
+            why the kernel could not fall asleep; it continues then. Empty if it sleeps.
         """
         return await self.while_clients_wait(self._fall_asleep)
 
@@ -405,11 +421,11 @@ class KernelSlot:
         """Continue with the kernel that an earlier gateway has left.
 
         Args:
-            handle: handle of the kernel; None: the kernel is gone.
-            note: reason that the next execution reports, unless variables were lost.
+            handle: handle of the kernel. None means that the kernel is gone.
+            note: reason that the next execution reports, unless the variables are lost.
 
         Returns:
-            the kernel; None: there is none to continue with.
+            the kernel. None means that there is no kernel to continue with.
         """
         self.left_container = None
         kernel: Kernel | None = None
@@ -437,7 +453,7 @@ class KernelSlot:
     # -- the end --------------------------------------------------------------------------------------------
 
     async def free(self, cause: SessionError) -> None:
-        """End the kernel, also one that is being started, and delete its files unless they belong to a sandbox."""
+        """End the kernel, also a kernel that is being started. Delete its files unless they belong to a sandbox."""
         await self._writing.wait()
         if self.kernel is not None:
             await self.kernel.kill(cause)
@@ -455,5 +471,5 @@ class KernelSlot:
 
 
 def _happened(cause: SessionError) -> str:
-    """Return what happened, without what that means for the variables."""
+    """Return the part of an error's message that says what happened to the kernel, not to the variables."""
     return cause.message.partition(";")[0]

@@ -1,4 +1,4 @@
-"""Executions that are no cells, as shell commands are: admitted, audited and counted like cells."""
+"""Executions that are no cells, for example shell commands. They are admitted, audited and counted like cells."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Account:
     def ends(
         self, status: Status, error: SessionError | None = None, *, output_bytes: int = 0, truncated: bool = False
     ) -> None:
-        """Note the end. Its time is measured here: neither a sandbox nor a provider is trusted.
+        """Set how the execution ended. The gateway measures its time, because it trusts no sandbox and no provider.
 
         Args:
             status: how the execution ended.
@@ -44,14 +44,16 @@ class Account:
 async def accounted(
     services: SessionServices, key: SessionKey, language: str, request: ExecuteRequest, *not_begun: type[Exception]
 ) -> AsyncIterator[Account]:
-    """Run the body as an execution of a tenant, when its turn comes. The body tells the account how it ended.
+    """Run the body as an execution of a tenant, when its turn comes. The body calls `Account.ends` at its end.
+
+    If the body raises an error instead, the execution has died (`SessionError`) or was interrupted (any other error).
 
     Args:
         services: quotas and journal.
         key: tenant, and name of the session or sandbox in the audit.
         language: language in the audit.
         request: the code and its timeout.
-        not_begun: errors of the body that mean that the execution was never begun.
+        not_begun: errors by which the body says that the execution was never begun.
 
     Raises:
         QuotaExceeded: when the tenant has too many executions under way, or has used up its quota.

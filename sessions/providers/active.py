@@ -32,8 +32,9 @@ class ActiveProvider:
 
     name: str
     provider: SandboxProvider
-    #: None: the provider was set with `give`, not by the settings
+    #: configuration in the settings. None means that `replace_with` has set the provider.
     config: Config | None
+    #: number of runs in progress
     runs: int = 0
     #: set while no run is in progress
     idle: asyncio.Event = field(default_factory=asyncio.Event)
@@ -64,7 +65,7 @@ async def initialized(name: str, make: Make, config: Config) -> SandboxProvider:
 
 
 class ProviderSlot:
-    """Holds one provider at a time: the one that the settings name. A run continues with the provider it began with."""
+    """Holds the provider that the settings name now. A run continues with the provider that it began with."""
 
     def __init__(self, store: ProviderStore, makers: Mapping[str, Make], name: Callable[[], str]) -> None:
         """Start without a provider; `take` sets up the first one.
@@ -85,7 +86,7 @@ class ProviderSlot:
 
     @property
     def holder(self) -> ActiveProvider | None:
-        """The current provider; None: there is none yet, or the settings have changed since."""
+        """The current provider. None means that there is none yet, or that the settings have changed since."""
         return self._holder if self._seen == self._store.version else None
 
     def replace_with(self, name: str, provider: SandboxProvider) -> None:

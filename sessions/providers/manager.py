@@ -38,7 +38,7 @@ log = structlog.get_logger()
 
 #: the provider when the settings name none: our kernels, in this process
 DEFAULT = "self_managed"
-#: errors that mean: this provider cannot be used now, but another one might work
+#: errors after which another provider may work: they say that this provider cannot be used now
 UNAVAILABLE = (NotInitialized, ConnectionFailed, StartFailed, BackendUnavailable)
 
 #: status and error of each ending in the audit
@@ -57,11 +57,11 @@ T = TypeVar("T")
 class Rules:
     """The deployment's rules for providers."""
 
-    #: id of the provider that runs what the active one cannot begin; None: no fallback
+    #: id of the provider that runs a program when the active provider cannot begin it. None means no such provider.
     fallback: str | None = None
-    #: id of the provider that is used in place of the one in the settings; None: the settings decide
+    #: id of the provider that is used whatever the settings say. None means that the settings decide.
     only: str | None = None
-    #: True: other machines can reach the gateway, so providers that are no sandbox are not available
+    #: whether other machines can reach the gateway. Then only providers that are a sandbox are available.
     production: bool = False
     #: run time limit in seconds of a program without a timeout
     timeout: float = 30.0
@@ -107,8 +107,8 @@ class ProviderManager:
             store: active provider and configuration of each.
             makers: makers of all providers by id.
             rules: rules of the deployment.
-            own: runner of this process, which admits and audits its programs itself; None: no such runner.
-            services: quotas and audit for all other programs; None: they are neither admitted nor audited.
+            own: runner of this process, which admits and audits its programs itself. None means no such runner.
+            services: quotas and audit for all other programs. None means that these are neither admitted nor audited.
         """
         self._rules = rules
         self._store = store
@@ -156,10 +156,10 @@ class ProviderManager:
         Args:
             code: source of the program, see `SandboxProvider.execute_code`.
             language: language of the program.
-            timeout: run time limit in seconds; None: the deployment's limit.
+            timeout: run time limit in seconds. None means the deployment's limit.
             arguments: arguments of the program's `main`.
             tenant: owner of the program.
-            session: name of the tenant's session; None: the program gets its own session.
+            session: name of the tenant's session. None means that the program gets its own session.
 
         Returns:
             the result; `fell_back_from` in its metadata is the id of the provider that the fallback replaced.
@@ -220,8 +220,8 @@ class ProviderManager:
         Args:
             slot: holder of the provider.
             what: function to call.
-            healthy: True: check the provider's health first, because many find out only with the program that their
-                service cannot be reached.
+            healthy: whether to check the provider's health first. Without this check, many providers notice only during
+                the program that their service cannot be reached.
         """
         with raising_not_begun():
             active = await slot.take()

@@ -35,7 +35,7 @@ IDLE, RECONNECT = 0.05, 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class Fingerprint:
     """What a kernel had done at one time. It shows later whether the kernel has changed since."""
 
     kernel: Kernel
@@ -46,19 +46,19 @@ class Moment:
     computed: float | None
 
     @classmethod
-    def of(cls, kernel: Kernel) -> Moment:
+    def of(cls, kernel: Kernel) -> Fingerprint:
         """Return the fingerprint of a kernel at the present time."""
         now = asyncio.get_running_loop().time()
         return cls(kernel, kernel.handle.used_at, now, kernel.handle.processor_seconds())
 
-    def lasts(self, kernel: Kernel | None) -> bool:
+    def unchanged(self, kernel: Kernel | None) -> bool:
         """Return whether a kernel is unchanged: the same kernel, not used since, and with little processor time since.
 
         The processor time shows threads of the user's code, which run between cells.
         """
         if kernel is not self.kernel or not kernel.alive or self.computed is None:
             return False
-        present = Moment.of(kernel)
+        present = Fingerprint.of(kernel)
         elapsed = present.now - self.now
         if present.used_at != self.used_at or elapsed > SAME_MAX or present.computed is None:
             return False
@@ -70,7 +70,7 @@ class Taken:
     """A checkpoint that was just written, and the fingerprint of its kernel."""
 
     snapshot: Snapshot
-    moment: Moment
+    fingerprint: Fingerprint
 
 
 class Snapshots:
@@ -112,7 +112,7 @@ class Snapshots:
         return self._all
 
     @property
-    def last_moment(self) -> Snapshot | None:
+    def return_point(self) -> Snapshot | None:
         """The checkpoint that the session returns to if its kernel ends: from before the last cell, or from after it.
 
         None means that there is no such checkpoint: an older one would undo more than one cell.
@@ -132,9 +132,9 @@ class Snapshots:
                 return snapshot
         raise CheckpointNotFound(session=self._key.name, checkpoint=name)
 
-    def still_counts_for(self, kernel: Kernel | None) -> bool:
+    def ahead_is_current(self, kernel: Kernel | None) -> bool:
         """Return whether there is a checkpoint for the next cell, and the kernel is unchanged since."""
-        return self._ahead is not None and self._ahead.moment.lasts(kernel)
+        return self._ahead is not None and self._ahead.fingerprint.unchanged(kernel)
 
     # -- new ones -------------------------------------------------------------------------------------------
 
@@ -209,7 +209,7 @@ class Snapshots:
         Raises:
             LedgerUnavailable: when the mark cannot be recorded; the cell must not begin.
         """
-        if self.last_moment is None:
+        if self.return_point is None:
             return
         outdated = tuple(replace(snapshot, outdated=snapshot.automatic) for snapshot in self._all)
         self._record(outdated)

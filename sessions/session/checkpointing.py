@@ -11,7 +11,7 @@ import structlog
 
 from sessions.backends.base import Launch
 from sessions.channels.hub import ChannelHub
-from sessions.checkpoints.kept import Moment, Taken
+from sessions.checkpoints.kept import Fingerprint, Taken
 from sessions.kernels.kernel import Kernel
 from sessions.model.checkpoint import Checkpoints, InUse, NoRoom, SleepFailed, SleepImage, Snapshot
 from sessions.model.errors import CheckpointRefused, InvalidRequest
@@ -159,7 +159,7 @@ class Checkpointing:
         if not self._automatic:
             return
         try:
-            if self._kept.still_counts_for(self._slot.kernel):
+            if self._kept.ahead_is_current(self._slot.kernel):
                 await self._kept.keep_ahead()
             else:
                 await self._kept.forget_ahead()
@@ -175,7 +175,7 @@ class Checkpointing:
 
     async def _take_ahead(self) -> None:
         """Take a checkpoint for the next cell if the session is idle. If that fails, `before_cell` tries again."""
-        if self._slot.state is not State.IDLE or self._kept.still_counts_for(self._slot.kernel):
+        if self._slot.state is not State.IDLE or self._kept.ahead_is_current(self._slot.kernel):
             return
         await self._kept.forget_ahead()
         try:
@@ -226,7 +226,7 @@ class Checkpointing:
                 if slot.state is State.CLOSED or slot.kernel is not kernel:
                     await self._kept.discard(snapshot)
                     raise _refused("the kernel was ended or replaced")
-                taken = Taken(snapshot, Moment.of(kernel))
+                taken = Taken(snapshot, Fingerprint.of(kernel))
                 await use(taken)
                 await room.make()
         except SleepFailed as error:

@@ -350,7 +350,7 @@ class KernelSlot:
         Returns:
             the state of the variables. None means that the session did not return to a checkpoint.
         """
-        snapshot = self.snapshots.last_moment
+        snapshot = self.snapshots.return_point
         if snapshot is None or self._start.task is not None:  # a client has already asked for another kernel
             return None
         self._listener.returning(kernel)

@@ -37,7 +37,7 @@ from sessions.backends.base import KERNEL_IMAGE, HandleListener, KernelHandle, L
 from sessions.backends.handshake import kernel_env, new_connection_info
 from sessions.cells.notebook import notebook
 from sessions.cells.transcript import Transcript
-from sessions.checkpoints.writing import Sleeping
+from sessions.checkpoints.writing import KernelMemory
 from sessions.kernels.connection import Connection
 from sessions.kernels.messages import Message
 from sessions.kernels.pool import Pool
@@ -969,7 +969,7 @@ class World:
             self,
             self.ledger,
             timeouts or TIMEOUTS,
-            Sleeping(backend, self.starts, self.pool, SleepDisk(sleep_disk, share)),
+            KernelMemory(backend, self.starts, self.pool, SleepDisk(sleep_disk, share)),
             self.seen,
             self._wait,
             EgressTenants(egress_tenants),

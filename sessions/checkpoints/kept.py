@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import structlog
 
 from sessions.backends.base import Launch
-from sessions.checkpoints.writing import Sleeping, expected_size
+from sessions.checkpoints.writing import KernelMemory, expected_size
 from sessions.kernels.kernel import Kernel
 from sessions.model.checkpoint import CannotWake, SleepImage, Snapshot
 from sessions.model.errors import CheckpointNotFound, CheckpointRefused, LedgerUnavailable, SessionClosed, SessionError
@@ -79,7 +79,7 @@ class Snapshots:
     def __init__(
         self,
         key: SessionKey,
-        sleeping: Sleeping,
+        kernel_memory: KernelMemory,
         record: Callable[[tuple[Snapshot, ...]], None],
         left: Sequence[Snapshot],
     ) -> None:
@@ -87,13 +87,13 @@ class Snapshots:
 
         Args:
             key: key of the session.
-            sleeping: writes kernels to disk, and restores them.
+            kernel_memory: writes kernels to disk, and restores them.
             record: records the session's checkpoints for the next gateway. It raises `LedgerUnavailable` when the
                 ledger cannot be written, and `SessionClosed` when the session was ended.
             left: checkpoints that an earlier gateway has left.
         """
         self._key = key
-        self._sleeping = sleeping
+        self._kernel_memory = kernel_memory
         self._record = record
         self._all: tuple[Snapshot, ...] = tuple(left)
         #: the checkpoint that was taken after the last cell, for the next cell; clients do not see it yet
@@ -101,7 +101,7 @@ class Snapshots:
         #: why no checkpoint could be taken before the last cell. Empty means that there is one, or none was wanted.
         self.problem = ""
         for snapshot in left:
-            sleeping.disk.keep(snapshot.image, key.tenant)
+            kernel_memory.disk.keep(snapshot.image, key.tenant)
             self._let_go_for_newer(snapshot)
 
     # -- what there is --------------------------------------------------------------------------------------
@@ -146,7 +146,7 @@ class Snapshots:
         """
         if automatic:
             return [snapshot.image for snapshot in self._all if snapshot.automatic]
-        return self._sleeping.disk.oldest_of(self._key.tenant)
+        return self._kernel_memory.disk.oldest_of(self._key.tenant)
 
     def room(self, kernel: Kernel, spare: Collection[SleepImage]) -> AbstractContextManager[Room]:
         """Reserve room on disk for a new checkpoint while it is written and kept.
@@ -154,15 +154,15 @@ class Snapshots:
         Raises:
             NoRoom: when there is no room, even without the images in `spare`; then nothing is deleted.
         """
-        return self._sleeping.disk.room(self._key.tenant, expected_size(kernel), spare)
+        return self._kernel_memory.disk.room(self._key.tenant, expected_size(kernel), spare)
 
     async def copy(self, kernel: Kernel) -> SleepImage:
-        """Write a kernel's memory and files to disk; see `Sleeping.copy`.
+        """Write a kernel's memory and files to disk; see `KernelMemory.copy`.
 
         Raises:
             SleepFailed: when the kernel could not be written; it continues.
         """
-        return await self._sleeping.copy(kernel)
+        return await self._kernel_memory.copy(kernel)
 
     async def keep(self, taken: Taken) -> None:
         """Keep a new checkpoint as the last, and delete the oldest beyond the limit.
@@ -257,7 +257,7 @@ class Snapshots:
     async def discard(self, snapshot: Snapshot) -> None:
         """Delete the image of a checkpoint. A failure is logged: the next gateway tries again."""
         with log_failure(f"removal of a checkpoint of {self._key}"):
-            await self._sleeping.discard(snapshot.image)
+            await self._kernel_memory.discard(snapshot.image)
 
     async def _become(self, kept: Sequence[Snapshot]) -> None:
         """Record a new list of checkpoints, and then delete the checkpoints that are not in it.
@@ -286,7 +286,7 @@ class Snapshots:
             with suppress(SessionClosed):  # then `clear` deletes all checkpoints
                 await self.delete(snapshot)
 
-        self._sleeping.disk.may_go(snapshot.image, self._key.tenant, drop)
+        self._kernel_memory.disk.may_go(snapshot.image, self._key.tenant, drop)
 
     # -- the return -----------------------------------------------------------------------------------------
 
@@ -298,7 +298,7 @@ class Snapshots:
             SessionError: when no kernel could be started.
         """
         try:
-            return await self._sleeping.restore(snapshot.image, launch, snapshot.info)
+            return await self._kernel_memory.restore(snapshot.image, launch, snapshot.info)
         except CannotWake as error:
             log.warning("a checkpoint cannot be used", session=str(self._key), name=snapshot.name, reason=str(error))
             raise CheckpointRefused(f"the checkpoint {snapshot.name!r} cannot be used: {error}") from error

@@ -9,7 +9,7 @@ from typing import Protocol
 import structlog
 
 from sessions.backends.base import Launch
-from sessions.checkpoints.writing import Sleeping
+from sessions.checkpoints.writing import KernelMemory
 from sessions.kernels.kernel import Kernel
 from sessions.model.checkpoint import CannotWake, SleepFailed, SleepImage
 from sessions.model.connection_info import ConnectionInfo
@@ -60,7 +60,7 @@ class Sleeper:
     def __init__(
         self,
         key: SessionKey,
-        sleeping: Sleeping,
+        kernel_memory: KernelMemory,
         observer: MemoryObserver,
         clock: Callable[[], float],
         left: ContainerRecord | None,
@@ -69,20 +69,20 @@ class Sleeper:
 
         Args:
             key: key of the session.
-            sleeping: writes kernels to disk, and wakes them.
+            kernel_memory: writes kernels to disk, and wakes them.
             observer: counts and times the attempts.
             clock: function that returns seconds.
             left: record of the kernel that an earlier gateway has left. None means that there is none.
         """
         self._key = key
-        self._sleeping = sleeping
+        self._kernel_memory = kernel_memory
         self._observer = observer
         self._clock = clock
         #: the kernel that sleeps; None while the session has no such kernel
         self._asleep: _Asleep | None = None
         if left is not None and left.asleep is not None:
             self._asleep = _Asleep(left.asleep, left.info)
-            sleeping.disk.keep(left.asleep, key.tenant)
+            kernel_memory.disk.keep(left.asleep, key.tenant)
         #: why the last attempt to fall asleep failed, for the session's client; empty if it did not fail. No part of
         #: `_asleep`: the kernel that could not fall asleep is awake
         self.problem = ""
@@ -98,13 +98,13 @@ class Sleeper:
         return "" if self._asleep is None else self._asleep.loss
 
     async def take(self, kernel: Kernel) -> SleepImage:
-        """Write a kernel's memory to disk; see `Sleeping.take`.
+        """Write a kernel's memory to disk; see `KernelMemory.take`.
 
         Raises:
             SleepFailed: when the kernel could not be written; it continues.
         """
         try:
-            image = await self._sleeping.take(kernel)
+            image = await self._kernel_memory.take(kernel)
         except SleepFailed as error:
             self.problem = error.shown
             raise
@@ -116,7 +116,7 @@ class Sleeper:
 
     async def give_back(self, kernel: Kernel, image: SleepImage) -> None:
         """Let a kernel continue whose memory was written, and delete its image."""
-        await self._sleeping.resume(kernel, image)
+        await self._kernel_memory.resume(kernel, image)
 
     async def begin(self, kernel: Kernel, image: SleepImage) -> None:
         """End a kernel whose image is recorded in the ledger."""
@@ -137,7 +137,7 @@ class Sleeper:
             return None
         try:
             with timed(self._clock, observer.woken), measured(Operation.WAKE, observer.stages):
-                kernel = await self._sleeping.wake(asleep.image, launch, asleep.info)
+                kernel = await self._kernel_memory.wake(asleep.image, launch, asleep.info)
         except CannotWake as error:
             self._lose(asleep, str(error))
             return None
@@ -162,4 +162,4 @@ class Sleeper:
 
     async def _discard(self, image: SleepImage) -> None:
         with log_failure(f"removal of the image of {self._key}"):  # the next gateway deletes it
-            await self._sleeping.discard(image)
+            await self._kernel_memory.discard(image)

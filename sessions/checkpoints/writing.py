@@ -31,7 +31,7 @@ PAUSE = 0.5
 TRIAL_TIMEOUT = 15.0
 
 
-class Sleeping:
+class KernelMemory:
     """Writes kernels' memory to disk, and starts kernels that continue from there."""
 
     def __init__(self, backend: Backend, starts: Starts, pool: Pool, disk: SleepDisk | None = None) -> None:

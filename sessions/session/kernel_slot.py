@@ -106,7 +106,7 @@ class KernelSlot:
         self.key = identity.key
         self._services = services
         self._listener = listener
-        self._sleeper = Sleeper(identity.key, services.sleeping, services.observer, services.clock, left)
+        self._sleeper = Sleeper(identity.key, services.kernel_memory, services.observer, services.clock, left)
         self._state = State.STARTING if self._sleeper.image is None else State.ASLEEP
         #: state of the variables that the next execution reports
         self.notice = notice
@@ -116,7 +116,7 @@ class KernelSlot:
         self._held: Held | None = None
         self.record = SlotRecord(identity, services, notice, beginning, lambda: listener.closed)
         #: the session's checkpoints
-        self.snapshots = Snapshots(identity.key, services.sleeping, self.record.snapshots, beginning.snapshots)
+        self.snapshots = Snapshots(identity.key, services.kernel_memory, self.record.snapshots, beginning.snapshots)
         #: held while a client has the kernel replaced
         self._replacing = asyncio.Lock()
         #: writes the kernel's memory

@@ -129,7 +129,7 @@ class Registry(Hosts[Session]):
         kernelspec = self._specs.find(spec.language)
         kernelspec.check(spec.limits)
         self._services.egress.require(key, spec.network)
-        if spec.checkpoints is Checkpoints.AUTO and not self._services.sleeping.ability.on:
+        if spec.checkpoints is Checkpoints.AUTO and not self._services.kernel_memory.ability.on:
             raise CheckpointRefused("this gateway cannot take checkpoints: /readyz says why, under `sleep`")
         self._admit(key.tenant, spec.limits.disk if spec.workspace is None else 0)
         ledger = self._services.ledger

@@ -16,7 +16,7 @@ from sessions.tenants.workspaces import WorkspaceDisk
 
 if TYPE_CHECKING:
     from sessions.checkpoints.sleep import MemoryObserver
-    from sessions.checkpoints.writing import Sleeping
+    from sessions.checkpoints.writing import KernelMemory
     from sessions.kernels.kernel import Kernel  # commands that run no kernel start without the channels' libraries
 
 
@@ -82,7 +82,7 @@ class SessionServices:
     ledger: Ledger
     timeouts: Timeouts
     #: writes kernels to disk, and restores them
-    sleeping: Sleeping
+    kernel_memory: KernelMemory
     observer: MemoryObserver
     #: counts bytes of a tenant's messages that wait for kernels; a number below 0 takes bytes away. Returns False, and
     #: counts nothing, if the tenant would have too many.

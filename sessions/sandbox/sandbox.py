@@ -23,7 +23,7 @@ from sessions.model.values import SandboxSpec, SessionKey, SessionSpec
 from sessions.sandbox.commands import Commands
 from sessions.sandbox.pausing import Pausing
 from sessions.sandbox.watchers import Watchers
-from sessions.session.owner import Host
+from sessions.session.owner import Owner
 from sessions.session.registry import Registry
 from sessions.session.services import SessionServices
 from sessions.session.session import Session
@@ -38,7 +38,7 @@ LASTING = 10.0
 PULSE_TIMEOUT = 5.0
 
 
-class Sandbox(Host):
+class Sandbox(Owner):
     """One tenant's sandbox."""
 
     def __init__(

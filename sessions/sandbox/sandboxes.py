@@ -8,7 +8,7 @@ from collections import Counter
 from sessions.model.errors import SandboxNotFound, SessionExists
 from sessions.model.values import SandboxSpec, SessionKey
 from sessions.sandbox.sandbox import Sandbox
-from sessions.session.owner import End, Hosts
+from sessions.session.owner import End, Owners
 from sessions.session.registry import Registry
 from sessions.session.services import SessionServices
 
@@ -16,7 +16,7 @@ from sessions.session.services import SessionServices
 REMEMBERED = 1000
 
 
-class Sandboxes(Hosts[Sandbox]):
+class Sandboxes(Owners[Sandbox]):
     """All sandboxes of all tenants."""
 
     def __init__(self, registry: Registry, services: SessionServices) -> None:
@@ -118,8 +118,8 @@ class Sandboxes(Hosts[Sandbox]):
         self._remove(sandbox, reason)
         return sandbox.close()
 
-    def _record_end(self, host: Sandbox, end: End) -> None:  # noqa: ARG002 - `_ended` remembers it
-        self._services.ledger.end_sandbox(host.key)
+    def _record_end(self, owner: Sandbox, end: End) -> None:  # noqa: ARG002 - `_ended` remembers it
+        self._services.ledger.end_sandbox(owner.key)
 
     async def forget(self, key: SessionKey) -> Sandbox:
         """End a sandbox and forget it.

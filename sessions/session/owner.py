@@ -70,7 +70,7 @@ class End:
     freed: asyncio.Task[None]
 
 
-class Host(ABC):
+class Owner(ABC):
     """One tenant's session or sandbox; a `ToolHost`."""
 
     def __init__(
@@ -190,13 +190,13 @@ class Host(ABC):
         """Free all its resources."""
 
 
-H = TypeVar("H", bound=Host)
+OwnerT = TypeVar("OwnerT", bound=Owner)
 
 
-class Hosts(ABC, Generic[H]):
+class Owners(ABC, Generic[OwnerT]):
     """All owners of one kind, of all tenants, by key. No other object keeps such a map."""
 
-    def __init__(self, services: SessionServices, beside: Hosts[Any] | None = None) -> None:
+    def __init__(self, services: SessionServices, beside: Owners[Any] | None = None) -> None:
         """Begin empty.
 
         Args:
@@ -206,24 +206,24 @@ class Hosts(ABC, Generic[H]):
         """
         self._services = services
         #: the registries of all kinds of owners
-        self.kinds: list[Hosts[Any]] = [] if beside is None else beside.kinds
+        self.kinds: list[Owners[Any]] = [] if beside is None else beside.kinds
         self.kinds.append(self)
-        self._present: dict[SessionKey, H] = {}
+        self._present: dict[SessionKey, OwnerT] = {}
         self._closing = False
         #: owners that have ended and are being freed; not every caller that ends an owner waits for that
-        self._ending: set[H] = set()
+        self._ending: set[OwnerT] = set()
 
-    def all(self) -> list[H]:
+    def all(self) -> list[OwnerT]:
         """Return all owners that have not ended, oldest first."""
         return list(self._present.values())
 
-    def of(self, tenant: str) -> list[H]:
+    def of(self, tenant: str) -> list[OwnerT]:
         """Return the owners of one tenant, oldest first."""
-        return [host for key, host in self._present.items() if key.tenant == tenant]
+        return [owner for key, owner in self._present.items() if key.tenant == tenant]
 
-    def taken(self, tenant: str) -> list[Host]:
+    def taken(self, tenant: str) -> list[Owner]:
         """Return what counts towards a tenant's quota: its sessions and sandboxes that have not ended."""
-        return [host for kind in self.kinds for host in kind.all() if host.key.tenant == tenant]
+        return [owner for kind in self.kinds for owner in kind.all() if owner.key.tenant == tenant]
 
     def _admit(self, tenant: str, disk: int) -> None:
         """Check that a tenant may have one more owner.
@@ -239,34 +239,34 @@ class Hosts(ABC, Generic[H]):
         if self._closing:
             raise ShuttingDown
         present = self.taken(tenant)
-        self._services.quotas.admit_session(len(present), min((host.idle_left() for host in present), default=0.0))
+        self._services.quotas.admit_session(len(present), min((owner.idle_left() for owner in present), default=0.0))
         self._services.workspaces.admit(tenant, disk)
 
-    def _add(self, host: H) -> None:
+    def _add(self, owner: OwnerT) -> None:
         """Add an owner. Its workspace counts until all its resources are freed."""
-        self._present[host.key] = host
-        self._services.workspaces.hold(host.key.tenant, host.disk)
+        self._present[owner.key] = owner
+        self._services.workspaces.hold(owner.key.tenant, owner.disk)
 
-    async def _start(self, host: H) -> None:
+    async def _start(self, owner: OwnerT) -> None:
         """Add a new owner, and start its container.
 
         Raises:
             SessionClosed: when the owner was ended meanwhile.
             SessionError: when its container could not be started; the owner is not kept.
         """
-        self._add(host)
+        self._add(owner)
         # The start continues when its client leaves.
-        await asyncio.shield(spawn(self._first_start(host), f"first start of {host.key}"))
-        if host.closed:  # between the end of the start and this caller's turn in the event loop
+        await asyncio.shield(spawn(self._first_start(owner), f"first start of {owner.key}"))
+        if owner.closed:  # between the end of the start and this caller's turn in the event loop
             raise SessionClosed
 
-    async def _first_start(self, host: H) -> None:
+    async def _first_start(self, owner: OwnerT) -> None:
         try:
-            await host.start()
+            await owner.start()
         except BaseException:
-            if self._present.get(host.key) is host:
-                self._remove(host, "it could not be started")
-            await host.close()
+            if self._present.get(owner.key) is owner:
+                self._remove(owner, "it could not be started")
+            await owner.close()
             raise
 
     @abstractmethod
@@ -284,26 +284,26 @@ class Hosts(ABC, Generic[H]):
             SessionError: when there is no owner with this key.
         """
 
-    def _remove(self, host: H, reason: str, *, asked: bool = False) -> None:
+    def _remove(self, owner: OwnerT, reason: str, *, asked: bool = False) -> None:
         """Begin the end of an owner. `close` of the owner waits for it.
 
         Args:
-            host: an owner that has not ended.
+            owner: an owner that has not ended.
             reason: why it ends, for clients that return later.
             asked: whether a client has asked for the end.
         """
-        del self._present[host.key]
-        end = host.begin_end(reason, asked=asked)
-        self._record_end(host, end)
-        self._ending.add(host)
-        end.freed.add_done_callback(lambda _: self._freed(host))
+        del self._present[owner.key]
+        end = owner.begin_end(reason, asked=asked)
+        self._record_end(owner, end)
+        self._ending.add(owner)
+        end.freed.add_done_callback(lambda _: self._freed(owner))
 
-    def _freed(self, host: H) -> None:
-        self._ending.discard(host)
-        self._services.workspaces.release(host.key.tenant, host.disk)
+    def _freed(self, owner: OwnerT) -> None:
+        self._ending.discard(owner)
+        self._services.workspaces.release(owner.key.tenant, owner.disk)
 
     @abstractmethod
-    def _record_end(self, host: H, end: End) -> None:
+    def _record_end(self, owner: OwnerT, end: End) -> None:
         """Record the end of an owner for the next gateway."""
 
     async def close(self) -> None:
@@ -313,6 +313,6 @@ class Hosts(ABC, Generic[H]):
             ExceptionGroup: when some resources could not be freed.
         """
         self._closing = True
-        for host in self.all():
-            self._remove(host, "the gateway was stopped")
-        await gather_all(*(host.close() for host in self._ending))
+        for owner in self.all():
+            self._remove(owner, "the gateway was stopped")
+        await gather_all(*(owner.close() for owner in self._ending))

@@ -8,7 +8,7 @@ from sessions.model.checkpoint import Checkpoints
 from sessions.model.errors import CheckpointRefused, InvalidRequest, SessionExists, SessionNotFound
 from sessions.model.kernelspecs import KernelSpecs
 from sessions.model.values import SessionKey, SessionSpec, StateChange, StateNotice
-from sessions.session.owner import End, Hosts
+from sessions.session.owner import End, Owners
 from sessions.session.record import Beginning, Identity
 from sessions.session.services import SessionServices
 from sessions.session.session import Session
@@ -17,7 +17,7 @@ from sessions.session.session import Session
 SLEPT_ON = "the gateway was restarted while the session slept"
 
 
-class Registry(Hosts[Session]):
+class Registry(Owners[Session]):
     """All sessions of all tenants."""
 
     def __init__(self, specs: KernelSpecs, defaults: SessionSpec, services: SessionServices) -> None:
@@ -161,10 +161,10 @@ class Registry(Hosts[Session]):
         self._remove(session, reason or "the session was ended", asked=reason is None)
         return session.close()
 
-    def _record_end(self, host: Session, end: End) -> None:
-        if host.incarnation and not host.spec.throwaway:
+    def _record_end(self, owner: Session, end: End) -> None:
+        if owner.incarnation and not owner.spec.throwaway:
             # A client that has ended its kernel itself need not be told about that with its next kernel.
-            self._services.ledger.end(host.key, end.reason, "" if end.asked else host.spec.place)
+            self._services.ledger.end(owner.key, end.reason, "" if end.asked else owner.spec.place)
 
     async def freed(self, workspace: str) -> None:
         """Wait until all resources of the ended sessions on a workspace are freed.

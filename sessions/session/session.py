@@ -22,7 +22,7 @@ from sessions.model.values import ExecuteRequest, StateNotice
 from sessions.session.checkpointing import Checkpointing
 from sessions.session.executions import Executions, Running
 from sessions.session.kernel_slot import KernelSlot
-from sessions.session.owner import Host
+from sessions.session.owner import Owner
 from sessions.session.record import NOTHING, Beginning, Identity
 from sessions.session.services import SessionServices
 from sessions.session.states import State
@@ -30,7 +30,7 @@ from sessions.session.turn import Turn
 from sessions.store.session_records import ContainerRecord
 
 
-class Session(Host):
+class Session(Owner):
     """One tenant's named kernel, and the listener of all its kernels."""
 
     def __init__(

@@ -72,13 +72,13 @@ class Strays:
             with log_failure("end of a kernel that belongs to nobody"):
                 await self._end(handle, self._starts.running[handle].workspace)
 
-    def _hosts(self) -> list[Session | Sandbox]:
+    def _owners(self) -> list[Session | Sandbox]:
         return [*self._registry.all(), *self._sandboxes.all()]
 
     def _owned(self) -> set[KernelHandle | None]:
-        return {host.container for host in self._hosts()} | {kernel.handle for kernel in self._pool.warm_kernels()}
+        return {owner.container for owner in self._owners()} | {kernel.handle for kernel in self._pool.warm_kernels()}
 
     async def _end(self, handle: KernelHandle, workspace: str | None) -> None:
         await handle.kill()
-        if workspace is not None and workspace not in {host.launch.workspace for host in self._hosts()}:
+        if workspace is not None and workspace not in {owner.launch.workspace for owner in self._owners()}:
             await self._pool.delete_workspace(workspace)

@@ -18,8 +18,8 @@ from sessions.model.errors import CheckpointRefused, InvalidRequest
 from sessions.model.stopwatch import Stage, lap, timed
 from sessions.model.tasks import spawn
 from sessions.model.values import Network, StateChange, valid_name
-from sessions.session.kernel_slot import KernelSlot, Wish
-from sessions.session.record import Start
+from sessions.session.kernel_slot import KernelSlot, Replacement
+from sessions.session.record import StartFunction
 from sessions.session.services import SessionServices
 from sessions.session.states import State
 from sessions.session.turn import Turn
@@ -107,7 +107,7 @@ class Checkpointing:
         reason = f"the session was rolled back to the checkpoint {snapshot.name!r}"
         with self._channels.replacing():
             restore = partial(self._kept.restore, snapshot)
-            await self._slot.replace_for_client(Wish(StateChange.ROLLED_BACK, reason, restore))
+            await self._slot.replace_for_client(Replacement(StateChange.ROLLED_BACK, reason, restore))
         self._services.observer.rolled_back(crash=False)
 
     async def delete(self, name: str) -> None:
@@ -119,7 +119,7 @@ class Checkpointing:
         """
         await self._kept.delete(self.find(name))
 
-    def branch(self, name: str | None) -> Start:
+    def branch(self, name: str | None) -> StartFunction:
         """Return the function that starts the first kernel of a branch of this session.
 
         Args:

@@ -18,7 +18,7 @@ from sessions.model.errors import KernelDied, LedgerUnavailable, SessionClosed, 
 from sessions.model.stopwatch import Operation, measured
 from sessions.model.tasks import Alone, Shared, log_failure, spawn
 from sessions.model.values import StateChange, StateNotice
-from sessions.session.record import Beginning, Identity, SlotRecord, Start
+from sessions.session.record import Identity, Origin, SlotRecord, StartFunction
 from sessions.session.services import SessionServices
 from sessions.session.states import MOVES, State
 
@@ -55,7 +55,7 @@ class SlotListener(KernelListener, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class Replacement:
     """Why a kernel is started, and how."""
 
     #: change of the variables that the next execution reports. None keeps the present notice.
@@ -63,7 +63,7 @@ class Wish:
     #: reason in that notice
     reason: str | None = None
     #: function that starts the kernel. None means that the sleeping kernel wakes, or a new kernel is started.
-    start: Start | None = None
+    start: StartFunction | None = None
 
 
 @dataclass(slots=True)
@@ -89,7 +89,7 @@ class KernelSlot:
         identity: Identity,
         services: SessionServices,
         notice: StateNotice,
-        beginning: Beginning,
+        origin: Origin,
         listener: SlotListener,
     ) -> None:
         """Begin without a kernel.
@@ -98,10 +98,10 @@ class KernelSlot:
             identity: identity of the session.
             services: services that sessions share.
             notice: state of the variables, for the first execution.
-            beginning: what an earlier gateway has left, or what a branch begins with.
+            origin: what an earlier gateway has left, or what a branch begins with.
             listener: gets the kernels' messages, and hears when they start and end.
         """
-        left = beginning.left
+        left = origin.left
         self.identity = identity
         self.key = identity.key
         self._services = services
@@ -114,9 +114,9 @@ class KernelSlot:
         #: until it is taken over, the session can be ended, and a start for an early client can fail
         self.left_container = left if self._sleeper.image is None else None
         self._held: Held | None = None
-        self.record = SlotRecord(identity, services, notice, beginning, lambda: listener.closed)
+        self.record = SlotRecord(identity, services, notice, origin, lambda: listener.closed)
         #: the session's checkpoints
-        self.snapshots = Snapshots(identity.key, services.kernel_memory, self.record.snapshots, beginning.snapshots)
+        self.snapshots = Snapshots(identity.key, services.kernel_memory, self.record.snapshots, origin.snapshots)
         #: held while a client has the kernel replaced
         self._replacing = asyncio.Lock()
         #: writes the kernel's memory
@@ -124,7 +124,7 @@ class KernelSlot:
         #: order to start the next kernel, on the files of the earlier ones
         self.launch = identity.launch(left.workspace if left else identity.spec.workspace)
         self._start: Shared[None] = Shared(f"start {identity.key}")
-        self._first_start = beginning.start
+        self._first_start = origin.start
         #: task that ends the kernel which a return to a checkpoint has replaced
         self._leaving: asyncio.Task[None] | None = None
 
@@ -193,58 +193,58 @@ class KernelSlot:
             await self._writing.wait()
             held = self._held
             if held is None:
-                await self.replace(Wish())
+                await self.replace(Replacement())
             elif held.kernel.alive:
                 return held.kernel
             elif held.watch is not None:  # the kernel has just ended: wait until `_watch_exit` has handled its end
                 await asyncio.shield(held.watch)
         raise SessionClosed
 
-    async def replace(self, wish: Wish) -> None:
+    async def replace(self, replacement: Replacement) -> None:
         """Start a kernel in place of the present one. If a start is under way, wait for its kernel instead.
 
         Args:
-            wish: why and how. If it has its own `start`, a start under way is awaited first, and then this one begins.
+            replacement: why and how. If it has its own `start`, this start begins when a start under way has ended.
 
         Raises:
             SessionClosed: when the session was ended.
             SessionError: when no kernel could be started; the present kernel stays.
         """
-        while wish.start is not None and self._start.task is not None:
+        while replacement.start is not None and self._start.task is not None:
             await self._start.wait()
         await self._left()
         if self._listener.closed:
             raise SessionClosed
         if self.state in {State.DEAD, State.ASLEEP}:
             self.move(State.STARTING)
-        await self._start.run(partial(self._start_kernel, wish))
+        await self._start.run(partial(self._start_kernel, replacement))
         if self._listener.closed:
             raise SessionClosed
 
-    async def _start_kernel(self, wish: Wish) -> None:
+    async def _start_kernel(self, replacement: Replacement) -> None:
         try:
-            with self._measured(wish):
-                await self._acquire(wish)
+            with self._measured(replacement):
+                await self._acquire(replacement)
         except BaseException:
             if self.state is State.STARTING:
                 self.move(State.DEAD if self._sleeper.image is None else State.ASLEEP)
             raise
 
-    def _measured(self, wish: Wish) -> AbstractContextManager[None]:
+    def _measured(self, replacement: Replacement) -> AbstractContextManager[None]:
         """Measure a return to a checkpoint and the start of a branch. Other starts are measured by their own code."""
         observer = self._services.observer
-        if wish.change is StateChange.ROLLED_BACK:
+        if replacement.change is StateChange.ROLLED_BACK:
             return measured(Operation.ROLLBACK, observer.stages)
-        if wish.start is None and self._first_start is not None:
+        if replacement.start is None and self._first_start is not None:
             return measured(Operation.BRANCH, observer.stages)
         return nullcontext()
 
-    async def _acquire(self, wish: Wish) -> None:
-        before, start = self.launch, wish.start or self._first_start
+    async def _acquire(self, replacement: Replacement) -> None:
+        before, start = self.launch, replacement.start or self._first_start
         kernel, woken = (await start(before), False) if start else await self._wake_or_begin(before)
         notice = replace(self.notice, incarnation=self.notice.incarnation + (not woken))
-        if wish.change is not None:
-            notice = replace(notice, change=wish.change, reason=wish.reason)
+        if replacement.change is not None:
+            notice = replace(notice, change=replacement.change, reason=replacement.reason)
         if kernel.cut:
             notice = notice.cut()
         try:
@@ -253,13 +253,13 @@ class KernelSlot:
             await kernel.kill(SessionClosed())
             await self._move_files(kernel.launch, before if before.workspace else kernel.launch)
             raise
-        old, is_return = self._held, wish.change is StateChange.ROLLED_BACK
+        old, is_return = self._held, replacement.change is StateChange.ROLLED_BACK
         if old is not None and is_return:
             old.after = notice
         self.notice, self.launch, self._first_start = notice, kernel.launch, None
         self.install(kernel)
         await self._sleeper.forget()
-        fresh = wish.change is StateChange.RESTARTED or (start is None and not woken)
+        fresh = replacement.change is StateChange.RESTARTED or (start is None and not woken)
         await (self.snapshots.forget_automatic() if fresh else self.snapshots.forget_ahead())
         if old is not None:
             done = "rolled back" if is_return else "restarted"
@@ -274,7 +274,7 @@ class KernelSlot:
             await old.kernel.kill(cause)
         await self._move_files(before, kernel.launch)
 
-    async def replace_for_client(self, wish: Wish) -> None:
+    async def replace_for_client(self, replacement: Replacement) -> None:
         """Replace the kernel because a client has asked for it. A running cell ends with the old kernel.
 
         The new kernel starts while the old one still runs: the new kernel may need the old one's workspace, and the old
@@ -285,7 +285,7 @@ class KernelSlot:
         """
         async with self._replacing:
             await self._writing.wait()
-            await self.replace(wish)
+            await self.replace(replacement)
 
     async def restart(self) -> None:
         """Continue with a fresh kernel, also if another start is under way: its kernel may have the variables.
@@ -294,7 +294,7 @@ class KernelSlot:
             SessionError: as `replace`.
         """
         reason = "a restart was asked for"
-        await self.replace_for_client(Wish(StateChange.RESTARTED, reason, self._services.kernels.acquire))
+        await self.replace_for_client(Replacement(StateChange.RESTARTED, reason, self._services.kernels.acquire))
 
     async def _wake_or_begin(self, launch: Launch) -> tuple[Kernel, bool]:
         woken = await self._sleeper.wake(launch)
@@ -357,7 +357,7 @@ class KernelSlot:
         try:
             moment = "before" if snapshot in self.snapshots.all else "after"
             reason = f"the session returned to the moment {moment} the last cell: {_happened(cause)}"
-            await self.replace(Wish(StateChange.ROLLED_BACK, reason, partial(self.snapshots.restore, snapshot)))
+            await self.replace(Replacement(StateChange.ROLLED_BACK, reason, partial(self.snapshots.restore, snapshot)))
         except SessionError as error:
             self.announce(StateChange.LOST, f"{cause.message}; it could not return to a checkpoint: {error.message}")
             return None

@@ -50,11 +50,11 @@ class Identity:
 
 
 #: starts a kernel in another way than from the pool, for example from a checkpoint
-Start = Callable[[Launch], Awaitable[Kernel]]
+StartFunction = Callable[[Launch], Awaitable[Kernel]]
 
 
 @dataclass(frozen=True, slots=True)
-class Beginning:
+class Origin:
     """What a session begins with."""
 
     #: the kernel that an earlier gateway has left, awake or asleep; None if there is no such kernel
@@ -62,10 +62,10 @@ class Beginning:
     #: the checkpoints that an earlier gateway has left
     snapshots: tuple[Snapshot, ...] = ()
     #: function that starts the session's first kernel; None if that is an ordinary new kernel
-    start: Start | None = None
+    start: StartFunction | None = None
 
 
-NOTHING = Beginning()
+NO_ORIGIN = Origin()
 
 
 class SlotRecord:
@@ -76,7 +76,7 @@ class SlotRecord:
         of: Identity,
         services: SessionServices,
         notice: StateNotice,
-        beginning: Beginning,
+        origin: Origin,
         closed: Callable[[], bool],
     ) -> None:
         """Write nothing yet.
@@ -85,14 +85,14 @@ class SlotRecord:
             of: identity of the session.
             services: services that sessions share.
             notice: state of the session's variables.
-            beginning: what an earlier gateway has recorded.
+            origin: what an earlier gateway has recorded.
             closed: returns whether the session was ended.
         """
         self._of = of
         self._ledger = services.ledger
-        self._container = beginning.left
+        self._container = origin.left
         self._notice = notice
-        self._snapshots = beginning.snapshots
+        self._snapshots = origin.snapshots
         self._closed = closed
 
     def kernel(self, kernel: Kernel, notice: StateNotice, image: SleepImage | None = None) -> None:

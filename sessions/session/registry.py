@@ -9,7 +9,7 @@ from sessions.model.errors import CheckpointRefused, InvalidRequest, SessionExis
 from sessions.model.kernelspecs import KernelSpecs
 from sessions.model.values import SessionKey, SessionSpec, StateChange, StateNotice
 from sessions.session.owner import End, Owners
-from sessions.session.record import Beginning, Identity
+from sessions.session.record import Identity, Origin
 from sessions.session.services import SessionServices
 from sessions.session.session import Session
 
@@ -41,9 +41,9 @@ class Registry(Owners[Session]):
                 self._services.ledger.end(record.key, f"there is no language {record.spec.language!r} any more")
                 continue
             identity = Identity(record.key, record.spec, kernelspec, record.created_at, record.id)
-            beginning = Beginning(record.container, record.snapshots)
+            origin = Origin(record.container, record.snapshots)
             notice = record.notice if record.container.asleep is None else record.notice.noting(SLEPT_ON)
-            self._add(Session(identity, self._services, notice, beginning))
+            self._add(Session(identity, self._services, notice, origin))
 
     def now(self) -> float:
         """Return the seconds since 1970."""
@@ -84,11 +84,11 @@ class Registry(Owners[Session]):
             raise SessionExists(f"a session {key.name!r} exists already", session=key.name)
         return await self._create(key, spec)
 
-    async def branch(self, origin: Session, key: SessionKey, checkpoint: str | None) -> Session:
+    async def branch(self, source: Session, key: SessionKey, checkpoint: str | None) -> Session:
         """Make a session that begins with the variables and files of another session.
 
         Args:
-            origin: the other session.
+            source: the other session.
             key: key of the new session.
             checkpoint: name of a checkpoint of the other session. None means its present state.
 
@@ -100,11 +100,11 @@ class Registry(Owners[Session]):
         """
         if key in self._present:
             raise SessionExists(f"a session {key.name!r} exists already", session=key.name)
-        beginning = Beginning(start=origin.checkpoints.branch(checkpoint))
-        self._admit(key.tenant, origin.disk)
-        notice = StateNotice(StateChange.PRESERVED, f"a branch of the session {origin.key.name!r}", incarnation=0)
-        identity = Identity(key, origin.spec, origin.kernelspec, self.now())
-        session = Session(identity, self._services, notice, beginning)
+        origin = Origin(start=source.checkpoints.branch(checkpoint))
+        self._admit(key.tenant, source.disk)
+        notice = StateNotice(StateChange.PRESERVED, f"a branch of the session {source.key.name!r}", incarnation=0)
+        identity = Identity(key, source.spec, source.kernelspec, self.now())
+        session = Session(identity, self._services, notice, origin)
         await self._start(session)  # takes the checkpoint, too: name and quota are taken before the first wait
         return session
 

@@ -23,7 +23,7 @@ from sessions.session.checkpointing import Checkpointing
 from sessions.session.executions import Executions, Running
 from sessions.session.kernel_slot import KernelSlot
 from sessions.session.owner import Owner
-from sessions.session.record import NOTHING, Beginning, Identity
+from sessions.session.record import NO_ORIGIN, Identity, Origin
 from sessions.session.services import SessionServices
 from sessions.session.states import State
 from sessions.session.turn import Turn
@@ -34,7 +34,7 @@ class Session(Owner):
     """One tenant's named kernel, and the listener of all its kernels."""
 
     def __init__(
-        self, identity: Identity, services: SessionServices, notice: StateNotice, beginning: Beginning = NOTHING
+        self, identity: Identity, services: SessionServices, notice: StateNotice, origin: Origin = NO_ORIGIN
     ) -> None:
         """Make a session that has no kernel yet. `KernelSlot` describes the arguments."""
         spec = identity.spec
@@ -42,7 +42,7 @@ class Session(Owner):
         self.id = identity.id
         self.spec = spec
         self.kernelspec = identity.kernelspec
-        self._slot = KernelSlot(identity, services, notice, beginning, self)
+        self._slot = KernelSlot(identity, services, notice, origin, self)
         #: set when clients must leave: the session was ended, or another gateway continues with it
         self.over = asyncio.Event()
         #: the session's channel clients

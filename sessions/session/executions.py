@@ -136,7 +136,7 @@ class Executions:
         first = self._slot.notice.change is StateChange.NEW
         self._slot.announce(StateChange.PRESERVED, None)
         if first:  # recorded at once: if this gateway is killed, the next gateway must not report "new"
-            self._slot.reported()
+            self._slot.record_reported()
 
     def _audit_begin(self, request: ExecuteRequest) -> str:
         execution_id = self._services.journal.begins(self._slot.key, self._slot.identity.kernelspec.name, request)
@@ -224,7 +224,7 @@ class Executions:
             del self._running[execution.id]
             self._slot.become_idle()
             if result.state not in {StateChange.PRESERVED, StateChange.NEW} and execution.kernel is self._slot.kernel:
-                self._slot.reported()
+                self._slot.record_reported()
             self._services.journal.ended(self._slot.key, execution_id, execution.request, result)
 
     def interrupt(self) -> bool:

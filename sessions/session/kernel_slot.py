@@ -67,7 +67,7 @@ class Replacement:
 
 
 @dataclass(slots=True)
-class Held:
+class PresentKernel:
     """The session's present kernel, until its end is handled."""
 
     kernel: Kernel
@@ -113,7 +113,7 @@ class KernelSlot:
         #: the kernel that an earlier gateway has left; None if there was none, or it was taken over. This is no state:
         #: until it is taken over, the session can be ended, and a start for an early client can fail
         self.left_container = left if self._sleeper.image is None else None
-        self._held: Held | None = None
+        self._present: PresentKernel | None = None
         self.record = SlotRecord(identity, services, notice, origin, lambda: listener.closed)
         #: the session's checkpoints
         self.snapshots = Snapshots(identity.key, services.kernel_memory, self.record.snapshots, origin.snapshots)
@@ -126,7 +126,7 @@ class KernelSlot:
         self._start: Shared[None] = Shared(f"start {identity.key}")
         self._first_start = origin.start
         #: task that ends the kernel which a return to a checkpoint has replaced
-        self._leaving: asyncio.Task[None] | None = None
+        self._former_end: asyncio.Task[None] | None = None
 
     # -- state ----------------------------------------------------------------------------------------------
 
@@ -157,7 +157,7 @@ class KernelSlot:
     @property
     def kernel(self) -> Kernel | None:
         """The kernel. None means that there is no kernel, or that its end was handled."""
-        return None if self._held is None else self._held.kernel
+        return None if self._present is None else self._present.kernel
 
     @property
     def alive(self) -> bool:
@@ -191,13 +191,13 @@ class KernelSlot:
         # Check again after each wait: the session or its kernel may end before this caller's turn in the event loop.
         while not self._listener.closed:
             await self._writing.wait()
-            held = self._held
-            if held is None:
+            present = self._present
+            if present is None:
                 await self.replace(Replacement())
-            elif held.kernel.alive:
-                return held.kernel
-            elif held.watch is not None:  # the kernel has just ended: wait until `_watch_exit` has handled its end
-                await asyncio.shield(held.watch)
+            elif present.kernel.alive:
+                return present.kernel
+            elif present.watch is not None:  # the kernel has just ended: wait until `_watch_exit` has handled its end
+                await asyncio.shield(present.watch)
         raise SessionClosed
 
     async def replace(self, replacement: Replacement) -> None:
@@ -212,7 +212,7 @@ class KernelSlot:
         """
         while replacement.start is not None and self._start.task is not None:
             await self._start.wait()
-        await self._left()
+        await self._former_ended()
         if self._listener.closed:
             raise SessionClosed
         if self.state in {State.DEAD, State.ASLEEP}:
@@ -253,7 +253,7 @@ class KernelSlot:
             await kernel.kill(SessionClosed())
             await self._move_files(kernel.launch, before if before.workspace else kernel.launch)
             raise
-        old, is_return = self._held, replacement.change is StateChange.ROLLED_BACK
+        old, is_return = self._present, replacement.change is StateChange.ROLLED_BACK
         if old is not None and is_return:
             old.after = notice
         self.notice, self.launch, self._first_start = notice, kernel.launch, None
@@ -267,7 +267,7 @@ class KernelSlot:
             if is_return and not old.kernel.in_use:
                 # The new kernel shares nothing with the old one, which nobody uses. So nobody has to wait for the old
                 # kernel's end, which takes half as long as a start.
-                self._leaving = spawn(
+                self._former_end = spawn(
                     self._leave(old.kernel, cause, before, kernel.launch), f"former kernel of {self.key}"
                 )
                 return
@@ -304,45 +304,45 @@ class KernelSlot:
 
     async def _leave(self, old: Kernel, cause: SessionError, left: Launch, kept: Launch) -> None:
         await old.kill(cause)
-        await self._delete_left(left, kept)
+        await self._delete_former_files(left, kept)
 
     async def _left(self) -> None:
         """Wait until the kernel before a return to a checkpoint has ended: a session has two kernels at most."""
-        if self._leaving is not None:
-            await asyncio.wait({self._leaving})
+        if self._former_end is not None:
+            await asyncio.wait({self._former_end})
 
     async def _move_files(self, left: Launch, kept: Launch) -> None:
         """Continue on the files of one launch, and delete those of the other."""
         self.launch = kept
-        await self._delete_left(left, kept)
+        await self._delete_former_files(left, kept)
 
-    async def _delete_left(self, left: Launch, kept: Launch) -> None:
+    async def _delete_former_files(self, left: Launch, kept: Launch) -> None:
         if left.workspace is not None and left.workspace != kept.workspace:
             await self._services.kernels.delete_workspace(left.workspace)
 
     def install(self, kernel: Kernel) -> None:
         """Make a kernel the session's present kernel."""
-        self._held = Held(kernel)
+        self._present = PresentKernel(kernel)
         kernel.connection.charge(partial(self._services.waiting, self.key.tenant))
         self._listener.connected(kernel)
         kernel.attach(self._listener)
-        self._held.watch = spawn(self._watch_exit(self._held), f"watch kernel of {self.key}")
+        self._present.watch = spawn(self._watch_exit(self._present), f"watch kernel of {self.key}")
         if self.state is State.DEAD:  # the replaced kernel ended during the start
             self.move(State.STARTING)
         if self.state is State.STARTING:
             self.move(State.IDLE)
 
-    async def _watch_exit(self, held: Held) -> None:
-        cause = await held.kernel.wait()
-        after = held.after
-        if held is self._held and not self._listener.closed:
-            self._held = None
+    async def _watch_exit(self, present: PresentKernel) -> None:
+        cause = await present.kernel.wait()
+        after = present.after
+        if present is self._present and not self._listener.closed:
+            self._present = None
             self.lost(cause)
-            after = await self._return(held.kernel, cause)
+            after = await self._return(present.kernel, cause)
             if after is not None:  # the message of `cause` says that the variables are lost, which is not true now
                 cause = type(cause)(f"{_happened(cause)}; the session is as it was before the cell", **cause.details)
                 self._services.observer.rolled_back(crash=True)
-        self._listener.ended(held.kernel, cause, after)
+        self._listener.ended(present.kernel, cause, after)
 
     async def _return(self, kernel: Kernel, cause: SessionError) -> StateNotice | None:
         """Return to the checkpoint from before the last cell, or from after it, if there is one.
@@ -372,7 +372,7 @@ class KernelSlot:
         self.announce(StateChange.LOST, cause.message)
         self._listener.disconnected(cause)
 
-    def reported(self) -> None:
+    def record_reported(self) -> None:
         """Record that a cell of the present kernel has reported the notice. The next gateway must not repeat it."""
         if self.kernel is not None:
             with suppress(
@@ -410,7 +410,7 @@ class KernelSlot:
         except LedgerUnavailable as error:
             await self._sleeper.give_back(kernel, image)
             return error.message
-        self._held = None
+        self._present = None
         self.move(State.ASLEEP)
         self._listener.fell_asleep()
         await self.snapshots.forget_ahead()
@@ -458,7 +458,7 @@ class KernelSlot:
         if self.kernel is not None:
             await self.kernel.kill(cause)
         await self._start.wait()
-        await self._left()
+        await self._former_ended()
         await self._sleeper.forget()
         await self.snapshots.clear()
         if self.left_container is None:  # else `take_over` deletes them

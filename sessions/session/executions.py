@@ -107,7 +107,7 @@ class Executions:
 
     # -- running --------------------------------------------------------------------------------------------
 
-    def begin_other(self, request: ExecuteRequest) -> str:
+    def begin_channel_cell(self, request: ExecuteRequest) -> str:
         """Record in the audit that a channel client's cell begins. Afterwards the session is no longer new.
 
         Returns:
@@ -123,7 +123,7 @@ class Executions:
             self._services.journal.ended(self._slot.key, execution_id, request, None)
             raise
         if self._slot.notice.change is StateChange.NEW:
-            self._begun()
+            self._report_preserved()
         return execution_id
 
     def failed(self, msg_id: str, failure: Mapping[str, Any]) -> None:
@@ -208,7 +208,7 @@ class Executions:
         except SessionError:
             self._services.journal.ended(self._slot.key, execution_id, request, None)
             raise
-        self._begun()
+        self._report_preserved()
         self._running[execution.id] = execution
         self._slot.move(State.BUSY)
         return execution, execution_id

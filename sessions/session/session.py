@@ -51,7 +51,7 @@ class Session(Owner):
                 admit=lambda: services.quotas.execution_now(self.key.tenant),
                 permit=lambda: services.quotas.permit(self.key.tenant),
                 hold=partial(services.waiting, self.key.tenant),
-                begins=self._begin_other,
+                begins=self._begin_channel_cell,
                 ended=partial(services.journal.ended, self.key),
                 failed=self._failed,
                 timeouts=services.timeouts,
@@ -195,8 +195,8 @@ class Session(Owner):
             raise
         self.channels.announce("idle")
 
-    def _begin_other(self, request: ExecuteRequest) -> str:
-        return self._executions.begin_other(request)
+    def _begin_channel_cell(self, request: ExecuteRequest) -> str:
+        return self._executions.begin_channel_cell(request)
 
     def _failed(self, msg_id: str, failure: Mapping[str, Any]) -> None:
         self._executions.failed(msg_id, failure)

@@ -102,7 +102,7 @@ class Snapshots:
         self.problem = ""
         for snapshot in left:
             kernel_memory.disk.keep(snapshot.image, key.tenant)
-            self._let_go_for_newer(snapshot)
+            self._allow_eviction(snapshot)
 
     # -- what there is --------------------------------------------------------------------------------------
 
@@ -138,7 +138,7 @@ class Snapshots:
 
     # -- new ones -------------------------------------------------------------------------------------------
 
-    def spare(self, *, automatic: bool) -> list[SleepImage]:
+    def evictable(self, *, automatic: bool) -> list[SleepImage]:
         """Return the images that may be deleted to make room for a new checkpoint, in the order of deletion.
 
         For a checkpoint that a client asks for, these are the tenant's oldest images. For an automatic checkpoint, this
@@ -148,13 +148,13 @@ class Snapshots:
             return [snapshot.image for snapshot in self._all if snapshot.automatic]
         return self._kernel_memory.disk.oldest_of(self._key.tenant)
 
-    def room(self, kernel: Kernel, spare: Collection[SleepImage]) -> AbstractContextManager[Room]:
+    def room(self, kernel: Kernel, evictable: Collection[SleepImage]) -> AbstractContextManager[Room]:
         """Reserve room on disk for a new checkpoint while it is written and kept.
 
         Raises:
-            NoRoom: when there is no room, even without the images in `spare`; then nothing is deleted.
+            NoRoom: when there is no room, even without the images in `evictable`; then nothing is deleted.
         """
-        return self._kernel_memory.disk.room(self._key.tenant, expected_size(kernel), spare)
+        return self._kernel_memory.disk.room(self._key.tenant, expected_size(kernel), evictable)
 
     async def copy(self, kernel: Kernel) -> SleepImage:
         """Write a kernel's memory and files to disk; see `KernelMemory.copy`.
@@ -175,9 +175,9 @@ class Snapshots:
         kept = [other for other in self._all if not (snapshot.automatic and other.automatic)]
         asked = [other for other in kept if not other.automatic]
         surplus = [] if snapshot.automatic else asked[: max(0, len(asked) + 1 - KEPT_MAX)]
-        self._let_go_for_newer(snapshot)
+        self._allow_eviction(snapshot)
         try:
-            await self._become((*(other for other in kept if other not in surplus), snapshot))
+            await self._replace_list((*(other for other in kept if other not in surplus), snapshot))
         except SessionError as error:
             await self.discard(snapshot)
             if isinstance(error, LedgerUnavailable):
@@ -189,7 +189,7 @@ class Snapshots:
     async def put_ahead(self, taken: Taken) -> None:
         """Hold a new checkpoint ready for the next cell."""
         self._ahead = taken
-        self._let_go_for_newer(taken.snapshot)
+        self._allow_eviction(taken.snapshot)
 
     async def keep_ahead(self) -> None:
         """Keep the checkpoint that is ready for the next cell, because the cell begins.
@@ -201,7 +201,7 @@ class Snapshots:
         if ahead is not None:
             await self.keep(ahead)
 
-    def passed_over(self) -> None:
+    def mark_outdated(self) -> None:
         """Mark the automatic checkpoints as outdated, because a cell begins without a new one.
 
         The session no longer returns to them by itself: that would undo more than the last cell.
@@ -225,7 +225,7 @@ class Snapshots:
         Raises:
             LedgerUnavailable: when the deletion cannot be recorded; the checkpoint stays.
         """
-        await self._become([other for other in self._all if other.image.id != snapshot.image.id])
+        await self._replace_list([other for other in self._all if other.image.id != snapshot.image.id])
 
     async def forget_ahead(self) -> None:
         """Delete the checkpoint that is ready for the next cell, if there is one."""
@@ -243,23 +243,23 @@ class Snapshots:
         await self.forget_ahead()
         kept = [snapshot for snapshot in self._all if not snapshot.automatic]
         try:
-            await self._become(kept)
+            await self._replace_list(kept)
         except (
             SessionError
         ):  # the ledger still names them; a later gateway does not find them on disk, and does not use them
-            await self._leave(kept)
+            await self._delete_others(kept)
 
     async def clear(self) -> None:
         """Delete all checkpoints. The session has ended, and the ledger has no record of it."""
         await self.forget_ahead()
-        await self._leave(())
+        await self._delete_others(())
 
     async def discard(self, snapshot: Snapshot) -> None:
         """Delete the image of a checkpoint. A failure is logged: the next gateway tries again."""
         with log_failure(f"removal of a checkpoint of {self._key}"):
             await self._kernel_memory.discard(snapshot.image)
 
-    async def _become(self, kept: Sequence[Snapshot]) -> None:
+    async def _replace_list(self, kept: Sequence[Snapshot]) -> None:
         """Record a new list of checkpoints, and then delete the checkpoints that are not in it.
 
         Raises:
@@ -267,9 +267,9 @@ class Snapshots:
             SessionClosed: when the session was ended; nothing has changed.
         """
         self._record(tuple(kept))
-        await self._leave(kept)
+        await self._delete_others(kept)
 
-    async def _leave(self, kept: Sequence[Snapshot]) -> None:
+    async def _delete_others(self, kept: Sequence[Snapshot]) -> None:
         """Delete all checkpoints that are not in a list."""
         images = {snapshot.image.id for snapshot in kept}
         gone = [snapshot for snapshot in self._all if snapshot.image.id not in images]
@@ -277,7 +277,7 @@ class Snapshots:
         for snapshot in gone:
             await self.discard(snapshot)
 
-    def _let_go_for_newer(self, snapshot: Snapshot) -> None:
+    def _allow_eviction(self, snapshot: Snapshot) -> None:
         """Allow the deletion of a checkpoint when a newer image of the tenant needs its room."""
 
         async def drop() -> None:

@@ -27,7 +27,7 @@ from sessions.session.turn import Turn
 log = structlog.get_logger()
 
 #: keeps a checkpoint that was just written
-Use = Callable[[Taken], Awaitable[None]]
+Keep = Callable[[Taken], Awaitable[None]]
 #: name of automatic checkpoints, which no client has asked for
 AUTOMATIC = "auto"
 
@@ -90,7 +90,7 @@ class Checkpointing:
         name = f"c-{secrets.token_hex(4)}" if name is None else valid_name("checkpoint", name)
         if name == AUTOMATIC or any(snapshot.name == name for snapshot in self.all):
             raise InvalidRequest(f"there is a checkpoint {name!r} already", field="name")
-        return (await self._write(name, self._kept.keep, self._kept.spare(automatic=False))).snapshot
+        return (await self._write(name, self._kept.keep, self._kept.evictable(automatic=False))).snapshot
 
     async def roll_back(self, name: str | None) -> None:
         """Return to a checkpoint, which stays. A running cell ends with its kernel.
@@ -163,7 +163,7 @@ class Checkpointing:
                 await self._kept.keep_ahead()
             else:
                 await self._kept.forget_ahead()
-                await self._write(AUTOMATIC, self._kept.keep, self._kept.spare(automatic=True))
+                await self._write(AUTOMATIC, self._kept.keep, self._kept.evictable(automatic=True))
         except CheckpointRefused as error:
             log.warning("no checkpoint before a cell", session=str(self._slot.key), reason=error.message)
             await self._kept.forget_automatic(error.message)
@@ -183,23 +183,23 @@ class Checkpointing:
         except CheckpointRefused as error:
             log.info("no checkpoint after a cell", session=str(self._slot.key), reason=error.message)
 
-    def passed_over(self) -> None:
+    def mark_outdated(self) -> None:
         """Mark the automatic checkpoints as outdated: a channel client's cell begins without a new one.
 
         Raises:
             LedgerUnavailable: when the mark cannot be recorded; the cell must not begin.
         """
-        self._kept.passed_over()
+        self._kept.mark_outdated()
 
     # -- writing --------------------------------------------------------------------------------------------
 
-    async def _write(self, name: str, use: Use, spare: Collection[SleepImage] = ()) -> Taken:
+    async def _write(self, name: str, keep: Keep, evictable: Collection[SleepImage] = ()) -> Taken:
         """Write a checkpoint to disk. Clients of the session wait meanwhile.
 
         Args:
             name: name of the checkpoint.
-            use: keeps the checkpoint while clients still wait: what they do afterwards is later than the checkpoint.
-            spare: images that may be deleted if there is no room, in the order of deletion.
+            keep: keeps the checkpoint while clients still wait: what they do afterwards is later than the checkpoint.
+            evictable: images that may be deleted if there is no room, in the order of deletion.
 
         Raises:
             CheckpointRefused: when no checkpoint could be taken.
@@ -210,9 +210,9 @@ class Checkpointing:
             raise CheckpointRefused("the session shares its files with other sessions")
         await slot.ensure()  # returns when no other write is under way
         with timed(services.clock, services.observer.checkpoint):
-            return await slot.while_clients_wait(partial(self._written, name, use, spare))
+            return await slot.while_clients_wait(partial(self._written, name, keep, evictable))
 
-    async def _written(self, name: str, use: Use, spare: Collection[SleepImage]) -> Taken:
+    async def _written(self, name: str, keep: Keep, evictable: Collection[SleepImage]) -> Taken:
         slot = self._slot
         kernel = slot.kernel
         if kernel is None:
@@ -220,14 +220,14 @@ class Checkpointing:
         try:
             if self._channels.running:
                 raise InUse("a cell of a channel client has begun")
-            with self._kept.room(kernel, spare) as room:
+            with self._kept.room(kernel, evictable) as room:
                 image = await self._kept.copy(kernel)
                 snapshot = Snapshot(name, image, kernel.handle.connection_info, automatic=name == AUTOMATIC)
                 if slot.state is State.CLOSED or slot.kernel is not kernel:
                     await self._kept.discard(snapshot)
                     raise _refused("the kernel was ended or replaced")
                 taken = Taken(snapshot, Fingerprint.of(kernel))
-                await use(taken)
+                await keep(taken)
                 await room.make()
         except SleepFailed as error:
             if not isinstance(error, NoRoom):  # the client is told the whole reason

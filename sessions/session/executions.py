@@ -118,7 +118,7 @@ class Executions:
         """
         execution_id = self._audit_begin(request)
         try:
-            self._checkpoints.passed_over()
+            self._checkpoints.mark_outdated()
         except SessionError:
             self._services.journal.ended(self._slot.key, execution_id, request, None)
             raise
@@ -131,7 +131,7 @@ class Executions:
         if (cell := self.transcript.find(msg_id)) is not None:
             self.transcript.end(cell, failure)
 
-    def _begun(self) -> None:
+    def _report_preserved(self) -> None:
         """Have later cells report that the variables are preserved."""
         first = self._slot.notice.change is StateChange.NEW
         self._slot.announce(StateChange.PRESERVED, None)

@@ -268,7 +268,7 @@ class KernelSlot:
                 # The new kernel shares nothing with the old one, which nobody uses. So nobody has to wait for the old
                 # kernel's end, which takes half as long as a start.
                 self._former_end = spawn(
-                    self._leave(old.kernel, cause, before, kernel.launch), f"former kernel of {self.key}"
+                    self._end_former(old.kernel, cause, before, kernel.launch), f"former kernel of {self.key}"
                 )
                 return
             await old.kernel.kill(cause)
@@ -302,11 +302,11 @@ class KernelSlot:
             self.announce(StateChange.LOST, self._sleeper.loss)
         return woken or await self._services.kernels.acquire(launch), woken is not None
 
-    async def _leave(self, old: Kernel, cause: SessionError, left: Launch, kept: Launch) -> None:
+    async def _end_former(self, old: Kernel, cause: SessionError, left: Launch, kept: Launch) -> None:
         await old.kill(cause)
         await self._delete_former_files(left, kept)
 
-    async def _left(self) -> None:
+    async def _former_ended(self) -> None:
         """Wait until the kernel before a return to a checkpoint has ended: a session has two kernels at most."""
         if self._former_end is not None:
             await asyncio.wait({self._former_end})
@@ -337,14 +337,14 @@ class KernelSlot:
         after = present.after
         if present is self._present and not self._listener.closed:
             self._present = None
-            self.lost(cause)
-            after = await self._return(present.kernel, cause)
+            self.kernel_lost(cause)
+            after = await self._return_to_checkpoint(present.kernel, cause)
             if after is not None:  # the message of `cause` says that the variables are lost, which is not true now
                 cause = type(cause)(f"{_happened(cause)}; the session is as it was before the cell", **cause.details)
                 self._services.observer.rolled_back(crash=True)
         self._listener.ended(present.kernel, cause, after)
 
-    async def _return(self, kernel: Kernel, cause: SessionError) -> StateNotice | None:
+    async def _return_to_checkpoint(self, kernel: Kernel, cause: SessionError) -> StateNotice | None:
         """Return to the checkpoint from before the last cell, or from after it, if there is one.
 
         Returns:
@@ -363,7 +363,7 @@ class KernelSlot:
             return None
         return self.notice
 
-    def lost(self, cause: SessionError) -> None:
+    def kernel_lost(self, cause: SessionError) -> None:
         """Record that the kernel has ended with all variables, and tell the listener."""
         if (
             self.state is not State.DEAD
@@ -443,7 +443,7 @@ class KernelSlot:
             await self.delete_files()
             return None
         if kernel is None:
-            self.lost(lost)
+            self.kernel_lost(lost)
             return None
         self.install(kernel)
         if self.notice.change is StateChange.PRESERVED:

@@ -244,9 +244,8 @@ class Snapshots:
         kept = [snapshot for snapshot in self._all if not snapshot.automatic]
         try:
             await self._replace_list(kept)
-        except (
-            SessionError
-        ):  # the ledger still names them; a later gateway does not find them on disk, and does not use them
+        except SessionError:
+            # The ledger still names them. A later gateway does not find them on disk, and does not use them.
             await self._delete_others(kept)
 
     async def clear(self) -> None:

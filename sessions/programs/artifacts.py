@@ -62,9 +62,8 @@ async def collect(host: ToolHost) -> tuple[tuple[Artifact, ...], bool]:
     entries, complete = chosen(listing.entries)
     artifacts = []
     for entry in entries:
-        with suppress(
-            FileNotFound, InvalidRequest
-        ):  # the file was removed since the listing, or its name is no valid path
+        # The file was removed since the listing, or its name is no valid path.
+        with suppress(FileNotFound, InvalidRequest):
             artifacts.append(await _read(host, entry["name"]))
     return tuple(artifact for artifact in artifacts if artifact.content), complete and not listing.truncated
 

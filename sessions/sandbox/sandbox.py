@@ -187,9 +187,8 @@ class Sandbox(Owner):
         spawn(self._check_pulse(container), "pulse after memory ran out")
 
     async def _check_pulse(self, container: KernelHandle) -> None:
-        if not await answers(
-            container, PULSE_TIMEOUT
-        ):  # directly, and not through the sandbox: this is no use by a client
+        # Directly, and not through the sandbox: this is no use by a client.
+        if not await answers(container, PULSE_TIMEOUT):
             await container.kill()
 
     async def _watch_exit(self, container: KernelHandle, began: float) -> None:

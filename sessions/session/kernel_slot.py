@@ -365,9 +365,8 @@ class KernelSlot:
 
     def kernel_lost(self, cause: SessionError) -> None:
         """Record that the kernel has ended with all variables, and tell the listener."""
-        if (
-            self.state is not State.DEAD
-        ):  # it is dead already if a client came before the takeover and no kernel could be started
+        # It is dead already if a client came before the takeover and no kernel could be started.
+        if self.state is not State.DEAD:
             self.move(State.DEAD)
         self.announce(StateChange.LOST, cause.message)
         self._listener.disconnected(cause)
@@ -375,9 +374,8 @@ class KernelSlot:
     def record_reported(self) -> None:
         """Record that a cell of the present kernel has reported the notice. The next gateway must not repeat it."""
         if self.kernel is not None:
-            with suppress(
-                LedgerUnavailable, SessionClosed
-            ):  # then the next gateway reports it again, or the session has ended
+            # If this fails, the next gateway reports it again, or the session has ended.
+            with suppress(LedgerUnavailable, SessionClosed):
                 self.record.kernel(self.kernel, self.notice)
 
     # -- sleep and takeover ---------------------------------------------------------------------------------

@@ -81,9 +81,8 @@ class Recovery:
             if handle := handles.get(container.id):
                 self._starts.count(handle, session.launch)
             note = NOTE_CUT if session.key in self._interrupted else NOTE
-            with log_failure(
-                f"taking over session {session.key}"
-            ):  # an error would let the caller take over all of them again
+            # A failure must not reach the caller, who would take over all of them again.
+            with log_failure(f"taking over session {session.key}"):
                 await session.take_over(handles.get(container.id), note)
         for sandbox, held in sandboxes:  # after the sessions, whose containers may have preserved the files
             if held and (handle := handles.get(held.id)):

@@ -1054,7 +1054,7 @@ async def run(session: Session, code: str, **request: Any) -> ExecutionResult:
 
 def exported(transcript: Transcript) -> Json:
     """Return the transcript of a Python session as a notebook."""
-    book: Json = json.loads(b"".join(notebook(transcript.snapshot(), PYTHON)))
+    book: Json = json.loads(b"".join(notebook(transcript.cells(), PYTHON)))
     return book
 
 

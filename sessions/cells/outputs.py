@@ -97,7 +97,7 @@ class OutputArea:
         """Return the outputs in nbformat's form, without the fields that only this class uses."""
         return [joined(output) for output in self._outputs]
 
-    def snapshot(self) -> PackedOutputs:
+    def copied_outputs(self) -> PackedOutputs:
         """Return a copy of the outputs, for `joined`. A last line says how much was left out, if anything was."""
         outputs = self._outputs.copy()
         if self.truncated:

@@ -195,9 +195,9 @@ class Transcript:
         self._displays.clear()
         self._share.close()
 
-    def snapshot(self) -> list[NotebookCell]:
+    def cells(self) -> list[NotebookCell]:
         """Return copies of the cells, in the order in which they were sent, for `notebook.notebook`."""
         return [
-            NotebookCell(cell.number, cell.code, cell.execution_count, cell.area.snapshot())
+            NotebookCell(cell.number, cell.code, cell.execution_count, cell.area.copied_outputs())
             for cell in self._cells.values()
         ]

@@ -81,7 +81,7 @@ class SleepTurns:
         if self._waiting and (self._turn is None or self._turn.done()):
             self._turn = spawn(self._each(may_sleep), "sleep of idle sessions")
 
-    async def over(self) -> None:
+    async def finished(self) -> None:
         """Wait until no session is falling asleep or waits for its turn."""
         while doing := {*self._under_way, *([self._turn] if self._turn and not self._turn.done() else [])}:
             await asyncio.wait(doing)
@@ -196,7 +196,7 @@ class Culler:
         self._clock = clock
         self.sleep_turns = SleepTurns(sleep_for, on_sleep)
 
-    def verdict(self, session: Session) -> str | None:
+    def reason_to_end(self, session: Session) -> str | None:
         """Return why a session must end now. None means that it may stay."""
         if session.spec.in_sandbox:
             return None  # the session is culled with its sandbox
@@ -214,7 +214,7 @@ class Culler:
             return f"the session was idle for {timeout:g} s"
         return None
 
-    def verdict_on(self, sandbox: Sandbox) -> str | None:
+    def reason_to_end_sandbox(self, sandbox: Sandbox) -> str | None:
         """Return why a sandbox must end now. None means that it may stay."""
         if sandbox.left_container is not None:
             return None
@@ -242,13 +242,13 @@ class Culler:
         ending: list[Awaitable[None]] = []
         falling: list[Session] = []
         for sandbox in self._sandboxes.all():
-            if reason := self.verdict_on(sandbox):
+            if reason := self.reason_to_end_sandbox(sandbox):
                 log.info("sandbox culled", tenant=sandbox.key.tenant, sandbox=sandbox.key.name, reason=reason)
                 ending.append(self._sandboxes.end(sandbox.key, reason))
         for session in self._registry.all():
             if self._may_sleep(session) and not self.sleep_turns.given_up(session):
                 falling.append(session)
-            elif reason := self.verdict(session):
+            elif reason := self.reason_to_end(session):
                 # No await between the verdict and the removal of the session: no execution can begin in between.
                 ending.append(self._end(session, reason))
         self.sleep_turns.begin(falling, self._may_sleep)
@@ -258,7 +258,7 @@ class Culler:
     def _may_sleep(self, session: Session) -> bool:
         """Return whether a session may sleep instead of being ended now."""
         wishes = session.spec.on_idle is OnIdle.SLEEP and session.state is State.IDLE
-        return wishes and not self._outlived(session) and self.verdict(session) is not None
+        return wishes and not self._outlived(session) and self.reason_to_end(session) is not None
 
     def _outlived(self, session: Session) -> bool:
         return 0 < self._max_lifetime <= session.age()

@@ -40,7 +40,7 @@ def culler(world: World) -> Culler:
 async def swept(culler: Culler) -> int:
     """Sweep, wait until no session falls asleep, and return how many sessions were ended."""
     ended = await culler.sweep()
-    await culler.sleep_turns.over()
+    await culler.sleep_turns.finished()
     return ended
 
 
@@ -185,7 +185,7 @@ async def test_a_sweep_does_not_wait_for_a_session_that_falls_asleep(backend: Fa
         world.clock.passes(100)
         ended = await culler.sweep()
         backend.sleep.gate.set()
-        await culler.sleep_turns.over()
+        await culler.sleep_turns.finished()
         assert (ended, session.state) == (1, State.ASLEEP)
 
 
@@ -212,7 +212,7 @@ async def test_sessions_that_hang_do_not_keep_those_of_other_tenants_awake(
         await until(lambda: good.state is State.ASLEEP)
         assert counted.count(False) <= 8  # one of each tenant before it at most, and those were not waited for
         culler.sleep_turns.stop()
-        await culler.sleep_turns.over()
+        await culler.sleep_turns.finished()
 
 
 async def test_a_session_that_was_never_tried_comes_before_one_of_its_tenant_that_failed(

@@ -193,7 +193,7 @@ async def test_a_session_that_sleeps_returns(backend: FakeBackend) -> None:
         await run(session, "x = 2")
         world.clock.passes(301)
         await culler.sweep()
-        await culler.sleep_turns.over()
+        await culler.sleep_turns.finished()
         assert session.state is State.ASLEEP
         await session.checkpoints.roll_back("one")
         assert (await shown(session), backend.sleep.kept) == ("1", {})

@@ -57,13 +57,13 @@ class Sandboxes(Owners[Sandbox]):
             SandboxNotFound: when there is no sandbox with this key, or it has ended; the message says why it ended.
         """
         sandbox = self.find(key)
-        self.look_at_time(sandbox)
+        self.check_lifetime(sandbox)
         if sandbox.end is not None:
             raise SandboxNotFound(f"the sandbox has ended: {sandbox.end.reason}", sandbox=key.name)
         sandbox.touch()
         return sandbox
 
-    def look_at_time(self, sandbox: Sandbox) -> None:
+    def check_lifetime(self, sandbox: Sandbox) -> None:
         """Begin the pause or the end of a sandbox whose lifetime is over, without waiting for the culler."""
         if not self.pause_at_end(sandbox) and sandbox.end is None and 0 < sandbox.spec.lifetime <= sandbox.age():
             self.end(sandbox.key, f"it reached its maximum lifetime of {sandbox.spec.lifetime:g} s")

@@ -13,7 +13,7 @@ SPAN = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class SandboxUse:
     """Use and limits of a sandbox: of its own container and of one container for each kernel, together."""
 
     #: average number of processors in use
@@ -26,7 +26,7 @@ class Figures:
     disk: Space
 
 
-async def measure(sandbox: Sandbox) -> Figures | None:
+async def measure(sandbox: Sandbox) -> SandboxUse | None:
     """Measure a sandbox. This takes `SPAN` seconds and the time of a file operation.
 
     Returns:
@@ -48,7 +48,7 @@ async def measure(sandbox: Sandbox) -> Figures | None:
     if not containers:
         return None
     limits = sandbox.limits
-    return Figures(
+    return SandboxUse(
         processors=used / took,
         processors_max=limits.cpus * containers,
         memory=memory,

@@ -108,7 +108,7 @@ class ChannelCell(Cell):
         """Whether the gateway stopped the cell."""
         return self._stopped is not None
 
-    def put_out(self, message: Message) -> None:
+    def take_output(self, message: Message) -> None:
         """Take a message that the kernel has published for this cell."""
         self._output_bytes += weight(message)
         self.published(message)

@@ -141,9 +141,9 @@ class ChannelHub:
 
     def _answer(self, subscription: Subscription, parts: Sequence[bytes], buffers: Sequence[bytes]) -> None:
         """Forward an answer to `input()` if the kernel has asked. Other answers would stay in the gateway's memory."""
-        asking = self._requests.asking(subscription)
-        if asking is not None and self._kernel is not None:
-            asking.open_inputs -= 1
+        request = self._requests.asking(subscription)
+        if request is not None and self._kernel is not None:
+            request.open_inputs -= 1
             self._kernel.connection.forward("stdin", parts, buffers)
 
     def interrupt(self) -> bool:
@@ -204,7 +204,7 @@ class ChannelHub:
     def _publish(self, message: Message) -> None:
         for subscription in self._subscriptions:
             subscription.enqueue(message)
-            if subscription.pressing and self._kernel is not None:
+            if subscription.holds_up_kernel and self._kernel is not None:
                 self._kernel.connection.pause()
                 if subscription not in self._watched:
                     self._watch(subscription)
@@ -216,14 +216,14 @@ class ChannelHub:
     def _check_reader(self, subscription: Subscription, taken: int) -> None:
         """Stop waiting for a client that has read nothing for a while."""
         self._watched.discard(subscription)
-        if subscription.pressing and subscription.taken == taken:
-            subscription.outrun()
-        elif subscription.pressing:
+        if subscription.holds_up_kernel and subscription.taken == taken:
+            subscription.let_kernel_continue()
+        elif subscription.holds_up_kernel:
             self._watch(subscription)
         self._resume_if_relieved()
 
     def _resume_if_relieved(self) -> None:
-        if self._kernel is not None and not any(known.pressing for known in self._subscriptions):
+        if self._kernel is not None and not any(known.holds_up_kernel for known in self._subscriptions):
             self._kernel.connection.resume()
 
     def close(self, cause: SessionError) -> None:

@@ -65,7 +65,7 @@ class PendingRequests:
         """Return the pending request with this id."""
         return self._requests.get(msg_id)
 
-    def asking(self, client: Subscription) -> PendingRequest | None:
+    def with_open_input(self, client: Subscription) -> PendingRequest | None:
         """Return a request of this client whose code waits for an answer to `input()`, if there is one."""
         return next((known for known in self._requests.values() if known.client is client and known.open_inputs), None)
 
@@ -100,11 +100,11 @@ class PendingRequests:
         self._rules.permit()
         # A kernel can report the end of a cell that it has not read yet, so the cell's bytes count until it is settled.
         size = request.size + code.size
-        if not self._rules.hold(size):
+        if not self._rules.count_bytes(size):
             raise QuotaExceeded("the cells of the tenant that wait for kernels are too large together")
         asked = ExecuteRequest(code.text, self._rules.deadline, expressions=code.expressions)
         with ExitStack() as undo:
-            undo.callback(self._rules.hold, -size)
+            undo.callback(self._rules.count_bytes, -size)
             if not self._cells:
                 self._admitted.enter_context(self._rules.admit())
                 undo.callback(self._admitted.close)
@@ -120,9 +120,9 @@ class PendingRequests:
 
     def _begin(self, cell: ChannelCell) -> None:
         cell.start(self._rules.deadline)
-        self._check(cell)
+        self._check_quota(cell)
 
-    def _check(self, cell: ChannelCell | None) -> None:
+    def _check_quota(self, cell: ChannelCell | None) -> None:
         """Stop a cell that waits in the kernel if the cells before it have used up the tenant's quota."""
         if cell is not None:
             try:
@@ -153,7 +153,7 @@ class PendingRequests:
         self._seen.pop(request.id, None)
         if request.cell is not None:
             request.cell.cancel_timers()
-            self._settle(request.cell, None)
+            self._finish(request.cell, None)
 
     def _forget(self, request: PendingRequest) -> None:
         del self._requests[request.id]
@@ -162,11 +162,11 @@ class PendingRequests:
         was_its_turn = self.cell is request.cell
         del self._cells[request.id]
         if self.cell is None:
-            self._rest()
+            self._become_quiet()
         elif was_its_turn:
             self._begin(self.cell)
 
-    def _rest(self) -> None:
+    def _become_quiet(self) -> None:
         self._admitted.close()
         self._quiet.set()
 
@@ -175,12 +175,12 @@ class PendingRequests:
         self._returned.pop(cell.id, None)
         if cell.failure is not None:
             self._rules.failed(cell.id, cell.failure)
-        self._settle(cell, cell.end())
-        self._check(self.cell)
+        self._finish(cell, cell.end())
+        self._check_quota(self.cell)
 
-    def _settle(self, cell: ChannelCell, end: ExecutionEnd | None) -> None:
+    def _finish(self, cell: ChannelCell, end: ExecutionEnd | None) -> None:
         """Stop counting a cell's bytes, and record its end. `Rules.ended` describes the argument `end`."""
-        self._rules.hold(-cell.size)
+        self._rules.count_bytes(-cell.size)
         self._rules.ended(cell.execution_id, cell.request, end)
 
     # -- the kernel -----------------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ class PendingRequests:
         pending = [request for request in self._requests.values() if request.cell is not None]
         self._requests.clear()
         self._cells.clear()
-        self._rest()
+        self._become_quiet()
         for request in pending:
             *published, reply = refusal("shell", request.header, cause)
             for message in published:
@@ -223,7 +223,7 @@ class PendingRequests:
         request = self._requests.get(message.parent_id)
         cell = request.cell if request is not None else self._returned.get(message.parent_id)
         if cell is not None:
-            cell.put_out(message)
+            cell.take_output(message)
         if request is not None and message.content.get("execution_state") == "idle":
             request.size = 0
             if not request.has_reply:

@@ -50,7 +50,7 @@ class Rules:
     permit: Callable[[], None]
     #: counts bytes that wait for the kernel; a number below 0 takes bytes away. Returns False, and counts nothing, if
     #: the tenant would have too many
-    hold: Callable[[int], bool]
+    count_bytes: Callable[[int], bool]
     #: called with each cell before it is sent. Returns the execution's id, or raises an error to refuse the cell.
     begins: Callable[[ExecuteRequest], str]
     #: called when a cell has ended. The end is None when the cell was never sent.

@@ -83,7 +83,7 @@ class _Lag:
     #: whether output was left out, and a message marks the place
     gap: bool = False
     #: whether the kernel's output no longer waits for the client
-    outrun: bool = False
+    kernel_continues: bool = False
     #: bytes of the largest message since then
     largest: int = 0
 
@@ -112,7 +112,7 @@ class Subscription:
         #: number of messages that the client has taken
         self.taken = 0
         self._on_relief = on_relief
-        self._count_all = unread
+        self._unread = unread
         self._disconnect = disconnect
         unread.enter(self)
         self._backlog = Backlog(unread)
@@ -127,21 +127,21 @@ class Subscription:
         self._news = asyncio.Event()
 
     @property
-    def pressing(self) -> bool:
+    def holds_up_kernel(self) -> bool:
         """Whether the kernel's output must wait until the client has read more."""
-        return self.attached and not self._lag.outrun and self._backlog.size > PRESSURE
+        return self.attached and not self._lag.kernel_continues and self._backlog.size > PRESSURE
 
-    def outrun(self) -> None:
+    def let_kernel_continue(self) -> None:
         """Let the kernel's output continue without this client, until the client has read everything."""
-        self._lag.outrun = True
+        self._lag.kernel_continues = True
 
     @property
     def unread(self) -> int:
-        """Bytes that the client has not read. After `cut`, the message about the cut does not count."""
+        """Bytes that the client has not read. After `drop_unread`, the message about the cut does not count."""
         counts = len(self._backlog) > 1 or not self._cut
         return self._backlog.sending + (self._backlog.size if counts else 0)
 
-    def cut(self) -> None:
+    def drop_unread(self) -> None:
         """Drop all unread messages, and disconnect the client. If it returns, it is told that output was left out.
 
         Messages after the cut are kept for the client's return. A later cut drops them, too.
@@ -157,7 +157,7 @@ class Subscription:
         """Drop all messages, because the client cannot return."""
         self.close()
         self._drop_all()
-        self._count_all.leave(self)
+        self._unread.leave(self)
 
     def detach(self) -> None:
         """Record that the client's connection has ended, and drop the message that was being sent."""

@@ -24,7 +24,7 @@ class Reader(Protocol):
     def unread(self) -> int:
         """Bytes that the client has not read. Messages that also wait for other clients count in full."""
 
-    def cut(self) -> None:
+    def drop_unread(self) -> None:
         """Drop the unread messages, and disconnect the client."""
 
 
@@ -86,7 +86,7 @@ class Unread:
         slowest = max(self._readers, key=lambda reader: reader.unread, default=None)
         if slowest is None or not slowest.unread:
             return False
-        slowest.cut()
+        slowest.drop_unread()
         return True
 
 

@@ -50,7 +50,7 @@ class Session(Owner):
             Rules(
                 admit=lambda: services.quotas.execution_now(self.key.tenant),
                 permit=lambda: services.quotas.permit(self.key.tenant),
-                hold=partial(services.waiting, self.key.tenant),
+                count_bytes=partial(services.waiting, self.key.tenant),
                 begins=self._begin_channel_cell,
                 ended=partial(services.journal.ended, self.key),
                 failed=self._failed,

@@ -11,7 +11,7 @@ from typing import Any
 
 from kernel_image.protocol import EXTRAS
 from sessions.cells.cell import Cell
-from sessions.cells.outputs import Event, weight
+from sessions.cells.outputs import Event, output_size
 from sessions.cells.transcript import Entry, Transcript
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.messages import Message
@@ -168,19 +168,19 @@ class Execution(Cell):
             case "iopub", "status":
                 self.published(message)
             case "iopub", _:
-                self._put_out(message, event)
+                self._take_output(message, event)
                 self.published(message)
             case "shell", "execute_reply":
                 self.replied(message.content)
             case "stdin", "input_request":
                 self._ask(message)
 
-    def _put_out(self, message: Message, event: Event | None) -> None:
-        self._output_bytes += weight(message)
+    def _take_output(self, message: Message, event: Event | None) -> None:
+        self._output_bytes += output_size(message)
         if self.is_answer(message):
             self._answer = message.content["data"][self.request.answer_mime]  # the last one counts
         elif event is not None:
-            self._emit(event, weight(message))
+            self._emit(event, output_size(message))
 
     def is_answer(self, message: Message) -> bool:
         """Return whether a message is the display with the request's `answer_mime`. That display is no output."""

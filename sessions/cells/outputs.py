@@ -36,7 +36,7 @@ TRACEBACK_MAX = 32_000
 JSON_MIME = re.compile(r"application/(.*\+)?json")
 
 
-def weight(message: Message) -> int:
+def output_size(message: Message) -> int:
     """Return the bytes of output in an iopub message."""
     if message.type == "stream":
         text = message.content.get("text")

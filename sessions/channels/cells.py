@@ -10,7 +10,7 @@ from typing import Protocol, Self
 import orjson
 
 from sessions.cells.cell import Cell
-from sessions.cells.outputs import weight
+from sessions.cells.outputs import output_size
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.messages import Message
 from sessions.model import bounded_json
@@ -110,7 +110,7 @@ class ChannelCell(Cell):
 
     def take_output(self, message: Message) -> None:
         """Take a message that the kernel has published for this cell."""
-        self._output_bytes += weight(message)
+        self._output_bytes += output_size(message)
         self.published(message)
 
     def kernel_gone(self, cause: SessionError) -> None:

@@ -78,16 +78,16 @@ class ProviderSlot:
         self._store = store
         self._makers = makers
         self._name = name
-        self._holder: ActiveProvider | None = None
+        self._current: ActiveProvider | None = None
         self._seen: Version | None = None
         self._failed: tuple[Version, SessionError, float] | None = None
         self._changing = asyncio.Lock()
         self._closing: set[asyncio.Task[None]] = set()
 
     @property
-    def holder(self) -> ActiveProvider | None:
+    def current(self) -> ActiveProvider | None:
         """The current provider. None means that there is none yet, or that the settings have changed since."""
-        return self._holder if self._seen == self._store.version else None
+        return self._current if self._seen == self._store.version else None
 
     def replace_with(self, name: str, provider: SandboxProvider) -> None:
         """Use this provider until the settings change."""
@@ -99,7 +99,7 @@ class ProviderSlot:
         Raises:
             SessionError: when the provider cannot be used.
         """
-        current = self.holder or await self._switch()
+        current = self.current or await self._switch()
         current.runs += 1
         current.idle.clear()
         return current
@@ -119,7 +119,7 @@ class ProviderSlot:
     async def _switch(self) -> ActiveProvider:
         """Switch to the provider that the settings name."""
         async with self._changing:
-            if current := self.holder:
+            if current := self.current:
                 return current
             version, now = self._store.version, asyncio.get_running_loop().time()
             if self._failed is not None and self._failed[0] == version and now < self._failed[2]:
@@ -136,9 +136,9 @@ class ProviderSlot:
     async def _named(self) -> ActiveProvider:
         name = self._name()
         config = self._store.get(name) or {}
-        holder = self._holder
-        if holder is not None and (holder.name, holder.config) == (name, config):
-            return holder
+        present = self._current
+        if present is not None and (present.name, present.config) == (name, config):
+            return present
         if name not in self._makers:
             raise NotInitialized(f"there is no provider {name!r} that may be used here", provider=name)
         provider = await initialized(name, self._makers[name], config)
@@ -146,7 +146,7 @@ class ProviderSlot:
         return ActiveProvider(name, provider, config)
 
     def _change(self, current: ActiveProvider | None, version: Version | None) -> None:
-        before, self._holder, self._seen = self._holder, current, version
+        before, self._current, self._seen = self._current, current, version
         if before is not None and before is not current:
             closing = spawn(_close_when_idle(before), f"close provider {before.name}")
             self._closing.add(closing)

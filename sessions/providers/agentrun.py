@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 #: seconds: the service's limit for a program; the time to transfer an answer, in addition to the program's run time;
 #: the time to start a sandbox
-LONGEST, WAY, START = 30, 10.0, 60.0
+LONGEST, TRANSFER, START = 30, 10.0, 60.0
 #: seconds without a program after which the service ends a forgotten sandbox
 IDLE = 300
 #: seconds for the answer to a health check or to a deletion

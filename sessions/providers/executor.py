@@ -31,7 +31,7 @@ from sessions.providers.results import timed_out
 from sessions.providers.wrapping import parse_json
 
 #: seconds to make a connection, to answer a health check, and to transfer an answer in addition to the run time
-CONNECT, HEALTH, WAY = 5.0, 5.0, 3.0
+CONNECT, HEALTH, TRANSFER = 5.0, 5.0, 3.0
 #: bytes of an answer: as base64, artifacts have 43 MiB at most
 ANSWER_MAX = 64 * 1024**2
 #: seconds before the first retry; the pause doubles with each further retry
@@ -107,7 +107,7 @@ class Executor:
         Returns:
             status and body of the answer; the body is read only of an answer about a program that was run.
         """
-        timeout = httpx.Timeout(seconds + WAY, connect=CONNECT)
+        timeout = httpx.Timeout(seconds + TRANSFER, connect=CONNECT)
         for attempt in range(self._retries + 1):
             try:
                 async with self._client.stream("POST", "/run", json=body, timeout=timeout) as response:

@@ -138,8 +138,8 @@ class ProviderManager:
         Raises:
             SettingsUnreadable: when the setting is damaged.
         """
-        holder = self._active.holder
-        return holder.name if holder else self._rules.only or self._store.active() or DEFAULT
+        current = self._active.current
+        return current.name if current else self._rules.only or self._store.active() or DEFAULT
 
     async def execute_code(
         self,
@@ -168,7 +168,7 @@ class ProviderManager:
             SessionError: when the program was not run, or its outcome is not known.
         """
         program = Program(code, language, arguments or {}, timeout)
-        result, before = await self._anywhere(lambda active: self._execute(active, program, tenant, session))
+        result, before = await self._with_fallback(lambda active: self._execute(active, program, tenant, session))
         return result if before is None else replace(result, metadata={**result.metadata, "fell_back_from": before})
 
     async def run(self, tenant: str, program: Program) -> Outcome:
@@ -179,12 +179,12 @@ class ProviderManager:
         """
 
         async def there(active: ActiveProvider) -> Outcome:
-            if self._own is not None and _here(active):
+            if self._own is not None and _in_this_process(active):
                 with raising_not_begun():
                     return await self._own.run(tenant, within(active.config or {}, program))
             return outcome_of(await self._execute(active, program, tenant, None))
 
-        return (await self._anywhere(there))[0]
+        return (await self._with_fallback(there))[0]
 
     async def close(self) -> None:
         """Close all providers after their last runs."""
@@ -193,14 +193,14 @@ class ProviderManager:
 
     # -- where ----------------------------------------------------------------------------------------------
 
-    async def _anywhere(self, what: Callable[[ActiveProvider], Awaitable[T]]) -> tuple[T, str | None]:
+    async def _with_fallback(self, what: Callable[[ActiveProvider], Awaitable[T]]) -> tuple[T, str | None]:
         """Call `what` with the active provider, or with the fallback if the active one cannot begin.
 
         Returns:
             the result of the call, and the id of the replaced provider or None.
         """
         try:
-            return await self._at(self._active, what, healthy=self._rules.fallback is not None), None
+            return await self._with_slot(self._active, what, healthy=self._rules.fallback is not None), None
         except NotBegun as failure:
             reason = failure.reason
         name = self.get_provider_name()
@@ -210,11 +210,13 @@ class ProviderManager:
             "a provider cannot be used; another takes over", provider=name, by=self._rules.fallback, why=reason.code
         )
         try:
-            return await self._at(self._fallback, what, healthy=False), name
+            return await self._with_slot(self._fallback, what, healthy=False), name
         except NotBegun as failure:
             raise failure.reason from None
 
-    async def _at(self, slot: ProviderSlot, what: Callable[[ActiveProvider], Awaitable[T]], *, healthy: bool) -> T:
+    async def _with_slot(
+        self, slot: ProviderSlot, what: Callable[[ActiveProvider], Awaitable[T]], *, healthy: bool
+    ) -> T:
         """Call `what` with the provider of a slot.
 
         Args:
@@ -238,7 +240,7 @@ class ProviderManager:
     async def _execute(
         self, active: ActiveProvider, program: Program, tenant: str, session: str | None
     ) -> ExecutionResult:
-        if self._services is None or _here(active):
+        if self._services is None or _in_this_process(active):
             return await self._in_instance(active, program, tenant, session)
         key, request = SessionKey(tenant, session or active.name), ExecuteRequest(program.code)
         async with accounted(self._services, key, program.language, request, NotBegun) as account:
@@ -256,7 +258,7 @@ class ProviderManager:
         timeout = math.ceil(self._rules.timeout if program.timeout is None else program.timeout)
         try:
             # A program of this process is admitted first, and its errors say for certain when it was not begun.
-            with raising_not_begun() if _here(active) else nullcontext():
+            with raising_not_begun() if _in_this_process(active) else nullcontext():
                 return await provider.execute_code(
                     instance.instance_id, program.code, program.language, timeout, program.arguments
                 )
@@ -275,6 +277,6 @@ async def _destroy(provider: SandboxProvider, instance: SandboxInstance) -> None
         log.warning("an instance may not be removed completely", provider=provider.id, instance=instance.instance_id)
 
 
-def _here(active: ActiveProvider) -> bool:
+def _in_this_process(active: ActiveProvider) -> bool:
     """Return True if the provider's programs run in this process."""
     return active.name == DEFAULT and active.config is not None and not active.config.get("endpoint")

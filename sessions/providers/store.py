@@ -110,13 +110,13 @@ class ProviderStore:
 
     def _opened(self, name: str, value: Any) -> Any:
         if isinstance(value, dict) and isinstance(sealed := value.get(_SEALED), str):
-            return self._seal.open(name, sealed)
+            return self._seal.decrypt(name, sealed)
         if isinstance(value, dict | list):
             raise SettingsUnreadable(setting=name)
         return value
 
     def _sealed(self, name: str, secret: str) -> Mapping[str, str]:
-        return {_SEALED: self._seal.close(name, secret)}
+        return {_SEALED: self._seal.encrypt(name, secret)}
 
     def _value(self, name: str) -> Any:
         """Return the value of a setting. None means that the setting does not exist."""

@@ -120,16 +120,16 @@ class AttachedCommand:
                         self.begun.set_result(pid)
                     case Data(content=content):
                         passed_on += len(content)
-                        await self._tell(happening)
+                        await self._send_to_listeners(happening)
                     case Ended(code, timed_out):
                         self.running = False  # before listeners get the event
-                        await self._tell(happening)
+                        await self._send_to_listeners(happening)
                         return ProcessResult(
                             code, "", "", timed_out, truncated=False, duration=clock() - began, passed_on=passed_on
                         )
         raise ConnectionFailed("the sandbox gave no valid answer")
 
-    async def _tell(self, event: Data | Ended) -> None:
+    async def _send_to_listeners(self, event: Data | Ended) -> None:
         """Give an event to all listeners. The command waits for the slowest listener."""
         if not self._listeners:
             await asyncio.sleep(UNHEARD_PAUSE)
@@ -268,7 +268,7 @@ class Commands:
             raise QuotaExceeded(f"at most {ATTACHED_MAX} commands of a sandbox at a time", max=ATTACHED_MAX)
         command = AttachedCommand(program, tag)
         listener = command.listen()
-        work = self._attached[command] = spawn(self._attend(command), f"command of {self._host.key}")
+        work = self._attached[command] = spawn(self._run_attached(command), f"command of {self._host.key}")
         either: set[asyncio.Future[Any]] = {work, command.begun}
         try:
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -288,7 +288,7 @@ class Commands:
                 work.cancel()
             await asyncio.wait(works)
 
-    async def _attend(self, command: AttachedCommand) -> None:
+    async def _run_attached(self, command: AttachedCommand) -> None:
         spec = self._host.spec
         seconds = min(command.program.timeout or spec.max_execute_timeout, spec.max_execute_timeout)
         request = ExecuteRequest(shlex.join(command.program.argv), seconds)

@@ -231,5 +231,5 @@ async def test_output_that_nobody_hears_is_read_slowly(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(asyncio, "sleep", sleep)
     command = AttachedCommand(shell("true"), None)
-    await command._tell(Data("stdout", b"x"))
+    await command._send_to_listeners(Data("stdout", b"x"))
     assert slept == [commands.UNHEARD_PAUSE]

@@ -44,7 +44,7 @@ class Session(Owner):
         self.kernelspec = identity.kernelspec
         self._slot = KernelSlot(identity, services, notice, origin, self)
         #: set when clients must leave: the session was ended, or another gateway continues with it
-        self.over = asyncio.Event()
+        self.clients_must_leave = asyncio.Event()
         #: the session's channel clients
         self.channels = ChannelHub(
             Rules(
@@ -244,7 +244,7 @@ class Session(Owner):
     # -- the end --------------------------------------------------------------------------------------------
 
     def _refuse(self, reason: str) -> None:
-        self.over.set()
+        self.clients_must_leave.set()
         self.channels.close(SessionClosed(reason))
         self._executions.close()
 
@@ -256,7 +256,7 @@ class Session(Owner):
 
     def leave(self) -> None:
         """Disconnect from clients and kernel: another gateway continues with the session."""
-        self.over.set()
+        self.clients_must_leave.set()
         self.channels.release_clients()
         if self._slot.kernel is not None:
             self._slot.kernel.connection.close()

@@ -56,7 +56,7 @@ class ChannelsHandler(JupyterHandler, SocketHandler):
         """Subscribe the client and start to send it messages."""
         super().open()
         self._subprotocol = self.selected_subprotocol
-        if self._session.over.is_set():
+        if self._session.clients_must_leave.is_set():
             return  # it was ended during the upgrade
         client = self.get_query_argument("session_id", "")[:CLIENT_MAX]
         self._subscription = self._session.channels.subscribe(client, self._is_behind)
@@ -70,7 +70,7 @@ class ChannelsHandler(JupyterHandler, SocketHandler):
                 subscription.put_back(message)
                 self._session.channels.leave(subscription)
                 return
-        if not self._session.over.is_set():
+        if not self._session.clients_must_leave.is_set():
             self.close(TAKEN_OVER, "another connection took over")
 
     def _written(self, message: Message) -> Awaitable[None]:

@@ -114,11 +114,11 @@ class Sleeper:
             raise SleepFailed("it has ended")
         return image
 
-    async def give_back(self, kernel: Kernel, image: SleepImage) -> None:
+    async def resume(self, kernel: Kernel, image: SleepImage) -> None:
         """Let a kernel continue whose memory was written, and delete its image."""
         await self._kernel_memory.resume(kernel, image)
 
-    async def begin(self, kernel: Kernel, image: SleepImage) -> None:
+    async def end_kernel(self, kernel: Kernel, image: SleepImage) -> None:
         """End a kernel whose image is recorded in the ledger."""
         self._asleep = _Asleep(image, kernel.handle.connection_info)
         await kernel.kill(SessionClosed())

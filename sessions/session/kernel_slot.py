@@ -401,18 +401,18 @@ class KernelSlot:
         except SleepFailed as error:
             return str(error)
         if self._listener.closed or self.kernel is not kernel:
-            await self._sleeper.give_back(kernel, image)
+            await self._sleeper.resume(kernel, image)
             return "the kernel was ended or replaced"
         try:
             self.record.kernel(kernel, self.notice, image)
         except LedgerUnavailable as error:
-            await self._sleeper.give_back(kernel, image)
+            await self._sleeper.resume(kernel, image)
             return error.message
         self._present = None
         self.move(State.ASLEEP)
         self._listener.fell_asleep()
         await self.snapshots.forget_ahead()
-        await self._sleeper.begin(kernel, image)
+        await self._sleeper.end_kernel(kernel, image)
         return ""
 
     async def take_over(self, handle: KernelHandle | None, note: str) -> Kernel | None:

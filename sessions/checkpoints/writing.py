@@ -73,15 +73,15 @@ class KernelMemory:
         self._require_ability()
         with self.disk.room(kernel.launch.tenant, expected_size(kernel)):
             try:
-                return await self._proven(kernel)
+                return await self._write_and_prove(kernel)
             except Unanswered:  # a second attempt would hang, too, while other sessions wait
                 raise
             except Unproven as error:
                 log.warning("an image of a kernel cannot be woken", kernel=kernel.handle.id[:12], reason=str(error))
-            return await self._proven(kernel)
+            return await self._write_and_prove(kernel)
 
-    async def _proven(self, kernel: Kernel) -> SleepImage:
-        image = await self._written(kernel)
+    async def _write_and_prove(self, kernel: Kernel) -> SleepImage:
+        image = await self._write_now(kernel)
         try:
             await self._prove(image, kernel)
         except BaseException as error:
@@ -93,7 +93,7 @@ class KernelMemory:
             raise
         return image
 
-    async def _written(self, kernel: Kernel) -> SleepImage:
+    async def _write_now(self, kernel: Kernel) -> SleepImage:
         kernel.connection.suspend()
         try:
             image = await self._sleep.take(kernel.handle, kernel.launch)

@@ -81,9 +81,9 @@ class Pausing:
         """
         if not self.paused:
             self._sandbox.amend(paused_at=self._sandbox.age())
-        return spawn(self._stop(), f"pause {self._sandbox.key}")
+        return spawn(self._freeze(), f"pause {self._sandbox.key}")
 
-    async def _stop(self) -> None:
+    async def _freeze(self) -> None:
         async with self._turn:
             for cut in list(self.connections):  # this interrupts the cells of these clients
                 cut()
@@ -91,7 +91,7 @@ class Pausing:
             until = loop.time() + QUIET
             while any(session.in_use for session in self._sandbox.sessions()) and loop.time() < until:  # noqa: ASYNC110 - they have no event in common
                 await asyncio.sleep(LOOK)
-            await self._all(lambda container: container.pause())
+            await self._change_containers(lambda container: container.pause())
 
     async def resume(self, lifetime: float) -> None:
         """Let the sandbox continue for `lifetime` seconds from now on.
@@ -107,9 +107,9 @@ class Pausing:
     async def thaw(self) -> None:
         """Let the containers continue, but still no client. If a pause has just begun, wait until it is complete."""
         async with self._turn:
-            await self._all(lambda container: container.resume())
+            await self._change_containers(lambda container: container.resume())
 
-    async def _all(self, change: Callable[[KernelHandle], Awaitable[None]]) -> None:
+    async def _change_containers(self, change: Callable[[KernelHandle], Awaitable[None]]) -> None:
         """Pause or resume all containers, also when this fails for some of them."""
         try:
             await gather_all(*(change(container) for container in self._containers()))

@@ -210,9 +210,9 @@ class Checkpointing:
             raise CheckpointRefused("the session shares its files with other sessions")
         await slot.ensure()  # returns when no other write is under way
         with timed(services.clock, services.observer.checkpoint):
-            return await slot.while_clients_wait(partial(self._written, name, keep, evictable))
+            return await slot.while_clients_wait(partial(self._write_now, name, keep, evictable))
 
-    async def _written(self, name: str, keep: Keep, evictable: Collection[SleepImage]) -> Taken:
+    async def _write_now(self, name: str, keep: Keep, evictable: Collection[SleepImage]) -> Taken:
         slot = self._slot
         kernel = slot.kernel
         if kernel is None:

@@ -253,9 +253,9 @@ class Executions:
                 return
             self._slot.move(State.BUSY)
             self._orphan = OrphanCell(kernel, self.transcript, self._services.timeouts)
-            spawn(self._settle(self._orphan, turn.pop_all()), f"settle {self._slot.key}")
+            spawn(self._await_orphan(self._orphan, turn.pop_all()), f"settle {self._slot.key}")
 
-    async def _settle(self, orphan: OrphanCell, turn: AsyncExitStack) -> None:
+    async def _await_orphan(self, orphan: OrphanCell, turn: AsyncExitStack) -> None:
         """Wait for the end of the cell that the kernel may be running."""
         async with turn:
             try:

@@ -141,7 +141,7 @@ class ChannelHub:
 
     def _answer(self, subscription: Subscription, parts: Sequence[bytes], buffers: Sequence[bytes]) -> None:
         """Forward an answer to `input()` if the kernel has asked. Other answers would stay in the gateway's memory."""
-        request = self._requests.asking(subscription)
+        request = self._requests.with_open_input(subscription)
         if request is not None and self._kernel is not None:
             request.open_inputs -= 1
             self._kernel.connection.forward("stdin", parts, buffers)

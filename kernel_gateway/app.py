@@ -39,7 +39,7 @@ from kernel_gateway.wire.listener import Listener
 from kernel_gateway.wire.open_sockets import OpenSockets
 from kernel_gateway.wire.server import serve
 from sessions import providers
-from sessions.checkpoints.writing import Sleeping
+from sessions.checkpoints.writing import KernelMemory
 from sessions.kernels.pool import Pool
 from sessions.kernels.readiness import Readiness
 from sessions.kernels.start_queue import StartQueue
@@ -145,7 +145,7 @@ class Service:
             journal=self.journal,
             ledger=self.ledger,
             timeouts=Timeouts(),
-            sleeping=Sleeping(self.backend, starts, self.pool, SleepDisk(settings.sleep_disk, settings.share)),
+            kernel_memory=KernelMemory(self.backend, starts, self.pool, SleepDisk(settings.sleep_disk, settings.share)),
             observer=self.metrics.pool,
             waiting=self.incoming.take,
             egress=EgressTenants(settings.egress_tenants if settings.egress else ()),

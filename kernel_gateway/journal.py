@@ -13,7 +13,7 @@ from kernel_gateway.observe import logs
 from kernel_gateway.observe.metrics import Metrics
 from sessions import policy
 from sessions.model.errors import AuditUnavailable, PolicyViolation, ShuttingDown
-from sessions.model.values import ExecuteRequest, ExecutionResult, SessionKey
+from sessions.model.values import ExecuteRequest, ExecutionEnd, SessionKey
 from sessions.store.audit import Audit
 from sessions.store.records import REFUSED, End
 from sessions.tenants.audit_disk import COST, FLOOR, AuditDisk
@@ -71,16 +71,16 @@ class Journal:
         self._under_way[execution] = logs.request_id()  # its end may be reported in the context of another request
         return execution
 
-    def ended(self, key: SessionKey, execution: str, request: ExecuteRequest, result: ExecutionResult | None) -> None:
-        """Record the end of an execution. `result` is None when the code was never sent."""
-        self._audit.end(execution, End.of(result))
+    def ended(self, key: SessionKey, execution: str, request: ExecuteRequest, end: ExecutionEnd | None) -> None:
+        """Record the end of an execution. `end` is None when the code was never sent."""
+        self._audit.end(execution, End.of(end))
         asked_by = self._under_way.pop(execution)
         if not self._under_way:
             self._quiet.set()
-        if result is not None:
-            self._quotas.charge_execution(key.tenant, result.duration, result.output_bytes)
-            self._metrics.execution_ended(result)
-            logs.execution_ended(key, execution, request, result, asked_by)
+        if end is not None:
+            self._quotas.charge_execution(key.tenant, end.duration, end.output_bytes)
+            self._metrics.execution_ended(end)
+            logs.execution_ended(key, execution, request, end, asked_by)
 
     def remember(self, window: float) -> None:
         """Charge tenants for the executions before the gateway's start, from the audit.

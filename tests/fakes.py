@@ -37,7 +37,7 @@ from sessions.backends.base import KERNEL_IMAGE, HandleListener, KernelHandle, L
 from sessions.backends.handshake import kernel_env, new_connection_info
 from sessions.cells.notebook import notebook
 from sessions.cells.transcript import Transcript
-from sessions.checkpoints.writing import Sleeping
+from sessions.checkpoints.writing import KernelMemory
 from sessions.kernels.connection import Connection
 from sessions.kernels.messages import Message
 from sessions.kernels.pool import Pool
@@ -53,6 +53,7 @@ from sessions.model.stopwatch import Operation, Stage
 from sessions.model.tasks import spawn
 from sessions.model.values import (
     ExecuteRequest,
+    ExecutionEnd,
     ExecutionResult,
     ExitReason,
     KernelExit,
@@ -902,8 +903,8 @@ class Seen:
     def started(self, container: float, ready: float | None) -> None:
         self.starts.append((container, ready))
 
-    def checkpoint(self, seconds: float, *, taken: bool) -> None:
-        self.checkpoints.append((seconds, taken))
+    def checkpoint(self, seconds: float, *, succeeded: bool) -> None:
+        self.checkpoints.append((seconds, succeeded))
 
     def woken(self, seconds: float, *, succeeded: bool) -> None:
         self.wakes.append((seconds, succeeded))
@@ -953,7 +954,7 @@ class World:
         )
         self.quotas = Quotas(quotas or TenantLimits(), self.clock, concurrent, share)
         #: all executions that have ended
-        self.observed: list[tuple[SessionKey, ExecuteRequest, ExecutionResult]] = []
+        self.observed: list[tuple[SessionKey, ExecuteRequest, ExecutionEnd]] = []
         #: executions that have begun and not ended, by id
         self.open: dict[str, ExecuteRequest] = {}
         #: error that each new cell gets; None: cells may begin
@@ -968,7 +969,7 @@ class World:
             self,
             self.ledger,
             timeouts or TIMEOUTS,
-            Sleeping(backend, self.starts, self.pool, SleepDisk(sleep_disk, share)),
+            KernelMemory(backend, self.starts, self.pool, SleepDisk(sleep_disk, share)),
             self.seen,
             self._wait,
             EgressTenants(egress_tenants),
@@ -1008,12 +1009,12 @@ class World:
         self.open[execution] = request
         return execution
 
-    def ended(self, key: SessionKey, execution: str, request: ExecuteRequest, result: ExecutionResult | None) -> None:
+    def ended(self, key: SessionKey, execution: str, request: ExecuteRequest, end: ExecutionEnd | None) -> None:
         """Record the end of an execution, and check that it ends once and with the request that it began with."""
         assert self.open.pop(execution) == request
-        if result is not None:
-            self.quotas.charge_execution(key.tenant, result.duration, result.output_bytes)
-            self.observed.append((key, request, result))
+        if end is not None:
+            self.quotas.charge_execution(key.tenant, end.duration, end.output_bytes)
+            self.observed.append((key, request, end))
 
     async def session(self, name: str = "s1", tenant: str = "acme") -> Session:
         """Return the session with this name, made on first use."""
@@ -1053,7 +1054,7 @@ async def run(session: Session, code: str, **request: Any) -> ExecutionResult:
 
 def exported(transcript: Transcript) -> Json:
     """Return the transcript of a Python session as a notebook."""
-    book: Json = json.loads(b"".join(notebook(transcript.snapshot(), PYTHON)))
+    book: Json = json.loads(b"".join(notebook(transcript.cells(), PYTHON)))
     return book
 
 

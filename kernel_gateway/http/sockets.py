@@ -178,7 +178,7 @@ class SocketHandler(BaseHandler, WebSocketHandler):
     # -- its end ----------------------------------------------------------------------------------------------
 
     async def _end_with_session(self) -> None:
-        await self._session.over.wait()
+        await self._session.clients_must_leave.wait()
         with suppress(TimeoutError):  # of a client that does not read
             async with asyncio.timeout(LAST_WORDS):
                 await self.last_words()

@@ -16,7 +16,7 @@ import structlog
 from kernel_gateway.observe.log_limits import LineLimit
 from sessions.model.egress import EgressRequest
 from sessions.model.errors import PolicyViolation
-from sessions.model.values import ExecuteRequest, ExecutionResult, SessionKey
+from sessions.model.values import ExecuteRequest, ExecutionEnd, SessionKey
 
 log = structlog.get_logger()
 
@@ -95,7 +95,7 @@ def request_id() -> str | None:
 
 
 def execution_ended(
-    key: SessionKey, execution: str, request: ExecuteRequest, result: ExecutionResult, asked_by: str | None
+    key: SessionKey, execution: str, request: ExecuteRequest, end: ExecutionEnd, asked_by: str | None
 ) -> None:
     """Log one line per cell: the digest identifies the code without revealing it.
 
@@ -103,7 +103,7 @@ def execution_ended(
         key: key of the session.
         execution: id of the execution in the audit.
         request: the execute request.
-        result: result of the execution.
+        end: how the execution ended.
         asked_by: id of the HTTP request.
     """
     log.info(
@@ -113,11 +113,11 @@ def execution_ended(
         tenant=key.tenant,
         session=key.name,
         code_sha256=hashlib.sha256(request.client_code.encode("utf-8", "surrogatepass")).hexdigest(),
-        status=result.status.value,
-        state=result.state.value,
-        code=result.error.code if result.error else None,
-        duration_ms=round(result.duration * 1000, 1),
-        truncated=result.truncated,
+        status=end.status.value,
+        state=end.state.value,
+        code=end.error.code if end.error else None,
+        duration_ms=round(end.duration * 1000, 1),
+        truncated=end.truncated,
     )
 
 

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from kernel_gateway.observe.pool_metrics import PoolMetrics
 from kernel_gateway.wire.connection_metrics import ConnectionMetrics
 from sessions.model.errors import SessionError
-from sessions.model.values import ExecutionResult
+from sessions.model.values import ExecutionEnd
 from sessions.session.states import State
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 600)
@@ -77,12 +77,12 @@ class Metrics:
 
     # -- events -----------------------------------------------------------------------------------------------
 
-    def execution_ended(self, result: ExecutionResult) -> None:
+    def execution_ended(self, end: ExecutionEnd) -> None:
         """Count one cell."""
-        self._executions.labels(result.status.value).inc()
-        self._duration.observe(result.duration)
-        if result.error is not None:
-            self.failed(result.error.code)
+        self._executions.labels(end.status.value).inc()
+        self._duration.observe(end.duration)
+        if end.error is not None:
+            self.failed(end.error.code)
 
     def failed(self, code: str) -> None:
         """Count one failure."""

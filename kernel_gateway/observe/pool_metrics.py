@@ -110,9 +110,9 @@ class PoolMetrics:
         """Count an attempt of a session to sleep."""
         self._sleeps.labels("asleep" if succeeded else "failed").inc()
 
-    def checkpoint(self, seconds: float, *, taken: bool) -> None:
+    def checkpoint(self, seconds: float, *, succeeded: bool) -> None:
         """Count an attempt to take a checkpoint, and its seconds."""
-        self._checkpoint.labels("taken" if taken else "failed").observe(seconds)
+        self._checkpoint.labels("taken" if succeeded else "failed").observe(seconds)
 
     def woken(self, seconds: float, *, succeeded: bool) -> None:
         """Count an attempt to wake a session, and its seconds."""

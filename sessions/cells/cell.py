@@ -18,11 +18,11 @@ from sessions.model.errors import ConnectionFailed, ExecutionTimeout, KernelDied
 from sessions.model.tasks import spawn
 from sessions.model.values import Status, Timeouts
 
-#: error of a failed cell whose kernel has named none
+#: error of a failed cell whose kernel did not name an error
 UNNAMED = {"ename": "UnknownError", "evalue": "the kernel has not said why the cell failed", "traceback": []}
-#: seconds that a timer may be late; beyond that the gateway itself was stopped
+#: seconds that a timer may be late. A timer that is later shows that the gateway itself was stopped.
 STALL = 1.0
-#: seconds to read the messages that arrived while the gateway was stopped, and to hear of a kernel's end
+#: seconds to read the messages that arrived while the gateway was stopped, and to notice a kernel's end
 CATCH_UP = 0.5
 
 
@@ -35,32 +35,32 @@ class Cell:
         Args:
             kernel: runs it.
             timeouts: timeouts of its end.
-            exclusive: the kernel runs no other cell meanwhile, so a kernel that does not answer is broken.
+            exclusive: whether the kernel runs no other cell meanwhile. Such a kernel is broken if it does not answer.
         """
         self.kernel = kernel
         #: how the cell ended; None until then
         self.status: Status | None = None
         self.error: SessionError | None = None
-        #: set when the kernel no longer runs the cell: it has replied, or the cell has ended
+        #: set when the kernel no longer runs the cell: the kernel has replied, or the cell has ended
         self.returned = asyncio.Event()
         self.ended = asyncio.Event()
-        #: some of its output, or its reply, may be lost
+        #: whether some of its output, or its reply, may be lost
         self.incomplete = False
-        #: bytes that the kernel used at the cell's end; None: unknown
+        #: bytes of memory that the kernel used at the cell's end. None means that they are not known.
         self.memory: int | None = None
         self._timeouts = timeouts
         self._exclusive = exclusive
         self._loop = asyncio.get_running_loop()
-        #: times of the event loop
+        #: start and end, in seconds of the event loop's clock
         self._started_at = self._ended_at = self._loop.time()
         self._reply: Mapping[str, Any] | None = None
         self._idle = False
-        self._heard = False  # a message of the cell arrived on iopub
-        self._shell_loss = False  # a message on shell may be lost
-        self._asking = False  # the kernel is asked whether the reply still comes
+        self._heard = False  # whether a message of the cell has arrived on iopub
+        self._shell_loss = False  # whether a message on shell may be lost
+        self._asking = False  # whether a request to the kernel shows soon if the reply is lost
         self._interrupted = False
-        self._gone = False  # `kernel_gone` follows
-        #: why the gateway stopped it
+        self._gone = False  # whether the kernel has ended; `kernel_gone` is called later
+        #: why the gateway stopped the cell. None means that it did not.
         self._stopped: SessionError | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._doubt: asyncio.TimerHandle | None = None
@@ -72,7 +72,7 @@ class Cell:
 
     @property
     def failure(self) -> Mapping[str, Any] | None:
-        """The error with which the cell has failed, in the form of a reply; None: it has not ended, or not failed."""
+        """The cell's error, in the form of a reply. None means that the cell has not ended, or has not failed."""
         reply = self._reply or {}
         if self.status is not None and reply.get("status") == "error" and isinstance(reply.get("ename"), str):
             return reply
@@ -87,7 +87,7 @@ class Cell:
             return
         self._idle = message.content.get("execution_state") == "idle"
         if self._idle and self._reply is None and self._doubt is None:
-            # ipykernel forgets the reply of a cell that is interrupted before its first line.
+            # ipykernel sends no reply for a cell that is interrupted before its first line.
             self._doubt = self._after(self._timeouts.idle, self._doubt_reply)
         self._end_if_complete()
 
@@ -103,12 +103,12 @@ class Cell:
         self._end_if_complete()
 
     def shell_lost(self) -> None:
-        """Note that a message on shell was lost. It was the reply if the kernel answers the next request before it."""
+        """Find out whether a message that was lost on shell was this cell's reply: ask the kernel something else."""
         self._shell_loss = True
         self._doubt_reply()
 
     def await_end(self) -> None:
-        """Wait for `kernel_gone`: the kernel has ended, and what becomes of its variables is not known yet."""
+        """Wait until `kernel_gone` is called: the kernel has ended, but the state of the variables is not known yet."""
         self._gone = True
         self.returned.set()
         self.cancel_timers()
@@ -129,7 +129,7 @@ class Cell:
             spawn(self._unless_closed(self._do_without_reply()), "wait for a reply")
 
     async def _do_without_reply(self) -> None:
-        """End the cell without its reply when the kernel has answered a later request: shell keeps its order."""
+        """End the cell without a reply when the kernel has answered a later request: shell keeps messages in order."""
         await self.kernel.connection.ready()
         if self.status is None and self._reply is None:
             self._miss_reply()
@@ -143,29 +143,29 @@ class Cell:
         if self._exclusive:
             spawn(self._unless_closed(self._do_without_idle()), "wait for idle")
         else:
-            # The kernel may run the next cell already, and would answer only after that.
+            # The kernel may run the next cell already, and would answer a request only after that cell.
             self._doubt = self._after(self._timeouts.proof, self.give_up)
 
     async def _do_without_idle(self) -> None:
-        """End the cell without its `idle`: it was lost, or is still behind a lot of output.
+        """End the cell without its `idle`, which was lost, or waits behind a lot of output.
 
-        Silence proves nothing on a busy machine. After an answer to a later request no output of this cell can follow.
+        On a busy machine, silence proves nothing. An answer to a later request proves that no more output can follow.
         """
         try:
             async with asyncio.timeout(self._timeouts.proof):
                 await self.kernel.connection.ready()
         except TimeoutError:
             if self.status is None and not self._heard:
-                # Not one message on iopub: the channel is broken, and later output would be lost without an error.
+                # No message has arrived on iopub: the channel is broken, and later output would be lost silently.
                 await self.kernel.kill(KernelDied("the kernel's output channel no longer works"))
-                return  # its end ends the cell
+                return  # the kernel's end ends the cell
         self.give_up()
 
     async def _unless_closed(self, work: Awaitable[None]) -> None:
         try:
             await work
         except ConnectionFailed as closed:
-            # The kernel's end, which closes the connection, normally ends the cell by now, and knows the cause.
+            # The connection closes with the kernel. The kernel's end also ends the cell, soon and with the right cause.
             self._loop.call_later(CATCH_UP, self._unless_ended, partial(self.kernel_gone, closed))
 
     def give_up(self, *, incomplete: bool = True) -> None:
@@ -177,7 +177,7 @@ class Cell:
     # -- deadline and interrupts ----------------------------------------------------------------------------
 
     def start(self, seconds: float) -> None:
-        """Begin the cell's time; it is stopped after these seconds."""
+        """Start the cell's deadline: the cell is stopped after these seconds."""
         self._started_at = self._loop.time()
         self._deadline = self._after(seconds, self._pass_deadline)
 
@@ -190,7 +190,12 @@ class Cell:
         raise NotImplementedError
 
     def stop(self, error: SessionError, kill_cause: SessionError) -> None:
-        """Interrupt the cell for `error`, which becomes its own; if that does not help, kill its kernel."""
+        """Interrupt the cell, and kill its kernel if that does not help.
+
+        Args:
+            error: becomes the cell's error.
+            kill_cause: becomes the cause of the kernel's end.
+        """
         if self._stopped is None and not self.returned.is_set():
             self._stopped = error
             spawn(self._stop(kill_cause), "stop a cell")
@@ -200,12 +205,12 @@ class Cell:
             await self.kernel.kill(kill_cause)
 
     async def interrupt(self) -> None:
-        """Interrupt the cell and keep the variables; a cell that ignores interrupts runs on until its deadline."""
+        """Interrupt the cell and keep the variables. A cell that ignores interrupts runs until its deadline."""
         if self.returned.is_set():
             return
         self._interrupted = True
         if not await self.kernel.interrupts.interrupt_until(self.returned, self._timeouts.interrupt_step):
-            self._doubt_reply()  # the kernel may never have run it
+            self._doubt_reply()  # the kernel may never have started the cell
 
     def _after(self, seconds: float, check: Callable[[], None]) -> asyncio.TimerHandle:
         due = self._loop.time() + seconds
@@ -214,7 +219,7 @@ class Cell:
     def _on_time(self, due: float, check: Callable[[], None]) -> None:
         if self._loop.time() < due + STALL:
             check()
-        else:  # the gateway was stopped: read first what arrived meanwhile
+        else:  # the gateway was stopped: first read the messages that arrived meanwhile
             self._loop.call_later(CATCH_UP, self._unless_ended, check)
 
     def _unless_ended(self, check: Callable[[], None]) -> None:
@@ -222,7 +227,7 @@ class Cell:
             check()
 
     def cancel_timers(self) -> None:
-        """Let no deadline pass any more: the cell was not sent, or the kernel no longer runs it."""
+        """Cancel the deadline and other timers: the cell was not sent, or the kernel no longer runs it."""
         for timer in (self._deadline, self._doubt):
             if timer is not None:
                 timer.cancel()

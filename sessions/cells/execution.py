@@ -11,7 +11,7 @@ from typing import Any
 
 from kernel_image.protocol import EXTRAS
 from sessions.cells.cell import Cell
-from sessions.cells.outputs import Event, weight
+from sessions.cells.outputs import Event, output_size
 from sessions.cells.transcript import Entry, Transcript
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.messages import Message
@@ -20,34 +20,35 @@ from sessions.model.values import ExecuteRequest, ExecutionResult, StateChange, 
 
 #: answer that makes ipykernel's `input()` raise EOFError
 END_OF_INPUT = "\x04"
-#: questions of one cell to its client, and characters of them all: they may be kept until the cell's end
+#: maximum number of questions of one cell to its client, and of characters in all of them: the gateway may keep all of
+#: them until the cell's end
 QUESTIONS_MAX = 1000
 PROMPTS_MAX = 1_000_000
 #: characters of one question; the rest is cut off
 PROMPT_MAX = 10_000
-#: bytes of events besides a cell's limit of output that may wait for its client
+#: bytes of events that may wait for a cell's client, in addition to the cell's limit of output
 UNREAD_BYTES = 1024**2
-#: bytes that an event which waits takes in memory besides its output
+#: bytes that a waiting event takes in memory in addition to its output
 EVENT_BYTES = 800
 
 
 class UnreadEvents:
-    """The events that a client has not read yet. What later ones have replaced is dropped when it is too much."""
+    """The events that a client has not read yet. When they are too many, events that later ones replace are dropped."""
 
     def __init__(self, most: int) -> None:
         """Begin empty.
 
         Args:
-            most: bytes that are kept in any case; up to twice as many are.
+            most: bytes that are always kept. Events are dropped when they take more than twice as many.
         """
-        #: events that the client still needs were dropped, too
+        #: whether events that the client still needs were dropped, too
         self.gap = False
         self._most = most
         self._events: deque[tuple[Event, int]] = deque()
         self._size = 0
 
     def append(self, event: Event, size: int) -> None:
-        """Add an event; `size`: bytes of its output."""
+        """Add an event with `size` bytes of output."""
         self._events.append((event, size + EVENT_BYTES))
         self._size += size + EVENT_BYTES
         if self._size > 2 * self._most:
@@ -56,7 +57,7 @@ class UnreadEvents:
             self._size = sum(size for _, size in needed)
 
     def take(self) -> Event | None:
-        """Return the next event; None: there is none now."""
+        """Return the next event. None means that no event waits."""
         if not self._events:
             return None
         event, size = self._events.popleft()
@@ -64,7 +65,7 @@ class UnreadEvents:
         return event
 
     def _needed(self) -> Iterator[tuple[Event, int]]:
-        """Yield the events that no later one has replaced, from the last one on, as many as fit."""
+        """Yield the events that no later event replaces, the last event first, as many as fit."""
         left = self._most
         updated: set[str] = set()
         shown = cleared = False
@@ -112,7 +113,7 @@ class Execution(Cell):
         self.request = request
         #: the request's message id
         self.id = ""
-        #: set when no client reads it any more
+        #: set when no client reads the events any more
         self.left = asyncio.Event()
         #: the number of the last event that the client got
         self.number = 0
@@ -167,22 +168,22 @@ class Execution(Cell):
             case "iopub", "status":
                 self.published(message)
             case "iopub", _:
-                self._put_out(message, event)
+                self._take_output(message, event)
                 self.published(message)
             case "shell", "execute_reply":
                 self.replied(message.content)
             case "stdin", "input_request":
                 self._ask(message)
 
-    def _put_out(self, message: Message, event: Event | None) -> None:
-        self._output_bytes += weight(message)
+    def _take_output(self, message: Message, event: Event | None) -> None:
+        self._output_bytes += output_size(message)
         if self.is_answer(message):
             self._answer = message.content["data"][self.request.answer_mime]  # the last one counts
         elif event is not None:
-            self._emit(event, weight(message))
+            self._emit(event, output_size(message))
 
     def is_answer(self, message: Message) -> bool:
-        """Return whether a message is the display that reports the outcome, which is none of the outputs."""
+        """Return whether a message is the display with the request's `answer_mime`. That display is no output."""
         data, mime = message.content.get("data"), self.request.answer_mime
         return mime is not None and message.type == "display_data" and isinstance(data, dict) and mime in data
 
@@ -195,7 +196,7 @@ class Execution(Cell):
 
         Args:
             cause: why the kernel has ended.
-            after: what became of the variables; None: they are lost.
+            after: state of the variables after a return to a checkpoint. None means that the variables are lost.
         """
         if self.status is None:
             change, reason = (after.change, after.reason) if after else (StateChange.LOST, cause.message)
@@ -228,7 +229,7 @@ class Execution(Cell):
         if not self._stdin and self.request.interactive:
             self._ask_client(message.content)
             return
-        with suppress(ConnectionFailed):  # the kernel asks and does not read the answers: its cell ends by its deadline
+        with suppress(ConnectionFailed):  # a kernel that does not read answers: its cell ends at the deadline
             self.answer(self._stdin.popleft() if self._stdin else END_OF_INPUT)
 
     def _ask_client(self, content: Mapping[str, Any]) -> None:
@@ -245,7 +246,7 @@ class Execution(Cell):
 
     @property
     def asks(self) -> bool:
-        """Whether its `input()` waits for an answer."""
+        """Whether the cell's `input()` waits for an answer."""
         return self._question is not None and self.status is None
 
     def answer(self, text: str) -> bool:
@@ -264,7 +265,7 @@ class Execution(Cell):
 
     @property
     def gap(self) -> bool:
-        """Whether the client has read so slowly that it did not get all events: the result has all outputs."""
+        """Whether the client was too slow and has missed events. The result still has all outputs."""
         return self._unread.gap
 
     @property
@@ -305,17 +306,17 @@ class Execution(Cell):
         )
 
     async def leave(self) -> ExecutionResult:
-        """Interrupt the cell if it still runs, because no client wants it any more, and wait for its end."""
+        """Interrupt the cell if it still runs, and wait for its end: its client has left."""
         if self.status is None:
             await self.interrupt()
         return await self.result()
 
 
 def _page(payload: Any) -> Mapping[str, Any] | None:
-    """Return what a reply's payload shows, by media type; None: nothing.
+    """Return the content of a reply's payload by media type. None means that the payload shows nothing.
 
-    Front ends show pages (of `len?`) beside the notebook, and put code (of `%load`) into a cell. Clients of the API
-    have no such places. Source: "Messaging in Jupyter", payloads.
+    Front ends show pages (of `len?`) beside the notebook, and put code (of `%load`) into a new cell. Clients of the API
+    can do neither, so they get the content as a display. Source: "Messaging in Jupyter", payloads.
     """
     match payload:
         case {"source": "page", "data": dict(data)}:

@@ -23,7 +23,7 @@ from sessions.model.values import ExecuteRequest, ExecutionResult
 from sessions.store.ledger import IdempotencyKeys
 from sessions.tenants.kept_bytes import KeptBytes
 
-#: runs, and bytes of outputs and events, that are kept per session for retries
+#: number of runs, and bytes of outputs and events, that are kept per session for retries
 RUNS_MAX = 64
 BYTES_MAX = 16 * 1024**2
 #: keys of a session whose results are no longer kept
@@ -33,7 +33,7 @@ Execute = Callable[[ExecuteRequest], AbstractAsyncContextManager[Execution]]
 
 
 class Run:
-    """A cell that runs to its end, with or without a client that waits for it."""
+    """A cell with an idempotency key. It runs to its end, with or without a client that waits."""
 
     def __init__(self, request: ExecuteRequest, execute: Execute, events_max: int) -> None:
         """Start the cell.
@@ -41,22 +41,23 @@ class Run:
         Args:
             request: cell to run.
             execute: runs it.
-            events_max: bytes of its last events that are kept after its end; while it runs, up to twice as many are.
+            events_max: bytes of the cell's last events that are kept after its end. During the run, up to twice as many
+                are kept.
         """
         self.digest = _digest(request)
-        #: its events as JSON, which is a fraction of their size; replaced when the first ones are dropped
+        #: events as JSON, which takes less memory than dicts. A new list replaces this one when events are dropped.
         self.events: list[bytes] = []
         self._events_size = 0
         #: number of events before the first of `events`
         self.dropped = 0
-        #: number of the event with the last question
+        #: number of the event with the cell's last question to its client
         self.question = 0
         self.over = False
-        #: bytes of its outputs and of `events`, and whether they are counted for the session
+        #: bytes of the outputs and of `events`, and whether these bytes are counted for the session
         self.size = 0
         self.stored = False
         self.execution: Execution | None = None
-        #: the outputs of its result
+        #: outputs of the result
         self.outputs = PackedOutputs()
         self._events_max = events_max
         self._news = asyncio.Event()
@@ -72,7 +73,7 @@ class Run:
         await self._news.wait()
 
     def asks(self, number: int) -> bool:
-        """Return whether the question with this event number waits for its answer."""
+        """Return whether the event with this number is a question that waits for its answer."""
         return number == self.question and self.execution is not None and self.execution.asks
 
     async def _run(self, request: ExecuteRequest, execute: Execute) -> ExecutionResult:
@@ -101,7 +102,7 @@ class Run:
         news.set()
 
     def _keep_last(self) -> None:
-        """Keep only the last events of a cell with very many; attempts that read now keep the list that they read."""
+        """Drop the first events beyond the limit. Attempts that are reading the old list keep that list."""
         first = 0
         while self._events_size > self._events_max:
             self._events_size -= len(self.events[first])
@@ -112,12 +113,12 @@ class Run:
 
 
 class Attempt:
-    """One client's view of a run: all events, or those after the events that it has seen."""
+    """One client's view of a run: all events, or the events after the last one that the client has seen."""
 
     def __init__(self, run: Run, seen: int, *, first: bool) -> None:
         self._run = run
         self._first = first
-        #: some events for it are no longer kept
+        #: whether events that the client has not seen are no longer kept
         self._missed = False
         #: number of the last event that the client got
         self.number = seen
@@ -127,11 +128,11 @@ class Attempt:
 
     @property
     def gap(self) -> bool:
-        """Whether the client cannot get all events: the result has all outputs."""
+        """Whether the client cannot get all events. The result still has all outputs."""
         return self._missed or (self._run.execution is not None and self._run.execution.gap)
 
     def _turn_to_kept(self) -> None:
-        """Read on in the list of events that are kept now, or behind all of them if the next one is missing there."""
+        """Continue with the list of events that are kept now. If the next event was dropped, skip all these events."""
         if self.number < self._run.dropped:
             self._missed = True
             self.number = self._run.event_count
@@ -183,7 +184,7 @@ class IdempotencyCache:
         self._runs: dict[str, Run] = {}
         self._events_max = events_max
         self._stored_keys = asked
-        #: digests of the runs whose results are not known here: a retry gets no result, and no code runs
+        #: digests of runs whose results are not kept: a retry gets an error, and no code runs
         self._before = asked.all()
         self._share = kept.share(tenant, self._drop_oldest)
 
@@ -193,12 +194,12 @@ class IdempotencyCache:
         Args:
             key: idempotency key of the request.
             request: cell to run.
-            execute: runs it, if it has not run yet.
-            seen: number of the last event that the client has seen, from 1; None for the first request, and to get all
-                events again.
+            execute: runs the cell, if no run has this key yet.
+            seen: number of the last event that the client has seen, from 1. None means the first request, or a request
+                for all events.
 
         Raises:
-            InvalidRequest: when the key belongs to another request, or there is no such event.
+            InvalidRequest: when the key belongs to another request, or the run has no event with this number.
             OutcomeUnknown: when the run began before the gateway was restarted.
             LedgerUnavailable: when the key cannot be recorded; no code was run.
         """
@@ -226,9 +227,9 @@ class IdempotencyCache:
     def _ended(self, key: str) -> None:
         run = self._runs.get(key)
         if run is None or run.task.cancelled():
-            return  # the session has ended; or the gateway ends, and the next one knows from the key that the run began
+            return  # the session has ended; or the gateway is ending, and the ledger keeps the key for the next gateway
         if run.task.exception() is not None:
-            self._forget(key)  # no code has run: the next attempt is the first
+            self._forget(key)  # no code has run: the next request with this key runs the cell
             return
         run.stored = True
         self._share.grow(run.size)
@@ -239,7 +240,7 @@ class IdempotencyCache:
             self._forget(oldest)
 
     def _drop_oldest(self) -> bool:
-        """Drop the result of the oldest run that has ended, but not its key; return whether there was one."""
+        """Drop the result of the oldest run that has ended, and keep its key. Return whether there was such a run."""
         for key, run in self._runs.items():
             if run.stored:
                 self._before[key] = run.digest
@@ -262,5 +263,5 @@ class IdempotencyCache:
 
 
 def _digest(request: ExecuteRequest) -> bytes:
-    """Return what distinguishes two requests; whether their client can answer `input()` does not count."""
+    """Return a digest that differs for different requests. It ignores whether the client can answer `input()`."""
     return hashlib.sha256(repr(replace(request, interactive=False)).encode()).digest()

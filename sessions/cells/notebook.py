@@ -1,4 +1,4 @@
-"""Makes a notebook of a session's cells, piece by piece. Pure; see `Slices` in `kernel_gateway` for why in pieces.
+"""Makes a notebook of a session's cells, piece by piece. Pure. `Slices` in `kernel_gateway` explains why in pieces.
 
 Source: nbformat 4.5. Cells and outputs are plain dicts, which tests check against nbformat's schema: nbformat itself
 validates each of them when it makes it, which takes seconds for many.
@@ -15,7 +15,7 @@ from sessions.cells.packed import PackedOutputs
 from sessions.model import exact_json
 from sessions.model.kernelspecs import KernelSpec
 
-#: bytes of a piece. Only a single larger output makes a larger piece. A piece of small outputs takes about 1 ms.
+#: bytes of a piece; only a single large output makes a larger piece. A piece of small outputs takes about 1 ms.
 PIECE = 32 * 1024
 
 
@@ -34,7 +34,7 @@ def notebook(cells: Sequence[NotebookCell], spec: KernelSpec) -> Iterator[bytes]
     """Yield an nbformat 4.5 notebook as JSON, in pieces.
 
     Args:
-        cells: in order; a cell without code is left out.
+        cells: cells in order. A cell without code is left out.
         spec: kernelspec of the session's language.
     """
     piece = bytearray()
@@ -70,7 +70,7 @@ def _cell(cell: NotebookCell) -> Iterator[bytes]:
 
 
 def _with_list(fields: dict[str, Any], name: str, items: Iterable[Iterable[bytes]]) -> Iterator[bytes]:
-    """Yield a JSON object in fragments: some fields, and behind them a list whose items are fragments, too."""
+    """Yield a JSON object in fragments: first its fields, then a list, whose items are given as fragments, too."""
     yield exact_json.dumps(fields).removesuffix(b"}") + b',"%b":[' % name.encode()
     for number, item in enumerate(items):
         if number:

@@ -1,4 +1,4 @@
-"""A cell that an earlier gateway started: no client waits for its result, and the next cell waits for its end."""
+"""A cell that an earlier gateway started. No client waits for its result; the next cell waits for its end."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from sessions.model.errors import KernelDied
 from sessions.model.tasks import spawn
 from sessions.model.values import Timeouts
 
-#: seconds between two requests to a busy kernel; requests wait there, and the kernel answers all of them in the end
+#: seconds between two requests to a busy kernel, which answers all of them when its cell has ended
 ASK_AGAIN = 30.0
 #: text in the transcript in place of the cell's code
 CODE = "# a cell that ran when the gateway was restarted; its code and earlier output are not known any more"
 
 
 class OrphanCell:
-    """The cell that a kernel ran when it was taken over; most kernels ran none."""
+    """The cell that a kernel ran when it was taken over. Most kernels ran no cell."""
 
     def __init__(self, kernel: Kernel, transcript: Transcript, timeouts: Timeouts) -> None:
         self.kernel = kernel
@@ -31,7 +31,7 @@ class OrphanCell:
         """Wait until the kernel is free or has ended.
 
         Args:
-            seconds: deadline; then the cell is interrupted, and the kernel is killed if that does not help.
+            seconds: deadline. Then the cell is interrupted, and the kernel is killed if the cell does not end.
         """
         waiting = [spawn(self._free(), "kernel free"), spawn(self.kernel.wait(), "kernel gone")]
         for task in waiting:
@@ -47,7 +47,7 @@ class OrphanCell:
                 task.cancel()
 
     async def _free(self) -> None:
-        """Wait until the kernel answers, which it does after its cell, and all messages of the cell have arrived."""
+        """Wait until the kernel answers, which it does after its cell, and all the cell's messages have arrived."""
         answered = False
         while not answered:
             with suppress(TimeoutError):
@@ -65,6 +65,6 @@ class OrphanCell:
         return await self.kernel.interrupts.interrupt_until(self._over, self._timeouts.interrupt_step)
 
     def claim(self, message: Message) -> None:
-        """Begin the cell in the transcript at its first message, so that its remaining output is kept."""
+        """Add the cell to the transcript at its first message, so that its remaining output is kept."""
         if message.parent.get("msg_type") == "execute_request" and message.type not in {"status", "execute_input"}:
             self._transcript.resume(message.parent_id, CODE)

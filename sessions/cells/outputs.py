@@ -1,9 +1,10 @@
 """Jupyter messages in, nbformat outputs out. Pure: no I/O, no clock.
 
-An `OutputArea` holds the outputs of one cell. `add` takes the kernel's iopub messages, keeps what a notebook would show
-in the end, and returns the event for a streaming client.
+An `OutputArea` holds the outputs of one cell. `add` takes the kernel's iopub messages, keeps the outputs that a
+notebook would show in the end, and returns the event for a streaming client.
 
-The limit is on what is kept: what was cleared or replaced makes room again, so a live display may go on for hours.
+Only outputs that are kept count towards the limit. Cleared and replaced outputs make room again, so a live display may
+run for hours.
 
 Source: nbformat 4.5 (outputs), "Messaging in Jupyter" 5.4 (stream, display_data, clear_output, error).
 """
@@ -21,13 +22,13 @@ from sessions.model import exact_json
 
 Event = dict[str, Any]
 
-#: outputs and further pieces of text that are kept of one cell
+#: maximum number of outputs, and of further pieces of their text, that are kept of one cell
 PIECES_MAX = 100_000
-#: bytes that an output takes in memory besides its content
+#: bytes that an output takes in memory in addition to its content
 OUTPUT_BYTES = 400
-#: bytes that a further piece of a stream takes besides its text
+#: bytes that a further piece of a stream takes in memory in addition to its text
 PIECE_BYTES = 64
-#: characters of an error's name, value and traceback for which there is room beyond the limit
+#: characters of an error's name, value and traceback that are kept even when the limit is reached
 NAME_MAX = 200
 VALUE_MAX = 4000
 TRACEBACK_MAX = 32_000
@@ -35,7 +36,7 @@ TRACEBACK_MAX = 32_000
 JSON_MIME = re.compile(r"application/(.*\+)?json")
 
 
-def weight(message: Message) -> int:
+def output_size(message: Message) -> int:
     """Return the bytes of output in an iopub message."""
     if message.type == "stream":
         text = message.content.get("text")
@@ -45,12 +46,12 @@ def weight(message: Message) -> int:
 
 @dataclass(slots=True, eq=False)
 class _Displays:
-    """The displays of a cell that have one id. An update takes as long for many of them as for one."""
+    """The displays of a cell that have the same id. An update takes the same time for one display and for many."""
 
-    #: their number, and the bytes of their contents
+    #: number of the displays, and bytes of their contents
     count: int = 0
     kept: int = 0
-    #: indices of those that no update has changed yet
+    #: indices of the displays that no update has changed yet
     fresh: list[int] = field(default_factory=list)
 
 
@@ -62,19 +63,19 @@ class OutputArea:
 
     def __init__(self, max_bytes: int) -> None:
         self._outputs = PackedOutputs()
-        #: bytes of their contents
+        #: bytes of the outputs' contents
         self._kept = 0
-        #: pieces of text behind the first ones of their outputs
+        #: number of pieces of text, without the first piece of each output
         self._further_pieces = 0
-        #: the displays with an id
+        #: displays that have an id, by this id
         self._displays: dict[str, _Displays] = {}
         self._max_bytes = max_bytes
         self._clear_pending = False
-        #: names of the errors that are shown
+        #: names of the errors among the outputs
         self._errors: set[str] = set()
-        #: an error has taken the room beyond the limit
+        #: whether an error was kept although the limit was reached
         self._over_limit = False
-        #: some output was left out, and the bytes of it; output that was cleared afterwards does not count
+        #: whether some output was left out, and its bytes. Output that was cleared afterwards does not count.
         self.truncated = False
         self.omitted = 0
 
@@ -96,8 +97,8 @@ class OutputArea:
         """Return the outputs in nbformat's form, without the fields that only this class uses."""
         return [joined(output) for output in self._outputs]
 
-    def snapshot(self) -> PackedOutputs:
-        """Return the outputs as they are now, to be finished by `joined`, and a line that says what was left out."""
+    def copied_outputs(self) -> PackedOutputs:
+        """Return a copy of the outputs, for `joined`. A last line says how much was left out, if anything was."""
         outputs = self._outputs.copy()
         if self.truncated:
             outputs.append({"output_type": "stream", "name": "stderr", "text": [left_out(self.omitted)]})
@@ -127,16 +128,16 @@ class OutputArea:
         """Add a display that no iopub message carries.
 
         Args:
-            data: its content by media type.
+            data: content of the display by media type.
 
         Returns:
-            the event for a streaming client; None when there was no room for it.
+            the event for a streaming client; None when there was no room for the display.
         """
         forms = _forms(data)
         return self._add_display({"output_type": "display_data"}, {"data": forms, "metadata": {}}, _size_of(forms))
 
     def fail(self, error: Mapping[str, Any]) -> Event | None:
-        """Add the error with which the cell has failed, if it is not shown yet. There is always room for it.
+        """Add the cell's error, unless the outputs show it already. There is always room for this error.
 
         Args:
             error: content of the cell's reply.
@@ -147,7 +148,7 @@ class OutputArea:
         return None if str(error.get("ename", "")) in self._errors else self._add_error(error, forced=True)
 
     def _room(self) -> int:
-        """Return the bytes for which there is room; below 0: not even for an output without content."""
+        """Return the bytes for which there is room. A number below 0 means that no more outputs are kept."""
         if self._clear_pending:
             return self._max_bytes
         few = len(self._outputs) + self._further_pieces < PIECES_MAX
@@ -204,20 +205,20 @@ class OutputArea:
         return self._append(output | shown, size) if shown else None
 
     def _fitted(self, content: Output, size: int, room: int, name: int) -> tuple[Output, int]:
-        """Return as much of a display as there is room for, and its bytes; {}: there is no room for anything.
+        """Return as much of a display as there is room for, and its bytes. An empty dict means that nothing fits.
 
         Args:
-            content: its data and metadata.
-            size: bytes of its message.
+            content: data and metadata of the display.
+            size: bytes of the display's message.
             room: bytes for which there is room.
-            name: bytes of its id.
+            name: bytes of the display's id.
         """
         if size <= room:
             return content, size
         data, omitted = _fitting(content["data"], room - name)
         if content["metadata"]:
             omitted += _size_of(content["metadata"])
-        if omitted:  # else only the rest of the message was too large
+        if omitted:  # otherwise the content fits, and only other parts of the message were too large
             self._leave_out(omitted)
         return ({"data": data, "metadata": {}}, name + sum(map(_size_of_form, data.items()))) if data else ({}, 0)
 
@@ -225,7 +226,7 @@ class OutputArea:
         return self._add_error(message.content)
 
     def _add_error(self, content: Mapping[str, Any], *, forced: bool = False) -> Event | None:
-        """Add an error. One of a cell is always shown, cut to its own room if there is no other."""
+        """Add an error. If it does not fit, the first such error is kept in a short form; `forced` keeps it always."""
         name, traceback = str(content.get("ename", "")), content.get("traceback")
         output = {
             "output_type": "error",
@@ -296,14 +297,14 @@ def _beginning(text: str, most: int) -> str:
 
 
 def shortened(text: str, most: int) -> str:
-    """Return the beginning and the end of a text that has more than `most` characters, and between them how many."""
+    """Return a text of at most `most` characters unchanged. Of a longer text, leave out the middle and say how much."""
     if len(text) <= most:
         return text
     return f"{text[: most // 2]}\n... {len(text) - most} characters left out ...\n{text[-(most // 2) :]}"
 
 
 def left_out(omitted: int) -> str:
-    """Return a line for readers who see no other sign of it: so many bytes of output were left out; 0: unknown."""
+    """Return a line that tells readers how many bytes of output were left out. 0 means an unknown number."""
     what = f"{omitted} bytes of output were" if omitted else "some output was"
     return f"\n[kernel-gateway: {what} left out]\n"
 
@@ -317,9 +318,9 @@ def _shortened_error(output: Output) -> Output:
 
 
 def _fitting(data: dict[str, Any], room: int) -> tuple[dict[str, Any], int]:
-    """Return the media types of a display that fit in `room` bytes, small ones first, and the bytes of the others.
+    """Return the media types of a display that fit in `room` bytes, and the bytes that were left out.
 
-    Plain text is cut; a part of any other value would be of no use.
+    Small values are kept first. Plain text is cut; a part of any other value would be of no use.
     """
     sizes = dict(zip(data, map(_size_of_form, data.items()), strict=True))
     kept: dict[str, Any] = {}

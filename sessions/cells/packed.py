@@ -1,4 +1,4 @@
-"""Outputs and events that are kept as JSON: parsed, a list of numbers takes eight times as much memory. Pure."""
+"""Outputs and events as JSON text, to save memory: a parsed list of numbers takes eight times as much. Pure."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from typing import Any
 
 from sessions.model import exact_json
 
-#: one output in nbformat's form; the text of a stream is in pieces, and a display may have its id
+#: one output in nbformat's form, except that a stream's text is a list of pieces, and a display may have a `display_id`
 Output = dict[str, Any]
 
 
 def pack(value: dict[str, Any]) -> bytes:
-    """Return a value as JSON that takes no more memory than its text: orjson leaves 4 KiB free behind short ones."""
+    """Return a value as JSON, copied into exact memory: orjson reserves 4 KiB more for a short text."""
     return bytes(memoryview(exact_json.dumps(value)))
 
 
 def unpack(text: bytes) -> dict[str, Any]:
-    """Return a value that was packed."""
+    """Return the value that `pack` has turned into JSON."""
     value: dict[str, Any] = exact_json.parse(text)
     return value
 
 
 class PackedOutputs:
-    """A list of outputs. Only the last one is kept as it is, and only if it is a stream, because its text may grow."""
+    """A list of outputs. All are kept as JSON, except a last output that is a stream: its text may grow."""
 
     def __init__(self, outputs: Iterable[Output] = ()) -> None:
-        #: outputs; a display whose content was replaced has none, and `_contents` has it
+        #: outputs as JSON. A display whose content was replaced has no content here; `_contents` has it.
         self._packed: list[bytes] = []
-        #: data and metadata of such displays, by their id
+        #: data and metadata of displays whose content was replaced, by display id
         self._contents: dict[str, bytes] = {}
         self._open: Output | None = None
         for output in outputs:
@@ -38,7 +38,7 @@ class PackedOutputs:
         return len(self._packed) + (self._open is not None)
 
     def __iter__(self) -> Iterator[Output]:
-        """Yield the outputs with their present contents; each is parsed when its turn comes."""
+        """Yield the outputs with their present contents. Each output is parsed only when it is needed."""
         for text in self._packed:
             output = unpack(text)
             replaced = "display_id" in output and "data" not in output
@@ -47,7 +47,7 @@ class PackedOutputs:
             yield self._open
 
     def last(self) -> Output | None:
-        """Return the last output if it is a stream, to be added to."""
+        """Return the last output if it is a stream, whose text may grow. Otherwise return None."""
         return self._open
 
     def append(self, output: Output) -> None:
@@ -59,7 +59,7 @@ class PackedOutputs:
             self._packed.append(pack(output))
 
     def close(self) -> None:
-        """Keep the last output as JSON, too."""
+        """Turn the last output into JSON, too. Its text can no longer grow."""
         if self._open is not None:
             self._packed.append(pack(self._open))
             self._open = None
@@ -68,9 +68,9 @@ class PackedOutputs:
         """Replace the content of all displays with an id.
 
         Args:
-            display_id: their id.
-            places: where those are whose content was never replaced.
-            content: data and metadata.
+            display_id: id of the displays.
+            places: indices of the displays whose content was never replaced before.
+            content: new data and metadata.
         """
         for place in places:
             output = unpack(self._packed[place])

@@ -1,7 +1,7 @@
 """The transcript of a session: its cells and their outputs. Pure: messages in, nbformat out.
 
-It records all iopub messages of the kernel, so it also contains the cells of channel clients. An execution has no
-outputs apart from its cell's here: each message is recorded once.
+It records all iopub messages of the kernel, so it also contains the cells of channel clients. An execution reads its
+outputs from here: each message is recorded only once.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from sessions.cells.outputs import Event, OutputArea, count_of, display_id_of
 from sessions.kernels.messages import Message
 from sessions.tenants.kept_bytes import KeptBytes
 
-#: bytes of outputs and code kept per session; beyond, the oldest cells are dropped
+#: bytes of outputs and code that are kept per session; the oldest cells beyond are dropped
 MAX_BYTES = 32 * 1024**2
 MAX_CELLS = 2000
-#: cells whose displays an update changes, the last ones that show its id: it must not take long
+#: maximum number of cells whose displays an update changes, the last cells first: an update must not take long
 UPDATED_MAX = 100
-#: bytes that a cell takes besides its text
+#: bytes that a cell takes in memory in addition to its text
 _CELL_BYTES = 1536
 
 
 @dataclass(slots=True)
 class Entry:
-    """One cell that was run."""
+    """One cell of the transcript."""
 
-    #: id of its execute request
+    #: message id of its execute request
     id: str
     #: number among the session's cells, from 1
     number: int
@@ -39,7 +39,7 @@ class Entry:
     started: bool = False
     execution_count: int | None = None
     displays: set[str] = field(default_factory=set)
-    #: True: its kernel has said so, or is gone
+    #: whether its kernel has reported `idle`, or has ended
     ended: bool = False
 
     @property
@@ -57,9 +57,9 @@ class Transcript:
         """Begin without cells.
 
         Args:
-            max_output_bytes: bytes of output of a cell.
-            max_bytes: bytes that all cells take together.
-            kept: counts the bytes of all sessions; None: no other session counts.
+            max_output_bytes: bytes of output that are kept of each cell.
+            max_bytes: bytes that are kept of all cells together.
+            kept: counts the bytes of all sessions. None means that this session is counted alone.
             tenant: tenant of the session.
         """
         self._cells: OrderedDict[str, Entry] = OrderedDict()
@@ -81,23 +81,23 @@ class Transcript:
         return cell
 
     def resume(self, msg_id: str, code: str) -> None:
-        """Begin a cell that started before the gateway did; a cell that is recorded already stays as it is."""
+        """Begin a cell that an earlier gateway started. A cell that is recorded already stays unchanged."""
         if msg_id not in self._cells:
             self.open(msg_id, code).started = True
 
     def find(self, msg_id: str) -> Entry | None:
-        """Return the cell of the execute request `msg_id`, if it is still kept."""
+        """Return the cell of the execute request `msg_id`. None means that it is no longer kept."""
         return self._cells.get(msg_id)
 
     def end(
         self, cell: Entry, failure: Mapping[str, Any] | None, displays: Iterable[Mapping[str, Any]] = ()
     ) -> list[Event]:
-        """Add what only the reply of a cell tells.
+        """Add the error and the displays that only a cell's reply contains.
 
         Args:
             cell: cell that has ended.
-            failure: error with which it has failed; None: it has not failed.
-            displays: further displays, each with its content by media type.
+            failure: error of the cell. None means that it has not failed.
+            displays: displays, each as its content by media type.
 
         Returns:
             the events for a streaming client of the cell.
@@ -147,7 +147,7 @@ class Transcript:
         if event and (display_id := display_id_of(message)):
             cell.displays.add(display_id)
             self._displays.setdefault(display_id, {})[message.parent_id] = None
-        self._grow(cell.area.size - before)  # this may drop the cell, with its displays
+        self._grow(cell.area.size - before)  # this may drop the cell together with its displays
         return event
 
     def _input(self, cell: Entry | None, message: Message) -> Event | None:
@@ -161,7 +161,7 @@ class Transcript:
         return {"type": "started", "execution_count": cell.execution_count}
 
     def _update(self, message: Message) -> Event | None:
-        """Change a display everywhere, also below earlier cells, as a notebook does."""
+        """Change a display in all cells that show it, as a notebook does."""
         showing = self._displays.get(display_id_of(message) or "", {})
         areas = [self._cells[msg_id].area for msg_id in islice(reversed(showing), UPDATED_MAX)]
         before = sum(area.size for area in areas)
@@ -176,7 +176,7 @@ class Transcript:
             self._drop(next(iter(self._cells)))
 
     def _drop_oldest(self) -> bool:
-        """Drop the oldest cell, unless it is the only one and still runs; return whether there was one to drop."""
+        """Drop the oldest cell, unless it is the only cell and still runs. Return whether a cell was dropped."""
         oldest = next(iter(self._cells), None)
         if oldest is None or (len(self._cells) == 1 and not self._cells[oldest].ended):
             return False
@@ -184,7 +184,7 @@ class Transcript:
         return True
 
     def end_all(self) -> None:
-        """Note that no cell runs any more, because the kernel is gone."""
+        """Mark all cells as ended, because the kernel has ended."""
         for cell in self._cells.values():
             cell.ended = True
         self._grow(0)
@@ -195,9 +195,9 @@ class Transcript:
         self._displays.clear()
         self._share.close()
 
-    def snapshot(self) -> list[NotebookCell]:
-        """Return the cells as they are now, in the order in which they were sent, for `notebook.notebook`."""
+    def cells(self) -> list[NotebookCell]:
+        """Return copies of the cells, in the order in which they were sent, for `notebook.notebook`."""
         return [
-            NotebookCell(cell.number, cell.code, cell.execution_count, cell.area.snapshot())
+            NotebookCell(cell.number, cell.code, cell.execution_count, cell.area.copied_outputs())
             for cell in self._cells.values()
         ]

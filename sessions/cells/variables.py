@@ -1,4 +1,4 @@
-"""Environment variables for one cell alone: they are set before the cell, and the session's own come back after it."""
+"""Environment variables for one cell: they are set before the cell, and the session's own are restored after it."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from sessions.model.kernelspecs import KernelSpec
 
 
 class CellVariables:
-    """Changes the environment of a session's kernels. A kernel runs what is sent to it in order."""
+    """Changes the environment of a session's kernels before and after cells. A kernel runs its requests in order."""
 
     def __init__(self, kernelspec: KernelSpec, own: Mapping[str, str]) -> None:
-        """Set what does not change.
+        """Keep the parameters.
 
         Args:
-            kernelspec: has the code that sets variables, if the kernel takes none with a cell.
+            kernelspec: has the code that sets variables, for kernels that take no variables with a cell.
             own: the session's own variables.
         """
         self._kernelspec = kernelspec
         self._own = own
-        #: True: the kernel takes a cell's variables with the cell, and drops them itself
+        #: whether the kernel takes a cell's variables in the cell's own request, and restores the old ones itself
         self._with_cell = kernelspec.extras
 
     def set(self, kernel: Kernel, env: Mapping[str, str | None]) -> None:
-        """Set variables, or remove those that are None, unless the kernel takes them with a cell.
+        """Set variables before a cell, unless the kernel takes them with the cell. A value of None removes a variable.
 
         Raises:
-            InvalidRequest: when the language has no code for that.
+            InvalidRequest: when the language has no code that sets variables.
             ConnectionFailed: when the kernel takes no messages.
         """
         if env and not self._with_cell:
@@ -37,7 +37,7 @@ class CellVariables:
             kernel.connection.send("shell", "execute_request", {"code": self._kernelspec.env_code(env)} | silent)
 
     async def reset(self, kernel: Kernel, names: Iterable[str]) -> None:
-        """Give the session's own variables back after a cell that had others, unless the kernel does that itself."""
+        """Restore the session's own variables after a cell, unless the kernel does that itself."""
         own = {name: self._own.get(name) for name in names}
         if own and not self._with_cell:
             await kernel.interrupts.settle()

@@ -1,4 +1,4 @@
-"""Cells of channel clients."""
+"""Cells of channel clients: their code, their request, and their end."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Protocol, Self
 import orjson
 
 from sessions.cells.cell import Cell
-from sessions.cells.outputs import weight
+from sessions.cells.outputs import output_size
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.messages import Message
 from sessions.model import bounded_json
 from sessions.model.errors import InvalidRequest, SessionError
-from sessions.model.values import ExecuteRequest, ExecutionResult, StateChange, Timeouts
+from sessions.model.values import ExecuteRequest, ExecutionEnd, StateChange, Timeouts
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Code:
 
     @property
     def size(self) -> int:
-        """Bytes of memory that it takes; a sign takes up to four."""
+        """Bytes of memory that the code takes. A character takes up to four bytes."""
         return sum(map(sys.getsizeof, (self.text, *self.expressions)))
 
     @classmethod
@@ -35,8 +35,8 @@ class Code:
         """Read the content of an execute request.
 
         Raises:
-            InvalidRequest: when it is no valid JSON. A kernel may be less strict, and would run code that the gateway
-                has not seen.
+            InvalidRequest: when the content is no valid JSON. A kernel may be less strict, and would run code that the
+                gateway has not seen.
         """
         with suppress(orjson.JSONDecodeError):
             match bounded_json.loads(content):
@@ -51,15 +51,15 @@ class Code:
 class Submission:
     """An execute request of a channel client."""
 
-    #: message id and type
+    #: message id and message type of the request
     header: dict[str, str]
     #: the request in the form of the audit
     request: ExecuteRequest
     #: the execution's id in the audit
     execution_id: str
-    #: bytes that count for the tenant until the cell has ended
+    #: bytes that count towards the tenant's limit until the cell has ended
     size: int
-    #: the kernel runs the code beside its main shell, which answers meanwhile
+    #: whether the code runs in a subshell: the kernel's main shell answers other requests meanwhile
     in_subshell: bool
 
 
@@ -70,7 +70,7 @@ class CellOwner(Protocol):
         """The cell has reached its deadline."""
 
     def miss_reply(self, cell: ChannelCell) -> None:
-        """The kernel has not replied to the cell, and never will."""
+        """The kernel will never reply to the cell."""
 
     def ended(self, cell: ChannelCell) -> None:
         """The cell has ended."""
@@ -108,28 +108,24 @@ class ChannelCell(Cell):
         """Whether the gateway stopped the cell."""
         return self._stopped is not None
 
-    def put_out(self, message: Message) -> None:
+    def take_output(self, message: Message) -> None:
         """Take a message that the kernel has published for this cell."""
-        self._output_bytes += weight(message)
+        self._output_bytes += output_size(message)
         self.published(message)
 
     def kernel_gone(self, cause: SessionError) -> None:
-        """End the cell with its kernel, and its variables with it."""
+        """End the cell, because the kernel has ended with all variables."""
         self._kernel_gone = True
         super().kernel_gone(cause)
 
-    def result(self) -> ExecutionResult:
-        """Return the result for the audit, without outputs."""
+    def end(self) -> ExecutionEnd:
+        """Return the end of the cell for the audit."""
         if self.status is None:
-            raise RuntimeError("a cell that has not ended has no result")
-        return ExecutionResult(
+            raise RuntimeError("the cell has not ended")
+        return ExecutionEnd(
             status=self.status,
-            execution_count=None,
-            outputs=[],
             duration=self.duration,
             state=StateChange.LOST if self._kernel_gone else StateChange.PRESERVED,
-            state_reason=None,
-            incarnation=0,
             truncated=self.incomplete,
             error=self.error,
             output_bytes=self._output_bytes,

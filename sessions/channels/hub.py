@@ -1,7 +1,7 @@
 """The channel clients of a session: clients that send their own messages to its kernel, as Jupyter's front ends do.
 
-Messages that the kernel publishes go to all of them; a reply or a question goes to the client whose request caused it.
-They share one connection to the kernel: the gateway signs a client's messages anew and forwards them unchanged.
+Messages that the kernel publishes go to all clients. A reply or a question goes to the client whose request caused it.
+All clients share one connection to the kernel: the gateway signs a client's messages anew and forwards them unchanged.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sessions.kernels.kernel import Kernel
 from sessions.kernels.messages import Message
 from sessions.model.errors import ConnectionFailed, InvalidRequest, SessionError
 
-#: clients per session that have left and may return; those that left first are forgotten
+#: maximum number of clients per session that have left and may return; the first that left are forgotten first
 HELD_MAX = 4
 #: seconds that the kernel's output waits for a client that reads nothing
 STALL = 2.0
@@ -35,16 +35,16 @@ class ChannelHub:
 
         Args:
             rules: for the cells of these clients.
-            loss: why the variables of earlier cells are gone; None: they are not.
-            unread: counts what waits for these clients.
+            loss: why the variables of earlier cells are gone. None means that they are not gone.
+            unread: counts the messages that wait for the clients.
         """
         self._unread = unread
         self._requests = PendingRequests(rules, self.dispatch)
-        #: why they are gone; None: they are not, or a cell of these clients has reported it
+        #: why variables are gone. None means that they are not gone, or that a client was told the loss.
         self._loss = loss
         self._kernel: Kernel | None = None
         self._subscriptions: list[Subscription] = []
-        #: clients that the kernel's output waits for, each with a scheduled check
+        #: clients that hold up the kernel's output; a check is scheduled for each of them
         self._watched: set[Subscription] = set()
 
     @property
@@ -67,8 +67,8 @@ class ChannelHub:
         """Begin to deliver messages to a client. A returning client gets the messages that it has missed.
 
         Args:
-            client: id with which the client may return; empty: it will not.
-            disconnect: ends the client's connection at once, when it is too far behind.
+            client: id with which the client may return. Empty means that it cannot return.
+            disconnect: function that ends the client's connection at once, for a client that reads too slowly.
         """
         subscription = Subscription(client, self._resume_if_relieved, self._unread, disconnect)
         for known in list(self._subscriptions):
@@ -80,13 +80,13 @@ class ChannelHub:
         return subscription
 
     def leave(self, subscription: Subscription) -> None:
-        """Note that a client has left, and keep its messages if it can return."""
+        """Handle the end of a client's connection, and keep the client's messages if it can return."""
         if subscription not in self._subscriptions:
-            subscription.discard()  # a newer one has inherited its messages, or the session has ended
+            subscription.discard()  # a newer subscription has its messages, or the session has ended
             return
         subscription.detach()
         self._subscriptions.remove(subscription)
-        self._subscriptions.append(subscription)  # the order of leaving
+        self._subscriptions.append(subscription)  # at the end: clients are kept in the order in which they left
         away = [known for known in self._subscriptions if not known.attached and known.client]
         for known in away[:-HELD_MAX] if subscription.client else [subscription]:
             self._subscriptions.remove(known)
@@ -104,8 +104,8 @@ class ChannelHub:
         """Forward a client's message to the kernel.
 
         Raises:
-            InvalidRequest: when a message with this id was sent before, only the gateway may send such a message, code
-                would run on another channel than shell, or the code cannot be read.
+            InvalidRequest: when a message with this id was sent before, clients must not send messages of this type,
+                code would run on another channel than shell, or the code cannot be read.
             PolicyViolation: when the code policy forbids the code.
             QuotaExceeded: when too much waits for the kernel, or the tenant has too many executions under way.
             ConnectionFailed: when there is no kernel, or the kernel accepts no messages.
@@ -115,13 +115,13 @@ class ChannelHub:
         if channel == "stdin":
             self._answer(subscription, parts, buffers)
             return
-        if header["msg_type"] in GATEWAY_REQUESTS:  # an import runs code that no one counts or records
+        if header["msg_type"] in GATEWAY_REQUESTS:  # an import would run code that nobody counts or records
             raise InvalidRequest("only the gateway sends such a message", field="msg_type")
         size = sum(map(len, parts)) + sum(map(len, buffers))
         in_subshell = header.get("subshell_id") is not None
         request = PendingRequest(subscription, header["msg_id"], header["msg_type"], size, in_subshell)
         if request.type == "execute_request":
-            if channel != "shell":  # Python's kernels would run it there, too, uncounted
+            if channel != "shell":  # Python's kernels would also run code on control, uncounted
                 raise InvalidRequest("code runs on the shell channel only", field="channel")
             request.code = Code.of(parts[3])
         self._requests.add(request)
@@ -134,23 +134,23 @@ class ChannelHub:
             self._report_loss(request, self._loss)
 
     def _report_loss(self, request: PendingRequest, reason: str) -> None:
-        """Show beside a cell's output why earlier variables are gone: front ends show nothing else of it."""
+        """Show in a cell's output why earlier variables are gone. Front ends have no other place to show it."""
         self._loss = None
         text = f"kernel-gateway: the variables of earlier cells are gone: {reason}\n"
         self._publish(gateway_message("iopub", "stream", {"name": "stderr", "text": text}, request.header))
 
     def _answer(self, subscription: Subscription, parts: Sequence[bytes], buffers: Sequence[bytes]) -> None:
-        """Forward an answer if the kernel has asked: any other would stay in the gateway's memory."""
-        asking = self._requests.asking(subscription)
-        if asking is not None and self._kernel is not None:
-            asking.open_inputs -= 1
+        """Forward an answer to `input()` if the kernel has asked. Other answers would stay in the gateway's memory."""
+        request = self._requests.with_open_input(subscription)
+        if request is not None and self._kernel is not None:
+            request.open_inputs -= 1
             self._kernel.connection.forward("stdin", parts, buffers)
 
     def interrupt(self) -> bool:
         """Interrupt the running cell of these clients.
 
         Returns:
-            True if there is one.
+            True if a cell runs.
         """
         return self._requests.interrupt()
 
@@ -162,11 +162,11 @@ class ChannelHub:
         self._requests.connect(kernel)
 
     def detach(self) -> None:
-        """Note that the kernel sleeps. Its clients stay, and get it again with the next `connect`."""
+        """Forget the kernel, because it sleeps. The clients stay, and `connect` gives them the kernel again."""
         self._kernel = None
 
     def disconnect(self, cause: SessionError) -> None:
-        """Note that the kernel is gone, and fail its cells. Their error, or else the next cell, reports the loss."""
+        """Forget the kernel, because it has ended, and fail its cells. Their error or the next cell shows the loss."""
         self._kernel = None
         self._loss = None if self.running else cause.message
         self._requests.disconnect(cause)
@@ -186,9 +186,9 @@ class ChannelHub:
 
     @contextmanager
     def replacing(self) -> Iterator[None]:
-        """Tell all clients that the kernel is being replaced because one has asked for it, so that none reports a loss.
+        """Tell all clients that the kernel is replaced because a client has asked for it. No loss is reported then.
 
-        Not "restarting": front ends take that for a death.
+        The state is "starting" and not "restarting", which front ends take for a crash.
         """
         self.announce("starting")
         try:
@@ -204,7 +204,7 @@ class ChannelHub:
     def _publish(self, message: Message) -> None:
         for subscription in self._subscriptions:
             subscription.enqueue(message)
-            if subscription.pressing and self._kernel is not None:
+            if subscription.holds_up_kernel and self._kernel is not None:
                 self._kernel.connection.pause()
                 if subscription not in self._watched:
                     self._watch(subscription)
@@ -216,24 +216,24 @@ class ChannelHub:
     def _check_reader(self, subscription: Subscription, taken: int) -> None:
         """Stop waiting for a client that has read nothing for a while."""
         self._watched.discard(subscription)
-        if subscription.pressing and subscription.taken == taken:
-            subscription.patient = False
-        elif subscription.pressing:
+        if subscription.holds_up_kernel and subscription.taken == taken:
+            subscription.let_kernel_continue()
+        elif subscription.holds_up_kernel:
             self._watch(subscription)
         self._resume_if_relieved()
 
     def _resume_if_relieved(self) -> None:
-        if self._kernel is not None and not any(known.pressing for known in self._subscriptions):
+        if self._kernel is not None and not any(known.holds_up_kernel for known in self._subscriptions):
             self._kernel.connection.resume()
 
     def close(self, cause: SessionError) -> None:
-        """End with the session: report the dead kernel to all clients, and release them."""
+        """Tell all clients that the kernel is dead, and release them, because the session has ended."""
         self.disconnect(cause)
         self.announce("dead")
         self.release_clients()
 
     def release_clients(self) -> None:
-        """Release all clients; the session continues."""
+        """Release all clients. The session itself may continue in another gateway."""
         for subscription in self._subscriptions:
             subscription.close() if subscription.attached else subscription.discard()
         self._subscriptions.clear()

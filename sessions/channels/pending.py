@@ -1,8 +1,8 @@
 """Requests of channel clients that the kernel has not answered yet.
 
 All of them wait in the gateway's memory, so their number and size are bounded. The cells among them count as
-executions: the session is in use while one runs or waits, each has a deadline, and each ends, also when the kernel
-sends nothing or garbage. A kernel runs its cells in order, so a cell's turn begins when the one before it has returned.
+executions. The session is in use while a cell runs or waits. Each cell has a deadline, and each cell ends, also when
+the kernel sends nothing or garbage. A kernel runs its cells in order: a cell begins when the cell before has returned.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from sessions.kernels.kernel import Kernel
 from sessions.kernels.messages import Message
 from sessions.model.errors import ExecutionTimeout, InvalidRequest, KernelDied, QuotaExceeded, SessionError
 from sessions.model.tasks import spawn
-from sessions.model.values import ExecuteRequest, ExecutionResult
+from sessions.model.values import ExecuteRequest, ExecutionEnd
 
-#: requests per session that the kernel has not answered, and bytes of them
+#: maximum number, and bytes, of requests per session that the kernel has not answered
 NUMBER_MAX = 1000
 BYTES_MAX = 64 * 1024**2
 #: ids of requests that are remembered per session
@@ -36,16 +36,16 @@ class PendingRequests:
 
         Args:
             rules: for the cells.
-            tell: called with the messages that the kernel should have sent and did not.
+            tell: called with each message that the gateway sends in place of the kernel.
         """
         self._rules = rules
         self._tell = tell
         self._kernel: Kernel | None = None
         self._admitted = ExitStack()
         self._requests: dict[str, PendingRequest] = {}
-        #: cells that run or wait in the kernel, in order
+        #: cells that run or wait in the kernel, in their order
         self._cells: dict[str, ChannelCell] = {}
-        #: cells that have returned and not ended: their output may be on its way on another socket
+        #: cells whose reply has arrived, but not their `idle`: output may still arrive on the other socket
         self._returned: dict[str, ChannelCell] = {}
         #: ids of the last requests that were sent to this kernel
         self._seen: OrderedDict[str, None] = OrderedDict()
@@ -54,7 +54,7 @@ class PendingRequests:
 
     @property
     def cell(self) -> ChannelCell | None:
-        """The cell whose turn it is."""
+        """The first cell that has not returned: the kernel runs it. None means that no cell runs."""
         return next(iter(self._cells.values()), None)
 
     async def quiet(self) -> None:
@@ -65,12 +65,12 @@ class PendingRequests:
         """Return the pending request with this id."""
         return self._requests.get(msg_id)
 
-    def asking(self, client: Subscription) -> PendingRequest | None:
-        """Return a request of this client whose code waits for an answer to `input()`."""
+    def with_open_input(self, client: Subscription) -> PendingRequest | None:
+        """Return a request of this client whose code waits for an answer to `input()`, if there is one."""
         return next((known for known in self._requests.values() if known.client is client and known.open_inputs), None)
 
     def hand_over(self, old: Subscription, new: Subscription) -> None:
-        """Send the answers to one client's requests to another."""
+        """Send the answers to a client's requests to another client from now on."""
         for request in self._requests.values():
             if request.client is old:
                 request.client = new
@@ -98,13 +98,13 @@ class PendingRequests:
 
     def _admit(self, request: PendingRequest, code: Code, kernel: Kernel) -> ChannelCell:
         self._rules.permit()
-        # A kernel can say that a cell is done before it has read it, so its bytes count until the gateway forgets it.
+        # A kernel can report the end of a cell that it has not read yet, so the cell's bytes count until it is settled.
         size = request.size + code.size
-        if not self._rules.hold(size):
+        if not self._rules.count_bytes(size):
             raise QuotaExceeded("the cells of the tenant that wait for kernels are too large together")
         asked = ExecuteRequest(code.text, self._rules.deadline, expressions=code.expressions)
         with ExitStack() as undo:
-            undo.callback(self._rules.hold, -size)
+            undo.callback(self._rules.count_bytes, -size)
             if not self._cells:
                 self._admitted.enter_context(self._rules.admit())
                 undo.callback(self._admitted.close)
@@ -120,10 +120,10 @@ class PendingRequests:
 
     def _begin(self, cell: ChannelCell) -> None:
         cell.start(self._rules.deadline)
-        self._check(cell)
+        self._check_quota(cell)
 
-    def _check(self, cell: ChannelCell | None) -> None:
-        """Stop a cell that is in the kernel already when the cells before it have used up the tenant's quota."""
+    def _check_quota(self, cell: ChannelCell | None) -> None:
+        """Stop a cell that waits in the kernel if the cells before it have used up the tenant's quota."""
         if cell is not None:
             try:
                 self._rules.permit()
@@ -144,7 +144,7 @@ class PendingRequests:
         self.stop(cell, ExecutionTimeout(f"the code ran longer than {deadline:g} s", timeout=deadline))
 
     def miss_reply(self, cell: ChannelCell) -> None:
-        """Send the reply that the kernel has forgotten."""
+        """Send the reply that the kernel should have sent."""
         self._tell(gateway_message("shell", "execute_reply", {"status": "aborted"}, cell.header))
 
     def not_sent(self, request: PendingRequest) -> None:
@@ -153,7 +153,7 @@ class PendingRequests:
         self._seen.pop(request.id, None)
         if request.cell is not None:
             request.cell.cancel_timers()
-            self._settle(request.cell, None)
+            self._finish(request.cell, None)
 
     def _forget(self, request: PendingRequest) -> None:
         del self._requests[request.id]
@@ -162,39 +162,39 @@ class PendingRequests:
         was_its_turn = self.cell is request.cell
         del self._cells[request.id]
         if self.cell is None:
-            self._rest()
+            self._become_quiet()
         elif was_its_turn:
             self._begin(self.cell)
 
-    def _rest(self) -> None:
+    def _become_quiet(self) -> None:
         self._admitted.close()
         self._quiet.set()
 
     def ended(self, cell: ChannelCell) -> None:
-        """Count a cell that has ended. Its outputs are in the transcript, and its client has them."""
+        """Record the end of a cell. Its outputs were recorded and sent when they arrived."""
         self._returned.pop(cell.id, None)
         if cell.failure is not None:
             self._rules.failed(cell.id, cell.failure)
-        self._settle(cell, cell.result())
-        self._check(self.cell)
+        self._finish(cell, cell.end())
+        self._check_quota(self.cell)
 
-    def _settle(self, cell: ChannelCell, result: ExecutionResult | None) -> None:
-        """Give a cell's bytes back, and record its end; see `Rules.ended`."""
-        self._rules.hold(-cell.size)
-        self._rules.ended(cell.execution_id, cell.request, result)
+    def _finish(self, cell: ChannelCell, end: ExecutionEnd | None) -> None:
+        """Stop counting a cell's bytes, and record its end. `Rules.ended` describes the argument `end`."""
+        self._rules.count_bytes(-cell.size)
+        self._rules.ended(cell.execution_id, cell.request, end)
 
     # -- the kernel -----------------------------------------------------------------------------------------
 
     def connect(self, kernel: Kernel) -> None:
-        """Send later requests to a kernel, in place of the one there was."""
+        """Use a new kernel for later requests, and end the cells of the previous kernel."""
         self.disconnect(KernelDied("the session was restarted while the cell ran"))
         self._kernel = kernel
         self._seen.clear()
 
     def disconnect(self, cause: SessionError) -> None:
-        """End the cells with their kernel: clients wait for the end of a cell without a limit.
+        """End the cells, because their kernel has ended. Clients would wait for the end of a cell for ever.
 
-        Other requests get no answer, as from a kernel that has not received them: clients ask again.
+        Other requests get no answer, as if the kernel had not received them. Clients send them again.
         """
         for cell in list(self._returned.values()):
             cell.give_up()
@@ -202,7 +202,7 @@ class PendingRequests:
         pending = [request for request in self._requests.values() if request.cell is not None]
         self._requests.clear()
         self._cells.clear()
-        self._rest()
+        self._become_quiet()
         for request in pending:
             *published, reply = refusal("shell", request.header, cause)
             for message in published:
@@ -223,17 +223,17 @@ class PendingRequests:
         request = self._requests.get(message.parent_id)
         cell = request.cell if request is not None else self._returned.get(message.parent_id)
         if cell is not None:
-            cell.put_out(message)
+            cell.take_output(message)
         if request is not None and message.content.get("execution_state") == "idle":
             request.size = 0
             if not request.has_reply:
                 self._forget(request)
 
     def interrupt(self) -> bool:
-        """Interrupt the cell whose turn it is.
+        """Interrupt the running cell.
 
         Returns:
-            True if there is one.
+            True if a cell runs.
         """
         cell = self.cell
         if cell is not None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from sessions.channels.cells import ChannelCell, Code
 from sessions.channels.subscription import Subscription
-from sessions.model.values import ExecuteRequest, ExecutionResult, Timeouts
+from sessions.model.values import ExecuteRequest, ExecutionEnd, Timeouts
 
 
 @dataclass(slots=True, eq=False)
@@ -20,13 +20,13 @@ class PendingRequest:
     id: str
     type: str
     size: int
-    #: the kernel runs it beside its main shell
+    #: whether the kernel runs it in a subshell
     in_subshell: bool = False
     #: code of an execute request; None for other requests
     code: Code | None = None
-    #: the cell of an execute request, once it is admitted
+    #: cell of an execute request; None for other requests, and before the cell is admitted
     cell: ChannelCell | None = None
-    #: questions of the kernel that its client may answer
+    #: number of the kernel's questions that the client has not answered
     open_inputs: int = 0
 
     @property
@@ -44,17 +44,18 @@ class PendingRequest:
 class Rules:
     """Rules for the cells of one session's channel clients."""
 
-    #: counts an execution of the tenant; all cells together count as one, because a front end sends a whole notebook
+    #: counts an execution of the tenant. All waiting cells count as one: a front end may send a whole notebook.
     admit: Callable[[], AbstractContextManager[None]]
     #: raises `QuotaExceeded` when the tenant has used up its quota
     permit: Callable[[], None]
-    #: counts bytes more that wait for the kernel, or fewer; returns False if the tenant would then have too many
-    hold: Callable[[int], bool]
-    #: called with each cell before it is sent; returns the execution's id, or raises to refuse the cell
+    #: counts bytes that wait for the kernel; a number below 0 takes bytes away. Returns False, and counts nothing, if
+    #: the tenant would have too many
+    count_bytes: Callable[[int], bool]
+    #: called with each cell before it is sent. Returns the execution's id, or raises an error to refuse the cell.
     begins: Callable[[ExecuteRequest], str]
-    #: called when a cell has ended; the result is None when it was never sent
-    ended: Callable[[str, ExecuteRequest, ExecutionResult | None], None]
-    #: called with the message id and the error of each cell that has failed: the kernel may not have shown the error
+    #: called when a cell has ended. The end is None when the cell was never sent.
+    ended: Callable[[str, ExecuteRequest, ExecutionEnd | None], None]
+    #: called with message id and error of each failed cell, because the kernel may not have published the error
     failed: Callable[[str, Mapping[str, Any]], None]
     timeouts: Timeouts
     #: seconds that a cell may run

@@ -1,32 +1,32 @@
-"""The messages that wait for one channel client: bounded, in order, kept while the client is away.
+"""The messages that wait for one channel client: bounded, in order, and kept while the client is away.
 
-A client that does not read holds up the kernel's output for a moment. Then output is left out for this client, and a
-message marks the place.
+The kernel's output waits for a slow client for a short time. Then output is left out for this client, and a message
+marks the place.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
 import orjson
 
-from sessions.channels.unread import MESSAGE_COST, Unread
+from sessions.channels.unread import Backlog, Unread, cost
 from sessions.kernels.messages import Message
 from sessions.model.errors import SessionError
 
 MIB = 1024**2
-#: bytes that may wait for one client; beyond, output is left out
+#: bytes that may wait for one client; further output is left out
 QUEUE_MAX = 4 * MIB
-#: bytes that may wait before a message of any size, which is then still queued
+#: if fewer bytes wait than this, a message of any size is queued
 SMALL = 1 * MIB
 #: further bytes for messages that a client needs: replies, questions and statuses
 RESERVE = 1 * MIB
-#: bytes that may wait before the kernel must wait, too
+#: bytes that may wait for a client before the kernel's output must wait
 PRESSURE = 2 * MIB
 #: session id in the gateway's own messages
 _OUR_SESSION = uuid4().hex
@@ -36,13 +36,13 @@ _LEFT_OUT = "\n[kernel-gateway: output was left out here, because this client di
 def gateway_message(
     channel: str, msg_type: str, content: dict[str, Any], parent: dict[str, Any] | None = None
 ) -> Message:
-    """Return a message of the gateway itself to the clients of a kernel.
+    """Return a message that the gateway itself sends to the clients of a kernel.
 
     Args:
         channel: channel of the message.
         msg_type: type of the message.
         content: content of the message.
-        parent: header of the request that it answers.
+        parent: header of the request that it answers. None means that it answers no request.
     """
     header = {
         "msg_id": uuid4().hex,
@@ -76,6 +76,18 @@ def refusal(channel: str, header: dict[str, Any], error: SessionError) -> list[M
     return [gateway_message("iopub", "error", content, header), idle, reply]
 
 
+@dataclass(slots=True)
+class _Lag:
+    """State of a client that has not read everything. It begins anew when the client has read everything."""
+
+    #: whether output was left out, and a message marks the place
+    gap: bool = False
+    #: whether the kernel's output no longer waits for the client
+    kernel_continues: bool = False
+    #: bytes of the largest message since then
+    largest: int = 0
+
+
 class Subscription:
     """The message queue of one client."""
 
@@ -89,165 +101,140 @@ class Subscription:
         """Begin empty.
 
         Args:
-            client: id with which the client may return; empty: it never does.
-            on_relief: called when the kernel need no longer wait for this client.
-            unread: counts what waits for all clients of the session.
-            disconnect: ends the client's connection at once.
+            client: id with which the client may return. Empty means that it cannot return.
+            on_relief: called when the kernel's output no longer has to wait for this client.
+            unread: counts the messages that wait for all clients of the session.
+            disconnect: function that ends the client's connection at once.
         """
         self.client = client
-        #: the client is connected
+        #: whether the client is connected
         self.attached = True
-        #: the kernel may wait for the client
-        self.patient = True
-        #: messages that the client has taken
+        #: number of messages that the client has taken
         self.taken = 0
         self._on_relief = on_relief
-        self._count_all = unread
+        self._unread = unread
         self._disconnect = disconnect
         unread.enter(self)
-        self._queue: deque[Message] = deque()
-        self._bytes = 0
-        #: the message that is being sent, until the next one is taken
-        self._sending: Message | None = None
-        #: bytes of the largest message since the queue was last empty
-        self._largest = 0
-        self._gap = False
+        self._backlog = Backlog(unread)
+        self._lag = _Lag()
         #: the subscription that has taken over from this one
         self._heir: Subscription | None = None
+        # These two and `attached` are independent: a session can end while a client that was cut is away.
+        #: whether no more messages are accepted
         self._closed = False
+        #: whether unread messages were dropped, and the client was disconnected for that
         self._cut = False
         self._news = asyncio.Event()
 
     @property
-    def pressing(self) -> bool:
-        """Whether the kernel must wait until the client has read."""
-        return self.attached and self.patient and self._bytes > PRESSURE
+    def holds_up_kernel(self) -> bool:
+        """Whether the kernel's output must wait until the client has read more."""
+        return self.attached and not self._lag.kernel_continues and self._backlog.size > PRESSURE
+
+    def let_kernel_continue(self) -> None:
+        """Let the kernel's output continue without this client, until the client has read everything."""
+        self._lag.kernel_continues = True
 
     @property
     def unread(self) -> int:
-        """Bytes that the client has not read; the one message that says so does not count."""
-        sending = 0 if self._sending is None else _cost(self._sending)
-        return sending + self._bytes if len(self._queue) > 1 or not self._cut else sending
+        """Bytes that the client has not read. After `drop_unread`, the message about the cut does not count."""
+        counts = len(self._backlog) > 1 or not self._cut
+        return self._backlog.sending + (self._backlog.size if counts else 0)
 
-    def cut(self) -> None:
-        """Forget what the client has not read, and disconnect it, once. If it returns, it is told.
+    def drop_unread(self) -> None:
+        """Drop all unread messages, and disconnect the client. If it returns, it is told that output was left out.
 
-        What it missed is kept for its return, so this may happen again when its connection is gone.
+        Messages after the cut are kept for the client's return. A later cut drops them, too.
         """
         is_connected = self.attached and not self._cut
         self._drop_all()
-        self._cut = self._gap = True
+        self._cut = self._lag.gap = True
         self._append(gateway_message("iopub", "stream", {"name": "stderr", "text": _LEFT_OUT}))
         if is_connected:
             self._disconnect()
 
     def discard(self) -> None:
-        """Forget all messages: the client is gone for good."""
+        """Drop all messages, because the client cannot return."""
         self.close()
         self._drop_all()
-        self._count_all.leave(self)
+        self._unread.leave(self)
 
     def detach(self) -> None:
-        """Note that the client's connection is gone, with what was being sent."""
+        """Record that the client's connection has ended, and drop the message that was being sent."""
         self.attached = False
-        self._sent()
+        self._backlog.sent()
 
     def _drop_all(self) -> None:
-        self._sent()
-        self._forget_queue()
-
-    def _forget_queue(self) -> None:
-        while self._queue:
-            message = self._queue.popleft()
-            self._bytes -= _cost(message)
-            self._count_all.remove(message)
+        self._backlog.sent()
+        self._backlog.take_all()
 
     def enqueue(self, message: Message) -> None:
-        """Queue a message, or leave it out when too much waits."""
+        """Queue a message, or leave it out when too many bytes wait."""
         if self._closed:
             return
         if self._admits(message):
             self._append(message)
-        elif not self._gap:
-            self._gap = True
+        elif not self._lag.gap:
+            self._lag.gap = True
             self._append(gateway_message("iopub", "stream", {"name": "stderr", "text": _LEFT_OUT}, message.parent))
 
     def _admits(self, message: Message) -> bool:
         if message.channel != "iopub" or message.type == "status":
-            return self._bytes <= QUEUE_MAX + self._largest + RESERVE
-        # A large message is not left out because of small ones before it: the client has read in time.
-        return self._bytes <= SMALL or self._bytes + _cost(message) <= QUEUE_MAX
+            return self._backlog.size <= QUEUE_MAX + self._lag.largest + RESERVE
+        # A large message is not left out because of a few small messages before it: the client is not slow.
+        return self._backlog.size <= SMALL or self._backlog.size + cost(message) <= QUEUE_MAX
 
     def _append(self, message: Message) -> None:
-        self._queue.append(message.without_parsed_json())  # it may wait for long
-        self._count(message)
+        self._backlog.append(message.without_parsed_json())  # parsed content would take memory while the message waits
+        self._lag.largest = max(self._lag.largest, cost(message))
         self._news.set()
 
-    def _count(self, message: Message) -> None:
-        self._bytes += _cost(message)
-        self._largest = max(self._largest, _cost(message))
-        self._count_all.add(message)
-
-    def _sent(self) -> None:
-        if self._sending is not None:
-            self._count_all.copied(-self._sending.size)
-            self._count_all.remove(self._sending)
-            self._sending = None
-
     async def take(self) -> Message | None:
-        """Wait for the next message to send. Its `parts` are complete, its other fields may be empty.
+        """Wait for the next message to send. Its `parts` are complete; its other fields may be empty.
 
         Returns:
-            the message; None when no more will follow.
+            the message. None means that no more messages will follow.
         """
-        self._sent()
-        while not self._queue:
+        self._backlog.sent()
+        while not self._backlog:
             if self._closed:
                 self.discard()
                 return None
             self._news.clear()
             await self._news.wait()
-        message = self._queue.popleft()
-        self._bytes -= _cost(message)
-        self._sending = message
-        self._count_all.copied(message.size)
+        message = self._backlog.send_next()
         self.taken += 1
-        if not self._queue:
-            self._gap, self.patient, self._largest = False, True, 0
-        if self._bytes <= PRESSURE // 2:
+        if not self._backlog:
+            self._lag = _Lag()
+        if self._backlog.size <= PRESSURE // 2:
             self._on_relief()
         return message
 
     def put_back(self, message: Message) -> None:
-        """Put back a message that was taken and could not be delivered; a client that has returned gets it."""
-        self._sent()
+        """Put back a message that was taken and could not be delivered. A client that has returned gets it."""
+        self._backlog.sent()
         if self._heir is not None:
             self._heir.put_back(message)
             return
         if self._cut:
             return
-        self._queue.appendleft(message)
-        self._count(message)
+        self._backlog.put_back(message)
+        self._lag.largest = max(self._lag.largest, cost(message))
         self._news.set()
 
     def inherit(self, other: Subscription) -> None:
-        """Take the messages of another subscription, and close that."""
-        messages = list(other._queue)
+        """Take the messages of an earlier subscription of the client, and close that subscription."""
+        messages = other._backlog.take_all()
         other._heir = self
-        other._forget_queue()
         other.close()
         if not other.attached:
             other.discard()
         for message in messages:
             self._append(message)
-        self._gap = other._gap
+        self._lag.gap = other._lag.gap
 
     def close(self) -> None:
-        """Accept no more messages; those that wait can still be taken."""
+        """Accept no more messages. Waiting messages can still be taken."""
         self._closed = True
         self._news.set()
         self._on_relief()
-
-
-def _cost(message: Message) -> int:
-    return message.size + MESSAGE_COST

@@ -1,8 +1,9 @@
-"""A session's snapshots: its kernel's memory and files at earlier moments, on disk. Clients call them checkpoints.
+"""A session's checkpoints: its kernel's memory and files at earlier times, on disk.
 
-One class owns the list, its record in the ledger, and what is known of each snapshot. Two rules hold at each of its
-steps. A snapshot is deleted only after the ledger names it no more, so that no gateway offers one that is gone. And one
-that must go for a new one goes only after the new one is written and recorded, so that a refusal costs nothing.
+One class owns the list of checkpoints, its record in the ledger, and what is known of each checkpoint. Each step of
+the class keeps two rules. A checkpoint is deleted from disk only after it is deleted from the ledger, so that no
+gateway offers a checkpoint that is gone. And a checkpoint is deleted to make room for a new one only after the new one
+is written and recorded, so that a refused checkpoint costs nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass, replace
 import structlog
 
 from sessions.backends.base import Launch
-from sessions.checkpoints.writing import Sleeping, expected_size
+from sessions.checkpoints.writing import KernelMemory, expected_size
 from sessions.kernels.kernel import Kernel
 from sessions.model.checkpoint import CannotWake, SleepImage, Snapshot
 from sessions.model.errors import CheckpointNotFound, CheckpointRefused, LedgerUnavailable, SessionClosed, SessionError
@@ -25,39 +26,39 @@ from sessions.tenants.sleep_disk import Room
 
 log = structlog.get_logger()
 
-#: snapshots of a session that its client asked for; the oldest go first
+#: checkpoints of a session that its client asked for; the oldest are deleted first
 KEPT_MAX = 10
-#: seconds after which a kernel no longer counts as the same
+#: seconds after which a kernel no longer counts as unchanged
 SAME_MAX = 30.0
-#: processors that an idle kernel uses at most, and seconds of one that it takes to connect again after a snapshot
+#: processors that an idle kernel uses at most, and processor seconds that it takes to connect again after a checkpoint
 IDLE, RECONNECT = 0.05, 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
-    """What a kernel has done so far: whether it is still the same can be told later."""
+class Fingerprint:
+    """What a kernel had done at one time. It shows later whether the kernel has changed since."""
 
     kernel: Kernel
-    #: when it was last used, and now, in seconds of the event loop's clock
+    #: time of the kernel's last use, and the present time, in seconds of the event loop's clock
     used_at: float
     now: float
-    #: processor time so far in seconds; None: it is not measured
+    #: processor time of the kernel so far in seconds. None means that it is not measured.
     computed: float | None
 
     @classmethod
-    def of(cls, kernel: Kernel) -> Moment:
-        """Return the present moment."""
+    def of(cls, kernel: Kernel) -> Fingerprint:
+        """Return the fingerprint of a kernel at the present time."""
         now = asyncio.get_running_loop().time()
         return cls(kernel, kernel.handle.used_at, now, kernel.handle.processor_seconds())
 
-    def lasts(self, kernel: Kernel | None) -> bool:
-        """Return whether the kernel is still as it was: it was not used since, and has hardly computed.
+    def unchanged(self, kernel: Kernel | None) -> bool:
+        """Return whether a kernel is unchanged: the same kernel, not used since, and with little processor time since.
 
-        A thread that the user's code has started may have gone on.
+        The processor time shows threads of the user's code, which run between cells.
         """
         if kernel is not self.kernel or not kernel.alive or self.computed is None:
             return False
-        present = Moment.of(kernel)
+        present = Fingerprint.of(kernel)
         elapsed = present.now - self.now
         if present.used_at != self.used_at or elapsed > SAME_MAX or present.computed is None:
             return False
@@ -66,116 +67,117 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A snapshot that was just written, and what its kernel had done by then."""
+    """A checkpoint that was just written, and the fingerprint of its kernel."""
 
     snapshot: Snapshot
-    moment: Moment
+    fingerprint: Fingerprint
 
 
 class Snapshots:
-    """Keeps the snapshots of one session, oldest first, and decides which go."""
+    """The checkpoints of one session, oldest first. Deletes the oldest beyond the limit."""
 
     def __init__(
         self,
         key: SessionKey,
-        sleeping: Sleeping,
+        kernel_memory: KernelMemory,
         record: Callable[[tuple[Snapshot, ...]], None],
         left: Sequence[Snapshot],
     ) -> None:
-        """Begin.
+        """Begin with the checkpoints that an earlier gateway has left.
 
         Args:
-            key: of the session.
-            sleeping: writes kernels to disk, and continues with them.
-            record: records the session's snapshots for the next gateway. It raises `LedgerUnavailable` when that
-                fails, and `SessionClosed` when the session was ended.
-            left: snapshots that an earlier gateway has left.
+            key: key of the session.
+            kernel_memory: writes kernels to disk, and restores them.
+            record: records the session's checkpoints for the next gateway. It raises `LedgerUnavailable` when the
+                ledger cannot be written, and `SessionClosed` when the session was ended.
+            left: checkpoints that an earlier gateway has left.
         """
         self._key = key
-        self._sleeping = sleeping
+        self._kernel_memory = kernel_memory
         self._record = record
         self._all: tuple[Snapshot, ...] = tuple(left)
-        #: the one that was taken after the last cell, for the next one; clients do not see it yet
+        #: the checkpoint that was taken after the last cell, for the next cell; clients do not see it yet
         self._ahead: Taken | None = None
-        #: why none could be taken before the last cell; empty: one was, or none was wanted
+        #: why no checkpoint could be taken before the last cell. Empty means that there is one, or none was wanted.
         self.problem = ""
         for snapshot in left:
-            sleeping.disk.keep(snapshot.image, key.tenant)
-            self._let_go_for_newer(snapshot)
+            kernel_memory.disk.keep(snapshot.image, key.tenant)
+            self._allow_eviction(snapshot)
 
     # -- what there is --------------------------------------------------------------------------------------
 
     @property
     def all(self) -> tuple[Snapshot, ...]:
-        """Those that clients see, oldest first."""
+        """The checkpoints that clients see, oldest first."""
         return self._all
 
     @property
-    def last_moment(self) -> Snapshot | None:
-        """What the session returns to if its kernel ends: the moment before the last cell, or after it.
+    def return_point(self) -> Snapshot | None:
+        """The checkpoint that the session returns to if its kernel ends: from before the last cell, or from after it.
 
-        None: the session would lose more than one cell.
+        None means that there is no such checkpoint: an older one would undo more than one cell.
         """
         if self._ahead is not None:
             return self._ahead.snapshot
         return next((snapshot for snapshot in self._all if snapshot.automatic and not snapshot.outdated), None)
 
     def find(self, name: str | None) -> Snapshot:
-        """Return the snapshot with a name; without a name, the last one.
+        """Return the checkpoint with a name. None returns the last checkpoint.
 
         Raises:
-            CheckpointNotFound: when there is none.
+            CheckpointNotFound: when there is no such checkpoint.
         """
         for snapshot in reversed(self._all):
             if name in {None, snapshot.name}:
                 return snapshot
         raise CheckpointNotFound(session=self._key.name, checkpoint=name)
 
-    def still_counts_for(self, kernel: Kernel | None) -> bool:
-        """Return whether the one that was taken ahead shows a kernel as it is now."""
-        return self._ahead is not None and self._ahead.moment.lasts(kernel)
+    def ahead_is_current(self, kernel: Kernel | None) -> bool:
+        """Return whether there is a checkpoint for the next cell, and the kernel is unchanged since."""
+        return self._ahead is not None and self._ahead.fingerprint.unchanged(kernel)
 
     # -- new ones -------------------------------------------------------------------------------------------
 
-    def spare(self, *, automatic: bool) -> list[SleepImage]:
-        """Return what may go for a new one if there is no room for it, the first ones first.
+    def evictable(self, *, automatic: bool) -> list[SleepImage]:
+        """Return the images that may be deleted to make room for a new checkpoint, in the order of deletion.
 
-        For one that a client asks for, the tenant's oldest checkpoints; for an automatic one only the one before it.
+        For a checkpoint that a client asks for, these are the tenant's oldest images. For an automatic checkpoint, this
+        is only the image of the session's earlier automatic checkpoint.
         """
         if automatic:
             return [snapshot.image for snapshot in self._all if snapshot.automatic]
-        return self._sleeping.disk.oldest_of(self._key.tenant)
+        return self._kernel_memory.disk.oldest_of(self._key.tenant)
 
-    def room(self, kernel: Kernel, spare: Collection[SleepImage]) -> AbstractContextManager[Room]:
-        """Have room on disk for a new one while it is written and kept.
+    def room(self, kernel: Kernel, evictable: Collection[SleepImage]) -> AbstractContextManager[Room]:
+        """Reserve room on disk for a new checkpoint while it is written and kept.
 
         Raises:
-            NoRoom: when there is none, even if all of `spare` goes; then nothing goes.
+            NoRoom: when there is no room, even without the images in `evictable`; then nothing is deleted.
         """
-        return self._sleeping.disk.room(self._key.tenant, expected_size(kernel), spare)
+        return self._kernel_memory.disk.room(self._key.tenant, expected_size(kernel), evictable)
 
     async def copy(self, kernel: Kernel) -> SleepImage:
-        """Write a kernel's memory and files to disk; see `Sleeping.copy`.
+        """Write a kernel's memory and files to disk; see `KernelMemory.copy`.
 
         Raises:
-            SleepFailed: when that was not possible; the kernel goes on.
+            SleepFailed: when the kernel could not be written; it continues.
         """
-        return await self._sleeping.copy(kernel)
+        return await self._kernel_memory.copy(kernel)
 
     async def keep(self, taken: Taken) -> None:
-        """Keep a new one as the last, in place of those of which there are too many.
+        """Keep a new checkpoint as the last, and delete the oldest beyond the limit.
 
         Raises:
-            SessionClosed: when the session was ended meanwhile; the snapshot is deleted.
-            CheckpointRefused: when that cannot be recorded; the snapshot is deleted.
+            SessionClosed: when the session was ended meanwhile; the new checkpoint is deleted.
+            CheckpointRefused: when the ledger cannot be written; the new checkpoint is deleted.
         """
         snapshot = taken.snapshot
         kept = [other for other in self._all if not (snapshot.automatic and other.automatic)]
         asked = [other for other in kept if not other.automatic]
         surplus = [] if snapshot.automatic else asked[: max(0, len(asked) + 1 - KEPT_MAX)]
-        self._let_go_for_newer(snapshot)
+        self._allow_eviction(snapshot)
         try:
-            await self._become((*(other for other in kept if other not in surplus), snapshot))
+            await self._replace_list((*(other for other in kept if other not in surplus), snapshot))
         except SessionError as error:
             await self.discard(snapshot)
             if isinstance(error, LedgerUnavailable):
@@ -185,12 +187,12 @@ class Snapshots:
             self.problem = ""
 
     async def put_ahead(self, taken: Taken) -> None:
-        """Have one for the next cell."""
+        """Hold a new checkpoint ready for the next cell."""
         self._ahead = taken
-        self._let_go_for_newer(taken.snapshot)
+        self._allow_eviction(taken.snapshot)
 
     async def keep_ahead(self) -> None:
-        """Keep the one that was taken ahead, because the next cell begins.
+        """Keep the checkpoint that is ready for the next cell, because the cell begins.
 
         Raises:
             SessionError: as in `keep`.
@@ -199,13 +201,15 @@ class Snapshots:
         if ahead is not None:
             await self.keep(ahead)
 
-    def passed_over(self) -> None:
-        """Note that a cell begins before which none was taken: a return would undo more than that cell.
+    def mark_outdated(self) -> None:
+        """Mark the automatic checkpoints as outdated, because a cell begins without a new one.
+
+        The session no longer returns to them by itself: that would undo more than the last cell.
 
         Raises:
-            LedgerUnavailable: when that cannot be recorded; the cell must not begin.
+            LedgerUnavailable: when the mark cannot be recorded; the cell must not begin.
         """
-        if self.last_moment is None:
+        if self.return_point is None:
             return
         outdated = tuple(replace(snapshot, outdated=snapshot.automatic) for snapshot in self._all)
         self._record(outdated)
@@ -213,86 +217,87 @@ class Snapshots:
         if ahead is not None:
             spawn(self.discard(ahead.snapshot), f"removal of a checkpoint of {self._key}")
 
-    # -- those that go --------------------------------------------------------------------------------------
+    # -- deletion -------------------------------------------------------------------------------------------
 
     async def delete(self, snapshot: Snapshot) -> None:
-        """Delete one.
+        """Delete a checkpoint.
 
         Raises:
-            LedgerUnavailable: when that cannot be recorded; it stays.
+            LedgerUnavailable: when the deletion cannot be recorded; the checkpoint stays.
         """
-        await self._become([other for other in self._all if other.image.id != snapshot.image.id])
+        await self._replace_list([other for other in self._all if other.image.id != snapshot.image.id])
 
     async def forget_ahead(self) -> None:
-        """Delete the one that was taken ahead."""
+        """Delete the checkpoint that is ready for the next cell, if there is one."""
         ahead, self._ahead = self._ahead, None
         if ahead is not None:
             await self.discard(ahead.snapshot)
 
     async def forget_automatic(self, problem: str = "") -> None:
-        """Delete all that were taken without a client's wish: the session does not return to them.
+        """Delete all automatic checkpoints: the session does not return to them any more.
 
         Args:
-            problem: why there is none from before the next cell; empty: none was wanted.
+            problem: why no checkpoint was taken before the next cell. Empty means that none was wanted.
         """
         self.problem = problem
         await self.forget_ahead()
         kept = [snapshot for snapshot in self._all if not snapshot.automatic]
         try:
-            await self._become(kept)
-        except SessionError:  # a later gateway finds them in the ledger, but not on disk, and does not return to them
-            await self._leave(kept)
+            await self._replace_list(kept)
+        except SessionError:
+            # The ledger still names them. A later gateway does not find them on disk, and does not use them.
+            await self._delete_others(kept)
 
     async def clear(self) -> None:
-        """Delete all, because the session has ended, and its record with it."""
+        """Delete all checkpoints. The session has ended, and the ledger has no record of it."""
         await self.forget_ahead()
-        await self._leave(())
+        await self._delete_others(())
 
     async def discard(self, snapshot: Snapshot) -> None:
-        """Delete what a snapshot has on disk."""
-        with log_failure(f"removal of a checkpoint of {self._key}"):  # the next gateway deletes it
-            await self._sleeping.discard(snapshot.image)
+        """Delete the image of a checkpoint. A failure is logged: the next gateway tries again."""
+        with log_failure(f"removal of a checkpoint of {self._key}"):
+            await self._kernel_memory.discard(snapshot.image)
 
-    async def _become(self, kept: Sequence[Snapshot]) -> None:
-        """Record other snapshots, and then delete those that the session has no more.
+    async def _replace_list(self, kept: Sequence[Snapshot]) -> None:
+        """Record a new list of checkpoints, and then delete the checkpoints that are not in it.
 
         Raises:
-            LedgerUnavailable: when they cannot be recorded; nothing has changed.
-            SessionClosed: when the session was ended; as above.
+            LedgerUnavailable: when the list cannot be recorded; nothing has changed.
+            SessionClosed: when the session was ended; nothing has changed.
         """
         self._record(tuple(kept))
-        await self._leave(kept)
+        await self._delete_others(kept)
 
-    async def _leave(self, kept: Sequence[Snapshot]) -> None:
-        """Delete all but these."""
+    async def _delete_others(self, kept: Sequence[Snapshot]) -> None:
+        """Delete all checkpoints that are not in a list."""
         images = {snapshot.image.id for snapshot in kept}
         gone = [snapshot for snapshot in self._all if snapshot.image.id not in images]
         self._all = tuple(kept)
         for snapshot in gone:
             await self.discard(snapshot)
 
-    def _let_go_for_newer(self, snapshot: Snapshot) -> None:
-        """Have a snapshot deleted when there is no room for a newer one of the tenant."""
+    def _allow_eviction(self, snapshot: Snapshot) -> None:
+        """Allow the deletion of a checkpoint when a newer image of the tenant needs its room."""
 
         async def drop() -> None:
             if self._ahead is not None and self._ahead.snapshot is snapshot:
                 await self.forget_ahead()
-            with suppress(SessionClosed):  # then all of them go
+            with suppress(SessionClosed):  # then `clear` deletes all checkpoints
                 await self.delete(snapshot)
 
-        self._sleeping.disk.mark_replaceable(snapshot.image, self._key.tenant, drop)
+        self._kernel_memory.disk.mark_replaceable(snapshot.image, self._key.tenant, drop)
 
     # -- the return -----------------------------------------------------------------------------------------
 
     async def restore(self, snapshot: Snapshot, launch: Launch) -> Kernel:
-        """Start a kernel that continues from a snapshot, on files of its own.
+        """Start a kernel that continues from a checkpoint, on its own copy of the files.
 
         Raises:
-            CheckpointRefused: when the snapshot cannot be used any more.
+            CheckpointRefused: when the checkpoint cannot be used any more.
             SessionError: when no kernel could be started.
         """
         try:
-            return await self._sleeping.restore(snapshot.image, launch, snapshot.info)
+            return await self._kernel_memory.restore(snapshot.image, launch, snapshot.info)
         except CannotWake as error:
             log.warning("a checkpoint cannot be used", session=str(self._key), name=snapshot.name, reason=str(error))
             raise CheckpointRefused(f"the checkpoint {snapshot.name!r} cannot be used: {error}") from error

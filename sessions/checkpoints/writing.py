@@ -1,4 +1,4 @@
-"""Kernels fall asleep and wake: their channels end and begin again, their keys and variables stay."""
+"""Kernels are written to disk, and continue from there. Their channels end and begin again; keys and variables stay."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ from sessions.tenants.sleep_disk import SleepDisk
 
 log = structlog.get_logger()
 
-#: attempts to wake a kernel: on a busy machine gVisor was measured to end one of five restored sandboxes at once
+#: attempts to wake a kernel. Measured on a busy machine: gVisor ended one of five restored sandboxes at once.
 ATTEMPTS_MAX = 3
 #: seconds before the third attempt
 PAUSE = 0.5
-#: seconds from a trial's start to its answer; measured: 0.2 s, on a busy machine 3
+#: seconds from a trial's start to its answer. Measured: 0.2 s, and 3 s on a busy machine.
 TRIAL_TIMEOUT = 15.0
 
 
-class Sleeping:
-    """Lets kernels fall asleep, and wakes them."""
+class KernelMemory:
+    """Writes kernels' memory to disk, and starts kernels that continue from there."""
 
     def __init__(self, backend: Backend, starts: StartQueue, pool: Pool, disk: SleepDisk | None = None) -> None:
-        """Set what is used.
+        """Keep the parameters.
 
         Args:
             backend: where kernels run.
-            starts: starts kernels in turn, sleeping ones included.
-            pool: gives room for a kernel that wakes.
-            disk: counts what is written; None: without a limit.
+            starts: starts kernels one after the other, also kernels that wake.
+            pool: makes room for a kernel that wakes.
+            disk: counts the bytes of images. None means no limit.
         """
         self._sleep: KernelSleep = backend.sleep
         self._starts = starts
         self._pool = pool
-        #: what there is on disk, of all tenants
+        #: the images of all tenants
         self.disk = disk or SleepDisk()
 
     @property
@@ -55,33 +55,33 @@ class Sleeping:
         return self._sleep.ability
 
     def _require_ability(self) -> None:
-        """Refuse where `/readyz` says that kernels cannot be written."""
+        """Raise `Unable` if this gateway cannot write kernels to disk; `/readyz` gives the same reason."""
         if not self.ability.on:
             raise Unable(self.ability.detail)
 
     async def take(self, kernel: Kernel) -> SleepImage:
         """Write an idle kernel's memory to disk, and prove that it can be woken from there.
 
-        Nothing may use the kernel; the caller does not cancel this.
+        Nothing may use the kernel meanwhile. The call must not be cancelled.
 
         Returns:
-            its image. The kernel is held: the caller kills it, or lets it go on with `resume`.
+            the image. The kernel is paused: the caller kills it, or lets it continue with `resume`.
 
         Raises:
-            SleepFailed: when that was not possible; the kernel goes on.
+            SleepFailed: when the kernel could not be written or woken; it continues.
         """
         self._require_ability()
         with self.disk.room(kernel.launch.tenant, expected_size(kernel)):
             try:
-                return await self._proven(kernel)
-            except Unanswered:  # it would hang once more, while other sessions wait
+                return await self._write_and_prove(kernel)
+            except Unanswered:  # a second attempt would hang, too, while other sessions wait
                 raise
             except Unproven as error:
                 log.warning("an image of a kernel cannot be woken", kernel=kernel.handle.id[:12], reason=str(error))
-            return await self._proven(kernel)
+            return await self._write_and_prove(kernel)
 
-    async def _proven(self, kernel: Kernel) -> SleepImage:
-        image = await self._written(kernel)
+    async def _write_and_prove(self, kernel: Kernel) -> SleepImage:
+        image = await self._write_now(kernel)
         try:
             await self._prove(image, kernel)
         except BaseException as error:
@@ -93,7 +93,7 @@ class Sleeping:
             raise
         return image
 
-    async def _written(self, kernel: Kernel) -> SleepImage:
+    async def _write_now(self, kernel: Kernel) -> SleepImage:
         kernel.connection.suspend()
         try:
             image = await self._sleep.take(kernel.handle, kernel.launch)
@@ -104,10 +104,10 @@ class Sleeping:
         return image
 
     async def _prove(self, image: SleepImage, kernel: Kernel) -> None:
-        """Wake a second kernel from an image, and end it when it has answered.
+        """Wake a second kernel from an image, and end this kernel when it has answered.
 
         Raises:
-            SessionError, CannotWake, TimeoutError: when it did not answer.
+            SessionError, CannotWake, TimeoutError: when the second kernel did not answer.
         """
         async with self._sleep.trial(image, kernel.launch, kernel.handle.connection_info) as handle:
             second = await Kernel.take_over(kernel.launch, handle)
@@ -118,35 +118,35 @@ class Sleeping:
                 await shielded(spawn(second.kill(SessionClosed()), "end a trial"))
 
     async def resume(self, kernel: Kernel, image: SleepImage) -> None:
-        """Let a kernel go on whose memory was written, and delete its image."""
+        """Let a kernel continue whose memory was written, and delete its image."""
         await self._sleep.resume(kernel.handle)
         await self._reopen(kernel)
         await self.discard(image)
 
     async def _reopen(self, kernel: Kernel) -> None:
-        """Open a kernel's channels again, and wait for its answer: the output of a cell before that would be lost."""
+        """Open a kernel's channels again, and wait for its first answer: earlier output of cells would be lost."""
         if kernel.alive:
             try:
                 kernel.connection.open()
                 await kernel.first_answer()
-            except (ConnectionFailed, StartFailed):  # there are no sockets left, or it does not go on
+            except (ConnectionFailed, StartFailed):  # the gateway has no sockets left, or the kernel does not answer
                 await shielded(spawn(kernel.kill(ConnectionFailed()), "kill unreachable kernel"))
 
     async def wake(self, image: SleepImage, launch: Launch, info: ConnectionInfo) -> Kernel:
-        """Continue with a kernel. Its image stays.
+        """Wake a kernel. Its image stays.
 
         Args:
-            image: its memory.
-            launch: what it was started with.
-            info: its connection info.
+            image: memory of the kernel.
+            launch: properties that the kernel was started with.
+            info: connection info of the kernel.
 
         Returns:
             the kernel, which has answered.
 
         Raises:
             CannotWake: when no later attempt would succeed, either.
-            StartFailed: when it did not answer.
-            QuotaExceeded: when all kernels together would be promised too much memory.
+            StartFailed: when the kernel did not answer.
+            QuotaExceeded: when the limits of all kernels together would exceed the memory for kernels.
             BackendUnavailable: when the engine does not answer.
         """
         wake = partial(self._wake, image, info)
@@ -180,38 +180,38 @@ class Sleeping:
     # -- copies ---------------------------------------------------------------------------------------------
 
     async def copy(self, kernel: Kernel) -> SleepImage:
-        """Write an idle kernel's memory and files to disk. It stands still for that time, and goes on.
+        """Write an idle kernel's memory and files to disk. The kernel is paused meanwhile, and then continues.
 
-        Nothing may use the kernel; the caller does not cancel this, and has asked `disk` for room.
+        Nothing may use the kernel meanwhile. The call must not be cancelled. The caller has reserved room in `disk`.
 
         Raises:
-            SleepFailed: when that was not possible; the kernel goes on.
+            SleepFailed: when the kernel could not be written; it continues.
         """
         self._require_ability()
         async with kernel.preloading.paused():
             pass  # an import ahead of need would count as a use
         kernel.connection.suspend()
-        going_on = asyncio.Event()
-        reopening = spawn(self._reopen_after(going_on, kernel), "reopen a copied kernel")
+        continued = asyncio.Event()
+        reopening = spawn(self._reopen_after(continued, kernel), "reopen a copied kernel")
         try:
-            image = await self._sleep.copy(kernel.handle, kernel.launch, going_on.set)
+            image = await self._sleep.copy(kernel.handle, kernel.launch, continued.set)
             self.disk.keep(image, kernel.launch.tenant)
         finally:
-            going_on.set()
+            continued.set()
             await reopening
         return image
 
-    async def _reopen_after(self, going_on: asyncio.Event, kernel: Kernel) -> None:
-        await going_on.wait()
+    async def _reopen_after(self, continued: asyncio.Event, kernel: Kernel) -> None:
+        await continued.wait()
         await self._reopen(kernel)
 
     async def restore(self, image: SleepImage, launch: Launch, info: ConnectionInfo) -> Kernel:
-        """Continue from a copy, on files of its own. The copy stays.
+        """Start a kernel that continues from a checkpoint, on its own copy of the files. The checkpoint's image stays.
 
         Args:
-            image: the copy.
-            launch: what its kernel was started with. The new one has another workspace.
-            info: connection info of its kernel.
+            image: image of the checkpoint.
+            launch: properties that the checkpoint's kernel was started with. The new kernel gets another workspace.
+            info: connection info of the checkpoint's kernel.
 
         Raises:
             CannotWake: when no later attempt would succeed, either.
@@ -224,7 +224,7 @@ class Sleeping:
         return await self._in_attempts("the checkpoint's kernel", lambda: self._restored_once(image, info, launch))
 
     async def _restored_once(self, image: SleepImage, info: ConnectionInfo, launch: Launch) -> Kernel:
-        workspace = uuid.uuid4().hex  # in each attempt, because the one before may have changed its files
+        workspace = uuid.uuid4().hex  # new in each attempt: a failed kernel may have changed the files
         named = replace(launch, workspace=workspace)
         try:
             return await self._continued(image, named, self._sleep.restore(image, named, info))
@@ -233,7 +233,7 @@ class Sleeping:
             raise
 
     async def discard(self, image: SleepImage) -> None:
-        """Delete an image."""
+        """Delete an image from disk."""
         await self._sleep.discard(image)
         self.disk.forget(image)
 

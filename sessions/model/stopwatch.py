@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from enum import StrEnum
+from typing import Protocol
 
 
 class Operation(StrEnum):
@@ -55,6 +56,13 @@ class Stage(StrEnum):
 Report = Callable[[Operation, Mapping[Stage, float]], None]
 
 
+class Duration(Protocol):
+    """Takes the seconds of one piece of work, and whether it succeeded."""
+
+    def __call__(self, seconds: float, *, succeeded: bool) -> None:
+        """Take the duration of the work."""
+
+
 class _Stopwatch:
     """The stages of one operation. Only one thread or task uses it at a time, because stages follow one another."""
 
@@ -92,6 +100,22 @@ def measured(operation: Operation, report: Report) -> Iterator[None]:
     finally:
         watch.runs = False  # tasks that began meanwhile may still run, and must not measure any more
         _current.reset(token)
+
+
+@contextmanager
+def timed(clock: Callable[[], float], report: Duration) -> Iterator[None]:
+    """Report how long the block took, also if it failed.
+
+    Args:
+        clock: returns seconds.
+        report: gets the seconds, and whether the block succeeded.
+    """
+    begun, succeeded = clock(), False
+    try:
+        yield
+        succeeded = True
+    finally:
+        report(clock() - begun, succeeded=succeeded)
 
 
 def lap(stage: Stage, ago: float = 0.0) -> None:

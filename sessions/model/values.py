@@ -315,34 +315,41 @@ class ExecuteRequest:
         return self.code if self.source is None else self.source
 
 
-@dataclass(frozen=True, slots=True)
-class ExecutionResult:
-    """The last event of an execution. Each execution has exactly one."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionEnd:
+    """How an execution ended, as the audit records it: a cell, a shell command, or a program at a provider."""
 
     status: Status
+    #: seconds from the request's turn to its end
+    duration: float
+    #: what became of the session's variables; an execution that is no cell preserves them
+    state: StateChange = StateChange.PRESERVED
+    #: whether some output was left out, because of the limit or because it never arrived
+    truncated: bool = False
+    #: set when status is timeout or died
+    error: SessionError | None = None
+    #: bytes of output, including bytes that were left out
+    output_bytes: int = 0
+    #: bytes of memory that its kernel used at its end. None means that they are not known.
+    memory: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionResult(ExecutionEnd):
+    """The one terminal event of a cell: its end, and what its client gets."""
+
     execution_count: int | None
     #: nbformat 4.5 outputs
     outputs: list[dict[str, Any]]
-    #: seconds from the request's turn to the end of the execution
-    duration: float
-    state: StateChange
     #: why the state is not preserved
     state_reason: str | None
     #: number of kernels that the session has had, this one included
     incarnation: int
-    #: whether some output is missing, because of the limit or because it never arrived
-    truncated: bool
-    #: bytes of output that were left out because of the limit; output that never arrived is not counted
+    #: bytes of output that were left out because of the limit; what never arrived is not counted
     omitted: int = 0
-    #: set when the status is `timeout` or `died`
-    error: SessionError | None = None
     #: whether the execution ran for an earlier request with the same idempotency key
     replayed: bool = False
-    #: bytes of output, including bytes that were left out
-    output_bytes: int = 0
-    #: bytes of memory that the kernel used at the end of the execution. None means unknown.
-    memory: int | None = None
-    #: content of the last display of the request's `answer_mime`, as the code made it. None means no such display.
+    #: content of the last display of the request's `answer_mime`, as the code made it; None: no such display
     answer: Any = None
 
 

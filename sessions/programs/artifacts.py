@@ -15,7 +15,7 @@ from sessions.programs.program import Artifact
 
 FOLDER = "artifacts"
 COUNT_MAX = 10
-#: maximum bytes of one artifact and of all: they are held in memory until the client has them
+#: maximum bytes of one artifact, and of all artifacts together: they stay in memory until the client has them
 BYTES_MAX = 10 * 1024**2
 ALL_BYTES_MAX = 32 * 1024**2
 #: MIME types of the files that clients may get, by suffix
@@ -32,7 +32,7 @@ TYPES = {
 
 
 def mime_type(name: str) -> str | None:
-    """Return the MIME type of a file with this name; None: clients do not get such a file."""
+    """Return the MIME type of a file with this name. None means that clients do not get such a file."""
     stem, dot, suffix = name.rpartition(".")
     return TYPES.get(suffix.lower()) if stem and dot and not name.startswith(".") else None
 
@@ -62,7 +62,8 @@ async def collect(host: WorkspaceOwner) -> tuple[tuple[Artifact, ...], bool]:
     entries, complete = chosen(listing.entries)
     artifacts = []
     for entry in entries:
-        with suppress(FileNotFound, InvalidRequest):  # removed since the listing, or its name is no valid path
+        # The file was removed since the listing, or its name is no valid path.
+        with suppress(FileNotFound, InvalidRequest):
             artifacts.append(await _read(host, entry["name"]))
     return tuple(artifact for artifact in artifacts if artifact.content), complete and not listing.truncated
 

@@ -1,4 +1,4 @@
-"""The outcome of a program, from the answer of its cell and from what the gateway saw. Pure.
+"""The outcome of a program, from the answer of its cell and from the observations of the gateway. Pure.
 
 A program can forge the answer of its cell. A forged answer only changes what the program's own client gets.
 """
@@ -69,7 +69,7 @@ def _died_with(result: ExecutionResult) -> int:
 
 
 def returned_by(text: str | None) -> Returned | None:
-    """Return the value of JSON text; None: there is no value, or one that not every dialect can send."""
+    """Return the value of JSON text. None means that there is no value, or a value that some dialect cannot send."""
     if text is None:
         return None
     try:

@@ -21,9 +21,9 @@ class Program:
     code: str
     language: str = "python"
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    #: seconds that the program may run; None: the gateway's `execute_timeout`
+    #: seconds that the program may run. None means the gateway's `execute_timeout`.
     timeout: float | None = None
-    #: bytes of memory; None, or more than the gateway's limit: the gateway's limit
+    #: bytes of memory. The gateway's limit applies to None, and to a number above it.
     memory: int | None = None
 
 
@@ -73,18 +73,18 @@ class Outcome:
     stderr: str
     #: exit code of the program: 0 if it succeeded, 1 if it raised an error, else the code it exited with
     exit_code: int
-    #: None: `main` was not reached, or did not return
+    #: return value of `main`. None means that `main` was not reached, or did not return.
     returned: Returned | None = None
     artifacts: tuple[Artifact, ...] = ()
     #: run time in seconds
     duration: float = 0.0
-    #: True: output or artifacts were left out because there was too much
+    #: whether output or artifacts were left out because there was too much
     truncated: bool = False
     #: bytes of output that were left out because of the limit
     omitted: int = 0
     #: why the language could not parse the code, so that the program did not begin
     unread: str | None = None
-    #: why the gateway ended the program; None: the program ended on its own
+    #: why the gateway ended the program. None means that the program ended on its own.
     error: SessionError | None = None
 
 

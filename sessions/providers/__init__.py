@@ -3,7 +3,7 @@
 To add a provider, write a module with a class that fulfils the contract in `base.py`, a line in `PROVIDERS`, and a
 module in `tests/sessions/providers/` that runs the contract suite on the class. A test fails until that module exists.
 
-Knows no dialect. It is the one room of the domain that may import an HTTP client.
+This room knows no dialect. It is the only room of the domain that may import an HTTP client.
 """
 
 from __future__ import annotations
@@ -31,5 +31,5 @@ PROVIDERS: Mapping[str, Factory] = {
 
 
 def makers(runner: Runner) -> dict[str, Callable[[], SandboxProvider]]:
-    """Return a maker of each provider by id. Programs of this gateway run with `runner`."""
+    """Return, for each provider's id, the function that makes the provider. `runner` runs programs in this gateway."""
     return {name: partial(make, runner) for name, make in PROVIDERS.items()}

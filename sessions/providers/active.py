@@ -32,8 +32,9 @@ class ActiveProvider:
 
     name: str
     provider: SandboxProvider
-    #: None: the provider was set with `give`, not by the settings
+    #: configuration in the settings. None means that `replace_with` has set the provider.
     config: Config | None
+    #: number of runs in progress
     runs: int = 0
     #: set while no run is in progress
     idle: asyncio.Event = field(default_factory=asyncio.Event)
@@ -64,7 +65,7 @@ async def initialized(name: str, make: Make, config: Config) -> SandboxProvider:
 
 
 class ProviderSlot:
-    """Holds one provider at a time: the one that the settings name. A run continues with the provider it began with."""
+    """Holds the provider that the settings name now. A run continues with the provider that it began with."""
 
     def __init__(self, store: ProviderStore, makers: Mapping[str, Make], name: Callable[[], str]) -> None:
         """Start without a provider; `take` sets up the first one.
@@ -77,16 +78,16 @@ class ProviderSlot:
         self._store = store
         self._makers = makers
         self._name = name
-        self._holder: ActiveProvider | None = None
+        self._current: ActiveProvider | None = None
         self._seen: Version | None = None
         self._failed: tuple[Version, SessionError, float] | None = None
         self._changing = asyncio.Lock()
         self._closing: set[asyncio.Task[None]] = set()
 
     @property
-    def holder(self) -> ActiveProvider | None:
-        """The current provider; None: there is none yet, or the settings have changed since."""
-        return self._holder if self._seen == self._store.version else None
+    def current(self) -> ActiveProvider | None:
+        """The current provider. None means that there is none yet, or that the settings have changed since."""
+        return self._current if self._seen == self._store.version else None
 
     def replace_with(self, name: str, provider: SandboxProvider) -> None:
         """Use this provider until the settings change."""
@@ -98,7 +99,7 @@ class ProviderSlot:
         Raises:
             SessionError: when the provider cannot be used.
         """
-        current = self.holder or await self._switch()
+        current = self.current or await self._switch()
         current.runs += 1
         current.idle.clear()
         return current
@@ -118,7 +119,7 @@ class ProviderSlot:
     async def _switch(self) -> ActiveProvider:
         """Switch to the provider that the settings name."""
         async with self._changing:
-            if current := self.holder:
+            if current := self.current:
                 return current
             version, now = self._store.version, asyncio.get_running_loop().time()
             if self._failed is not None and self._failed[0] == version and now < self._failed[2]:
@@ -135,9 +136,9 @@ class ProviderSlot:
     async def _named(self) -> ActiveProvider:
         name = self._name()
         config = self._store.get(name) or {}
-        holder = self._holder
-        if holder is not None and (holder.name, holder.config) == (name, config):
-            return holder
+        present = self._current
+        if present is not None and (present.name, present.config) == (name, config):
+            return present
         if name not in self._makers:
             raise NotInitialized(f"there is no provider {name!r} that may be used here", provider=name)
         provider = await initialized(name, self._makers[name], config)
@@ -145,7 +146,7 @@ class ProviderSlot:
         return ActiveProvider(name, provider, config)
 
     def _change(self, current: ActiveProvider | None, version: Version | None) -> None:
-        before, self._holder, self._seen = self._holder, current, version
+        before, self._current, self._seen = self._current, current, version
         if before is not None and before is not current:
             closing = spawn(_close_when_idle(before), f"close provider {before.name}")
             self._closing.add(closing)

@@ -1,7 +1,7 @@
 """AgentRun's data plane, through its own SDK: make sandboxes, send requests to them and delete them.
 
 Source: `agentrun-sdk` 0.0.54. Its control plane, at another endpoint, is not needed. Releases of the SDK differ in the
-errors that they raise and in the errors that they return like an answer, so this module checks both.
+errors that they raise and in the errors that they return as an answer, so this module checks both.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ from sessions.providers.wrapping import Wrapped
 log = structlog.get_logger()
 T = TypeVar("T")
 
-#: seconds: the service's own limit, to transfer an answer beside the program's run time, and to start a sandbox
-LONGEST, WAY, START = 30, 10.0, 60.0
+#: seconds: the service's limit for a program; the time to transfer an answer, in addition to the program's run time;
+#: the time to start a sandbox
+LONGEST, TRANSFER, START = 30, 10.0, 60.0
 #: seconds without a program after which the service ends a forgotten sandbox
 IDLE = 300
 #: seconds for the answer to a health check or to a deletion
@@ -57,7 +58,7 @@ def sdk() -> ModuleType:
     Raises:
         NotInitialized: when the SDK is not installed.
     """
-    # The SDK's logger writes coloured text among our JSON, and also code at debug level.
+    # The SDK's logger writes coloured text between our JSON lines. At debug level it also writes code.
     logging.getLogger("agentrun-logger").disabled = True
     try:
         return importlib.import_module("agentrun.sandbox")
@@ -67,7 +68,7 @@ def sdk() -> ModuleType:
 
 
 class Service:
-    """The service, with the access of one account."""
+    """The service, used with the access key of one account."""
 
     def __init__(self, module: ModuleType, config: Config) -> None:
         """Configure the SDK; send nothing yet.
@@ -138,7 +139,8 @@ class Service:
         """Await a call of the SDK and return its answer.
 
         Raises:
-            SessionError: when the service does not answer, or refuses. Its own text is left out: it may contain keys.
+            SessionError: when the service does not answer, or refuses. The error has no text of the service, which may
+                contain keys.
         """
         try:
             return await call
@@ -187,7 +189,7 @@ def _failure(reply: Mapping[str, Any]) -> SessionError:
 
 
 def _text(reply: Mapping[str, Any], items: list[Any], name: str) -> str:
-    """Return a stream's text. If only items have it, add the line ends that their lines have lost."""
+    """Return a stream's text. If only the items have it, add the line ends that are missing in the items."""
     whole = reply.get(name)
     if isinstance(whole, str):
         return whole

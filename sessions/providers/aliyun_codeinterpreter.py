@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from sessions.model.errors import NotInitialized
 from sessions.programs.program import Outcome, Program
-from sessions.providers.agentrun import LONGEST, WAY, Service, outcome, sdk
+from sessions.providers.agentrun import LONGEST, TRANSFER, Service, outcome, sdk
 from sessions.providers.base import Config, Field, InstanceId, Schema
 from sessions.providers.instances import Instances
 from sessions.providers.results import timed_out
@@ -80,7 +80,7 @@ class AliyunCodeInterpreter(Instances[Any]):
         seconds, began = int(min(program.timeout or LONGEST, config["timeout"])), time.monotonic()
         context = self._instances[instance_id].context
         try:
-            async with asyncio.timeout(seconds + WAY):
+            async with asyncio.timeout(seconds + TRANSFER):
                 reply = await self._connected().call_sdk(
                     context.execute_async(code=code.source, language=program.language, timeout=seconds)
                 )

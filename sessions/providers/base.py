@@ -25,15 +25,15 @@ class Field:
     label: str
     description: str = ""
     required: bool = False
-    #: True: only the last four characters are ever shown, and the stored value is encrypted
+    #: whether the value is a secret: only its last four characters are ever shown, and it is stored encrypted
     secret: bool = False
-    #: True: secrets are sent to this address, so a client that changes it must know the secrets
+    #: whether secrets are sent to this address: a client that changes it must know the secrets
     destination: bool = False
     default: str | int | bool | None = None
     #: bounds of an integer
     min: int | None = None
     max: int | None = None
-    #: allowed values; empty: any value
+    #: allowed values. Empty means that any value is allowed.
     options: tuple[str, ...] = ()
     placeholder: str = ""
 
@@ -92,7 +92,7 @@ class SandboxProvider(Protocol):
     #: name for people
     name: ClassVar[str]
     description: ClassVar[str]
-    #: True: programs are isolated from the machine that runs them
+    #: whether programs are isolated from the machine that runs them
     sandboxed: ClassVar[bool]
 
     async def initialize(self, config: Config) -> bool:
@@ -113,7 +113,7 @@ class SandboxProvider(Protocol):
         Args:
             template: one of `get_supported_languages`.
             tenant: owner of the instance and part of its id, see `InstanceId`.
-            session: name of the tenant's session; None: the instance gets its own session.
+            session: name of the tenant's session. None means that the instance gets its own session.
 
         Raises:
             InvalidRequest: when the language is not supported.

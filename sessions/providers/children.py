@@ -17,11 +17,11 @@ from sessions.model.tasks import shielded, spawn
 
 #: environment variable that marks the processes of one instance
 MARK = "KERNEL_GATEWAY_LOCAL"
-#: seconds to read the output that was written before the end
+#: seconds to read the output that the program wrote before its end
 _LAST_WORDS = 1.0
-#: index of the session id in a process's status
+#: index of the process's session id (of `setsid`) in its status
 _SESSION = 3
-#: maximum number of searches: a later search finds processes that were just being created
+#: maximum number of searches: a later search finds processes that were created during an earlier search
 _LOOKS = 20
 
 
@@ -29,7 +29,7 @@ _LOOKS = 20
 class Ended:
     """How a process ended."""
 
-    #: exit code of the system; below 0: number of the signal that ended the process
+    #: exit code of the process. A number below 0 is the negative number of the signal that ended the process.
     code: int
     stdout: str
     stderr: str
@@ -53,7 +53,7 @@ async def run(
     Raises:
         StartFailed: when the process could not be made.
     """
-    # We make the pipes: with its own, asyncio counts a process as ended only when no process holds them any more.
+    # We make the pipes ourselves: asyncio waits for the end of its own pipes, and a child of the program may hold them.
     streams = [await Stream.open(max_output) for _ in ("stdout", "stderr")]
     try:
         process = await asyncio.create_subprocess_exec(
@@ -173,7 +173,7 @@ def _belongs(pid: int, mark: bytes, session: int | None) -> bool:
 
 
 def content(path: Path, limit: int) -> bytes | None:
-    """Return a regular file's bytes; None: it is missing, a link, not a regular file, or larger than `limit`."""
+    """Return a regular file's bytes. None means that it is missing, a link, not regular, or larger than `limit`."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

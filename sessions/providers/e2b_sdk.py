@@ -62,7 +62,8 @@ async def call_sdk(sdk: ModuleType, call: Awaitable[T]) -> T:
     """Await a call of the SDK and return its answer.
 
     Raises:
-        SessionError: when the service does not answer, or refuses. Its own text is left out: it may contain keys.
+        SessionError: when the service does not answer, or refuses. The error has no text of the service, which may
+            contain keys.
     """
     import httpx  # noqa: PLC0415 - the SDK has loaded httpx; other providers start without it
 

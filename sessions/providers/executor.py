@@ -30,8 +30,8 @@ from sessions.providers.forwarding import FORWARDED, LANGUAGES
 from sessions.providers.results import timed_out
 from sessions.providers.wrapping import parse_json
 
-#: seconds to make a connection, to answer a health check, and to transfer an answer beside the program's run time
-CONNECT, HEALTH, WAY = 5.0, 5.0, 3.0
+#: seconds to make a connection, to answer a health check, and to transfer an answer in addition to the run time
+CONNECT, HEALTH, TRANSFER = 5.0, 5.0, 3.0
 #: bytes of an answer: as base64, artifacts have 43 MiB at most
 ANSWER_MAX = 64 * 1024**2
 #: seconds before the first retry; the pause doubles with each further retry
@@ -60,7 +60,7 @@ class Executor:
 
         Args:
             endpoint: URL of the service.
-            api_key: bearer token; empty: no token is sent.
+            api_key: bearer token. Empty means that no token is sent.
             max_retries: number of retries after a connection could not be made.
         """
         self._retries = max_retries
@@ -107,7 +107,7 @@ class Executor:
         Returns:
             status and body of the answer; the body is read only of an answer about a program that was run.
         """
-        timeout = httpx.Timeout(seconds + WAY, connect=CONNECT)
+        timeout = httpx.Timeout(seconds + TRANSFER, connect=CONNECT)
         for attempt in range(self._retries + 1):
             try:
                 async with self._client.stream("POST", "/run", json=body, timeout=timeout) as response:
@@ -130,10 +130,10 @@ class Executor:
 
 
 async def _content(response: httpx.Response) -> bytes:
-    """Return the body of an answer as it is sent: decompressed, few bytes could be any number.
+    """Return the body of an answer. A compressed body is refused: a few bytes could become any number of bytes.
 
     Raises:
-        ConnectionFailed: when it is compressed or too large.
+        ConnectionFailed: when the body is compressed or too large.
     """
     if response.headers.get("Content-Encoding", "identity") != "identity":
         raise ConnectionFailed("The endpoint's answer is compressed; the program's outcome is not known.")

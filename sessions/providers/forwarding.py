@@ -7,5 +7,6 @@ from collections.abc import Mapping
 #: languages that can be forwarded, with their names in `/run`
 LANGUAGES: Mapping[str, str] = {"python": "python", "javascript": "nodejs"}
 
-#: header that tells the other gateway to run the program itself: forwarded again, it could travel in a circle for ever
+#: header that tells the other gateway to run the program itself. If it forwarded the program again, the program could
+#: travel in a circle for ever.
 FORWARDED = "X-Kernel-Gateway-Forwarded"

@@ -1,4 +1,4 @@
-"""What all providers do alike: their configuration, their instances, and the checks around a program."""
+"""The common part of all providers: configuration, instances, and the checks before a program runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sessions.providers.base import Config, ExecutionResult, InstanceId, Sandbox
 from sessions.providers.results import to_result
 from sessions.providers.schema import accepted, supported
 
-#: what an instance consists of
+#: the provider's own object for an instance
 Made = TypeVar("Made")
 
 
@@ -81,7 +81,7 @@ class Instances(SandboxProvider, ABC, Generic[Made]):
         return cls.schema
 
     async def close(self) -> None:
-        """Destroy all instances, and free the rest."""
+        """Destroy all instances, and free what the configuration needed."""
         await asyncio.gather(*(self.destroy_instance(instance) for instance in list(self._instances)))
         self._instances.clear()
         self._config = None
@@ -93,14 +93,14 @@ class Instances(SandboxProvider, ABC, Generic[Made]):
         return self._config
 
     async def _set_up(self, config: Config) -> None:
-        """Prepare what the configuration needs."""
+        """Prepare clients and other objects for the configuration."""
 
     async def _tear_down(self) -> None:
         """Free what `_set_up` has prepared."""
 
     @abstractmethod
     async def _make(self, instance: InstanceId, config: Config) -> tuple[Made, dict[str, Any]]:
-        """Make an instance; return it, and metadata about it."""
+        """Make an instance. Return the provider's own object for it, and metadata for clients."""
 
     @abstractmethod
     async def _run(self, instance_id: str, program: Program, config: Config) -> Outcome:
@@ -108,4 +108,4 @@ class Instances(SandboxProvider, ABC, Generic[Made]):
 
     @abstractmethod
     async def _free(self, made: Made) -> bool:
-        """Free an instance; return False when it must be tried again."""
+        """Free an instance. Return False when that must be tried again."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from sessions.model.errors import InvalidRequest
 from sessions.providers import children
 
-#: search path for interpreters: the directory of this one, and the system's default path
+#: search path for interpreters: the directory of the gateway's own Python, and the system's default path
 PLACES = f"{Path(sys.executable).parent}{os.pathsep}{os.defpath}"
 #: language and flags of each interpreter by its name, the preferred one first
 COMMANDS: Mapping[str, tuple[str, tuple[str, ...]]] = {
@@ -22,7 +22,7 @@ COMMANDS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "sh": ("shell", ()),
 }
 ENDINGS = {"python": ".py", "javascript": ".mjs", "shell": ".sh"}
-#: language of a program that is a file of this machine: its code is the path of the file
+#: language of a program that is a file of this machine. The program's code is the path of the file.
 SCRIPT = "script"
 SCRIPTS = {".py": "python", ".js": "javascript", ".mjs": "javascript", ".sh": "shell", ".bash": "shell"}
 SCRIPT_BYTES = 4 * 2**20

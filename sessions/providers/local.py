@@ -56,7 +56,7 @@ SCHEMA: Schema = {
 
 @dataclass(slots=True)
 class WorkDirectory:
-    """An instance's directory."""
+    """Directory of an instance, and the numbers of its runs."""
 
     path: Path
     runs: count[int]

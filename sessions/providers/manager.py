@@ -38,7 +38,7 @@ log = structlog.get_logger()
 
 #: the provider when the settings name none: our kernels, in this process
 DEFAULT = "self_managed"
-#: errors that mean: this provider cannot be used now, but another one might work
+#: errors after which another provider may work: they say that this provider cannot be used now
 UNAVAILABLE = (NotInitialized, ConnectionFailed, StartFailed, BackendUnavailable)
 
 #: status and error of each ending in the audit
@@ -57,11 +57,11 @@ T = TypeVar("T")
 class Rules:
     """The deployment's rules for providers."""
 
-    #: id of the provider that runs what the active one cannot begin; None: no fallback
+    #: id of the provider that runs a program when the active provider cannot begin it. None means no such provider.
     fallback: str | None = None
-    #: id of the provider that is used in place of the one in the settings; None: the settings decide
+    #: id of the provider that is used whatever the settings say. None means that the settings decide.
     only: str | None = None
-    #: True: other machines can reach the gateway, so providers that are no sandbox are not available
+    #: whether other machines can reach the gateway. Then only providers that are a sandbox are available.
     production: bool = False
     #: run time limit in seconds of a program without a timeout
     timeout: float = 30.0
@@ -107,8 +107,8 @@ class ProviderManager:
             store: active provider and configuration of each.
             makers: makers of all providers by id.
             rules: rules of the deployment.
-            own: runner of this process, which admits and audits its programs itself; None: no such runner.
-            services: quotas and audit for all other programs; None: they are neither admitted nor audited.
+            own: runner of this process, which admits and audits its programs itself. None means no such runner.
+            services: quotas and audit for all other programs. None means that these are neither admitted nor audited.
         """
         self._rules = rules
         self._store = store
@@ -138,8 +138,8 @@ class ProviderManager:
         Raises:
             SettingsUnreadable: when the setting is damaged.
         """
-        holder = self._active.holder
-        return holder.name if holder else self._rules.only or self._store.active() or DEFAULT
+        current = self._active.current
+        return current.name if current else self._rules.only or self._store.active() or DEFAULT
 
     async def execute_code(
         self,
@@ -156,10 +156,10 @@ class ProviderManager:
         Args:
             code: source of the program, see `SandboxProvider.execute_code`.
             language: language of the program.
-            timeout: run time limit in seconds; None: the deployment's limit.
+            timeout: run time limit in seconds. None means the deployment's limit.
             arguments: arguments of the program's `main`.
             tenant: owner of the program.
-            session: name of the tenant's session; None: the program gets its own session.
+            session: name of the tenant's session. None means that the program gets its own session.
 
         Returns:
             the result; `fell_back_from` in its metadata is the id of the provider that the fallback replaced.
@@ -168,7 +168,7 @@ class ProviderManager:
             SessionError: when the program was not run, or its outcome is not known.
         """
         program = Program(code, language, arguments or {}, timeout)
-        result, before = await self._anywhere(lambda active: self._execute(active, program, tenant, session))
+        result, before = await self._with_fallback(lambda active: self._execute(active, program, tenant, session))
         return result if before is None else replace(result, metadata={**result.metadata, "fell_back_from": before})
 
     async def run(self, tenant: str, program: Program) -> Outcome:
@@ -179,12 +179,12 @@ class ProviderManager:
         """
 
         async def there(active: ActiveProvider) -> Outcome:
-            if self._own is not None and _here(active):
+            if self._own is not None and _in_this_process(active):
                 with raising_not_begun():
                     return await self._own.run(tenant, within(active.config or {}, program))
             return outcome_of(await self._execute(active, program, tenant, None))
 
-        return (await self._anywhere(there))[0]
+        return (await self._with_fallback(there))[0]
 
     async def close(self) -> None:
         """Close all providers after their last runs."""
@@ -193,14 +193,14 @@ class ProviderManager:
 
     # -- where ----------------------------------------------------------------------------------------------
 
-    async def _anywhere(self, what: Callable[[ActiveProvider], Awaitable[T]]) -> tuple[T, str | None]:
+    async def _with_fallback(self, what: Callable[[ActiveProvider], Awaitable[T]]) -> tuple[T, str | None]:
         """Call `what` with the active provider, or with the fallback if the active one cannot begin.
 
         Returns:
             the result of the call, and the id of the replaced provider or None.
         """
         try:
-            return await self._at(self._active, what, healthy=self._rules.fallback is not None), None
+            return await self._with_slot(self._active, what, healthy=self._rules.fallback is not None), None
         except NotBegun as failure:
             reason = failure.reason
         name = self.get_provider_name()
@@ -210,18 +210,20 @@ class ProviderManager:
             "a provider cannot be used; another takes over", provider=name, by=self._rules.fallback, why=reason.code
         )
         try:
-            return await self._at(self._fallback, what, healthy=False), name
+            return await self._with_slot(self._fallback, what, healthy=False), name
         except NotBegun as failure:
             raise failure.reason from None
 
-    async def _at(self, slot: ProviderSlot, what: Callable[[ActiveProvider], Awaitable[T]], *, healthy: bool) -> T:
+    async def _with_slot(
+        self, slot: ProviderSlot, what: Callable[[ActiveProvider], Awaitable[T]], *, healthy: bool
+    ) -> T:
         """Call `what` with the provider of a slot.
 
         Args:
             slot: holder of the provider.
             what: function to call.
-            healthy: True: check the provider's health first, because many find out only with the program that their
-                service cannot be reached.
+            healthy: whether to check the provider's health first. Without this check, many providers notice only during
+                the program that their service cannot be reached.
         """
         with raising_not_begun():
             active = await slot.take()
@@ -238,7 +240,7 @@ class ProviderManager:
     async def _execute(
         self, active: ActiveProvider, program: Program, tenant: str, session: str | None
     ) -> ExecutionResult:
-        if self._services is None or _here(active):
+        if self._services is None or _in_this_process(active):
             return await self._in_instance(active, program, tenant, session)
         key, request = SessionKey(tenant, session or active.name), ExecuteRequest(program.code)
         async with accounted(self._services, key, program.language, request, NotBegun) as account:
@@ -256,7 +258,7 @@ class ProviderManager:
         timeout = math.ceil(self._rules.timeout if program.timeout is None else program.timeout)
         try:
             # A program of this process is admitted first, and its errors say for certain when it was not begun.
-            with raising_not_begun() if _here(active) else nullcontext():
+            with raising_not_begun() if _in_this_process(active) else nullcontext():
                 return await provider.execute_code(
                     instance.instance_id, program.code, program.language, timeout, program.arguments
                 )
@@ -275,6 +277,6 @@ async def _destroy(provider: SandboxProvider, instance: SandboxInstance) -> None
         log.warning("an instance may not be removed completely", provider=provider.id, instance=instance.instance_id)
 
 
-def _here(active: ActiveProvider) -> bool:
+def _in_this_process(active: ActiveProvider) -> bool:
     """Return True if the provider's programs run in this process."""
     return active.name == DEFAULT and active.config is not None and not active.config.get("endpoint")

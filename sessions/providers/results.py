@@ -72,7 +72,8 @@ def ended(answer: Answer | None, stdout: str, stderr: str, seconds: float, *, tr
     """Return the outcome of a program whose interpreter was not ended from outside.
 
     Args:
-        answer: answer of the runner; None: the program also ended the runner, or too much output displaced the answer.
+        answer: answer of the runner. None means that the program also ended the runner, or that too much output
+            displaced the answer.
         stdout: output of the interpreter, used when there is no answer.
         stderr: error output of the program.
         seconds: run time in seconds.

@@ -27,7 +27,7 @@ class Seal:
         """
         self._key = KeyFile(key_file)
 
-    def close(self, name: str, text: str) -> str:
+    def encrypt(self, name: str, text: str) -> str:
         """Encrypt a text.
 
         Raises:
@@ -37,7 +37,7 @@ class Seal:
         nonce = secrets.token_bytes(NONCE)
         return b64encode(nonce + AESGCM(self._key.read_or_make()).encrypt(nonce, text.encode(), name.encode())).decode()
 
-    def open(self, name: str, sealed: str) -> str:
+    def decrypt(self, name: str, sealed: str) -> str:
         """Decrypt a text.
 
         Raises:

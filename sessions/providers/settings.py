@@ -35,9 +35,9 @@ class Trial:
     message: str
     #: seconds from the provider's setup to the program's end
     latency: float
-    #: result of the test program; None: the trial failed before the program ended
+    #: result of the test program. None means that the trial failed before the program ended.
     result: ExecutionResult | None = None
-    #: None: at most the test program itself failed
+    #: why the test program has no result. None means that it has one, although the program may have failed.
     error: SessionError | None = None
 
 
@@ -45,7 +45,7 @@ class Trial:
 class Deployment:
     """The gateway's own network position."""
 
-    #: True: other machines can reach the gateway, so programs run in a sandbox or not at all
+    #: whether other machines can reach the gateway. Then programs run in a sandbox or not at all.
     production: bool
     #: returns True if the server at a URL is this gateway itself
     is_own: Callable[[str], Awaitable[bool]]
@@ -117,8 +117,8 @@ class ProviderSettings:
         Args:
             provider: id of the provider.
             sent: configuration as the client sent it. A secret in its masked form keeps the stored value.
-            activate: True: also make the provider the active one.
-            trial: True: save only if a trial with the configuration succeeds.
+            activate: whether to make the provider the active one, too.
+            trial: whether to save only if a trial with the configuration succeeds.
 
         Raises:
             InvalidRequest: when the provider does not exist, or cannot be used like this; `fields` in the details.
@@ -179,7 +179,7 @@ class ProviderSettings:
         try:
             kept = self._store.get(provider) or {}
         except SettingsUnreadable:
-            kept = {}  # the admin repairs it by saving it again with its secrets
+            kept = {}  # the admin repairs damaged settings by saving them again with their secrets
         config = checked(schema, merged(schema, kept, sent))
         valid, problem = made.validate_config(config)
         if not valid:

@@ -1,7 +1,7 @@
 """The active provider and the configuration of each: SQLite in the state directory, secrets encrypted.
 
 Source: RAGFlow's system settings: one JSON value under `sandbox.<provider>` for each, `sandbox.provider_type` for the
-active one. Any process of this installation may write the database; the others see the change at once.
+active one. Any process of this installation may write the database. Other processes see the change at once.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class ProviderStore:
 
         Args:
             state_dir: state directory of the gateway; made if absent.
-            key_file: file with the key for secrets, made with the first secret; None: in the state directory.
+            key_file: file with the key for secrets, made with the first secret. None means a file in the state
+                directory.
         """
         state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._seal = Seal(key_file or state_dir / "secrets.key")
@@ -47,7 +48,7 @@ class ProviderStore:
         return self._database.execute("PRAGMA data_version").fetchone()[0], self._written
 
     def active(self) -> str | None:
-        """Return the id of the active provider; None: no provider was chosen.
+        """Return the id of the active provider. None means that no provider was chosen.
 
         Raises:
             SettingsUnreadable: when the setting is damaged.
@@ -58,7 +59,7 @@ class ProviderStore:
         raise SettingsUnreadable(setting=_ACTIVE)
 
     def get(self, provider: str) -> dict[str, Any] | None:
-        """Return a provider's configuration with its secrets; None: the provider was never configured.
+        """Return a provider's configuration with its secrets. None means that the provider was never configured.
 
         Raises:
             SettingsUnreadable: when the configuration is damaged, or another key encrypted its secrets.
@@ -78,7 +79,7 @@ class ProviderStore:
             provider: id of the provider.
             config: checked configuration.
             schema: fields of the configuration; names the secret ones.
-            activate: True: the provider becomes the active one.
+            activate: whether the provider becomes the active one.
 
         Raises:
             SettingsUnreadable: when the key for the secrets cannot be read.
@@ -109,16 +110,16 @@ class ProviderStore:
 
     def _opened(self, name: str, value: Any) -> Any:
         if isinstance(value, dict) and isinstance(sealed := value.get(_SEALED), str):
-            return self._seal.open(name, sealed)
+            return self._seal.decrypt(name, sealed)
         if isinstance(value, dict | list):
             raise SettingsUnreadable(setting=name)
         return value
 
     def _sealed(self, name: str, secret: str) -> Mapping[str, str]:
-        return {_SEALED: self._seal.close(name, secret)}
+        return {_SEALED: self._seal.encrypt(name, secret)}
 
     def _value(self, name: str) -> Any:
-        """Return the value of a setting; None: the setting does not exist."""
+        """Return the value of a setting. None means that the setting does not exist."""
         try:
             row = self._database.execute("SELECT value FROM settings WHERE name = ?", [name]).fetchone()
             return None if row is None else orjson.loads(row[0])

@@ -36,7 +36,7 @@ class Answer:
     stdout: str
     exit_code: int
     returned: Returned | None = None
-    #: why the return value cannot be passed on; empty: it can
+    #: why the return value cannot be passed on. Empty means that it can.
     trouble: str = ""
 
 
@@ -48,7 +48,7 @@ class Wrapped:
     marker: str = field(repr=False)
 
     def read(self, stdout: str) -> Answer | None:
-        """Extract the answer from stdout; None: there is none, so the runner has not reached its end."""
+        """Extract the answer from stdout. None means that there is no answer: the runner has not reached its end."""
         before, mark, rest = stdout.rpartition(f"\n{self.marker}")
         if not mark:
             return None
@@ -63,7 +63,8 @@ def wrapped(code: str, language: str, arguments: Mapping[str, Any], file: Path |
         code: source that defines `main`.
         language: one of `RUNNERS`.
         arguments: arguments of `main`.
-        file: path for the answer of a runner that is its own process; None: the answer is the last line of stdout.
+        file: path for the answer of a runner that is its own process. None means that the answer is the last line of
+            stdout.
     """
     marker = f"@{secrets.token_hex(16)}:"
     task: dict[str, Any] = {"code": code, "arguments": arguments}
@@ -75,7 +76,7 @@ def wrapped(code: str, language: str, arguments: Mapping[str, Any], file: Path |
 
 
 def parsed(line: str, stdout: str) -> Answer | None:
-    """Parse an answer; None: the line is no answer, or an incomplete one."""
+    """Parse an answer. None means that the line is no complete answer."""
     try:
         told = bounded_json.loads(line)
         exit_code, value = told["exit_code"], told.get("value")

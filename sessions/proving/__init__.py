@@ -1,10 +1,11 @@
-"""The proof of what is promised, on the machine that it is promised for: each promise is kept once, by real sessions.
+"""Proves the project's promises on the machine of a deployment: real sessions keep each promise once.
 
-It uses the same registry and backend as clients do, so what works here works for them. `promises.py` lists the
-promises; to add one, add its line there. A promise that shows nothing when it is kept (a wall that nobody leans on) has
-a control: the same attempt succeeds where there is no wall.
+The proof uses the same registry and backend as clients do, so what works here works for clients. `promises.py` lists
+the promises; a new promise needs a line there. Some attempts must fail, for example to pass a wall, and a failure alone
+proves nothing. Such a promise has a control: the same attempt succeeds where there is no wall.
 
-Words: a *promise* is what a deployment offers; a *verdict* is what became of it. Knows no provider and no dialect.
+Words: a *promise* is something that a deployment offers. A *verdict* says whether the promise was kept. This room knows
+no provider and no dialect.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ async def prove(
 
     Args:
         ground: where to prove them.
-        left_out: promises that are not made here, with the reason.
+        left_out: promises that this deployment does not make, each with the reason.
         begins: called with the name of each promise that is about to be tried.
 
     Yields:

@@ -1,4 +1,4 @@
-"""The sessions with which promises are proven, and what they are asked."""
+"""The sessions that prove the promises, and the code that they run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class NothingToTry(Exception):
 
 
 class Ground:
-    """A gateway's sessions and backend, and what happens to them from outside."""
+    """The sessions and the backend of the gateway under proof, and the removal of containers from outside."""
 
     def __init__(
         self, backend: Backend, readiness: Readiness, registry: Registry, remove: Callable[[str], Awaitable[None]]
@@ -41,8 +41,8 @@ class Ground:
         Args:
             backend: where kernels run.
             readiness: proves the backend's isolation.
-            registry: has no client but this one.
-            remove: removes the container with an id behind the gateway's back; raises a SessionError if that fails.
+            registry: registry that has no other client.
+            remove: removes the container with an id without the gateway. It raises a SessionError if that fails.
         """
         self.backend = backend
         self.readiness = readiness
@@ -59,7 +59,7 @@ class Ground:
         self._listens(succeeded)
 
     def key(self, name: str) -> SessionKey:
-        """Return the key of a session of this run; an earlier run that was killed may have left others."""
+        """Return the key of a session of this run. An earlier run that was killed may have left sessions, too."""
         return SessionKey(TENANT, f"{name}-{self._run}")
 
     async def session(self, name: str, spec: SessionSpec | None = None) -> Session:
@@ -71,7 +71,7 @@ class Ground:
         return await (await self.session(name)).ensure_container()
 
     async def run(self, name: str, code: str) -> ExecutionResult:
-        """Run a cell in a session, which must end well.
+        """Run a cell in a session, and require that the cell succeeds.
 
         Raises:
             Refused: when the cell fails.
@@ -89,7 +89,7 @@ class Ground:
         return _value(result)
 
     async def probe(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Return the answer of a function of `probes` in a session."""
+        """Run a function of `probes` in a session, and return its answer."""
         call = f"{function.__name__}(*json.loads({json.dumps(arguments)!r}))"
         return _value(await self.run(name, f"{inspect.getsource(probes)}\nimport json\nprint(json.dumps({call}))"))
 

@@ -1,4 +1,4 @@
-"""What code in a kernel tries, and the host for control. Standard library only: a kernel gets the text of this module.
+"""Attempts of code in a kernel, and of the host for control. Standard library only: a kernel gets this module's text.
 
 Answers are JSON values.
 """

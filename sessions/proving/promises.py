@@ -1,6 +1,7 @@
-"""The promises, in the order in which they are proven; later ones use the sessions of earlier ones.
+"""The promises, in the order of their proofs. Later proofs use the sessions of earlier ones.
 
-Each function keeps one promise, and returns what was seen; it raises `Refused` or a `SessionError` if it is not kept.
+Each function proves one promise, and returns its observation. It raises `Refused` or a `SessionError` if the promise is
+not kept.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from sessions.session.states import State
 _MIB = 1024**2
 #: disk of the workspace that is filled, unless sessions have less
 _DISK = 32 * _MIB
-#: part of a disk that it is larger, for the file system's tables, which may take less
+#: a disk is larger than its limit by one part in so many, for tables of the file system, which may take less
 _TABLES = 16
 #: seconds for which a kernel is frozen
 _FROZEN = 1.5
@@ -44,13 +45,13 @@ threading.Thread(target=tick, daemon=True).start()
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """What this project promises, and how that is proven."""
+    """One promise of this project, and its proof."""
 
     name: str
     keep: Callable[[Ground], Awaitable[str]]
-    #: seconds that it should take at most, on an ordinary machine with little else to do
+    #: seconds that the proof should take at most, on an ordinary machine without much other work
     within: float
-    #: promises that must have been kept before
+    #: names of promises that must have been kept before
     needs: tuple[str, ...] = ("start",)
 
 
@@ -81,7 +82,7 @@ async def interrupt(ground: Ground) -> str:
 
 
 async def freeze(ground: Ground) -> str:
-    """Nothing runs in a kernel while it is frozen, and it goes on afterwards."""
+    """Nothing runs in a kernel while it is frozen, and it continues afterwards."""
     await ground.run("main", _TICKING)
     await asyncio.sleep(_FROZEN)
     if (control := await ground.ask("main", "longest")) > _FROZEN / 2:
@@ -124,14 +125,14 @@ async def _settled(ground: Ground) -> None:
 
 
 async def ready(ground: Ground) -> str:
-    """The gateway makes its first checkpoints, and proves each way in which a kernel is continued."""
+    """The gateway makes its first checkpoints, and proves each way to continue a kernel from disk."""
     await ground.backend.settled()
     await _settled(ground)
     return ""
 
 
 async def checkpoint(ground: Ground) -> str:
-    """A checkpoint is taken, and the session goes on."""
+    """A checkpoint is taken, and the session continues."""
     session = await ground.session("main")
     await ground.run("main", f"value = 'then'; _ = {_FILE}.write_text(value)")
     await session.checkpoints.take(_CHECKPOINT)
@@ -151,7 +152,7 @@ async def rollback(ground: Ground) -> str:
 
 
 async def branch(ground: Ground) -> str:
-    """Another session begins as this one is, and each goes its own way."""
+    """Another session begins with the state of this session, and later changes affect only one of them."""
     session = await ground.session("main")
     await ground.registry.branch(session, ground.key("branch"), None)
     await _is_then(ground, "branch")
@@ -170,9 +171,9 @@ async def sleep(ground: Ground) -> str:
         raise Refused(ability.detail)
     if reason := await session.fall_asleep():
         raise Refused(reason)
-    if session.state is not State.ASLEEP or session.container is not None or session.sleeper.image is None:
+    if session.state is not State.ASLEEP or session.container is not None or session.sleep_image is None:
         raise Refused(f"the session says that it is {session.state}")
-    return f"{session.sleeper.image.size // _MIB} MiB"
+    return f"{session.sleep_image.size // _MIB} MiB"
 
 
 async def wake(ground: Ground) -> str:
@@ -217,7 +218,7 @@ async def full_disk(ground: Ground) -> str:
 
 
 async def removed(ground: Ground) -> str:
-    """A container that is removed from outside is told as lost, with the cause, and the session starts anew."""
+    """When a container is removed from outside, the session reports the loss with its cause, and gets a new kernel."""
     session = await ground.session("peer")
     await ground.run("peer", "value = 'lost'")
     before = session.incarnation
@@ -273,33 +274,34 @@ class Outcome(Enum):
     """Whether a promise is kept."""
 
     WORKS = "works"
-    #: it works, and takes longer than it should
+    #: the promise is kept, but takes longer than it should
     SLOW = "slower than"
     REFUSED = "refused"
-    #: it is not made here: the settings have turned it off, or it cannot be tried
+    #: the promise is not made here: the settings turn it off, or it cannot be tried
     LEFT_OUT = "left out"
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The outcome of one promise."""
+    """The outcome of one promise's proof."""
 
     name: str
     outcome: Outcome
-    #: what was seen, or why it is not kept
+    #: the observation, or why the promise is not kept
     detail: str = ""
+    #: duration of the proof
     seconds: float = 0.0
-    #: seconds that it should take at most
+    #: seconds that the proof should take at most
     within: float = 0.0
 
     @property
     def tried_well(self) -> bool:
-        """Whether it was tried and kept, so that others can build on it."""
+        """Whether the promise was tried and kept, so that later promises can use its sessions."""
         return self.outcome in {Outcome.WORKS, Outcome.SLOW}
 
     @property
     def broken(self) -> bool:
-        """Whether something that is promised here does not work."""
+        """Whether the promise was not kept."""
         return self.outcome is Outcome.REFUSED
 
     def __str__(self) -> str:

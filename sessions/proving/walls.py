@@ -1,4 +1,4 @@
-"""The walls that keep a kernel in, each with a control: the same attempt succeeds where there is no wall."""
+"""Proofs of the walls around a kernel, each with a control: the same attempt succeeds where there is no wall."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from sessions.model.tasks import shielded, spawn
 from sessions.proving import probes
 from sessions.proving.ground import Ground, NothingToTry, Refused
 
-#: an address of nobody (RFC 5737): the way to it is the way to the internet
+#: an address that nobody has (RFC 5737): the route to it is the route to the internet
 _ANYWHERE = "198.51.100.1"
-#: on the internet; they get an empty connection from the host, and none from a kernel
+#: hosts on the internet. The host makes an empty connection to them; a kernel must not reach them.
 _INTERNET: list[list[str | int]] = [["1.1.1.1", 443], ["8.8.8.8", 443], ["9.9.9.9", 443]]
-#: a folder of the image in which every user may make files, if the image can be written to at all
+#: a folder of the image where every user may make files if the image is writable, and a folder that is writable
 _IN_IMAGE, _OWN = "/var/tmp", "/tmp"  # noqa: S108 - directories in the sandbox
 
 
 async def proof(ground: Ground) -> str:
-    """The gateway itself finds that the runtime is gVisor, and that host and peers are out of reach."""
-    # Shielded: its thread cannot be stopped, and its containers hold the network until it has ended.
+    """The gateway itself finds that the runtime is gVisor, and that kernels reach neither the host nor one another."""
+    # Shielded: the check's thread cannot be stopped, and its containers use the network until it has ended.
     if (
         not await shielded(spawn(ground.readiness.check(), "proof of the sandbox"))
         and (trouble := ground.readiness.trouble) is not None
@@ -42,7 +42,7 @@ async def host(ground: Ground) -> str:
 
 
 async def peers(ground: Ground) -> str:
-    """A kernel does not reach the ports of another one, which the gateway uses."""
+    """A kernel does not reach the ports of another kernel, which the gateway uses."""
     peer = (await ground.container("peer")).connection_info
     await _out_of_reach(ground, [[*peer.endpoint("shell")]], "another kernel")
     return ""
@@ -58,10 +58,10 @@ async def internet(ground: Ground) -> str:
 
 
 async def _out_of_reach(ground: Ground, targets: list[list[str | int]], what: str) -> None:
-    """Check that a kernel reaches no target, which this machine reaches.
+    """Check that a kernel reaches none of the targets, all of which this machine reaches.
 
     Raises:
-        Refused: when it does, or when the attempt shows nothing.
+        Refused: when the kernel reaches a target, or when the attempt proves nothing.
     """
     control = await asyncio.to_thread(probes.reached, targets)
     if unreached := [target for target in targets if target not in control]:
@@ -77,7 +77,7 @@ def _shown(targets: list[list[str | int]]) -> str:
 
 
 def _own_address_towards(address: str) -> str:
-    """Return the address of this machine on the way to another one; empty: there is no way. Nothing is sent."""
+    """Return this machine's own address on the route to another address. Empty means no route. Nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
         try:
             way.connect((address, 9))

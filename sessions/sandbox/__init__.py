@@ -1,5 +1,5 @@
 """Sandboxes: sessions that share one workspace, their commands, watched directories, pause and use.
 
-Words: a *command* is a shell command as an execution; *attached* are commands that clients listen to and leave.
-Knows no dialect's words for them.
+Words: a *command* is a shell command, which counts as an execution. An *attached* command runs on its own, while
+clients listen and leave. This room uses no words of the dialects.
 """

@@ -1,61 +1,42 @@
-"""Executions that are no cells, as shell commands are: admitted, audited and counted like cells."""
+"""Executions that are no cells, for example shell commands. They are admitted, audited and counted like cells."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 
 from sessions.model.errors import SessionError
-from sessions.model.values import ExecuteRequest, ExecutionResult, SessionKey, StateChange, Status
+from sessions.model.values import ExecuteRequest, ExecutionEnd, SessionKey, Status
 from sessions.session.services import SessionServices
 
 
-@dataclass(slots=True)
 class Account:
-    """How an execution that is no cell ended. It has neither a kernel nor variables."""
+    """How an execution that is no cell ended."""
 
-    #: None: the execution was never begun
-    _status: Status | None = Status.INTERRUPTED
-    _error: SessionError | None = None
-    _output_bytes: int = 0
-    _truncated: bool = False
+    def __init__(self) -> None:
+        self._clock = asyncio.get_running_loop().time
+        self._began = self._clock()
+        #: None means that the execution was never begun
+        self.end: ExecutionEnd | None = None
 
     def ends(
-        self,
-        status: Status | None,
-        error: SessionError | None = None,
-        *,
-        output_bytes: int = 0,
-        truncated: bool = False,
+        self, status: Status, error: SessionError | None = None, *, output_bytes: int = 0, truncated: bool = False
     ) -> None:
-        """Note the end. An execution whose end is not noted was interrupted.
+        """Set how the execution ended. The gateway measures its time, because it trusts no sandbox and no provider.
 
         Args:
-            status: how it ended; None: it was never begun.
-            error: why it did not run to its own end.
+            status: how the execution ended.
+            error: why it did not run to its own end. None means that it did.
             output_bytes: bytes of its output.
-            truncated: True: some output was left out.
+            truncated: whether some output was left out.
         """
-        self._status, self._error = status, error
-        self._output_bytes, self._truncated = output_bytes, truncated
-
-    def result(self, seconds: float) -> ExecutionResult | None:
-        """Return the result for the audit, in the form of a cell's; None: the execution was never begun."""
-        if self._status is None:
-            return None
-        return ExecutionResult(
-            status=self._status,
-            execution_count=None,
-            outputs=[],
-            duration=seconds,
-            state=StateChange.PRESERVED,
-            state_reason=None,
-            incarnation=0,
-            truncated=self._truncated,
-            error=self._error,
-            output_bytes=self._output_bytes,
+        self.end = ExecutionEnd(
+            status=status,
+            duration=self._clock() - self._began,
+            truncated=truncated,
+            error=error,
+            output_bytes=output_bytes,
         )
 
 
@@ -63,32 +44,34 @@ class Account:
 async def accounted(
     services: SessionServices, key: SessionKey, language: str, request: ExecuteRequest, *not_begun: type[Exception]
 ) -> AsyncIterator[Account]:
-    """Run the body as an execution of a tenant, when its turn comes. The body tells the account how it ended.
+    """Run the body as an execution of a tenant, when its turn comes. The body calls `Account.ends` at its end.
+
+    If the body raises an error instead, the execution has died (`SessionError`) or was interrupted (any other error).
 
     Args:
         services: quotas and journal.
         key: tenant, and name of the session or sandbox in the audit.
         language: language in the audit.
         request: the code and its timeout.
-        not_begun: errors of the body that mean that the execution was never begun.
+        not_begun: errors by which the body says that the execution was never begun.
 
     Raises:
         QuotaExceeded: when the tenant has too many executions under way, or has used up its quota.
         AuditUnavailable: when the audit cannot record the execution, so it must not run.
         PolicyViolation: when the code policy forbids the execution.
     """
-    clock = asyncio.get_running_loop().time
     async with services.quotas.execution(key.tenant):
         execution_id = services.journal.begins(key, language, request)
-        began, account = clock(), Account()
+        account = Account()
         try:
             yield account
         except not_begun:
-            account.ends(None)
             raise
         except SessionError as failure:
             account.ends(Status.DIED, failure)
             raise
+        except BaseException:
+            account.ends(Status.INTERRUPTED)
+            raise
         finally:
-            took = clock() - began  # measured here: neither a sandbox nor a provider is trusted
-            services.journal.ended(key, execution_id, request, account.result(took))
+            services.journal.ended(key, execution_id, request, account.end)

@@ -1,4 +1,4 @@
-"""Shell commands: as executions, counted like cells; and on their own, while clients listen, leave and come back."""
+"""Shell commands of a sandbox. Some run while their client waits; others run on their own, and clients come and go."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from sessions.sandbox.accounts import accounted
 from sessions.session.owner import Activity
 from sessions.session.services import SessionServices
 
-#: pieces of output that a listener may be behind, and lines of input that may wait for the sandbox
+#: maximum number of pieces of output that wait for a listener, and of lines of input that wait for the sandbox
 QUEUE = 8
 #: bytes of one line of input
 INPUT_PIECE = 48 * 1024
-#: seconds between two pieces of output that nobody listens to: a command's output is unlimited, its cost is not
+#: seconds of pause after a piece of output without listeners. Output is unlimited, so its cost must be limited.
 UNHEARD_PAUSE = 0.01
 
 
 class Listener:
-    """One client of a command; iterate over it for the output from now on, and the end."""
+    """One client of a command. Iterating over it yields the command's later output and its end."""
 
     def __init__(self) -> None:
         self._events: deque[Data | Ended] = deque()
@@ -56,7 +56,7 @@ class Listener:
             self._news.set()
 
     def end(self) -> None:
-        """Let the iteration end behind the last event; nobody waits for room any more."""
+        """Let the iteration end after the last event, and release a command that waits for room."""
         self._over = True
         self._news.set()
         self._room.set()
@@ -74,24 +74,24 @@ class Listener:
 
 
 class AttachedCommand:
-    """One command."""
+    """One command that runs on its own, while clients come and go."""
 
     def __init__(self, program: Program, tag: str | None) -> None:
         """Prepare a command; `run` runs it.
 
         Args:
             program: what to run.
-            tag: the client's own name for it.
+            tag: the client's own name for the command.
         """
         self.program = program
         self.tag = tag
-        #: process id; 0: it has not begun
+        #: process id. 0 means that the command has not begun.
         self.pid = 0
-        #: whether it has begun and not ended
+        #: whether the command has begun and not ended
         self.running = False
-        #: done when it has begun
+        #: done when the command has begun; the result is the process id
         self.begun: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        #: why it did not run to its own end
+        #: why the command did not run to its own end; None if it did
         self.failure: SessionError | None = None
         self._over = asyncio.Event()
         self._lines: asyncio.Queue[bytes] = asyncio.Queue(QUEUE)
@@ -100,11 +100,11 @@ class AttachedCommand:
     # -- its life -------------------------------------------------------------------------------------------
 
     async def run(self, host: ToolRunner, env: Mapping[str, str], seconds: float) -> ProcessResult:
-        """Run it to its end.
+        """Run the command to its end.
 
         Args:
-            host: sandbox that runs it.
-            env: the sandbox's own variables.
+            host: sandbox that runs the command.
+            env: environment variables of the sandbox.
             seconds: timeout in seconds.
 
         Raises:
@@ -120,24 +120,24 @@ class AttachedCommand:
                         self.begun.set_result(pid)
                     case Data(content=content):
                         passed_on += len(content)
-                        await self._tell(happening)
+                        await self._send_to_listeners(happening)
                     case Ended(code, timed_out):
-                        self.running = False  # before anybody hears of it
-                        await self._tell(happening)
+                        self.running = False  # before listeners get the event
+                        await self._send_to_listeners(happening)
                         return ProcessResult(
                             code, "", "", timed_out, truncated=False, duration=clock() - began, passed_on=passed_on
                         )
         raise ConnectionFailed("the sandbox gave no valid answer")
 
-    async def _tell(self, event: Data | Ended) -> None:
-        """Hand an event to all listeners; the slowest one sets the pace."""
+    async def _send_to_listeners(self, event: Data | Ended) -> None:
+        """Give an event to all listeners. The command waits for the slowest listener."""
         if not self._listeners:
             await asyncio.sleep(UNHEARD_PAUSE)
         for listener in list(self._listeners):
             await listener.put(event)
 
     def end(self) -> None:
-        """Release everybody: it has ended."""
+        """Release all listeners and writers, because the command has ended."""
         self._over.set()
         for listener in self._listeners:
             listener.end()
@@ -162,27 +162,27 @@ class AttachedCommand:
         listener.end()
 
     async def write(self, content: bytes) -> None:
-        """Give it input; wait while it does not read.
+        """Send input to the command. Wait while the command does not read.
 
         Raises:
-            InvalidRequest: when it takes no input.
-            ProcessNotFound: when it has ended.
+            InvalidRequest: when the command takes no input.
+            ProcessNotFound: when the command has ended.
         """
         self._require_input()
         for start in range(0, len(content), INPUT_PIECE):
             await self._send(data_line(content[start : start + INPUT_PIECE]))
 
     async def close_input(self) -> None:
-        """End its input; errors as in `write`."""
+        """End the command's input. The errors are those of `write`."""
         self._require_input()
         await self._send(CLOSE)
 
     async def resize(self, size: tuple[int, int]) -> None:
-        """Change the columns and rows of its terminal.
+        """Change the size of the command's terminal to other columns and rows.
 
         Raises:
-            InvalidRequest: when it has no terminal.
-            ProcessNotFound: when it has ended.
+            InvalidRequest: when the command has no terminal.
+            ProcessNotFound: when the command has ended.
         """
         if self.program.size is None:
             raise InvalidRequest("the command has no terminal", field="pty")
@@ -204,9 +204,9 @@ class AttachedCommand:
             over.cancel()
 
 
-#: attached commands of a sandbox at a time: each takes one of the tools that its container may run
+#: maximum number of attached commands of a sandbox at a time: each is one of the tools that a container may run
 ATTACHED_MAX = 8
-#: value in place of their language
+#: language of shell commands in the audit
 SHELL = "shell"
 #: errors that mean that a command never ran
 NOT_BEGUN = (InvalidRequest, FileNotFound, QuotaExceeded, SessionClosed)
@@ -230,7 +230,7 @@ class Commands:
         self._attached: dict[AttachedCommand, asyncio.Task[None]] = {}
 
     async def run(self, command: str, cwd: str, seconds: float) -> ProcessResult:
-        """Run a shell command in the sandbox's own container; errors as in `accounted` and `run_process`."""
+        """Run a shell command in the sandbox's own container. The errors are those of `accounted` and `run_process`."""
         with self._activity.use():
             request = ExecuteRequest(command, min(seconds, self._host.spec.max_execute_timeout))
             run = partial(run_process, self._host, command, cwd, self._host.spec.env, request.timeout)
@@ -244,7 +244,7 @@ class Commands:
         """Return the attached command with this process id.
 
         Raises:
-            ProcessNotFound: when none with this id runs.
+            ProcessNotFound: when no attached command with this id runs.
         """
         for command in self._attached:
             if command.running and command.pid == pid:
@@ -252,23 +252,23 @@ class Commands:
         raise ProcessNotFound(f"there is no command {pid}")
 
     async def start(self, program: Program, tag: str | None) -> tuple[AttachedCommand, Listener]:
-        """Start a command that runs until its own end, whoever listens; then return it with its first listener.
+        """Start a command that runs until its own end, and return it with its first listener when it has begun.
 
-        It counts as an execution of the tenant, and is ended at its timeout, at the latest when an execution must end.
+        The command counts as an execution of the tenant. It ends at its timeout, or at the time limit of executions.
 
         Args:
             program: the command.
-            tag: the client's own name for it.
+            tag: the client's own name for the command. None means no name.
 
         Raises:
-            QuotaExceeded: when the sandbox has too many, or as in `accounted`.
-            SessionError: as in `accounted`; or the program cannot be started.
+            QuotaExceeded: when the sandbox has too many attached commands, or as in `accounted`.
+            SessionError: as in `accounted`, or when the program cannot be started.
         """
         if len(self._attached) >= ATTACHED_MAX:
             raise QuotaExceeded(f"at most {ATTACHED_MAX} commands of a sandbox at a time", max=ATTACHED_MAX)
         command = AttachedCommand(program, tag)
         listener = command.listen()
-        work = self._attached[command] = spawn(self._attend(command), f"command of {self._host.key}")
+        work = self._attached[command] = spawn(self._run_attached(command), f"command of {self._host.key}")
         either: set[asyncio.Future[Any]] = {work, command.begun}
         try:
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -288,7 +288,7 @@ class Commands:
                 work.cancel()
             await asyncio.wait(works)
 
-    async def _attend(self, command: AttachedCommand) -> None:
+    async def _run_attached(self, command: AttachedCommand) -> None:
         spec = self._host.spec
         seconds = min(command.program.timeout or spec.max_execute_timeout, spec.max_execute_timeout)
         request = ExecuteRequest(shlex.join(command.program.argv), seconds)

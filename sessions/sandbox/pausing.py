@@ -1,4 +1,4 @@
-"""The pause of a sandbox: its containers stand still, with memory and files, until a client resumes it."""
+"""The pause of a sandbox: its containers are frozen, with memory and files, until a client resumes the sandbox."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from sessions.model.tasks import gather_all, spawn
 from sessions.model.values import SandboxSpec, SessionKey
 from sessions.session.session import Session
 
-#: seconds that interrupted cells get to end; one that ignores its interrupt stands still with its container
+#: seconds in which interrupted cells may end. A cell that ignores its interrupt is frozen with its container.
 QUIET = 5.0
-#: seconds between two looks at whether they have ended
+#: seconds between two checks whether the cells have ended
 LOOK = 0.02
 
 
 class Pausable(Protocol):
-    """A sandbox."""
+    """The part of a sandbox that `Pausing` uses."""
 
     key: SessionKey
     spec: SandboxSpec
@@ -28,7 +28,7 @@ class Pausable(Protocol):
         """Change fields of its spec."""
 
     def age(self) -> float:
-        """Return the seconds since it was made."""
+        """Return the seconds since the sandbox was made."""
 
     def sessions(self) -> Sequence[Session]:
         """Return its sessions."""
@@ -42,78 +42,78 @@ class Pausing:
 
         Args:
             sandbox: the sandbox.
-            container: returns its own container, if there is one.
+            container: returns the sandbox's own container, if there is one.
         """
         self._sandbox = sandbox
         self._container = container
         self._turn = asyncio.Lock()
-        #: functions that cut the connections of its clients, which take a broken connection for a pause
+        #: functions that cut the clients' connections: clients learn of the pause from a broken connection
         self.connections: set[Callable[[], None]] = set()
 
     @property
     def paused(self) -> bool:
-        """Whether it is paused, or about to be."""
+        """Whether the sandbox is paused, or its pause has begun."""
         return self._sandbox.spec.paused_at is not None
 
     @property
     def paused_for(self) -> float:
-        """Seconds since it is paused; 0: it is not."""
+        """Seconds since the pause began. 0 means that the sandbox is not paused."""
         since = self._sandbox.spec.paused_at
         return 0.0 if since is None else self._sandbox.age() - since
 
     def check(self) -> None:
-        """Refuse to use a sandbox that is paused.
+        """Refuse the use of a paused sandbox.
 
         Raises:
-            SandboxNotFound: when it is.
+            SandboxNotFound: when the sandbox is paused.
         """
         if self.paused:
             raise SandboxNotFound("the sandbox is paused: resume it first", sandbox=self._sandbox.key.name)
 
     def begin(self) -> asyncio.Task[None]:
-        """Pause it; no client can use it when this returns.
+        """Begin the pause. No client can use the sandbox when this method returns.
 
         Returns:
-            a task that is done when all its containers stand still.
+            a task that is done when all containers are frozen.
 
         Raises:
-            LedgerUnavailable: when it cannot be recorded; nothing has changed.
+            LedgerUnavailable: when the pause cannot be recorded; nothing has changed.
         """
         if not self.paused:
             self._sandbox.amend(paused_at=self._sandbox.age())
-        return spawn(self._stop(), f"pause {self._sandbox.key}")
+        return spawn(self._freeze(), f"pause {self._sandbox.key}")
 
-    async def _stop(self) -> None:
+    async def _freeze(self) -> None:
         async with self._turn:
-            for cut in list(self.connections):  # cells that run for them are interrupted
+            for cut in list(self.connections):  # this interrupts the cells of these clients
                 cut()
             loop = asyncio.get_running_loop()
             until = loop.time() + QUIET
             while any(session.in_use for session in self._sandbox.sessions()) and loop.time() < until:  # noqa: ASYNC110 - they have no event in common
                 await asyncio.sleep(LOOK)
-            await self._all(lambda container: container.pause())
+            await self._change_containers(lambda container: container.pause())
 
     async def resume(self, lifetime: float) -> None:
-        """Let it continue, from now on for `lifetime` seconds.
+        """Let the sandbox continue for `lifetime` seconds from now on.
 
         Raises:
-            BackendUnavailable: when the engine does not answer; it is still paused.
-            ConnectionFailed: when the engine refuses; it is still paused.
-            LedgerUnavailable: when it cannot be recorded.
+            BackendUnavailable: when the engine does not answer; the sandbox is still paused.
+            ConnectionFailed: when the engine refuses; the sandbox is still paused.
+            LedgerUnavailable: when the end of the pause cannot be recorded.
         """
         await self.thaw()
         self._sandbox.amend(paused_at=None, lifetime=self._sandbox.age() + lifetime)
 
     async def thaw(self) -> None:
-        """Let its containers continue, although no client can use it; when a pause is under way, after it."""
+        """Let the containers continue, but still no client. If a pause has just begun, wait until it is complete."""
         async with self._turn:
-            await self._all(lambda container: container.resume())
+            await self._change_containers(lambda container: container.resume())
 
-    async def _all(self, change: Callable[[KernelHandle], Awaitable[None]]) -> None:
-        """Pause or resume all its containers, also when one of them fails."""
+    async def _change_containers(self, change: Callable[[KernelHandle], Awaitable[None]]) -> None:
+        """Pause or resume all containers, also when this fails for some of them."""
         try:
             await gather_all(*(change(container) for container in self._containers()))
-        except ExceptionGroup as failed:  # a client can do something about one reason only
+        except ExceptionGroup as failed:  # a client gets one error
             raise failed.exceptions[0] from failed
 
     def _containers(self) -> list[KernelHandle]:

@@ -1,7 +1,7 @@
-"""A sandbox: sessions of one tenant that share their files, and commands beside them.
+"""A sandbox: sessions of one tenant that share their files, and shell commands on these files.
 
-A sandbox has a workspace, and an own container without a kernel, which holds the workspace: files are accessed and
-commands run there. Each session is a kernel in another container on the same workspace. A sandbox is culled as a whole.
+A sandbox has a workspace, and a container of its own without a kernel. Files are accessed and commands run in this
+container. Each session is a kernel in another container on the same workspace. A sandbox is culled as a whole.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sessions.model.values import SandboxSpec, SessionKey, SessionSpec
 from sessions.sandbox.commands import Commands
 from sessions.sandbox.pausing import Pausing
 from sessions.sandbox.watchers import Watchers
-from sessions.session.owner import Host
+from sessions.session.owner import Owner
 from sessions.session.registry import Registry
 from sessions.session.services import SessionServices
 from sessions.session.session import Session
@@ -32,13 +32,13 @@ from sessions.store.session_records import ContainerRecord, SandboxRecord
 log = structlog.get_logger()
 #: kernelspec of a sandbox's own container
 NO_KERNEL = KernelSpec("none", "no kernel", argv=())
-#: seconds that a container must have run to be replaced at once; otherwise the next one is started on demand
+#: a container that has ended is replaced at once if it ran for these seconds; otherwise on the next use
 LASTING = 10.0
 #: seconds for the container to answer after it ran out of memory
 PULSE_TIMEOUT = 5.0
 
 
-class Sandbox(Host):
+class Sandbox(Owner):
     """One tenant's sandbox."""
 
     def __init__(
@@ -53,20 +53,21 @@ class Sandbox(Host):
         """Make a sandbox that has no container yet.
 
         Args:
-            key: its tenant and name.
-            spec: its settings.
-            registry: contains its sessions.
+            key: tenant and name of the sandbox.
+            spec: settings of the sandbox.
+            registry: contains the sandbox's sessions.
             services: services that sessions and sandboxes share.
-            record: of the sandbox that an earlier gateway has left; `take_over` gets its container.
+            record: record of the sandbox that an earlier gateway has left, whose container `take_over` gets. None means
+                a new sandbox.
         """
         super().__init__(key, spec, record.created_at if record else services.ledger.clock(), services)
         self.spec = spec
         self.workspace = record.workspace if record else uuid.uuid4().hex
         #: order to start its own container
         self.launch = Launch(NO_KERNEL, spec.limits, spec.env, self.workspace, shared=True, tenant=key.tenant)
-        #: why files of clients were lost; None: no files were lost
+        #: why files of clients were lost. None means that no files were lost.
         self.loss: str | None = record.loss if record else None
-        #: the container that an earlier gateway has left; None: there was none, or it was taken over
+        #: the container that an earlier gateway has left. None means that there was none, or that it was taken over.
         self.left_container = record.container if record else None
         self._registry = registry
         self._container: KernelHandle | None = None
@@ -78,18 +79,18 @@ class Sandbox(Host):
         self.pausing = Pausing(self, lambda: self._container)
 
     def idle_for(self) -> float:
-        """Return the seconds since a client last used it or one of its sessions; 0 while one does."""
+        """Return the seconds since a client last used the sandbox or one of its sessions. Returns 0 during a use."""
         return min([self._activity.idle_for(), *(session.idle_for() for session in self.sessions())])
 
     @property
     def container(self) -> KernelHandle | None:
-        """Its own container; None: it has none at the moment."""
+        """Its own container. None means that it has no container now."""
         return self._container
 
     # -- its own container ----------------------------------------------------------------------------------
 
     async def ensure_container(self) -> KernelHandle:
-        """Return its own container, started if there is none. Concurrent callers get the same one.
+        """Return its own container, and start one if there is none. Concurrent callers get the same container.
 
         Raises:
             SessionClosed: when the sandbox was ended.
@@ -127,7 +128,7 @@ class Sandbox(Host):
 
         Raises:
             LedgerUnavailable: when the ledger cannot be written.
-            SessionClosed: when the sandbox was ended: its record is gone, and stays so.
+            SessionClosed: when the sandbox was ended: it must have no record any more.
         """
         if self.closed:
             raise SessionClosed("the sandbox was ended")
@@ -135,7 +136,7 @@ class Sandbox(Host):
         self._services.ledger.keep(SandboxRecord(self.key, self.spec, self.workspace, self.created_at, left, self.loss))
 
     def amend(self, **changes: Any) -> None:
-        """Change fields of its spec.
+        """Change fields of its spec, also in the ledger.
 
         Raises:
             SessionError: when they cannot be recorded, or the sandbox was ended; nothing has changed.
@@ -148,9 +149,12 @@ class Sandbox(Host):
             raise
 
     async def take_over(self, container: KernelHandle | None) -> None:
-        """Continue with the container that an earlier gateway has left; None: it is gone.
+        """Continue with the container that an earlier gateway has left.
 
-        The sessions must have been taken over before: the container of a running session has held the workspace.
+        The sessions must have been taken over before: the container of a running session preserves the workspace.
+
+        Args:
+            container: the container. None means that it is gone.
         """
         self.left_container = None
         if self.closed:
@@ -163,7 +167,9 @@ class Sandbox(Host):
             self._lost("its container ended while the gateway was away")
 
     def _lost(self, why: str) -> bool:
-        """Note that its own container is gone, and with it a workspace in memory, unless a session has held that.
+        """Record that its own container has ended, and find out whether the files in the workspace are lost.
+
+        A workspace in memory is lost with its last container. The containers of running sessions preserve it.
 
         Returns:
             True if files were lost.
@@ -177,11 +183,12 @@ class Sandbox(Host):
         return True
 
     def on_out_of_memory(self, container: KernelHandle) -> None:
-        """Kill a container that does not answer: it may hang instead of ending."""
+        """Kill the container if it does not answer: a container without memory may hang instead of ending."""
         spawn(self._check_pulse(container), "pulse after memory ran out")
 
     async def _check_pulse(self, container: KernelHandle) -> None:
-        if not await responds_within(container, PULSE_TIMEOUT):  # not through the sandbox: this is no use by a client
+        # Directly, and not through the sandbox: this is no use by a client.
+        if not await responds_within(container, PULSE_TIMEOUT):
             await container.kill()
 
     async def _watch_exit(self, container: KernelHandle, began: float) -> None:
@@ -190,7 +197,9 @@ class Sandbox(Host):
         if self.closed or self._lost(f"its container ended ({ended.reason.value})"):
             return
         if not self._services.kernels.keeps_files and self._services.clock() - began >= LASTING:
-            await self.ensure_container()  # only a session holds the workspace now, and it may end at any time
+            await (
+                self.ensure_container()
+            )  # only the container of a session preserves the workspace now, and it may end at any time
 
     # -- its sessions ---------------------------------------------------------------------------------------
 
@@ -203,7 +212,7 @@ class Sandbox(Host):
         """Return one of its sessions.
 
         Raises:
-            SessionNotFound: when it has no session with this name.
+            SessionNotFound: when the sandbox has no session with this name.
         """
         self.touch()
         self.pausing.check()
@@ -212,7 +221,7 @@ class Sandbox(Host):
         raise SessionNotFound(f"the sandbox has no session {name[:64]!r}", session=name[:64])
 
     async def create_session(self, language: str, cwd: str) -> Session:
-        """Make a session on its workspace and start its kernel in a directory there.
+        """Make a session on the sandbox's workspace, and start its kernel in a directory of the workspace.
 
         Raises:
             InvalidRequest: when the directory is not allowed.
@@ -223,7 +232,7 @@ class Sandbox(Host):
             return await self._registry.create(key, self._session_spec(language, sandbox_path(cwd)))
 
     async def default_session(self, language: str) -> Session:
-        """Return its session for requests that name only a language, made on first use.
+        """Return the session for requests that name only a language. It is made on first use.
 
         Raises:
             SessionError: as in `Registry.create`.
@@ -233,7 +242,11 @@ class Sandbox(Host):
             return await self._registry.get_or_create(key, self._session_spec(language, ""))
 
     def default_name(self, language: str) -> str:
-        """Return the name of that session, made or not; InvalidRequest: there is no such language."""
+        """Return the name of the session for requests that name only a language, also if it was not made yet.
+
+        Raises:
+            InvalidRequest: when there is no such language.
+        """
         return str(uuid.uuid5(uuid.UUID(self.workspace), self._registry.language(language)))
 
     def _session_spec(self, language: str, cwd: str) -> SessionSpec:
@@ -249,7 +262,7 @@ class Sandbox(Host):
         await self.commands.close()
         for session in self.sessions():
             self._registry.end(session.key, reason)
-        # Also sessions that were ended before: one whose kernel is being started would make the workspace again.
+        # Wait also for sessions that ended before: a kernel that is still being started would make the workspace again.
         await self._registry.freed(self.workspace)
         await self._start.wait()
         if self._container is not None:

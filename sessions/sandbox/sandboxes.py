@@ -1,4 +1,4 @@
-"""All sandboxes, and the last ones that have ended."""
+"""All sandboxes, and the sandboxes that have ended last."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import Counter
 from sessions.model.errors import SandboxNotFound, SessionExists
 from sessions.model.values import SandboxSpec, SessionKey
 from sessions.sandbox.sandbox import Sandbox
-from sessions.session.owner import End, Hosts
+from sessions.session.owner import End, Owners
 from sessions.session.registry import Registry
 from sessions.session.services import SessionServices
 
@@ -16,14 +16,14 @@ from sessions.session.services import SessionServices
 REMEMBERED = 1000
 
 
-class Sandboxes(Hosts[Sandbox]):
+class Sandboxes(Owners[Sandbox]):
     """All sandboxes of all tenants."""
 
     def __init__(self, registry: Registry, services: SessionServices) -> None:
         """Begin empty.
 
         Args:
-            registry: contains their sessions.
+            registry: contains the sandboxes' sessions.
             services: services that sessions and sandboxes share.
         """
         super().__init__(services, beside=registry)
@@ -36,14 +36,14 @@ class Sandboxes(Hosts[Sandbox]):
             self._add(Sandbox(record.key, record.spec, self._registry, self._services, record=record))
 
     def of(self, tenant: str) -> list[Sandbox]:
-        """Return the sandboxes of one tenant, those that have ended first."""
+        """Return the sandboxes of one tenant: first those that have ended, then the others."""
         return [*(ended for key, ended in self._ended.items() if key.tenant == tenant), *super().of(tenant)]
 
     def find(self, key: SessionKey) -> Sandbox:
-        """Return a sandbox, also one that has ended and is remembered.
+        """Return a sandbox, also a remembered sandbox that has ended.
 
         Raises:
-            SandboxNotFound: when there is none with this key. A sandbox of another tenant gives the same error.
+            SandboxNotFound: when there is no sandbox with this key. A sandbox of another tenant gives the same error.
         """
         sandbox = self._present.get(key) or self._ended.get(key)
         if sandbox is None:
@@ -54,17 +54,17 @@ class Sandboxes(Hosts[Sandbox]):
         """Return a sandbox that can be used.
 
         Raises:
-            SandboxNotFound: when there is none, or it has ended; the message says why it ended.
+            SandboxNotFound: when there is no sandbox with this key, or it has ended; the message says why it ended.
         """
         sandbox = self.find(key)
-        self.look_at_time(sandbox)
+        self.check_lifetime(sandbox)
         if sandbox.end is not None:
             raise SandboxNotFound(f"the sandbox has ended: {sandbox.end.reason}", sandbox=key.name)
         sandbox.touch()
         return sandbox
 
-    def look_at_time(self, sandbox: Sandbox) -> None:
-        """Begin the pause or the end of a sandbox whose lifetime is over. The culler comes only now and then."""
+    def check_lifetime(self, sandbox: Sandbox) -> None:
+        """Begin the pause or the end of a sandbox whose lifetime is over, without waiting for the culler."""
         if not self.pause_at_end(sandbox) and sandbox.end is None and 0 < sandbox.spec.lifetime <= sandbox.age():
             self.end(sandbox.key, f"it reached its maximum lifetime of {sandbox.spec.lifetime:g} s")
 
@@ -72,7 +72,7 @@ class Sandboxes(Hosts[Sandbox]):
         """Begin the pause of a sandbox whose lifetime is over, if its client wants that.
 
         Returns:
-            whether it is paused, for this reason or another.
+            whether the sandbox is paused, for this reason or another.
         """
         over = sandbox.spec.auto_pause and not sandbox.closed and 0 < sandbox.spec.lifetime <= sandbox.age()
         if over and not sandbox.pausing.paused and sandbox.left_container is None:
@@ -83,8 +83,8 @@ class Sandboxes(Hosts[Sandbox]):
         """Make a sandbox and start its own container.
 
         Raises:
-            SessionExists: when there is one with this key.
-            QuotaExceeded: when the tenant has as many as it may have.
+            SessionExists: when there is a sandbox with this key.
+            QuotaExceeded: when the tenant has the maximum of sessions and sandboxes.
             SessionError: when its container could not be started; the sandbox is not kept.
         """
         if key in self._present:
@@ -96,30 +96,30 @@ class Sandboxes(Hosts[Sandbox]):
         return sandbox
 
     def end(self, key: SessionKey, reason: str = "it was stopped") -> asyncio.Future[None]:
-        """End a sandbox and free everything it has. It can no longer be used when this returns.
+        """End a sandbox and free all its resources. No client can use it when this method returns.
 
         Args:
             key: key of the sandbox.
-            reason: why, for clients that use the sandbox later.
+            reason: why it ends, for clients that use the sandbox later.
 
         Returns:
-            a future that is done when everything is freed; cancelling it does not stop that.
+            a future that is done when everything is freed. Cancelling the future does not stop the work.
 
         Raises:
-            SandboxNotFound: when there is none.
+            SandboxNotFound: when there is no sandbox with this key.
         """
         sandbox = self.find(key)
         if key not in self._present:
             return sandbox.close()
         self._ended[key] = sandbox
-        if len(self._ended) > REMEMBERED:  # the tenant with the most gives up its oldest, as in `store/ended.py`
+        if len(self._ended) > REMEMBERED:  # forget the oldest of the tenant with the most, as in `store/ended.py`
             tenant = Counter(ended.tenant for ended in self._ended).most_common(1)[0][0]
             del self._ended[next(ended for ended in self._ended if ended.tenant == tenant)]
         self._remove(sandbox, reason)
         return sandbox.close()
 
-    def _record_end(self, host: Sandbox, end: End) -> None:  # noqa: ARG002 - `_ended` remembers it
-        self._services.ledger.end_sandbox(host.key)
+    def _record_end(self, owner: Sandbox, end: End) -> None:  # noqa: ARG002 - `_ended` remembers it
+        self._services.ledger.end_sandbox(owner.key)
 
     async def forget(self, key: SessionKey) -> Sandbox:
         """End a sandbox and forget it.
@@ -128,7 +128,7 @@ class Sandboxes(Hosts[Sandbox]):
             the sandbox, for its last data.
 
         Raises:
-            SandboxNotFound: when there is none.
+            SandboxNotFound: when there is no sandbox with this key.
         """
         sandbox = self.find(key)
         await self.end(key, "it was deleted")

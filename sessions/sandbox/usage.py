@@ -1,4 +1,4 @@
-"""What a sandbox uses now: the figures of all its containers together, and of its files."""
+"""The present use of processors, memory and disk by all containers of a sandbox."""
 
 from __future__ import annotations
 
@@ -13,23 +13,24 @@ SPAN = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
-    """What the containers of a sandbox use, its own and one for each kernel, and what they may use together."""
+class SandboxUse:
+    """Use and limits of a sandbox: of its own container and of one container for each kernel, together."""
 
+    #: average number of processors in use
     processors: float
     processors_max: float
-    #: bytes
+    #: bytes of memory
     memory: int
     memory_max: int
-    #: of the files that they share
+    #: use of the disk by the shared files
     disk: Space
 
 
-async def measure(sandbox: Sandbox) -> Figures | None:
-    """Measure a sandbox, which takes `SPAN` and the time of a file operation.
+async def measure(sandbox: Sandbox) -> SandboxUse | None:
+    """Measure a sandbox. This takes `SPAN` seconds and the time of a file operation.
 
     Returns:
-        its figures; None: the backend does not measure its containers.
+        the figures. None means that the backend does not measure its containers.
 
     Raises:
         SessionError: when the sandbox has ended, or its own container cannot be started.
@@ -42,12 +43,12 @@ async def measure(sandbox: Sandbox) -> Figures | None:
     took, containers, used, memory = clock() - began, 0, 0.0, 0
     for handle, earlier in zip(handles, before, strict=True):
         now, size = handle.processor_seconds(), handle.memory()
-        if earlier is not None and now is not None and size is not None:  # else it has ended meanwhile
+        if earlier is not None and now is not None and size is not None:  # otherwise the container has ended meanwhile
             containers, used, memory = containers + 1, used + now - earlier, memory + size
     if not containers:
         return None
     limits = sandbox.limits
-    return Figures(
+    return SandboxUse(
         processors=used / took,
         processors_max=limits.cpus * containers,
         memory=memory,

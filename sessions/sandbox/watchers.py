@@ -1,4 +1,4 @@
-"""Directories of a sandbox that clients watch: as a stream of changes, or by asking for them."""
+"""Directories of a sandbox that clients watch. Clients get the changes as a stream, or ask for them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from sessions.guest.tools import ToolRunner, open_end
 from sessions.guest.watching import ASK, Change, watch
 from sessions.model.errors import ConnectionFailed, ProcessNotFound, QuotaExceeded, SessionError
 
-#: directories of a sandbox that are watched at a time: each takes one of the tools that its container may run
+#: maximum number of watched directories of a sandbox: each takes one of the tools that a container may run
 WATCHERS_MAX = 4
-#: seconds between two looks for a client that is told of changes when they happen; more in a large directory
+#: seconds between two looks at a directory whose changes are streamed. A large directory takes longer.
 EVERY = 0.25
 
 
 class Watcher:
-    """One directory that is looked at when its client asks."""
+    """One directory whose client asks for the changes."""
 
     def __init__(self, host: ToolRunner, path: str, *, recursive: bool) -> None:
         self._asks: asyncio.Queue[bytes] = asyncio.Queue()
@@ -30,11 +30,11 @@ class Watcher:
             yield await self._asks.get()
 
     async def begin(self) -> None:
-        """Begin to watch; errors as in `watch`."""
+        """Begin to watch. The errors are those of `watch`."""
         await self._next()
 
     async def look(self) -> list[Change]:
-        """Return what has changed since the last look; errors as in `watch`."""
+        """Return the changes since the last look. The errors are those of `watch`."""
         async with self._turn:
             self._asks.put_nowait(ASK)
             return await self._next()
@@ -46,7 +46,7 @@ class Watcher:
         return found
 
     async def end(self) -> None:
-        """End it, after a look that is under way."""
+        """Stop watching, when no look is under way any more."""
         async with self._turn:
             await self._looks.aclose()
 
@@ -55,19 +55,19 @@ class Watchers:
     """The watched directories of one sandbox."""
 
     def __init__(self, host: ToolRunner) -> None:
-        """Begin without any.
+        """Begin without watched directories.
 
         Args:
             host: the sandbox.
         """
         self._host = host
-        #: those whose clients ask, by id
+        #: directories whose clients ask for changes, by the watcher's id
         self._asked: dict[str, Watcher] = {}
-        #: number of the others
+        #: number of directories whose changes are streamed
         self._streams = 0
 
     async def stream(self, path: str, *, recursive: bool) -> AsyncGenerator[list[Change], None]:
-        """Watch a directory, and yield the changes when they are seen; see `watch`. The first list is empty.
+        """Watch a directory, and yield its changes when they happen; see `watch`. The first list is empty.
 
         Raises:
             QuotaExceeded: when the sandbox has too many watchers.
@@ -83,7 +83,7 @@ class Watchers:
             self._streams -= 1
 
     async def add(self, path: str, *, recursive: bool) -> str:
-        """Watch a directory until `remove`, or the sandbox's end, and return the watcher's id.
+        """Watch a directory until `remove` or the sandbox's end, and return the new watcher's id.
 
         Raises:
             QuotaExceeded: when the sandbox has too many watchers.
@@ -100,11 +100,11 @@ class Watchers:
         return name
 
     async def look(self, name: str) -> list[Change]:
-        """Return what has changed in a directory since the last look.
+        """Return the changes in a directory since the last look.
 
         Raises:
-            ProcessNotFound: when there is no such watcher.
-            SessionError: as in `watch`; there is no such watcher any more.
+            ProcessNotFound: when there is no watcher with this id.
+            SessionError: as in `watch`. The watcher is removed then.
         """
         watcher = self._find(name)
         try:
@@ -114,17 +114,17 @@ class Watchers:
             raise
 
     async def remove(self, name: str) -> None:
-        """Watch a directory no more.
+        """Stop watching a directory.
 
         Raises:
-            ProcessNotFound: when there is no such watcher.
+            ProcessNotFound: when there is no watcher with this id.
         """
         watcher = self._find(name)
         del self._asked[name]
         await watcher.end()
 
     async def close(self) -> None:
-        """End those whose clients ask, when the sandbox's container has ended; the others end with it."""
+        """Remove the watchers whose clients ask, because the container has ended. The streams end with it."""
         while self._asked:
             await self._asked.popitem()[1].end()
 

@@ -1,5 +1,5 @@
 """A session's life, from its registration to its end: states, kernels one after the other, executions in turn.
 
-Words: an *owner* has a tenant, limits and one end, as sessions and sandboxes do; a *slot* has a session's kernel, its
-start and its replacement; a *record* is what the ledger keeps of it. Knows no sandbox and no program.
+Words: an *owner* is a session or a sandbox: it has a tenant, limits and one end. A *slot* holds a session's kernel,
+starts it and replaces it. A *record* is what the ledger keeps of a session. This room knows no sandbox and no program.
 """

@@ -1,4 +1,4 @@
-"""A session's checkpoints: those that its clients take and return to, and those that are taken before each cell."""
+"""A session's checkpoints: clients take them and return to them; automatic ones are taken before each cell."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ import structlog
 
 from sessions.backends.base import Launch
 from sessions.channels.hub import ChannelHub
-from sessions.checkpoints.kept import Moment, Taken
+from sessions.checkpoints.kept import Fingerprint, Taken
 from sessions.kernels.kernel import Kernel
 from sessions.model.checkpoint import Checkpoints, InUse, NoRoom, SleepFailed, SleepImage, Snapshot
 from sessions.model.errors import CheckpointRefused, InvalidRequest
-from sessions.model.stopwatch import Stage, lap
+from sessions.model.stopwatch import Stage, lap, timed
 from sessions.model.tasks import spawn
 from sessions.model.values import Network, StateChange, valid_name
-from sessions.session.kernel_slot import KernelSlot, Wish
-from sessions.session.record import Start
+from sessions.session.kernel_slot import KernelSlot, Replacement
+from sessions.session.record import StartFunction
 from sessions.session.services import SessionServices
 from sessions.session.states import State
 from sessions.session.turn import Turn
 
 log = structlog.get_logger()
 
-#: takes over a snapshot that was just written
-Use = Callable[[Taken], Awaitable[None]]
-#: name of those that were taken without a client's wish
+#: keeps a checkpoint that was just written
+Keep = Callable[[Taken], Awaitable[None]]
+#: name of automatic checkpoints, which no client has asked for
 AUTOMATIC = "auto"
 
 
 class Checkpointing:
-    """Takes the checkpoints of one session, returns to them, and begins branches with them."""
+    """Takes the checkpoints of one session, returns to them, and starts branches from them."""
 
     def __init__(self, slot: KernelSlot, turn: Turn, channels: ChannelHub, services: SessionServices) -> None:
-        """Take none yet.
+        """Take no checkpoint yet.
 
         Args:
             slot: the session's kernel.
-            turn: whose turn the kernel is.
+            turn: gives the kernel to one user at a time.
             channels: the session's channel clients.
             services: services that sessions share.
         """
@@ -49,7 +49,7 @@ class Checkpointing:
         self._turn = turn
         self._channels = channels
         self._services = services
-        #: whether one is taken before each cell; otherwise only when a client asks
+        #: whether a checkpoint is taken before each cell, and not only when a client asks for one
         self._automatic = slot.identity.spec.checkpoints is Checkpoints.AUTO
 
     # -- what clients do ------------------------------------------------------------------------------------
@@ -61,14 +61,14 @@ class Checkpointing:
 
     @property
     def problem(self) -> str:
-        """Why there is no checkpoint from before the last cell; empty: there is one, or none was wanted."""
+        """Why there is no checkpoint from before the last cell. Empty means that there is one, or none was wanted."""
         return self._kept.problem
 
     def find(self, name: str) -> Snapshot:
         """Return the checkpoint with a name.
 
         Raises:
-            CheckpointNotFound: when there is none.
+            CheckpointNotFound: when there is no such checkpoint.
         """
         return self._kept.find(name)
 
@@ -76,11 +76,11 @@ class Checkpointing:
         """Take a checkpoint when no cell runs.
 
         Args:
-            name: of the checkpoint; None: a new one.
+            name: name of the checkpoint. None means a new random name.
 
         Raises:
-            InvalidRequest: when the name is not valid, or another checkpoint has it.
-            CheckpointRefused: when that was not possible.
+            InvalidRequest: when the name is not valid, or another checkpoint has this name.
+            CheckpointRefused: when no checkpoint could be taken.
             SessionError: when the session was ended, or no kernel could be started.
         """
         taken = self._turn.between_cells(partial(self._take, name))
@@ -90,43 +90,43 @@ class Checkpointing:
         name = f"c-{secrets.token_hex(4)}" if name is None else valid_name("checkpoint", name)
         if name == AUTOMATIC or any(snapshot.name == name for snapshot in self.all):
             raise InvalidRequest(f"there is a checkpoint {name!r} already", field="name")
-        return (await self._write(name, self._kept.keep, self._kept.spare(automatic=False))).snapshot
+        return (await self._write(name, self._kept.keep, self._kept.evictable(automatic=False))).snapshot
 
     async def roll_back(self, name: str | None) -> None:
         """Return to a checkpoint, which stays. A running cell ends with its kernel.
 
         Args:
-            name: of the checkpoint; None: the last one.
+            name: name of the checkpoint. None means the last checkpoint.
 
         Raises:
-            CheckpointNotFound: when there is none.
-            CheckpointRefused: when it cannot be used; the session stays as it is.
-            SessionError: when the session was ended, or no kernel could be started; it stays as it is.
+            CheckpointNotFound: when there is no such checkpoint.
+            CheckpointRefused: when the checkpoint cannot be used; the session stays as it is.
+            SessionError: when the session was ended, or no kernel could be started; the session stays as it is.
         """
         snapshot = self._kept.find(name)
         reason = f"the session was rolled back to the checkpoint {snapshot.name!r}"
         with self._channels.replacing():
             restore = partial(self._kept.restore, snapshot)
-            await self._slot.replace_for_client(Wish(StateChange.ROLLED_BACK, reason, restore))
+            await self._slot.replace_for_client(Replacement(StateChange.ROLLED_BACK, reason, restore))
         self._services.observer.rolled_back(crash=False)
 
     async def delete(self, name: str) -> None:
         """Delete a checkpoint.
 
         Raises:
-            CheckpointNotFound: when there is none.
-            LedgerUnavailable: when that cannot be recorded; it stays.
+            CheckpointNotFound: when there is no such checkpoint.
+            LedgerUnavailable: when the deletion cannot be recorded; the checkpoint stays.
         """
         await self._kept.delete(self.find(name))
 
-    def branch(self, name: str | None) -> Start:
-        """Return what starts the first kernel of a branch of this session.
+    def branch(self, name: str | None) -> StartFunction:
+        """Return the function that starts the first kernel of a branch of this session.
 
         Args:
-            name: of the checkpoint with which it begins; None: it begins as the session is when no cell runs.
+            name: name of the checkpoint that the branch begins with. None means the session's state when no cell runs.
 
         Raises:
-            CheckpointNotFound: when there is none.
+            CheckpointNotFound: when there is no such checkpoint.
             CheckpointRefused: when the session cannot be branched.
         """
         if self._slot.identity.spec.network is Network.ALLOWLIST:
@@ -136,10 +136,10 @@ class Checkpointing:
         return partial(self._kept.restore, self.find(name))
 
     async def _begin_now(self, launch: Launch) -> Kernel:
-        """Start a kernel from a checkpoint that is no checkpoint of the session: it is there for this only."""
+        """Start a kernel from a temporary checkpoint, which is deleted afterwards."""
 
         async def keep_nowhere(_taken: Taken) -> None:
-            """Nothing goes for it, either."""
+            """Record nothing, and delete no other checkpoint: this one is temporary."""
 
         taken = await self._turn.between_cells(partial(self._write, "branch", keep_nowhere))
         lap(Stage.CHECKPOINT)
@@ -151,72 +151,68 @@ class Checkpointing:
     # -- before and after cells -----------------------------------------------------------------------------
 
     async def before_cell(self) -> None:
-        """Have a checkpoint of the present moment, if the session wants one before each cell.
+        """Make sure that there is a checkpoint of the present state, if the session wants one before each cell.
 
-        If that is not possible, the cell runs without: the session's earlier checkpoint would lose more than the cell.
+        If no checkpoint can be taken, the cell runs without one. The earlier automatic checkpoint is deleted then: a
+        return to it would undo more than the cell.
         """
         if not self._automatic:
             return
         try:
-            if self._kept.still_counts_for(self._slot.kernel):
+            if self._kept.ahead_is_current(self._slot.kernel):
                 await self._kept.keep_ahead()
             else:
                 await self._kept.forget_ahead()
-                await self._write(AUTOMATIC, self._kept.keep, self._kept.spare(automatic=True))
+                await self._write(AUTOMATIC, self._kept.keep, self._kept.evictable(automatic=True))
         except CheckpointRefused as error:
             log.warning("no checkpoint before a cell", session=str(self._slot.key), reason=error.message)
             await self._kept.forget_automatic(error.message)
 
     def after_cell(self) -> None:
-        """Take one for the next cell when the present one has ended, if the session wants one before each cell."""
+        """Take a checkpoint when the present cell has ended, if the session wants one before each cell."""
         if self._automatic:
             spawn(self._turn.between_cells(self._take_ahead), "checkpoint after a cell")
 
     async def _take_ahead(self) -> None:
-        """Take one for the next cell, if the session can be written now; else it is tried again before the cell."""
-        if self._slot.state is not State.IDLE or self._kept.still_counts_for(self._slot.kernel):
+        """Take a checkpoint for the next cell if the session is idle. If that fails, `before_cell` tries again."""
+        if self._slot.state is not State.IDLE or self._kept.ahead_is_current(self._slot.kernel):
             return
         await self._kept.forget_ahead()
         try:
-            await self._write(AUTOMATIC, self._kept.put_ahead)  # nothing goes for it: the last cell can still be undone
+            await self._write(AUTOMATIC, self._kept.put_ahead)  # deletes nothing: the last cell can still be undone
         except CheckpointRefused as error:
             log.info("no checkpoint after a cell", session=str(self._slot.key), reason=error.message)
 
-    def passed_over(self) -> None:
-        """Note that a cell of a channel client begins, before which none was taken.
+    def mark_outdated(self) -> None:
+        """Mark the automatic checkpoints as outdated: a channel client's cell begins without a new one.
 
         Raises:
-            LedgerUnavailable: when that cannot be recorded; the cell must not begin.
+            LedgerUnavailable: when the mark cannot be recorded; the cell must not begin.
         """
-        self._kept.passed_over()
+        self._kept.mark_outdated()
 
     # -- writing --------------------------------------------------------------------------------------------
 
-    async def _write(self, name: str, use: Use, spare: Collection[SleepImage] = ()) -> Taken:
+    async def _write(self, name: str, keep: Keep, evictable: Collection[SleepImage] = ()) -> Taken:
         """Write a checkpoint to disk. Clients of the session wait meanwhile.
 
         Args:
-            name: of the checkpoint.
-            use: keeps it, while clients still wait: what they do afterwards is later than the checkpoint.
-            spare: what may go for it if there is no room, the first ones first.
+            name: name of the checkpoint.
+            keep: keeps the checkpoint while clients still wait: what they do afterwards is later than the checkpoint.
+            evictable: images that may be deleted if there is no room, in the order of deletion.
 
         Raises:
-            CheckpointRefused: when that was not possible.
+            CheckpointRefused: when no checkpoint could be taken.
             SessionError: when no kernel could be started, or the session was ended.
         """
-        slot, clock = self._slot, self._services.clock
+        slot, services = self._slot, self._services
         if slot.identity.spec.in_sandbox:
             raise CheckpointRefused("the session shares its files with other sessions")
-        await slot.ensure()  # afterwards nothing else is being written
-        begun, is_taken = clock(), False
-        try:
-            taken = await slot.sleeper.writing.run(partial(self._written, name, use, spare))
-            is_taken = True
-        finally:
-            self._services.observer.checkpoint(clock() - begun, taken=is_taken)
-        return taken
+        await slot.ensure()  # returns when no other write is under way
+        with timed(services.clock, services.observer.checkpoint):
+            return await slot.while_clients_wait(partial(self._write_now, name, keep, evictable))
 
-    async def _written(self, name: str, use: Use, spare: Collection[SleepImage]) -> Taken:
+    async def _write_now(self, name: str, keep: Keep, evictable: Collection[SleepImage]) -> Taken:
         slot = self._slot
         kernel = slot.kernel
         if kernel is None:
@@ -224,17 +220,17 @@ class Checkpointing:
         try:
             if self._channels.running:
                 raise InUse("a cell of a channel client has begun")
-            with self._kept.room(kernel, spare) as room:
+            with self._kept.room(kernel, evictable) as room:
                 image = await self._kept.copy(kernel)
                 snapshot = Snapshot(name, image, kernel.handle.connection_info, automatic=name == AUTOMATIC)
                 if slot.state is State.CLOSED or slot.kernel is not kernel:
                     await self._kept.discard(snapshot)
                     raise _refused("the kernel was ended or replaced")
-                taken = Taken(snapshot, Moment.of(kernel))
-                await use(taken)
+                taken = Taken(snapshot, Fingerprint.of(kernel))
+                await keep(taken)
                 await room.delete_displaced()
         except SleepFailed as error:
-            if not isinstance(error, NoRoom):  # its client is told all of it
+            if not isinstance(error, NoRoom):  # the client is told the whole reason
                 log.warning("a kernel cannot be copied", session=str(slot.key), reason=str(error))
             ended = "" if kernel.alive else ", and its kernel, which did not answer afterwards, was ended"
             raise _refused(f"{error.shown}{ended}") from error

@@ -43,15 +43,15 @@ class Executions:
 
         Args:
             slot: the session's kernel.
-            turn: whose turn the kernel is.
-            checkpoints: the session's, of which one may be taken before each cell.
+            turn: gives the kernel to one user at a time.
+            checkpoints: the session's checkpoints, which may be taken before each cell.
             activity: the session's activity.
             services: services that sessions share.
         """
         output = slot.identity.spec.limits.output
         tenant = slot.key.tenant
         self.transcript = Transcript(output, kept=services.kept, tenant=tenant)
-        #: cells that the session has run, of API and channel clients
+        #: number of cells that the session has run, of API clients and channel clients
         self.count = 0
         self._slot = slot
         self._activity = activity
@@ -81,7 +81,7 @@ class Executions:
             execution.handle(message, event)
 
     def shell_lost(self, kernel: Kernel) -> None:
-        """Note that a message which the kernel sent on shell may be lost."""
+        """Let the kernel's cells ask for their replies: a message that the kernel sent on shell may be lost."""
         for execution in self._on(kernel):
             execution.shell_lost()
 
@@ -91,7 +91,13 @@ class Executions:
             execution.await_end()
 
     def kernel_gone(self, kernel: Kernel, cause: SessionError, after: StateNotice | None) -> None:
-        """End the executions of a kernel that has ended; `after`: what became of the variables; None: lost."""
+        """End the executions of a kernel that has ended.
+
+        Args:
+            kernel: the kernel.
+            cause: why it has ended.
+            after: state of the variables after a return to a checkpoint. None means that the variables are lost.
+        """
         for execution in self._on(kernel):
             execution.kernel_gone(cause, after)
         self.transcript.end_all()
@@ -101,20 +107,23 @@ class Executions:
 
     # -- running --------------------------------------------------------------------------------------------
 
-    def begin_other(self, request: ExecuteRequest) -> str:
-        """Tell the audit that a channel client's cell begins; return its id. The session is no longer new then.
+    def begin_channel_cell(self, request: ExecuteRequest) -> str:
+        """Record in the audit that a channel client's cell begins. Afterwards the session is no longer new.
+
+        Returns:
+            the execution's id.
 
         Raises:
             SessionError: when the cell must not run.
         """
         execution_id = self._audit_begin(request)
         try:
-            self._checkpoints.passed_over()
+            self._checkpoints.mark_outdated()
         except SessionError:
             self._services.journal.ended(self._slot.key, execution_id, request, None)
             raise
         if self._slot.notice.change is StateChange.NEW:
-            self._begun()
+            self._report_preserved()
         return execution_id
 
     def failed(self, msg_id: str, failure: Mapping[str, Any]) -> None:
@@ -122,12 +131,12 @@ class Executions:
         if (cell := self.transcript.find(msg_id)) is not None:
             self.transcript.end(cell, failure)
 
-    def _begun(self) -> None:
+    def _report_preserved(self) -> None:
         """Have later cells report that the variables are preserved."""
         first = self._slot.notice.change is StateChange.NEW
         self._slot.announce(StateChange.PRESERVED, None)
-        if first:  # recorded while it runs: if the gateway is killed meanwhile, the next one must not say "new"
-            self._slot.reported()
+        if first:  # recorded at once: if this gateway is killed, the next gateway must not report "new"
+            self._slot.record_reported()
 
     def _audit_begin(self, request: ExecuteRequest) -> str:
         execution_id = self._services.journal.begins(self._slot.key, self._slot.identity.kernelspec.name, request)
@@ -142,7 +151,7 @@ class Executions:
             request: cell to run.
             seen: the number of the last event that a returning client has seen.
         """
-        code = request.code  # with a `source`, the code is already more than the client wrote, and calls `main` itself
+        code = request.code  # with a `source`, the code is complete: it calls `main` itself
         if request.source is None:
             code = self._slot.identity.kernelspec.code_with_call(code, request.arguments)
         program = replace(request, code=code, source=request.client_code)
@@ -175,14 +184,14 @@ class Executions:
             await shielded(ending)
 
     async def settled_kernel(self) -> Kernel:
-        """Return the kernel when no interrupt of an earlier cell is on its way to it."""
+        """Return the kernel. Wait until no interrupt of an earlier cell can reach it any more."""
         while (kernel := await self._slot.ensure()).interrupts.under_way:
             await kernel.interrupts.settle()
         return kernel
 
     def _begin(self, kernel: Kernel, request: ExecuteRequest) -> tuple[Execution, str]:
         notice = self._slot.notice
-        # At the first kernel, what is lost are the variables of an earlier session of this name.
+        # With the first kernel, the lost variables are those of an earlier session with this name.
         if request.if_session is not None and notice.replaced is not None and notice.incarnation > 1:
             raise SessionNotFound(f"the session's variables are gone: {notice.replaced}", session=self._slot.key.name)
         if request.if_incarnation not in (None, notice.incarnation):
@@ -199,21 +208,23 @@ class Executions:
         except SessionError:
             self._services.journal.ended(self._slot.key, execution_id, request, None)
             raise
-        self._begun()
+        self._report_preserved()
         self._running[execution.id] = execution
         self._slot.move(State.BUSY)
         return execution, execution_id
 
     async def _finish(self, execution: Execution, execution_id: str, held: AsyncExitStack) -> None:
-        """Release the turn when the cell has ended: not earlier if its client leaves, nor much later if it stays."""
+        """Release the turn when the cell has ended, even if its client leaves earlier or does not leave."""
         async with held:
             result = await execution.result()
-            await set_within(execution.left, self._services.timeouts.answer)  # it is answered before it is recorded
+            await set_within(
+                execution.left, self._services.timeouts.answer
+            )  # the client gets its answer before the slower record is written
             await self._variables.reset(execution.kernel, execution.request.env)
             del self._running[execution.id]
             self._slot.become_idle()
             if result.state not in {StateChange.PRESERVED, StateChange.NEW} and execution.kernel is self._slot.kernel:
-                self._slot.reported()
+                self._slot.record_reported()
             self._services.journal.ended(self._slot.key, execution_id, execution.request, result)
 
     def interrupt(self) -> bool:
@@ -231,18 +242,20 @@ class Executions:
         """Hold the turn until a kernel of an earlier gateway is taken over, and the cell that it may run has ended.
 
         Args:
-            take: takes over and returns the kernel; None: there is none to continue with.
+            take: takes over and returns the kernel. It returns None if there is no kernel to continue with.
         """
         async with AsyncExitStack() as turn:
-            await turn.enter_async_context(self._turn.lock)  # an execution that has it fails: there is no kernel yet
+            await turn.enter_async_context(
+                self._turn.lock
+            )  # an execution that holds the turn now fails, because there is no kernel yet
             kernel = await take()
             if kernel is None:
                 return
             self._slot.move(State.BUSY)
             self._orphan = OrphanCell(kernel, self.transcript, self._services.timeouts)
-            spawn(self._settle(self._orphan, turn.pop_all()), f"settle {self._slot.key}")
+            spawn(self._await_orphan(self._orphan, turn.pop_all()), f"settle {self._slot.key}")
 
-    async def _settle(self, orphan: OrphanCell, turn: AsyncExitStack) -> None:
+    async def _await_orphan(self, orphan: OrphanCell, turn: AsyncExitStack) -> None:
         """Wait for the end of the cell that the kernel may be running."""
         async with turn:
             try:
@@ -257,6 +270,6 @@ class Executions:
         self._idempotency.close()
 
     def free(self) -> None:
-        """Free the transcript. The session is in a reference cycle, and an idle gateway seldom collects garbage."""
+        """Free the transcript at once: the session is in a reference cycle, and garbage is seldom collected."""
         self.transcript.close()
         self.transcript = Transcript(0)

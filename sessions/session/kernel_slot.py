@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from sessions.backends.base import KernelHandle, Launch
 from sessions.checkpoints.kept import Snapshots
 from sessions.checkpoints.sleep import Sleeper
 from sessions.kernels.kernel import Kernel, KernelListener
-from sessions.model.checkpoint import SleepFailed
+from sessions.model.checkpoint import SleepFailed, SleepImage
 from sessions.model.errors import KernelDied, LedgerUnavailable, SessionClosed, SessionError
 from sessions.model.stopwatch import Operation, measured
 from sessions.model.tasks import SharedWork, log_failure, spawn
 from sessions.model.values import StateChange, StateNotice
-from sessions.session.record import Beginning, Identity, SlotRecord, Start
+from sessions.session.record import Identity, Origin, SlotRecord, StartFunction
 from sessions.session.services import SessionServices
 from sessions.session.states import MOVES, State
 
+T = TypeVar("T")
+
 
 class SlotListener(KernelListener, Protocol):
-    """Gets the messages of a session's kernels, and their beginnings and ends."""
+    """Gets the messages of a session's kernels, and hears when they start and end."""
 
     @property
     def closed(self) -> bool:
@@ -36,43 +39,49 @@ class SlotListener(KernelListener, Protocol):
         """The session has no kernel any more: the variables of all earlier cells are gone."""
 
     def fell_asleep(self) -> None:
-        """The session has no kernel any more, and gets it again with all variables."""
+        """The kernel sleeps: the session gets it back later, with all variables."""
 
     def returning(self, kernel: Kernel) -> None:
-        """A kernel has ended, and the session returns to a checkpoint; `ended` follows."""
+        """A kernel has ended, and the session returns to a checkpoint. `ended` is called afterwards."""
 
     def ended(self, kernel: Kernel, cause: SessionError, after: StateNotice | None) -> None:
-        """A kernel has ended, the present or a previous one; `after`: what became of the variables; None: lost."""
+        """The present kernel or a previous one has ended.
+
+        Args:
+            kernel: the kernel.
+            cause: why it has ended.
+            after: state of the variables after a return to a checkpoint. None means that the variables are lost.
+        """
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What a kernel is started for."""
+class Replacement:
+    """Why a kernel is started, and how."""
 
-    #: change of the variables that the next execution reports; None: the present notice stays
+    #: change of the variables that the next execution reports. None keeps the present notice.
     change: StateChange | None = None
     #: reason in that notice
     reason: str | None = None
-    #: starts the kernel; None: it wakes, or is a new one
-    start: Start | None = None
+    #: function that starts the kernel. None means that the sleeping kernel wakes, or a new kernel is started.
+    start: StartFunction | None = None
 
 
 @dataclass(slots=True)
-class Held:
-    """A kernel of the session, until its end is handled."""
+class PresentKernel:
+    """The session's present kernel, until its end is handled."""
 
     kernel: Kernel
-    #: handles its end
+    #: task that waits for the kernel's end and handles it
     watch: asyncio.Task[None] | None = None
-    #: what its cells report, because it ends with a return to a checkpoint; None: it does not
+    #: state of the variables that the kernel's cells report, if a return to a checkpoint ends the kernel; else None
     after: StateNotice | None = None
 
 
 class KernelSlot:
     """Holds the kernel of a session, and replaces it.
 
-    A session has four locks. Who needs several takes them in this order: the turn of its cells (`Turn`), `_replacing`,
-    `sleeper.writing`, and the start of a kernel.
+    A session has four locks. Code that needs several of them takes them in this order: the turn of the session's cells
+    (`Turn`), `_replacing`, `_writing`, and `_start`.
     """
 
     def __init__(
@@ -80,7 +89,7 @@ class KernelSlot:
         identity: Identity,
         services: SessionServices,
         notice: StateNotice,
-        beginning: Beginning,
+        origin: Origin,
         listener: SlotListener,
     ) -> None:
         """Begin without a kernel.
@@ -88,33 +97,36 @@ class KernelSlot:
         Args:
             identity: identity of the session.
             services: services that sessions share.
-            notice: about the variables, for the first execution.
-            beginning: what there is already.
-            listener: gets what the kernels send, and their beginnings and ends.
+            notice: state of the variables, for the first execution.
+            origin: what an earlier gateway has left, or what a branch begins with.
+            listener: gets the kernels' messages, and hears when they start and end.
         """
-        left = beginning.left
+        left = origin.left
         self.identity = identity
         self.key = identity.key
         self._services = services
         self._listener = listener
-        self.sleeper = Sleeper(identity.key, services.sleeping, services.observer, services.clock, left)
-        self._state = State.STARTING if self.sleeper.image is None else State.ASLEEP
-        #: notice about the variables that the next execution reports
+        self._sleeper = Sleeper(identity.key, services.kernel_memory, services.observer, services.clock, left)
+        self._state = State.STARTING if self._sleeper.image is None else State.ASLEEP
+        #: state of the variables that the next execution reports
         self.notice = notice
-        #: the kernel that an earlier gateway has left; None: there was none, or it was taken over
-        self.left_container = left if self.sleeper.image is None else None
-        self._held: Held | None = None
-        self.record = SlotRecord(identity, services, notice, beginning, lambda: listener.closed)
-        #: earlier moments to which it can return
-        self.snapshots = Snapshots(identity.key, services.sleeping, self.record.snapshots, beginning.snapshots)
+        #: the kernel that an earlier gateway has left; None if there was none, or it was taken over. This is no state:
+        #: until it is taken over, the session can be ended, and a start for an early client can fail
+        self.left_container = left if self._sleeper.image is None else None
+        self._present: PresentKernel | None = None
+        self.record = SlotRecord(identity, services, notice, origin, lambda: listener.closed)
+        #: the session's checkpoints
+        self.snapshots = Snapshots(identity.key, services.kernel_memory, self.record.snapshots, origin.snapshots)
         #: held while a client has the kernel replaced
         self._replacing = asyncio.Lock()
+        #: writes the kernel's memory
+        self._writing = ExclusiveWork(f"memory of {identity.key}")
         #: order to start the next kernel, on the files of the earlier ones
         self.launch = identity.launch(left.workspace if left else identity.spec.workspace)
         self._start: SharedWork[None] = SharedWork(f"start {identity.key}")
-        self._first_start = beginning.start
-        #: the end of the kernel that a return has replaced
-        self._leaving: asyncio.Task[None] | None = None
+        self._first_start = origin.start
+        #: task that ends the kernel which a return to a checkpoint has replaced
+        self._former_end: asyncio.Task[None] | None = None
 
     # -- state ----------------------------------------------------------------------------------------------
 
@@ -124,10 +136,10 @@ class KernelSlot:
         return State.CLOSED if self._listener.closed else self._state
 
     def move(self, state: State) -> None:
-        """Change to a state that may follow the present one. To `closed` it comes only by the session's end.
+        """Change to another state. Only the session's end leads to `closed`, so this method does not.
 
         Raises:
-            RuntimeError: when it may not follow, which is a defect.
+            RuntimeError: when the state must not follow the present one, which is a defect.
         """
         if state not in MOVES[self.state] or state is State.CLOSED:
             raise RuntimeError(f"session {self.key} cannot go from {self.state} to {state}")
@@ -144,18 +156,33 @@ class KernelSlot:
 
     @property
     def kernel(self) -> Kernel | None:
-        """The kernel; None: there is none, or its end was noticed."""
-        return None if self._held is None else self._held.kernel
+        """The kernel. None means that there is no kernel, or that its end was handled."""
+        return None if self._present is None else self._present.kernel
 
     @property
     def alive(self) -> bool:
         """Whether there is a running kernel."""
         return self.kernel is not None and self.kernel.alive
 
+    @property
+    def reachable(self) -> bool:
+        """Whether the kernel takes messages: it neither sleeps nor is being written to disk."""
+        return self._sleeper.image is None and self._writing.task is None
+
+    @property
+    def sleep_image(self) -> SleepImage | None:
+        """The memory of the kernel that sleeps. None means that it does not sleep."""
+        return self._sleeper.image
+
+    @property
+    def sleep_problem(self) -> str:
+        """Why the last attempt to fall asleep failed, for the session's client; empty if it did not fail."""
+        return self._sleeper.problem
+
     # -- a kernel -------------------------------------------------------------------------------------------
 
     async def ensure(self) -> Kernel:
-        """Return the kernel, started if there is none. Concurrent callers get the same one.
+        """Return the kernel, and start one if there is none. Concurrent callers get the same kernel.
 
         Raises:
             SessionClosed: when the session was ended.
@@ -163,61 +190,61 @@ class KernelSlot:
         """
         # Check again after each wait: the session or its kernel may end before this caller's turn in the event loop.
         while not self._listener.closed:
-            await self.sleeper.writing.wait()
-            held = self._held
-            if held is None:
-                await self.replace(Wish())
-            elif held.kernel.alive:
-                return held.kernel
-            elif held.watch is not None:  # the kernel has just ended: first let `_watch_exit` handle that
-                await asyncio.shield(held.watch)
+            await self._writing.wait()
+            present = self._present
+            if present is None:
+                await self.replace(Replacement())
+            elif present.kernel.alive:
+                return present.kernel
+            elif present.watch is not None:  # the kernel has just ended: wait until `_watch_exit` has handled its end
+                await asyncio.shield(present.watch)
         raise SessionClosed
 
-    async def replace(self, wish: Wish) -> None:
-        """Replace the kernel: wait for the one that is being started, or start one.
+    async def replace(self, replacement: Replacement) -> None:
+        """Start a kernel in place of the present one. If a start is under way, wait for its kernel instead.
 
         Args:
-            wish: a wish with a start of its own waits until a kernel that is being started for another has started.
+            replacement: why and how. If it has its own `start`, this start begins when a start under way has ended.
 
         Raises:
             SessionClosed: when the session was ended.
-            SessionError: when no kernel could be started; the present one stays.
+            SessionError: when no kernel could be started; the present kernel stays.
         """
-        while wish.start is not None and self._start.task is not None:
+        while replacement.start is not None and self._start.task is not None:
             await self._start.wait()
-        await self._left()
+        await self._former_ended()
         if self._listener.closed:
             raise SessionClosed
         if self.state in {State.DEAD, State.ASLEEP}:
             self.move(State.STARTING)
-        await self._start.run(partial(self._start_kernel, wish))
+        await self._start.run(partial(self._start_kernel, replacement))
         if self._listener.closed:
             raise SessionClosed
 
-    async def _start_kernel(self, wish: Wish) -> None:
+    async def _start_kernel(self, replacement: Replacement) -> None:
         try:
-            with self._measured(wish):
-                await self._acquire(wish)
+            with self._measured(replacement):
+                await self._acquire(replacement)
         except BaseException:
             if self.state is State.STARTING:
-                self.move(State.DEAD if self.sleeper.image is None else State.ASLEEP)
+                self.move(State.DEAD if self._sleeper.image is None else State.ASLEEP)
             raise
 
-    def _measured(self, wish: Wish) -> AbstractContextManager[None]:
-        """Measure a return to a checkpoint, and the start of a branch; other starts are measured where they begin."""
+    def _measured(self, replacement: Replacement) -> AbstractContextManager[None]:
+        """Measure a return to a checkpoint and the start of a branch. Other starts are measured by their own code."""
         observer = self._services.observer
-        if wish.change is StateChange.ROLLED_BACK:
+        if replacement.change is StateChange.ROLLED_BACK:
             return measured(Operation.ROLLBACK, observer.stages)
-        if wish.start is None and self._first_start is not None:
+        if replacement.start is None and self._first_start is not None:
             return measured(Operation.BRANCH, observer.stages)
         return nullcontext()
 
-    async def _acquire(self, wish: Wish) -> None:
-        before, start = self.launch, wish.start or self._first_start
+    async def _acquire(self, replacement: Replacement) -> None:
+        before, start = self.launch, replacement.start or self._first_start
         kernel, woken = (await start(before), False) if start else await self._wake_or_begin(before)
         notice = replace(self.notice, incarnation=self.notice.incarnation + (not woken))
-        if wish.change is not None:
-            notice = replace(notice, change=wish.change, reason=wish.reason)
+        if replacement.change is not None:
+            notice = replace(notice, change=replacement.change, reason=replacement.reason)
         if kernel.cut:
             notice = notice.with_cut()
         try:
@@ -226,165 +253,177 @@ class KernelSlot:
             await kernel.kill(SessionClosed())
             await self._move_files(kernel.launch, before if before.workspace else kernel.launch)
             raise
-        old, is_return = self._held, wish.change is StateChange.ROLLED_BACK
+        old, is_return = self._present, replacement.change is StateChange.ROLLED_BACK
         if old is not None and is_return:
             old.after = notice
         self.notice, self.launch, self._first_start = notice, kernel.launch, None
         self.install(kernel)
-        await self.sleeper.forget()
-        fresh = wish.change is StateChange.RESTARTED or (start is None and not woken)
+        await self._sleeper.forget()
+        fresh = replacement.change is StateChange.RESTARTED or (start is None and not woken)
         await (self.snapshots.forget_automatic() if fresh else self.snapshots.forget_ahead())
         if old is not None:
             done = "rolled back" if is_return else "restarted"
             cause = KernelDied(f"the session was {done} while the cell ran")
             if is_return and not old.kernel.in_use:
-                # The new kernel shares nothing with it, and nobody waits for it: its end takes as long as half a start.
-                self._leaving = spawn(
-                    self._leave(old.kernel, cause, before, kernel.launch), f"former kernel of {self.key}"
+                # The new kernel shares nothing with the old one, which nobody uses. So nobody has to wait for the old
+                # kernel's end, which takes half as long as a start.
+                self._former_end = spawn(
+                    self._end_former(old.kernel, cause, before, kernel.launch), f"former kernel of {self.key}"
                 )
                 return
             await old.kernel.kill(cause)
         await self._move_files(before, kernel.launch)
 
-    async def replace_for_client(self, wish: Wish) -> None:
-        """Replace the kernel because a client has asked for it. A running cell ends with the old one.
+    async def replace_for_client(self, replacement: Replacement) -> None:
+        """Replace the kernel because a client has asked for it. A running cell ends with the old kernel.
 
-        The new kernel is started beside the old one, whose workspace it may need, and which stays if the start fails.
+        The new kernel starts while the old one still runs: the new kernel may need the old one's workspace, and the old
+        kernel stays if the start fails.
 
         Raises:
             SessionError: as `replace`.
         """
         async with self._replacing:
-            await self.sleeper.writing.wait()
-            await self.replace(wish)
+            await self._writing.wait()
+            await self.replace(replacement)
 
     async def restart(self) -> None:
-        """Continue with a fresh kernel, whatever is being started: that one may have the variables.
+        """Continue with a fresh kernel, also if another start is under way: its kernel may have the variables.
 
         Raises:
             SessionError: as `replace`.
         """
         reason = "a restart was asked for"
-        await self.replace_for_client(Wish(StateChange.RESTARTED, reason, self._services.kernels.acquire))
+        await self.replace_for_client(Replacement(StateChange.RESTARTED, reason, self._services.kernels.acquire))
 
     async def _wake_or_begin(self, launch: Launch) -> tuple[Kernel, bool]:
-        woken = await self.sleeper.wake(launch)
-        if woken is None and self.sleeper.loss:
-            self.announce(StateChange.LOST, self.sleeper.loss)
+        woken = await self._sleeper.wake(launch)
+        if woken is None and self._sleeper.loss:
+            self.announce(StateChange.LOST, self._sleeper.loss)
         return woken or await self._services.kernels.acquire(launch), woken is not None
 
-    async def _leave(self, old: Kernel, cause: SessionError, left: Launch, kept: Launch) -> None:
+    async def _end_former(self, old: Kernel, cause: SessionError, left: Launch, kept: Launch) -> None:
         await old.kill(cause)
-        await self._delete_left(left, kept)
+        await self._delete_former_files(left, kept)
 
-    async def _left(self) -> None:
-        """Wait until the kernel before a return has ended: a session has no more than two at a time."""
-        if self._leaving is not None:
-            await asyncio.wait({self._leaving})
+    async def _former_ended(self) -> None:
+        """Wait until the kernel before a return to a checkpoint has ended: a session has two kernels at most."""
+        if self._former_end is not None:
+            await asyncio.wait({self._former_end})
 
     async def _move_files(self, left: Launch, kept: Launch) -> None:
         """Continue on the files of one launch, and delete those of the other."""
         self.launch = kept
-        await self._delete_left(left, kept)
+        await self._delete_former_files(left, kept)
 
-    async def _delete_left(self, left: Launch, kept: Launch) -> None:
+    async def _delete_former_files(self, left: Launch, kept: Launch) -> None:
         if left.workspace is not None and left.workspace != kept.workspace:
             await self._services.kernels.delete_workspace(left.workspace)
 
     def install(self, kernel: Kernel) -> None:
-        """Continue with a kernel."""
-        self._held = Held(kernel)
+        """Make a kernel the session's present kernel."""
+        self._present = PresentKernel(kernel)
         kernel.connection.charge(partial(self._services.waiting, self.key.tenant))
         self._listener.connected(kernel)
         kernel.attach(self._listener)
-        self._held.watch = spawn(self._watch_exit(self._held), f"watch kernel of {self.key}")
-        if self.state is State.DEAD:  # the kernel that this one replaces ended while it started
+        self._present.watch = spawn(self._watch_exit(self._present), f"watch kernel of {self.key}")
+        if self.state is State.DEAD:  # the replaced kernel ended during the start
             self.move(State.STARTING)
         if self.state is State.STARTING:
             self.move(State.IDLE)
 
-    async def _watch_exit(self, held: Held) -> None:
-        cause = await held.kernel.wait()
-        after = held.after
-        if held is self._held and not self._listener.closed:
-            self._held = None
-            self.lost(cause)
-            after = await self._return(held.kernel, cause)
-            if after is not None:  # the usual message says that the variables are lost
+    async def _watch_exit(self, present: PresentKernel) -> None:
+        cause = await present.kernel.wait()
+        after = present.after
+        if present is self._present and not self._listener.closed:
+            self._present = None
+            self.kernel_lost(cause)
+            after = await self._return_to_checkpoint(present.kernel, cause)
+            if after is not None:  # the message of `cause` says that the variables are lost, which is not true now
                 cause = type(cause)(f"{_happened(cause)}; the session is as it was before the cell", **cause.details)
                 self._services.observer.rolled_back(crash=True)
-        self._listener.ended(held.kernel, cause, after)
+        self._listener.ended(present.kernel, cause, after)
 
-    async def _return(self, kernel: Kernel, cause: SessionError) -> StateNotice | None:
-        """Return to the moment before the last cell, or after it, if there is a snapshot of it; and its notice."""
-        snapshot = self.snapshots.last_moment
+    async def _return_to_checkpoint(self, kernel: Kernel, cause: SessionError) -> StateNotice | None:
+        """Return to the checkpoint from before the last cell, or from after it, if there is one.
+
+        Returns:
+            the state of the variables. None means that the session did not return to a checkpoint.
+        """
+        snapshot = self.snapshots.return_point
         if snapshot is None or self._start.task is not None:  # a client has already asked for another kernel
             return None
         self._listener.returning(kernel)
         try:
             moment = "before" if snapshot in self.snapshots.all else "after"
             reason = f"the session returned to the moment {moment} the last cell: {_happened(cause)}"
-            await self.replace(Wish(StateChange.ROLLED_BACK, reason, partial(self.snapshots.restore, snapshot)))
+            await self.replace(Replacement(StateChange.ROLLED_BACK, reason, partial(self.snapshots.restore, snapshot)))
         except SessionError as error:
             self.announce(StateChange.LOST, f"{cause.message}; it could not return to a checkpoint: {error.message}")
             return None
         return self.notice
 
-    def lost(self, cause: SessionError) -> None:
-        """Note that the kernel has ended with all variables."""
-        if self.state is not State.DEAD:  # a client that came before the takeover has tried to start a kernel
+    def kernel_lost(self, cause: SessionError) -> None:
+        """Record that the kernel has ended with all variables, and tell the listener."""
+        # It is dead already if a client came before the takeover and no kernel could be started.
+        if self.state is not State.DEAD:
             self.move(State.DEAD)
         self.announce(StateChange.LOST, cause.message)
         self._listener.disconnected(cause)
 
-    def reported(self) -> None:
-        """Record that a cell of the present kernel has reported the notice: the next gateway must not repeat it."""
+    def record_reported(self) -> None:
+        """Record that a cell of the present kernel has reported the notice. The next gateway must not repeat it."""
         if self.kernel is not None:
-            with suppress(LedgerUnavailable, SessionClosed):  # then it is reported twice, or there is no next gateway
+            # If this fails, the next gateway reports it again, or the session has ended.
+            with suppress(LedgerUnavailable, SessionClosed):
                 self.record.kernel(self.kernel, self.notice)
 
     # -- sleep and takeover ---------------------------------------------------------------------------------
+
+    async def while_clients_wait(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run work that writes the kernel's memory. Clients that need the kernel wait until the work has ended."""
+        return await self._writing.run(work)
 
     async def fall_asleep(self) -> str:
         """Write the memory of the idle kernel to disk, and end the kernel. Clients that come meanwhile wait.
 
         Returns:
-            why that was not possible; the kernel goes on then. Empty: it sleeps.
+            why the kernel could not fall asleep; it continues then. Empty if it sleeps.
         """
-        return await self.sleeper.writing.run(self._fall_asleep)
+        return await self.while_clients_wait(self._fall_asleep)
 
     async def _fall_asleep(self) -> str:
         kernel = self.kernel
         if kernel is None or self.state is not State.IDLE or self.identity.spec.throwaway:
             return "it has no idle kernel"
         try:
-            image = await self.sleeper.take(kernel)
+            image = await self._sleeper.take(kernel)
         except SleepFailed as error:
             return str(error)
         if self._listener.closed or self.kernel is not kernel:
-            await self.sleeper.give_back(kernel, image)
+            await self._sleeper.resume(kernel, image)
             return "the kernel was ended or replaced"
         try:
-            recorded = self.record.kernel(kernel, self.notice, image)
+            self.record.kernel(kernel, self.notice, image)
         except LedgerUnavailable as error:
-            await self.sleeper.give_back(kernel, image)
+            await self._sleeper.resume(kernel, image)
             return error.message
-        self._held = None
+        self._present = None
         self.move(State.ASLEEP)
         self._listener.fell_asleep()
         await self.snapshots.forget_ahead()
-        await self.sleeper.begin(kernel, recorded)
+        await self._sleeper.end_kernel(kernel, image)
         return ""
 
     async def take_over(self, handle: KernelHandle | None, note: str) -> Kernel | None:
         """Continue with the kernel that an earlier gateway has left.
 
         Args:
-            handle: handle of the kernel; None: the kernel is gone.
-            note: reason that the next execution reports, unless variables were lost.
+            handle: handle of the kernel. None means that the kernel is gone.
+            note: reason that the next execution reports, unless the variables are lost.
 
         Returns:
-            the kernel; None: there is none to continue with.
+            the kernel. None means that there is no kernel to continue with.
         """
         self.left_container = None
         kernel: Kernel | None = None
@@ -402,7 +441,7 @@ class KernelSlot:
             await self.delete_files()
             return None
         if kernel is None:
-            self.lost(lost)
+            self.kernel_lost(lost)
             return None
         self.install(kernel)
         if self.notice.change is StateChange.PRESERVED:
@@ -412,13 +451,13 @@ class KernelSlot:
     # -- the end --------------------------------------------------------------------------------------------
 
     async def free(self, cause: SessionError) -> None:
-        """End the kernel, also one that is being started, and delete its files unless they belong to a sandbox."""
-        await self.sleeper.writing.wait()
+        """End the kernel, also a kernel that is being started. Delete its files unless they belong to a sandbox."""
+        await self._writing.wait()
         if self.kernel is not None:
             await self.kernel.kill(cause)
         await self._start.wait()
-        await self._left()
-        await self.sleeper.forget()
+        await self._former_ended()
+        await self._sleeper.forget()
         await self.snapshots.clear()
         if self.left_container is None:  # else `take_over` deletes them
             await self.delete_files()
@@ -430,5 +469,5 @@ class KernelSlot:
 
 
 def _happened(cause: SessionError) -> str:
-    """Return what happened, without what that means for the variables."""
+    """Return the part of an error's message that says what happened to the kernel, not to the variables."""
     return cause.message.partition(";")[0]

@@ -1,4 +1,4 @@
-"""What sessions and sandboxes share: tenant, limits, activity, tools in a container, one end; the registries' base."""
+"""Base classes of sessions and sandboxes (tenant, limits, activity, container, one end) and of their registries."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from sessions.session.services import SessionServices
 
 
 class Activity:
-    """Use of one session or sandbox by clients."""
+    """When and how clients use one session or sandbox."""
 
     def __init__(self, clock: Callable[[], float], age: float = 0.0) -> None:
         """Start with a use at the present time.
 
         Args:
             clock: function that returns seconds.
-            age: seconds since an earlier gateway made the session or sandbox; 0: made now.
+            age: seconds since the session or sandbox was made, perhaps by an earlier gateway.
         """
         self._clock = clock
         self._last = clock()
@@ -60,45 +60,45 @@ class Activity:
 class End:
     """The end of a session or sandbox."""
 
-    #: why, for clients that return later
+    #: why it ended, for clients that return later
     reason: str
-    #: True: a client has asked for it, who need not be told of it later
+    #: whether a client has asked for the end; later clients are not told the reason then
     asked: bool
-    #: when, in seconds since 1970
+    #: time of the end in seconds since 1970
     at: float
-    #: frees everything it had
+    #: task that frees all resources
     freed: asyncio.Task[None]
 
 
-class Host(ABC):
+class Owner(ABC):
     """One tenant's session or sandbox; a `WorkspaceOwner`."""
 
     def __init__(
         self, key: SessionKey, spec: SessionSpec | SandboxSpec, created_at: float, services: SessionServices
     ) -> None:
-        """Begin its age and its activity.
+        """Begin to count age and activity.
 
         Args:
-            key: its tenant and name.
-            spec: its settings; the limits are for each of its containers.
-            created_at: when it was made, perhaps by an earlier gateway, in seconds since 1970.
+            key: tenant and name.
+            spec: settings. The limits apply to each container.
+            created_at: time of creation, perhaps by an earlier gateway, in seconds since 1970.
             services: services that sessions and sandboxes share.
         """
         self.key = key
         self.limits = spec.limits
-        #: bytes that its own workspace may have; 0: it has none
+        #: bytes that its own workspace may have. 0 means that it has no workspace of its own.
         self.disk = 0 if isinstance(spec, SessionSpec) and spec.workspace is not None else spec.limits.disk
         self._idle_timeout = spec.idle_timeout
         self.created_at = created_at
         self._services = services
         self._activity = Activity(services.clock, max(0.0, services.ledger.clock() - created_at))
-        #: its end; None: it was not ended
+        #: its end. None means that it was not ended.
         self.end: End | None = None
 
     # -- activity -------------------------------------------------------------------------------------------
 
     def touch(self) -> None:
-        """Note that a client has used it."""
+        """Record that a client has used it."""
         self._activity.touch()
 
     def charge_upload(self, size: int) -> None:
@@ -116,10 +116,10 @@ class Host(ABC):
 
     @abstractmethod
     def idle_for(self) -> float:
-        """Return the seconds since a client last used it; 0 while one does."""
+        """Return the seconds since a client last used it. Returns 0 during a use."""
 
     def idle_left(self) -> float:
-        """Return the seconds until it is ended as idle, if no client uses it."""
+        """Return the seconds until it ends as idle if no client uses it before."""
         return max(0.0, self._idle_timeout - self.idle_for())
 
     @property
@@ -130,20 +130,20 @@ class Host(ABC):
     # -- its container --------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Start its container if there is none. A client that waits for it uses the host.
+        """Start its container if there is none. The wait counts as a use by a client.
 
         Raises:
-            SessionError: when it could not be started.
+            SessionError: when the container could not be started.
         """
         with self._activity.use():
             await self.ensure_container()
 
     @abstractmethod
     async def ensure_container(self) -> KernelHandle:
-        """Return the container that tools run in, started if there is none.
+        """Return the container that tools run in, and start it if there is none.
 
         Raises:
-            SessionError: when it could not be started.
+            SessionError: when the container could not be started.
         """
 
     async def run_tool(
@@ -159,22 +159,22 @@ class Host(ABC):
     # -- the end --------------------------------------------------------------------------------------------
 
     def close(self, reason: str = "it was ended") -> asyncio.Future[None]:
-        """End it and free everything it has. Idempotent; no client can use it when this returns.
+        """End it and free all its resources. Idempotent. No client can use it when this method returns.
 
         Args:
-            reason: why, for clients that return later.
+            reason: why it ends, for clients that return later.
 
         Returns:
-            a future that is done when everything is freed, for each caller; cancelling it does not stop that.
+            a future that is done when everything is freed. Cancelling the future does not stop the work.
         """
         return asyncio.shield(self.begin_end(reason).freed)
 
     def begin_end(self, reason: str, *, asked: bool = False) -> End:
-        """Do as `close`, and return the end.
+        """Do the same as `close`, and return the end.
 
         Args:
-            reason: as for `close`.
-            asked: True if a client has asked for it.
+            reason: why it ends, for clients that return later.
+            asked: whether a client has asked for the end.
         """
         if self.end is None:
             at = max(self.created_at, self._services.ledger.clock())  # the machine's clock may have been set back
@@ -183,135 +183,136 @@ class Host(ABC):
         return self.end
 
     def _refuse(self, reason: str) -> None:  # noqa: B027 - a sandbox has no clients that wait
-        """Refuse the clients that use it at this moment; later ones see that it is closed."""
+        """Release the clients that use it now. Later clients see that it is closed."""
 
     @abstractmethod
     async def _free(self, reason: str) -> None:
-        """Free everything it has."""
+        """Free all its resources."""
 
 
-H = TypeVar("H", bound=Host)
+OwnerT = TypeVar("OwnerT", bound=Owner)
 
 
-class Hosts(ABC, Generic[H]):
-    """The only mutable map from keys to hosts of this kind, of all tenants."""
+class Owners(ABC, Generic[OwnerT]):
+    """All owners of one kind, of all tenants, by key. No other object keeps such a map."""
 
-    def __init__(self, services: SessionServices, beside: Hosts[Any] | None = None) -> None:
+    def __init__(self, services: SessionServices, beside: Owners[Any] | None = None) -> None:
         """Begin empty.
 
         Args:
-            services: services that hosts share.
-            beside: hosts of another kind, which count for the same quota of a tenant; None: there are none yet.
+            services: services that owners share.
+            beside: owners of another kind, which count towards the same quota of a tenant. None means that this is the
+                first kind.
         """
         self._services = services
-        #: the hosts of all kinds
-        self.kinds: list[Hosts[Any]] = [] if beside is None else beside.kinds
+        #: the registries of all kinds of owners
+        self.kinds: list[Owners[Any]] = [] if beside is None else beside.kinds
         self.kinds.append(self)
-        self._present: dict[SessionKey, H] = {}
+        self._present: dict[SessionKey, OwnerT] = {}
         self._closing = False
-        #: those that have ended and are being freed; not every caller waits for the end that it has asked for
-        self._ending: set[H] = set()
+        #: owners that have ended and are being freed; not every caller that ends an owner waits for that
+        self._ending: set[OwnerT] = set()
 
-    def all(self) -> list[H]:
-        """Return all that have not ended, oldest first."""
+    def all(self) -> list[OwnerT]:
+        """Return all owners that have not ended, oldest first."""
         return list(self._present.values())
 
-    def of(self, tenant: str) -> list[H]:
-        """Return those of one tenant, oldest first."""
-        return [host for key, host in self._present.items() if key.tenant == tenant]
+    def of(self, tenant: str) -> list[OwnerT]:
+        """Return the owners of one tenant, oldest first."""
+        return [owner for key, owner in self._present.items() if key.tenant == tenant]
 
-    def taken(self, tenant: str) -> list[Host]:
-        """Return what a tenant has of its quota: its sessions and sandboxes that have not ended."""
-        return [host for kind in self.kinds for host in kind.all() if host.key.tenant == tenant]
+    def taken(self, tenant: str) -> list[Owner]:
+        """Return what counts towards a tenant's quota: its sessions and sandboxes that have not ended."""
+        return [owner for kind in self.kinds for owner in kind.all() if owner.key.tenant == tenant]
 
     def _admit(self, tenant: str, disk: int) -> None:
-        """Allow a tenant one more.
+        """Check that a tenant may have one more owner.
 
         Args:
             tenant: name of the tenant.
-            disk: bytes of its own workspace; 0: it has none.
+            disk: bytes of the new owner's workspace. 0 means that it has no workspace of its own.
 
         Raises:
             ShuttingDown: when the gateway is being stopped.
-            QuotaExceeded: when the tenant has as many as it may have, or its part of the disk.
+            QuotaExceeded: when the tenant has the maximum of sessions and sandboxes, or of disk.
         """
         if self._closing:
             raise ShuttingDown
         present = self.taken(tenant)
-        self._services.quotas.admit_session(len(present), min((host.idle_left() for host in present), default=0.0))
+        self._services.quotas.admit_session(len(present), min((owner.idle_left() for owner in present), default=0.0))
         self._services.workspaces.admit(tenant, disk)
 
-    def _add(self, host: H) -> None:
-        """Add a host; its workspace counts until everything of it is freed."""
-        self._present[host.key] = host
-        self._services.workspaces.hold(host.key.tenant, host.disk)
+    def _add(self, owner: OwnerT) -> None:
+        """Add an owner. Its workspace counts until all its resources are freed."""
+        self._present[owner.key] = owner
+        self._services.workspaces.hold(owner.key.tenant, owner.disk)
 
-    async def _start(self, host: H) -> None:
-        """Add a new host, and start its container.
+    async def _start(self, owner: OwnerT) -> None:
+        """Add a new owner, and start its container.
 
         Raises:
-            SessionClosed: when it was ended meanwhile.
-            SessionError: when its container could not be started; the host is not kept.
+            SessionClosed: when the owner was ended meanwhile.
+            SessionError: when its container could not be started; the owner is not kept.
         """
-        self._add(host)
+        self._add(owner)
         # The start continues when its client leaves.
-        await asyncio.shield(spawn(self._first_start(host), f"first start of {host.key}"))
-        if host.closed:  # between the end of the start and this caller's turn in the event loop
+        await asyncio.shield(spawn(self._first_start(owner), f"first start of {owner.key}"))
+        if owner.closed:  # between the end of the start and this caller's turn in the event loop
             raise SessionClosed
 
-    async def _first_start(self, host: H) -> None:
+    async def _first_start(self, owner: OwnerT) -> None:
         try:
-            await host.start()
+            await owner.start()
         except BaseException:
-            if self._present.get(host.key) is host:
-                self._remove(host, "it could not be started")
-            await host.close()
+            if self._present.get(owner.key) is owner:
+                self._remove(owner, "it could not be started")
+            await owner.close()
             raise
 
     @abstractmethod
     def end(self, key: SessionKey, reason: str) -> asyncio.Future[None]:
-        """End a host and free everything it has. No client can use it when this returns.
+        """End an owner and free all its resources. No client can use it when this method returns.
 
         Args:
-            key: key of the host.
-            reason: why, for clients that return later.
+            key: key of the owner.
+            reason: why it ends, for clients that return later.
 
         Returns:
-            a future that is done when everything is freed; cancelling it does not stop that.
+            a future that is done when everything is freed. Cancelling the future does not stop the work.
 
         Raises:
-            SessionError: when there is none.
+            SessionError: when there is no owner with this key.
         """
 
-    def _remove(self, host: H, reason: str, *, asked: bool = False) -> None:
-        """Begin the end of a host; `close` of the host waits for it.
+    def _remove(self, owner: OwnerT, reason: str, *, asked: bool = False) -> None:
+        """Begin the end of an owner. `close` of the owner waits for it.
 
         Args:
-            host: a present host.
-            reason: why, for clients that return later.
-            asked: True if a client has asked for it.
+            owner: an owner that has not ended.
+            reason: why it ends, for clients that return later.
+            asked: whether a client has asked for the end.
         """
-        del self._present[host.key]
-        end = host.begin_end(reason, asked=asked)
-        self._record_end(host, end)
-        self._ending.add(host)
-        end.freed.add_done_callback(lambda _: self._freed(host))
+        del self._present[owner.key]
+        end = owner.begin_end(reason, asked=asked)
+        self._record_end(owner, end)
+        self._ending.add(owner)
+        end.freed.add_done_callback(lambda _: self._freed(owner))
 
-    def _freed(self, host: H) -> None:
-        self._ending.discard(host)
-        self._services.workspaces.release(host.key.tenant, host.disk)
+    def _freed(self, owner: OwnerT) -> None:
+        self._ending.discard(owner)
+        self._services.workspaces.release(owner.key.tenant, owner.disk)
 
     @abstractmethod
-    def _record_end(self, host: H, end: End) -> None:
-        """Record the end of a host for the next gateway."""
+    def _record_end(self, owner: OwnerT, end: End) -> None:
+        """Record the end of an owner for the next gateway."""
 
     async def close(self) -> None:
-        """End all hosts, and make no more.
+        """End all owners, and accept no new ones.
 
         Raises:
-            ExceptionGroup: when not everything they had could be freed.
+            ExceptionGroup: when some resources could not be freed.
         """
         self._closing = True
-        for host in self.all():
-            self._remove(host, "the gateway was stopped")
-        await gather_all(*(host.close() for host in self._ending))
+        for owner in self.all():
+            self._remove(owner, "the gateway was stopped")
+        await gather_all(*(owner.close() for owner in self._ending))

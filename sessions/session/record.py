@@ -1,4 +1,4 @@
-"""What a session begins with, what of it never changes, and what the ledger keeps of it for the next gateway."""
+"""A session's identity, which never changes; what it begins with; and its record in the ledger for the next gateway."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from sessions.store.session_records import ContainerRecord, SessionRecord
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """One session, independent of its kernel."""
+    """The properties of a session that never change."""
 
     key: SessionKey
     spec: SessionSpec
     #: kernelspec of its language
     kernelspec: KernelSpec
-    #: seconds since 1970
+    #: time of creation in seconds since 1970
     created_at: float
-    #: differs from the ids of all other sessions, also of earlier and later ones with the same key
+    #: unique id: earlier and later sessions with the same key have other ids
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def launch(self, workspace: str | None) -> Launch:
-        """Return the order to start a kernel of it.
+        """Return the order to start a kernel of this session.
 
         Args:
-            workspace: workspace of the kernel; None: a new one.
+            workspace: workspace of the kernel. None means a new workspace.
         """
         of = self.spec
         return Launch(
@@ -49,34 +49,34 @@ class Identity:
         )
 
 
-#: starts a kernel in a way of its own
-Start = Callable[[Launch], Awaitable[Kernel]]
+#: starts a kernel in another way than from the pool, for example from a checkpoint
+StartFunction = Callable[[Launch], Awaitable[Kernel]]
 
 
 @dataclass(frozen=True, slots=True)
-class Beginning:
+class Origin:
     """What a session begins with."""
 
-    #: the kernel that an earlier gateway has left; None: there is none
+    #: the kernel that an earlier gateway has left, awake or asleep; None if there is no such kernel
     left: ContainerRecord | None = None
-    #: the snapshots that an earlier gateway has left
+    #: the checkpoints that an earlier gateway has left
     snapshots: tuple[Snapshot, ...] = ()
-    #: starts its first kernel; None: it is a new one
-    start: Start | None = None
+    #: function that starts the session's first kernel; None if that is an ordinary new kernel
+    start: StartFunction | None = None
 
 
-NOTHING = Beginning()
+NO_ORIGIN = Origin()
 
 
 class SlotRecord:
-    """Writes the record of one session, and knows what it says."""
+    """Writes the record of one session, and remembers its content."""
 
     def __init__(
         self,
         of: Identity,
         services: SessionServices,
         notice: StateNotice,
-        beginning: Beginning,
+        origin: Origin,
         closed: Callable[[], bool],
     ) -> None:
         """Write nothing yet.
@@ -84,31 +84,35 @@ class SlotRecord:
         Args:
             of: identity of the session.
             services: services that sessions share.
-            notice: about its variables.
-            beginning: what an earlier gateway has recorded.
+            notice: state of the session's variables.
+            origin: what an earlier gateway has recorded.
             closed: returns whether the session was ended.
         """
         self._of = of
         self._ledger = services.ledger
-        self._container = beginning.left
+        self._container = origin.left
         self._notice = notice
-        self._snapshots = beginning.snapshots
+        self._snapshots = origin.snapshots
         self._closed = closed
 
-    def kernel(self, kernel: Kernel, notice: StateNotice, image: SleepImage | None = None) -> ContainerRecord:
-        """Record the present kernel, asleep if it has an image, and what the next execution reports.
+    def kernel(self, kernel: Kernel, notice: StateNotice, image: SleepImage | None = None) -> None:
+        """Record the present kernel and the state of the variables that the next execution reports.
+
+        Args:
+            kernel: the present kernel.
+            notice: state of the variables.
+            image: memory of the kernel on disk. None means that the kernel is awake.
 
         Raises:
             LedgerUnavailable: when the record cannot be written.
-            SessionClosed: when the session was ended: its record is gone, and stays so.
+            SessionClosed: when the session was ended: it must have no record any more.
         """
         info = kernel.handle.connection_info
         container = ContainerRecord(kernel.handle.id, info, str(kernel.launch.workspace), image)
         self._write(container, notice, self._snapshots)
-        return container
 
     def snapshots(self, snapshots: tuple[Snapshot, ...]) -> None:
-        """Record the session's snapshots.
+        """Record the session's checkpoints.
 
         Raises:
             LedgerUnavailable: when the record cannot be written.
@@ -120,6 +124,6 @@ class SlotRecord:
         if self._closed():
             raise SessionClosed
         of = self._of
-        if container is not None and not of.spec.throwaway:  # the next gateway reaps a container without a record
+        if container is not None and not of.spec.throwaway:  # the next gateway removes a container without a record
             self._ledger.keep(SessionRecord(of.key, of.spec, of.created_at, of.id, container, notice, snapshots))
         self._container, self._notice, self._snapshots = container, notice, snapshots

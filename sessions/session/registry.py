@@ -8,16 +8,16 @@ from sessions.model.checkpoint import Checkpoints
 from sessions.model.errors import CheckpointRefused, InvalidRequest, SessionExists, SessionNotFound
 from sessions.model.kernelspecs import KernelSpecs
 from sessions.model.values import SessionKey, SessionSpec, StateChange, StateNotice
-from sessions.session.owner import End, Hosts
-from sessions.session.record import Beginning, Identity
+from sessions.session.owner import End, Owners
+from sessions.session.record import Identity, Origin
 from sessions.session.services import SessionServices
 from sessions.session.session import Session
 
-#: what the next reply of a session says that slept while a gateway ended and another one was started
+#: reason in the next reply of a session that slept while the gateway was restarted
 SLEPT_ON = "the gateway was restarted while the session slept"
 
 
-class Registry(Hosts[Session]):
+class Registry(Owners[Session]):
     """All sessions of all tenants."""
 
     def __init__(self, specs: KernelSpecs, defaults: SessionSpec, services: SessionServices) -> None:
@@ -41,9 +41,9 @@ class Registry(Hosts[Session]):
                 self._services.ledger.end(record.key, f"there is no language {record.spec.language!r} any more")
                 continue
             identity = Identity(record.key, record.spec, kernelspec, record.created_at, record.id)
-            beginning = Beginning(record.container, record.snapshots)
+            origin = Origin(record.container, record.snapshots)
             notice = record.notice if record.container.asleep is None else record.notice.with_reason(SLEPT_ON)
-            self._add(Session(identity, self._services, notice, beginning))
+            self._add(Session(identity, self._services, notice, origin))
 
     def now(self) -> float:
         """Return the seconds since 1970."""
@@ -53,7 +53,7 @@ class Registry(Hosts[Session]):
         """Return the language with this name or alias.
 
         Raises:
-            InvalidRequest: when there is none.
+            InvalidRequest: when there is no such language.
         """
         return self._specs.find(name).name
 
@@ -61,7 +61,7 @@ class Registry(Hosts[Session]):
         """Return one session.
 
         Raises:
-            SessionNotFound: when there is none with this key. A session of another tenant gives the same error.
+            SessionNotFound: when there is no session with this key. A session of another tenant gives the same error.
         """
         session = self._present.get(key)
         if session is None:
@@ -74,38 +74,38 @@ class Registry(Hosts[Session]):
         """Make a session and start its kernel.
 
         Raises:
-            SessionExists: when there is one with this key.
+            SessionExists: when there is a session with this key.
             InvalidRequest: when the language is unknown, or needs more memory than the session may have.
             NetworkNotAllowed: when the tenant may not use the network that the session asks for.
-            QuotaExceeded: when the tenant has as many sessions as it may have.
+            QuotaExceeded: when the tenant has the maximum of sessions and sandboxes.
             SessionError: when its kernel could not be started; the session is not kept.
         """
         if key in self._present:
             raise SessionExists(f"a session {key.name!r} exists already", session=key.name)
         return await self._create(key, spec)
 
-    async def branch(self, origin: Session, key: SessionKey, checkpoint: str | None) -> Session:
-        """Make a session that begins with the variables and files that another one has or had.
+    async def branch(self, source: Session, key: SessionKey, checkpoint: str | None) -> Session:
+        """Make a session that begins with the variables and files of another session.
 
         Args:
-            origin: the other session.
-            key: of the new one.
-            checkpoint: name of a checkpoint of the other one; None: its present state.
+            source: the other session.
+            key: key of the new session.
+            checkpoint: name of a checkpoint of the other session. None means its present state.
 
         Raises:
-            SessionExists: when there is one with this key.
+            SessionExists: when there is a session with this key.
             CheckpointNotFound: when there is no such checkpoint.
-            CheckpointRefused: when none can be taken or used.
+            CheckpointRefused: when the checkpoint cannot be taken or used.
             SessionError: as in `create`.
         """
         if key in self._present:
             raise SessionExists(f"a session {key.name!r} exists already", session=key.name)
-        beginning = Beginning(start=origin.checkpoints.branch(checkpoint))
-        self._admit(key.tenant, origin.disk)
-        notice = StateNotice(StateChange.PRESERVED, f"a branch of the session {origin.key.name!r}", incarnation=0)
-        identity = Identity(key, origin.spec, origin.kernelspec, self.now())
-        session = Session(identity, self._services, notice, beginning)
-        await self._start(session)  # with the checkpoint: name and place are taken before the first wait
+        origin = Origin(start=source.checkpoints.branch(checkpoint))
+        self._admit(key.tenant, source.disk)
+        notice = StateNotice(StateChange.PRESERVED, f"a branch of the session {source.key.name!r}", incarnation=0)
+        identity = Identity(key, source.spec, source.kernelspec, self.now())
+        session = Session(identity, self._services, notice, origin)
+        await self._start(session)  # takes the checkpoint, too: name and quota are taken before the first wait
         return session
 
     async def get_or_create(self, key: SessionKey, spec: SessionSpec | None = None) -> Session:
@@ -113,7 +113,7 @@ class Registry(Hosts[Session]):
 
         Args:
             key: key of the session.
-            spec: settings of a new session; None: the defaults.
+            spec: settings of a new session. None means the defaults.
 
         Raises:
             SessionError: as in `create`.
@@ -129,7 +129,7 @@ class Registry(Hosts[Session]):
         kernelspec = self._specs.find(spec.language)
         kernelspec.check(spec.limits)
         self._services.egress.require(key, spec.network)
-        if spec.checkpoints is Checkpoints.AUTO and not self._services.sleeping.ability.on:
+        if spec.checkpoints is Checkpoints.AUTO and not self._services.kernel_memory.ability.on:
             raise CheckpointRefused("this gateway cannot take checkpoints: /readyz says why, under `sleep`")
         self._admit(key.tenant, spec.limits.disk if spec.workspace is None else 0)
         ledger = self._services.ledger
@@ -144,29 +144,30 @@ class Registry(Hosts[Session]):
         return session
 
     def end(self, key: SessionKey, reason: str | None = None) -> asyncio.Future[None]:
-        """End a session and free everything it has. It is out of the registry when this returns.
+        """End a session and free all its resources. The registry has forgotten it when this method returns.
 
         Args:
             key: key of the session.
-            reason: why the gateway ends it, for a client that returns later; None: its client has asked for that.
+            reason: why the gateway ends the session, for a client that returns later. None means that a client has
+                asked for the end.
 
         Returns:
-            a future that is done when everything is freed; cancelling it does not stop that.
+            a future that is done when everything is freed. Cancelling the future does not stop the work.
 
         Raises:
-            SessionNotFound: when there is none.
+            SessionNotFound: when there is no session with this key.
         """
         session = self.get(key)
         self._remove(session, reason or "the session was ended", asked=reason is None)
         return session.close()
 
-    def _record_end(self, host: Session, end: End) -> None:
-        if host.incarnation and not host.spec.throwaway:
-            # A client that has ended its kernel need not be told by the next one.
-            self._services.ledger.end(host.key, end.reason, "" if end.asked else host.spec.place)
+    def _record_end(self, owner: Session, end: End) -> None:
+        if owner.incarnation and not owner.spec.throwaway:
+            # A client that has ended its kernel itself need not be told about that with its next kernel.
+            self._services.ledger.end(owner.key, end.reason, "" if end.asked else owner.spec.place)
 
     async def freed(self, workspace: str) -> None:
-        """Wait until everything of the ended sessions on a workspace is freed.
+        """Wait until all resources of the ended sessions on a workspace are freed.
 
         Args:
             workspace: workspace of a sandbox.

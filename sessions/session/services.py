@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from sessions.backends.base import KernelHandle, Launch
 from sessions.model.egress import EgressTenants
-from sessions.model.values import ExecuteRequest, ExecutionResult, SessionKey, Timeouts
+from sessions.model.values import ExecuteRequest, ExecutionEnd, SessionKey, Timeouts
 from sessions.store.ledger import Ledger
 from sessions.tenants.kept_bytes import KeptBytes
 from sessions.tenants.quotas import Quotas
@@ -16,22 +16,22 @@ from sessions.tenants.workspaces import WorkspaceDisk
 
 if TYPE_CHECKING:
     from sessions.checkpoints.sleep import MemoryObserver
-    from sessions.checkpoints.writing import Sleeping
+    from sessions.checkpoints.writing import KernelMemory
     from sessions.kernels.kernel import Kernel  # commands that run no kernel start without the channels' libraries
 
 
 class KernelSource(Protocol):
-    """Source of a session's kernels."""
+    """Supplies kernels, and containers without a kernel."""
 
     @property
     def keeps_files(self) -> bool:
-        """Whether a workspace outlives the containers that use it; otherwise it goes with the last one."""
+        """Whether a workspace outlives the containers that use it. Otherwise it is deleted with the last of them."""
 
     async def acquire(self, launch: Launch) -> Kernel:
         """Return a kernel that has answered, for one session only.
 
         Args:
-            launch: properties of the kernel; without a workspace, the kernel has a new one.
+            launch: properties of the kernel. If it names no workspace, the kernel gets a new one.
 
         Raises:
             SessionError: when no kernel could be started.
@@ -52,7 +52,7 @@ class KernelSource(Protocol):
 
 
 class CellJournal(Protocol):
-    """Gets every execution of every dialect."""
+    """Records every execution of every dialect."""
 
     def begins(self, key: SessionKey, language: str, request: ExecuteRequest) -> str:
         """Record that a cell is about to run.
@@ -66,8 +66,8 @@ class CellJournal(Protocol):
             QuotaExceeded: when the audit's disk is nearly full, and the tenant has written its share of what is left.
         """
 
-    def ended(self, key: SessionKey, execution: str, request: ExecuteRequest, result: ExecutionResult | None) -> None:
-        """Record the end of an execution. `result` is None when the code was never sent."""
+    def ended(self, key: SessionKey, execution: str, request: ExecuteRequest, end: ExecutionEnd | None) -> None:
+        """Record the end of an execution. `end` is None when the code was never sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +81,13 @@ class SessionServices:
     #: database of the sessions that the next gateway takes over
     ledger: Ledger
     timeouts: Timeouts
-    #: lets kernels sleep on disk
-    sleeping: Sleeping
+    #: writes kernels to disk, and restores them
+    kernel_memory: KernelMemory
     observer: MemoryObserver
-    #: counts bytes more of a tenant's messages that wait for kernels, or fewer; returns False if it has too many
+    #: counts bytes of a tenant's messages that wait for kernels; a number below 0 takes bytes away. Returns False, and
+    #: counts nothing, if the tenant would have too many.
     waiting: Callable[[str, int], bool]
-    #: who may reach listed hosts
+    #: which tenants may reach listed hosts
     egress: EgressTenants = field(default_factory=EgressTenants)
     #: bounds what all sessions keep of their cells
     kept: KeptBytes = field(default_factory=KeptBytes)

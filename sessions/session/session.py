@@ -13,45 +13,45 @@ from sessions.cells.transcript import Transcript
 from sessions.channels.hub import ChannelHub
 from sessions.channels.requests import Rules
 from sessions.channels.unread import Unread
-from sessions.checkpoints.sleep import Sleeper
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.messages import Message
+from sessions.model.checkpoint import SleepImage
 from sessions.model.errors import SessionClosed, SessionError, SessionNotFound
 from sessions.model.tasks import spawn
 from sessions.model.values import ExecuteRequest, StateNotice
 from sessions.session.checkpointing import Checkpointing
 from sessions.session.executions import Executions, Running
 from sessions.session.kernel_slot import KernelSlot
-from sessions.session.owner import Host
-from sessions.session.record import NOTHING, Beginning, Identity
+from sessions.session.owner import Owner
+from sessions.session.record import NO_ORIGIN, Identity, Origin
 from sessions.session.services import SessionServices
 from sessions.session.states import State
 from sessions.session.turn import Turn
 from sessions.store.session_records import ContainerRecord
 
 
-class Session(Host):
+class Session(Owner):
     """One tenant's named kernel, and the listener of all its kernels."""
 
     def __init__(
-        self, identity: Identity, services: SessionServices, notice: StateNotice, beginning: Beginning = NOTHING
+        self, identity: Identity, services: SessionServices, notice: StateNotice, origin: Origin = NO_ORIGIN
     ) -> None:
-        """Make a session that has no kernel yet; see `KernelSlot`."""
+        """Make a session that has no kernel yet. `KernelSlot` describes the arguments."""
         spec = identity.spec
         super().__init__(identity.key, spec, identity.created_at, services)
         self.id = identity.id
         self.spec = spec
         self.kernelspec = identity.kernelspec
-        self._slot = KernelSlot(identity, services, notice, beginning, self)
-        #: set when its clients must leave: the session was ended, or left to another gateway
-        self.over = asyncio.Event()
+        self._slot = KernelSlot(identity, services, notice, origin, self)
+        #: set when clients must leave: the session was ended, or another gateway continues with it
+        self.clients_must_leave = asyncio.Event()
         #: the session's channel clients
         self.channels = ChannelHub(
             Rules(
                 admit=lambda: services.quotas.execution_now(self.key.tenant),
                 permit=lambda: services.quotas.permit(self.key.tenant),
-                hold=partial(services.waiting, self.key.tenant),
-                begins=self._begin_other,
+                count_bytes=partial(services.waiting, self.key.tenant),
+                begins=self._begin_channel_cell,
                 ended=partial(services.journal.ended, self.key),
                 failed=self._failed,
                 timeouts=services.timeouts,
@@ -61,7 +61,7 @@ class Session(Host):
             Unread(services.unread, identity.key.tenant),
         )
         turn = Turn(self._activity, self.channels.quiet)
-        #: its checkpoints
+        #: the session's checkpoints
         self.checkpoints = Checkpointing(self._slot, turn, self.channels, services)
         self._executions = Executions(self._slot, turn, self.checkpoints, self._activity, services)
 
@@ -69,7 +69,7 @@ class Session(Host):
 
     @property
     def state(self) -> State:
-        """The session's state. Cells of channel clients take no turn, but also keep the session busy."""
+        """The session's state. A cell of a channel client takes no turn, but the session is busy while it runs."""
         state = self._slot.state
         return State.BUSY if state is State.IDLE and self.channels.running else state
 
@@ -85,12 +85,12 @@ class Session(Host):
 
     @property
     def left_container(self) -> ContainerRecord | None:
-        """The kernel that an earlier gateway has left; None: there was none, or it was taken over."""
+        """The kernel that an earlier gateway has left. None means that there was none, or that it was taken over."""
         return self._slot.left_container
 
     @property
     def launch(self) -> Launch:
-        """Order to start its next kernel, on the files of its earlier ones."""
+        """Order to start its next kernel, on the files of its earlier kernels."""
         return self._slot.launch
 
     @property
@@ -100,21 +100,31 @@ class Session(Host):
 
     @property
     def executions(self) -> int:
-        """Number of cells that it has run, of API and channel clients."""
+        """Number of cells that it has run, of API clients and channel clients."""
         return self._executions.count
 
     @property
-    def sleeper(self) -> Sleeper:
-        """The sleep of its kernel."""
-        return self._slot.sleeper
+    def reachable(self) -> bool:
+        """Whether its kernel takes messages: it neither sleeps nor is being written to disk."""
+        return self._slot.reachable
+
+    @property
+    def sleep_image(self) -> SleepImage | None:
+        """The memory of its kernel on disk. None means that the session does not sleep."""
+        return self._slot.sleep_image
+
+    @property
+    def sleep_problem(self) -> str:
+        """Why its last attempt to fall asleep failed, for its client; empty if it did not fail."""
+        return self._slot.sleep_problem
 
     @property
     def container(self) -> KernelHandle | None:
-        """The container of its kernel; None: it has no kernel."""
+        """The container of its kernel. None means that it has no kernel."""
         return None if self._slot.kernel is None else self._slot.kernel.handle
 
     def idle_for(self) -> float:
-        """Return the seconds since a client last used it; 0 while one does."""
+        """Return the seconds since a client last used it. Returns 0 during a use."""
         return 0.0 if self.in_use else self._activity.idle_for()
 
     @property
@@ -125,13 +135,13 @@ class Session(Host):
     # -- its kernels ----------------------------------------------------------------------------------------
 
     async def ensure_container(self) -> KernelHandle:
-        """Return the container of its kernel, started if there is none."""
+        """Return the container of its kernel, and start a kernel if there is none."""
         return (await self._slot.ensure()).handle
 
     async def settled_kernel(self) -> Kernel:
-        """Return its kernel, started if there is none, when no interrupt of an earlier cell is on its way to it.
+        """Return its kernel, and start one if there is none. Wait until no interrupt of an earlier cell can reach it.
 
-        A client that waits for the kernel uses the session.
+        The wait counts as a use of the session by a client.
         """
         with self._activity.use():
             return await self._executions.settled_kernel()
@@ -141,7 +151,7 @@ class Session(Host):
         await self._executions.take_over(partial(self._slot.take_over, handle, note))
 
     def connected(self, kernel: Kernel) -> None:
-        """Give the channel clients a new kernel."""
+        """Connect the channel clients to a new kernel."""
         self.channels.connect(kernel)
 
     def received(self, message: Message) -> None:
@@ -150,11 +160,11 @@ class Session(Host):
         self._executions.received(message)
 
     def missed(self, kernel: Kernel) -> None:
-        """Note that a message which a kernel sent on shell may be lost."""
+        """Let the kernel's cells ask for their replies: a message that the kernel sent on shell may be lost."""
         self._executions.shell_lost(kernel)
 
     def disconnected(self, cause: SessionError) -> None:
-        """Tell the channel clients that there is no kernel any more; those that are connected get the next one."""
+        """Tell the channel clients that the kernel is gone. Start the next kernel if any of them are connected."""
         self.channels.disconnect(cause)
         if self.channels.clients:
             spawn(self._revive(), f"revive {self.key}")
@@ -168,7 +178,7 @@ class Session(Host):
         return "it is in use" if self.in_use else await self._slot.fall_asleep()
 
     def returning(self, kernel: Kernel) -> None:
-        """Let the executions of a kernel that has ended wait for `ended`."""
+        """Let the executions of a kernel that has ended wait until `ended` is called."""
         self._executions.await_end(kernel)
 
     def ended(self, kernel: Kernel, cause: SessionError, after: StateNotice | None) -> None:
@@ -176,7 +186,7 @@ class Session(Host):
         self._executions.kernel_gone(kernel, cause, after)
 
     async def _revive(self) -> None:
-        """Start the next kernel for the connected channel clients, and tell them: they do not ask for one."""
+        """Start the next kernel for the connected channel clients, and tell them. They never ask for a kernel."""
         self.channels.announce("restarting")
         try:
             await self._slot.ensure()
@@ -185,8 +195,8 @@ class Session(Host):
             raise
         self.channels.announce("idle")
 
-    def _begin_other(self, request: ExecuteRequest) -> str:
-        return self._executions.begin_other(request)
+    def _begin_channel_cell(self, request: ExecuteRequest) -> str:
+        return self._executions.begin_channel_cell(request)
 
     def _failed(self, msg_id: str, failure: Mapping[str, Any]) -> None:
         self._executions.failed(msg_id, failure)
@@ -195,16 +205,17 @@ class Session(Host):
 
     @asynccontextmanager
     async def execute(self, request: ExecuteRequest, seen: int | None = None) -> AsyncIterator[Running]:
-        """Run a cell when its turn comes. Leaving the context early interrupts the cell and keeps the variables.
+        """Run a cell when its turn comes. If the context ends early, the cell is interrupted and the variables stay.
 
-        A request with an idempotency key runs once, to its end; a client that sends the key again gets its events.
+        A request with an idempotency key runs once, to its end. A client that sends the key again gets its events.
 
         Args:
             request: cell to run.
-            seen: the number of the last event that a returning client has seen; then nothing is run.
+            seen: number of the last event that a returning client has seen. No cell is started then. None means a new
+                request.
 
         Raises:
-            InvalidRequest: when the language takes no arguments, or the key is another request's or unknown.
+            InvalidRequest: when the language takes no arguments, or the key is unknown or belongs to another request.
             SessionNotFound: when the variables that the cell needs (`if_session`, `if_incarnation`) are gone.
             SessionError: when the session was ended, no kernel could be started, or a quota is used up.
         """
@@ -222,10 +233,10 @@ class Session(Host):
         return self.channels.interrupt() or interrupted
 
     async def restart(self) -> None:
-        """Give the session a fresh kernel on the same workspace. A running cell ends with the old one.
+        """Give the session a fresh kernel on the same workspace. A running cell ends with the old kernel.
 
         Raises:
-            SessionError: when the session was ended, or no kernel could be started; the session keeps the one it has.
+            SessionError: when the session was ended, or no kernel could be started; the session keeps its kernel.
         """
         with self._activity.use(), self.channels.replacing():
             await self._slot.restart()
@@ -233,7 +244,7 @@ class Session(Host):
     # -- the end --------------------------------------------------------------------------------------------
 
     def _refuse(self, reason: str) -> None:
-        self.over.set()
+        self.clients_must_leave.set()
         self.channels.close(SessionClosed(reason))
         self._executions.close()
 
@@ -244,8 +255,8 @@ class Session(Host):
             self._executions.free()
 
     def leave(self) -> None:
-        """Release clients and kernel: another gateway continues with the session."""
-        self.over.set()
+        """Disconnect from clients and kernel: another gateway continues with the session."""
+        self.clients_must_leave.set()
         self.channels.release_clients()
         if self._slot.kernel is not None:
             self._slot.kernel.connection.close()

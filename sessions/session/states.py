@@ -14,9 +14,9 @@ class State(StrEnum):
     IDLE = "idle"
     #: the session runs a cell
     BUSY = "busy"
-    #: its kernel's memory is on disk; the next use continues with it
+    #: its kernel's memory is on disk, and the next use wakes the kernel
     ASLEEP = "asleep"
-    #: its kernel is gone; the next cell starts another
+    #: its kernel is gone, and the next cell starts another kernel
     DEAD = "dead"
     #: the session was ended
     CLOSED = "closed"

@@ -1,4 +1,4 @@
-"""Whose turn the kernel is: one cell of an API client at a time, or work between two cells."""
+"""The turn to use a session's kernel: for one cell of an API client, or for work between two cells."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Turn:
 
         Args:
             activity: the session's activity.
-            quiet: returns when no cell of a channel client runs: these take no turn.
+            quiet: waits until no cell of a channel client runs. Such cells take no turn.
         """
-        #: held by the user; a takeover holds it without waiting for channel clients, which have no kernel yet
+        #: held by the present user. A takeover takes it directly, without `quiet`: channel clients have no kernel yet.
         self.lock = asyncio.Lock()
         self._activity = activity
         self._quiet = quiet
@@ -35,7 +35,7 @@ class Turn:
             yield
 
     async def between_cells(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Do something to the kernel while no cell runs, and return its result; the caller does not cancel it."""
+        """Run `work` while no cell runs, and return its result. The call must not be cancelled."""
         with self._activity.use():
             async with self.taken():
                 return await work()

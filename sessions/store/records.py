@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import orjson
 
-from sessions.model.values import ExecutionResult
+from sessions.model.values import ExecutionEnd
 from sessions.store.database import read_only
 
 #: digest that precedes the first record
@@ -55,16 +55,16 @@ class End:
     memory: int | None = None
 
     @classmethod
-    def of(cls, result: ExecutionResult | None) -> End:
-        """Return the end record of an execution. None as its result means that it was never sent to its kernel."""
-        if result is None:
+    def of(cls, end: ExecutionEnd | None) -> End:
+        """Return the record of an execution's end. `end` is None when it was never sent to its kernel."""
+        if end is None:
             return cls(outcome=UNSENT)
         return cls(
-            outcome=result.status.value,
-            duration_ms=round(result.duration * 1000, 3),
-            error=result.error.code if result.error else None,
-            output_bytes=result.output_bytes,
-            memory=result.memory,
+            outcome=end.status.value,
+            duration_ms=round(end.duration * 1000, 3),
+            error=end.error.code if end.error else None,
+            output_bytes=end.output_bytes,
+            memory=end.memory,
         )
 
 

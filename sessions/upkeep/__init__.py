@@ -1,5 +1,5 @@
-"""What goes on without a client: culling, sleep in turns, strays, and the take-over from an earlier gateway.
+"""Work that no client asks for: culling, sleep of idle sessions, strays, and the take-over from an earlier gateway.
 
-Words: to *cull* is to end what is idle or too old; a *stray* is a kernel that belongs to no session.
-Nothing of the domain knows it; the service starts it.
+Words: to *cull* is to end a session or sandbox that is idle or too old. A *stray* is a kernel that belongs to no
+session, sandbox or pool. No other room of the domain knows this room; the service starts its work.
 """

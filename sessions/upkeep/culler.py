@@ -1,4 +1,4 @@
-"""Culls sessions and sandboxes that are idle or have reached their maximum lifetime; idle sessions sleep in turn."""
+"""Culls sessions and sandboxes that are idle or too old, and lets idle sessions sleep, one after the other."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ from sessions.upkeep.strays import Strays
 log = structlog.get_logger()
 
 
-#: seconds after which the next tenant's session begins although this one is not done; measured: 1 s, when busy 4
+#: seconds after which another tenant's session may try to fall asleep although this attempt still runs. Measured: 1 s,
+#: and 4 s on a busy machine.
 SLOW = 4.0
-#: attempts that may take longer at a time
+#: maximum number of attempts under way at a time
 SLOW_MAX = 16
-#: seconds before a session tries again to fall asleep, doubled at each failure up to the second number
+#: seconds before a session tries again to fall asleep. They double at each failure, up to the second number.
 RETRY, RETRY_MAX = 60.0, 3600.0
 
 
@@ -37,7 +38,7 @@ RETRY, RETRY_MAX = 60.0, 3600.0
 class _Refusal:
     """A failed attempt of a session to fall asleep."""
 
-    #: when the session was last used, in seconds since it was made
+    #: time of the session's last use, in seconds since the session was made
     used: float
     #: seconds between this attempt and the next one
     pause: float
@@ -46,13 +47,13 @@ class _Refusal:
 
 
 class SleepTurns:
-    """Lets sessions sleep, and knows those that could not."""
+    """Lets sessions fall asleep in turn, and remembers the sessions that could not."""
 
     def __init__(self, sleep_for: float, on_sleep: Callable[[bool], None]) -> None:
         """Begin without sessions.
 
         Args:
-            sleep_for: seconds that a session may stay awake because it cannot sleep.
+            sleep_for: seconds that a session that cannot sleep may stay awake.
             on_sleep: called after each attempt, with True if the session sleeps.
         """
         self._sleep_for = sleep_for
@@ -70,41 +71,41 @@ class SleepTurns:
         self._turn: asyncio.Task[None] | None = None
 
     def begin(self, sessions: Sequence[Session], may_sleep: Callable[[Session], bool]) -> None:
-        """Let sessions sleep in the background, these in place of those that wait.
+        """Let sessions fall asleep in the background. They replace the sessions that still wait from an earlier call.
 
         Args:
-            sessions: sessions to let sleep.
-            may_sleep: whether a session may still do so when its turn comes.
+            sessions: the sessions.
+            may_sleep: returns whether a session may still fall asleep when its turn comes.
         """
         self._waiting = [session for session in sessions if self._may_try(session)]
         if self._waiting and (self._turn is None or self._turn.done()):
             self._turn = spawn(self._each(may_sleep), "sleep of idle sessions")
 
-    async def over(self) -> None:
-        """Wait until no session falls asleep."""
+    async def finished(self) -> None:
+        """Wait until no session is falling asleep or waits for its turn."""
         while doing := {*self._under_way, *([self._turn] if self._turn and not self._turn.done() else [])}:
             await asyncio.wait(doing)
 
     def stop(self) -> None:
-        """Begin no further attempt. Those under way go on."""
+        """Begin no more attempts. Attempts under way continue."""
         if self._turn is not None:
             self._turn.cancel()
 
     def given_up(self, session: Session) -> bool:
-        """Return whether a session that cannot sleep has been kept as long as it could have slept."""
+        """Return whether a session that cannot sleep was kept awake as long as it might have slept."""
         return (
             self._last_refusal(session) is not None
             and session.idle_for() >= session.spec.idle_timeout + self._sleep_for
         )
 
     def _last_refusal(self, session: Session) -> _Refusal | None:
-        """Return the last failed attempt, unless the session was used since."""
+        """Return a session's last failed attempt. None means that there is none, or that the session was used since."""
         refusal = self._refused.get(session)
         used = session.age() - session.idle_for()
         return refusal if refusal is not None and used < refusal.used + 1.0 else None
 
     def _may_try(self, session: Session) -> bool:
-        """Return whether a session has not failed, or long enough ago."""
+        """Return whether a session may try to fall asleep: its last failure, if any, is long enough ago."""
         before = self._last_refusal(session)
         return before is None or session.idle_for() >= before.again
 
@@ -120,7 +121,10 @@ class SleepTurns:
             await asyncio.wait({attempt}, timeout=SLOW)
 
     async def _next(self) -> Session | None:
-        """Return the session whose turn comes next: of the tenant whose last turn is the longest ago."""
+        """Return the next session: the tenant with the longest time since its last turn comes first.
+
+        None means that no session waits any more.
+        """
         while self._waiting:
             busy = set(self._under_way.values())
             ready = [session for session in self._waiting if session.key.tenant not in busy]
@@ -148,7 +152,7 @@ class SleepTurns:
             log.warning("a session cannot sleep", session=str(session.key), reason=failure, again_after=pause)
 
 
-#: seconds that a sweep may be late; beyond that the gateway itself was stopped
+#: seconds that a sweep may be late. A sweep that is later shows that the gateway itself was stopped.
 STALL = 5.0
 
 
@@ -171,15 +175,15 @@ class Culler:
         """Set the rules.
 
         Args:
-            registry: contains the sessions; each has its own idle timeout.
-            sandboxes: all sandboxes; each has its own idle timeout and lifetime, and its sessions end with it.
-            max_lifetime: seconds after which even busy sessions and sandboxes are ended; 0: no limit.
+            registry: contains the sessions. Each session has its own idle timeout.
+            sandboxes: all sandboxes. Each sandbox has its own idle timeout and lifetime, and its sessions end with it.
+            max_lifetime: seconds after which even busy sessions and sandboxes are ended. 0 means no limit.
             connected_timeout: seconds without activity after which a session with connected channel clients is ended,
                 if this is more than its own idle timeout.
-            sleep_for: seconds that a session may sleep, or stay awake because it cannot.
-            max_pause: seconds after which a paused sandbox is ended; 0: no limit.
+            sleep_for: seconds that a session may sleep, or stay awake if it cannot sleep.
+            max_pause: seconds after which a paused sandbox is ended. 0 means no limit.
             on_sleep: called after each attempt to let a session sleep, with True if it sleeps.
-            strays: finds kernels that belong to nobody; None: nobody looks for them.
+            strays: finds and ends stray kernels. None means that no one looks for them.
             clock: returns seconds, which also pass while the gateway is stopped.
         """
         self._registry = registry
@@ -192,15 +196,15 @@ class Culler:
         self._clock = clock
         self.sleep_turns = SleepTurns(sleep_for, on_sleep)
 
-    def verdict(self, session: Session) -> str | None:
-        """Return why a session must end now, or None."""
+    def reason_to_end(self, session: Session) -> str | None:
+        """Return why a session must end now. None means that it may stay."""
         if session.spec.in_sandbox:
-            return None  # it is culled with its sandbox
+            return None  # the session is culled with its sandbox
         if session.left_container is not None:
             return None  # no client can use it yet
         if self._outlived(session):
             return f"the session reached its maximum lifetime of {self._max_lifetime:g} s"
-        if (image := session.sleeper.image) is not None:
+        if (image := session.sleep_image) is not None:
             slept = max(0.0, self._registry.now() - image.since)
             return f"the session slept for {slept:.0f} s" if slept >= self._sleep_for else None
         timeout = session.spec.idle_timeout
@@ -210,8 +214,8 @@ class Culler:
             return f"the session was idle for {timeout:g} s"
         return None
 
-    def verdict_on(self, sandbox: Sandbox) -> str | None:
-        """Return why a sandbox must end now, or None."""
+    def reason_to_end_sandbox(self, sandbox: Sandbox) -> str | None:
+        """Return why a sandbox must end now. None means that it may stay."""
         if sandbox.left_container is not None:
             return None
         paused = self._sandboxes.pause_at_end(sandbox)
@@ -227,24 +231,24 @@ class Culler:
         return None
 
     async def sweep(self) -> int:
-        """End all sessions and sandboxes that must end now, and let the sessions sleep that may.
+        """End all sessions and sandboxes that must end now, and let sessions sleep that may sleep instead.
 
         Returns:
             the number of sessions and sandboxes that were ended.
 
         Raises:
-            ExceptionGroup: when not everything they had could be freed.
+            ExceptionGroup: when some resources could not be freed.
         """
         ending: list[Awaitable[None]] = []
         falling: list[Session] = []
         for sandbox in self._sandboxes.all():
-            if reason := self.verdict_on(sandbox):
+            if reason := self.reason_to_end_sandbox(sandbox):
                 log.info("sandbox culled", tenant=sandbox.key.tenant, sandbox=sandbox.key.name, reason=reason)
                 ending.append(self._sandboxes.end(sandbox.key, reason))
         for session in self._registry.all():
             if self._may_sleep(session) and not self.sleep_turns.given_up(session):
                 falling.append(session)
-            elif reason := self.verdict(session):
+            elif reason := self.reason_to_end(session):
                 # No await between the verdict and the removal of the session: no execution can begin in between.
                 ending.append(self._end(session, reason))
         self.sleep_turns.begin(falling, self._may_sleep)
@@ -252,16 +256,16 @@ class Culler:
         return len(ending)
 
     def _may_sleep(self, session: Session) -> bool:
-        """Return whether a session must end unless it sleeps."""
+        """Return whether a session may sleep instead of being ended now."""
         wishes = session.spec.on_idle is OnIdle.SLEEP and session.state is State.IDLE
-        return wishes and not self._outlived(session) and self.verdict(session) is not None
+        return wishes and not self._outlived(session) and self.reason_to_end(session) is not None
 
     def _outlived(self, session: Session) -> bool:
         return 0 < self._max_lifetime <= session.age()
 
     def _end(self, session: Session, reason: str) -> asyncio.Future[None]:
         if self.sleep_turns.given_up(session) and not self._outlived(session):
-            reason = f"{reason}, and it could not sleep"  # the cause may name paths of the host
+            reason = f"{reason}, and it could not sleep"  # without the cause, which may name paths of the host
         log.info("session culled", tenant=session.key.tenant, session=session.key.name, reason=reason)
         return self._registry.end(session.key, reason)
 
@@ -272,7 +276,7 @@ class Culler:
             before = self._clock()
             await asyncio.sleep(interval)
             if self._clock() - before > interval + STALL:
-                return  # the gateway was stopped, and its clients had to wait: let them use their sessions first
+                return  # the gateway was stopped, and clients had to wait: let them use their sessions first
             await self.sweep()
             if self._strays is not None:
                 await self._strays.sweep()

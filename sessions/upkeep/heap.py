@@ -1,9 +1,9 @@
 """How the C library keeps freed memory.
 
-It gets each block of more than 32 MiB from the system, and gives it back when it is freed. orjson asks for such blocks
-to read or write a text of 3 MB or more, and the system's work for their pages takes much longer than the reading. So
-the gateway keeps freed memory for the next message, and returns it every few seconds: after a few large outputs it is
-a hundred megabytes, which must not stay for as long as the gateway runs.
+The C library gets each block of more than 32 MiB from the system, and returns the block when it is freed. orjson needs
+such blocks for a text of 3 MB or more, and the system's work for their pages takes much longer than the parsing. So the
+gateway keeps freed memory for the next message, and returns it every few seconds. A few large outputs leave a hundred
+megabytes, which the gateway must not keep for ever.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ KEPT = 1024**3
 
 
 def keep_freed_memory() -> None:
-    """Keep freed memory of the main thread, also that of large blocks, until `trim_heap` returns it."""
+    """Keep the main thread's freed memory, also of large blocks, until `trim_heap` returns it to the system."""
     if _option is not None:
         _option(_TRIM_THRESHOLD, KEPT)
         _option(_MMAP_MAX, 0)
 
 
 def trim_heap() -> None:
-    """Return freed memory to the system. It takes some milliseconds, in which other threads continue."""
+    """Return freed memory to the system. This takes some milliseconds, and other threads continue meanwhile."""
     if _trim is not None:
         _trim(0)

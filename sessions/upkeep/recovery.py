@@ -20,7 +20,7 @@ from sessions.session.registry import Registry
 
 log = structlog.get_logger()
 
-#: reasons that the next execution reports; the second if the kernel ran a cell when the earlier gateway ended
+#: reason that the next execution reports, without and with a running cell at the end of the earlier gateway
 NOTE = "the gateway was restarted; the kernel kept running"
 NOTE_CUT = (
     "the gateway was restarted while a cell ran: the cell kept running, its output from before the restart is lost, "
@@ -29,7 +29,7 @@ NOTE_CUT = (
 
 
 class Recovery:
-    """Takes over everything once, when kernels can be reached."""
+    """Takes over all sessions and sandboxes once, when kernels can be reached."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Recovery:
         sessions = [(session, session.left_container) for session in self._registry.all() if session.left_container]
         sandboxes = [(sandbox, sandbox.left_container) for sandbox in self._sandboxes.all()]
         places = [container for _, container in [*sessions, *sandboxes] if container]
-        slept = {session: image for session in self._registry.all() if (image := session.sleeper.image)}
+        slept = {session: image for session in self._registry.all() if (image := session.sleep_image)}
         workspaces = {container.workspace for container in places} | {sandbox.workspace for sandbox, _ in sandboxes}
         workspaces |= {str(session.launch.workspace) for session in slept}
         kernels = {container.id: container.info for container in places}
@@ -81,9 +81,10 @@ class Recovery:
             if handle := handles.get(container.id):
                 self._starts.count(handle, session.launch)
             note = NOTE_CUT if session.key in self._interrupted else NOTE
-            with log_failure(f"taking over session {session.key}"):  # else all would be taken over a second time
+            # A failure must not reach the caller, who would take over all of them again.
+            with log_failure(f"taking over session {session.key}"):
                 await session.take_over(handles.get(container.id), note)
-        for sandbox, held in sandboxes:  # after their sessions, which may have held the files
+        for sandbox, held in sandboxes:  # after the sessions, whose containers may have preserved the files
             if held and (handle := handles.get(held.id)):
                 self._starts.count(handle, sandbox.launch)
             with log_failure(f"taking over sandbox {sandbox.key}"):
@@ -95,9 +96,10 @@ class Recovery:
             log.info("taken over from an earlier gateway", known=len(places), found=len(handles))
 
     async def _resume(self, container: KernelHandle) -> None:
-        """Resume a paused container, because one that stands still cannot be taken over."""
+        """Resume a paused container, because a paused container cannot be taken over."""
         try:
             await container.resume()
         except ConnectionFailed as error:
-            # The others go on. As one paused from outside, it is ended soon unless a client resumes it.
+            # Take over the other containers. This container counts as paused from outside: it is ended soon, unless a
+            # client resumes it.
             log.warning("a paused container could not be resumed", container=container.id[:12], reason=error.message)

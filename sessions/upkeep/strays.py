@@ -1,6 +1,6 @@
-"""Kernels that belong to nobody: no session, no sandbox and no warm pool. There are none, unless something is wrong.
+"""Stray kernels, which belong to no session, no sandbox and no warm pool. Only a defect makes a kernel stray.
 
-Nobody would ever end one, and it would count for the memory of all kernels. So whatever was started and has had no
+Nobody would ever end a stray kernel, and it would count towards the memory of all kernels. So a kernel that has had no
 owner for long is ended, logged and counted.
 """
 
@@ -21,7 +21,7 @@ from sessions.session.session import Session
 
 log = structlog.get_logger()
 
-#: seconds that a kernel may have no owner: it is being handed over, or ended
+#: seconds that a kernel may have no owner, while its owner changes or while it is being ended
 OWNERLESS_MAX = 120.0
 
 
@@ -39,16 +39,16 @@ class Strays:
         clock: Callable[[], float],
         on_found: Callable[[], None],
     ) -> None:
-        """Know none yet.
+        """Begin without stray kernels.
 
         Args:
             backend: where kernels run.
-            starts: knows what was started.
+            starts: knows all kernels that were started.
             pool: owner of the warm kernels.
             registry: contains the sessions.
             sandboxes: all sandboxes.
             clock: returns seconds.
-            on_found: called for each that is ended.
+            on_found: called for each stray kernel that is ended.
         """
         self._backend = backend
         self._starts = starts
@@ -57,13 +57,13 @@ class Strays:
         self._sandboxes = sandboxes
         self._clock = clock
         self._on_found = on_found
-        #: since when each has had no owner
+        #: time since which each kernel has had no owner, in seconds of the clock
         self._since: dict[KernelHandle, float] = {}
 
     async def sweep(self) -> None:
-        """End those that have had no owner for too long; called from time to time."""
+        """End the kernels that have had no owner for too long. The culler calls this from time to time."""
         if self._backend.leftovers:
-            return  # the engine cannot remove some containers now; that is retried elsewhere
+            return  # the engine cannot remove some containers now; the backend tries again
         now, owned = self._clock(), self._owned()
         self._since = {handle: self._since.get(handle, now) for handle in self._starts.running if handle not in owned}
         for handle in [handle for handle, since in self._since.items() if now - since >= OWNERLESS_MAX]:
@@ -72,13 +72,13 @@ class Strays:
             with log_failure("end of a kernel that belongs to nobody"):
                 await self._end(handle, self._starts.running[handle].workspace)
 
-    def _hosts(self) -> list[Session | Sandbox]:
+    def _owners(self) -> list[Session | Sandbox]:
         return [*self._registry.all(), *self._sandboxes.all()]
 
     def _owned(self) -> set[KernelHandle | None]:
-        return {host.container for host in self._hosts()} | {kernel.handle for kernel in self._pool.warm_kernels()}
+        return {owner.container for owner in self._owners()} | {kernel.handle for kernel in self._pool.warm_kernels()}
 
     async def _end(self, handle: KernelHandle, workspace: str | None) -> None:
         await handle.kill()
-        if workspace is not None and workspace not in {host.launch.workspace for host in self._hosts()}:
+        if workspace is not None and workspace not in {owner.launch.workspace for owner in self._owners()}:
             await self._pool.delete_workspace(workspace)

@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from sessions.backends.base import Launch
 from sessions.backends.docker import DockerBackend, DockerSettings
 from sessions.backends.docker.profile import CheckpointSettings, SleepSettings
-from sessions.checkpoints.writing import Sleeping
+from sessions.checkpoints.writing import KernelMemory
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.pool import Pool
 from sessions.kernels.readiness import Readiness
@@ -48,9 +48,9 @@ async def measure(backend: DockerBackend, runs: int) -> None:
         raise SystemExit(f"not ready: {readiness.trouble}")
     starts = StartQueue(backend, readiness, 2, lambda _container, _ready: None)
     pool = Pool(backend, starts, PoolSettings(LAUNCH.limits, 0, 0), Clock(), observer=Seen())
-    sleeping = Sleeping(backend, starts, pool)
+    kernel_memory = KernelMemory(backend, starts, pool)
     await backend.adopt({}, ())  # there is nothing left of an earlier gateway: it begins to make checkpoints
-    await until(lambda: sleeping.ability.on)
+    await until(lambda: kernel_memory.ability.on)
     print(" heap MB  checkpoint s  return s  disk MB  sleep s   wake s  disk MB  not woken")
     for heap in HEAPS:
         kept, returned, slept, woken, both, disk, failed = [], [], [], [], 0, 0, 0
@@ -58,31 +58,31 @@ async def measure(backend: DockerBackend, runs: int) -> None:
             kernel = await Kernel.start(backend, LAUNCH)
             await execute(kernel, f"import os; kept = os.urandom({heap} * 1024**2)")
             begun = time.monotonic()
-            copy = await sleeping.copy(kernel)
+            copy = await kernel_memory.copy(kernel)
             kept.append(time.monotonic() - begun)
             both = copy.size
             begun = time.monotonic()
-            other = await sleeping.restore(copy, kernel.launch, kernel.handle.connection_info)
+            other = await kernel_memory.restore(copy, kernel.launch, kernel.handle.connection_info)
             await execute(other, "len(kept)")
             returned.append(time.monotonic() - begun)
             await other.kill(SessionClosed())
-            await sleeping.discard(copy)
+            await kernel_memory.discard(copy)
             await backend.delete_workspace(str(other.launch.workspace))
             begun = time.monotonic()
-            image = await sleeping.take(kernel)
+            image = await kernel_memory.take(kernel)
             await kernel.kill(SessionClosed())
             slept.append(time.monotonic() - begun)
             disk = image.size
             begun = time.monotonic()
             try:
-                awake = await sleeping.wake(image, kernel.launch, kernel.handle.connection_info)
+                awake = await kernel_memory.wake(image, kernel.launch, kernel.handle.connection_info)
             except (CannotWake, StartFailed):
                 failed += 1
             else:
                 await execute(awake, "len(kept)")
                 woken.append(time.monotonic() - begun)
                 await awake.kill(SessionClosed())
-            await sleeping.discard(image)
+            await kernel_memory.discard(image)
             await backend.delete_workspace(str(kernel.launch.workspace))
         wake = f"{median(woken):.2f}" if woken else "-"
         copies = f"{median(kept):13.2f} {median(returned):9.2f} {both / MIB:8.0f}"

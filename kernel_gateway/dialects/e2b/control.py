@@ -74,7 +74,7 @@ class SandboxesHandler(ControlHandler):
         else:
             lives = lifetime(body.timeout, self.gateway.settings)
             sandbox.amend(lifetime=sandbox.age() + lives)  # counted from now, when it can be used
-            self.gateway.sandboxes.look_at_time(sandbox)
+            self.gateway.sandboxes.check_lifetime(sandbox)
         self.set_status(HTTPStatus.CREATED)
         self.finish_json(access_model(sandbox))
 
@@ -157,7 +157,7 @@ class TimeoutHandler(ControlHandler):
         sandbox.pausing.check()
         asked = lifetime(seconds, self.gateway.settings)
         sandbox.amend(lifetime=_at_least(asked, sandbox) if at_least else sandbox.age() + asked)
-        self.gateway.sandboxes.look_at_time(sandbox)
+        self.gateway.sandboxes.check_lifetime(sandbox)
         self.set_status(HTTPStatus.NO_CONTENT)
 
 

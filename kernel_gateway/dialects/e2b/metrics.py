@@ -9,10 +9,10 @@ from typing import Any
 from kernel_gateway.dialects.e2b.base import ControlHandler
 from kernel_gateway.http.answers import time_of
 from sessions.model.errors import InvalidRequest
-from sessions.sandbox.usage import Figures, measure
+from sessions.sandbox.usage import SandboxUse, measure
 
 
-def figures_model(figures: Figures, at: int) -> dict[str, Any]:
+def figures_model(figures: SandboxUse, at: int) -> dict[str, Any]:
     """Return the figures as clients see them.
 
     Args:

@@ -56,7 +56,7 @@ class ChannelsHandler(JupyterHandler, SocketHandler):
         """Subscribe the client and start to send it messages."""
         super().open()
         self._subprotocol = self.selected_subprotocol
-        if self._session.over.is_set():
+        if self._session.clients_must_leave.is_set():
             return  # it was ended during the upgrade
         client = self.get_query_argument("session_id", "")[:CLIENT_MAX]
         self._subscription = self._session.channels.subscribe(client, self._is_behind)
@@ -70,7 +70,7 @@ class ChannelsHandler(JupyterHandler, SocketHandler):
                 subscription.put_back(message)
                 self._session.channels.leave(subscription)
                 return
-        if not self._session.over.is_set():
+        if not self._session.clients_must_leave.is_set():
             self.close(TAKEN_OVER, "another connection took over")
 
     def _written(self, message: Message) -> Awaitable[None]:
@@ -97,7 +97,7 @@ class ChannelsHandler(JupyterHandler, SocketHandler):
             if request.type == "shutdown_request":
                 await self._shut_down(request)
                 return
-            if request.type == "execute_request" or not self._session.sleeper.reachable:
+            if request.type == "execute_request" or not self._session.reachable:
                 # As in every dialect, a cell starts a new kernel after a dead one; any request wakes one that sleeps.
                 await self._session.settled_kernel()
             self._session.channels.forward(

@@ -202,7 +202,7 @@ class SessionInfo(BaseModel):
                 "last_activity": now - timedelta(seconds=session.idle_for()),
                 "idle_timeout": session.spec.idle_timeout,
                 "on_idle": session.spec.on_idle.value,
-                "sleep_problem": session.sleeper.problem or None,
+                "sleep_problem": session.sleep_problem or None,
                 "checkpoints": session.spec.checkpoints.value,
                 "checkpoint_problem": session.checkpoints.problem or None,
                 "image": session.spec.image or None,

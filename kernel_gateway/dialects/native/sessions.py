@@ -83,5 +83,5 @@ class NotebookHandler(ExistingHandler):
         session.touch()
         self.set_header("Content-Type", "application/x-ipynb+json")
         self.set_header("Content-Disposition", f'attachment; filename="{name}.ipynb"')
-        book = notebook(session.transcript.snapshot(), session.kernelspec)
+        book = notebook(session.transcript.cells(), session.kernelspec)
         await send_pieces(self, self.gateway.slices.of(self.tenant, book))

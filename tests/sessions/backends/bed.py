@@ -10,7 +10,7 @@ from pathlib import Path
 from sessions.backends.base import Launch
 from sessions.backends.docker import DockerBackend, DockerSettings
 from sessions.backends.docker.profile import CheckpointSettings, SleepSettings
-from sessions.checkpoints.writing import Sleeping
+from sessions.checkpoints.writing import KernelMemory
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.pool import Pool
 from sessions.kernels.readiness import Readiness
@@ -42,7 +42,7 @@ class Bed:
         self.readiness = Readiness(self.backend)
         starts = StartQueue(self.backend, self.readiness, 4, lambda _container, _ready: None)
         pool = Pool(self.backend, starts, PoolSettings(Limits(), 0, 0), Clock(), observer=Seen())
-        self.sleeping = Sleeping(self.backend, starts, pool)
+        self.kernel_memory = KernelMemory(self.backend, starts, pool)
 
     async def ready(self) -> None:
         """Wait until Python's kernels are restored, as in a gateway: not all that start plainly can sleep."""
@@ -52,14 +52,14 @@ class Bed:
 
     async def asleep(self, kernel: Kernel) -> SleepImage:
         """Let a kernel fall asleep, to its end."""
-        image = await self.sleeping.take(kernel)
+        image = await self.kernel_memory.take(kernel)
         await kernel.kill(SessionClosed())
         return image
 
     async def woken(self, kernel: Kernel, image: SleepImage) -> Kernel:
         """Wake it, and delete its image."""
-        awake = await self.sleeping.wake(image, kernel.launch, kernel.handle.connection_info)
-        await self.sleeping.discard(image)
+        awake = await self.kernel_memory.wake(image, kernel.launch, kernel.handle.connection_info)
+        await self.kernel_memory.discard(image)
         return awake
 
     def files(self) -> list[Path]:

@@ -232,7 +232,7 @@ def test_ids_of_displays_that_were_not_kept_are_not_kept_either() -> None:
 def test_a_snapshot_does_not_change(kernel: Kernel) -> None:
     one = kernel.is_sent("1")
     kernel.says(display("first", "id"), stream("kept\n"), display("second"), stream("so far"), to=one)
-    before, again = (kernel.transcript.snapshot() for _ in range(2))
+    before, again = (kernel.transcript.cells() for _ in range(2))
     assert all(map(operator.is_, before[0].outputs._packed, again[0].outputs._packed))
     told = b"".join(notebook(before, PYTHON))
     kernel.says(stream(", and more"), update("changed", "id"), to=one)
@@ -245,9 +245,9 @@ def test_a_snapshot_does_not_change(kernel: Kernel) -> None:
 def test_a_snapshot_keeps_the_content_that_an_update_replaces(kernel: Kernel) -> None:
     one = kernel.is_sent("1")
     kernel.says(display("0 %", "bar"), update("50 %", "bar"), to=one)
-    before = kernel.transcript.snapshot()
+    before = kernel.transcript.cells()
     kernel.says(update("100 %", "bar"), to=one)
-    assert [list(map(_text, cell.outputs)) for cell in (*before, *kernel.transcript.snapshot())] == [
+    assert [list(map(_text, cell.outputs)) for cell in (*before, *kernel.transcript.cells())] == [
         ["50 %"],
         ["100 %"],
     ]
@@ -258,7 +258,7 @@ def test_a_notebook_comes_in_pieces_of_bounded_size() -> None:
     for _ in range(3):
         cell = kernel.is_sent("many")
         kernel.says(*[display(str(number)) for number in range(1000)], to=cell)
-    pieces = list(notebook(kernel.transcript.snapshot(), PYTHON))
+    pieces = list(notebook(kernel.transcript.cells(), PYTHON))
     assert len(pieces) > 5
     assert max(map(len, pieces)) < PIECE + 1000
     assert [len(texts) for _, _, texts in kernel.cells] == [1000, 1000, 1000]

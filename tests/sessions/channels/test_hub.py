@@ -86,7 +86,7 @@ def text(messages: list[Message]) -> str:
 async def waiting(subscription: Subscription) -> list[Message]:
     """Take all messages that wait."""
     found = []
-    while subscription._queue:
+    while subscription._backlog:
         message = await subscription.take()
         assert message is not None
         found.append(message)
@@ -571,7 +571,7 @@ async def test_a_client_that_does_not_read_loses_output_and_others_get_all(
     floods(world, 40)
     sleeper = session.channels.subscribe("sleeper")
     await flood(session, 40)
-    assert sleeper._bytes < queue.QUEUE_MAX + queue.RESERVE
+    assert sleeper._backlog.size < queue.QUEUE_MAX + queue.RESERVE
     got = await waiting_until_idle(sleeper)  # `idle` is never left out
     told = [message for message in got if "was left out" in content(message).get("text", "")]
     assert len(told) == 1
@@ -593,7 +593,7 @@ async def test_a_slow_reader_gets_all_output(world: World, session: Session, mon
         while len(seen) < 40:
             message = await slow.take()
             assert message is not None
-            assert slow._bytes < queue.QUEUE_MAX
+            assert slow._backlog.size < queue.QUEUE_MAX
             if message.type == "stream":
                 seen.append(content(message)["text"][:6])
                 await asyncio.sleep(0.01)

@@ -68,7 +68,7 @@ async def test_what_is_being_sent_counts_until_the_client_has_read_it() -> None:
     "ends",
     [
         Subscription.discard,
-        Subscription.cut,
+        Subscription.drop_unread,
         lambda client: client.put_back(output(3)) or client.discard(),
         lambda client: client.close() or client.discard(),
     ],

@@ -40,7 +40,7 @@ def culler(world: World) -> Culler:
 async def swept(culler: Culler) -> int:
     """Sweep, wait until no session falls asleep, and return how many sessions were ended."""
     ended = await culler.sweep()
-    await culler.sleep_turns.over()
+    await culler.sleep_turns.finished()
     return ended
 
 
@@ -98,7 +98,7 @@ async def test_clients_that_come_while_it_falls_asleep_wait_and_find_it_awake(wo
     world.clock.passes(301)
     world.backend.sleep.gate.clear()
     sweep = spawn(swept(culler), "sweep")
-    await until(lambda: session.sleeper.writing.task)
+    await until(lambda: not session.reachable)
     cells = [spawn(run(session, "print(x)"), "cell") for _ in range(2)]
     await asyncio.sleep(0.02)
     world.backend.sleep.gate.set()
@@ -151,12 +151,12 @@ async def test_a_session_whose_image_cannot_be_woken_stays_awake(world: World, c
     world.clock.passes(301)
     assert await swept(culler) == 0
     assert (session.state, world.backend.sleep.kept, world.backend.sleep.asked) == (State.IDLE, {}, 2)
-    assert session.sleeper.problem == "its memory was written to disk, and could not be continued from there"
+    assert session.sleep_problem == "its memory was written to disk, and could not be continued from there"
     assert len(world.backend.alive) == 1
     assert (await run(session, "print(x)")).outputs[0]["text"] == "41\n"
     world.clock.passes(301)
     await swept(culler)
-    assert (session.state, session.sleeper.problem) == (State.ASLEEP, "")
+    assert (session.state, session.sleep_problem) == (State.ASLEEP, "")
 
 
 async def test_a_second_image_is_tried_when_the_first_cannot_be_woken(world: World, culler: Culler) -> None:
@@ -181,11 +181,11 @@ async def test_a_sweep_does_not_wait_for_a_session_that_falls_asleep(backend: Fa
         world.clock.passes(301)
         backend.sleep.gate.clear()
         assert await culler.sweep() == 0
-        await until(lambda: session.sleeper.writing.task)
+        await until(lambda: not session.reachable)
         world.clock.passes(100)
         ended = await culler.sweep()
         backend.sleep.gate.set()
-        await culler.sleep_turns.over()
+        await culler.sleep_turns.finished()
         assert (ended, session.state) == (1, State.ASLEEP)
 
 
@@ -212,7 +212,7 @@ async def test_sessions_that_hang_do_not_keep_those_of_other_tenants_awake(
         await until(lambda: good.state is State.ASLEEP)
         assert counted.count(False) <= 8  # one of each tenant before it at most, and those were not waited for
         culler.sleep_turns.stop()
-        await culler.sleep_turns.over()
+        await culler.sleep_turns.finished()
 
 
 async def test_a_session_that_was_never_tried_comes_before_one_of_its_tenant_that_failed(
@@ -240,7 +240,7 @@ async def test_a_kernel_that_hangs_in_its_trial_is_not_tried_a_second_time_at_on
     world.clock.passes(301)
     await swept(culler)
     assert (session.state, world.backend.sleep.asked, world.backend.sleep.kept) == (State.IDLE, 1, {})
-    assert session.sleeper.problem == "its memory was written to disk, and could not be continued from there"
+    assert session.sleep_problem == "its memory was written to disk, and could not be continued from there"
 
 
 async def test_attempts_to_sleep_are_made_ever_more_rarely_and_counted(world: World) -> None:
@@ -289,7 +289,7 @@ async def test_where_kernels_cannot_be_written_an_idle_session_stays_awake_and_s
     world.clock.passes(301)
     assert await swept(culler) == 0
     assert (session.state, world.backend.sleep.asked) == (State.IDLE, 0)
-    assert "readyz" in session.sleeper.problem
+    assert "readyz" in session.sleep_problem
 
 
 async def test_a_session_that_could_not_sleep_and_is_too_old_ends_with_the_reason_that_it_is_too_old(
@@ -440,7 +440,7 @@ async def test_a_session_that_is_ended_while_it_falls_asleep_leaves_nothing(worl
     world.clock.passes(301)
     world.backend.sleep.gate.clear()
     sweep = spawn(swept(culler), "sweep")
-    await until(lambda: session.sleeper.writing.task)
+    await until(lambda: not session.reachable)
     ending = world.registry.end(session.key)
     await asyncio.sleep(0.02)
     world.backend.sleep.gate.set()

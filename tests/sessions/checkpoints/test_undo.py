@@ -193,7 +193,7 @@ async def test_a_session_that_sleeps_returns(backend: FakeBackend) -> None:
         await run(session, "x = 2")
         world.clock.passes(301)
         await culler.sweep()
-        await culler.sleep_turns.over()
+        await culler.sleep_turns.finished()
         assert session.state is State.ASLEEP
         await session.checkpoints.roll_back("one")
         assert (await shown(session), backend.sleep.kept) == ("1", {})
@@ -215,7 +215,7 @@ async def test_a_running_cell_ends_with_its_kernel(world: World, session: Sessio
 async def test_clients_wait_while_a_checkpoint_is_taken(world: World, session: Session) -> None:
     world.backend.sleep.gate.clear()
     taking = spawn(session.checkpoints.take("two"), "checkpoint")
-    await until(lambda: session.sleeper.writing.task)
+    await until(lambda: not session.reachable)
     cell = spawn(shown(session), "cell")
     await asyncio.sleep(0.02)
     assert not cell.done()
@@ -353,7 +353,7 @@ async def test_checkpoints_are_reported_with_the_time_that_clients_waited(world:
     sleep, before = world.backend.sleep, list(world.seen.checkpoints)
     sleep.gate.clear()
     taking = spawn(session.checkpoints.take("two"), "checkpoint")
-    await until(lambda: session.sleeper.writing.task)
+    await until(lambda: not session.reachable)
     world.clock.passes(3)
     sleep.gate.set()
     await taking
@@ -456,7 +456,7 @@ async def test_a_cell_that_ends_its_kernel_costs_only_itself(world: World, check
 
 async def ahead(world: World, session: Session) -> str:
     """Wait until there is a checkpoint for the next cell, and return the id of its image."""
-    await until(lambda: not session.in_use and session.sleeper.writing.task is None)
+    await until(lambda: not session.in_use and session.reachable)
     (new,) = set(world.backend.sleep.copies) - {snapshot.image.id for snapshot in session.checkpoints.all}
     return new
 
@@ -498,9 +498,9 @@ async def test_what_happens_as_soon_as_a_checkpoint_is_taken_is_later_than_it(wo
     await ahead(world, session)
     world.backend.sleep.gate.clear()
     await run(session, "x = 2")  # the checkpoint before it is there already
-    await until(lambda: session.sleeper.writing.task)
+    await until(lambda: not session.reachable)
     world.backend.sleep.gate.set()
-    while session.sleeper.writing.task is not None:  # noqa: ASYNC110 - the first turn of the loop after it
+    while not session.reachable:  # noqa: ASYNC110 - the first turn of the loop after it
         await asyncio.sleep(0)
     world.backend.kernel.make_responsive()  # as an access to its files
     image = await ahead(world, session)

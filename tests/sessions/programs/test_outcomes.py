@@ -33,7 +33,7 @@ def ended(answer: Any = None, status: Status = Status.OK, error: SessionError | 
         "incarnation": 1,
         "error": error,
     }
-    return outcome_of(ExecutionResult(status, 1, answer=answer, **about, **told))[0]
+    return outcome_of(ExecutionResult(status=status, execution_count=1, answer=answer, **about, **told))[0]
 
 
 def test_a_value_is_returned() -> None:

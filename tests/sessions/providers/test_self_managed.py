@@ -196,7 +196,7 @@ async def test_an_answer_that_does_not_come_is_a_timeout(
         await asyncio.sleep(60)
 
     monkeypatch.setattr(server.runner, "run", never)
-    monkeypatch.setattr(executor, "WAY", 0.2)
+    monkeypatch.setattr(executor, "TRANSFER", 0.2)
     result = await run(remote, ECHO["python"], seconds=1)
     assert (result.metadata["status"], result.metadata["error_code"]) == ("timeout", "SB005")
     assert len(server.bodies) == 1

@@ -19,7 +19,7 @@ from sessions.model.errors import (
     SessionError,
 )
 from sessions.model.tasks import spawn
-from sessions.model.values import ExecutionResult, SandboxSpec, SessionKey, Status
+from sessions.model.values import ExecutionEnd, SandboxSpec, SessionKey, Status
 from sessions.sandbox import commands
 from sessions.sandbox.commands import AttachedCommand, Listener
 from sessions.sandbox.sandbox import Sandbox
@@ -52,7 +52,7 @@ async def test_a_command_runs_with_both_environments_and_is_recorded(world: Worl
     await until(lambda: not sandbox.commands.attached())
     ((_, request, result),) = world.observed
     assert request.code == "/bin/sh -c 'echo $A $B; exit 3'"
-    assert isinstance(result, ExecutionResult)
+    assert isinstance(result, ExecutionEnd)
     assert (result.status, result.output_bytes) == (Status.ERROR, 9)
 
 
@@ -231,5 +231,5 @@ async def test_output_that_nobody_hears_is_read_slowly(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(asyncio, "sleep", sleep)
     command = AttachedCommand(shell("true"), None)
-    await command._tell(Data("stdout", b"x"))
+    await command._send_to_listeners(Data("stdout", b"x"))
     assert slept == [commands.UNHEARD_PAUSE]

@@ -806,7 +806,7 @@ async def test_a_session_is_not_culled_without_its_sandbox(world: World, culler:
     world.clock.passes(SPEC.idle_timeout)
     used = await sandbox.create_session("python", "")
     assert await culler.sweep() == 0
-    assert Culler(world.registry, world.sandboxes, max_lifetime=1.0).verdict(idle) is None
+    assert Culler(world.registry, world.sandboxes, max_lifetime=1.0).reason_to_end(idle) is None
     assert {idle.state, used.state} == {State.IDLE}
 
 

@@ -464,7 +464,7 @@ async def test_a_session_whose_first_kernel_dies_and_whose_second_does_not_start
     def dies(_: object) -> None:
         world.backend.refuses = StartFailed()
         world.backend.kernel.dies(1)
-        session._slot._held = None  # as after the end was noticed
+        session._slot._present = None  # as after the end was noticed
         session._slot.move(State.DEAD)
 
     session = world.registry.get(KEY)

@@ -15,7 +15,7 @@ import pytest
 from sessions.backends.base import Launch
 from sessions.model.errors import ConnectionFailed, KernelDied, QuotaExceeded, SessionClosed, SessionError, StartFailed
 from sessions.model.tasks import spawn
-from sessions.model.values import ExecuteRequest, StateChange, Status
+from sessions.model.values import ExecuteRequest, ExecutionResult, StateChange, Status
 from sessions.session.session import Session
 from sessions.session.states import MOVES, State
 from sessions.tenants.quotas import TenantLimits
@@ -465,6 +465,7 @@ async def test_closing_ends_the_running_cell_and_refuses_waiting_cells(world: Wo
         with pytest.raises(SessionClosed):
             await client
     ((_, _, result),) = world.observed
+    assert isinstance(result, ExecutionResult)
     assert isinstance(result.error, SessionClosed)
     assert result.state_reason == "the session was culled"
 

@@ -12,7 +12,7 @@ import pytest
 from sessions.guest.workspace import list_files, write_file
 from sessions.model.errors import AuditUnavailable, FileNotFound, InvalidRequest, QuotaExceeded, SessionError
 from sessions.model.tasks import spawn
-from sessions.model.values import ExecuteRequest, ExecutionResult, SandboxSpec, SessionKey, Status
+from sessions.model.values import ExecuteRequest, ExecutionEnd, SandboxSpec, SessionKey, Status
 from sessions.sandbox.sandbox import Sandbox
 from sessions.session.session import Session
 from sessions.tenants.quotas import TenantLimits
@@ -58,8 +58,8 @@ class Tenant:
         }
         await ways[way](PRINTS[way])
 
-    def ended(self) -> ExecutionResult:
-        """Return the result of the one execution that has ended since the last call."""
+    def ended(self) -> ExecutionEnd:
+        """Return the end of the one execution that has ended since the last call."""
         ((_, _, result),) = self.world.observed
         self.world.observed.clear()
         return result

@@ -68,7 +68,7 @@ async def test_a_tenant_cannot_use_up_the_memory_of_all_kernels_nor_end_warm_one
 async def asleep(world: World, culler: Culler, *sessions: Session) -> list[bool]:
     world.clock.passes(301)
     await culler.sweep()
-    await culler.sleep_turns.over()
+    await culler.sleep_turns.finished()
     return [session.state is State.ASLEEP for session in sessions]
 
 

@@ -161,7 +161,7 @@ def test_what_a_kernel_may_send_comes_out_of_what_is_kept_as_it_was(value: Any) 
     event = transcript.record(shown(value).to("1"))
     assert event
     assert unpack(pack(event)) == event
-    assert list(transcript.snapshot()[0].outputs) == [event["output"]]
+    assert list(transcript.cells()[0].outputs) == [event["output"]]
     packed = PackedOutputs([{"output_type": "display_data", "display_id": "id", "data": {}, "metadata": {}}])
     packed.replace("id", [0], {"data": {"application/json": value}, "metadata": {}})
     assert [output["data"]["application/json"] for output in packed] == [value]

@@ -68,9 +68,9 @@ async def test_a_session_with_a_connected_channel_client_is_kept_longer(world: W
     client = session.channels.subscribe("c")
     world.clock.passes(2 * IDLE_TIMEOUT)
     assert await culler.sweep() == 0
-    assert Culler(world.registry, world.sandboxes).verdict(session) is not None  # without the longer timeout
+    assert Culler(world.registry, world.sandboxes).reason_to_end(session) is not None  # without the longer timeout
     session.channels.leave(client)
-    assert culler.verdict(session) is not None
+    assert culler.reason_to_end(session) is not None
     session.channels.subscribe("c")
     world.clock.passes(IDLE_TIMEOUT)
     assert await culler.sweep() == 1

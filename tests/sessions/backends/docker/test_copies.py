@@ -21,7 +21,7 @@ pytestmark = pytest.mark.engine
 
 
 async def restored(bed: Bed, kernel: Kernel, image: SleepImage) -> Kernel:
-    return await bed.sleeping.restore(image, kernel.launch, kernel.handle.connection_info)
+    return await bed.kernel_memory.restore(image, kernel.launch, kernel.handle.connection_info)
 
 
 async def ended(bed: Bed, *kernels: Kernel) -> None:
@@ -33,7 +33,7 @@ async def ended(bed: Bed, *kernels: Kernel) -> None:
 async def test_two_kernels_continue_from_one_copy_beside_the_kernel(bed: Bed) -> None:
     kernel = await Kernel.start(bed.backend, PYTHON)
     assert await said(kernel, BEFORE) == "made"
-    image = await bed.sleeping.copy(kernel)
+    image = await bed.kernel_memory.copy(kernel)
     # The kernel itself goes on, and what it does is not in the copy.
     await said(kernel, "notes.write('later\\n'); notes.flush(); del frame; open('new', 'w').close(); print()")
     first, second = await asyncio.gather(restored(bed, kernel, image), restored(bed, kernel, image))
@@ -43,7 +43,7 @@ async def test_two_kernels_continue_from_one_copy_beside_the_kernel(bed: Bed) ->
     await said(first, "x = 1; print(open('mine', 'w').write('1'))")
     assert await said(second, "print('x' in globals(), os.path.exists('mine'))") == "False False"
     assert await said(kernel, "import os; print('frame' in globals(), os.path.exists('new'))") == "False True"
-    await bed.sleeping.discard(image)
+    await bed.kernel_memory.discard(image)
     assert bed.files() == []
     await ended(bed, kernel, first, second)
 
@@ -51,11 +51,11 @@ async def test_two_kernels_continue_from_one_copy_beside_the_kernel(bed: Bed) ->
 async def test_a_javascript_kernel_is_copied(bed: Bed) -> None:
     kernel = await Kernel.start(bed.backend, JAVASCRIPT)
     await said(kernel, "let kept = [1, 2]; Deno.writeTextFileSync('file', 'old'); console.log(kept.length)")
-    image = await bed.sleeping.copy(kernel)
+    image = await bed.kernel_memory.copy(kernel)
     await said(kernel, "kept.push(3); Deno.writeTextFileSync('file', 'new'); console.log(kept.length)")
     other = await restored(bed, kernel, image)
     assert await said(other, "console.log(kept.length, Deno.readTextFileSync('file'))") == "2 old"
-    await bed.sleeping.discard(image)
+    await bed.kernel_memory.discard(image)
     await ended(bed, kernel, other)
 
 
@@ -81,12 +81,12 @@ os.symlink('large', 'link'); os.link('large', 'hard'); os.chmod('deep/down/1', 0
 del random; print(digest())
 """
     before = await said(kernel, digest + made)
-    image = await bed.sleeping.copy(kernel)
+    image = await bed.kernel_memory.copy(kernel)
     assert image.size < 150 * MIB  # neither holes nor the disk's empty rest
     await said(kernel, "open('large', 'wb').close(); print()")
     other = await restored(bed, kernel, image)
     assert await said(other, "print(digest())") == before
-    await bed.sleeping.discard(image)
+    await bed.kernel_memory.discard(image)
     await ended(bed, kernel, other)
 
 
@@ -94,7 +94,7 @@ async def test_no_file_and_no_variable_is_readable_in_a_copy(bed: Bed) -> None:
     kernel = await Kernel.start(bed.backend, PYTHON)
     variable, file = secrets.token_hex(16), secrets.token_hex(16)
     await said(kernel, f"kept = {variable!r}; print(open('file', 'w').write({file!r}))")
-    image = await bed.sleeping.copy(kernel)
+    image = await bed.kernel_memory.copy(kernel)
     assert len(bed.files()) == len(MEMORY) + 1
     on_disk = b"".join(path.read_bytes() for path in bed.files())
     assert image.size == len(on_disk)
@@ -102,14 +102,14 @@ async def test_no_file_and_no_variable_is_readable_in_a_copy(bed: Bed) -> None:
     assert {oct(path.stat().st_mode & 0o077) for path in [bed.images, *bed.images.rglob("*")]} == {"0o0"}
     other = await restored(bed, kernel, image)  # the positive control: both are in it
     assert await said(other, "print(kept, open('file').read())") == f"{variable} {file}"
-    await bed.sleeping.discard(image)
+    await bed.kernel_memory.discard(image)
     await ended(bed, kernel, other)
 
 
 @pytest.mark.parametrize("name", ["pages.img.sealed", "files.img.sealed"])
 async def test_a_changed_copy_is_refused_and_leaves_nothing(bed: Bed, name: str) -> None:
     kernel = await Kernel.start(bed.backend, PYTHON)
-    image = await bed.sleeping.copy(kernel)
+    image = await bed.kernel_memory.copy(kernel)
     with (bed.images / image.id / name).open("r+b") as content:
         content.seek(1000)
         content.write(b"\0\1")
@@ -117,7 +117,7 @@ async def test_a_changed_copy_is_refused_and_leaves_nothing(bed: Bed, name: str)
     with pytest.raises(CannotWake, match="damaged or gone"):
         await restored(bed, kernel, image)
     assert set(bed.backend._starter.disks.names()) == disks
-    await bed.sleeping.discard(image)
+    await bed.kernel_memory.discard(image)
     await ended(bed, kernel)
 
 
@@ -143,7 +143,7 @@ async def test_a_refused_copy_leaves_the_kernel_as_it_was(
     else:
         kernel.launch = Launch(PYTHON.kernelspec, workspace=kernel.launch.workspace, shared=True)
     with pytest.raises(expected):
-        await bed.sleeping.copy(kernel)
+        await bed.kernel_memory.copy(kernel)
     monkeypatch.undo()
     await kernel.first_answer()
     assert await said(kernel, "print(x + 1)") == "42"
@@ -154,7 +154,7 @@ async def test_a_refused_copy_leaves_the_kernel_as_it_was(
 async def test_a_failed_return_is_repeated_on_new_files(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = await Kernel.start(bed.backend, PYTHON)
     await said(kernel, "x = 41; print(open('file', 'w').write('kept'))")
-    image = await bed.sleeping.copy(kernel)
+    image = await bed.kernel_memory.copy(kernel)
     answer = Kernel.first_answer
     failed: list[Kernel] = []
 
@@ -169,14 +169,14 @@ async def test_a_failed_return_is_repeated_on_new_files(bed: Bed, monkeypatch: p
     assert await said(other, "print(x, open('file').read())") == "41 kept"
     assert other.launch.workspace != failed[0].launch.workspace
     assert len(bed.backend._starter.disks.names()) == 2
-    await bed.sleeping.discard(image)
+    await bed.kernel_memory.discard(image)
     await ended(bed, kernel, other)
 
 
 async def test_a_gateway_that_was_killed_while_it_copied_leaves_no_kernel_held(bed: Bed, place: Path) -> None:
     kernel = await Kernel.start(bed.backend, PYTHON)
     await said(kernel, "x = 41; print()")
-    kept, other = await bed.sleeping.copy(kernel), await bed.sleeping.copy(kernel)
+    kept, other = await bed.kernel_memory.copy(kernel), await bed.kernel_memory.copy(kernel)
     shutil.copytree(bed.images / other.id, bed.images / f"{kernel.handle.id}.partial")
     kernel.connection.suspend()
     later = Bed(place)
@@ -186,7 +186,7 @@ async def test_a_gateway_that_was_killed_while_it_copied_leaves_no_kernel_held(b
     taken = await Kernel.take_over(kernel.launch, handles[kernel.handle.id])
     await taken.first_answer()
     assert {path.parent.name for path in bed.files()} == {kept.id}
-    again = await later.sleeping.restore(kept, kernel.launch, info)
+    again = await later.kernel_memory.restore(kept, kernel.launch, info)
     assert await said(again, "print(x + 1)") == "42"
     await later.backend.close()
 
@@ -195,9 +195,9 @@ async def test_code_that_computes_is_copied_in_mid_flight(bed: Bed) -> None:
     kernel = await Kernel.start(bed.backend, PYTHON)
     code = "import threading, time\nn = 0\ndef count():\n    global n\n    while True: n += 1; time.sleep(0.001)\n"
     await said(kernel, f"{code}threading.Thread(target=count, daemon=True).start(); print()")
-    image = await spawn(bed.sleeping.copy(kernel), "copy")
+    image = await spawn(bed.kernel_memory.copy(kernel), "copy")
     other = await restored(bed, kernel, image)
     for each in (kernel, other):
         assert await said(each, "before = n; time.sleep(0.1); print(n > before)") == "True"
-    await bed.sleeping.discard(image)
+    await bed.kernel_memory.discard(image)
     await ended(bed, kernel, other)

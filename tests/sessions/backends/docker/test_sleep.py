@@ -108,7 +108,7 @@ async def test_no_key_and_no_variable_is_readable_in_an_image(bed: Bed) -> None:
     plain.mkdir()
     decrypt_file(KEY, f"{image.id}/pages.img", bed.images / image.id / "pages.img.sealed", plain / "pages")
     assert [word for word in wanted if word not in (plain / "pages").read_bytes()] == []
-    await bed.sleeping.discard(image)
+    await bed.kernel_memory.discard(image)
 
 
 @pytest.mark.parametrize("harm", ["cut", "changed", "gone", "of another kernel"])
@@ -128,10 +128,10 @@ async def test_a_damaged_image_is_refused_and_not_run(bed: Bed, harm: str) -> No
         other = await Kernel.start(bed.backend, PYTHON)
         of_other = await bed.asleep(other)
         shutil.copy(bed.images / of_other.id / file.name, file)
-        await bed.sleeping.discard(of_other)
+        await bed.kernel_memory.discard(of_other)
     with pytest.raises(CannotWake, match="damaged or gone"):
-        await bed.sleeping.wake(image, kernel.launch, kernel.handle.connection_info)
-    await bed.sleeping.discard(image)
+        await bed.kernel_memory.wake(image, kernel.launch, kernel.handle.connection_info)
+    await bed.kernel_memory.discard(image)
 
 
 #: what gVisor of 2024 does not write to disk, and what later releases make of it: the file has its content, and the
@@ -176,7 +176,7 @@ async def test_a_full_disk_loses_nothing(bed: Bed, place: Path, monkeypatch: pyt
     await said(kernel, "x = 41; print()")
     monkeypatch.setattr("sessions.backends.docker.checkpoint.images._FREE_MIN", 2**62)
     with pytest.raises(SleepFailed, match="are free on the disk"):
-        await bed.sleeping.take(kernel)
+        await bed.kernel_memory.take(kernel)
     monkeypatch.undo()
 
     def full(*_: object) -> None:
@@ -184,7 +184,7 @@ async def test_a_full_disk_loses_nothing(bed: Bed, place: Path, monkeypatch: pyt
 
     monkeypatch.setattr("sessions.backends.docker.checkpoint.encryption.encrypt_file", full)  # in the middle of it
     with pytest.raises(SleepFailed, match="No space left"):
-        await bed.sleeping.take(kernel)
+        await bed.kernel_memory.take(kernel)
     await kernel.first_answer()
     assert await said(kernel, "print(x + 1)") == "42"
     assert bed.files() == []
@@ -194,7 +194,7 @@ async def test_a_full_disk_loses_nothing(bed: Bed, place: Path, monkeypatch: pyt
 async def test_a_kernel_whose_image_is_not_wanted_goes_on(bed: Bed) -> None:
     kernel = await Kernel.start(bed.backend, PYTHON)
     await said(kernel, "x = 41; print()")
-    await bed.sleeping.resume(kernel, await bed.sleeping.take(kernel))
+    await bed.kernel_memory.resume(kernel, await bed.kernel_memory.take(kernel))
     await kernel.first_answer()
     assert await said(kernel, "print(x + 1)") == "42"
     assert bed.files() == []
@@ -215,7 +215,7 @@ async def test_a_trial_that_cannot_be_removed_now_is_removed_later(bed: Bed, mon
     kernel = await Kernel.start(bed.backend, PYTHON)
     image = await bed.asleep(kernel)
     await until(lambda: trials_left() == [])
-    await bed.sleeping.discard(image)
+    await bed.kernel_memory.discard(image)
     assert failures > 1
 
 
@@ -253,7 +253,7 @@ async def test_what_a_trial_leaves_is_removed_as_soon_as_the_engine_can(
     kernel = await Kernel.start(bed.backend, PYTHON)
     image = await bed.asleep(kernel)
     await until(lambda: next(refusals, None) is None and trials_left() == [])
-    await bed.sleeping.discard(image)
+    await bed.kernel_memory.discard(image)
     await bed.backend.delete_workspace(str(kernel.launch.workspace))
 
 
@@ -269,13 +269,13 @@ async def test_what_code_writes_during_a_trial_counts_as_memory(bed: Bed) -> Non
         return int(api.exec_inspect(made)["ExitCode"])
 
     assert await asyncio.to_thread(written, kernel.handle.id) == 0
-    image = await bed.sleeping.take(kernel)
+    image = await bed.kernel_memory.take(kernel)
     async with bed.backend.sleep.trial(image, kernel.launch, kernel.handle.connection_info) as trial:
         api.exec_start(api.exec_create(trial.id, write)["Id"], detach=True)
         async with asyncio.timeout(60):
             ended = await trial.wait()
     assert ended.reason is ExitReason.OOM
-    await bed.sleeping.resume(kernel, image)
+    await bed.kernel_memory.resume(kernel, image)
     await kernel.kill(SessionClosed())
 
 
@@ -284,7 +284,7 @@ async def test_a_kernel_whose_image_does_not_answer_is_not_ended(bed: Bed, monke
     await said(kernel, "x = 41; print()")
     monkeypatch.setattr(writing, "TRIAL_TIMEOUT", 0.0)
     with pytest.raises(Unproven, match="could not be woken"):
-        await bed.sleeping.take(kernel)
+        await bed.kernel_memory.take(kernel)
     monkeypatch.undo()
     await kernel.first_answer()
     assert await said(kernel, "print(x + 1)") == "42"
@@ -310,7 +310,7 @@ async def test_a_gateway_that_was_killed_leaves_no_kernel_held(bed: Bed, place: 
     kernels = [await Kernel.start(bed.backend, PYTHON) for _ in range(2)]
     for kernel in kernels:
         await said(kernel, "x = 41; print()")
-    await bed.sleeping.take(kernels[0])
+    await bed.kernel_memory.take(kernels[0])
     kernels[1].connection.suspend()
     (bed.images / f"{kernels[1].handle.id}{'.partial'}").mkdir()
     runtime.find_runtime(bed.backend._engine.api, bed.backend.settings).hold(kernels[1].handle.id)

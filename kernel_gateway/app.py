@@ -72,22 +72,23 @@ from sessions.upkeep.strays import Strays
 
 log = structlog.get_logger()
 
-#: seconds between two rounds of the culler, and of the pool
+#: seconds between two runs of the culler, and of the pool's upkeep
 CULL_INTERVAL = 5.0
-#: seconds between two deletions of old records of the audit
+#: seconds between two deletions of old audit records
 CUT_INTERVAL = 600.0
 DAY = 86400.0
-#: seconds for cells to end that were interrupted because the gateway is stopped
+#: seconds that cells may take to end after the stopping gateway has interrupted them
 INTERRUPTED = 5.0
-#: kernels that may start at a time: half of a start is computing, half is the engine's work; more gain hardly any time
+#: kernels that may start at the same time. The kernel computes for half of a start, and the engine works for the other
+#: half, so more starts at once save hardly any time
 STARTS_AT_ONCE = 2 * (os.cpu_count() or 1)
-#: one step of the gateway's end; an awaitable result is awaited
+#: one step of stopping the gateway; `_take` awaits an awaitable result
 Step = Callable[[], object]
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
 class Paths(PathMatches):
-    """The requests of one dialect's path."""
+    """Matches the requests to one path that belong to one dialect."""
 
     def __init__(self, pattern: str, serves: Callable[[HTTPServerRequest], bool] | None) -> None:
         super().__init__(pattern)
@@ -103,7 +104,7 @@ class Service:
     """One running gateway."""
 
     def __init__(self, settings: Settings) -> None:
-        """Build all parts and start none of them.
+        """Build all parts without starting them.
 
         Raises:
             AlreadyRunning: when another gateway uses this state directory.
@@ -185,12 +186,12 @@ class Service:
         self.providers = ProviderManager(self.provider_store, makers, rules, own=self.runner, services=services)
         deployment = Deployment(not settings.loopback, lambda url: leads_here(url, self.port))
         self.provider_settings = ProviderSettings(self.provider_store, makers, deployment)
-        #: the key made for this start, and its file; None when the settings bring keys
+        #: the key of a gateway without configured keys, and the key's file; None if the settings contain keys
         self.local_key: tuple[str, Path] | None = None
         self.port = settings.port
         self._server: HTTPServer | None = None
         self._listener: Listener | None = None
-        #: file of the certificate that clients see; None without TLS
+        #: PEM file with the server's certificate; None without TLS
         self.certificate: Path | None = None
         self._background: list[asyncio.Task[NoReturn]] = []
 
@@ -242,14 +243,15 @@ class Service:
         )
 
     def _trusts_local_clients(self) -> bool:
-        """Return whether clients on this machine may need no key: no keys are set, and code runs isolated.
+        """Return whether clients on this machine may send requests without a key.
 
-        With keys there may be a proxy on this machine, and remote clients behind it would look like local ones.
+        That requires isolated kernels, and settings without keys: with keys, a proxy may run on this machine, and
+        remote clients behind the proxy would look like local clients.
         """
         return not self.settings.keys and not self.settings.access_keys and self.backend.name != "process"
 
     def _hosts(self) -> frozenset[str]:
-        """Return the host names that the gateway answers to; empty: all."""
+        """Return the host names that the gateway answers to. An empty set means all names."""
         hosts = {name.lower() for name in self.settings.allowed_hosts}
         return frozenset(hosts | {*LOOPBACK_NAMES, self.settings.host} if self.settings.loopback else hosts)
 
@@ -266,10 +268,10 @@ class Service:
         return tls.context(self.certificate)
 
     async def start(self) -> Self:
-        """Listen, prove the sandbox, and begin to keep kernels warm.
+        """Listen, prove the sandbox, and start to keep kernels warm.
 
-        The gateway also listens while the sandbox is not ready: `/readyz` and every request that needs a kernel report
-        what is missing, and the proof is repeated.
+        The gateway listens even if the proof fails. Then `/readyz` and every request that needs a kernel report what is
+        missing, and the gateway repeats the proof.
 
         Raises:
             OSError: when the gateway cannot listen on the address, or cannot use the certificate.
@@ -314,7 +316,7 @@ class Service:
         return self
 
     def _warn_of_languages(self) -> None:
-        """Log each language whose sessions will be refused, because kernels get less memory than it needs."""
+        """Log each language that needs more memory than kernels get, because its sessions will be refused."""
         for spec in self.specs.all:
             if spec.min_memory > self.settings.memory:
                 log.warning("memory is too small for a language", language=spec.name, needed=spec.min_memory)
@@ -335,9 +337,9 @@ class Service:
         )
 
     async def drain(self) -> None:
-        """Refuse new cells and wait for the running ones; interrupt them when that takes too long.
+        """Refuse new cells and wait for the running cells. Interrupt them after `drain_timeout` seconds.
 
-        A caller that cancels this, to wait no longer, may continue with `stop`.
+        To stop waiting, a caller may cancel this call and then call `stop`.
         """
         self.journal.close()
         self.readiness.close()
@@ -348,16 +350,16 @@ class Service:
             await self.journal.quiet(INTERRUPTED)
 
     async def stop(self) -> None:
-        """Accept no more requests, end all sessions or leave them to the next gateway, and free everything.
+        """Accept no more requests, end all sessions or leave them to the next gateway, and free all resources.
 
-        All steps run, also after one that fails; failures are logged.
+        Every step runs, even if an earlier step has failed; failures are logged.
         """
         async with AsyncExitStack() as stack:
             for step in reversed([*self._last_steps()]):  # a stack runs its last callback first
                 stack.push_async_callback(_take, step)
 
     def _last_steps(self) -> Iterator[Step]:
-        """Yield the steps of the gateway's end in order."""
+        """Yield the steps of stopping the gateway, in order."""
         yield self.readiness.close
         yield from (task.cancel for task in self._background)
         if self._listener is not None:

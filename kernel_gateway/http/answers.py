@@ -1,4 +1,4 @@
-"""What several dialects write in their answers: times, and failures in one field."""
+"""Formats that several dialects use in their answers: times, and the text of a failure."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ YEAR_10000 = 253_402_300_800
 
 
 def time_of(seconds: float, timespec: str = "seconds") -> str:
-    """Return a time in the form of RFC 3339.
+    """Return a time in the format of RFC 3339, in UTC.
 
     Args:
-        seconds: since 1970.
+        seconds: seconds since 1970. A time before 1970 or after the year 9999 becomes the nearest valid time.
         timespec: precision, as in `datetime.isoformat`.
     """
-    # The time of a file may be any number, because code in the sandbox can set it.
+    # Code in the sandbox can set the time of a file to any number.
     seconds = min(max(seconds, 0), YEAR_10000 - 1)
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec=timespec).replace("+00:00", "Z")
 
 
 def sentences(failure: SessionError) -> str:
-    """Return the message and the resolution of a failure, for clients that have one field for both."""
+    """Return the message and the resolution of a failure as one text, for clients with only one field."""
     return f"{failure.message.rstrip('.')}. {failure.resolution}"

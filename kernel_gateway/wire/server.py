@@ -1,4 +1,4 @@
-"""Tornado's HTTP server behind our listener, with the limits of the settings."""
+"""Starts tornado's HTTP server behind our listener, with the limits of the settings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = structlog.get_logger()
 
 #: seconds for which a connection may be idle between two requests
 IDLE = 120
-#: bytes of the head of a request
+#: maximum bytes of the head of a request
 MAX_HEAD = 32768
 
 
@@ -39,17 +39,17 @@ def serve(
 
     Args:
         application: answers the requests.
-        settings: address, and limits of connections.
-        tls: for https; None: http.
-        metrics: for connections.
-        max_body: bytes of a request's body, unless its handler allows more.
-        slices: turns of long work, which large bodies take, too.
+        settings: contains the address and the limits of connections.
+        tls: TLS context for https. None means plain http.
+        metrics: counts connections.
+        max_body: maximum bytes of a request's body, unless its handler allows more.
+        slices: gives each large body its turn.
 
     Returns:
-        the server, which has the open connections, and the listener, which accepts new ones.
+        the server, which owns the open connections, and the listener, which accepts new connections.
 
     Raises:
-        OSError: when the address cannot be listened on.
+        OSError: when the gateway cannot listen on the address.
     """
     admission = _admission(settings, metrics)
     metrics.open.set_function(lambda: admission.open)
@@ -62,7 +62,7 @@ def serve(
     listener = Listener(server, admission, tls, metrics.paused)
     try:
         listener.listen(bind_sockets(settings.port, settings.host, backlog=BACKLOG))
-    except OSError as error:  # it names no address
+    except OSError as error:  # the system's message does not contain the address
         raise OSError(f"cannot listen on {settings.host}:{settings.port}: {error.strerror}") from error
     return server, listener
 

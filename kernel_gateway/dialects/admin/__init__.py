@@ -1,4 +1,4 @@
-"""Provider administration, in two forms: the specification's, and RAGFlow's own."""
+"""API to administer providers, in two forms: that of RAGFlow's specification, and that of RAGFlow's own server."""
 
 from __future__ import annotations
 

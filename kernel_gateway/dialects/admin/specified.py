@@ -1,4 +1,4 @@
-"""The specification's form, `/api/admin/sandbox`. Source: RAGFlow's `sandbox_spec.md`."""
+"""The API `/api/admin/sandbox` of RAGFlow's specification. Source: RAGFlow's `sandbox_spec.md`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sessions.providers.settings import ProviderSettings
 
 
 class SpecifiedHandler(AdminHandler):
-    """Base of the handlers of this form."""
+    """Base of the handlers of this API."""
 
     @property
     def settings_of_providers(self) -> ProviderSettings:
@@ -26,11 +26,11 @@ class SpecifiedHandler(AdminHandler):
         return self.gateway.provider_settings
 
     def status_of(self, failure: SessionError) -> HTTPStatus:
-        """Return 400 for a provider that cannot be reached: the submitted configuration is at fault."""
+        """Return 400 for a provider that cannot be reached, because the submitted configuration is wrong."""
         return HTTPStatus.BAD_REQUEST if isinstance(failure, ConnectionFailed) else super().status_of(failure)
 
     def render_failure(self, failure: SessionError) -> dict[str, Any]:
-        """Return the body: `error` is a sentence, `details` the problems of fields; the other keys are ours."""
+        """Return the body: `error` is a sentence, `details` has the problems of fields. The other keys are our own."""
         return {
             "error": failure.message,
             "error_code": failure.code,
@@ -56,7 +56,7 @@ class ConfigHandler(SpecifiedHandler):
     """`/api/admin/sandbox/config`."""
 
     def get(self) -> None:
-        """Send the active provider and all configurations; `errors` has the providers with unreadable settings."""
+        """Send the active provider and all configurations. `errors` has an error for each unreadable configuration."""
         data: dict[str, Any] = {"active": self.settings_of_providers.active}
         errors: dict[str, Any] = {}
         for provider in self.settings_of_providers.all():

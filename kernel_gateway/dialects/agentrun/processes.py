@@ -1,4 +1,4 @@
-"""Processes in a sandbox."""
+"""Runs commands in a sandbox, and lists and ends its processes."""
 
 from __future__ import annotations
 

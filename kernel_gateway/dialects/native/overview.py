@@ -1,4 +1,4 @@
-"""The admin's view of all tenants: their live sessions, their usage and their quotas."""
+"""The admin API's overview of all tenants: their live sessions, their usage and their quotas."""
 
 from __future__ import annotations
 

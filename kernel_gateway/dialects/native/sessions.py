@@ -1,4 +1,4 @@
-"""Sessions: make, list, describe, end; interrupt, restart, export."""
+"""Makes, lists, describes, interrupts, restarts and ends sessions, and exports their notebooks."""
 
 from __future__ import annotations
 

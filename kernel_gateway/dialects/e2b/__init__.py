@@ -1,7 +1,8 @@
 """The E2B dialect: sandboxes, code contexts, files and commands, as E2B's SDKs use them.
 
-Three services on one port: the control plane, and two of each sandbox, its code interpreter and `envd` with files and
-commands; `targets.py` tells them apart. A sandbox is a `Sandbox`, a context one of its sessions.
+Three services share one port: the control plane, and for each sandbox its code interpreter and `envd`, the service for
+files and commands. `targets.py` finds the service of a request. A sandbox of the API is a `Sandbox`, and a context is
+one of its sessions.
 Sources: the requests and parsers of `e2b` 2.63 and `e2b-code-interpreter` 2.11, and the code interpreter's server.
 """
 

@@ -1,4 +1,4 @@
-"""The Jupyter dialect, `/api`: kernels, sessions and channels as Jupyter clients use them.
+"""The Jupyter dialect, `/api`: kernels, sessions, channels and files as Jupyter clients use them.
 
 Source: Jupyter Server's REST API and WebSocket protocols.
 """

@@ -1,9 +1,9 @@
-"""How the name of an entry is spelt as text, so that JSON, URLs and every client can have it, and give it back.
+"""Converts names of files to text for JSON and URLs, and back, so that clients can use every name.
 
-A name on Linux is bytes. One that is UTF-8 is spelt as it reads. A byte that belongs to no character is a lone
-surrogate in Python, U+DC80 to U+DCFF, which is no text: here a character for private use stands for it, U+10DC80 to
-U+10DCFF. A name that really has one of these characters is spelt byte by byte in the same way, so no two names are
-spelt alike.
+On Linux a name is a sequence of bytes. If the name is UTF-8, it becomes that text. Python represents a byte that is not
+UTF-8 as a lone surrogate, U+DC80 to U+DCFF, which is not valid text; here it becomes a private-use character, U+10DC80
+to U+10DCFF. If a name really contains such a private-use character, each byte of the character is converted in the same
+way, so two different names never become the same text.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _STANDS_FOR_A_BYTE = re.compile("[\U0010dc80-\U0010dcff]")
 
 
 def spelt(name: str) -> str:
-    """Return a name or path of the file system as text."""
+    """Convert a name or path of the file system to text."""
     return _STANDS_FOR_A_BYTE.sub(lambda found: found[0].encode().decode("ascii", "surrogateescape"), name).translate(
         _SPELT
     )
 
 
 def named(text: str) -> str:
-    """Return the name or path that is spelt so, as Python's calls take it."""
+    """Convert text that `spelt` has made back to the name or path for Python's functions."""
     return text.translate(_NAMED)

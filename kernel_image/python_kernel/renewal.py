@@ -1,9 +1,9 @@
-"""What a process that was restored from a checkpoint must not share with others that were restored from the same one.
+"""Renews random numbers after a restore, because several kernels are restored from the same checkpoint.
 
-The kernel remembers its sources of random numbers before the checkpoint is taken (`Sources`) and seeds them anew after
-the restore. `os.urandom`, `secrets`, `uuid.uuid4` and `numpy.random.default_rng()` ask the sandbox, which is new, and
-need nothing. What stays the same is fixed when the interpreter or the sandbox starts: the seed of hashes of text, the
-addresses of memory, and the sandbox's `boot_id`, which no process in it can change.
+Before the checkpoint is taken, the kernel finds its random number generators (`Sources`); after the restore it gives
+them new seeds. `os.urandom`, `secrets`, `uuid.uuid4` and `numpy.random.default_rng()` ask the sandbox, which is new, so
+nothing is done for them. Some values are fixed when the interpreter or the sandbox starts, and stay the same: the seed
+for hashes of text, the addresses of memory, and the sandbox's `boot_id`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import random
 import sys
 from typing import Any
 
-#: bytes that a source is seeded with
+#: bytes of a new seed
 _SEED = 32
 
 
@@ -22,7 +22,7 @@ class Sources:
     """The random number generators of this process."""
 
     def __init__(self) -> None:
-        """Find the generators that exist now, also those that libraries keep for themselves."""
+        """Find all generators that exist now, including private ones of libraries."""
         self._generators = [
             one
             for one in gc.get_objects()
@@ -30,7 +30,7 @@ class Sources:
         ]
 
     def renew(self) -> None:
-        """Seed all of them from the system, and forget what else was chosen at random."""
+        """Seed all generators from the system, and discard other random values."""
         for one in self._generators:
             one.seed()
         loaded: dict[str, Any] = sys.modules
@@ -41,6 +41,6 @@ class Sources:
         if "multiprocessing.process" in loaded:
             loaded["multiprocessing.process"].current_process().authkey = os.urandom(_SEED)
         if "tempfile" in loaded:
-            loaded["tempfile"]._name_sequence = None  # noqa: SLF001 - its names are random, and made anew on demand
+            loaded["tempfile"]._name_sequence = None  # noqa: SLF001 - a new sequence of random names is made on demand
         if "uuid" in loaded:
-            loaded["uuid"]._node = loaded["uuid"]._last_timestamp = None  # noqa: SLF001 - `uuid1` finds them anew
+            loaded["uuid"]._node = loaded["uuid"]._last_timestamp = None  # noqa: SLF001 - `uuid1` sets them again

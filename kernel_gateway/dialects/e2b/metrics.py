@@ -36,7 +36,7 @@ class MetricsHandler(ControlHandler):
     """`/sandboxes/{id}/metrics`."""
 
     async def get(self, sandbox_id: str) -> None:
-        """Measure the sandbox now. The list in the answer has this measurement, or is empty if now is out of the range."""
+        """Measure the sandbox now, and send a list of this measurement; an empty list if the range excludes now."""
         sandbox = self.sandbox(sandbox_id)
         now = int(time.time())
         figures = await measure(sandbox) if self._seconds("start", now) <= now <= self._seconds("end", now) else None

@@ -20,7 +20,7 @@ from tornado.websocket import WebSocketHandler, WebSocketProtocol, WebSocketProt
 from kernel_gateway.http.handlers import BaseHandler
 from kernel_gateway.wire.connections import Connection, connection_of
 from kernel_gateway.wire.incoming import MessageWatch, Share
-from kernel_gateway.wire.turns import LARGE
+from kernel_gateway.wire.large_bodies import LARGE
 from sessions.model.errors import InvalidRequest, ShuttingDown
 from sessions.model.tasks import spawn
 from sessions.model.values import SessionKey

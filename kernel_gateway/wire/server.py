@@ -15,8 +15,8 @@ from kernel_gateway.wire import descriptors
 from kernel_gateway.wire.admission import Admission, CountedRequests
 from kernel_gateway.wire.connection_metrics import ConnectionMetrics
 from kernel_gateway.wire.host_header import PlainHosts
+from kernel_gateway.wire.large_bodies import BodiesInTurn
 from kernel_gateway.wire.listener import BACKLOG, Listener
-from kernel_gateway.wire.turns import BodiesInTurn
 
 log = structlog.get_logger()
 

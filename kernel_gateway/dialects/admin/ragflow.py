@@ -6,7 +6,7 @@ from http import HTTPStatus
 from typing import Any
 
 from kernel_gateway.dialects.admin.models import ProviderConfig, SaveConfig, provider_json, schema_json
-from kernel_gateway.http.admins import AdminHandler
+from kernel_gateway.http.admin_handler import AdminHandler
 from sessions.model.errors import SessionError
 
 #: statuses for callers without permission. All other failures have the status 400; the code in the body shows whether

@@ -12,7 +12,7 @@ from kernel_gateway.dialects.admin.models import (
     provider_json,
     schema_json,
 )
-from kernel_gateway.http.admins import AdminHandler
+from kernel_gateway.http.admin_handler import AdminHandler
 from sessions.model.errors import ConnectionFailed, SessionError, SettingsUnreadable
 from sessions.providers.settings import ProviderSettings
 

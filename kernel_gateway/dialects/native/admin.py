@@ -15,7 +15,7 @@ from typing import Self
 from pydantic import AwareDatetime, BaseModel, Field, TypeAdapter, ValidationError
 
 from kernel_gateway.errors import KeyNotFound
-from kernel_gateway.http.admins import AdminHandler
+from kernel_gateway.http.admin_handler import AdminHandler
 from kernel_gateway.http.bodies import Body
 from kernel_gateway.http.openapi import TEXT
 from kernel_gateway.identity.keystore import Key, KeyForm, Role

@@ -8,7 +8,7 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, Field
 
-from kernel_gateway.http.admins import AdminHandler
+from kernel_gateway.http.admin_handler import AdminHandler
 from sessions.model.values import SessionKey
 from sessions.session.session import Session
 from sessions.tenants.quotas import QuotaUse

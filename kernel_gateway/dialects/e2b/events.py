@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from kernel_gateway.http.answers import sentences
-from kernel_gateway.http.escapes import without_escapes
+from kernel_gateway.http.terminal_text import without_escapes
 from kernel_image.protocol import CHART_MIME, DATA_MIME, SAVED_IMAGES
 from sessions.cells.outputs import Event, left_out
 from sessions.cells.packed import Output

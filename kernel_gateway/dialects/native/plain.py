@@ -10,7 +10,7 @@ import asyncio
 import re
 from typing import Any
 
-from kernel_gateway.http.escapes import on_terminal, without_escapes
+from kernel_gateway.http.terminal_text import on_terminal, without_escapes
 from sessions.cells.outputs import shortened
 
 #: maximum characters of a traceback, of a result, and of printed text

@@ -29,7 +29,7 @@ from kernel_gateway.errors import (
     UnknownHost,
 )
 from kernel_gateway.gateway import Gateway
-from kernel_gateway.http.bodies import validated
+from kernel_gateway.http.request_body import validated
 from kernel_gateway.identity.auth import Caller
 from kernel_gateway.wire.connections import connection_of
 from kernel_gateway.wire.incoming import Share

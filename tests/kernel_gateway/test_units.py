@@ -31,7 +31,7 @@ from kernel_gateway.dialects.e2b import connect
 from kernel_gateway.dialects.e2b.connect import AnswerStream, Envelopes
 from kernel_gateway.dialects.e2b.models import NewSandbox
 from kernel_gateway.dialects.e2b.processes import Config, StreamInputHandler
-from kernel_gateway.http.bodies import validated
+from kernel_gateway.http.request_body import validated
 from kernel_gateway.wire import large_bodies
 from sessions.model import exact_json, units
 from sessions.model.errors import InvalidRequest

@@ -18,8 +18,8 @@ import orjson
 from kernel_gateway.dialects.e2b.base import EnvdHandler
 from kernel_gateway.errors import NotSupported
 from kernel_gateway.http.answers import sentences
-from kernel_gateway.http.bodies import Model, validated
 from kernel_gateway.http.handlers import JsonHandler
+from kernel_gateway.http.request_body import Model, validated
 from kernel_gateway.http.transfers import STALL
 from sessions.model import bounded_json
 from sessions.model.errors import ExecutionTimeout, InvalidRequest, SandboxNotFound, SessionError

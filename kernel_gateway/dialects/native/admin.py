@@ -16,8 +16,8 @@ from pydantic import AwareDatetime, BaseModel, Field, TypeAdapter, ValidationErr
 
 from kernel_gateway.errors import KeyNotFound
 from kernel_gateway.http.admin_handler import AdminHandler
-from kernel_gateway.http.bodies import Body
 from kernel_gateway.http.openapi import TEXT
+from kernel_gateway.http.request_body import Body
 from kernel_gateway.identity.keystore import Key, KeyForm, Role
 from sessions.model.errors import InvalidRequest
 from sessions.model.values import valid_name

@@ -7,8 +7,8 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from kernel_gateway.http.bodies import Body
 from kernel_gateway.http.handlers import JsonHandler
+from kernel_gateway.http.request_body import Body
 from kernel_gateway.http.transfers import NO_CONTENT, send_file, send_headers, wanted_part
 from kernel_gateway.http.uploads import UploadHandler
 from sessions.guest import workspace

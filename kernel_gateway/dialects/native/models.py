@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 from kernel_gateway.config import Settings
 from kernel_gateway.dialects.native.plain import plain_output
 from kernel_gateway.errors import STATUS
-from kernel_gateway.http.bodies import Body
+from kernel_gateway.http.request_body import Body
 from kernel_gateway.setting_types import Bytes
 from sessions.guest.paths import sandbox_path
 from sessions.model.checkpoint import Checkpoints, OnIdle

@@ -17,7 +17,7 @@ from tornado.websocket import WebSocketClosedError
 
 from kernel_gateway.dialects.native.models import Execute, result_json
 from kernel_gateway.dialects.native.plain import plain_event_in_time
-from kernel_gateway.http.bodies import Body, validated
+from kernel_gateway.http.request_body import Body, validated
 from kernel_gateway.http.sockets import SocketHandler
 from sessions.cells.execution import END_OF_INPUT, Execution
 from sessions.model import exact_json

@@ -10,7 +10,7 @@ import orjson
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from kernel_gateway.config import Settings
-from kernel_gateway.http.bodies import PROBLEM_MAX, PROBLEMS_MAX
+from kernel_gateway.http.request_body import PROBLEM_MAX, PROBLEMS_MAX
 from kernel_gateway.setting_types import Bytes
 from sessions.model.errors import InvalidRequest
 from sessions.programs.program import Program

@@ -8,7 +8,7 @@ from http import HTTPStatus
 from typing import Any
 
 from kernel_gateway.errors import Unauthorized
-from kernel_gateway.http.answers import sentences
+from kernel_gateway.http.formats import failure_text
 from kernel_gateway.http.handlers import BaseHandler, JsonHandler, Model
 from kernel_gateway.identity.auth import Caller
 from kernel_gateway.identity.signatures import BODY_DIGEST, UNSIGNED
@@ -42,7 +42,7 @@ class AgentRunBaseHandler(BaseHandler):
     def render_failure(self, failure: SessionError) -> dict[str, Any]:
         """Return the gateway's own format, with the additional flat fields that these clients read."""
         code = CODES.get(HTTPStatus(self.get_status()), "ERR_INTERNAL_SERVER")
-        told = {"code": code, "requestId": self.request_id, "message": sentences(failure)}
+        told = {"code": code, "requestId": self.request_id, "message": failure_text(failure)}
         return super().render_failure(failure) | told
 
     def check_digest(self, digest: str) -> None:

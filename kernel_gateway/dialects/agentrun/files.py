@@ -11,7 +11,7 @@ from typing import Any
 from kernel_gateway.dialects.agentrun.base import AgentRunHandler
 from kernel_gateway.dialects.agentrun.models import MakeDirectory, Move, Remove, WriteFile
 from kernel_gateway.errors import TooLarge
-from kernel_gateway.http.answers import time_of
+from kernel_gateway.http.formats import time_of
 from kernel_gateway.http.transfers import send_file, wanted_part
 from sessions.guest import workspace
 from sessions.guest.paths import seen_path

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from kernel_gateway.config import Settings
-from kernel_gateway.http.answers import time_of
+from kernel_gateway.http.formats import time_of
 from kernel_gateway.http.request_body import validated
 from sessions.model.errors import InvalidRequest
 from sessions.model.values import SandboxSpec, valid_env

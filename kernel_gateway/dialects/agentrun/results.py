@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernel_gateway.http.answers import sentences
+from kernel_gateway.http.formats import failure_text
 from sessions.cells.packed import Output
 from sessions.model.values import ExecutionResult, Status
 
@@ -69,4 +69,4 @@ def _failure(result: ExecutionResult) -> Item | None:
     if result.error is None:
         return None
     name = ERROR_NAMES.get(result.status, result.error.name)
-    return _error(name, sentences(result.error), [])
+    return _error(name, failure_text(result.error), [])

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from kernel_gateway.dialects.e2b.targets import ENVD, ID, INTERPRETER, Target, target_of
 from kernel_gateway.dialects.e2b.tokens import access_token, is_token, traffic_token
 from kernel_gateway.errors import NoSuchRoute
-from kernel_gateway.http.answers import sentences
+from kernel_gateway.http.formats import failure_text
 from kernel_gateway.http.handlers import BaseHandler, JsonHandler
 from kernel_gateway.identity.auth import Caller
 from sessions.model.errors import ConnectionFailed, InvalidRequest, SandboxNotFound, SessionError, StartFailed
@@ -30,7 +30,7 @@ class ControlHandler(JsonHandler):
 
     def render_failure(self, failure: SessionError) -> dict[str, Any]:
         """Return the gateway's own format, with the additional flat fields that these clients read."""
-        return super().render_failure(failure) | {"code": self.get_status(), "message": sentences(failure)}
+        return super().render_failure(failure) | {"code": self.get_status(), "message": failure_text(failure)}
 
     def conflict(self, reason: str) -> None:
         """Answer that the sandbox is already in the wanted state. These clients do not treat that as a failure."""
@@ -146,7 +146,7 @@ class SandboxHandler(BaseHandler):
         if isinstance(failure, SandboxNotFound):
             target = getattr(self, "target", None)
             return {"sandboxId": target.sandbox if target else "", "message": NOT_FOUND, "code": status}
-        message = NOT_OPEN if failure.message == NOT_OPEN else sentences(failure)
+        message = NOT_OPEN if failure.message == NOT_OPEN else failure_text(failure)
         told = {"code": status, "message": message}
         return (
             super().render_failure(failure) | told | ({"port": failure.details["port"]} if message is NOT_OPEN else {})
@@ -184,4 +184,4 @@ class InterpreterHandler(SandboxHandler, JsonHandler):
             super().finish_failure(failure)
             return
         self.set_header("Content-Type", "text/plain; charset=UTF-8")
-        self.finish(sentences(failure))
+        self.finish(failure_text(failure))

@@ -17,7 +17,7 @@ import orjson
 
 from kernel_gateway.dialects.e2b.base import EnvdHandler
 from kernel_gateway.errors import NotSupported
-from kernel_gateway.http.answers import sentences
+from kernel_gateway.http.formats import failure_text
 from kernel_gateway.http.handlers import JsonHandler
 from kernel_gateway.http.request_body import Model, validated
 from kernel_gateway.http.transfers import STALL
@@ -43,7 +43,7 @@ CODES = {
 def error_of(failure: SessionError, status: HTTPStatus) -> dict[str, Any]:
     """Return a failure in Connect's format."""
     code = "deadline_exceeded" if isinstance(failure, ExecutionTimeout) else CODES.get(status, "internal")
-    return {"code": code, "message": sentences(failure)}
+    return {"code": code, "message": failure_text(failure)}
 
 
 class UnaryHandler(EnvdHandler, JsonHandler):

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-from kernel_gateway.http.answers import sentences
+from kernel_gateway.http.formats import failure_text
 from kernel_gateway.http.terminal_text import without_escapes
 from kernel_image.protocol import CHART_MIME, DATA_MIME, SAVED_IMAGES
 from sessions.cells.outputs import Event, left_out
@@ -95,5 +95,5 @@ def omission(result: ExecutionResult) -> Event:
 def failure_event(failure: SessionError) -> Event:
     """Return the event for a run that the gateway ended or refused."""
     if isinstance(failure, KernelDied):  # clients recognise this name
-        return error("ContextRestarting", f"Context was restarted. {sentences(failure)}")
-    return error(failure.name, sentences(failure))
+        return error("ContextRestarting", f"Context was restarted. {failure_text(failure)}")
+    return error(failure.name, failure_text(failure))

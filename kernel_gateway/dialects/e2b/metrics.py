@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from kernel_gateway.dialects.e2b.base import ControlHandler
-from kernel_gateway.http.answers import time_of
+from kernel_gateway.http.formats import time_of
 from sessions.model.errors import InvalidRequest
 from sessions.sandbox.usage import Figures, measure
 

@@ -22,6 +22,6 @@ def time_of(seconds: float, timespec: str = "seconds") -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec=timespec).replace("+00:00", "Z")
 
 
-def sentences(failure: SessionError) -> str:
+def failure_text(failure: SessionError) -> str:
     """Return the message and the resolution of a failure as one text, for clients with only one field."""
     return f"{failure.message.rstrip('.')}. {failure.resolution}"

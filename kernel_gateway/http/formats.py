@@ -10,7 +10,7 @@ from sessions.model.errors import SessionError
 YEAR_10000 = 253_402_300_800
 
 
-def time_of(seconds: float, timespec: str = "seconds") -> str:
+def rfc3339(seconds: float, timespec: str = "seconds") -> str:
     """Return a time in the format of RFC 3339, in UTC.
 
     Args:

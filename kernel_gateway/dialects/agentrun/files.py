@@ -11,7 +11,7 @@ from typing import Any
 from kernel_gateway.dialects.agentrun.base import AgentRunHandler
 from kernel_gateway.dialects.agentrun.models import MakeDirectory, Move, Remove, WriteFile
 from kernel_gateway.errors import TooLarge
-from kernel_gateway.http.formats import time_of
+from kernel_gateway.http.formats import rfc3339
 from kernel_gateway.http.transfers import send_file, wanted_part
 from sessions.guest import workspace
 from sessions.guest.paths import seen_path
@@ -37,7 +37,7 @@ def entry_model(entry: Entry) -> dict[str, Any]:
     """Return an entry of a directory as clients see it."""
     kept = {name: entry[name] for name in ("name", "size", "mode", "permissions", "owner", "group")}
     kind = "symlink" if entry["type"] == "link" else entry["type"]
-    return kept | {"type": kind, "path": seen_path(entry["path"]), "modifiedTime": time_of(entry["modified"])}
+    return kept | {"type": kind, "path": seen_path(entry["path"]), "modifiedTime": rfc3339(entry["modified"])}
 
 
 def mode_of(text: str) -> int:

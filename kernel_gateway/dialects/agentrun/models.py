@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from kernel_gateway.config import Settings
-from kernel_gateway.http.formats import time_of
+from kernel_gateway.http.formats import rfc3339
 from kernel_gateway.http.request_body import validated
 from sessions.model.errors import InvalidRequest
 from sessions.model.values import SandboxSpec, valid_env
@@ -176,8 +176,8 @@ def template_model(template: Template) -> dict[str, Any]:
         "templateId": template.id,
         "templateName": template.name,
         "status": "READY",
-        "createdAt": time_of(template.created_at),
-        "lastUpdatedAt": time_of(template.updated_at),
+        "createdAt": rfc3339(template.created_at),
+        "lastUpdatedAt": rfc3339(template.updated_at),
     }
 
 
@@ -195,8 +195,8 @@ def sandbox_model(sandbox: Sandbox) -> dict[str, Any]:
         "sandboxIdleTimeoutSeconds": idle_timeout,
         "sandboxIdleTimeoutInSeconds": idle_timeout,
         "sandboxIdleTTLInSeconds": idle_timeout,
-        "createdAt": time_of(sandbox.created_at),
-        "lastUpdatedAt": time_of(sandbox.created_at if end is None else end.at),
+        "createdAt": rfc3339(sandbox.created_at),
+        "lastUpdatedAt": rfc3339(sandbox.created_at if end is None else end.at),
         "metadata": {name: value for name, value in told.items() if value},
     }
-    return model if end is None else model | {"endedAt": time_of(end.at)}
+    return model if end is None else model | {"endedAt": rfc3339(end.at)}

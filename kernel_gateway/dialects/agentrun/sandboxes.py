@@ -7,7 +7,7 @@ from uuid import uuid4
 
 from kernel_gateway.dialects.agentrun.base import AgentRunHandler
 from kernel_gateway.dialects.agentrun.models import CreateSandbox, sandbox_model
-from kernel_gateway.http.formats import time_of
+from kernel_gateway.http.formats import rfc3339
 from sessions.model.values import SessionKey, valid_name
 
 PAGE_MAX = 100
@@ -72,7 +72,7 @@ class HealthHandler(AgentRunHandler):
                 "status": "terminated" if sandbox.closed else "ok",
                 "service": "sandbox-code-interpreter",
                 "version": "v1",
-                "timestamp": time_of(time()),
+                "timestamp": rfc3339(time()),
                 "uptime": round(sandbox.age() * 1e9),
             }
         )

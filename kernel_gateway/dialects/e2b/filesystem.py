@@ -8,7 +8,7 @@ from typing import Any
 from kernel_gateway.dialects.e2b.connect import UnaryHandler
 from kernel_gateway.dialects.e2b.models import Body
 from kernel_gateway.errors import TooLarge
-from kernel_gateway.http.formats import time_of
+from kernel_gateway.http.formats import rfc3339
 from sessions.guest import workspace
 from sessions.guest.paths import seen_path
 from sessions.guest.workspace import Entry
@@ -45,7 +45,7 @@ def entry_model(entry: Entry) -> dict[str, Any]:
         "type": TYPES.get(entry["type"], "FILE_TYPE_UNSPECIFIED"),
         "path": seen_path(entry["path"]),
         "size": str(entry["size"]),
-        "modifiedTime": time_of(entry["modified"], "microseconds"),
+        "modifiedTime": rfc3339(entry["modified"], "microseconds"),
     }
 
 

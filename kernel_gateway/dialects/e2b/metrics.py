@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from kernel_gateway.dialects.e2b.base import ControlHandler
-from kernel_gateway.http.formats import time_of
+from kernel_gateway.http.formats import rfc3339
 from sessions.model.errors import InvalidRequest
 from sessions.sandbox.usage import Figures, measure
 
@@ -20,7 +20,7 @@ def figures_model(figures: Figures, at: int) -> dict[str, Any]:
         at: time of the measurement in seconds since 1970.
     """
     return {
-        "timestamp": time_of(at),
+        "timestamp": rfc3339(at),
         "timestampUnix": at,
         "cpuCount": max(1, round(figures.processors_max)),
         "cpuUsedPct": round(100 * figures.processors / figures.processors_max, 2),

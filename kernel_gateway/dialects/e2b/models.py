@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from kernel_gateway.config import Settings
 from kernel_gateway.dialects.e2b.tokens import access_token, new_secret, traffic_token
 from kernel_gateway.errors import NotSupported
-from kernel_gateway.http.formats import time_of
+from kernel_gateway.http.formats import rfc3339
 from sessions.model.errors import InvalidRequest, TemplateNotFound
 from sessions.model.units import METADATA_PAIRS
 from sessions.model.values import SandboxSpec, valid_env
@@ -168,8 +168,8 @@ def sandbox_model(sandbox: Sandbox) -> dict[str, Any]:
         "sandboxID": sandbox.key.name,
         "clientID": "kernel-gateway",
         "envdVersion": ENVD_VERSION,
-        "startedAt": time_of(sandbox.created_at, "microseconds"),
-        "endAt": time_of(sandbox.created_at + sandbox.spec.lifetime, "microseconds"),
+        "startedAt": rfc3339(sandbox.created_at, "microseconds"),
+        "endAt": rfc3339(sandbox.created_at + sandbox.spec.lifetime, "microseconds"),
         "cpuCount": math.ceil(sandbox.limits.cpus),
         "memoryMB": sandbox.limits.memory // _MIB,
         "diskSizeMB": sandbox.limits.disk // _MIB,

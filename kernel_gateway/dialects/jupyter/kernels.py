@@ -18,7 +18,7 @@ from kernel_gateway.dialects.jupyter.models import (
     kernel_id,
     kernel_model,
     spec_model,
-    time_of,
+    time_ago,
 )
 from kernel_gateway.gateway import Gateway
 from sessions.guest.paths import valid_path
@@ -75,8 +75,8 @@ class StatusHandler(RestHandler):
         sessions = self.gateway.registry.of(self.tenant)
         self.finish_json(
             {
-                "started": time_of(max((session.age() for session in sessions), default=0.0)),
-                "last_activity": time_of(min((session.idle_for() for session in sessions), default=0.0)),
+                "started": time_ago(max((session.age() for session in sessions), default=0.0)),
+                "last_activity": time_ago(min((session.idle_for() for session in sessions), default=0.0)),
                 "kernels": len(sessions),
                 "connections": sum(session.channels.clients for session in sessions),
             }

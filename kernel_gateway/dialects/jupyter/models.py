@@ -131,7 +131,7 @@ def find(registry: Registry, tenant: str, asked: str) -> Session:
     raise SessionNotFound(f"Kernel does not exist: {asked[:64]}", kernel=asked[:64])
 
 
-def time_of(seconds_ago: float) -> str:
+def time_ago(seconds_ago: float) -> str:
     """Return a time in the past in the format that clients parse, always with a fraction of the second."""
     return (datetime.now(UTC) - timedelta(seconds=seconds_ago)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
@@ -142,7 +142,7 @@ def kernel_model(session: Session) -> dict[str, Any]:
     return {
         "id": kernel_id(session.key),
         "name": session.kernelspec.jupyter_name,
-        "last_activity": time_of(session.idle_for()),
+        "last_activity": time_ago(session.idle_for()),
         "execution_state": state,
         "connections": session.channels.clients,
     }

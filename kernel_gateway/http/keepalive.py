@@ -11,7 +11,7 @@ from sessions.model.tasks import spawn
 T = TypeVar("T")
 
 
-async def with_pauses(events: AsyncIterable[T], seconds: float) -> AsyncGenerator[T | None, None]:
+async def with_keepalive(events: AsyncIterable[T], seconds: float) -> AsyncGenerator[T | None, None]:
     """Yield the events, and None whenever no event has come for `seconds`.
 
     Closing this generator also stops its task that waits for the next event.

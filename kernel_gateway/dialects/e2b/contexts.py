@@ -9,7 +9,7 @@ from tornado.iostream import StreamClosedError
 from kernel_gateway.dialects.e2b.base import InterpreterHandler
 from kernel_gateway.dialects.e2b.events import END, FORMATS, KEEPALIVE, events_of, failure_event, line, omission
 from kernel_gateway.dialects.e2b.models import Execute, NewContext
-from kernel_gateway.http.keepalive import with_pauses
+from kernel_gateway.http.keepalive import with_keepalive
 from sessions.guest.paths import seen_path
 from sessions.model.errors import InvalidRequest, SessionError, SessionNotFound
 from sessions.model.values import ExecuteRequest, valid_env
@@ -112,7 +112,7 @@ class ExecuteHandler(ContextBase):
 
     async def _stream(self, session: Session, request: ExecuteRequest) -> None:
         async with session.execute(request) as execution:
-            async for event in with_pauses(execution, PAUSE):
+            async for event in with_keepalive(execution, PAUSE):
                 told = [KEEPALIVE] if event is None else events_of(event)
                 for each in told:
                     self.write(line(each))

@@ -20,7 +20,7 @@ from kernel_gateway.dialects.e2b.connect import (
     message_of,
 )
 from kernel_gateway.dialects.e2b.models import Body
-from kernel_gateway.http.keepalive import with_pauses
+from kernel_gateway.http.keepalive import with_keepalive
 from sessions.guest.attached import SIZE_MAX, Data, Ended, Program
 from sessions.guest.processes import signal_process
 from sessions.model.errors import ExecutionTimeout, InvalidRequest, ProcessNotFound, SessionError
@@ -175,7 +175,7 @@ class CommandStream(AnswerStream):
         self.http.stream.set_nodelay(True)
         try:
             await self.send({"event": {"start": {"pid": command.pid}}})
-            async for event in with_pauses(listener, self.pause()):
+            async for event in with_keepalive(listener, self.pause()):
                 if isinstance(event, Ended) and (late := self._late(event, command.program.timeout)):
                     self.finish_stream(late)
                     return

@@ -10,7 +10,7 @@ from tornado.iostream import StreamClosedError
 from kernel_gateway.dialects.e2b.connect import STREAM, AnswerStream, UnaryHandler, message_of
 from kernel_gateway.dialects.e2b.filesystem import OnePath
 from kernel_gateway.dialects.e2b.models import Body
-from kernel_gateway.http.keepalive import with_pauses
+from kernel_gateway.http.keepalive import with_keepalive
 from sessions.guest.watching import Change
 from sessions.model.errors import SessionError
 
@@ -49,7 +49,7 @@ class WatchHandler(AnswerStream):
             self.http.stream.set_nodelay(True)
             try:
                 await self.send({"start": {}})
-                async with aclosing(with_pauses(looks, self.pause())) as coming:
+                async with aclosing(with_keepalive(looks, self.pause())) as coming:
                     async for changes in coming:
                         await self._tell(changes)
             except SessionError as error:

@@ -12,7 +12,7 @@ from kernel_gateway.dialects.native.forms import PAUSE, SSE_COMMENT, STREAMS, Re
 from kernel_gateway.dialects.native.models import Execute, result_json
 from kernel_gateway.dialects.native.plain import plain_event_in_time
 from kernel_gateway.http.handlers import JsonHandler
-from kernel_gateway.http.keepalive import with_pauses
+from kernel_gateway.http.keepalive import with_keepalive
 from sessions.model.errors import InvalidRequest
 from sessions.model.values import ExecuteRequest, ExecutionResult, SessionKey
 from sessions.session.session import Session
@@ -77,7 +77,7 @@ class ExecuteHandler(JsonHandler):
         self.http.stream.set_nodelay(True)
         async with session.execute(request, seen) as execution:
             try:
-                async for event in with_pauses(execution, PAUSE) if render is sse else execution:
+                async for event in with_keepalive(execution, PAUSE) if render is sse else execution:
                     if event is None:
                         self.write(SSE_COMMENT)
                     else:

@@ -20,7 +20,7 @@ from tornado.web import Application, RequestHandler
 from kernel_gateway.config import Settings
 from kernel_gateway.dialects import DIALECTS
 from kernel_gateway.dialects.agentrun.models import DEFAULT_TEMPLATE
-from kernel_gateway.fair_loop import Slices
+from kernel_gateway.fair_loop import FairLoop
 from kernel_gateway.gateway import Gateway
 from kernel_gateway.http.access_log import request_ended
 from kernel_gateway.http.handlers import MAX_BODY, BaseHandler, NotFoundHandler
@@ -235,7 +235,7 @@ class Service:
             origins=Origins(self.settings.allowed_origins),
             sockets=OpenSockets(self.settings, self.metrics.connections),
             incoming=self.incoming,
-            slices=Slices(),
+            fair_loop=FairLoop(),
             quotas=self.quotas,
             providers=self.providers,
             provider_settings=self.provider_settings,
@@ -298,7 +298,7 @@ class Service:
             self._tls(),
             self.metrics.connections,
             max_body=MAX_BODY,
-            slices=gateway.slices,
+            fair_loop=gateway.fair_loop,
         )
         self.port = self._listener.port
         await self.readiness.check()

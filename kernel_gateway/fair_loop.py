@@ -16,7 +16,7 @@ from sessions.tenants.admission import Admission
 from sessions.tenants.turns import take_turn
 
 
-class Slices:
+class FairLoop:
     """Gives each slice of long work its turn: one at a time, tenants in turn, at most half of the loop's time."""
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Slices:
         finally:
             self._turns.leave(tenant)
 
-    async def of(self, tenant: str, work: Iterator[bytes]) -> AsyncGenerator[bytes, None]:
+    async def iterate(self, tenant: str, work: Iterator[bytes]) -> AsyncGenerator[bytes, None]:
         """Yield the values of an iterator, each computed in a slice of its own.
 
         Args:

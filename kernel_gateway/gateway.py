@@ -10,7 +10,7 @@ from tornado.httputil import HTTPServerRequest
 from tornado.web import RequestHandler
 
 from kernel_gateway.config import Settings
-from kernel_gateway.fair_loop import Slices
+from kernel_gateway.fair_loop import FairLoop
 from kernel_gateway.identity.auth import Keys
 from kernel_gateway.identity.keystore import KeyStore
 from kernel_gateway.identity.origins import Origins
@@ -63,7 +63,7 @@ class Gateway:
     origins: Origins
     sockets: OpenSockets
     incoming: Incoming
-    slices: Slices
+    fair_loop: FairLoop
     quotas: Quotas
     #: runs one-shot programs with the provider that the settings name
     providers: ProviderManager

@@ -139,7 +139,7 @@ class SocketHandler(BaseHandler, WebSocketHandler):
             return
         self._watch.completed()
         if len(message) >= LARGE:
-            await self.gateway.slices.begin(self.tenant)
+            await self.gateway.fair_loop.begin(self.tenant)
         try:
             await self.received(message)
         finally:

@@ -10,7 +10,7 @@ from tornado.netutil import bind_sockets
 from tornado.web import Application
 
 from kernel_gateway.config import Settings
-from kernel_gateway.fair_loop import Slices
+from kernel_gateway.fair_loop import FairLoop
 from kernel_gateway.wire import descriptors
 from kernel_gateway.wire.admission import Admission, CountedRequests
 from kernel_gateway.wire.connection_metrics import ConnectionMetrics
@@ -33,7 +33,7 @@ def serve(
     metrics: ConnectionMetrics,
     *,
     max_body: int,
-    slices: Slices,
+    fair_loop: FairLoop,
 ) -> tuple[HTTPServer, Listener]:
     """Serve an application on the address of the settings.
 
@@ -43,7 +43,7 @@ def serve(
         tls: TLS context for https. None means plain http.
         metrics: counts connections.
         max_body: maximum bytes of a request's body, unless its handler allows more.
-        slices: gives each large body its turn.
+        fair_loop: gives each large body its turn.
 
     Returns:
         the server, which owns the open connections, and the listener, which accepts new connections.
@@ -54,7 +54,7 @@ def serve(
     admission = _admission(settings, metrics)
     metrics.open.set_function(lambda: admission.open)
     server = HTTPServer(
-        CountedRequests(PlainHosts(BodiesInTurn(application, slices)), admission),
+        CountedRequests(PlainHosts(BodiesInTurn(application, fair_loop)), admission),
         max_body_size=max_body,
         idle_connection_timeout=IDLE,
         max_header_size=MAX_HEAD,

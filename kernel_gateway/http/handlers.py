@@ -99,7 +99,7 @@ class BaseHandler(RequestHandler):
         if not self.public and not self.gateway.origins.is_preflight(self.request):
             self.caller = self.authenticate()
             self.tenant = self.caller.tenant
-            connection_of(self.http.stream).works(self.tenant)
+            connection_of(self.http.stream).assign(self.tenant)
         self.limit_body_time(MAX_BODY if self.announced_length is None else self.announced_length)
         return None
 

@@ -89,12 +89,12 @@ class Admission:
         peer = self._peers.setdefault(connection.address, _Peer())
         peer.open += 1
         peer.spare[connection] = None
-        connection.head_begins()
-        connection.when_working(lambda tenant: self._works(connection, tenant))
+        connection.limit_head_time()
+        connection.when_assigned(lambda tenant: self._occupy(connection, tenant))
         connection.when_ended(lambda: self._leave(connection))
         return connection
 
-    def _works(self, connection: Connection, tenant: str) -> None:
+    def _occupy(self, connection: Connection, tenant: str) -> None:
         """Count a connection as occupied by a request of a tenant, so that it is not spare.
 
         Raises:
@@ -102,22 +102,22 @@ class Admission:
         """
         if connection.ended:
             return
-        self._rests(connection)
+        self._release(connection)
         if not self._working.fits_share(tenant, 1):
             self._refused("tenant")
             most = self._working.share_of(tenant)
             raise QuotaExceeded(f"at most {most} requests of the tenant at a time", limit="connections", max=most)
         self._working.add(tenant, 1)
-        connection.worker = tenant
+        connection.occupant = tenant
         self._peers[connection.address].spare.pop(connection, None)
 
-    def _rests(self, connection: Connection) -> None:
-        if connection.worker is not None:
-            self._working.add(connection.worker, -1)
-            connection.worker = None
+    def _release(self, connection: Connection) -> None:
+        if connection.occupant is not None:
+            self._working.add(connection.occupant, -1)
+            connection.occupant = None
 
     def _leave(self, connection: Connection) -> None:
-        self._rests(connection)
+        self._release(connection)
         peer = self._peers[connection.address]
         peer.spare.pop(connection, None)
         peer.open -= 1
@@ -129,15 +129,15 @@ class Admission:
         """Close the oldest spare connection of the address with the most spare ones. Return False if there is none."""
         return bool(self._peers) and _drop_oldest(max(self._peers.values(), key=lambda peer: len(peer.spare)))
 
-    def waits(self, connection: Connection) -> None:
+    def mark_spare(self, connection: Connection) -> None:
         """Make a connection spare, because it waits for its next request."""
         if connection.ended:
             return
-        self._rests(connection)
+        self._release(connection)
         spare = self._peers[connection.address].spare
         spare.pop(connection, None)
         spare[connection] = None  # the newest is the last
-        connection.await_head()
+        connection.expect_head()
 
 
 def _drop_oldest(peer: _Peer) -> bool:
@@ -172,7 +172,7 @@ class CountedRequests(HTTPServerConnectionDelegate):
         if not isinstance(request_conn, HTTP1Connection):
             raise TypeError("not an HTTP/1 connection")
         connection = connection_of(request_conn.stream)
-        self._admission.waits(connection)
+        self._admission.mark_spare(connection)
         request = self._application.start_request(server_conn, request_conn)
         return _CountedRequest(request, connection)
 
@@ -189,5 +189,5 @@ class _CountedRequest(Forwarding):
     def headers_received(
         self, start_line: RequestStartLine | ResponseStartLine, headers: HTTPHeaders
     ) -> Awaitable[None] | None:
-        self._connection.head_is_complete()
+        self._connection.end_head_time()
         return super().headers_received(start_line, headers)

@@ -31,32 +31,32 @@ class Connection:
         #: tenant of the latest request with a valid key; before such a request, the address
         self.user = address
         #: tenant whose request occupies the connection; None for a spare connection
-        self.worker: str | None = None
+        self.occupant: str | None = None
         self.stream: Stream | None = None
         self.ended = False
         #: True if everything that the client sends is thrown away
         self._ignores = False
-        self._told: Callable[[int], None] | None = None
+        self._on_read: Callable[[int], None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._works: Callable[[str], None] | None = None
-        self._ends: list[Callable[[], None]] = []
+        self._on_assigned: Callable[[str], None] | None = None
+        self._on_end: list[Callable[[], None]] = []
 
     # -- for its owner ----------------------------------------------------------------------------------------
 
     def when_read(self, tell: Callable[[int], None] | None) -> None:
         """Report the number of bytes of each later read to `tell`. None stops the reports."""
-        self._told = tell
+        self._on_read = tell
 
-    def when_working(self, tell: Callable[[str], None]) -> None:
+    def when_assigned(self, tell: Callable[[str], None]) -> None:
         """Report the tenant of each request with a valid key to `tell`, which may raise an error to refuse it."""
-        self._works = tell
+        self._on_assigned = tell
 
     def when_ended(self, tell: Callable[[], None]) -> None:
         """Call `tell` once when the connection ends. If the connection has ended already, call it now."""
         if self.ended:
             tell()
         else:
-            self._ends.append(tell)
+            self._on_end.append(tell)
 
     def ignore_input(self) -> None:
         """Throw away everything that the client sends from now on."""
@@ -76,32 +76,32 @@ class Connection:
 
     # -- the head of a request --------------------------------------------------------------------------------
 
-    def await_head(self) -> None:
+    def expect_head(self) -> None:
         """Start the time limit of the next request's head at its first byte. Until then the connection may be idle."""
         if self._timer is None:
-            self.when_read(self.head_begins)
+            self.when_read(self.limit_head_time)
 
-    def head_begins(self, _count: int = 0) -> None:
+    def limit_head_time(self, _count: int = 0) -> None:
         """End the connection unless the head of a request is complete within `HEAD_TIMEOUT`."""
         self.when_read(None)
         self._timer = asyncio.get_running_loop().call_later(HEAD_TIMEOUT, self.drop)
 
-    def head_is_complete(self) -> None:
+    def end_head_time(self) -> None:
         """Stop the time limit, because the head of the request has arrived."""
         self.when_read(None)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def works(self, tenant: str) -> None:
+    def assign(self, tenant: str) -> None:
         """Assign the current request to a tenant, after its key was checked.
 
         Raises:
             QuotaExceeded: when requests of the tenant occupy as many connections as they may.
         """
         self.user = tenant
-        if self._works is not None:
-            self._works(tenant)
+        if self._on_assigned is not None:
+            self._on_assigned(tenant)
 
     # -- for its stream ---------------------------------------------------------------------------------------
 
@@ -110,7 +110,7 @@ class Connection:
         self.stream = stream
         stream.connection = self
 
-    def has_read(self, count: int | None) -> int | None:
+    def report_read(self, count: int | None) -> int | None:
         """Report a read of the stream.
 
         Args:
@@ -121,15 +121,15 @@ class Connection:
         """
         if not count:
             return count
-        if self._told is not None:
-            self._told(count)
+        if self._on_read is not None:
+            self._on_read(count)
         return None if self._ignores else count
 
-    def has_ended(self) -> None:
+    def report_end(self) -> None:
         """Mark the connection as ended, and call the functions that wait for that."""
         self.ended = True
-        self.head_is_complete()
-        ends, self._ends = self._ends, []
+        self.end_head_time()
+        ends, self._on_end = self._on_end, []
         for tell in ends:
             tell()
 
@@ -141,7 +141,7 @@ class Stream(BaseIOStream):
 
     def read_from_fd(self, buf: bytearray | memoryview) -> int | None:
         """Read into `buf`; see `BaseIOStream.read_from_fd`."""
-        return self.connection.has_read(super().read_from_fd(buf))
+        return self.connection.report_read(super().read_from_fd(buf))
 
     async def read_until_regex(self, regex: bytes, max_bytes: int | None = None) -> bytes:
         """Read the head of a request. Tornado calls this for nothing else.
@@ -157,7 +157,7 @@ class Stream(BaseIOStream):
     def close_fd(self) -> None:
         """Close the socket; tornado calls this once."""
         super().close_fd()
-        self.connection.has_ended()
+        self.connection.report_end()
 
 
 class PlainStream(Stream, IOStream):

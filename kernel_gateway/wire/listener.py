@@ -133,7 +133,7 @@ class Listener:
                 peer = self._tls.wrap_socket(peer, server_side=True, do_handshake_on_connect=False)
         except OSError:  # the client has left already
             peer.close()
-            connection.has_ended()
+            connection.report_end()
             return
         stream = PlainStream(peer) if self._tls is None else TlsStream(peer)
         connection.attach(stream)

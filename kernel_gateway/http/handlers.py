@@ -32,7 +32,7 @@ from kernel_gateway.gateway import Gateway
 from kernel_gateway.http.request_body import validated
 from kernel_gateway.identity.auth import Caller
 from kernel_gateway.wire.connections import connection_of
-from kernel_gateway.wire.incoming import Share
+from kernel_gateway.wire.incoming import Account
 from sessions.model import exact_json
 from sessions.model.errors import InvalidRequest, SessionError
 from sessions.model.tasks import spawn
@@ -200,7 +200,7 @@ class JsonHandler(BaseHandler):
 
     _work: asyncio.Task[None] | None = None
     #: counts the body's bytes for the tenant
-    _share: Share | None = None
+    _account: Account | None = None
 
     def prepare(self) -> Awaitable[None] | None:
         """Refuse a body whose announced length is too large. The server refuses others when they become too large."""
@@ -214,15 +214,15 @@ class JsonHandler(BaseHandler):
 
     def _reserve(self, size: int) -> None:
         """Count the body's bytes before they arrive: later, a refusal could not be sent as an answer."""
-        self._share = self.gateway.incoming.share(self.tenant)
-        if not self._share.take(size):
+        self._account = self.gateway.incoming.account(self.tenant)
+        if not self._account.take(size):
             raise self.gateway.incoming.refusal("requests and messages", self.tenant)
 
     def on_finish(self) -> None:
         """Give the bytes of the body back to the tenant."""
         super().on_finish()
-        if self._share is not None:
-            self._share.close()
+        if self._account is not None:
+            self._account.close()
 
     def data_received(self, chunk: bytes) -> Awaitable[None] | None:
         """Collect the body."""
@@ -242,8 +242,8 @@ class JsonHandler(BaseHandler):
     def on_connection_close(self) -> None:
         """Cancel the work: the client has left."""
         super().on_connection_close()
-        if self._share is not None:
-            self._share.close()
+        if self._account is not None:
+            self._account.close()
         if self._work is not None:
             self._work.cancel()
 

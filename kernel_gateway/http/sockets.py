@@ -19,7 +19,7 @@ from tornado.websocket import WebSocketHandler, WebSocketProtocol, WebSocketProt
 
 from kernel_gateway.http.handlers import BaseHandler
 from kernel_gateway.wire.connections import Connection, connection_of
-from kernel_gateway.wire.incoming import MessageWatch, Share
+from kernel_gateway.wire.incoming import Account, MessageWatch
 from kernel_gateway.wire.large_bodies import LARGE
 from sessions.model.errors import InvalidRequest, ShuttingDown
 from sessions.model.tasks import spawn
@@ -61,7 +61,7 @@ class SocketHandler(BaseHandler, WebSocketHandler):
     _session: Session
     _connection: Connection
     #: counts the bytes that the gateway keeps for this socket
-    _share: Share
+    _account: Account
     _watch: MessageWatch
     _end_watch: asyncio.Task[None] | None = None
     #: gives the socket's place back, for the limits of open WebSockets
@@ -109,10 +109,10 @@ class SocketHandler(BaseHandler, WebSocketHandler):
         self.set_nodelay(True)  # otherwise every small frame waits 40 ms
         if self.caller.key_id is not None:
             self._check_key()
-        self._share = self.gateway.incoming.share(self.tenant)
-        self._connection.when_ended(self._share.close)
+        self._account = self.gateway.incoming.account(self.tenant)
+        self._connection.when_ended(self._account.close)
         seconds = self.gateway.settings.message_timeout
-        self._watch = MessageWatch(self._share, seconds, self._is_too_much, self._is_too_slow)
+        self._watch = MessageWatch(self._account, seconds, self._is_too_much, self._is_too_slow)
         self._connection.when_ended(self._watch.stop)
         self._connection.when_read(self._watch.arrived)
         self._frame_handled()

@@ -27,9 +27,9 @@ class Incoming:
         self._most = most
         self._held = Shares(in_all, share)
 
-    def share(self, tenant: str) -> Share:
+    def account(self, tenant: str) -> Account:
         """Return a new account for the bytes of one connection or request of a tenant."""
-        return Share(self, tenant)
+        return Account(self, tenant)
 
     def take(self, tenant: str, count: int) -> bool:
         """Count bytes of a tenant. Return False, and count nothing, if the tenant would then have too many.
@@ -55,7 +55,7 @@ class Incoming:
         return QuotaExceeded(f"{what} of the tenant are above {most} bytes together", max=most)
 
 
-class Share:
+class Account:
     """Counts the bytes of one connection or request of a tenant."""
 
     def __init__(self, incoming: Incoming, tenant: str) -> None:
@@ -87,17 +87,17 @@ class MessageWatch:
     """Limits the bytes and the time of the message that arrives on a WebSocket."""
 
     def __init__(
-        self, share: Share, seconds: float, too_much: Callable[[], None], too_slow: Callable[[], None]
+        self, account: Account, seconds: float, too_much: Callable[[], None], too_slow: Callable[[], None]
     ) -> None:
         """Wait for a message.
 
         Args:
-            share: counts the bytes.
+            account: counts the bytes.
             seconds: maximum time from the first byte of a message to its last.
             too_much: called when the tenant has too many bytes.
             too_slow: called when a message takes longer than `seconds`.
         """
-        self._share = share
+        self._account = account
         self._seconds = seconds
         self._too_much = too_much
         self._too_slow = too_slow
@@ -107,7 +107,7 @@ class MessageWatch:
 
     def arrived(self, count: int) -> None:
         """Count bytes that have just arrived."""
-        if not self._share.take(count):
+        if not self._account.take(count):
             self.stop()
             self._too_much()
             return
@@ -126,7 +126,7 @@ class MessageWatch:
             left: bytes that the gateway still keeps: of later frames, and of an incomplete message.
             within_message: True after a frame that does not end its message.
         """
-        if self._share.take(left - self._count):
+        if self._account.take(left - self._count):
             self._count = left
         self._busy = False
         if not within_message:

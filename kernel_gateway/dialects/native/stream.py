@@ -98,7 +98,7 @@ class StreamHandler(SocketHandler):
         cell.request(self.gateway.settings)  # refuse an invalid cell now, not when its turn comes
         if self._cells.full():
             raise QuotaExceeded(f"at most {QUEUE} cells can wait on one socket", max=QUEUE)
-        if not self._share.take(size):
+        if not self._account.take(size):
             raise self.gateway.incoming.refusal("cells that wait", self.tenant)
         self._cells.put_nowait((cell, size))
 
@@ -112,7 +112,7 @@ class StreamHandler(SocketHandler):
                 await self._send({"type": "error", "error": error.as_dict(), **mark})
             finally:
                 self._continues_without_client = False
-                self._share.take(-size)
+                self._account.take(-size)
                 self._cells.task_done()
 
     async def _run_cell(self, cell: CodeFrame, mark: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from http import HTTPStatus
 from urllib.parse import quote
 
-from kernel_gateway.dialects.jupyter.entries import checkpoint_path, entry_model
+from kernel_gateway.dialects.jupyter.contents_models import checkpoint_path, entry_model
 from kernel_gateway.dialects.jupyter.places import FilesHandler
 from sessions.guest import workspace
 from sessions.guest.workspace import Entry

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Any
 
-from kernel_gateway.dialects.jupyter.entries import (
+from kernel_gateway.dialects.jupyter.contents_models import (
     DIRECTORY,
     FILE,
     NOTEBOOK,

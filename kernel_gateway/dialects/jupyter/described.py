@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 from pydantic import BaseModel
 
-from kernel_gateway.dialects.jupyter.entries import Created, Moved, Saved
+from kernel_gateway.dialects.jupyter.contents_models import Created, Moved, Saved
 from kernel_gateway.dialects.jupyter.models import NotebookSession, StartKernel
 from kernel_gateway.http.handlers import BaseHandler
 from kernel_gateway.http.openapi import TEXT, Operation, document

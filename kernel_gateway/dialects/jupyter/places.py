@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 from kernel_gateway.dialects.jupyter.base import RestHandler
-from kernel_gateway.dialects.jupyter.entries import is_hidden
+from kernel_gateway.dialects.jupyter.contents_models import is_hidden
 from kernel_gateway.errors import TooLarge
 from sessions.guest import workspace
 from sessions.guest.paths import valid_path

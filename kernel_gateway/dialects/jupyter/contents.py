@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Any
 
+from kernel_gateway.dialects.jupyter.contents_base import FilesHandler, below
 from kernel_gateway.dialects.jupyter.contents_models import (
     DIRECTORY,
     FILE,
@@ -27,7 +28,6 @@ from kernel_gateway.dialects.jupyter.contents_models import (
     model_of,
     names,
 )
-from kernel_gateway.dialects.jupyter.places import FilesHandler, below
 from sessions.guest import workspace
 from sessions.model.errors import FileNotFound, InvalidRequest
 from sessions.session.session import Session

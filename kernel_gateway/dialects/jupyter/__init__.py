@@ -9,7 +9,6 @@ from kernel_gateway.dialects.jupyter.base import AbsentHandler
 from kernel_gateway.dialects.jupyter.channels import ChannelsHandler
 from kernel_gateway.dialects.jupyter.checkpoints import CheckpointHandler, CheckpointsHandler
 from kernel_gateway.dialects.jupyter.contents import ContentsHandler
-from kernel_gateway.dialects.jupyter.described import DescriptionHandler
 from kernel_gateway.dialects.jupyter.kernels import (
     InterruptHandler,
     KernelHandler,
@@ -23,6 +22,7 @@ from kernel_gateway.dialects.jupyter.kernels import (
     VersionHandler,
 )
 from kernel_gateway.dialects.jupyter.notebooks import Notebooks, NotebooksHandler, OneNotebookHandler
+from kernel_gateway.dialects.jupyter.openapi import DescriptionHandler
 from kernel_gateway.gateway import Dialect, Gateway, Route
 
 

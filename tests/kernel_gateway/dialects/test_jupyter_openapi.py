@@ -11,7 +11,7 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from kernel_gateway.dialects import jupyter
 from kernel_gateway.dialects.jupyter.base import AbsentHandler
-from kernel_gateway.dialects.jupyter.described import OPERATIONS, description
+from kernel_gateway.dialects.jupyter.openapi import OPERATIONS, description
 from kernel_gateway.gateway import Gateway as Parts
 from kernel_gateway.http.handlers import BaseHandler
 from tests.gateways import Gateway

@@ -9,7 +9,7 @@ from typing import Any
 from tornado.iostream import StreamClosedError
 
 from kernel_gateway.dialects.native.models import Execute, result_json
-from kernel_gateway.dialects.native.plain import plain_event_in_time
+from kernel_gateway.dialects.native.plain_text import plain_event_in_time
 from kernel_gateway.dialects.native.stream_formats import PAUSE, SSE_COMMENT, STREAMS, Render, sse, wanted_stream
 from kernel_gateway.http.handlers import JsonHandler
 from kernel_gateway.http.keepalive import with_keepalive

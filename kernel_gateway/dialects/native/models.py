@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, Field
 
 from kernel_gateway.config import Settings
-from kernel_gateway.dialects.native.plain import plain_output
+from kernel_gateway.dialects.native.plain_text import plain_output
 from kernel_gateway.errors import STATUS
 from kernel_gateway.http.request_body import Body
 from kernel_gateway.setting_types import Bytes

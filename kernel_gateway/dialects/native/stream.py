@@ -16,7 +16,7 @@ from pydantic import Field
 from tornado.websocket import WebSocketClosedError
 
 from kernel_gateway.dialects.native.models import Execute, result_json
-from kernel_gateway.dialects.native.plain import plain_event_in_time
+from kernel_gateway.dialects.native.plain_text import plain_event_in_time
 from kernel_gateway.http.request_body import Body, validated
 from kernel_gateway.http.sockets import SocketHandler
 from sessions.cells.execution import END_OF_INPUT, Execution

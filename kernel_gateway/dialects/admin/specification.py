@@ -17,7 +17,7 @@ from sessions.model.errors import ConnectionFailed, SessionError, SettingsUnread
 from sessions.providers.settings import ProviderSettings
 
 
-class SpecifiedHandler(AdminHandler):
+class SpecificationHandler(AdminHandler):
     """Base of the handlers of this API."""
 
     @property
@@ -40,7 +40,7 @@ class SpecifiedHandler(AdminHandler):
         }
 
 
-class ProvidersHandler(SpecifiedHandler):
+class ProvidersHandler(SpecificationHandler):
     """`/api/admin/sandbox/providers`."""
 
     def get(self) -> None:
@@ -52,7 +52,7 @@ class ProvidersHandler(SpecifiedHandler):
         self.finish_json({"data": providers})
 
 
-class ConfigHandler(SpecifiedHandler):
+class ConfigHandler(SpecificationHandler):
     """`/api/admin/sandbox/config`."""
 
     def get(self) -> None:
@@ -76,7 +76,7 @@ class ConfigHandler(SpecifiedHandler):
         self.finish_json({"message": "Configuration saved"})
 
 
-class TestHandler(SpecifiedHandler):
+class TestHandler(SpecificationHandler):
     """`/api/admin/sandbox/test`."""
 
     async def post(self) -> None:
@@ -93,7 +93,7 @@ class TestHandler(SpecifiedHandler):
         )
 
 
-class ActiveHandler(SpecifiedHandler):
+class ActiveHandler(SpecificationHandler):
     """`/api/admin/sandbox/active`."""
 
     def put(self) -> None:

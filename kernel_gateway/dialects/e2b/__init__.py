@@ -9,7 +9,7 @@ Sources: the requests and parsers of `e2b` 2.63 and `e2b-code-interpreter` 2.11,
 from __future__ import annotations
 
 from kernel_gateway.dialects.e2b import control, filesystem, health, metrics, processes, watchers
-from kernel_gateway.dialects.e2b.connect import AbsentMethod
+from kernel_gateway.dialects.e2b.connect import UnsupportedMethod
 from kernel_gateway.dialects.e2b.contexts import ContextHandler, ContextsHandler, ExecuteHandler, RestartHandler
 from kernel_gateway.dialects.e2b.files import FilesHandler
 from kernel_gateway.dialects.e2b.targets import serves
@@ -28,7 +28,7 @@ def routes(gateway: Gateway) -> list[Route]:
         (one + "/timeout", control.TimeoutHandler),
         (one + "/refreshes", control.RefreshHandler),
         (one + "/metrics", metrics.MetricsHandler),
-        (r"/(?:v[23]/)?(?:sandboxes|snapshots|templates|volumes|secrets)(?:/.*)?", control.AbsentHandler),
+        (r"/(?:v[23]/)?(?:sandboxes|snapshots|templates|volumes|secrets)(?:/.*)?", control.UnsupportedHandler),
         (r"/health", health.HealthHandler),
         (r"/execute", ExecuteHandler),
         (r"/contexts", ContextsHandler),
@@ -52,8 +52,8 @@ def routes(gateway: Gateway) -> list[Route]:
         (r"/process\.Process/CloseStdin", processes.CloseStdinHandler),
         (r"/process\.Process/SendSignal", processes.SendSignalHandler),
         (r"/process\.Process/Update", processes.UpdateHandler),
-        (r"/(?:filesystem\.Filesystem|process\.Process)/(\w+)", AbsentMethod),
-        (r"/.*", health.AbsentHandler),
+        (r"/(?:filesystem\.Filesystem|process\.Process)/(\w+)", UnsupportedMethod),
+        (r"/.*", health.UnsupportedHandler),
     )
     return [(path, handler, {"gateway": gateway}) for path, handler in table]
 

@@ -199,7 +199,7 @@ def message_of(model: type[Model], body: bytes) -> Model:
         raise InvalidRequest(f"the message is no valid JSON: {error.msg}", field="body") from None
 
 
-class AbsentMethod(UnaryHandler):
+class UnsupportedMethod(UnaryHandler):
     """A call that this gateway does not support."""
 
     def post(self, method: str) -> None:

@@ -175,7 +175,7 @@ class RefreshHandler(TimeoutHandler):
         self.let_live(sandbox_id, self.body(Refresh).duration, at_least=True)
 
 
-class AbsentHandler(ControlHandler):
+class UnsupportedHandler(ControlHandler):
     """Paths of E2B's control plane that this gateway does not support."""
 
     def prepare(self) -> None:

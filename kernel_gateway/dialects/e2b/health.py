@@ -22,7 +22,7 @@ class HealthHandler(SandboxHandler):
             self.set_status(HTTPStatus.NO_CONTENT)
 
 
-class AbsentHandler(SandboxHandler):
+class UnsupportedHandler(SandboxHandler):
     """Paths of a sandbox's services that this gateway does not support."""
 
     ports = frozenset({ENVD, INTERPRETER})

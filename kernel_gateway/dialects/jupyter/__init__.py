@@ -5,7 +5,7 @@ Source: Jupyter Server's REST API and WebSocket protocols.
 
 from __future__ import annotations
 
-from kernel_gateway.dialects.jupyter.base import AbsentHandler
+from kernel_gateway.dialects.jupyter.base import UnsupportedHandler
 from kernel_gateway.dialects.jupyter.channels import ChannelsHandler
 from kernel_gateway.dialects.jupyter.checkpoints import CheckpointHandler, CheckpointsHandler
 from kernel_gateway.dialects.jupyter.contents import ContentsHandler
@@ -45,7 +45,7 @@ def routes(gateway: Gateway) -> list[Route]:
         (r"/api/contents(/.+)/checkpoints", CheckpointsHandler),
         (r"/api/contents(/.+)/checkpoints/(checkpoint)", CheckpointHandler),
         (r"/api/contents(/.*)?", ContentsHandler),
-        (r"/api/.*", AbsentHandler),
+        (r"/api/.*", UnsupportedHandler),
     )
     notebooks = Notebooks(gateway)
     sessions: list[Route] = [

@@ -29,7 +29,7 @@ class RestHandler(JupyterHandler, JsonHandler):
     """A request of a Jupyter client, with JSON bodies."""
 
 
-class AbsentHandler(JupyterHandler, NotFoundHandler):
+class UnsupportedHandler(JupyterHandler, NotFoundHandler):
     """A path of Jupyter Server that this gateway does not support: terminals, settings, and so on."""
 
     public = False

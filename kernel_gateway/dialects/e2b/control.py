@@ -10,7 +10,7 @@ from dataclasses import replace
 from http import HTTPStatus
 
 from kernel_gateway.dialects.e2b.base import ControlHandler
-from kernel_gateway.dialects.e2b.lists import Wanted
+from kernel_gateway.dialects.e2b.lists import ListQuery
 from kernel_gateway.dialects.e2b.models import (
     Connect,
     NewSandbox,
@@ -47,7 +47,7 @@ class SandboxesHandler(ControlHandler):
         """List one page of the tenant's sandboxes, newest first unless the client asks for the other order."""
         query = {name: ",".join(self.get_query_arguments(name)) for name in self.request.query_arguments}
         own = [each for each in self.gateway.sandboxes.of(self.tenant) if each.spec.secret and self._lives(each)]
-        page, token = Wanted.of(query).page(own)
+        page, token = ListQuery.of(query).page(own)
         if token:
             self.set_header("X-Next-Token", token)
         self.finish_json([sandbox_model(sandbox) for sandbox in page])

@@ -24,7 +24,7 @@ Place = tuple[float, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ListQuery:
     """The filter and the page that a client asks for."""
 
     #: pairs of metadata that a sandbox must have
@@ -43,7 +43,7 @@ class Wanted:
     limit: int
 
     @classmethod
-    def of(cls, query: dict[str, str]) -> Wanted:
+    def of(cls, query: dict[str, str]) -> ListQuery:
         """Parse the query of a request.
 
         Raises:

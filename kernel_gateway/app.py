@@ -137,7 +137,7 @@ class Service:
         self.audit = Audit(self.state_dir / "audit.db")
         self.ledger = Ledger(self.state_dir / "ledger.db")
         self.journal = Journal(self.audit, self.quotas, self.metrics, settings.code_policy, AuditDisk(settings.share))
-        self.journal.remember(settings.quota_window)
+        self.journal.charge_earlier_executions(settings.quota_window)
         self.incoming = Incoming(settings.max_incoming_bytes_per_tenant, settings.max_incoming_bytes, settings.share)
         services = SessionServices(
             kernels=self.pool,
@@ -343,11 +343,11 @@ class Service:
         """
         self.journal.close()
         self.readiness.close()
-        if cells := await self.journal.quiet(self.settings.drain_timeout):
+        if cells := await self.journal.wait_until_idle(self.settings.drain_timeout):
             log.warning("cells under way are interrupted", cells=cells)
             for session in self.registry.all():
                 await session.interrupt()
-            await self.journal.quiet(INTERRUPTED)
+            await self.journal.wait_until_idle(INTERRUPTED)
 
     async def stop(self) -> None:
         """Accept no more requests, end all sessions or leave them to the next gateway, and free all resources.

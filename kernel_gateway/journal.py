@@ -39,9 +39,9 @@ class Journal:
         self._code_policy = code_policy
         self._disk = disk
         #: the id of the HTTP request, or None without such a request, by the id of each running execution
-        self._under_way: dict[str, str | None] = {}
+        self._running: dict[str, str | None] = {}
         self._closed = False
-        self._quiet = asyncio.Event()
+        self._idle = asyncio.Event()
 
     def begins(self, key: SessionKey, language: str, request: ExecuteRequest) -> str:
         """Record that a cell is about to run, and return the id of the execution.
@@ -68,21 +68,21 @@ class Journal:
             self._metrics.policy_refused()
             logs.execution_refused(key, execution, violation)
             raise
-        self._under_way[execution] = logs.request_id()  # its end may be reported in the context of another request
+        self._running[execution] = logs.request_id()  # its end may be reported in the context of another request
         return execution
 
     def ended(self, key: SessionKey, execution: str, request: ExecuteRequest, result: ExecutionResult | None) -> None:
         """Record the end of an execution. `result` is None when the code was never sent."""
         self._audit.end(execution, End.of(result))
-        asked_by = self._under_way.pop(execution)
-        if not self._under_way:
-            self._quiet.set()
+        asked_by = self._running.pop(execution)
+        if not self._running:
+            self._idle.set()
         if result is not None:
             self._quotas.charge_execution(key.tenant, result.duration, result.output_bytes)
             self._metrics.execution_ended(result)
             logs.execution_ended(key, execution, request, result, asked_by)
 
-    def remember(self, window: float) -> None:
+    def charge_earlier_executions(self, window: float) -> None:
         """Charge tenants for executions of earlier gateways, which the audit has recorded.
 
         Otherwise each start would give a tenant a new allowance, and a new share of a nearly full audit disk. The
@@ -106,7 +106,7 @@ class Journal:
         """Refuse all cells from now on."""
         self._closed = True
 
-    async def quiet(self, seconds: float) -> int:
+    async def wait_until_idle(self, seconds: float) -> int:
         """Wait until no cell runs. Call `close` first, so that no new cell begins.
 
         Args:
@@ -115,9 +115,9 @@ class Journal:
         Returns:
             the number of cells that still run.
         """
-        if self._under_way:
-            self._quiet.clear()
+        if self._running:
+            self._idle.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
-                    await self._quiet.wait()
-        return len(self._under_way)
+                    await self._idle.wait()
+        return len(self._running)

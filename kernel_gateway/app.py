@@ -33,7 +33,7 @@ from kernel_gateway.observe import logs
 from kernel_gateway.observe.looplag import LoopLag
 from kernel_gateway.observe.metrics import Metrics
 from kernel_gateway.own_address import leads_here
-from kernel_gateway.state_dir import instance, kept, lock
+from kernel_gateway.state_dir import instance_id, lock, stored_word
 from kernel_gateway.wire.incoming import Incoming
 from kernel_gateway.wire.listener import Listener
 from kernel_gateway.wire.open_sockets import OpenSockets
@@ -118,8 +118,8 @@ class Service:
         self.specs = kernelspecs(settings)
         self.backend = make_backend(
             settings,
-            instance(self.state_dir),
-            kept(self.state_dir / "egress"),
+            instance_id(self.state_dir),
+            stored_word(self.state_dir / "egress"),
             self.specs,
             KeyFile(settings.secrets_key_file or self.state_dir / "secrets.key").made,
         )

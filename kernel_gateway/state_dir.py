@@ -31,10 +31,10 @@ def lock(state_dir: Path) -> IO[str]:
     return file
 
 
-def instance(state_dir: Path) -> str:
+def instance_id(state_dir: Path) -> str:
     """Return the id of this installation, which marks its containers and volumes. Generate it on first use."""
     state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return kept(state_dir / INSTANCE)
+    return stored_word(state_dir / INSTANCE)
 
 
 def was_used(state_dir: Path) -> bool:
@@ -42,7 +42,7 @@ def was_used(state_dir: Path) -> bool:
     return (state_dir / INSTANCE).exists()
 
 
-def kept(path: Path) -> str:
+def stored_word(path: Path) -> str:
     """Return the random word that a file holds. Generate the file on first use, so that restarts get the same word."""
     if not path.exists():
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

@@ -75,14 +75,14 @@ log = structlog.get_logger()
 #: seconds between two runs of the culler, and of the pool's upkeep
 CULL_INTERVAL = 5.0
 #: seconds between two deletions of old audit records
-CUT_INTERVAL = 600.0
+AUDIT_INTERVAL = 600.0
 DAY = 86400.0
 #: seconds that cells may take to end after the stopping gateway has interrupted them
-INTERRUPTED = 5.0
+INTERRUPT_TIMEOUT = 5.0
 #: kernels that may start at the same time. The kernel computes for half of a start, and the engine works for the other
 #: half, so more starts at once save hardly any time
 STARTS_AT_ONCE = 2 * (os.cpu_count() or 1)
-#: one step of stopping the gateway; `_take` awaits an awaitable result
+#: one step of stopping the gateway; `_run_step` awaits an awaitable result
 Step = Callable[[], object]
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
@@ -311,7 +311,7 @@ class Service:
         ]
         if self.settings.audit_retention:
             age = self.settings.audit_retention * DAY
-            self._background.append(spawn(self.audit.keep_short(age, CUT_INTERVAL), "audit retention"))
+            self._background.append(spawn(self.audit.keep_short(age, AUDIT_INTERVAL), "audit retention"))
         self.pool.keep_warm(self.specs.find(self.registry.defaults.language))
         return self
 
@@ -347,7 +347,7 @@ class Service:
             log.warning("cells under way are interrupted", cells=cells)
             for session in self.registry.all():
                 await session.interrupt()
-            await self.journal.wait_until_idle(INTERRUPTED)
+            await self.journal.wait_until_idle(INTERRUPT_TIMEOUT)
 
     async def stop(self) -> None:
         """Accept no more requests, end all sessions or leave them to the next gateway, and free all resources.
@@ -355,10 +355,10 @@ class Service:
         Every step runs, even if an earlier step has failed; failures are logged.
         """
         async with AsyncExitStack() as stack:
-            for step in reversed([*self._last_steps()]):  # a stack runs its last callback first
-                stack.push_async_callback(_take, step)
+            for step in reversed([*self._stop_steps()]):  # a stack runs its last callback first
+                stack.push_async_callback(_run_step, step)
 
-    def _last_steps(self) -> Iterator[Step]:
+    def _stop_steps(self) -> Iterator[Step]:
         """Yield the steps of stopping the gateway, in order."""
         yield self.readiness.close
         yield from (task.cancel for task in self._background)
@@ -380,7 +380,7 @@ class Service:
         yield self._lock.close
 
 
-async def _take(step: Step) -> None:
+async def _run_step(step: Step) -> None:
     with log_failure("end of the gateway"):
         outcome = step()
         if isinstance(outcome, Awaitable):

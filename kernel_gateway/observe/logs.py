@@ -20,7 +20,7 @@ from sessions.model.values import ExecuteRequest, ExecutionResult, SessionKey
 
 log = structlog.get_logger()
 
-#: maximum characters of a line that `keep` stores
+#: maximum characters of a line that `collect_warnings` stores
 _KEPT_MAX = 1000
 #: decides which lines are written
 limit = LineLimit(time.monotonic)
@@ -43,7 +43,7 @@ class StandardError:
             sys.stderr.flush()
 
 
-def keep(lines: MutableSequence[str]) -> None:
+def collect_warnings(lines: MutableSequence[str]) -> None:
     """Append the gateway's own warnings and errors to `lines` instead of writing them."""
 
     def kept(_logger: object, _method: str, record: structlog.typing.EventDict) -> structlog.typing.EventDict:

@@ -29,9 +29,9 @@ if __name__ == "__main__":  # in isolated mode Python does not search the progra
     sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from kernel_image.commands import Command, discard
+from kernel_image.file_names import name_of
 from kernel_image.processes import LAST_OUTPUT, SIGN_OF_LIFE, environment
 from kernel_image.protocol import MARK
-from kernel_image.spelling import named
 
 #: maximum bytes of one read
 PIECE = 64 * 1024
@@ -206,7 +206,7 @@ class Attached:
 def main(argument: str, stdin: BinaryIO, stdout: BinaryIO) -> None:
     """Run the program that the JSON text `argument` describes."""
     request = json.loads(argument)
-    request["cwd"] = named(request["cwd"])
+    request["cwd"] = name_of(request["cwd"])
     began = time.monotonic()
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     try:

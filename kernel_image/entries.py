@@ -10,7 +10,7 @@ import stat
 from collections.abc import Iterator
 from typing import Any
 
-from kernel_image.spelling import spelt
+from kernel_image.file_names import text_of
 from kernel_image.walk import Place, open_below
 
 
@@ -28,8 +28,8 @@ def describe(directory: int, name: str, path: str) -> dict[str, Any]:
 def _described(info: os.stat_result, path: str) -> dict[str, Any]:
     kinds = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "link"}
     return {
-        "name": spelt(os.path.basename(path)),
-        "path": spelt(path),
+        "name": text_of(os.path.basename(path)),
+        "path": text_of(path),
         "type": kinds.get(stat.S_IFMT(info.st_mode), "special"),
         "size": info.st_size,
         "modified": info.st_mtime,

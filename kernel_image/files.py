@@ -21,8 +21,8 @@ if __name__ == "__main__":  # in isolated mode Python does not search the progra
 
 from kernel_image.copying import PIECE, create, drop_compiled, open_regular, remove, rename, unused_name
 from kernel_image.entries import below, describe
+from kernel_image.file_names import name_of
 from kernel_image.protocol import FRAME_FORMAT, TRUNCATED
-from kernel_image.spelling import named
 from kernel_image.walk import Place, Refused, find, open_directory, refusal
 
 #: maximum entries of a listing; further entries are left out
@@ -38,7 +38,7 @@ READER_GONE = 600
 def main(argument: str, stdin: BinaryIO, stdout: BinaryIO) -> None:
     """Run the operation that the JSON text `argument` describes."""
     request = json.loads(argument)
-    request |= {key: named(request[key]) for key in ("path", "to") if key in request}
+    request |= {key: name_of(request[key]) for key in ("path", "to") if key in request}
     try:
         _OPERATIONS[request["op"]](request, stdin, stdout)
     except (Refused, OSError) as error:

@@ -26,9 +26,9 @@ if __name__ == "__main__":  # in isolated mode Python does not search the progra
     sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from kernel_image.commands import DRAIN, DRAIN_PROGRAM, Command, Output
+from kernel_image.file_names import name_of
 from kernel_image.procfs import booted, is_there, link, pids, status, words
 from kernel_image.protocol import MARK, SANDBOX_VARIABLES, TRUNCATED
-from kernel_image.spelling import named
 
 #: seconds between two keep-alives
 SIGN_OF_LIFE = 10.0
@@ -57,7 +57,7 @@ def main(argument: str, stdin: BinaryIO, stdout: BinaryIO) -> None:
 def _run(request: dict[str, Any], stdin: BinaryIO, stdout: BinaryIO) -> dict[str, Any]:
     began = time.monotonic()
     env = {**environment(), **request["env"], MARK: os.getcwd()}
-    cwd = named(request["cwd"])
+    cwd = name_of(request["cwd"])
     ending = threading.Lock()  # held by the thread that ends the command early
     try:
         command = Command(["/bin/sh", "-c", "--", request["command"]], cwd or None, env)

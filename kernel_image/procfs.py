@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-from kernel_image.spelling import spelt
+from kernel_image.file_names import text_of
 
 #: states of processes that have ended
 GONE = {"Z", "X"}
@@ -40,10 +40,10 @@ def words(pid: int, file: str) -> list[str]:
 def link(pid: int, file: str) -> str:
     """Return the target of a link of a process, such as `cwd`, or an empty text if it cannot be read.
 
-    `spelt` says how the target is written as text.
+    `text_of` converts the target to text.
     """
     try:
-        return spelt(os.readlink(f"/proc/{pid}/{file}"))
+        return text_of(os.readlink(f"/proc/{pid}/{file}"))
     except OSError:
         return ""
 

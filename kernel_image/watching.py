@@ -27,9 +27,9 @@ if __name__ == "__main__":  # in isolated mode Python does not search the progra
 
 from kernel_image.copying import UNFINISHED
 from kernel_image.entries import each_below
+from kernel_image.file_names import name_of, text_of
 from kernel_image.processes import SIGN_OF_LIFE
 from kernel_image.protocol import TREE_MAX
-from kernel_image.spelling import named, spelt
 from kernel_image.walk import Refused, find, refusal
 
 #: maximum bytes of the changes of one look
@@ -106,7 +106,7 @@ def watch(request: dict[str, Any], stdin: BinaryIO, stdout: BinaryIO) -> None:
         OSError: when the directory does not exist at first, or cannot be read.
         Refused: when `look` raises it, or there are too many changes for one line.
     """
-    path, recursive, every = named(request["path"]), request["recursive"], request["every"]
+    path, recursive, every = name_of(request["path"]), request["recursive"], request["every"]
     before, pause = look(path, recursive=recursive), every
     _say(stdout, {"changes": []})
     said = time.monotonic()
@@ -119,7 +119,7 @@ def watch(request: dict[str, Any], stdin: BinaryIO, stdout: BinaryIO) -> None:
             after = look(path, recursive=recursive)
         except FileNotFoundError:
             after = {}
-        found = [[kind, spelt(name)] for kind, name in changes(before, after)]
+        found = [[kind, text_of(name)] for kind, name in changes(before, after)]
         before = after
         if every is not None:
             pause = max(every, (time.process_time() - began) / SHARE)

@@ -17,13 +17,13 @@ _NAMED = {code + _SHIFT: code for code in _SURROGATES}
 _STANDS_FOR_A_BYTE = re.compile("[\U0010dc80-\U0010dcff]")
 
 
-def spelt(name: str) -> str:
+def text_of(name: str) -> str:
     """Convert a name or path of the file system to text."""
     return _STANDS_FOR_A_BYTE.sub(lambda found: found[0].encode().decode("ascii", "surrogateescape"), name).translate(
         _SPELT
     )
 
 
-def named(text: str) -> str:
-    """Convert text that `spelt` has made back to the name or path for Python's functions."""
+def name_of(text: str) -> str:
+    """Convert text that `text_of` has made back to the name or path for Python's functions."""
     return text.translate(_NAMED)

@@ -19,7 +19,7 @@ from typing import Any
 
 from . import imports
 from .app import KernelApp
-from .renewal import Sources
+from .reseeding import RandomSources
 
 
 class WaitingApp(KernelApp):
@@ -40,13 +40,13 @@ class WaitingApp(KernelApp):
         problems = {module: problem for module in first["preload"] if (problem := imports.ahead(module))}
         shell: Any = self.shell
         shell.rehearse()
-        sources = Sources()
+        sources = RandomSources()
         imports.settle()
         _send(problems)
         handshake = _receive()  # checkpoints are taken here
         for name, value in handshake["limits"].items():
             resource.setrlimit(getattr(resource, name), (value, value))
-        sources.renew()
+        sources.reseed()
         self.session.session = str(uuid.uuid4())
         self.kernel.ident = str(uuid.uuid4())
         self.connection_file = handshake["connection_file"]

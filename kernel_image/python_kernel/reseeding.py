@@ -1,9 +1,9 @@
 """Renews random numbers after a restore, because several kernels are restored from the same checkpoint.
 
-Before the checkpoint is taken, the kernel finds its random number generators (`Sources`); after the restore it gives
-them new seeds. `os.urandom`, `secrets`, `uuid.uuid4` and `numpy.random.default_rng()` ask the sandbox, which is new, so
-nothing is done for them. Some values are fixed when the interpreter or the sandbox starts, and stay the same: the seed
-for hashes of text, the addresses of memory, and the sandbox's `boot_id`.
+Before the checkpoint is taken, the kernel finds its random number generators (`RandomSources`); after the restore it
+gives them new seeds. `os.urandom`, `secrets`, `uuid.uuid4` and `numpy.random.default_rng()` ask the sandbox, which is
+new, so nothing is done for them. Some values are fixed when the interpreter or the sandbox starts, and stay the same:
+the seed for hashes of text, the addresses of memory, and the sandbox's `boot_id`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 _SEED = 32
 
 
-class Sources:
+class RandomSources:
     """The random number generators of this process."""
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Sources:
             if issubclass(type(one), random.Random) and not issubclass(type(one), random.SystemRandom)
         ]
 
-    def renew(self) -> None:
+    def reseed(self) -> None:
         """Seed all generators from the system, and discard other random values."""
         for one in self._generators:
             one.seed()

@@ -30,7 +30,7 @@ if __name__ == "__main__":  # in isolated mode Python does not search the progra
 
 from kernel_image.commands import Command, discard
 from kernel_image.file_names import name_of
-from kernel_image.processes import LAST_OUTPUT, SIGN_OF_LIFE, environment
+from kernel_image.processes import KEEPALIVE, LAST_OUTPUT, environment
 from kernel_image.protocol import MARK
 
 #: maximum bytes of one read
@@ -99,7 +99,7 @@ class Attached:
         """
         self.say({"pid": self.command.process.pid})
         while (left := deadline - time.monotonic()) > 0 and not self.command.ended.is_set():
-            self._pass_on(min(left, SIGN_OF_LIFE))
+            self._pass_on(min(left, KEEPALIVE))
         timed_out = not self.command.ended.is_set()
         if timed_out:
             self.command.end()
@@ -115,7 +115,7 @@ class Attached:
     def _pass_on(self, seconds: float) -> None:
         """Wait at most `seconds` for input or output, and pass it on."""
         ready = self._selector.select(seconds)
-        if not ready and seconds >= SIGN_OF_LIFE:
+        if not ready and seconds >= KEEPALIVE:
             self.say({})
         for key, _ in ready:
             match key.data:

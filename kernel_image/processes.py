@@ -27,11 +27,11 @@ if __name__ == "__main__":  # in isolated mode Python does not search the progra
 
 from kernel_image.commands import DRAIN, DRAIN_PROGRAM, Command, Output
 from kernel_image.file_names import name_of
-from kernel_image.procfs import booted, is_there, link, pids, status, words
+from kernel_image.procfs import boot_time, is_running, link, pids, status, words
 from kernel_image.protocol import MARK, SANDBOX_VARIABLES, TRUNCATED
 
 #: seconds between two keep-alives
-SIGN_OF_LIFE = 10.0
+KEEPALIVE = 10.0
 #: maximum seconds for the last output after the program's end; a background process may hold the pipe open
 LAST_OUTPUT = 0.2
 #: seconds between SIGTERM and SIGKILL
@@ -118,7 +118,7 @@ def _wait(command: Command, deadline: float, stdout: BinaryIO) -> bool:
         True if the command has ended before the deadline, a monotonic time.
     """
     while (left := deadline - time.monotonic()) > 0:
-        if command.ended.wait(min(left, SIGN_OF_LIFE)):
+        if command.ended.wait(min(left, KEEPALIVE)):
             return True
         stdout.write(b" ")
         stdout.flush()
@@ -172,7 +172,7 @@ def _signal(request: dict[str, Any], _stdin: BinaryIO, _stdout: BinaryIO) -> dic
 def _is_gone_within(seconds: float, pid: int) -> bool:
     """Wait at most `seconds` for the end of a process. Return whether it has ended."""
     deadline = time.monotonic() + seconds
-    while is_there(pid):
+    while is_running(pid):
         if time.monotonic() > deadline:
             return False
         time.sleep(0.02)
@@ -181,7 +181,7 @@ def _is_gone_within(seconds: float, pid: int) -> bool:
 
 def _processes() -> Iterator[dict[str, Any]]:
     """Yield the sandbox's processes, except this process, in the order of their ids."""
-    in_sandbox, started = _in_sandbox(), booted()
+    in_sandbox, started = _in_sandbox(), boot_time()
     for pid in pids():
         try:
             if pid != os.getpid() and not _is_drain(pid) and (in_sandbox or _mark(pid) == os.getcwd()):

@@ -80,7 +80,7 @@ def children() -> list[int]:
     return found
 
 
-def is_there(pid: int) -> bool:
+def is_running(pid: int) -> bool:
     """Return whether a process has not ended."""
     try:
         return status(pid)[0] not in GONE
@@ -88,7 +88,7 @@ def is_there(pid: int) -> bool:
         return False
 
 
-def booted() -> int:
+def boot_time() -> int:
     """Return the time of the machine's start in seconds since 1970. Source: proc_stat(5)."""
     with open("/proc/stat", encoding="ascii") as stat:
         return next(int(line.split()[1]) for line in stat if line.startswith("btime "))

@@ -28,7 +28,7 @@ if __name__ == "__main__":  # in isolated mode Python does not search the progra
 from kernel_image.copying import UNFINISHED
 from kernel_image.entries import each_below
 from kernel_image.file_names import name_of, text_of
-from kernel_image.processes import SIGN_OF_LIFE
+from kernel_image.processes import KEEPALIVE
 from kernel_image.protocol import TREE_MAX
 from kernel_image.walk import Refused, find, refusal
 
@@ -123,7 +123,7 @@ def watch(request: dict[str, Any], stdin: BinaryIO, stdout: BinaryIO) -> None:
         before = after
         if every is not None:
             pause = max(every, (time.process_time() - began) / SHARE)
-        if asked or found or time.monotonic() - said >= SIGN_OF_LIFE:
+        if asked or found or time.monotonic() - said >= KEEPALIVE:
             _say(stdout, {"changes": found} if asked or found else {})
             said = time.monotonic()
 

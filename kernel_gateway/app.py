@@ -20,7 +20,7 @@ from tornado.web import Application, RequestHandler
 from kernel_gateway.config import Settings
 from kernel_gateway.dialects import DIALECTS
 from kernel_gateway.dialects.agentrun.models import DEFAULT_TEMPLATE
-from kernel_gateway.fair_loop import Slices
+from kernel_gateway.fair_loop import FairLoop
 from kernel_gateway.gateway import Gateway
 from kernel_gateway.http.access_log import request_ended
 from kernel_gateway.http.handlers import MAX_BODY, BaseHandler, NotFoundHandler
@@ -33,7 +33,7 @@ from kernel_gateway.observe import logs
 from kernel_gateway.observe.looplag import LoopLag
 from kernel_gateway.observe.metrics import Metrics
 from kernel_gateway.own_address import leads_here
-from kernel_gateway.state_dir import instance, kept, lock
+from kernel_gateway.state_dir import instance_id, lock, stored_word
 from kernel_gateway.wire.incoming import Incoming
 from kernel_gateway.wire.listener import Listener
 from kernel_gateway.wire.open_sockets import OpenSockets
@@ -72,22 +72,23 @@ from sessions.upkeep.strays import Strays
 
 log = structlog.get_logger()
 
-#: seconds between two rounds of the culler, and of the pool
+#: seconds between two runs of the culler, and of the pool's upkeep
 CULL_INTERVAL = 5.0
-#: seconds between two deletions of old records of the audit
-CUT_INTERVAL = 600.0
+#: seconds between two deletions of old audit records
+AUDIT_INTERVAL = 600.0
 DAY = 86400.0
-#: seconds for cells to end that were interrupted because the gateway is stopped
-INTERRUPTED = 5.0
-#: kernels that may start at a time: half of a start is computing, half is the engine's work; more gain hardly any time
+#: seconds that cells may take to end after the stopping gateway has interrupted them
+INTERRUPT_TIMEOUT = 5.0
+#: kernels that may start at the same time. The kernel computes for half of a start, and the engine works for the other
+#: half, so more starts at once save hardly any time
 STARTS_AT_ONCE = 2 * (os.cpu_count() or 1)
-#: one step of the gateway's end; an awaitable result is awaited
+#: one step of stopping the gateway; `_run_step` awaits an awaitable result
 Step = Callable[[], object]
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
 class Paths(PathMatches):
-    """The requests of one dialect's path."""
+    """Matches the requests to one path that belong to one dialect."""
 
     def __init__(self, pattern: str, serves: Callable[[HTTPServerRequest], bool] | None) -> None:
         super().__init__(pattern)
@@ -103,7 +104,7 @@ class Service:
     """One running gateway."""
 
     def __init__(self, settings: Settings) -> None:
-        """Build all parts and start none of them.
+        """Build all parts without starting them.
 
         Raises:
             AlreadyRunning: when another gateway uses this state directory.
@@ -117,8 +118,8 @@ class Service:
         self.specs = kernelspecs(settings)
         self.backend = make_backend(
             settings,
-            instance(self.state_dir),
-            kept(self.state_dir / "egress"),
+            instance_id(self.state_dir),
+            stored_word(self.state_dir / "egress"),
             self.specs,
             KeyFile(settings.secrets_key_file or self.state_dir / "secrets.key").read_or_make,
         )
@@ -136,7 +137,7 @@ class Service:
         self.audit = Audit(self.state_dir / "audit.db")
         self.ledger = Ledger(self.state_dir / "ledger.db")
         self.journal = Journal(self.audit, self.quotas, self.metrics, settings.code_policy, AuditDisk(settings.share))
-        self.journal.remember(settings.quota_window)
+        self.journal.charge_earlier_executions(settings.quota_window)
         self.incoming = Incoming(settings.max_incoming_bytes_per_tenant, settings.max_incoming_bytes, settings.share)
         services = SessionServices(
             kernels=self.pool,
@@ -185,12 +186,12 @@ class Service:
         self.providers = ProviderManager(self.provider_store, makers, rules, own=self.runner, services=services)
         deployment = Deployment(not settings.loopback, lambda url: leads_here(url, self.port))
         self.provider_settings = ProviderSettings(self.provider_store, makers, deployment)
-        #: the key made for this start, and its file; None when the settings bring keys
+        #: the key of a gateway without configured keys, and the key's file; None if the settings contain keys
         self.local_key: tuple[str, Path] | None = None
         self.port = settings.port
         self._server: HTTPServer | None = None
         self._listener: Listener | None = None
-        #: file of the certificate that clients see; None without TLS
+        #: PEM file with the server's certificate; None without TLS
         self.certificate: Path | None = None
         self._background: list[asyncio.Task[NoReturn]] = []
 
@@ -234,7 +235,7 @@ class Service:
             origins=Origins(self.settings.allowed_origins),
             sockets=OpenSockets(self.settings, self.metrics.connections),
             incoming=self.incoming,
-            slices=Slices(),
+            fair_loop=FairLoop(),
             quotas=self.quotas,
             providers=self.providers,
             provider_settings=self.provider_settings,
@@ -242,14 +243,15 @@ class Service:
         )
 
     def _trusts_local_clients(self) -> bool:
-        """Return whether clients on this machine may need no key: no keys are set, and code runs isolated.
+        """Return whether clients on this machine may send requests without a key.
 
-        With keys there may be a proxy on this machine, and remote clients behind it would look like local ones.
+        That requires isolated kernels, and settings without keys: with keys, a proxy may run on this machine, and
+        remote clients behind the proxy would look like local clients.
         """
         return not self.settings.keys and not self.settings.access_keys and self.backend.name != "process"
 
     def _hosts(self) -> frozenset[str]:
-        """Return the host names that the gateway answers to; empty: all."""
+        """Return the host names that the gateway answers to. An empty set means all names."""
         hosts = {name.lower() for name in self.settings.allowed_hosts}
         return frozenset(hosts | {*LOOPBACK_NAMES, self.settings.host} if self.settings.loopback else hosts)
 
@@ -266,10 +268,10 @@ class Service:
         return tls.context(self.certificate)
 
     async def start(self) -> Self:
-        """Listen, prove the sandbox, and begin to keep kernels warm.
+        """Listen, prove the sandbox, and start to keep kernels warm.
 
-        The gateway also listens while the sandbox is not ready: `/readyz` and every request that needs a kernel report
-        what is missing, and the proof is repeated.
+        The gateway listens even if the proof fails. Then `/readyz` and every request that needs a kernel report what is
+        missing, and the gateway repeats the proof.
 
         Raises:
             OSError: when the gateway cannot listen on the address, or cannot use the certificate.
@@ -296,7 +298,7 @@ class Service:
             self._tls(),
             self.metrics.connections,
             max_body=MAX_BODY,
-            slices=gateway.slices,
+            fair_loop=gateway.fair_loop,
         )
         self.port = self._listener.port
         await self.readiness.check()
@@ -309,12 +311,12 @@ class Service:
         ]
         if self.settings.audit_retention:
             age = self.settings.audit_retention * DAY
-            self._background.append(spawn(self.audit.keep_short(age, CUT_INTERVAL), "audit retention"))
+            self._background.append(spawn(self.audit.keep_short(age, AUDIT_INTERVAL), "audit retention"))
         self.pool.keep_warm(self.specs.find(self.registry.defaults.language))
         return self
 
     def _warn_of_languages(self) -> None:
-        """Log each language whose sessions will be refused, because kernels get less memory than it needs."""
+        """Log each language that needs more memory than kernels get, because its sessions will be refused."""
         for spec in self.specs.all:
             if spec.min_memory > self.settings.memory:
                 log.warning("memory is too small for a language", language=spec.name, needed=spec.min_memory)
@@ -335,29 +337,29 @@ class Service:
         )
 
     async def drain(self) -> None:
-        """Refuse new cells and wait for the running ones; interrupt them when that takes too long.
+        """Refuse new cells and wait for the running cells. Interrupt them after `drain_timeout` seconds.
 
-        A caller that cancels this, to wait no longer, may continue with `stop`.
+        To stop waiting, a caller may cancel this call and then call `stop`.
         """
         self.journal.close()
         self.readiness.close()
-        if cells := await self.journal.quiet(self.settings.drain_timeout):
+        if cells := await self.journal.wait_until_idle(self.settings.drain_timeout):
             log.warning("cells under way are interrupted", cells=cells)
             for session in self.registry.all():
                 await session.interrupt()
-            await self.journal.quiet(INTERRUPTED)
+            await self.journal.wait_until_idle(INTERRUPT_TIMEOUT)
 
     async def stop(self) -> None:
-        """Accept no more requests, end all sessions or leave them to the next gateway, and free everything.
+        """Accept no more requests, end all sessions or leave them to the next gateway, and free all resources.
 
-        All steps run, also after one that fails; failures are logged.
+        Every step runs, even if an earlier step has failed; failures are logged.
         """
         async with AsyncExitStack() as stack:
-            for step in reversed([*self._last_steps()]):  # a stack runs its last callback first
-                stack.push_async_callback(_take, step)
+            for step in reversed([*self._stop_steps()]):  # a stack runs its last callback first
+                stack.push_async_callback(_run_step, step)
 
-    def _last_steps(self) -> Iterator[Step]:
-        """Yield the steps of the gateway's end in order."""
+    def _stop_steps(self) -> Iterator[Step]:
+        """Yield the steps of stopping the gateway, in order."""
         yield self.readiness.close
         yield from (task.cancel for task in self._background)
         if self._listener is not None:
@@ -378,7 +380,7 @@ class Service:
         yield self._lock.close
 
 
-async def _take(step: Step) -> None:
+async def _run_step(step: Step) -> None:
     with log_failure("end of the gateway"):
         outcome = step()
         if isinstance(outcome, Awaitable):

@@ -41,13 +41,13 @@ from sessions.tenants.kept_bytes import IN_ALL, PER_TENANT
 from sessions.tenants.quotas import TenantLimits
 from sessions.tenants.usage import Allowance
 
-#: beginning of the environment variables of all settings
+#: prefix of the environment variables of all settings
 PREFIX = "KERNEL_GATEWAY_"
 #: memory that kernels may be promised, as a multiple of the machine's memory
 OVERCOMMIT = 2
-#: bytes that Jupyter clients have not read: with the other bounds in all, less than a unit's 2 GiB
+#: default of `max_unread_bytes`; all such bounds together stay below the 2 GiB that the systemd unit allows
 UNREAD = 256 * MIB
-#: bytes of `/tmp` and of `/dev/shm` at least, unless the operator sets less
+#: smallest default of `temporary`, in bytes; an operator may set less
 TEMPORARY_MIN = 64 * MIB
 
 
@@ -266,17 +266,23 @@ class Settings(BaseSettings):
         return self
 
     def valid_idle_timeout(self, seconds: float | None) -> float:
-        """Return the idle timeout of a session whose client asks for `seconds`; None: the default.
+        """Return the idle timeout in seconds of a session whose client asks for `seconds`.
+
+        Args:
+            seconds: the wanted timeout. None means the default.
 
         Raises:
-            InvalidRequest: when it is longer than a client may ask for.
+            InvalidRequest: when the client asks for more than `max_idle_timeout`.
         """
         if seconds is not None and seconds > self.max_idle_timeout:
             raise InvalidRequest(f"idle_timeout must be at most {self.max_idle_timeout:g} s", field="idle_timeout")
         return seconds or self.idle_timeout
 
     def valid_image(self, image: str | None) -> str:
-        """Return the image of a session whose client asks for `image`; empty: the default.
+        """Return the image of a session whose client asks for `image`. An empty text means the default image.
+
+        Args:
+            image: the wanted image. None means the default image.
 
         Raises:
             InvalidRequest: when the operator does not allow this image.
@@ -301,7 +307,7 @@ class Settings(BaseSettings):
 
     @property
     def egress(self) -> bool:
-        """True if there is a host that some session may reach."""
+        """True if some session may reach some host."""
         return bool(self.egress_allow and self.egress_tenants)
 
     @property
@@ -319,9 +325,10 @@ class Settings(BaseSettings):
 
     @property
     def total_memory(self) -> int:
-        """The memory in bytes that all kernels together may be promised; 0: no limit.
+        """The largest sum of all kernels' memory limits, in bytes. 0 means no limit.
 
-        Kernels rarely use what they are promised: an idle one with the usual libraries uses a third.
+        The default is above the machine's memory, because kernels rarely use their whole limit: an idle kernel with
+        the usual libraries uses a third of it.
         """
         if self.max_total_memory is not None:
             return self.max_total_memory
@@ -329,16 +336,16 @@ class Settings(BaseSettings):
 
     @property
     def share(self) -> float:
-        """The part of a budget of all tenants that one tenant may use. Without keys there is only one."""
+        """The part of a shared budget that one tenant may use, from 0 to 1. Without keys there is only one tenant."""
         if self.max_share_per_tenant is not None:
             return self.max_share_per_tenant
         return 0.5 if self.keys or self.access_keys else 1.0
 
     @property
     def temporary_bytes(self) -> int:
-        """The bytes that files in `/tmp` may take, and those in `/dev/shm`.
+        """The most bytes of files in `/tmp`; `/dev/shm` has the same limit.
 
-        Both together leave a kernel of the usual size half of its memory, so that full folders do not end it.
+        With the default, two full folders take half of a kernel's memory, so they alone do not end the kernel.
         """
         return max(TEMPORARY_MIN, self.memory // 4) if self.temporary is None else self.temporary
 
@@ -349,7 +356,7 @@ class Settings(BaseSettings):
 
 
 class _Location(BaseSettings):
-    """The file that `KERNEL_GATEWAY_CONFIG` names, with settings; None: there is none."""
+    """Reads `KERNEL_GATEWAY_CONFIG`, the path of the file with settings. None means that there is no file."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, extra="ignore")
 
@@ -359,7 +366,7 @@ class _Location(BaseSettings):
 class Client(BaseSettings):
     """Settings of the command-line client: address, key and state directory of a running gateway.
 
-    The file with the gateway's settings counts here, too, because it may set the state directory.
+    The client also reads the file with the gateway's settings, because that file may set the state directory.
     """
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, extra="ignore", frozen=True)
@@ -370,7 +377,10 @@ class Client(BaseSettings):
     secrets_key_file: Path | None = None
 
     def credential(self) -> str:
-        """Return the key, or the one that a gateway without keys wrote for its user; empty when there is none."""
+        """Return the configured key, else the key that a gateway without keys wrote into its state directory.
+
+        Without either, return an empty text.
+        """
         if self.key is not None:
             return self.key
         path = self.state_dir.expanduser() / "key"
@@ -381,12 +391,12 @@ def load(flags: dict[str, Any], file: Path | None = None) -> Settings:
     """Return the settings: flags first, then the environment, then a TOML file, then defaults.
 
     Args:
-        flags: values by the names of settings.
-        file: the TOML file; None: the one that `KERNEL_GATEWAY_CONFIG` names, if it is set.
+        flags: value of each setting, by the setting's name.
+        file: the TOML file. None means the file that `KERNEL_GATEWAY_CONFIG` names, if that is set.
 
     Raises:
-        InvalidRequest: when the file cannot be read, or is no TOML, or the environment has a name that is no setting.
-        pydantic.ValidationError: when a value is not valid, or the file has a name that is no setting.
+        InvalidRequest: when the file cannot be read or parsed, or the environment has an unknown setting.
+        pydantic.ValidationError: when a value is not valid, or the file has an unknown setting.
     """
     _refuse_unknown()
     return _with_file(Settings, file, extra="forbid")(**flags)
@@ -396,16 +406,20 @@ def load_client(flags: dict[str, Any], file: Path | None = None) -> Client:
     """Return the settings of the command-line client, from the same sources as in `load`.
 
     Raises:
-        InvalidRequest: when the file cannot be read, or is no TOML.
+        InvalidRequest: when the file cannot be read or parsed.
         pydantic.ValidationError: when a value is not valid.
     """
     return _with_file(Client, file, extra="ignore")(**flags)
 
 
 def _refuse_unknown() -> None:
-    """Check that no variable of the environment is a misspelt setting."""
+    """Check that every environment variable with our prefix names a setting.
+
+    Raises:
+        InvalidRequest: when a variable names none; the message suggests a similar name.
+    """
     known = {f"{PREFIX}{name.upper()}" for kind in (Settings, Client, _Location) for name in kind.model_fields}
-    for name in sorted(os.environ):  # noqa: TID251 - this is the module that may
+    for name in sorted(os.environ):  # noqa: TID251 - only this module may read it
         if name.startswith(PREFIX) and name not in known:
             near = "".join(f"; did you mean {each}?" for each in get_close_matches(name, known, n=1))
             raise InvalidRequest(f"the environment variable {name} is no setting{near}", field="environment")
@@ -415,19 +429,19 @@ S = TypeVar("S", bound=BaseSettings)
 
 
 def _with_file(kind: type[S], file: Path | None, *, extra: Literal["forbid", "ignore"]) -> type[S]:
-    """Return settings that also come from a file, behind all other sources.
+    """Return a class of settings that also reads a file. Every other source has priority over the file.
 
     Args:
-        kind: the settings.
-        file: the TOML file; None: the one that `KERNEL_GATEWAY_CONFIG` names, if it is set.
-        extra: what happens to further names in the file.
+        kind: class of the settings.
+        file: the TOML file. None means the file that `KERNEL_GATEWAY_CONFIG` names, if that is set.
+        extra: whether unknown names in the file are an error or are ignored.
     """
     file = file or _Location().config
     if file is None:
         return kind
     source = file
 
-    class Filed(kind):  # type: ignore[misc, valid-type]  # a class that is an argument
+    class Filed(kind):  # type: ignore[misc, valid-type]  # mypy cannot check a base class that is an argument
         model_config = SettingsConfigDict(extra=extra)
 
         @classmethod
@@ -441,7 +455,7 @@ def _with_file(kind: type[S], file: Path | None, *, extra: Literal["forbid", "ig
 
 def _toml(settings: type[BaseSettings], file: Path) -> TomlFile:
     try:
-        file.expanduser().open().close()  # pydantic passes over a file that is not there
+        file.expanduser().open().close()  # pydantic ignores a missing file
         return TomlFile(settings, file)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InvalidRequest(f"{file}: {error}", field="config") from error

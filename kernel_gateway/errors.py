@@ -65,7 +65,7 @@ class KeyNotFound(SessionError, code="SB029"):
 
 
 class TooManyConnections(SessionError, code="SB036"):
-    """The gateway has as many connections as it may have, or your address has.
+    """The gateway or your address has reached its limit of connections.
 
     Close connections that you do not need, or try again later; the operator's setting is `max_connections_per_address`.
     """
@@ -79,7 +79,7 @@ class RangeNotSatisfiable(SessionError, code="SB038"):
 
 
 class NotSupported(SessionError, code="SB046"):
-    """This gateway does not have what the request asks for.
+    """This gateway does not support what the request asks for.
 
     Do without it: the page of its client in `docs/clients/` lists what is different here.
     """

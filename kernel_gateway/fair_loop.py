@@ -1,6 +1,6 @@
-"""Long work on the event loop, in slices: between two slices the loop serves everybody else.
+"""Run long work on the event loop in short slices. Between two slices the loop serves all other clients.
 
-A thread would keep the loop waiting longer: Python lets it run for 5 ms before the loop continues, and the loop would
+A thread would delay the loop more: Python lets the thread run for 5 ms before the loop continues, and the loop would
 wait that long again after each of its system calls.
 """
 
@@ -16,19 +16,19 @@ from sessions.tenants.admission import Admission
 from sessions.tenants.waiting import wait_for_turn
 
 
-class Slices:
-    """All such work: one slice at a time, tenants in turn, at most half of the loop's time."""
+class FairLoop:
+    """Gives each slice of long work its turn: one at a time, tenants in turn, at most half of the loop's time."""
 
     def __init__(self) -> None:
         self._turns = Admission(1, 1)
 
     @asynccontextmanager
     async def turn(self, tenant: str, rounds: int = 0) -> AsyncIterator[None]:
-        """Wait for the turn of the work in the context. Then others are served for as long as it took.
+        """Wait for a turn, and run the slice in the context. Afterwards the loop serves others for the same time.
 
         Args:
             tenant: tenant that the work is for.
-            rounds: rounds of the event loop that still belong to the work.
+            rounds: iterations of the event loop after the context that still count as the slice.
         """
         await wait_for_turn(self._turns, tenant, None)
         try:
@@ -41,7 +41,10 @@ class Slices:
             self._turns.leave(tenant)
 
     async def begin(self, tenant: str) -> None:
-        """Wait for the turn of work that follows at once, in one piece. Then others are served for as long."""
+        """Wait for the turn of a slice that the caller runs next, without waiting for anything in it.
+
+        Afterwards the loop serves others for the same time.
+        """
         await wait_for_turn(self._turns, tenant, None)
         spawn(self._serve_others(tenant, time.perf_counter()), "others are served")
 
@@ -51,12 +54,12 @@ class Slices:
         finally:
             self._turns.leave(tenant)
 
-    async def of(self, tenant: str, work: Iterator[bytes]) -> AsyncGenerator[bytes, None]:
-        """Yield what the work yields.
+    async def iterate(self, tenant: str, work: Iterator[bytes]) -> AsyncGenerator[bytes, None]:
+        """Yield the values of an iterator, each computed in a slice of its own.
 
         Args:
             tenant: tenant that the work is for.
-            work: takes a millisecond or so for each value.
+            work: the iterator; it should compute a value in about a millisecond.
         """
         while True:
             async with self.turn(tenant):

@@ -1,4 +1,4 @@
-"""What a dialect is, and the parts of the gateway that its handlers use."""
+"""Definition of a dialect, and the parts of the gateway that handlers use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tornado.httputil import HTTPServerRequest
 from tornado.web import RequestHandler
 
 from kernel_gateway.config import Settings
-from kernel_gateway.fair_loop import Slices
+from kernel_gateway.fair_loop import FairLoop
 from kernel_gateway.identity.auth import Keys
 from kernel_gateway.identity.keystore import KeyStore
 from kernel_gateway.identity.origins import Origins
@@ -52,22 +52,23 @@ class Gateway:
     warm: Callable[[], int]
     #: returns the number of executions, running or queued
     executions: Callable[[], int]
-    #: returns what kernels find installed, or None before the first proof
+    #: returns the packages and languages installed for kernels; None until the sandbox is proven for the first time
     inventory: Callable[[], Inventory | None]
-    #: returns whether kernels are restored from checkpoints
+    #: returns whether new kernels are restored from checkpoints, and the reason
     checkpoints: Callable[[], Ability]
-    #: returns whether idle sessions can sleep
+    #: returns whether idle sessions can sleep, and the reason
     sleep: Callable[[], Ability]
+    #: values of the Host header that the gateway answers to; empty means every value
     hosts: frozenset[str]
     origins: Origins
     sockets: OpenSockets
     incoming: Incoming
-    slices: Slices
+    fair_loop: FairLoop
     quotas: Quotas
     #: runs one-shot programs with the provider that the settings name
     providers: ProviderManager
     provider_settings: ProviderSettings
-    #: runs one-shot programs in this gateway's kernels, whatever provider the settings name
+    #: runs one-shot programs in this gateway's kernels, even when the settings name another provider
     runner: Runner
 
 
@@ -76,7 +77,7 @@ class Dialect:
     """One API of the gateway. A dialect translates; it adds no behaviour."""
 
     name: str
-    #: returns the paths and their handlers, all of which accept the gateway
+    #: returns the paths and their handlers; each handler accepts the argument `gateway`
     routes: Callable[[Gateway], list[Route]]
-    #: returns whether a request is one of this dialect, beside its path; None: the path is enough
+    #: returns whether a request with a matching path belongs to this dialect; None means that every one does
     serves: Callable[[HTTPServerRequest], bool] | None = None

@@ -1,4 +1,4 @@
-"""Where kernels run: which backend the settings ask for, and what it needs on this machine."""
+"""Makes the backend that the settings ask for, and checks what it needs on this machine."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def make_backend(
     Args:
         settings: settings of the deployment.
         instance: id of this installation.
-        egress_secret: makes the passwords for the egress proxy.
-        specs: all languages.
-        key: returns the installation's key.
+        egress_secret: secret from which the passwords for the egress proxy are made.
+        specs: kernelspecs of all languages.
+        key: returns the installation's key, which encrypts sleeping memory.
     """
     if settings.isolation == "process":
         return _processes(settings)
@@ -77,11 +77,11 @@ def _docker_settings(
 
 
 def examine(settings: Settings, *, tried: bool = True) -> Iterator[Finding]:
-    """Check what the settings need. Containers of this check have the instance label `doctor`.
+    """Check whether this machine has what the settings need. Containers of this check have the instance `doctor`.
 
     Args:
-        settings: of the deployment.
-        tried: True to try also the isolation and the checkpoints; False: the caller does that.
+        settings: settings of the deployment.
+        tried: True to also start containers that try the isolation and the checkpoints.
     """
     yield descriptors.examine(settings.max_connections)
     yield _state_disk(settings.state_dir.expanduser())
@@ -103,6 +103,6 @@ def _state_disk(directory: Path) -> Finding:
 
 
 def kernelspecs(settings: Settings) -> KernelSpecs:
-    """Return all languages, with the modules that the settings name."""
+    """Return the kernelspecs of all languages, with the modules to preload that the settings name."""
     preload = {} if settings.preload is None else {"python": settings.preload}
     return KernelSpecs(KERNEL_IMAGE / "kernelspecs", preload)

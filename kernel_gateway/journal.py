@@ -1,6 +1,6 @@
-"""The journal of all executions, of every dialect: audits, counts and charges them, and knows when none is under way.
+"""The journal of all executions of every dialect: it audits, counts and charges them, and knows which are running.
 
-It also enforces the code policy, so that no dialect can bypass it.
+The journal also enforces the code policy, so no dialect can bypass it.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ class Journal:
     """The journal of all sessions; see `sessions.session.services.CellJournal`."""
 
     def __init__(self, audit: Audit, quotas: Quotas, metrics: Metrics, code_policy: str, disk: AuditDisk) -> None:
-        """Begin with no cell under way.
+        """Create a journal without running cells.
 
         Args:
             audit: records each cell.
             quotas: charges tenants.
             metrics: counts cells.
             code_policy: name of the code policy; one of `sessions.policy.PROFILES`.
-            disk: shares out the disk of the audit when there is little left of it.
+            disk: divides the rest of a nearly full audit disk among tenants.
         """
         self._audit = audit
         self._quotas = quotas
         self._metrics = metrics
         self._code_policy = code_policy
         self._disk = disk
-        #: cells under way, and the id of the HTTP request of each; None: the cell belongs to no HTTP request
-        self._under_way: dict[str, str | None] = {}
+        #: the id of the HTTP request, or None without such a request, by the id of each running execution
+        self._running: dict[str, str | None] = {}
         self._closed = False
-        self._quiet = asyncio.Event()
+        self._idle = asyncio.Event()
 
     def begins(self, key: SessionKey, language: str, request: ExecuteRequest) -> str:
-        """Record that a cell is about to run.
+        """Record that a cell is about to run, and return the id of the execution.
 
         Raises:
             AuditUnavailable: when the audit cannot record the cell, so it must not run.
@@ -68,31 +68,31 @@ class Journal:
             self._metrics.policy_refused()
             logs.execution_refused(key, execution, violation)
             raise
-        self._under_way[execution] = logs.request_id()  # its end may be reported in the context of another request
+        self._running[execution] = logs.request_id()  # its end may be reported in the context of another request
         return execution
 
     def ended(self, key: SessionKey, execution: str, request: ExecuteRequest, end: ExecutionEnd | None) -> None:
         """Record the end of an execution. `end` is None when the code was never sent."""
         self._audit.end(execution, End.of(end))
-        asked_by = self._under_way.pop(execution)
-        if not self._under_way:
-            self._quiet.set()
+        asked_by = self._running.pop(execution)
+        if not self._running:
+            self._idle.set()
         if end is not None:
             self._quotas.charge_execution(key.tenant, end.duration, end.output_bytes)
             self._metrics.execution_ended(end)
             logs.execution_ended(key, execution, request, end, asked_by)
 
-    def remember(self, window: float) -> None:
-        """Charge tenants for the executions before the gateway's start, from the audit.
+    def charge_earlier_executions(self, window: float) -> None:
+        """Charge tenants for executions of earlier gateways, which the audit has recorded.
 
-        Otherwise each start would give a tenant a new allowance, and a new share of what is left of the audit's disk.
-        When exactly the disk began to be nearly full is not known: the newest records may be what it lacks.
+        Otherwise each start would give a tenant a new allowance, and a new share of a nearly full audit disk. The
+        audit does not record when the disk became nearly full, so the newest records count as written since then.
 
         Args:
-            window: seconds to go back.
+            window: executions that ended in the last `window` seconds are charged.
 
         Raises:
-            AuditUnavailable: when the disk does not answer.
+            AuditUnavailable: when the free space of the disk cannot be read.
         """
         if (lacking := FLOOR - self._audit.room()) > 0:
             for tenant, executions in self._audit.newest(lacking // COST).items():
@@ -103,21 +103,21 @@ class Journal:
             self._quotas.charge_execution(begin.tenant, seconds, end.output_bytes or 0, ago=max(0.0, now - at))
 
     def close(self) -> None:
-        """Refuse all later cells."""
+        """Refuse all cells from now on."""
         self._closed = True
 
-    async def quiet(self, seconds: float) -> int:
-        """Wait until no cell is under way; `close` must have been called before.
+    async def wait_until_idle(self, seconds: float) -> int:
+        """Wait until no cell runs. Call `close` first, so that no new cell begins.
 
         Args:
             seconds: maximum time to wait.
 
         Returns:
-            the number of cells that are still under way.
+            the number of cells that still run.
         """
-        if self._under_way:
-            self._quiet.clear()
+        if self._running:
+            self._idle.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
-                    await self._quiet.wait()
-        return len(self._under_way)
+                    await self._idle.wait()
+        return len(self._running)

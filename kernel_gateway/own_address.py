@@ -1,4 +1,4 @@
-"""Detect URLs that lead back to the gateway: as its own provider it would forward a program to itself forever."""
+"""Detects URLs that lead back to the gateway. With such a provider, it would forward a program to itself forever."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def leads_here(url: str, port: int) -> bool:
 
 
 def _is_ours(family: int, address: str) -> bool:
-    """Return True if an address belongs to this machine: only such an address can be bound."""
+    """Return True if an address belongs to this machine. A socket can be bound only to such an address."""
     with socket.socket(family, socket.SOCK_DGRAM) as one:
         try:
             one.bind((address, 0))

@@ -1,7 +1,7 @@
-"""The proof of what is promised, on the operator's own engine: a whole gateway that listens nowhere.
+"""Proves the project's promises on the operator's own engine, with a whole gateway that listens on no port.
 
-It has the operator's settings, a state directory of its own, and no client but the proof. What a proof that was killed
-has left (containers, volumes, files) is found by the next one, because both use the same directory.
+That gateway has the operator's settings, its own state directory, and no client except the proof. If a proof is killed,
+the next proof removes what is left of it (containers, volumes, files), because both use the same state directory.
 """
 
 from __future__ import annotations
@@ -18,17 +18,19 @@ from sessions.proving import Ground, Verdict, prove
 
 #: name of the state directory
 _NAME = "kernel-gateway-prove"
-#: promises that are about checkpoints, and about sleep
+#: promises that need checkpoints, and those that need sleep
 _CHECKPOINTS = ("first checkpoints", "restore", "checkpoint", "rollback", "branch", "sleep", "wake")
 _SLEEP = ("checkpoint", "rollback", "branch", "sleep", "wake")
 
 
 async def verdicts(settings: Settings, begins: Callable[[str], None]) -> AsyncGenerator[Verdict, None]:
-    """Prove what is promised with these settings; nothing is left behind when this ends, also when it is cancelled.
+    """Try each promise that these settings make, and yield its verdict.
+
+    At the end, or when cancelled, the proof removes everything that it has made.
 
     Args:
-        settings: of the deployment.
-        begins: called with the name of each promise that is about to be tried.
+        settings: settings of the deployment.
+        begins: called with the name of each promise before the promise is tried.
 
     Raises:
         AlreadyRunning: when another proof with this state directory is under way.
@@ -48,11 +50,11 @@ async def verdicts(settings: Settings, begins: Callable[[str], None]) -> AsyncGe
                 yield verdict
     finally:
         await service.stop()
-        shutil.rmtree(directory, ignore_errors=True)  # what cannot be deleted is used by the next proof
+        shutil.rmtree(directory, ignore_errors=True)  # the next proof uses what cannot be deleted
 
 
 def left_out(settings: Settings) -> dict[str, str]:
-    """Return the promises that these settings do not make, with the reason."""
+    """Return the reason for each promise that these settings do not make, by the promise's name."""
     reasons: dict[str, str] = {}
     if not settings.sleep_disk:
         reasons |= dict.fromkeys(_SLEEP, "`sleep_disk` is 0")
@@ -64,7 +66,7 @@ def left_out(settings: Settings) -> dict[str, str]:
 
 
 def _alone(settings: Settings, directory: Path) -> Settings:
-    """Return the settings of a gateway for the proof alone: no other client, and no limit that is for clients."""
+    """Return the operator's settings without those that serve other clients or limit them."""
     return settings.model_copy(
         update={
             "state_dir": directory,
@@ -84,5 +86,5 @@ def _alone(settings: Settings, directory: Path) -> Settings:
 
 
 def _place(state_dir: Path) -> Path:
-    """Return a directory on the disk of the state directory, which need not exist."""
+    """Return the state directory, or its nearest existing parent: a directory on the same disk."""
     return next(each for each in (state_dir, *state_dir.parents) if each.is_dir())

@@ -1,4 +1,4 @@
-"""How settings are written: the types of their values, each with the text that it is made from."""
+"""Types of the settings' values. Each type parses the text of a flag, an environment variable or a file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sessions.model.values import MEMORY_MIN, valid_name
 #: bytes of a mebibyte
 MIB = 1024**2
 _UNITS = {"": 1, "k": 1024, "m": MIB, "g": 1024 * MIB}
-#: characters of a key, at least
+#: minimum number of characters of a key
 KEY_MIN = 8
 
 
@@ -41,7 +41,7 @@ def _check_tenant(name: str) -> None:
 
 
 def _keys(value: object) -> object:
-    """Parse `tenant:key,tenant:key` into tenant by key."""
+    """Parse `tenant:key,tenant:key` into a dict from key to tenant."""
     if not isinstance(value, str):
         return value
     pairs: dict[str, str] = {}
@@ -56,7 +56,7 @@ def _keys(value: object) -> object:
 
 
 def _access_keys(value: object) -> object:
-    """Parse `tenant:id:secret,tenant:id:secret` into (tenant, secret) by id."""
+    """Parse `tenant:id:secret,tenant:id:secret` into a dict from id to (tenant, secret)."""
     if not isinstance(value, str):
         return value
     pairs: dict[str, tuple[str, str]] = {}
@@ -77,7 +77,7 @@ def _names(value: object) -> object:
 
 
 def _modules(value: object) -> object:
-    """Split full names of modules."""
+    """Split a list of modules, and check that each item is a full name."""
     modules = _names(value)
     for module in modules if isinstance(modules, list) else ():
         if not all(part.isidentifier() for part in str(module).split(".")):
@@ -86,7 +86,7 @@ def _modules(value: object) -> object:
 
 
 def _hosts(value: object) -> object:
-    """Split hosts, and check that each one is exact."""
+    """Split a list of hosts, and check that each item is an exact name, perhaps with a port."""
     hosts = _names(value)
     for host in hosts if isinstance(hosts, list) else ():
         host_and_port(str(host))
@@ -94,13 +94,13 @@ def _hosts(value: object) -> object:
 
 
 def _name_servers(value: object) -> object:
-    """Split addresses, and check that a container can reach each one."""
+    """Split a list of addresses, and check that a container can reach each of them."""
     servers = _names(value)
     return [name_server(str(each)) for each in servers] if isinstance(servers, list) else servers
 
 
 def _origins(value: object) -> object:
-    """Split origins, and check that each one is written as browsers write it."""
+    """Split a list of origins, and check that each item has the form that browsers send."""
     origins = _names(value)
     for origin in origins if isinstance(origins, list) else ():
         if not re.fullmatch(r"\*|[a-z][a-z0-9+.-]*://[^/\s?#@]+", str(origin), re.IGNORECASE):
@@ -114,22 +114,22 @@ def _enough(memory: int) -> int:
     return memory
 
 
-#: sizes as clients and operators write them
+#: a size as clients and operators write it, for example 512m
 _SIZE = Annotated[str, Field(pattern="^[0-9]+[kKmMgG]?[bB]?$")]
 Bytes = Annotated[int, Field(gt=0), BeforeValidator(_bytes, json_schema_input_type=Annotated[int, Field(gt=0)] | _SIZE)]
 Memory = Annotated[Bytes, AfterValidator(_enough)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(gt=0)]
-#: 0: no limit
+#: 0 means no limit
 SomeBytes = Annotated[int, Field(ge=0), BeforeValidator(_bytes)]
 SomeSeconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-#: written with commas between them, as all lists are
+#: text with commas between the items, like all lists
 Names = Annotated[list[str], NoDecode, BeforeValidator(_names)]
 Modules = Annotated[list[str] | None, NoDecode, BeforeValidator(_modules)]
 Hosts = Annotated[list[str], NoDecode, BeforeValidator(_hosts)]
 NameServers = Annotated[list[str], NoDecode, BeforeValidator(_name_servers)]
 Origins = Annotated[list[str], NoDecode, BeforeValidator(_origins)]
-#: tenants by key
+#: tenant by key
 Keys = Annotated[dict[str, str], NoDecode, BeforeValidator(_keys)]
-#: tenants and secrets by id
+#: tenant and secret by id
 AccessKeys = Annotated[dict[str, tuple[str, str]], NoDecode, BeforeValidator(_access_keys)]

@@ -1,4 +1,4 @@
-"""The state directory: one gateway uses it at a time, and what it has made up once stays the same there."""
+"""The state directory: only one gateway uses it at a time, and generated ids and secrets are stored there."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class AlreadyRunning(Exception):
 
 
 def lock(state_dir: Path) -> IO[str]:
-    """Lock the state directory for this process; the lock ends with the process, however that ends.
+    """Lock the state directory for this process. The system releases the lock when the process ends, even by a kill.
 
     Raises:
         AlreadyRunning: when another gateway uses it.
@@ -31,10 +31,10 @@ def lock(state_dir: Path) -> IO[str]:
     return file
 
 
-def instance(state_dir: Path) -> str:
-    """Return the id that marks everything that the gateways of a state directory have made; made if it is absent."""
+def instance_id(state_dir: Path) -> str:
+    """Return the id of this installation, which marks its containers and volumes. Generate it on first use."""
     state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return kept(state_dir / INSTANCE)
+    return stored_word(state_dir / INSTANCE)
 
 
 def was_used(state_dir: Path) -> bool:
@@ -42,8 +42,8 @@ def was_used(state_dir: Path) -> bool:
     return (state_dir / INSTANCE).exists()
 
 
-def kept(path: Path) -> str:
-    """Return a random word that stays the same across restarts: an id that marks containers, or a secret."""
+def stored_word(path: Path) -> str:
+    """Return the random word that a file holds. Generate the file on first use, so that restarts get the same word."""
     if not path.exists():
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "w") as file:

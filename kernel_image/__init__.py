@@ -1,1 +1,1 @@
-"""Programs of the kernels' image. They run beside user code in the sandbox and import nothing of the gateway."""
+"""Programs of the kernels' image. They run in the sandbox beside user code, and import nothing from the gateway."""

@@ -1,11 +1,12 @@
-"""One program beside user code, as its user, whose input and output pass through as they happen.
+"""Runs one program with the same user as user code, and passes its input and output on while it runs.
 
-The only argument is JSON with `argv`, `cwd`, `env`, `stdin` (whether the program has an input), `timeout`, and `size`
-in columns and rows for a program with a terminal. Standard output is lines of JSON: `{"pid": …}` when the program has
-begun, then `{"stdout": …}`, `{"stderr": …}` or `{"pty": …}` with base64, `{}` as a sign of life, and at its end
-`{"code": …, "timed_out": …}`; or only `{"error": …}`. Standard input is lines of JSON, too: `{"data": …}` with base64,
-`{"close": true}`, and `{"size": [columns, rows]}`. Its end means that nobody wants the program any more: it is killed
-with all processes that descend from it, as at its timeout. Standard library only.
+The only argument is JSON with `argv`, `cwd`, `env`, `stdin` (true if the program has an input), `timeout` in seconds,
+and, for a program with a terminal, `size` in columns and rows.
+Standard output is lines of JSON: `{"pid": …}` after the program's start, then `{"stdout": …}`, `{"stderr": …}` or
+`{"pty": …}` with base64, `{}` as a keep-alive, and at the program's end `{"code": …, "timed_out": …}`. If the program
+cannot be started, the only line is `{"error": …}`.
+Standard input is lines of JSON, too: `{"data": …}` with base64, `{"close": true}`, and `{"size": [columns, rows]}`. At
+the end of standard input, as at the timeout, the program and all its descendants are killed. Standard library only.
 """
 
 from __future__ import annotations
@@ -24,29 +25,29 @@ import termios
 import time
 from typing import IO, Any, BinaryIO
 
-if __name__ == "__main__":  # in isolated mode Python looks for no modules beside a program
+if __name__ == "__main__":  # in isolated mode Python does not search the program's directory for modules
     sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from kernel_image.commands import Command, discard
-from kernel_image.processes import LAST_OUTPUT, SIGN_OF_LIFE, environment
+from kernel_image.file_names import name_of
+from kernel_image.processes import KEEPALIVE, LAST_OUTPUT, environment
 from kernel_image.protocol import MARK
-from kernel_image.spelling import named
 
-#: bytes that are read at a time
+#: maximum bytes of one read
 PIECE = 64 * 1024
-#: bytes of input that the program has not read yet; above, no more is read
+#: bytes of input that the program has not read yet, above which this tool reads no more input
 INPUT_MAX = 64 * 1024
 
 
 class Attached:
-    """The program with its streams."""
+    """A running program with its streams."""
 
     def __init__(self, request: dict[str, Any], stdin: BinaryIO, stdout: BinaryIO) -> None:
         """Start the program.
 
         Raises:
-            OSError: when it cannot be started.
-            RuntimeError: when the limit of processes is reached: threads count, too.
+            OSError: when the program cannot be started.
+            RuntimeError: when the limit of processes is reached; threads count as processes.
         """
         self._stdin = stdin.fileno()
         self._stdout = stdout
@@ -54,7 +55,7 @@ class Attached:
         self._pending = bytearray()
         self._closing = False
         self._selector = selectors.DefaultSelector()
-        #: the program's outputs, by the name under which they are passed on
+        #: the program's outputs that are still open, by their key in the lines of JSON
         self._outputs: dict[str, IO[bytes]] = {}
         self._terminal: int | None = None
         env = {**environment(), **request["env"], MARK: os.getcwd()}
@@ -86,15 +87,19 @@ class Attached:
             self._selector.register(output, selectors.EVENT_READ, name)
 
     def say(self, value: dict[str, Any]) -> None:
-        """Write a line."""
+        """Write a line of JSON."""
         self._stdout.write(json.dumps(value).encode() + b"\n")
         self._stdout.flush()
 
     def run(self, deadline: float) -> None:
-        """Pass input and output on until the program's end."""
+        """Pass input and output on until the program ends, or is killed at the deadline.
+
+        Args:
+            deadline: monotonic time at which the program is killed.
+        """
         self.say({"pid": self.command.process.pid})
         while (left := deadline - time.monotonic()) > 0 and not self.command.ended.is_set():
-            self._pass_on(min(left, SIGN_OF_LIFE))
+            self._pass_on(min(left, KEEPALIVE))
         timed_out = not self.command.ended.is_set()
         if timed_out:
             self.command.end()
@@ -108,9 +113,9 @@ class Attached:
         self.say({"code": self.command.returned, "timed_out": timed_out})
 
     def _pass_on(self, seconds: float) -> None:
-        """Wait for input or output for some time and pass it on."""
+        """Wait at most `seconds` for input or output, and pass it on."""
         ready = self._selector.select(seconds)
-        if not ready and seconds >= SIGN_OF_LIFE:
+        if not ready and seconds >= KEEPALIVE:
             self.say({})
         for key, _ in ready:
             match key.data:
@@ -127,7 +132,7 @@ class Attached:
         output = self._outputs[name]
         try:
             piece = os.read(output.fileno(), PIECE)
-        except OSError:  # a terminal that no process has open any more
+        except OSError:  # no process has the terminal open any more
             piece = b""
         if piece:
             self.say({name: base64.b64encode(piece).decode()})
@@ -162,7 +167,7 @@ class Attached:
             fcntl.ioctl(self._terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def _write_input(self) -> None:
-        """Write what the program has room for, and read more only when that is enough."""
+        """Write as much input as the program accepts. Read no more input while too much of it waits."""
         if self._input is None:
             self._pending.clear()
             return
@@ -199,9 +204,9 @@ class Attached:
 
 
 def main(argument: str, stdin: BinaryIO, stdout: BinaryIO) -> None:
-    """Run the program that `argument` describes."""
+    """Run the program that the JSON text `argument` describes."""
     request = json.loads(argument)
-    request["cwd"] = named(request["cwd"])
+    request["cwd"] = name_of(request["cwd"])
     began = time.monotonic()
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     try:

@@ -1,7 +1,7 @@
-"""Runs one command, and ends all its processes with it when it must end early.
+"""Runs one command, and can kill it together with all its descendants.
 
-The tool is the reaper of the command's processes (PR_SET_CHILD_SUBREAPER): a process whose parent has ended becomes the
-tool's own child, also when it has left its process group and session. So all of them are found from parent to child.
+The tool is the subreaper of the command's processes (PR_SET_CHILD_SUBREAPER): a process whose parent has ended becomes
+a child of the tool, even if the process has left its process group and session. So the tool finds all descendants.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from typing import IO
 from kernel_image.procfs import children, descendants
 from kernel_image.protocol import MARK
 
-#: bytes kept of each of the two outputs
+#: maximum bytes that are kept of each of the two outputs
 OUTPUT_MAX = 2 * 1024**2
-#: value of `MARK`, instead of the workspace's path, for a process that only discards the output of others
+#: value of `MARK` for a process that only discards the output of others; otherwise the value is the workspace's path
 DRAIN = "drain"
-#: the program of such a process
+#: the program that discards output
 DRAIN_PROGRAM = "/bin/cat"
-#: seconds in which all processes of a command are killed; if processes make new ones faster than that, some go on
+#: maximum seconds for killing all processes of a command. Processes that fork faster than they are killed may survive
 END = 10.0
 _SIGNALLED = 128
 _PR_SET_CHILD_SUBREAPER = 36
 
 
 class Output(threading.Thread):
-    """Reads one output until it ends and keeps its first `OUTPUT_MAX` bytes."""
+    """Reads one output until its end, and keeps its first `OUTPUT_MAX` bytes."""
 
     def __init__(self, pipe: IO[bytes]) -> None:
-        """Begin to read a pipe.
+        """Start to read a pipe.
 
         Raises:
-            RuntimeError: when the limit of processes is reached: threads count, too.
+            RuntimeError: when the limit of processes is reached; threads count as processes.
         """
         super().__init__(daemon=True)
         self.kept = bytearray()
@@ -49,21 +49,21 @@ class Output(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        """Read to the end."""
+        """Read until the end of the pipe."""
         while piece := os.read(self._pipe.fileno(), 65536):
             room = OUTPUT_MAX - len(self.kept)
             self.kept += piece[:room]
             self.truncated = self.truncated or len(piece) > room
 
     def keep_pipe_read(self) -> None:
-        """Keep the pipe read after the command's end."""
+        """Let another process read the pipe after the command's end; see `discard`."""
         discard(self._pipe)
 
 
 def discard(pipe: IO[bytes]) -> None:
-    """Have another process read a pipe: otherwise a background process would be ended by its next output."""
+    """Start a process that reads and discards a pipe, because a broken pipe would end background processes."""
     with contextlib.suppress(OSError):  # the limit of processes is reached
-        subprocess.Popen(  # noqa: S603 - a constant
+        subprocess.Popen(  # noqa: S603 - the program is a constant
             [DRAIN_PROGRAM],
             env={MARK: DRAIN},
             stdin=pipe,
@@ -74,7 +74,7 @@ def discard(pipe: IO[bytes]) -> None:
 
 
 class Command:
-    """A command and all processes that descend from it."""
+    """A command and all its descendants."""
 
     def __init__(
         self,
@@ -89,13 +89,13 @@ class Command:
 
         Args:
             argv: program and arguments.
-            cwd: directory to start in; None: the present one.
-            env: its environment.
-            takes_input: True: its standard input is a pipe; False: it is empty.
-            terminal: descriptor of a terminal that is its input and output, which this call closes; None: it has pipes.
+            cwd: working directory. None means that of this process.
+            env: environment of the command.
+            takes_input: True if the standard input is a pipe; otherwise it is empty.
+            terminal: descriptor of a terminal for input and output, which this call closes. None means pipes.
 
         Raises:
-            OSError: when it cannot be started.
+            OSError: when the command cannot be started.
         """
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
         _pass_no_ignoring_on()
@@ -122,27 +122,27 @@ class Command:
 
     @property
     def pipes(self) -> list[IO[bytes]]:
-        """Its two outputs."""
+        """The pipes of standard output and standard error; none with a terminal."""
         return [pipe for pipe in (self.process.stdout, self.process.stderr) if pipe]
 
     @property
     def code(self) -> int:
-        """Its exit code, as shells report it."""
+        """The exit code as shells report it: 128 plus the signal for a command that a signal has ended."""
         return self._code if self._code >= 0 else _SIGNALLED - self._code
 
     @property
     def returned(self) -> int:
-        """Its exit code, or the negative number of the signal that has ended it."""
+        """The exit code, or the negative number of the signal that has ended the command."""
         return self._code
 
     def watch(self, on_end: Callable[[], object] | None = None) -> None:
-        """Note the command's end, and clear away its processes that have ended.
+        """Start a thread that records the command's end and reaps its processes.
 
         Args:
-            on_end: called at the command's end, in another thread.
+            on_end: called in that thread when the command has ended. None means that nothing is called.
 
         Raises:
-            RuntimeError: when the limit of processes is reached: threads count, too.
+            RuntimeError: when the limit of processes is reached; threads count as processes.
         """
         threading.Thread(target=self._reap, args=(on_end,), daemon=True).start()
         self._watched = True
@@ -160,9 +160,9 @@ class Command:
     def end(self) -> None:
         """Kill all processes of the command, and wait until they have ended.
 
-        A process that forks all the time and ends its parents is gone before a look at all processes is over. Such a
-        look neither finds it nor shows that it has ended. But with its parents ended, it is this process's own child.
-        Own children are found at once, and the system knows whether there are any.
+        A process that forks continuously and ends the parent each time may have ended before a scan of all processes
+        reaches it, so a scan can miss its newest child. But a process whose parent has ended is a child of this
+        process. The list of own children is short, and the system knows whether there are any left.
         """
         deadline = time.monotonic() + END
         while self._has_children() and time.monotonic() < deadline:
@@ -171,8 +171,8 @@ class Command:
                     os.kill(pid, signal.SIGKILL)
 
     def _has_children(self) -> bool:
-        """Return whether this process has children, ended ones included until they are cleared away."""
-        keep = 0 if not self._watched else os.WNOWAIT  # else they are cleared away in another thread
+        """Return whether this process has children, also ended children that are not reaped yet."""
+        keep = 0 if not self._watched else os.WNOWAIT  # the other thread reaps them, if there is one
         with contextlib.suppress(ChildProcessError):
             while os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | keep) and not keep:
                 pass
@@ -181,10 +181,10 @@ class Command:
 
 
 def _pass_no_ignoring_on() -> None:
-    """Let interrupts (^C in a terminal) end commands as usual, also if the gateway is in a shell's background.
+    """Let interrupts (^C in a terminal) end commands, even if the gateway was started in a shell's background.
 
-    Programs ignore these signals there, and their children inherit that. A signal with a handler has its default in
-    them. The handler does nothing, so that the tool goes on as its gateway does.
+    There, programs ignore these signals, and their children inherit that. If a signal has a handler instead, children
+    get the default action. The handler here does nothing, so that the signals still do not end this tool.
     """
     for number in (signal.SIGINT, signal.SIGQUIT):
         if signal.getsignal(number) is signal.SIG_IGN:
@@ -192,5 +192,5 @@ def _pass_no_ignoring_on() -> None:
 
 
 def _control_terminal() -> None:
-    """Make the terminal that is the standard input the one of this session. Source: ioctl_tty(2)."""
+    """Make the terminal at the standard input the controlling terminal of this session. Source: ioctl_tty(2)."""
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)

@@ -1,4 +1,4 @@
-"""Makes, removes, renames, copies and carries entries of open directories; no link is followed."""
+"""Makes, removes, renames and copies entries of open directories. Links are never followed."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from kernel_image.walk import Place, Refused, open_below, open_directory
 
 PIECE = 256 * 1024
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-#: NONBLOCK: do not wait for the other end of a pipe
+#: with NONBLOCK, opening a pipe does not wait for its other end
 _REGULAR = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-#: form of the names of entries that exist until another one is complete
+#: names of temporary entries, which are renamed when they are complete
 UNFINISHED = re.compile(r"\.(upload|move)-[0-9a-f]{16}")
 
 
 def unused_name(purpose: str) -> str:
-    """Return a name for an entry that exists until another one is complete."""
+    """Return a random name for a temporary entry. `purpose` is a part of the name."""
     return f".{purpose}-{os.urandom(8).hex()}"
 
 
 def create(directory: int, name: str) -> int:
-    """Make a file for its user alone, and return a descriptor to write it."""
+    """Make a file that only its owner can use, and return a descriptor for writing."""
     return os.open(name, _NEW, 0o600, dir_fd=directory)
 
 
 def open_regular(directory: int, name: str) -> int:
-    """Open a regular file, and return a descriptor to read it.
+    """Open a regular file, and return a descriptor for reading.
 
     Raises:
-        Refused: when the entry is something else.
+        Refused: when the entry is not a regular file.
     """
     descriptor = os.open(name, _REGULAR, dir_fd=directory)
     kind = os.fstat(descriptor).st_mode
@@ -47,7 +47,7 @@ def open_regular(directory: int, name: str) -> int:
 
 
 def remove(directory: int, name: str) -> None:
-    """Remove an entry itself, and all that is in it."""
+    """Remove an entry, and everything in it if it is a directory. A link itself is removed, not its target."""
     if stat.S_ISDIR(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
         shutil.rmtree(name, dir_fd=directory)
     else:
@@ -55,10 +55,10 @@ def remove(directory: int, name: str) -> None:
 
 
 def drop_compiled(directory: int, name: str) -> None:
-    """Remove what Python has compiled of a module that was replaced.
+    """Remove the compiled files of a Python module that was replaced.
 
-    Python takes a compiled file for that of the present source when size and time of the source are the same, and the
-    time has whole seconds. Source: PEP 552.
+    Python uses a compiled file if the size and the time of the source are unchanged. The time has whole seconds, so a
+    new source with the same size may have the same time. Source: PEP 552.
     """
     module, suffix = os.path.splitext(name)
     if suffix != ".py":
@@ -73,9 +73,9 @@ def rename(source: Place, target: Place, *, replace: bool) -> None:
     """Move an entry to another place, which may be on another file system.
 
     Args:
-        source: the entry's place.
-        target: its new place.
-        replace: False: an entry at the new place is an error, whenever it was made.
+        source: place of the entry.
+        target: new place of the entry.
+        replace: False if an entry at the new place is an error, even if it was made during this call.
 
     Raises:
         FileExistsError: when there is an entry at the new place, and `replace` is False.
@@ -95,29 +95,35 @@ def _rename(directory: int, name: str, target: Place, *, replace: bool) -> None:
     if replace:
         os.rename(name, target.name, **ends)
         return
-    # renameat2 could replace nothing in one step, but gVisor refuses that in a workspace. So the place is taken first,
-    # and what takes it is replaced. A link to the source would do for files, but gVisor of 2026 refuses the next one.
+    # renameat2 can rename without replacing, but gVisor does not support that in a workspace. So an empty entry is made
+    # at the target first, and the rename replaces it. For files a hard link would do, but gVisor of 2026 refuses a
+    # second one.
     is_directory = stat.S_ISDIR(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode)
     if is_directory:
         os.mkdir(target.name, dir_fd=target.directory)
     else:
         os.close(create(target.directory, target.name))
     try:
-        os.rename(name, target.name, **ends)  # replaces a directory only as long as it is empty
+        os.rename(name, target.name, **ends)  # replaces a directory only if it is empty
     except OSError:
         (os.rmdir if is_directory else os.unlink)(target.name, dir_fd=target.directory)
         raise
 
 
 def carry(source: Place, target: Place, *, replace: bool = True) -> None:
-    """Move an entry to another file system.
+    """Move an entry to another file system, by copying it and removing the source.
 
-    The copy is made beside the target, and is renamed when it is complete. Until then an error leaves source and target
-    as they were.
+    The copy is made beside the target, and is renamed when it is complete. An error before that changes neither source
+    nor target.
+
+    Args:
+        source: place of the entry.
+        target: new place of the entry.
+        replace: see `rename`.
 
     Raises:
         Refused: `special` when the entry is or contains something that cannot be copied; `left` when the copy is
-            complete and the source cannot be removed, so that all or some of it is still there.
+            complete but the source, or a part of it, cannot be removed.
     """
     name = unused_name("move")
     directories: list[tuple[list[str], os.stat_result]] = []
@@ -141,14 +147,14 @@ def carry(source: Place, target: Place, *, replace: bool = True) -> None:
 def _copy(
     directory: int, name: str, into: int, way: list[str], directories: list[tuple[list[str], os.stat_result]]
 ) -> None:
-    """Copy an entry, and note directories that get their mode last: it may refuse new entries, and their removal.
+    """Copy an entry. The caller sets the modes of copied directories later, because a mode may forbid new entries.
 
     Args:
         directory: descriptor of the entry's directory.
-        name: of the entry.
+        name: name of the entry.
         into: descriptor of the copy's directory.
-        way: names on the way to the copy, its own name last.
-        directories: gets the ways to the copied directories, and their status.
+        way: names of the path to the copy; the last one is that of the copy.
+        directories: this call appends the path and the status of each copied directory.
     """
     info = os.stat(name, dir_fd=directory, follow_symlinks=False)
     if stat.S_ISLNK(info.st_mode):

@@ -1,20 +1,20 @@
-"""Disks of workspaces: image files that each hold one file system, so that a workspace cannot outgrow its limit.
+"""Makes the disks of workspaces. A disk is an image file with a file system, so a workspace cannot outgrow its limit.
 
-This program runs no user code and is not in the sandbox. The gateway runs it in a container of its own, without network
-and capabilities, with access to loop devices. It reads one JSON request per line from standard input, and answers each
-with one line, which repeats the `id` of its request:
+This program runs no user code and is not in the sandbox. The gateway runs it in its own container, without network and
+capabilities, with access to loop devices. The program reads one JSON request per line from standard input, and answers
+each request with one line, which repeats the request's `id`:
 
 - `{"op": "attach", "name": …, "size": bytes, "mode": "0700"}` makes the disk if it does not exist, attaches it to a
-  loop device and answers `{"device": "/dev/loop7", "room": bytes}`. The engine mounts that device. `room` is how much
-  all disks together may have on the disk of their images.
-- `{"op": "delete", "name": …}` detaches and deletes the disk if it exists: `{}`.
+  loop device and answers `{"device": "/dev/loop7", "room": bytes}`. The engine mounts that device. `room` is the space
+  that all disks together may use on the disk of their images.
+- `{"op": "delete", "name": …}` detaches and deletes the disk if it exists, and answers `{}`.
 - `{"op": "names"}` answers `{"names": […]}`.
 
-Requests about one disk are served one after the other. Those about different disks are served at the same time, so that
-no session waits while the disk of another one is made or repaired.
+Requests about the same disk are served one after the other. Requests about different disks are served at the same time,
+so no session waits while another session's disk is made or repaired.
 
-A request that fails is answered with `{"error": …}`. All requests may be repeated. What is attached is known to the
-system, not to this program, so it may end at any time. The current directory holds the image files.
+The answer to a failed request is `{"error": …}`. All requests may be repeated. The system knows which disks are
+attached, so this program keeps no state and may end at any time. The current directory contains the image files.
 Source of the requests to loop devices: linux/loop.h, and loop(4).
 """
 
@@ -37,47 +37,47 @@ _SET_FD, _CLEAR_FD, _SET_STATUS, _GET_STATUS, _GET_FREE = 0x4C00, 0x4C01, 0x4C04
 #: `struct loop_info64`: device, inode, …, number, …, name of the file, …
 _STATUS = struct.Struct("=5Q4I64s64s32s2Q")
 _INODE, _NAME = 1, 9
-#: attempts to get a free loop device, which another program may take first
+#: attempts to get a free loop device; between two steps another program may take the device
 _ATTEMPTS = 20
-#: the host's devices, also those that are made later
+#: directory with the host's devices, including devices that appear later
 _DEVICES = "/devices"
 _SUFFIX, _HALF_MADE = ".img", ".new"
 #: owner of a workspace in the sandbox
 _UID = 65532
-#: bytes on the host's disk that no new disk may take
+#: bytes of the host's disk that stay free when a new disk is made
 _RESERVE = 1024**3
 _MIB = 1024**2
-#: of the file system: without a journal, whose work no limit of a kernel would cover; with room for small files. Its
-#: groups of blocks are small, because without a journal Linux looks, for each new file, at all inodes of a group that
-#: were freed in the last minutes, which it does not want to use again: at 2,048, in groups of the usual size at 16,384.
+#: options of mke2fs. There is no journal, because no limit of a kernel would cover its work. There are many inodes, for
+#: small files. The groups of blocks are small: without a journal, Linux inspects, for each new file, all inodes of a
+#: group that were freed in the last minutes. A small group has 2,048 inodes, a group of the usual size 16,384.
 _FEATURES = (
     *("-b", "4096", "-m", "0", "-i", "8192", "-g", "4096", "-O", "^has_journal,^resize_inode"),
     *("-E", f"lazy_itable_init=1,nodiscard,root_owner={_UID}:{_UID}"),
 )
-#: e2fsck has repaired the file system
+#: exit status of e2fsck after it has repaired the file system
 _REPAIRED = 1
 _TOOLS = {"PATH": "/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin"}
-#: requests that are served at the same time: more than one tenant may have, so that there is always one for the others
+#: requests that are served at the same time. One tenant may have fewer, so a place for other tenants is always left
 _AT_ONCE = 8
 
 #: held while an answer is written
 _saying = threading.Lock()
-#: held while the images in the directory change, so that the room that they were promised can be counted
+#: held while images are made or removed, and while the space that they may use is computed
 _directory = threading.Lock()
-#: names of the images about which a request is being served
+#: names of the images that a current request is about
 _served: set[str] = set()
 _served_changed = threading.Condition()
-#: the loop device that an image was last attached to, by its name; it may be another one's meanwhile
+#: the last known loop device of each image, by the image's name; the device may belong to another image now
 _last: dict[str, str] = {}
 
 
 class Failed(Exception):
-    """A request failed; the text says why."""
+    """A request failed. The text is the reason."""
 
 
 def main() -> None:
     """Answer requests until standard input ends."""
-    os.umask(0o077)  # an image is for nobody but root on the host, where every user sees its path
+    os.umask(0o077)  # every user of the host can see the path of an image, but only root may read it
     for half_made in (file for file in os.listdir() if file.endswith(_HALF_MADE)):
         os.unlink(half_made)
     with ThreadPoolExecutor(_AT_ONCE) as serving:
@@ -107,7 +107,7 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
             return {"device": _attach(file), "room": _room()}
         device = _attached(file)
         if device is None:
-            # Without a journal a crash of the machine leaves errors, which are repaired here. A clean disk takes 10 ms.
+            # Without a journal, a crash of the machine leaves errors, which e2fsck repairs. A clean disk takes 10 ms.
             _run("e2fsck", "-y", file, most=_REPAIRED)
             device = _attach(file)
         return {"device": device, "room": _room()}
@@ -115,7 +115,7 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _turn(file: str) -> Iterator[None]:
-    """Wait until no other request about the image is being served."""
+    """Wait until no other request is about this image, and keep others waiting during the context."""
     with _served_changed:
         _served_changed.wait_for(lambda: file not in _served)
         _served.add(file)
@@ -144,7 +144,7 @@ def _make(file: str, size: int, mode: str) -> None:
 
 
 def _free() -> int:
-    """Return the bytes of the host's disk that disks may take beside those that they have taken."""
+    """Return the bytes of the host's disk that disks may use in addition to those that they use now."""
     disk = os.statvfs(".")
     return max(0, disk.f_bavail * disk.f_frsize - _RESERVE)
 
@@ -183,9 +183,9 @@ def _attach(file: str) -> str:
 
 
 def _attached(file: str) -> str | None:
-    """Return the loop device that a disk is attached to; None: it is attached to none."""
+    """Return the loop device that a disk is attached to, or None if it is not attached."""
     last = _last.get(file)
-    # Where it is, most of the time. To open all others costs as much as there are sessions.
+    # The last known device comes first, because opening all devices takes longer the more sessions there are.
     for device in [*([last] if last else []), *(f"/dev/{entry}" for entry in os.listdir("/sys/block"))]:
         if _shows(device, file):
             _last[file] = device
@@ -195,17 +195,17 @@ def _attached(file: str) -> str | None:
 
 def _shows(device: str, file: str) -> bool:
     if not os.path.exists(f"/sys/block/{os.path.basename(device)}/loop"):
-        return False  # it is no loop device, or is attached to nothing
+        return False  # not a loop device, or not attached
     with _opened(_host(device)) as loop:
         try:
             status = _STATUS.unpack(fcntl.ioctl(loop, _GET_STATUS, bytes(_STATUS.size)))
         except OSError:
-            return False  # it was detached meanwhile
+            return False  # detached meanwhile
     return bool(status[_INODE] == os.stat(file).st_ino and status[_NAME].rstrip(b"\0") == file.encode())
 
 
 def _host(device: str) -> str:
-    """Return the path of a device of the host here."""
+    """Return the path of a host's device in this container."""
     return device.replace("/dev", _DEVICES, 1)
 
 
@@ -219,7 +219,16 @@ def _opened(path: str) -> Iterator[int]:
 
 
 def _run(*command: str, said: str = "", most: int = 0) -> None:
-    """Run a program of e2fsprogs; its highest status that is no failure is `most`."""
+    """Run a program of e2fsprogs.
+
+    Args:
+        command: program and arguments.
+        said: standard input of the program.
+        most: highest exit status that is not a failure.
+
+    Raises:
+        Failed: when the program is missing or fails.
+    """
     try:
         done = subprocess.run(  # noqa: S603 - programs of this image
             command, check=False, input=said, capture_output=True, text=True, env=_TOOLS

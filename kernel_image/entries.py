@@ -1,4 +1,4 @@
-"""Describes entries of open directories as the gateway gets them; no link is followed."""
+"""Describes entries of open directories for the gateway. Links are never followed."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import stat
 from collections.abc import Iterator
 from typing import Any
 
-from kernel_image.spelling import spelt
+from kernel_image.file_names import text_of
 from kernel_image.walk import Place, open_below
 
 
 def describe(directory: int, name: str, path: str) -> dict[str, Any]:
-    """Describe an entry; a link is not followed.
+    """Return the description of an entry. A link itself is described, not its target.
 
     Args:
-        directory: descriptor of its directory.
-        name: its name there.
-        path: path of the entry in the answer.
+        directory: descriptor of the entry's directory.
+        name: name of the entry in that directory.
+        path: path of the entry for the description.
     """
     return _described(os.stat(name, dir_fd=directory, follow_symlinks=False), path)
 
@@ -28,8 +28,8 @@ def describe(directory: int, name: str, path: str) -> dict[str, Any]:
 def _described(info: os.stat_result, path: str) -> dict[str, Any]:
     kinds = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "link"}
     return {
-        "name": spelt(os.path.basename(path)),
-        "path": spelt(path),
+        "name": text_of(os.path.basename(path)),
+        "path": text_of(path),
         "type": kinds.get(stat.S_IFMT(info.st_mode), "special"),
         "size": info.st_size,
         "modified": info.st_mtime,
@@ -48,25 +48,25 @@ def _name(find: Any, number: int) -> str:
 
 
 def below(place: Place, path: str, depth: int) -> Iterator[dict[str, Any]]:
-    """Yield a directory's entries as `each_below` does, described."""
+    """Yield the descriptions of the entries that `each_below` yields. `path` is the path of the directory."""
     for way, info in each_below(place, depth):
         yield _described(info, os.path.join(path, *way))
 
 
 def each_below(place: Place, depth: float) -> Iterator[tuple[list[str], os.stat_result]]:
-    """Yield a directory's entries by name, then those of its subdirectories; no link is followed.
+    """Yield a directory's entries in the order of their names, then those of its subdirectories.
 
     Args:
         place: the directory.
-        depth: levels to go down; 1: the directory's own entries alone.
+        depth: number of levels. 1 means only the directory's own entries.
 
     Yields:
-        the names on the way to an entry, its own last, and its status.
+        the names of the path from the directory to an entry, and the entry's status.
 
     Raises:
-        OSError: when the place is no directory, or cannot be read.
+        OSError: when the place is not a directory, or cannot be read.
     """
-    waiting = [[place.name]]  # names on the way to each directory
+    waiting = [[place.name]]  # names of the path to each directory
     for way in waiting:
         try:
             directory = open_below(place.directory, way)

@@ -1,8 +1,8 @@
-"""File operations beside user code, as its user, in its workspace (the current directory).
+"""File operations with the same user as user code, in its workspace (the current directory).
 
-The only argument is JSON: `{"op": …, "path": …}` and further keys of the operation. The answer is one line of JSON,
-for `read` followed by the content. A relative path must stay in the workspace, an absolute one in `/tmp`. Standard
-library only. Links, pipes, devices and directories that user code makes or changes meanwhile cause at most an error.
+The only argument is JSON: `{"op": …, "path": …}` and further keys of the operation. The answer is one line of JSON; for
+`read` the content follows. A relative path must stay in the workspace, an absolute path in `/tmp`. Standard library
+only. If user code makes or changes links, pipes, devices or directories meanwhile, the worst result is an error.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ import sys
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-if __name__ == "__main__":  # in isolated mode Python looks for no modules beside a program
+if __name__ == "__main__":  # in isolated mode Python does not search the program's directory for modules
     sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from kernel_image.copying import PIECE, create, drop_compiled, open_regular, remove, rename, unused_name
 from kernel_image.entries import below, describe
+from kernel_image.file_names import name_of
 from kernel_image.protocol import FRAME_FORMAT, TRUNCATED
-from kernel_image.spelling import named
 from kernel_image.walk import Place, Refused, find, open_directory, refusal
 
-#: entries of a listing; further entries are left out
+#: maximum entries of a listing; further entries are left out
 LIST_MAX = 10_000
-#: bytes of a listing; the gateway accepts slightly more
+#: maximum bytes of a listing; the gateway accepts slightly more
 LIST_BYTES = 6 * 1024**2
-#: length prefix of a piece of content whose size is not known beforehand; an empty piece ends the content
+#: length prefix of each piece of content whose size is not known beforehand; an empty piece ends the content
 FRAME = struct.Struct(FRAME_FORMAT)
-#: seconds without progress after which the reader counts as gone
+#: seconds without progress after which this program ends, because its reader has probably ended
 READER_GONE = 600
 
 
 def main(argument: str, stdin: BinaryIO, stdout: BinaryIO) -> None:
-    """Run the operation that `argument` describes."""
+    """Run the operation that the JSON text `argument` describes."""
     request = json.loads(argument)
-    request |= {key: named(request[key]) for key in ("path", "to") if key in request}
+    request |= {key: name_of(request[key]) for key in ("path", "to") if key in request}
     try:
         _OPERATIONS[request["op"]](request, stdin, stdout)
     except (Refused, OSError) as error:
@@ -53,7 +53,11 @@ def _say(stdout: BinaryIO, value: dict[str, Any]) -> None:
 
 
 def _find_entry(path: str) -> Place:
-    """Find the entry `path` itself; a link at its end is not followed. Workspace and `/tmp` are no such entries."""
+    """Find an entry. A link at the path's end is not followed.
+
+    Raises:
+        Refused: when the path names the workspace or `/tmp` itself.
+    """
     place = find(path, follow=False)
     if place.name == ".":
         raise Refused("outside")
@@ -95,12 +99,12 @@ def _read(request: dict[str, Any], _stdin: BinaryIO, stdout: BinaryIO) -> None:
 
 
 def _part(size: int, start: int, most: int | None) -> tuple[int, int]:
-    """Return first byte and length of a part of a file.
+    """Return the first byte and the length of a part of a file.
 
     Args:
-        size: bytes of the file.
-        start: number of the first byte wanted; negative: counted from the file's end.
-        most: maximum length; None: up to the file's end.
+        size: size of the file in bytes.
+        start: number of the first wanted byte. A negative number counts from the file's end.
+        most: maximum length. None means up to the file's end.
     """
     start = max(size + start, 0) if start < 0 else min(start, size)
     return start, size - start if most is None else min(most, size - start)
@@ -118,7 +122,10 @@ def _write(request: dict[str, Any], stdin: BinaryIO, stdout: BinaryIO) -> None:
 
 
 def _mode(request: dict[str, Any], replaced: os.stat_result | None) -> int:
-    """Return the permissions of a file to write: those that were asked for, else those of the file that it replaces."""
+    """Return the permissions of a file to write.
+
+    The request's `mode` has priority, then the mode of a replaced file, then the request's `new_mode`.
+    """
     if request.get("mode") is not None:
         return int(request["mode"])
     if replaced is not None and stat.S_ISREG(replaced.st_mode):
@@ -127,10 +134,10 @@ def _mode(request: dict[str, Any], replaced: os.stat_result | None) -> int:
 
 
 def _replace(place: Place, content: Iterator[bytes], mode: int) -> int:
-    """Write a file beside its place and rename it: a reader sees the old file or the new one, never half of it.
+    """Write a temporary file and rename it, so that a reader sees the old file or the new file, never a part.
 
     Returns:
-        size of the file.
+        the size of the file in bytes.
     """
     name, directory = unused_name("upload"), place.directory
     with os.fdopen(create(directory, name), "wb") as file:
@@ -147,7 +154,7 @@ def _replace(place: Place, content: Iterator[bytes], mode: int) -> int:
 
 
 def _pieces(size: int | None, stdin: BinaryIO) -> Iterator[bytes]:
-    """Yield the content: `size` bytes, or pieces with a length prefix."""
+    """Yield the content from standard input: `size` bytes, or without a size pieces with a length prefix."""
     if size is None:
         while length := FRAME.unpack(_exactly(FRAME.size, stdin))[0]:
             yield _exactly(length, stdin)
@@ -182,7 +189,7 @@ def _mkdir(request: dict[str, Any], _stdin: BinaryIO, stdout: BinaryIO) -> None:
         if not place.is_directory:
             os.mkdir(place.name, 0o700, dir_fd=place.directory)
             made = open_directory(place.directory, place.name)
-            os.fchmod(made, request["mode"])  # whatever the umask is
+            os.fchmod(made, request["mode"])  # independent of the umask
             os.close(made)
         _say(stdout, {"entry": describe(place.directory, place.name, request["path"].rstrip("/"))})
 
@@ -190,7 +197,7 @@ def _mkdir(request: dict[str, Any], _stdin: BinaryIO, stdout: BinaryIO) -> None:
 def _move(request: dict[str, Any], _stdin: BinaryIO, stdout: BinaryIO) -> None:
     replace = request.get("replace", True)
     with _find_entry(request["path"]) as source, _find_entry(request["to"]) as target:
-        # A target without a source means that an earlier call has moved it: success, if targets may be replaced.
+        # If there is only a target, an earlier call has moved the entry. That is a success if targets may be replaced.
         if source.info is not None or target.info is None or not replace:
             if source.info is not None and request.get("parents"):
                 target.make_directory()
@@ -209,7 +216,7 @@ def _leads_to_directory(place: Place) -> bool:
 
 
 def _space(_request: dict[str, Any], _stdin: BinaryIO, stdout: BinaryIO) -> None:
-    """Tell how much room the workspace has, and how much of it is used."""
+    """Answer with the size of the workspace's file system and the used space, in bytes."""
     info = os.statvfs(".")
     used = info.f_blocks - info.f_bfree
     _say(stdout, {"size": info.f_blocks * info.f_frsize, "used": used * info.f_frsize})

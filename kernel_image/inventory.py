@@ -1,6 +1,6 @@
-"""Lists what code finds installed: Python packages, by the names of their folders, and interpreters of other languages.
+"""Lists installed Python packages, by the names of their folders, and interpreters of other languages.
 
-`importlib.metadata` would read a file of each of a hundred packages, which takes a second in gVisor.
+`importlib.metadata` would read a file of each package, which takes a second for a hundred packages in gVisor.
 """
 
 from __future__ import annotations
@@ -16,19 +16,22 @@ from collections.abc import Iterable
 
 _SUFFIX = ".dist-info"
 _KERNELSPECS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "kernelspecs")
-#: seconds for an interpreter to print its version
+#: maximum seconds for an interpreter to print its version
 _TIMEOUT = 10
 
 
 def packages(directories: Iterable[str]) -> dict[str, str]:
-    """Return the version of each package, by its normalized name. Of two versions the first is imported, and listed.
+    """Return the version of each package, by its normalized name.
+
+    If there are two versions of a package, the first one is listed, because Python imports that one.
 
     Args:
-        directories: path for imports, in order. Source of the folders' names: the binary distribution format (PyPA).
+        directories: directories of the import path, in order. Source of the folders' names: the binary distribution
+            format (PyPA).
     """
     found: dict[str, str] = {}
     for directory in directories:
-        with contextlib.suppress(OSError):  # an entry of the path need not exist
+        with contextlib.suppress(OSError):  # a directory of the path need not exist
             for name in os.listdir(directory):
                 if name.endswith(_SUFFIX):
                     package, _, version = name.removesuffix(_SUFFIX).rpartition("-")
@@ -37,13 +40,13 @@ def packages(directories: Iterable[str]) -> dict[str, str]:
 
 
 def site_packages() -> str:
-    """Return the directory of the environment's packages, also when the interpreter was started without them."""
+    """Return the directory of the environment's packages, even if the interpreter was started without them."""
     environment = os.path.dirname(os.path.dirname(sys.executable))
     return f"{environment}/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
 
 
 def interpreters() -> dict[str, str]:
-    """Return the version of each interpreter that is no Python package and is there, by `package` of its kernelspec."""
+    """Return the version of each installed interpreter of another language, by `package` of its kernelspec."""
     found: dict[str, str] = {}
     for path in glob.glob(os.path.join(_KERNELSPECS, "*", "kernel.json")):
         with open(path) as file:

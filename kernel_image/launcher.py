@@ -1,13 +1,14 @@
-"""The first process beside user code: reads one handshake, starts the kernel, passes interrupts on, reaps orphans.
+"""The first process of a sandbox: it reads a handshake, starts the kernel, passes interrupts on, and reaps orphans.
 
-Without a kernel to start, the launcher only keeps the sandbox open for tools. It ends with the process that started it.
-A handshake without keys starts a kernel ahead of need, which imports its modules and waits. The gateway takes a
-checkpoint of the sandbox then. The next handshake arrives in a sandbox that was restored from it, and completes the
-kernel.
-The process backend passes that process's id as the argument; a container's first process gets no argument.
+If there is no kernel to start, the launcher only keeps the sandbox open for tools. A handshake without keys starts a
+kernel ahead of need, which imports its modules and waits; the gateway then takes a checkpoint of the sandbox. A later
+sandbox is restored from that checkpoint, gets a second handshake, and completes the kernel.
 
-The launcher knows no language and imports only the standard library. It runs as PID 1 of a container, or as a child of
-the process backend. Source of the handshake: `sessions/backends/base.py`.
+The launcher runs as PID 1 of a container, or as a child of the process backend. The process backend passes its process
+id as the argument, and the launcher ends together with that process. In a container there is no argument.
+
+The launcher knows no language and imports only the standard library. Source of the handshake:
+`sessions/backends/base.py`.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ from types import FrameType
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any  # at a start it would cost ten milliseconds
+    from typing import Any  # importing it would take ten milliseconds of each start
 
 _PR_SET_PDEATHSIG = 1
 _SIGNALLED = 128
-#: directory in the image; a kernel of the process backend has none
+#: directory of the image with files for a kernel's private directory; the process backend has no such directory
 _FURNITURE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "home")
-#: open files per process in the sandbox, the limit that programs expect; the gateway's own limit may be higher
+#: limit of open files per process in the sandbox, as programs expect it; the gateway's own limit may be higher
 _DESCRIPTORS = 1024
-#: seconds from SIGTERM to the end. By then the program with which the engine sends it (`runsc kill`) has ended. When
-#: the sandbox ends before that program, containerd 1.6 notices the program's end only after the ends of the sandbox's
-#: processes, and spends a second on most of them.
+#: seconds between SIGTERM and the launcher's end. Meanwhile the program that the engine sends the signal with
+#: (`runsc kill`) ends. If the sandbox ended before that program, containerd 1.6 would notice the program's end only
+#: after the ends of the sandbox's processes, and would spend a second on most of them.
 _DELAY_BEFORE_END = 0.05
 _PASSED_ON = {signal.SIGINT, signal.SIGTERM}
 
@@ -43,7 +44,7 @@ def main() -> int:
     """Run one kernel until it ends, or keep the sandbox open until a signal arrives.
 
     Returns:
-        the kernel's exit code, or 128 plus the signal that ended it; 0 without a kernel.
+        the kernel's exit code, or 128 plus the signal that has ended it. Without a kernel, 0.
     """
     _die_with(int(sys.argv[1]) if sys.argv[1:] else os.getppid())
     handshake = _read_handshake()
@@ -66,14 +67,14 @@ def _read_handshake() -> dict[str, Any]:
 
 def _fork_kernel(argv: list[str], env: dict[str, str]) -> int:
     launcher = os.getpid()
-    # Until there is a kernel to pass them on to, signals wait. Blocked ones wait even where they are ignored, as in
-    # a process that was started in a shell's background.
+    # Signals are blocked until there is a kernel that can get them. A blocked signal waits even if this process ignores
+    # it, like a process that was started in a shell's background.
     signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
     kernel = os.fork()
     if kernel == 0:
         _die_with(launcher)
         _become_kernel(argv, env)
-    with contextlib.suppress(OSError):  # both sides do it: neither knows whether the other has run yet
+    with contextlib.suppress(OSError):  # parent and child both do this, because either of them may run first
         os.setpgid(kernel, kernel)
     _forward_signals(kernel)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
@@ -81,12 +82,12 @@ def _fork_kernel(argv: list[str], env: dict[str, str]) -> int:
 
 
 def _start_ahead(handshake: dict[str, Any]) -> tuple[int, int]:
-    """Start a kernel that waits for its keys, and report its first line on standard output.
+    """Start a kernel that waits for its keys, and copy the kernel's first line to standard output.
 
     Returns:
-        process id of the kernel, and the launcher's end of the connection to its standard input.
+        the process id of the kernel, and the launcher's end of the connection to the kernel's standard input.
     """
-    import socket  # noqa: PLC0415 - a usual start needs no sockets
+    import socket  # noqa: PLC0415 - most starts need no sockets
 
     os.chdir(handshake["workspace"])
     _furnish(handshake["home"])
@@ -108,10 +109,10 @@ def _start_ahead(handshake: dict[str, Any]) -> tuple[int, int]:
 
 
 def _complete(kernel: int, connection: int) -> int:
-    """Give a kernel that waits its keys, limits and surroundings, and report on standard output that it serves.
+    """Pass a second handshake to a waiting kernel, and copy the kernel's answer to standard output when it serves.
 
     Returns:
-        process id of the kernel.
+        the process id of the kernel.
     """
     handshake = _read_handshake()
     _limit(handshake["limits"])
@@ -132,7 +133,7 @@ def _read_line(connection: int) -> bytes:
 
 
 def _limit(limits: dict[str, int]) -> None:
-    """Lower this process's limits: the checkpoint has those of the sandbox in which it was taken."""
+    """Lower this process's limits, because the checkpoint contains the limits of the sandbox where it was taken."""
     for name, value in limits.items():
         resource.setrlimit(getattr(resource, name), (value, value))
 
@@ -140,13 +141,13 @@ def _limit(limits: dict[str, int]) -> None:
 def _die_with(parent: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
-        os._exit(_SIGNALLED + signal.SIGKILL)  # the parent had already ended: its signal would never arrive
+        os._exit(_SIGNALLED + signal.SIGKILL)  # the parent had ended before, so its signal would never arrive
 
 
 def _enter(workspace: str, directory: str) -> None:
     os.chdir(workspace)
     if directory:
-        # An obstacle at this path was made by the session's own code. The kernel then starts in the workspace.
+        # If the session's own code has made something else at this path, the kernel starts in the workspace.
         with contextlib.suppress(OSError):
             os.makedirs(directory, exist_ok=True)
             os.chdir(directory)
@@ -159,7 +160,7 @@ def _write_private(path: str, content: bytes) -> None:
 
 
 def _furnish(home: str) -> None:
-    """Link the image's files for a kernel's private directory into it: caches that take long to make."""
+    """Make links in the kernel's private directory to the image's files for it: caches that take long to make."""
     for directory, _, files in os.walk(_FURNITURE):
         below = os.path.join(home, os.path.relpath(directory, _FURNITURE))
         os.makedirs(below, exist_ok=True)
@@ -169,7 +170,7 @@ def _furnish(home: str) -> None:
 
 
 def _silence() -> None:
-    """Discard output that a kernel writes outside its channels: it must not fill the host's logs."""
+    """Discard the output that a kernel writes outside its channels, because it could fill the host's logs."""
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in range(3):
         os.dup2(null, descriptor)
@@ -177,9 +178,9 @@ def _silence() -> None:
 
 
 def _become_kernel(argv: list[str], env: dict[str, str]) -> None:
-    # A separate process group, so that an interrupt also reaches processes that a cell has started (`!sleep 60`).
+    # The kernel has its own process group, so that an interrupt also reaches processes of cells (`!sleep 60`).
     os.setpgid(0, 0)
-    # A process in a shell's background ignores interrupts, and its children inherit that.
+    # A process in a shell's background ignores interrupts, and its children inherit that. A kernel must not.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -205,7 +206,7 @@ def _hold() -> int:
 
 def _forward_signals(kernel: int) -> None:
     def forward(number: int, _frame: FrameType | None) -> None:
-        with contextlib.suppress(ProcessLookupError):  # the kernel has just ended; `_reap_until` is about to notice
+        with contextlib.suppress(ProcessLookupError):  # the kernel has just ended, and `_reap_until` will notice that
             os.killpg(kernel, number)
 
     def end(_number: int, _frame: FrameType | None) -> None:

@@ -1,10 +1,11 @@
-"""Says in each failed name lookup that the sandbox has no network. For every Python process of the image.
+"""Explains in the error of each failed name lookup that the sandbox has no network.
 
-`kernel_gateway.pth` loads this module where the gateway says so (`NETWORK` in `protocol.py`). Without it a library
-reports "Temporary failure in name resolution", tries again, and leaves people to look for a fault that is a policy.
+`kernel_gateway.pth` loads this module in every Python process of a sandbox without network (`NETWORK` in
+`protocol.py`). Otherwise the error would be "Temporary failure in name resolution": libraries would try again, and
+people would search for a fault, although it is a policy.
 """
 
-import _socket  # before `socket` is imported, which copies these functions; and cheaper
+import _socket  # not `socket`, which copies these functions when it is imported, and takes longer to import
 from collections.abc import Callable
 from typing import Any
 

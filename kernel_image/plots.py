@@ -1,8 +1,8 @@
-"""Prepares matplotlib when an image is built, if it is installed: its fonts, and its list of them.
+"""Prepares matplotlib when an image is built: adds a font for Chinese, Japanese and Korean, and lists the fonts.
 
-Matplotlib makes its list of all fonts at the first plot and keeps it in a directory that is empty for every new kernel.
-So the list is made here, once, and `launcher.py` links it into each kernel's private directory. An image with more
-fonts runs this program again:
+Matplotlib makes its list of all fonts at the first plot, in a directory that is empty for every new kernel. This
+program makes the list once, and `launcher.py` links it into each kernel's private directory. An image with more fonts
+runs this program again:
 
     python plots.py
 """
@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-#: font for the characters that matplotlib's own font lacks: Chinese, Japanese, Korean
+#: font for Chinese, Japanese and Korean, whose characters matplotlib's own font lacks
 FALLBACK = "WenQuanYi Micro Hei"
 #: weight of bold text. Source: CSS
 BOLD = 700
@@ -26,15 +26,15 @@ HOME = Path(__file__).parent / "home"
 
 
 def main() -> None:
-    """Name the font in matplotlib's own settings, and write the list of fonts."""
+    """Add the font to matplotlib's own settings, and write the list of fonts."""
     if importlib.util.find_spec("matplotlib") is None:
         return
-    shutil.rmtree(HOME, ignore_errors=True)  # an earlier list, which lacks newer fonts
+    shutil.rmtree(HOME, ignore_errors=True)  # an earlier list lacks newer fonts
     os.environ["MPLCONFIGDIR"] = str(HOME / ".cache/matplotlib")  # noqa: TID251 - matplotlib has no other way
     import matplotlib as mpl  # noqa: PLC0415 - only where it is installed
 
     settings = Path(mpl.get_data_path(), "matplotlibrc")
-    # The line is a comment that states the default. Matplotlib reads the file's comments as its defaults.
+    # The line looks like a comment, but matplotlib reads the comments of this file as its defaults.
     line = f"#font.family:  sans-serif, {FALLBACK}"
     content, found = re.subn(r"^#font\.family:.*$", line, settings.read_text("utf-8"), flags=re.MULTILINE)
     if found != 1:
@@ -44,7 +44,7 @@ def main() -> None:
 
     fonts: Any = font_manager.fontManager
     known = [font for font in fonts.ttflist if font.name == FALLBACK]
-    # It has only one weight. Matplotlib would warn of that at each bold text, also at one in the Latin alphabet.
+    # The font has only one weight. Matplotlib would warn of that for each bold text, even in the Latin alphabet.
     fonts.ttflist += [replace(font, weight=BOLD) for font in known if font.weight != BOLD]
     font_manager.json_dump(fonts, Path(mpl.get_cachedir(), f"fontlist-v{fonts.__version__}.json"))
     if not known:

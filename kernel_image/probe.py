@@ -1,7 +1,8 @@
-"""Prints what a sandbox can see and reach, and what is installed, before the gateway trusts a runtime or network.
+"""Prints what a sandbox can see and reach, and what is installed. The gateway checks that before it trusts a runtime.
 
-The answer is one line of JSON. Argument: `{"listen": port or null, "targets": [[host, port], …]}`. With `listen` the
-probe answers and then waits for a signal, so that other containers can try to reach it. Standard library only.
+The argument is JSON: `{"listen": port or null, "targets": [[host, port], …]}`. The answer is one line of JSON. With
+`listen` the probe answers and then waits for a signal, so that other containers can try to reach it. Standard library
+only.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-if __name__ == "__main__":  # in isolated mode Python looks for no modules beside a program
+if __name__ == "__main__":  # in isolated mode Python does not search the program's directory for modules
     sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from kernel_image.inventory import interpreters, packages, site_packages
 
-#: seconds per target
+#: maximum seconds to connect to a target
 TIMEOUT = 1.0
 
 
@@ -42,7 +43,7 @@ def main(argument: str) -> None:
 
 
 def _listen(port: int) -> socket.socket:
-    return socket.create_server(("0.0.0.0", port))  # noqa: S104 - inside the sandbox, as a target from outside
+    return socket.create_server(("0.0.0.0", port))  # noqa: S104 - in the sandbox, as a target for other containers
 
 
 def _kernel_log() -> str:
@@ -53,7 +54,7 @@ def _kernel_log() -> str:
 
 
 def _reached(targets: list[tuple[str, int]]) -> list[tuple[str, int]]:
-    """Return the targets that answer. All are tried at once, because a silent target takes the whole timeout."""
+    """Return the targets that answer. They are tried at the same time: a silent target takes the whole timeout."""
     with ThreadPoolExecutor(max_workers=len(targets) + 1) as threads:
         answered = list(threads.map(lambda target: _reaches(*target), targets))
     return [target for target, answers in zip(targets, answered, strict=True) if answers]

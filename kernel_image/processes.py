@@ -1,11 +1,11 @@
-"""Programs beside user code, as its user, in its workspace (the current directory).
+"""Runs commands and lists and ends processes, with the same user as user code. The current directory is its workspace.
 
-The only argument is JSON: `{"op": "run" | "list" | "kill" | "signal", …}`. The answer is one line of JSON; `run` prints
-blanks before it as a sign that the program still runs. Standard library only.
+The only argument is JSON: `{"op": "run" | "list" | "kill" | "signal", …}`. The answer is one line of JSON. `run` prints
+spaces before it as keep-alives. Standard library only.
 
-`run` kills its command and all processes that descend from it when the time is over, and when its standard input is
-closed, which means that the client has left. After a command's own end, processes in its background stay, as they do in
-a terminal. A command that kills this tool first, or has another process of the sandbox start one, escapes the time.
+`run` kills its command and all descendants at the timeout, and when its standard input is closed, which means that the
+client has left. If a command ends by itself, its background processes continue, as in a terminal. A command can escape
+the timeout: it can kill this tool first, or let another process of the sandbox start a process.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ import time
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-if __name__ == "__main__":  # in isolated mode Python looks for no modules beside a program
+if __name__ == "__main__":  # in isolated mode Python does not search the program's directory for modules
     sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from kernel_image.commands import DRAIN, DRAIN_PROGRAM, Command, Output
-from kernel_image.procfs import booted, is_there, link, pids, status, words
+from kernel_image.file_names import name_of
+from kernel_image.procfs import boot_time, is_running, link, pids, status, words
 from kernel_image.protocol import MARK, SANDBOX_VARIABLES, TRUNCATED
-from kernel_image.spelling import named
 
-#: seconds between two signs of life
-SIGN_OF_LIFE = 10.0
-#: seconds for the last output after the program's end; a background process may hold the pipe open
+#: seconds between two keep-alives
+KEEPALIVE = 10.0
+#: maximum seconds for the last output after the program's end; a background process may hold the pipe open
 LAST_OUTPUT = 0.2
-#: seconds from SIGTERM to SIGKILL
+#: seconds between SIGTERM and SIGKILL
 GRACE = 2.0
-#: seconds from SIGKILL to the answer that the process is still there; on a busy machine the end takes a moment
+#: seconds after SIGKILL until the answer says that the process has not ended; a busy machine needs some time
 LAST_GRACE = 10.0
-#: processes of a listing, and its bytes; further ones are left out, and the gateway accepts slightly more
+#: maximum processes and bytes of a listing; further processes are left out. The gateway accepts slightly more bytes
 LIST_MAX = 1000
 LIST_BYTES = 6 * 1024**2
 
 
 def main(argument: str, stdin: BinaryIO, stdout: BinaryIO) -> None:
-    """Run the operation that `argument` describes."""
+    """Run the operation that the JSON text `argument` describes."""
     request = json.loads(argument)
     answer = {"run": _run, "list": _list, "kill": _kill, "signal": _signal}[request["op"]](request, stdin, stdout)
     stdout.write(json.dumps(answer).encode() + b"\n")
@@ -57,8 +57,8 @@ def main(argument: str, stdin: BinaryIO, stdout: BinaryIO) -> None:
 def _run(request: dict[str, Any], stdin: BinaryIO, stdout: BinaryIO) -> dict[str, Any]:
     began = time.monotonic()
     env = {**environment(), **request["env"], MARK: os.getcwd()}
-    cwd = named(request["cwd"])
-    ending = threading.Lock()  # held by the one that ends the command early
+    cwd = name_of(request["cwd"])
+    ending = threading.Lock()  # held by the thread that ends the command early
     try:
         command = Command(["/bin/sh", "-c", "--", request["command"]], cwd or None, env)
     except OSError as error:
@@ -67,8 +67,8 @@ def _run(request: dict[str, Any], stdin: BinaryIO, stdout: BinaryIO) -> dict[str
         outputs = [Output(pipe) for pipe in command.pipes]
         command.watch()
         threading.Thread(target=_end_when_input_closes, args=(stdin, command, ending), daemon=True).start()
-    except RuntimeError:  # the limit of processes is reached: threads count, too
-        command.end()  # its outputs stay open: a thread may still read them
+    except RuntimeError:  # the limit of processes is reached; threads count as processes
+        command.end()  # the outputs stay open, because a thread may still read them
         return {"error": "failed", "reason": os.strerror(errno.EAGAIN)}
     timed_out = not _wait(command, began + request["timeout"], stdout)
     with ending:
@@ -89,7 +89,7 @@ def _run(request: dict[str, Any], stdin: BinaryIO, stdout: BinaryIO) -> dict[str
 
 
 def environment() -> dict[str, str]:
-    """Return the environment of a program beside kernels."""
+    """Return the environment of a command that is not a kernel."""
     own = os.environ  # noqa: TID251 - the image's own, not the gateway's
     return {
         "HOME": os.getcwd(),
@@ -104,19 +104,21 @@ def _end_when_input_closes(stdin: BinaryIO, command: Command, ending: threading.
     while os.read(stdin.fileno(), 1):
         pass
     with ending:
-        if not command.ended.is_set():  # else the answer is being sent, and background processes stay
+        if (
+            not command.ended.is_set()
+        ):  # after the command's end the answer is being sent, and background processes continue
             command.end()
         os._exit(0)
 
 
 def _wait(command: Command, deadline: float, stdout: BinaryIO) -> bool:
-    """Wait for a command and print a blank from time to time.
+    """Wait for the end of a command, and print a space from time to time.
 
     Returns:
-        True if it has ended in time.
+        True if the command has ended before the deadline, a monotonic time.
     """
     while (left := deadline - time.monotonic()) > 0:
-        if command.ended.wait(min(left, SIGN_OF_LIFE)):
+        if command.ended.wait(min(left, KEEPALIVE)):
             return True
         stdout.write(b" ")
         stdout.flush()
@@ -143,7 +145,7 @@ def _kill(request: dict[str, Any], _stdin: BinaryIO, _stdout: BinaryIO) -> dict[
     if not any(process["pid"] == pid for process in _processes()):
         return {"error": "absent"}
     if pid == 1:
-        return {"error": "denied"}  # the launcher: the sandbox would end with it
+        return {"error": "denied"}  # the launcher: the sandbox would end, too
     try:
         for number, grace in (signal.SIGTERM, GRACE), (signal.SIGKILL, LAST_GRACE):
             os.kill(pid, number)
@@ -168,9 +170,9 @@ def _signal(request: dict[str, Any], _stdin: BinaryIO, _stdout: BinaryIO) -> dic
 
 
 def _is_gone_within(seconds: float, pid: int) -> bool:
-    """Wait until a process has ended."""
+    """Wait at most `seconds` for the end of a process. Return whether it has ended."""
     deadline = time.monotonic() + seconds
-    while is_there(pid):
+    while is_running(pid):
         if time.monotonic() > deadline:
             return False
         time.sleep(0.02)
@@ -178,8 +180,8 @@ def _is_gone_within(seconds: float, pid: int) -> bool:
 
 
 def _processes() -> Iterator[dict[str, Any]]:
-    """Yield the sandbox's processes except this one, ordered by number."""
-    in_sandbox, started = _in_sandbox(), booted()
+    """Yield the sandbox's processes, except this process, in the order of their ids."""
+    in_sandbox, started = _in_sandbox(), boot_time()
     for pid in pids():
         try:
             if pid != os.getpid() and not _is_drain(pid) and (in_sandbox or _mark(pid) == os.getcwd()):
@@ -189,17 +191,17 @@ def _processes() -> Iterator[dict[str, Any]]:
 
 
 def _in_sandbox() -> bool:
-    """Return whether this is a sandbox, where all visible processes belong to it, and not a developer's machine."""
+    """Return whether this is a sandbox, whose visible processes all belong to it. A developer's machine is not one."""
     return any(part.endswith("/launcher.py") for part in words(1, "cmdline"))
 
 
 def _is_drain(pid: int) -> bool:
-    """Return whether a process only discards output. A process cannot claim it: the program's path is no claim."""
+    """Return whether a process only discards output. User code cannot fake this: the path of the program is checked."""
     return _mark(pid) == DRAIN and link(pid, "exe") == os.path.realpath(DRAIN_PROGRAM)
 
 
 def _mark(pid: int) -> str:
-    """Return the value of `MARK` in a process's environment; empty when `run` has not started the process."""
+    """Return the value of `MARK` in a process's environment, or an empty text if `run` has not started the process."""
     with contextlib.suppress(PermissionError):
         for word in words(pid, "environ"):
             if word.startswith(f"{MARK}="):

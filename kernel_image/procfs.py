@@ -1,24 +1,24 @@
-"""Reads what the operating system shows of processes. Source: proc(5)."""
+"""Reads data about processes from `/proc`. Source: proc(5)."""
 
 from __future__ import annotations
 
 import os
 from contextlib import suppress
 
-from kernel_image.spelling import spelt
+from kernel_image.file_names import text_of
 
-#: process states of the operating system that mean that a process has ended
+#: states of processes that have ended
 GONE = {"Z", "X"}
 _PARENT = 1
 
 
 def pids() -> list[int]:
-    """Return the numbers of all visible processes, in order."""
+    """Return the ids of all visible processes, in ascending order."""
     return sorted(int(name) for name in os.listdir("/proc") if name.isdecimal())
 
 
 def status(pid: int) -> list[str]:
-    """Return the status fields of a process, beginning with its state. Source: proc_pid_stat(5).
+    """Return the fields of a process's `stat` file, from the state on. Source: proc_pid_stat(5).
 
     Raises:
         OSError: when the process has ended.
@@ -28,7 +28,7 @@ def status(pid: int) -> list[str]:
 
 
 def words(pid: int, file: str) -> list[str]:
-    """Return the texts in a file of a process, such as `cmdline`.
+    """Return the texts in a file of a process that separates them with NUL, such as `cmdline`.
 
     Raises:
         OSError: when the process has ended, or belongs to another user.
@@ -38,15 +38,18 @@ def words(pid: int, file: str) -> list[str]:
 
 
 def link(pid: int, file: str) -> str:
-    """Return what a link of a process leads to, such as `cwd`, spelt as text; empty when that cannot be read."""
+    """Return the target of a link of a process, such as `cwd`, or an empty text if it cannot be read.
+
+    `text_of` converts the target to text.
+    """
     try:
-        return spelt(os.readlink(f"/proc/{pid}/{file}"))
+        return text_of(os.readlink(f"/proc/{pid}/{file}"))
     except OSError:
         return ""
 
 
 def descendants(ancestor: int) -> list[int]:
-    """Return the processes that descend from a process and have not ended."""
+    """Return the ids of a process's descendants that have not ended."""
     children: dict[int, list[int]] = {}
     running = set()
     for pid in pids():
@@ -64,10 +67,10 @@ def descendants(ancestor: int) -> list[int]:
 
 
 def children() -> list[int]:
-    """Return the processes whose parent is this one, also those that have ended and were not cleared away.
+    """Return the ids of this process's children, also of ended children that are not reaped yet.
 
-    It may miss some while others end. gVisor lists a child that is being cleared away as 0, which `kill` would take
-    for the whole process group of the caller. Source: proc_pid_task_children(5).
+    The list may lack some children while others end. gVisor lists a child that is being reaped as 0; such a 0 is left
+    out, because `kill` would take it for the caller's whole process group. Source: proc_pid_task_children(5).
     """
     found: list[int] = []
     for thread in os.listdir("/proc/self/task"):
@@ -77,7 +80,7 @@ def children() -> list[int]:
     return found
 
 
-def is_there(pid: int) -> bool:
+def is_running(pid: int) -> bool:
     """Return whether a process has not ended."""
     try:
         return status(pid)[0] not in GONE
@@ -85,7 +88,7 @@ def is_there(pid: int) -> bool:
         return False
 
 
-def booted() -> int:
-    """Return the time of the machine's start in seconds since 1970, the same at every call. Source: proc_stat(5)."""
+def boot_time() -> int:
+    """Return the time of the machine's start in seconds since 1970. Source: proc_stat(5)."""
     with open("/proc/stat", encoding="ascii") as stat:
         return next(int(line.split()[1]) for line in stat if line.startswith("btime "))

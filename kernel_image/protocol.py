@@ -1,48 +1,50 @@
-"""Words that the gateway and the programs in its sandboxes share. Imports nothing.
+"""Names and numbers that the gateway and the programs in its sandboxes share. This module imports nothing.
 
-The gateway reads them from here, and so do the tools. JavaScript and kernelspecs repeat some of them; a test compares.
+The gateway and the tools import them from here. JavaScript files and kernelspecs repeat some of them; a test compares
+them.
 """
 
-#: MIME type of the display in which a whole program's outcome arrives
+#: MIME type of the display that contains the outcome of a whole program
 RUN_MIME = "application/vnd.kernel-gateway.run+json"
-#: type of the message that a kernel publishes behind its output when it sends `idle` too early
+#: type of the message that a kernel publishes after a cell's output, if its `idle` may come before the output
 FLUSHED = "flushed"
-#: type of the message of a kernel's prelude that says that its output has left
+#: type of the message with which a kernel's prelude says that all output was sent
 SETTLED = "settled"
 #: type of the request on the control channel that gives a warm kernel its session's environment and directory
 LEASE_REQUEST = "lease_request"
-#: type of the request on shell that lets a warm kernel import a module ahead of need
+#: type of the request on the shell channel that lets a warm kernel import a module ahead of need
 PRELOAD_REQUEST = "preload_request"
-#: field of an `execute_request` for what the gateway asks of a cell besides running the code
+#: field of an `execute_request` with further wishes of the gateway for the cell; see `python_kernel/extras.py`
 EXTRAS = "gateway_extras"
-#: MIME types that displays have only if a cell's request asks for them: the chart of a figure, the data of a table
+#: MIME types that displays have only if the cell's request asks for them: the chart of a figure, the data of a table
 CHART_MIME = "application/vnd.kernel-gateway.chart+json"
 DATA_MIME = "application/vnd.kernel-gateway.data+json"
-#: asked for like a MIME type: images are displayed, too, when Pillow saves them under a name
+#: requested like a MIME type: then images that Pillow saves under a name are also displayed
 SAVED_IMAGES = "application/vnd.kernel-gateway.saved-images"
 #: requests that only the gateway may send
 GATEWAY_REQUESTS = frozenset({LEASE_REQUEST, PRELOAD_REQUEST})
 
-#: the tools beside a kernel, by the names of their modules
+#: module names of the tools that run beside a kernel
 FILES_TOOL = "files"
 PROCESSES_TOOL = "processes"
 ATTACHED_TOOL = "attached"
 WATCHING_TOOL = "watching"
 #: the directory for files besides the workspace
 TEMPORARY = "/tmp"  # noqa: S108
-#: form of the length before each piece of an upload of unknown size; an empty piece ends the upload. Source: `struct`
+#: format of the length before each piece of an upload of unknown size, for `struct`; an empty piece ends the upload
 FRAME_FORMAT = ">I"
-#: field of a listing that says that entries were left out
+#: field of a listing that is true if entries were left out
 TRUNCATED = "truncated"
-#: entries that a watched directory may have, with those below it if these are watched, too
+#: maximum entries of a watched directory, including those of its subdirectories if these are watched, too
 TREE_MAX = 10_000
 #: variable in the environment of all processes that the processes tool starts
 MARK = "KERNEL_GATEWAY_PROCESS"
-#: variable with the policy for a sandbox's network, and the policy that allows none
+#: variable with the network policy of a sandbox, and the policy without any network
 NETWORK = "KERNEL_NETWORK"
 NO_NETWORK = "none"
-#: variables that keep caches, settings and histories of tools out of the home directory, which is the workspace, and
-#: their places in the kernel's private directory. So no file of the session has a part in a kernel's start, either.
+#: variables for the caches, settings and histories of tools, and their paths in the kernel's private directory. They
+#: keep these files out of the home directory, which is the workspace, so no file of the session influences the start of
+#: a kernel.
 PRIVATE_PLACES = {
     "HISTFILE": ".bash_history",
     "IPYTHONDIR": ".ipython",

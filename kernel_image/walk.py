@@ -1,9 +1,9 @@
-"""Finds entries in the workspace or `/tmp` by descriptors, step by step.
+"""Finds entries in the workspace or `/tmp`, safely against links that user code makes meanwhile.
 
-User code may swap a directory for a link at any moment. So each step opens one name in the directory that the step
-before has opened, and never follows a link: a link is read as text, and its target is walked in the same way. `..` goes
-back to the directory that the walk came from. A walk ends with an open directory and a name in it, so a later change to
-the path leads nowhere else. Linux's `openat2` does the same, but gVisor does not have it.
+User code may replace a directory by a link at any moment. So each step opens one name in the directory that the step
+before has opened, and never follows a link: the link is read as text, and its target is walked in the same way. `..`
+returns to the directory of the step before. The result is an open directory and a name in it, so a later change of the
+path cannot lead elsewhere. Linux's `openat2` does the same, but gVisor does not support it.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from typing import NamedTuple, Self
 
 from kernel_image.protocol import TEMPORARY
 
-#: links that a walk follows; a further one is taken for the entry itself. Source: path_resolution(7)
+#: maximum links that a walk follows; a further link counts as the entry itself. Source: path_resolution(7)
 LINKS_MAX = 40
-#: flags for a descriptor that only shows what an entry is, and finds others in it
+#: flags for a descriptor that only serves to inspect an entry, and to open entries in it
 _STEP = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _DIRECTORY = _STEP | os.O_DIRECTORY
 _LISTED = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Refused(Exception):
-    """The operation was refused; the first argument is an error word that the gateway knows."""
+    """The operation was refused. The first argument is the code of the error, which the gateway knows."""
 
 
-#: what the gateway is told for a failed system call
+#: code of the error for the gateway, by the number of the failed system call's error
 _WORDS = {
     errno.EEXIST: "exists",
     errno.ENOENT: "absent",
@@ -48,7 +48,7 @@ _WORDS = {
 
 
 def refusal(error: Refused | OSError) -> dict[str, str | None]:
-    """Return the answer of an operation that was refused or has failed."""
+    """Return the answer for an operation that was refused or has failed."""
     if isinstance(error, Refused):
         return {"error": error.args[0]}
     number = error.errno or 0
@@ -56,16 +56,16 @@ def refusal(error: Refused | OSError) -> dict[str, str | None]:
 
 
 class Place:
-    """A name in an open directory. The entry and the directories before it may be absent. Closed by `with`."""
+    """A name in an open directory, which `with` closes. The entry and directories of its path may be missing."""
 
     def __init__(self, found: int, missing: list[str], name: str, info: os.stat_result | None) -> None:
         """Describe a place.
 
         Args:
-            found: descriptor of the last directory on the way that exists.
-            missing: names of the directories between it and the entry, which do not exist.
-            name: of the entry; `.`: the workspace or `/tmp` itself.
-            info: status of the entry; None: there is none.
+            found: descriptor of the last existing directory of the path.
+            missing: names of the missing directories between that directory and the entry.
+            name: name of the entry. `.` means the workspace or `/tmp` itself.
+            info: status of the entry. None means that there is no such entry.
         """
         self.name = name
         self.info = info
@@ -80,7 +80,7 @@ class Place:
 
     @property
     def is_directory(self) -> bool:
-        """Whether the entry is a directory."""
+        """True if the entry is a directory."""
         return self.info is not None and stat.S_ISDIR(self.info.st_mode)
 
     @property
@@ -88,17 +88,17 @@ class Place:
         """The descriptor of the entry's directory.
 
         Raises:
-            FileNotFoundError: when there is none.
+            FileNotFoundError: when the directory is missing.
         """
         if self._missing:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         return self._found
 
     def make_directory(self) -> None:
-        """Make the entry's directory if it does not exist.
+        """Make the missing directories of the entry's path.
 
         Raises:
-            FileExistsError: when something else is in the way.
+            FileExistsError: when something that is not a directory has one of the names.
         """
         if not stat.S_ISDIR(os.fstat(self._found).st_mode):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
@@ -112,7 +112,7 @@ class Place:
 
 class _Step(NamedTuple):
     name: str
-    #: descriptor of the entry; None: there is none
+    #: descriptor of the entry; None if there is no such entry
     entry: int | None
     info: os.stat_result | None
 
@@ -122,14 +122,14 @@ class _Step(NamedTuple):
 
 
 def find(path: str, *, follow: bool = True) -> Place:
-    """Walk to an entry. A relative path must end in the workspace, an absolute one in `/tmp`.
+    """Find the place of an entry. A relative path must end in the workspace, an absolute path in `/tmp`.
 
     Args:
         path: path of the entry.
-        follow: True: follow a link at the path's end.
+        follow: True to follow a link at the path's end.
 
     Raises:
-        OSError: when the user may not go there.
+        OSError: when the user has no permission for a directory of the path.
         Refused: when the path leads elsewhere.
     """
     root, start = (TEMPORARY, TEMPORARY) if path.startswith("/") else (".", os.getcwd())
@@ -153,7 +153,7 @@ def find(path: str, *, follow: bool = True) -> Place:
 
 
 def _walk(path: str, steps: list[_Step], *, follow: bool) -> None:
-    """Walk a path from `/`, and put the steps that lead to its end into `steps`."""
+    """Walk a path from `/`, and append the steps that lead to its end to `steps`."""
     top = os.open("/", _DIRECTORY)
     steps.append(_Step("/", top, os.fstat(top)))
     waiting, links = _names(path), 0
@@ -176,7 +176,7 @@ def _walk(path: str, steps: list[_Step], *, follow: bool) -> None:
 
 
 def _names(path: str) -> list[str]:
-    """Return a path's names, the first one last."""
+    """Return the names of a path in reverse order."""
     return [name for name in reversed(path.split("/")) if name not in {"", "."}]
 
 
@@ -189,14 +189,14 @@ def _step(directory: int | None, name: str) -> _Step:
 
 
 def descend(directory: int, names: Iterable[str]) -> int:
-    """Return a descriptor of a directory below another one; no link is followed.
+    """Return a descriptor of a directory below another directory. Links are not followed.
 
     Args:
-        directory: descriptor of the other directory.
+        directory: descriptor of the upper directory.
         names: names of the directories below it, in order.
 
     Raises:
-        OSError: when one of them is no directory.
+        OSError: when one of the names is not that of a directory.
     """
     below = os.dup(directory)
     for name in names:
@@ -209,16 +209,16 @@ def descend(directory: int, names: Iterable[str]) -> int:
 
 
 def open_directory(directory: int, name: str) -> int:
-    """Open a directory in another one for reading; a link is not followed.
+    """Open a directory in another directory for reading. A link is not followed.
 
     Raises:
-        OSError: when it is no directory, or may not be read.
+        OSError: when the entry is not a directory, or may not be read.
     """
     return os.open(name, _LISTED, dir_fd=directory)
 
 
 def open_below(directory: int, names: list[str]) -> int:
-    """Open a directory below another one for reading, as `descend` and `open_directory` do."""
+    """Open a directory below another directory for reading; see `descend` and `open_directory`."""
     above = descend(directory, names[:-1])
     try:
         return open_directory(above, names[-1])

@@ -1,12 +1,13 @@
-"""Reports what changes in a directory beside user code, as its user, until its standard input ends.
+"""Reports changes in a directory, with the same user as user code, until standard input ends.
 
-The only argument is JSON with `path`, as in `files.py`, `recursive`, and `every`: seconds between two looks, or null
-for a look only when one is asked for, by a line on standard input. Standard output is lines of JSON: `{"changes": []}`
-when the directory is watched, then `{"changes": [[KIND, PATH], …]}` for each look that was asked for or found any, `{}`
-as a sign of life, and last `{"error": …}` when the directory cannot be watched (any more). Standard library only.
+The only argument is JSON with `path`, as in `files.py`, `recursive`, and `every`. The program looks at the directory
+every `every` seconds, and for each line on standard input; if `every` is null, only for each line.
+Standard output is lines of JSON: `{"changes": []}` when the watch has begun, then `{"changes": [[KIND, PATH], …]}` for
+each look that has found changes or was asked for, `{}` as a keep-alive, and at last `{"error": …}` if the directory
+cannot be watched (any more). Standard library only.
 
-It compares looks, so what is made and removed between two of them is not seen. inotify would see that, but under gVisor
-it reports only changes made in the same container, and each kernel of a sandbox has a container of its own.
+The program compares two looks, so it misses entries that are made and removed between them. inotify would not miss
+them, but under gVisor it reports only changes of the same container, and each kernel of a sandbox has its own.
 """
 
 from __future__ import annotations
@@ -21,26 +22,26 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO, NamedTuple
 
-if __name__ == "__main__":  # in isolated mode Python looks for no modules beside a program
+if __name__ == "__main__":  # in isolated mode Python does not search the program's directory for modules
     sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from kernel_image.copying import UNFINISHED
 from kernel_image.entries import each_below
-from kernel_image.processes import SIGN_OF_LIFE
+from kernel_image.file_names import name_of, text_of
+from kernel_image.processes import KEEPALIVE
 from kernel_image.protocol import TREE_MAX
-from kernel_image.spelling import named, spelt
 from kernel_image.walk import Refused, find, refusal
 
-#: bytes of the changes of one look
+#: maximum bytes of the changes of one look
 CHANGES_BYTES = 6 * 1024**2
-#: the most of a processor's time that looks may take, as a part of one
+#: maximum part of one processor's time for looks
 SHARE = 0.1
 
 
 class Seen(NamedTuple):
-    """What a look found at one path."""
+    """The data that a look has found at one path."""
 
-    #: the entry whatever its name is
+    #: inode number, which stays the same when the entry is renamed
     entry: int
     kind: int
     size: int
@@ -52,11 +53,11 @@ Look = Mapping[str, Seen]
 
 
 def look(path: str, *, recursive: bool) -> Look:
-    """Look at a directory.
+    """Return the entries of a directory, by path.
 
     Raises:
-        OSError: when there is none, or it cannot be read.
-        Refused: when it has too many entries, is none, or is elsewhere.
+        OSError: when the directory does not exist, or cannot be read.
+        Refused: when the path is not that of a directory, leads elsewhere, or the directory has too many entries.
     """
     found: dict[str, Seen] = {}
     with find(path) as place:
@@ -73,9 +74,9 @@ def look(path: str, *, recursive: bool) -> Look:
 
 
 def changes(before: Look, after: Look) -> Iterator[tuple[str, str]]:
-    """Yield kind and path of what has changed, in an order in which it could have happened.
+    """Yield the kind and the path of each change, in an order in which the changes could have happened.
 
-    An entry with another name gives `rename` for the old one and `create` for the new one, as inotify does.
+    For an entry with a new name there is a `rename` with the old and a `create` with the new name, as with inotify.
     """
     gone = {seen: path for path, seen in before.items() if path not in after}
     come = {seen for path, seen in after.items() if path not in before}
@@ -93,19 +94,19 @@ def changes(before: Look, after: Look) -> Iterator[tuple[str, str]]:
         else:
             if earlier.mode != seen.mode:
                 yield "chmod", path
-            # The time of a directory changes with its entries, which are reported themselves.
+            # The time of a directory changes with its entries, whose changes are reported already.
             if seen.kind != stat.S_IFDIR and earlier != seen._replace(mode=earlier.mode):
                 yield "write", path
 
 
 def watch(request: dict[str, Any], stdin: BinaryIO, stdout: BinaryIO) -> None:
-    """Watch a directory until the end of the input.
+    """Watch a directory until the end of standard input.
 
     Raises:
-        OSError: when there is none at first, or it cannot be read.
-        Refused: see `look`; or too much has changed.
+        OSError: when the directory does not exist at first, or cannot be read.
+        Refused: when `look` raises it, or there are too many changes for one line.
     """
-    path, recursive, every = named(request["path"]), request["recursive"], request["every"]
+    path, recursive, every = name_of(request["path"]), request["recursive"], request["every"]
     before, pause = look(path, recursive=recursive), every
     _say(stdout, {"changes": []})
     said = time.monotonic()
@@ -118,11 +119,11 @@ def watch(request: dict[str, Any], stdin: BinaryIO, stdout: BinaryIO) -> None:
             after = look(path, recursive=recursive)
         except FileNotFoundError:
             after = {}
-        found = [[kind, spelt(name)] for kind, name in changes(before, after)]
+        found = [[kind, text_of(name)] for kind, name in changes(before, after)]
         before = after
         if every is not None:
             pause = max(every, (time.process_time() - began) / SHARE)
-        if asked or found or time.monotonic() - said >= SIGN_OF_LIFE:
+        if asked or found or time.monotonic() - said >= KEEPALIVE:
             _say(stdout, {"changes": found} if asked or found else {})
             said = time.monotonic()
 
@@ -136,7 +137,7 @@ def _say(stdout: BinaryIO, value: dict[str, Any]) -> None:
 
 
 def main(argument: str, stdin: BinaryIO, stdout: BinaryIO) -> None:
-    """Watch the directory that `argument` names."""
+    """Watch the directory that the JSON text `argument` names."""
     try:
         watch(json.loads(argument), stdin, stdout)
     except (Refused, OSError) as error:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kernel_gateway.config import load
-from kernel_gateway.state_dir import instance
+from kernel_gateway.state_dir import instance_id
 from tests.gateways import KEYS, gateway
 
 ROOT = Path(__file__).parents[1]
@@ -125,7 +125,7 @@ def test_the_reply_is_as_shown() -> None:
 def test_keys_are_made_and_revoked_as_shown(tmp_path: Path) -> None:
     first, page = example("docs/tenants.md", ".venv/bin/kernel-gateway keys")
     state = {"KERNEL_GATEWAY_STATE_DIR": str(tmp_path)}
-    instance(tmp_path)  # as a gateway does at its start
+    instance_id(tmp_path)  # as a gateway does at its start
     *others, revoke = first.splitlines()
     user, admin, *rows = shell("\n".join(others), **state).splitlines()
     assert user != admin

@@ -100,7 +100,7 @@ async def _tell(settings: Settings) -> int:
     from sessions.backends.docker.engine.versions import versions  # noqa: PLC0415 - as above
 
     warnings: deque[str] = deque(maxlen=_WARNINGS)
-    logs.keep(warnings)
+    logs.collect_warnings(warnings)
     found = await asyncio.to_thread(versions, settings.runtime)
     print("versions:", ", ".join(f"{part} {version}" for part, version in found.items()), flush=True)
     broken = []

@@ -22,7 +22,7 @@ from pydantic import Field, model_validator
 from kernel_gateway.cli.settings import add_location, client_from
 from kernel_gateway.config import Client
 from kernel_gateway.errors import InternalError
-from kernel_gateway.http.bodies import Body, validated
+from kernel_gateway.http.request_body import Body, validated
 from kernel_gateway.observe import logs
 from sessions.model.errors import InvalidRequest, SessionError
 from sessions.programs.program import Artifact, Outcome, Program

@@ -20,7 +20,7 @@ from tornado.websocket import WebSocketError, websocket_connect
 
 from kernel_gateway.cli.settings import add_location, client_from
 from kernel_gateway.config import Client
-from kernel_gateway.http.escapes import without_escapes
+from kernel_gateway.http.terminal_text import without_escapes
 from sessions.model import exact_json
 
 #: bytes of one event; a single output may be as large as all output of a cell

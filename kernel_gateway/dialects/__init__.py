@@ -1,12 +1,12 @@
-"""The table of the gateway's dialects. To add one, write a module here that exports `DIALECT`, and add its line.
+"""The table of the gateway's dialects. To add a dialect, write a module here that exports `DIALECT`, and add its line.
 
-Dialects do not know one another; what two of them share is in `http/`.
+Dialects do not import one another; code for several dialects is in `http/`.
 """
 
 from kernel_gateway.dialects import admin, agentrun, e2b, jupyter, native, ops, ragflow, web
 
-#: The first dialect that matches a request serves it. E2B's matches only requests of its clients, but on any path;
-#: Jupyter's matches all of `/api` that no other dialect has.
+#: The first dialect that matches a request serves it. E2B's dialect matches only requests of E2B's clients, but on any
+#: path; Jupyter's dialect matches all paths below `/api` that no dialect before it has.
 DIALECTS = (
     e2b.DIALECT,
     native.DIALECT,

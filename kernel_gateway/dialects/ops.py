@@ -1,4 +1,4 @@
-"""Endpoints for operators of the gateway; they name no tenant and need no key."""
+"""Endpoints for operators: health, readiness and metrics. They reveal no tenant and need no key."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kernel_gateway.http.handlers import BaseHandler
 
 
 class HealthHandler(BaseHandler):
-    """The process runs and its event loop responds; nothing else is checked."""
+    """Answers if the process runs and its event loop responds. Nothing else is checked."""
 
     public = True
 
@@ -22,12 +22,12 @@ class HealthHandler(BaseHandler):
 
 
 class ReadyHandler(BaseHandler):
-    """Whether kernels can be started."""
+    """Answers whether kernels can be started."""
 
     public = True
 
     def get(self) -> None:
-        """Answer that the gateway is ready, or why not."""
+        """Answer that the gateway is ready, or the reason why it is not."""
         trouble = self.gateway.trouble()
         if trouble is None:
             abilities = {"checkpoints": self.gateway.checkpoints(), "sleep": self.gateway.sleep()}
@@ -39,7 +39,7 @@ class ReadyHandler(BaseHandler):
 
 
 class MetricsHandler(BaseHandler):
-    """The metrics for Prometheus."""
+    """Answers with the metrics for Prometheus."""
 
     public = True
 

@@ -1,6 +1,6 @@
-"""The admin page's files. They are public: they name no tenant and hold no data.
+"""Serves the files of the admin page. The files are public, because they contain no data.
 
-The page requests all data that it shows itself, with the admin's key that the user has typed in; see `web/admin`.
+The page's scripts request the data from the API, with the admin's key that the user has typed in; see `web/admin`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MEDIA_TYPES = {
     ".svg": "image/svg+xml",
 }
 
-#: only the gateway's own scripts, styles and pictures, no text that becomes markup, no frame around the page
+#: allows only the gateway's own scripts, styles and pictures; forbids text that becomes markup, and frames
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; form-action 'none'; "
     "base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
@@ -29,13 +29,13 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
-    # Browsers ask again each time: a gateway of another release has other files. Tornado adds the ETag.
+    # Browsers check each time for a new version, because another release has other files. Tornado adds the ETag.
     "Cache-Control": "no-cache",
 }
 
 
 def _files() -> dict[str, tuple[str, bytes]]:
-    """Return media type and content of each file by its name below `/admin/`. No other file is ever served."""
+    """Return the media type and content of each file, by its name below `/admin/`. Only these files can be served."""
     paths = {path.name: path for path in (_WEB / "admin").glob("*.js")} | {"": _WEB / "admin.html"}
     paths |= {path.name: path for path in (_WEB / "admin.css", _WEB / "icon.svg")}
     return {name: (_MEDIA_TYPES[path.suffix], path.read_bytes()) for name, path in paths.items()}
@@ -70,7 +70,7 @@ class EntryHandler(BaseHandler):
     public = True
 
     def get(self) -> None:
-        """Redirect to the folder, with a relative URL that is also right behind a proxy."""
+        """Redirect to the folder. The URL is relative, so it is also correct behind a proxy."""
         self.redirect("admin/")
 
     def head(self) -> None:

@@ -1,4 +1,4 @@
-"""The way of each request and answer, for all dialects: handlers, WebSockets, uploads and downloads, OpenAPI.
+"""What all dialects share: base handlers, WebSockets, uploads and downloads, OpenAPI.
 
-Knows no dialect: what two of them share is here.
+This package knows no dialect.
 """

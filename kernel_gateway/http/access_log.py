@@ -13,7 +13,7 @@ PROBES = {"/healthz", "/readyz", "/metrics"}
 
 
 def request_ended(handler: BaseHandler) -> None:
-    """Write a line of the access log, with the path but not the query, which may hold a credential."""
+    """Log a request. The line has the path but not the query, which may contain a credential."""
     request = handler.request
     if request.path in PROBES:
         return

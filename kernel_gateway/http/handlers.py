@@ -1,6 +1,6 @@
-"""The common part of all dialects: the path of a request from credential to answer, and the HTTP status of each error.
+"""Base handlers of all dialects: they check the credential, read the body, and send the answer or the failure.
 
-A dialect's handlers derive from `JsonHandler` and only translate. This module knows nothing of kernels.
+Most handlers of a dialect derive from `JsonHandler` and only translate. This module knows no kernels.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ from kernel_gateway.errors import (
     UnknownHost,
 )
 from kernel_gateway.gateway import Gateway
-from kernel_gateway.http.bodies import validated
+from kernel_gateway.http.request_body import validated
 from kernel_gateway.identity.auth import Caller
 from kernel_gateway.wire.connections import connection_of
-from kernel_gateway.wire.incoming import Share
+from kernel_gateway.wire.incoming import Account
 from sessions.model import exact_json
 from sessions.model.errors import InvalidRequest, SessionError
 from sessions.model.tasks import spawn
 
 log = structlog.get_logger()
 
-#: bytes of a request's body, files aside
+#: maximum bytes of a request's body, except for uploads of files
 MAX_BODY = 4 * 1024**2
-#: the time that a body may take to arrive, in all: seconds for any, and bytes for each further second
+#: the whole body must arrive within BODY_SECONDS, plus one second for each BODY_RATE bytes
 BODY_SECONDS, BODY_RATE = 60.0, 64 * 1024
 
-#: bytes of an answer above which its headers are sent first
+#: the headers of an answer with more bytes are sent before its body
 LARGE = 1024**2
 
-#: form of a client's own request id; the gateway logs it and returns it
+#: valid request ids of clients; the gateway logs such an id and returns it
 REQUEST_ID = re.compile("[A-Za-z0-9._-]{1,64}")
 
-#: seconds after which a client should try again
+#: value of the Retry-After header in seconds, by status
 RETRY_AFTER = {HTTPStatus.SERVICE_UNAVAILABLE: 5, HTTPStatus.TOO_MANY_REQUESTS: 1}
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -58,7 +58,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 @stream_request_body
 class BaseHandler(RequestHandler):
-    """Base of all handlers: checks host and key before the body is read, and renders failures."""
+    """Base of all handlers: checks host and key before the body is read, and sends failures as answers."""
 
     gateway: Gateway
     #: name of the dialect that the path belongs to
@@ -99,12 +99,12 @@ class BaseHandler(RequestHandler):
         if not self.public and not self.gateway.origins.is_preflight(self.request):
             self.caller = self.authenticate()
             self.tenant = self.caller.tenant
-            connection_of(self.http.stream).works(self.tenant)
+            connection_of(self.http.stream).assign(self.tenant)
         self.limit_body_time(MAX_BODY if self.announced_length is None else self.announced_length)
         return None
 
     def limit_body_time(self, size: int) -> None:
-        """Limit the time that a body of at most `size` bytes may take; then the connection ends."""
+        """Limit the time for a body of at most `size` bytes. A slower body ends the connection."""
         self.http.set_body_timeout(BODY_SECONDS + size / BODY_RATE)
 
     def authenticate(self) -> Caller:
@@ -116,7 +116,7 @@ class BaseHandler(RequestHandler):
         return self.gateway.keys.caller(self.request, in_query=self.key_in_query)
 
     def options(self, *_path: str) -> None:
-        """Answer the preflight of a browser for a page of an allowed origin; `Origins` has set the headers."""
+        """Answer a browser's preflight request for a page of an allowed origin; `Origins` has set the headers."""
         if not self.gateway.origins.is_preflight(self.request):
             raise MethodNotAllowed
         self.set_status(HTTPStatus.NO_CONTENT)
@@ -125,10 +125,12 @@ class BaseHandler(RequestHandler):
         """Drop the body: this handler does not use it."""
 
     def raw_argument(self, name: str) -> str | None:
-        """Return a value of the query unchanged: tornado's own method replaces control characters by blanks.
+        """Return a value of the query unchanged, or None without one.
+
+        Tornado's own method replaces control characters by blanks.
 
         Raises:
-            InvalidRequest: when the value is no text.
+            tornado.web.HTTPError: when the value is not valid UTF-8.
         """
         values = self.request.query_arguments.get(name)
         return self.decode_argument(values[-1], name) if values else None
@@ -140,7 +142,7 @@ class BaseHandler(RequestHandler):
         return int(value) if re.fullmatch("[0-9]{1,18}", value) else None
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
-        """Answer any failure in the dialect's form. Tornado calls this for every exception of a handler."""
+        """Answer with a failure in the dialect's format. Tornado calls this for every exception of a handler."""
         error = kwargs.get("exc_info", (None, None))[1]
         failure = _as_session_error(error, status_code)
         self.gateway.metrics.failed(failure.code)
@@ -157,34 +159,34 @@ class BaseHandler(RequestHandler):
         self.finish_failure(failure)
 
     def finish_failure(self, failure: SessionError) -> None:
-        """Send the body for a failure; a dialect overrides this where its clients expect another type than JSON."""
+        """Send the body for a failure. A dialect overrides this if its clients expect another media type than JSON."""
         self.finish_json(self.render_failure(failure))
 
     def status_of(self, failure: SessionError) -> HTTPStatus:
-        """Return the HTTP status of a failure; a dialect overrides this where its clients expect another status."""
+        """Return the HTTP status of a failure. A dialect overrides this if its clients expect another status."""
         status = STATUS[type(failure)]
-        # A cell that ran and failed is no failed request, but a request that fails because of such a cell is one.
+        # An answer that reports a failed cell has the status 200; a request that fails because of such a cell has 502.
         return status if status is not HTTPStatus.OK else HTTPStatus.BAD_GATEWAY
 
     def render_failure(self, failure: SessionError) -> dict[str, Any]:
-        """Return the body for a failure; a dialect overrides this with its own form."""
+        """Return the body for a failure. A dialect overrides this with its own format."""
         return {"error": failure.as_dict() | {"request_id": self.request_id}}
 
     def log_exception(self, typ: Any, value: BaseException | None, tb: Any) -> None:
-        """Log defects of the gateway with a traceback; errors of the client are in the access log only."""
+        """Log defects of the gateway with a traceback. Errors of clients appear only in the access log."""
         if not isinstance(value, (SessionError, HTTPError)):
             log.error("request failed", request_id=self.request_id, exc_info=(typ, value, tb))
 
     @property
     def http(self) -> HTTP1Connection:
-        """The connection, for actions that tornado offers only there."""
+        """Tornado's HTTP connection of the request, for actions that only the connection offers."""
         connection = self.request.connection
         if not isinstance(connection, HTTP1Connection):
             raise TypeError("not an HTTP/1 connection")
         return connection
 
     def finish_json(self, value: Any) -> None:
-        """Send a JSON body and end the request."""
+        """Send a JSON body and end the answer."""
         body = exact_json.dumps(value)
         self.set_header("Content-Type", "application/json")
         if len(body) > LARGE:
@@ -197,11 +199,11 @@ class JsonHandler(BaseHandler):
     """A handler whose bodies are JSON."""
 
     _work: asyncio.Task[None] | None = None
-    #: the body's part of what the gateway keeps for the tenant
-    _share: Share | None = None
+    #: counts the body's bytes for the tenant
+    _account: Account | None = None
 
     def prepare(self) -> Awaitable[None] | None:
-        """Refuse a body that is announced as too large; the server ends a body that grows too large."""
+        """Refuse a body whose announced length is too large. The server refuses others when they become too large."""
         self._received = bytearray()
         prepared = super().prepare()
         if (self.announced_length or 0) > MAX_BODY:
@@ -211,16 +213,16 @@ class JsonHandler(BaseHandler):
         return prepared
 
     def _reserve(self, size: int) -> None:
-        """Count the body before it arrives: a request can be refused with an answer only then."""
-        self._share = self.gateway.incoming.share(self.tenant)
-        if not self._share.take(size):
+        """Count the body's bytes before they arrive: later, a refusal could not be sent as an answer."""
+        self._account = self.gateway.incoming.account(self.tenant)
+        if not self._account.take(size):
             raise self.gateway.incoming.refusal("requests and messages", self.tenant)
 
     def on_finish(self) -> None:
-        """Give back what the body has taken."""
+        """Give the bytes of the body back to the tenant."""
         super().on_finish()
-        if self._share is not None:
-            self._share.close()
+        if self._account is not None:
+            self._account.close()
 
     def data_received(self, chunk: bytes) -> Awaitable[None] | None:
         """Collect the body."""
@@ -228,7 +230,7 @@ class JsonHandler(BaseHandler):
         return None
 
     async def run_until_client_leaves(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run long work that ends with the answer; cancel it when the client leaves."""
+        """Run a coroutine that ends with the answer, and cancel it when the client leaves."""
         if self.http.stream.closed():
             work.close()
             return  # the client has left already; tornado reports that only once
@@ -240,16 +242,16 @@ class JsonHandler(BaseHandler):
     def on_connection_close(self) -> None:
         """Cancel the work: the client has left."""
         super().on_connection_close()
-        if self._share is not None:
-            self._share.close()
+        if self._account is not None:
+            self._account.close()
         if self._work is not None:
             self._work.cancel()
 
     def body(self, model: type[Model]) -> Model:
-        """Return the request's body as `model`, whatever its Content-Type is; no body counts as an empty object.
+        """Return the request's body as `model`. Its Content-Type is ignored, and no body counts as an empty object.
 
         Raises:
-            InvalidRequest: when the body is no JSON, or does not fit the model; the message names the field.
+            InvalidRequest: when the body is not JSON, or does not fit the model; the message names the field.
         """
         try:
             value = exact_json.loads(self._received or b"{}")

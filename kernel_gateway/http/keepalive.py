@@ -1,4 +1,4 @@
-"""Streams that say something also when nothing happens, so that the loss of a client or proxy is noticed."""
+"""Adds keep-alives to streams: something is sent even if nothing happens, so that a lost client or proxy is noticed."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ from sessions.model.tasks import spawn
 T = TypeVar("T")
 
 
-async def with_pauses(events: AsyncIterable[T], seconds: float) -> AsyncGenerator[T | None, None]:
-    """Yield the events, none of which is None, and None after each pause of `seconds`.
+async def with_keepalive(events: AsyncIterable[T], seconds: float) -> AsyncGenerator[T | None, None]:
+    """Yield the events, and None whenever no event has come for `seconds`.
 
-    When it is closed, nothing waits for an event any more.
+    Closing this generator also stops its task that waits for the next event.
+
+    Args:
+        events: the events; none of them is None.
+        seconds: time without an event after which None is yielded.
     """
     coming = aiter(events)
     upcoming = spawn(_next(coming), "next event")
@@ -25,7 +29,7 @@ async def with_pauses(events: AsyncIterable[T], seconds: float) -> AsyncGenerato
                 yield None
             elif (event := upcoming.result()) is not None:
                 yield event
-                upcoming = spawn(_next(coming), "next event")  # not earlier: the number of the event would change
+                upcoming = spawn(_next(coming), "next event")  # only now: while it is sent, an event needs its number
             else:
                 return
     finally:

@@ -1,4 +1,4 @@
-"""Multipart forms that are read as they arrive: only what is beside the files' content is kept, and that is bounded."""
+"""Reads multipart forms while they arrive. Everything besides the files' content is kept, up to a maximum size."""
 
 from __future__ import annotations
 
@@ -16,30 +16,33 @@ FORM_MAX = 64 * 1024
 #: name of the part that holds a file
 FILE = "file"
 
-#: what a body has for files: the path of a file that begins, a piece of the file, or None at its end
+#: an item found in a body: the path of a new file, a piece of its content, or None at its end
 Item = str | bytes | None
 
 
 def boundary_of(content_type: str) -> bytes | None:
-    """Return the boundary of a form, or None if the body is no form."""
+    """Return the boundary of a multipart form, or None if the content type is another one."""
     kind, options = parse_options_header(content_type)
     return options.get(b"boundary") or None if kind == b"multipart/form-data" else None
 
 
 class Form(ABC):
-    """Reads a form, and hands its files' content on in pieces. Source: RFC 7578."""
+    """Reads a multipart form, and returns its files' content in pieces. Source: RFC 7578."""
 
     INCOMPLETE: ClassVar[str] = "the form has no closing boundary"
 
     def __init__(self, boundary: bytes) -> None:
-        """Begin a form.
+        """Prepare to read a form.
+
+        Args:
+            boundary: text between the parts, from the content type.
 
         Raises:
             InvalidRequest: when the boundary is too long.
         """
-        #: True: the closing boundary has arrived
+        #: True after the closing boundary has arrived
         self.complete = False
-        #: the fields that are no files
+        #: values of the fields that are no files, by name
         self.fields: dict[str, str] = {}
         #: number of the files that have begun
         self.files = 0
@@ -69,27 +72,30 @@ class Form(ABC):
 
     @abstractmethod
     def path_of(self, name: str) -> str:
-        """Return the path of the file that begins; `name` is its name in the form, or empty.
+        """Return the path for a new file of the form.
+
+        Args:
+            name: name of the file in the form; empty if it has none.
 
         Raises:
             InvalidRequest: when the form may not have this file, or the file has no path.
         """
 
     def read(self, chunk: bytes) -> list[Item]:
-        """Return what is in a chunk, in order.
+        """Return the items that a chunk of the body contains, in order.
 
         Raises:
-            InvalidRequest: when the body is not such a form.
+            InvalidRequest: when the body is not a valid form.
         """
         self.write(chunk)
         items, self._items = self._items, []
         return items
 
     def write(self, chunk: bytes) -> None:
-        """Parse the next chunk.
+        """Parse the next chunk of the body.
 
         Raises:
-            InvalidRequest: when the body is not such a form.
+            InvalidRequest: when the body is not a valid form.
         """
         try:
             self._parser.write(chunk)

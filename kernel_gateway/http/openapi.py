@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 description, made from each dialect's own table of operations and its pydantic models."""
+"""Makes an OpenAPI 3.1 document from a dialect's table of operations and its pydantic models."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ class Operation:
     answer: type[BaseModel] | None = None
     body: type[BaseModel] | None = None
     status: HTTPStatus = HTTPStatus.OK
-    #: other media types of the answer, or of the body for PUT
+    #: content by further media types, of the answer or, for PUT, of the body
     media: dict[str, Any] = field(default_factory=dict)
-    #: schemas of the query's parameters
+    #: schemas of the query's parameters, by name
     query: dict[str, Any] = field(default_factory=dict)
-    #: headers of the request, with their descriptions
+    #: descriptions of the request's headers, by name
     headers: dict[str, str] = field(default_factory=dict)
     #: further statuses of an answer that is no failure
     others: tuple[HTTPStatus, ...] = ()
     public: bool = False
     #: models that `media` or `websocket` refer to
     models: tuple[type[BaseModel], ...] = ()
-    #: messages of a WebSocket: `send` and `receive` of the client
+    #: schemas of a WebSocket's messages: those that the client can `send`, and those that it can `receive`
     websocket: dict[str, Any] = field(default_factory=dict)
 
 
 def ref(*models: type[BaseModel]) -> dict[str, Any]:
-    """Return the schema of a value that one of the models describes."""
+    """Return the schema of a value that has the form of one of the models."""
     refs = [{"$ref": REF.format(model=model.__name__)} for model in models]
     return refs[0] if len(refs) == 1 else {"oneOf": refs}
 
@@ -56,14 +56,14 @@ def document(
     failure: type[BaseModel],
     examples: Mapping[type[BaseModel], Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Return the whole description.
+    """Return the whole OpenAPI document.
 
     Args:
         title: name of the API.
         version: version of the gateway.
         operations: all operations.
-        failure: body of every answer that is not a success.
-        examples: one value for each model that has an example.
+        failure: model of the body of every failure.
+        examples: an example of each model that has one.
     """
     models = {failure}
     for operation in operations:

@@ -1,9 +1,9 @@
-"""The common part of all dialects' WebSockets: from request to upgrade, what clients may send, and the end.
+"""Base handler of all dialects' WebSockets: it upgrades the request, limits what clients send, and closes the socket.
 
-A socket ends with its session. Close codes: 1000 the session was ended, 1001 the gateway is shutting down, 1002 a frame
-was not masked, 4401 the key was revoked, 4408 a message took too long to arrive, 4413 the tenant's incomplete messages
-are too large together.
-Messages are never compressed (tornado's default), so none is larger in memory than on the wire.
+A socket is closed when its session ends. Close codes: 1000 the session was ended, 1001 the gateway is shutting down,
+1002 a frame was not masked, 4401 the key was revoked, 4408 a message took too long to arrive, 4413 the tenant's
+incomplete messages are too large together.
+Messages are never compressed (tornado's default), so no message is larger in memory than on the wire.
 """
 
 from __future__ import annotations
@@ -19,24 +19,25 @@ from tornado.websocket import WebSocketHandler, WebSocketProtocol, WebSocketProt
 
 from kernel_gateway.http.handlers import BaseHandler
 from kernel_gateway.wire.connections import Connection, connection_of
-from kernel_gateway.wire.incoming import MessageWatch, Share
-from kernel_gateway.wire.turns import LARGE
+from kernel_gateway.wire.incoming import Account, MessageWatch
+from kernel_gateway.wire.large_bodies import LARGE
 from sessions.model.errors import InvalidRequest, ShuttingDown
 from sessions.model.tasks import spawn
 from sessions.model.values import SessionKey
 from sessions.session.session import Session
 
 ENDED, GOING_AWAY, UNMASKED, REVOKED, TOO_SLOW, TOO_MUCH = 1000, 1001, 1002, 4401, 4408, 4413
-#: seconds between two checks for a revoked key, for a socket whose client only listens
+#: seconds between two checks for a revoked key, if the client sends nothing
 LOOK_INTERVAL = 1.0
-#: seconds to send what a session's end makes, before its socket is closed
+#: maximum seconds to send the last messages of an ended session before its socket is closed
 LAST_WORDS = 5.0
 
 
 class MaskedFrames(WebSocketProtocol13):
-    """Refuses frames that are not masked, which tornado (6.5 and 6.6) accepts. Source: RFC 6455, 5.1.
+    """Refuses frames that are not masked. Source: RFC 6455, 5.1. Tornado (6.5 and 6.6) accepts them.
 
-    Without a mask, a web page's script chooses what is on the wire, and a proxy on the way may take it for a request.
+    Without masks, a web page's script could choose the exact bytes on the wire, and a proxy could read them as a
+    request.
     """
 
     _at_head = False
@@ -59,15 +60,15 @@ class SocketHandler(BaseHandler, WebSocketHandler):
 
     _session: Session
     _connection: Connection
-    #: bytes that the gateway keeps for this socket
-    _share: Share
+    #: counts the bytes that the gateway keeps for this socket
+    _account: Account
     _watch: MessageWatch
     _end_watch: asyncio.Task[None] | None = None
-    #: gives the socket's place back
+    #: gives the socket's place back, for the limits of open WebSockets
     _leave: Callable[[], None] | None = None
 
     async def prepare(self) -> None:
-        """Check the key and get or create the session with its kernel, before the connection is upgraded."""
+        """Check the key, and get or create the session with its kernel. The upgrade of the connection follows."""
         super().prepare()
         if self.request.method != "GET":
             return  # tornado refuses the method
@@ -80,7 +81,7 @@ class SocketHandler(BaseHandler, WebSocketHandler):
         self._session = await self.gateway.registry.get_or_create(key)
 
     def on_finish(self) -> None:
-        """Give the place back of a socket that was not opened. Tornado also calls this at the upgrade."""
+        """Give the place of a socket back that was not opened. Tornado calls this at a successful upgrade, too."""
         if self._leave is not None and self.get_status() != HTTPStatus.SWITCHING_PROTOCOLS:
             self._leave()
 
@@ -93,7 +94,7 @@ class SocketHandler(BaseHandler, WebSocketHandler):
         """
 
     def get_websocket_protocol(self) -> WebSocketProtocol | None:
-        """Return the protocol that the client asks for; None: there is no such one."""
+        """Return the protocol that the client asks for, or None if it is not supported."""
         protocol = super().get_websocket_protocol()
         if not isinstance(protocol, WebSocketProtocol13):
             return protocol
@@ -104,14 +105,14 @@ class SocketHandler(BaseHandler, WebSocketHandler):
         return self.gateway.origins.allow(origin) or super().check_origin(origin)
 
     def open(self, *_args: str, **_kwargs: str) -> None:
-        """Set up the open socket, and start to check its key, its input and its session."""
+        """Set up the open socket, and start to watch its key, its input and its session."""
         self.set_nodelay(True)  # otherwise every small frame waits 40 ms
         if self.caller.key_id is not None:
             self._check_key()
-        self._share = self.gateway.incoming.share(self.tenant)
-        self._connection.when_ended(self._share.close)
+        self._account = self.gateway.incoming.account(self.tenant)
+        self._connection.when_ended(self._account.close)
         seconds = self.gateway.settings.message_timeout
-        self._watch = MessageWatch(self._share, seconds, self._is_too_much, self._is_too_slow)
+        self._watch = MessageWatch(self._account, seconds, self._is_too_much, self._is_too_slow)
         self._connection.when_ended(self._watch.stop)
         self._connection.when_read(self._watch.arrived)
         self._frame_handled()
@@ -124,7 +125,7 @@ class SocketHandler(BaseHandler, WebSocketHandler):
             asyncio.get_running_loop().call_later(LOOK_INTERVAL, self._check_key)
 
     def allowed(self) -> bool:
-        """Return True if the key that opened the socket is still valid; close the socket if not."""
+        """Return True if the key that opened the socket is still valid. Otherwise close the socket."""
         if self.gateway.keys.is_still_valid(self.caller):
             return True
         self.close(REVOKED, "the key was revoked")
@@ -133,12 +134,12 @@ class SocketHandler(BaseHandler, WebSocketHandler):
     # -- its input --------------------------------------------------------------------------------------------
 
     async def on_message(self, message: str | bytes) -> None:
-        """Handle a message of the client, if its key is still valid. Tornado reads no further meanwhile."""
+        """Handle a message if the client's key is still valid. Tornado reads the next message only after this."""
         if not self.allowed():
             return
         self._watch.completed()
         if len(message) >= LARGE:
-            await self.gateway.slices.begin(self.tenant)
+            await self.gateway.fair_loop.begin(self.tenant)
         try:
             await self.received(message)
         finally:
@@ -149,11 +150,11 @@ class SocketHandler(BaseHandler, WebSocketHandler):
         """Handle a message of the client."""
 
     def on_ping(self, _data: bytes) -> None:
-        """Count what is left after a control frame, which may come between the parts of a message."""
+        """Update the byte count after a control frame, which may come between the parts of a message."""
         self._frame_handled()
 
     def on_pong(self, _data: bytes) -> None:
-        """Count what is left after a control frame."""
+        """Update the byte count after a control frame."""
         self._frame_handled()
 
     def _frame_handled(self) -> None:
@@ -170,7 +171,7 @@ class SocketHandler(BaseHandler, WebSocketHandler):
         self._give_up("slow", TOO_SLOW, f"a message was not complete after {seconds:g} s")
 
     def _give_up(self, reason: str, code: int, told: str) -> None:
-        self._connection.ignore_input()  # closing waits for the client, which may go on sending
+        self._connection.ignore_input()  # the client may send more until it has answered the close frame
         if self.ws_connection is not None:
             self.gateway.metrics.connections.socket_refused(reason)
             self.close(code, told)
@@ -179,7 +180,7 @@ class SocketHandler(BaseHandler, WebSocketHandler):
 
     async def _end_with_session(self) -> None:
         await self._session.clients_must_leave.wait()
-        with suppress(TimeoutError):  # of a client that does not read
+        with suppress(TimeoutError):  # the client may not read its messages
             async with asyncio.timeout(LAST_WORDS):
                 await self.last_words()
         if isinstance(self.gateway.trouble(), ShuttingDown):
@@ -189,7 +190,7 @@ class SocketHandler(BaseHandler, WebSocketHandler):
 
     @abstractmethod
     async def last_words(self) -> None:
-        """Wait until the client was told what the end of the session means for its cells."""
+        """Wait until the client has received the last messages about its cells."""
 
     def on_close(self) -> None:
         """Stop waiting for the session's end."""
@@ -198,7 +199,7 @@ class SocketHandler(BaseHandler, WebSocketHandler):
 
 
 def _fragments(connection: WebSocketProtocol) -> int:
-    """Return the bytes of an incomplete message whose frames have arrived so far.
+    """Return the number of bytes of an incomplete message that have arrived so far.
 
     Tornado (6.5 and 6.6) keeps them in a private attribute and reports only whole messages.
     """

@@ -1,4 +1,4 @@
-"""Send files of a sandbox to a client in pieces: memory use does not depend on the size of a file."""
+"""Sends files of a sandbox to clients in pieces, so the memory use does not depend on the size of a file."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from kernel_gateway.http.handlers import BaseHandler
 from sessions.guest.reading import TAG, OpenFile, Part
 from sessions.model.errors import SessionError
 
-#: seconds that an answer waits for a client that reads nothing
+#: seconds without progress after which the connection to a client that reads nothing is closed
 STALL = 60.0
 
 
-#: the part of a HEAD's answer
+#: the part of a file that answers a HEAD request
 NO_CONTENT = Part(0, 0)
-#: the only form of Range that is answered with a part. Source: RFC 9110, 14.1.2
+#: the only form of the Range header that is answered with a part. Source: RFC 9110, 14.1.2
 _RANGE = re.compile("bytes=([0-9]{0,18})-([0-9]{0,18})")
-#: seconds since 1970 from the year 1 on, up to the year 9999
+#: the first and last second of the years 1 to 9999, in seconds since 1970
 _TIMES = (-62_135_596_800, 253_402_300_799)
 
 
 def wanted_part(headers: HTTPHeaders) -> Part | None:
-    """Return the part that a request for a file asks for, or None for the whole file.
+    """Return the part of a file that a request asks for, or None for the whole file.
 
-    Anything but one range of bytes asks for the whole file, and so does an If-Range with anything but one of our ETags.
-    Source: RFC 9110, 13.1.5 and 14.2.
+    A Range header that is not one range of bytes counts as a request for the whole file, and so does an If-Range header
+    that is not one of our ETags. Source: RFC 9110, 13.1.5 and 14.2.
     """
     found = _RANGE.fullmatch(headers.get("Range", ""))
     if found is None or not any(found.groups()):
@@ -57,22 +57,22 @@ async def send_headers(handler: BaseHandler, file: OpenFile, path: str, size: in
         handler: handler of the request.
         file: the file.
         path: path of the file; its last part is the name that the client sees.
-        size: bytes of the answer.
+        size: size of the body in bytes.
     """
     handler.set_header("Content-Type", "application/octet-stream")
     handler.set_header("Content-Length", str(size))
     handler.set_header("Accept-Ranges", "bytes")
     handler.set_header("ETag", f'"{file.tag}"')
-    if _TIMES[0] <= file.modified <= _TIMES[1]:  # user code may set any other time
+    if _TIMES[0] <= file.modified <= _TIMES[1]:  # user code may set an invalid time
         handler.set_header("Last-Modified", format_timestamp(file.modified))
-    # Source: RFC 6266 with RFC 5987; quoted, so that no name can break out of the header.
+    # Source: RFC 6266 with RFC 5987. The name is quoted, so that it cannot add other headers.
     name = quote(path.rsplit("/", 1)[-1], safe="")
     handler.set_header("Content-Disposition", f"attachment; filename*=UTF-8''{name}")
-    await handler.flush()  # tornado gives an answer that ends before its headers are sent an ETag of its own
+    await handler.flush()  # if an answer ended before its headers are sent, tornado would set its own ETag
 
 
 async def send_file(handler: BaseHandler, file: OpenFile, path: str) -> None:
-    """Answer with a file, or with the part of it that was wanted.
+    """Answer with a file, or with the part that the request asks for.
 
     Args:
         handler: handler of the request.
@@ -80,7 +80,7 @@ async def send_file(handler: BaseHandler, file: OpenFile, path: str) -> None:
         path: path of the file; its last part is the name that the client sees.
 
     Raises:
-        RangeNotSatisfiable: when the file has no such part.
+        RangeNotSatisfiable: when the wanted part is behind the end of the file.
     """
     if file.partial:
         if not file.count:
@@ -97,7 +97,7 @@ async def send_file(handler: BaseHandler, file: OpenFile, path: str) -> None:
 
 
 async def send_pieces(handler: BaseHandler, pieces: AsyncIterator[bytes]) -> None:
-    """Send a body in pieces, each when the client has taken the one before."""
+    """Send a body in pieces. Each piece waits until the client has received the piece before."""
     try:
         async for piece in pieces:
             handler.write(piece)
@@ -107,4 +107,4 @@ async def send_pieces(handler: BaseHandler, pieces: AsyncIterator[bytes]) -> Non
         # The head is already sent, so only closing the connection early shows the failure to the client.
         handler.http.close()
     except StreamClosedError:
-        return  # the client has left; returning ends the tool of a file
+        return  # the client has left; returning here also ends the tool that reads the file

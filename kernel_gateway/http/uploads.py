@@ -1,4 +1,4 @@
-"""Write files of a request's body into a sandbox while the body arrives: memory use does not depend on their size."""
+"""Writes files of a request's body into a sandbox while the body arrives, so the memory use does not depend on size."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ QUEUE = 4
 
 
 class Upload:
-    """An upload of a file into a sandbox. The sandbox sets the pace."""
+    """An upload of a file into a sandbox. The client can send only as fast as the sandbox writes."""
 
     def __init__(self, write: Callable[[AsyncIterator[bytes]], Coroutine[Any, Any, int]]) -> None:
         """Start the upload.
 
         Args:
-            write: function that writes the pieces and returns the file's size in bytes.
+            write: writes the pieces into the file, and returns its size in bytes.
         """
         self._pieces: asyncio.Queue[bytes | None] = asyncio.Queue(QUEUE)
         self._writing = spawn(write(self._content()), "upload")
@@ -35,7 +35,10 @@ class Upload:
             yield piece
 
     async def send(self, piece: bytes | None) -> None:
-        """Pass a piece on as soon as there is room; None ends the file. An upload that has failed drops the piece."""
+        """Pass a piece to the sandbox as soon as the queue has room. None ends the file.
+
+        If the upload has failed already, the piece is dropped.
+        """
         if self._writing.done():
             return
         put = spawn(self._pieces.put(piece), "upload piece")
@@ -55,14 +58,14 @@ class Upload:
         return await self._writing
 
     def abandon(self) -> None:
-        """Cancel the upload, because the client has left or the upload is refused; the incomplete file is dropped."""
+        """Cancel the upload and drop the incomplete file, because the client has left or the upload is refused."""
         self._writing.cancel()
 
 
 class BodyReader(Protocol):
-    """Finds the files in a body: a form, or a compressed file."""
+    """Finds the files in a body, which is a form or a compressed file."""
 
-    #: what is wrong with a body that ends before it is complete
+    #: message of the error for a body that ends too early
     INCOMPLETE: ClassVar[str]
 
     @property
@@ -70,41 +73,43 @@ class BodyReader(Protocol):
         """Whether the end of the body has arrived."""
 
     def read(self, chunk: bytes) -> Iterable[Item]:
-        """Return what is in a chunk, in order.
+        """Return the items that a chunk of the body contains, in order.
 
         Raises:
-            InvalidRequest: when the body is not of this form.
+            InvalidRequest: when the body does not have the expected format.
         """
 
 
 class UploadHandler(BaseHandler):
     """Base of the handlers that write the files of a body into a sandbox.
 
-    In `prepare` a dialect calls `expect`, sets `host`, and sets `reader` or begins the one file.
+    In `prepare`, a dialect's handler calls `expect` and sets `host`. If the body is the file itself, the handler calls
+    `begin`; otherwise it sets `reader`.
     """
 
-    #: permissions of a file that replaces none
+    #: permissions of a new file; a file that replaces another one keeps the permissions
     new_mode: ClassVar[int] = 0o644
-    #: session or sandbox that gets the files
+    #: session or sandbox that receives the files
     host: WorkspaceOwner
-    #: None: the body is the file itself
+    #: finds the files in the body; None means that the body is the file itself
     reader: BodyReader | None = None
-    #: paths of the files that have begun, as the client wrote them
+    #: paths of all files so far, as the client wrote them
     paths: tuple[str, ...] = ()
-    #: False: the request is no upload, and its body is dropped
+    #: False if the request is not an upload; its body is dropped then
     _expected = False
     _upload: Upload | None = None
-    #: why the upload is refused; sent after the whole body was read, or tornado would only close the connection
+    #: the reason if the upload is refused. It is sent after the whole body was read: if it were sent earlier, tornado
+    #: would close the connection before the client has read it
     _refusal: SessionError | None = None
 
     def expect(self, beside: int = 0) -> None:
-        """Allow a body as large as a workspace, which may be larger than a JSON body.
+        """Allow a body as large as a workspace.
 
         Args:
-            beside: bytes that the body may have besides the content of its files.
+            beside: maximum bytes of the body besides the content of its files.
 
         Raises:
-            NoSpace: when the body is announced as larger.
+            NoSpace: when the announced length of the body is larger.
         """
         disk, size = self.gateway.settings.disk, self.announced_length
         if (size or 0) > disk + beside:
@@ -115,7 +120,7 @@ class UploadHandler(BaseHandler):
             self.limit_body_time(disk + beside)
 
     async def data_received(self, chunk: bytes) -> None:
-        """Write what is in a chunk, or drop the chunk if the upload is already refused."""
+        """Write the items of a chunk, or drop the chunk if the upload is already refused."""
         if not self._expected or self._refusal is not None:
             return
         try:
@@ -130,17 +135,17 @@ class UploadHandler(BaseHandler):
             self.refuse(refusal)
 
     def begin(self, path: str, size: int | None = None) -> None:
-        """Begin to write a file.
+        """Start to write a file.
 
         Args:
             path: path of the file.
-            size: bytes of the file; None: not known beforehand.
+            size: size of the file in bytes. None means that the size is not known beforehand.
         """
         self.paths += (path,)
         self._upload = Upload(partial(workspace.write_file, self.host, path, size, new_mode=self.new_mode))
 
     async def send(self, piece: bytes) -> None:
-        """Pass a piece of the file on; the client waits while the sandbox is busy."""
+        """Pass a piece of the file to the sandbox. The client waits while the sandbox is busy."""
         if self._upload is not None:
             await self._upload.send(piece)
 
@@ -155,7 +160,7 @@ class UploadHandler(BaseHandler):
             await upload.finish()
 
     def refuse(self, refusal: SessionError) -> None:
-        """Write no more; `check_upload` raises the refusal."""
+        """Stop writing. `check_upload` raises the refusal later."""
         self._refusal = refusal
         if self._upload is not None:
             self._upload.abandon()
@@ -170,7 +175,7 @@ class UploadHandler(BaseHandler):
         """Check the upload when the whole body has arrived.
 
         Raises:
-            InvalidRequest: when the body is not complete, or has no file.
+            InvalidRequest: when the body is incomplete, or contains no file.
             SessionError: when the upload was refused.
         """
         if self._refusal is None and self.reader is not None and not self.reader.complete:
@@ -181,13 +186,13 @@ class UploadHandler(BaseHandler):
             raise InvalidRequest("the form has no file", field=FILE)
 
     async def finish_upload(self) -> int:
-        """Check the upload and wait until its only file is written, which is dropped if the client leaves meanwhile.
+        """Check the upload and wait until its only file is written. If the client leaves meanwhile, drop the file.
 
         Returns:
             the size of the file in bytes.
 
         Raises:
-            SessionError: as in `check_upload`; or the file could not be written.
+            SessionError: when `check_upload` raises it, or the file could not be written.
         """
         self.check_upload()
         return await self._upload.finish() if self._upload is not None else 0

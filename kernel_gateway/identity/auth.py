@@ -1,4 +1,4 @@
-"""Map credentials to callers, in constant time. This module reads every place where a dialect carries a key."""
+"""Finds the caller of a request by its key or signature. Keys are compared in constant time."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _LOCAL_KEY = re.compile(r"[\w-]{43}")
 #: the tenant of the setting `admin_key`
 ADMIN_TENANT = "admin"
 
-#: headers that programs send of their own. Any other may be a browser's or a proxy's, of which there are too many to
-#: know, so a request with one needs a key. Proxies that add none, as nginx, speak HTTP/1.0 to what is behind them
+#: headers that ordinary HTTP libraries send. Any other header may come from a browser or a proxy, so a request with
+#: another header needs a key. Proxies that add no header, such as nginx, send HTTP/1.0 requests
 _PROGRAM_HEADERS = frozenset({
     "Accept", "Accept-Encoding", "Connection", "Content-Length", "Content-Type", "Expect", "Host", "Transfer-Encoding",
     "User-Agent", "X-Request-Id", FORWARDED,
@@ -44,7 +44,7 @@ class Caller:
 
     tenant: str
     role: Role = Role.USER
-    #: id of a key that can be revoked; None for other keys
+    #: id of the key if it can be revoked; None for other keys
     key_id: str | None = None
 
 
@@ -64,10 +64,11 @@ class Keys:
 
         Args:
             keys: tenant by key.
-            access_keys: tenant and secret by id, for clients that sign; the secret is kept, because verifying needs it.
-            store: keys that are made and revoked while the gateway runs.
-            admin_key: key of the gateway's operator.
-            trusts_local_clients: True if clients on this machine may need no key; see `local_caller`.
+            access_keys: tenant and secret by the id of an access key, for clients that sign. Verifying a signature
+                needs the secret itself, not its digest.
+            store: keys that are made and revoked while the gateway runs. None means that there are no such keys.
+            admin_key: key of the gateway's operator. None means that there is no such key.
+            trusts_local_clients: True if some clients on this machine need no key; see `local_caller`.
         """
         self._trusts_local_clients = trusts_local_clients
         self._store = store
@@ -83,8 +84,8 @@ class Keys:
 
         Args:
             request: the incoming request.
-            in_query: True to accept `?token=KEY` too, for clients that have no other way.
-            as_password: True to accept `Authorization: Basic` too, for clients that can carry a key only in a URL.
+            in_query: True to also accept `?token=KEY`, for clients that cannot set headers.
+            as_password: True to also accept `Authorization: Basic`, for clients that can send a key only in a URL.
 
         Raises:
             Unauthorized: when the request carries no key, or an unknown one.
@@ -99,10 +100,10 @@ class Keys:
         return owner
 
     def local_caller(self, request: HTTPServerRequest) -> Caller | None:
-        """Return the caller of a request without a key from this machine, or None when the request needs a key.
+        """Return the caller of a local request without a key, or None if the request needs a key.
 
-        Every request needs a key as soon as one key exists, from the settings or the store: a gateway with tenants may
-        run behind a proxy on this machine that does not name its clients.
+        Every request needs a key as soon as the settings or the store contain one: then a proxy may run on this machine
+        that forwards remote clients without naming them.
         """
         if not self._trusts_local_clients or not _is_loopback(request.remote_ip):
             return None
@@ -113,9 +114,9 @@ class Keys:
         return Caller(LOCAL_TENANT)
 
     def signer(self, request: HTTPServerRequest) -> Caller:
-        """Return the caller of a request that may be signed instead of carrying a key.
+        """Return the caller of a request with a signature or a key.
 
-        A session token or access token is a key too: a client that sends one may sign with any access key.
+        A session token or an access token counts as a key: if a client sends a valid one, its signature is ignored.
 
         Raises:
             Unauthorized: when neither the key nor the signature is valid, or its nonce was used before.
@@ -136,9 +137,10 @@ class Keys:
         return Caller(tenant)
 
     def token(self, caller: Caller) -> str:
-        """Return a key for the caller's tenant, valid until the gateway ends or the caller's own key is revoked.
+        """Return a token that is a key of the caller's tenant, always with the role user.
 
-        All requests with the same key get the same token. Its role is user, whatever the caller's role.
+        The token is valid until the gateway ends or the caller's own key is revoked. All calls with the same caller
+        return the same token.
         """
         bearer = replace(caller, role=Role.USER)
         if bearer not in self._tokens:
@@ -148,25 +150,25 @@ class Keys:
         return self._tokens[bearer]
 
     def _forget_revoked(self) -> None:
-        """Drop the tokens of keys that were revoked: every request is compared with all that are kept."""
+        """Drop the tokens of revoked keys, because every request is compared with all stored tokens."""
         revoked = {caller for caller in self._tokens if not self.is_still_valid(caller)}
         self._callers = [(digest, caller) for digest, caller in self._callers if caller not in revoked]
         for caller in revoked:
             del self._tokens[caller]
 
     def tenants(self) -> set[str]:
-        """Return the tenants that have a key now."""
+        """Return the tenants that currently have a key."""
         kept = {key.tenant for key in self._store.all()} if self._store is not None else set()
         fixed = {caller.tenant for _, caller in self._callers if caller.key_id is None}
         return kept | fixed | {tenant for tenant, _ in self._access_keys.values()}
 
     def is_still_valid(self, caller: Caller) -> bool:
-        """Return True if the caller's key has not been revoked since."""
+        """Return True unless the caller's key was revoked after the caller was identified."""
         return caller.key_id is None or (self._store is not None and self._store.get(caller.key_id) is not None)
 
     def _find(self, key: str) -> Caller | None:
         digest, found = _digest(key), None
-        for known, caller in self._callers:  # compare all keys, even after a match: constant time
+        for known, caller in self._callers:  # compare with all keys, even after a match, so that the time is constant
             if hmac.compare_digest(known, digest):
                 found = caller
         if found is not None:
@@ -211,9 +213,9 @@ def _in_query(request: HTTPServerRequest) -> str | None:
 
 
 def make_local_key(state_dir: Path) -> tuple[str, Path]:
-    """Return the key of a gateway without keys. It is in a file that only its user can read, and made if absent.
+    """Return the key of a gateway without configured keys. Generate it on first use.
 
-    Whoever removes the file gets another key with the next start.
+    The key is stored in a file that only its owner can read. If the file is removed, the next start makes another key.
 
     Returns:
         the key, and the path of the file.
@@ -229,7 +231,7 @@ def make_local_key(state_dir: Path) -> tuple[str, Path]:
 
 
 def _is_private(path: Path) -> bool:
-    """Return whether a file exists that only its user could read and write."""
+    """Return whether the path is a regular file that only this user can read and write."""
     try:
         found = path.lstat()
     except FileNotFoundError:

@@ -1,6 +1,7 @@
-"""Keys that are made and revoked while the gateway runs: their digests, in SQLite.
+"""Stores the digests of keys that are made and revoked while the gateway runs, in SQLite.
 
-The command `kernel-gateway keys` writes the file that the gateway reads; a change takes effect with the next request.
+The command `kernel-gateway keys` writes the same database that the gateway reads. A change takes effect with the next
+request.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ class Role(StrEnum):
 
 
 class KeyForm(StrEnum):
-    """The prefix of a key, so that a leaked key is recognised as one."""
+    """The prefix of a key, which lets scanners recognise a leaked key."""
 
     OWN = "kg-"
-    #: the only form that some clients of E2B accept, with hexadecimal digits behind it
+    #: some clients of E2B accept only this prefix, followed by hexadecimal digits
     E2B = "e2b_"
 
     def secret(self) -> str:
@@ -61,7 +62,7 @@ class KeyStore:
         """Open the database.
 
         Args:
-            state_dir: directory of the gateway; made if absent.
+            state_dir: state directory of the gateway, which is made if it is absent.
         """
         state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         #: file of the database
@@ -72,7 +73,7 @@ class KeyStore:
         """Make a key.
 
         Returns:
-            the key, and its secret, which is stored nowhere.
+            the key, and its secret, which is not stored.
 
         Raises:
             InvalidRequest: when the tenant's name is not allowed.
@@ -86,7 +87,7 @@ class KeyStore:
         return key, secret
 
     def find(self, secret: str) -> Key | None:
-        """Return the key with this secret, or None. The response time reveals at most something of the digest."""
+        """Return the key with this secret, or None. The search time may reveal a part of the digest, not the secret."""
         if not secret.startswith(tuple(KeyForm)):
             return None
         row = self._database.execute(
@@ -105,7 +106,7 @@ class KeyStore:
         return [_key(row) for row in rows]
 
     def revoke(self, key_id: str) -> bool:
-        """Revoke a key, also on a full disk.
+        """Revoke a key, even if the disk is full.
 
         Returns:
             True if there was a key with this id.
@@ -125,7 +126,7 @@ class KeyStore:
 
 
 def digest_of(secret: str) -> str:
-    """Return the digest of a secret for storage. A secret is random and long: it needs no salt and no slow hash."""
+    """Return the digest of a secret for storage. Secrets are long and random, so they need no salt and no slow hash."""
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
 
 

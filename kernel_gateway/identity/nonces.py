@@ -1,6 +1,6 @@
-"""Nonces of signed requests: each is good once, for as long as the date of its request is accepted.
+"""Nonces of signed requests. Each nonce is accepted once, and is stored as long as its request's date is accepted.
 
-They are kept in memory, so a gateway that is started again accepts once more what it has seen in the last minutes.
+Nonces are stored in memory only, so after a restart the gateway accepts nonces of the last minutes once more.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 
 from sessions.model.errors import QuotaExceeded
 
-#: nonces of one access key: 55 requests a second, in about 15 MB
+#: maximum stored nonces of one access key: enough for 55 requests per second, in about 15 MB of memory
 MOST = 100_000
 
 
@@ -22,37 +22,37 @@ class _Used:
     """The nonces of one access key."""
 
     digests: set[bytes] = field(default_factory=set)
-    #: when each is no longer needed, the earliest first
+    #: heap of the digests with the time from which each is no longer needed, in seconds since 1970
     ends: list[tuple[float, bytes]] = field(default_factory=list)
 
 
 class Nonces:
-    """The nonces that were used, by access key."""
+    """The used nonces of each access key."""
 
     def __init__(self, clock: Callable[[], float], most: int = MOST) -> None:
-        """Begin without any.
+        """Start without nonces.
 
         Args:
-            clock: returns seconds since 1970, as the dates of requests do.
-            most: nonces that are kept for one access key.
+            clock: returns seconds since 1970.
+            most: maximum stored nonces of one access key.
         """
         self._clock = clock
         self._most = most
         self._used: defaultdict[str, _Used] = defaultdict(_Used)
 
     def use(self, access_key: str, nonce: str, until: float) -> bool:
-        """Use a nonce.
+        """Mark a nonce as used.
 
         Args:
-            access_key: id of the access key whose signature covers the nonce; it must have been verified.
-            nonce: as the client sent it.
-            until: time until which its request is accepted, in seconds since 1970.
+            access_key: id of the access key whose signature covers the nonce; the signature must be verified already.
+            nonce: the nonce as the client sent it.
+            until: time until which the request's date is accepted, in seconds since 1970.
 
         Returns:
-            False when the nonce was used before.
+            False if the nonce was used before.
 
         Raises:
-            QuotaExceeded: when so many were used that no more can be kept.
+            QuotaExceeded: when the maximum of stored nonces is reached.
         """
         used = self._used[access_key]
         while used.ends and used.ends[0][0] < self._clock():

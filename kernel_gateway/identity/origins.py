@@ -1,7 +1,7 @@
-"""Web pages of other origins that may use the gateway: none, unless the operator allows their origin.
+"""Decides which web pages of other origins may use the gateway: only those whose origin the operator allows.
 
-A page cannot send requests in a user's name, because a browser never adds a key on its own as it adds a cookie. So an
-allowed origin lets its pages use the keys that they have; it does not lend them a user's key.
+A browser sends cookies by itself, but never a key. So pages of an allowed origin can use only keys that they know; they
+cannot use a key of the browser's user.
 
 Source: the CORS protocol of the Fetch standard.
 """
@@ -29,7 +29,7 @@ class Origins:
         """Store the origins.
 
         Args:
-            allowed: origins as browsers write them, `https://notebooks.example`; `*` for all.
+            allowed: origins as browsers write them, for example `https://notebooks.example`. `*` allows all origins.
         """
         self._allowed = frozenset(origin.lower() for origin in allowed)
 
@@ -38,7 +38,7 @@ class Origins:
         return origin is not None and (ANY in self._allowed or origin.lower() in self._allowed)
 
     def headers(self, request: HTTPServerRequest) -> dict[str, str]:
-        """Return the headers that let the browser hand the answer to the page; none for other requests."""
+        """Return the headers that let a browser give the answer to a page. Other origins get no headers."""
         origin = request.headers.get("Origin")
         if origin is None or not self.allow(origin):
             return {}
@@ -52,7 +52,7 @@ class Origins:
         return headers
 
     def is_preflight(self, request: HTTPServerRequest) -> bool:
-        """Return True for a preflight of an allowed page: the browser asks, without a key, what the page may send."""
+        """Return True for a preflight: a browser's request without a key that asks what an allowed page may send."""
         return (
             request.method == "OPTIONS"
             and "Access-Control-Request-Method" in request.headers

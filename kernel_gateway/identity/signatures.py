@@ -1,8 +1,10 @@
-"""Verify requests signed with an access key: both algorithms of Alibaba Cloud's clients. This module stores no keys.
+"""Verifies requests that are signed with an access key, for both algorithms of Alibaba Cloud's clients.
 
-Sources: the signers in `agentrun-sdk` (AGENTRUN4-HMAC-SHA256, of the data plane) and in `alibabacloud-tea-openapi`
-(ACS3-HMAC-SHA256, of the control plane), read in their Python packages. The first does not cover the body, and has no
-nonce. The second covers the body by its digest in `x-acs-content-sha256`, and a nonce that is good once.
+AGENTRUN4-HMAC-SHA256 signs requests of the data plane. It does not cover the body, and has no nonce.
+ACS3-HMAC-SHA256 signs requests of the control plane. It covers the body through the digest in `x-acs-content-sha256`,
+and has a nonce that may be used once. Sources: the Python packages `agentrun-sdk` and `alibabacloud-tea-openapi`.
+
+This module stores no keys.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from urllib.parse import quote, unquote_plus
 
 from tornado.httputil import HTTPServerRequest
 
-#: seconds that a request's date may differ from the gateway's clock
+#: maximum seconds between a request's date and the gateway's clock
 SKEW = 900
 BODY_DIGEST = "X-Acs-Content-Sha256"
 NONCE = "X-Acs-Signature-Nonce"
@@ -32,23 +34,24 @@ _ACS3_ALWAYS = {BODY_DIGEST.lower(), NONCE.lower()}
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """The signature of a request, as its header describes it."""
+    """The signature of a request, from its headers."""
 
     algorithm: str
     #: id of the access key whose secret made the signature
     access_key: str
-    #: date, region, product and kind, which AGENTRUN4 mixes into its key
+    #: date, region, product and kind, from which AGENTRUN4 derives its key
     scope: tuple[str, ...]
+    #: names of the signed headers, in lower case
     signed: tuple[str, ...]
     value: str
     #: time until which the request is accepted, in seconds since 1970
     until: float = 0.0
-    #: None: the algorithm has none
+    #: None if the algorithm has no nonce
     nonce: str | None = None
 
     @classmethod
     def of(cls, request: HTTPServerRequest) -> Signature | None:
-        """Return the request's signature, or None when it has none that is complete and current."""
+        """Return the request's signature, or None if it has no signature that is complete and current."""
         for name, algorithm in (("Agentrun-Authorization", _AGENTRUN4), ("Authorization", _ACS3)):
             found = _HEADER.fullmatch(request.headers.get(name, ""))
             if found and found[1] == algorithm:
@@ -63,7 +66,7 @@ class Signature:
         return set(self.signed) >= required and all(name in request.headers for name in self.signed)
 
     def _current(self, request: HTTPServerRequest) -> Signature | None:
-        """Return the signature with its end and its nonce, or None when its date is too old or too new."""
+        """Return the signature with `until` and `nonce` set, or None if its date is too old or too new."""
         try:
             date = datetime.strptime(request.headers["X-Acs-Date"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
         except ValueError:
@@ -75,7 +78,7 @@ class Signature:
 
     def is_of(self, request: HTTPServerRequest, secret: str) -> bool:
         """Return True if the signature was made with this secret. The comparison takes constant time."""
-        # A client that was given its endpoint with two schemes has signed the Host header with one of them.
+        # If the client's endpoint was configured with two schemes, one of them is a part of the signed Host header.
         hosts = (request.headers.get("Host", ""), f"http://{request.headers.get('Host', '')}")
         made = [self._made(request, host, secret) for host in hosts]
         right = [hmac.compare_digest(value, self.value) for value in made]
@@ -105,8 +108,9 @@ class Signature:
 def _pairs(query: str) -> list[tuple[str, str]]:
     """Return the names and values of a query, sorted and encoded.
 
-    The signers leave out parts without `=`, and one of them does not encode names. This function does neither, because
-    the gateway would then act on a query that was not signed. Their clients send no such queries.
+    The clients' signers leave out parts without `=`, and one signer does not encode names. This function includes all
+    parts and encodes all names: otherwise the gateway would accept parts of a query that were not signed. The clients
+    send no queries with such parts or names.
     """
     parts = (part.partition("=") for part in query.split("&") if part)
     plain = sorted((unquote_plus(name), unquote_plus(value)) for name, _, value in parts)

@@ -1,4 +1,4 @@
 """What operators see: metrics, logs, and the event loop's lag.
 
-Knows no request and no dialect: it is told.
+This package knows no request and no dialect: its callers pass the values.
 """

@@ -1,6 +1,6 @@
-"""Limits the rate of log lines of one kind: whoever can cause a line could otherwise fill the disk of the log.
+"""Limits the rate of log lines of each kind. Otherwise a client that can cause log lines could fill the log's disk.
 
-What is left out is counted, and a line says how much and of which kind.
+Lines that are left out are counted, and one log line reports their number and kind.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import structlog
 
 log = structlog.get_logger()
 
-#: seconds after which lines of each kind are written again
+#: length of a window in seconds; in each new window, lines of every kind are written again
 WINDOW = 10.0
-#: lines of a kind in that time
+#: maximum lines of a kind in a window
 MOST = 100
-#: the same for the requests and cells of a tenant, who has shown a key
+#: the same for lines that name a tenant; such a line needs a request with a valid key
 MOST_OF_TENANT = 1000
-#: the event of the line about lines that were left out
+#: event name of the line that reports left-out lines
 LEFT_OUT = "log lines left out"
-#: fields that make a kind; all have closed sets of values
+#: lines with the same values of these fields are of one kind; clients cannot invent values for them
 _KIND = ("event", "level", "status", "tenant")
 
 
@@ -31,10 +31,10 @@ class LineLimit(logging.Filter):
     """Decides which lines are written: a processor of structlog, and a filter of the standard library's handlers."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """Begin a window.
+        """Start the first window.
 
         Args:
-            clock: returns seconds that only grow.
+            clock: returns monotonic seconds.
         """
         super().__init__()
         self.left_out = 0
@@ -59,7 +59,7 @@ class LineLimit(logging.Filter):
         return event
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether a line of another library is written; those of one place in its code are of one kind."""
+        """Return whether a library's line is written. All lines from one place in a library's code are of one kind."""
         fields = {"logger": record.name, "level": record.levelname.lower(), "line": record.lineno}
         return self.admits(fields, MOST)
 
@@ -67,8 +67,8 @@ class LineLimit(logging.Filter):
         """Count a line, and return whether it is written.
 
         Args:
-            fields: its kind.
-            most: lines of this kind in a window.
+            fields: fields that make the line's kind.
+            most: maximum lines of this kind in a window.
         """
         if self._clock() >= self._end:
             self.next_window()
@@ -81,7 +81,7 @@ class LineLimit(logging.Filter):
         return False
 
     def next_window(self) -> None:
-        """Write what was left out of the window that ends, and begin the next one."""
+        """Log how many lines were left out of the current window, and start the next window."""
         self._end = self._clock() + WINDOW
         lines, fields, most = self._lines, self._fields, self._most
         self._lines, self._fields, self._most = Counter(), {}, {}
@@ -90,7 +90,7 @@ class LineLimit(logging.Filter):
             log.warning(LEFT_OUT, lines=lines[kind] - most[kind], seconds=WINDOW, **of)
 
     async def run(self) -> NoReturn:
-        """Report in time, also when nothing else is logged."""
+        """End each window in time, even if nothing else is logged. Runs until cancelled."""
         while True:
             await asyncio.sleep(WINDOW)
             self.next_window()

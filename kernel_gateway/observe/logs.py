@@ -20,9 +20,9 @@ from sessions.model.values import ExecuteRequest, ExecutionEnd, SessionKey
 
 log = structlog.get_logger()
 
-#: characters of a line that `keep` keeps
+#: maximum characters of a line that `collect_warnings` stores
 _KEPT_MAX = 1000
-#: which lines are written
+#: decides which lines are written
 limit = LineLimit(time.monotonic)
 
 #: tracebacks without the values of local variables, because those include code and keys
@@ -30,7 +30,7 @@ _tracebacks = structlog.processors.ExceptionRenderer(structlog.tracebacks.Except
 
 
 class StandardError:
-    """The stream of the log. When its disk is full, lines are lost: the logged work must not fail with the log."""
+    """The stream of the log. It ignores a full disk and loses the lines, so that the logged work does not fail."""
 
     def write(self, text: str) -> None:
         """Write the text, if possible."""
@@ -43,8 +43,8 @@ class StandardError:
             sys.stderr.flush()
 
 
-def keep(lines: MutableSequence[str]) -> None:
-    """Keep the gateway's own warnings and errors, in place of writing them."""
+def collect_warnings(lines: MutableSequence[str]) -> None:
+    """Append the gateway's own warnings and errors to `lines` instead of writing them."""
 
     def kept(_logger: object, _method: str, record: structlog.typing.EventDict) -> structlog.typing.EventDict:
         event = record.pop("event")
@@ -58,7 +58,7 @@ def keep(lines: MutableSequence[str]) -> None:
 
 
 def set_up() -> None:
-    """Route structlog's and the libraries' records through one format."""
+    """Configure structlog and the standard library's logging to write one common format."""
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
@@ -85,11 +85,11 @@ def set_up() -> None:
         )
     )
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
-    logging.getLogger("urllib3").setLevel(logging.ERROR)  # it also raises the connection errors that it logs
+    logging.getLogger("urllib3").setLevel(logging.ERROR)  # urllib3 raises the same errors that it logs
 
 
 def request_id() -> str | None:
-    """Return the id of the request that the current work belongs to, or None."""
+    """Return the id of the HTTP request that the current task serves, or None without a request."""
     told: str | None = structlog.contextvars.get_contextvars().get("request_id")
     return told
 
@@ -97,14 +97,14 @@ def request_id() -> str | None:
 def execution_ended(
     key: SessionKey, execution: str, request: ExecuteRequest, end: ExecutionEnd, asked_by: str | None
 ) -> None:
-    """Log one line per cell: the digest identifies the code without revealing it.
+    """Log the end of a cell in one line. A digest identifies the code without revealing it.
 
     Args:
         key: key of the session.
         execution: id of the execution in the audit.
         request: the execute request.
         end: how the execution ended.
-        asked_by: id of the HTTP request.
+        asked_by: id of the HTTP request that asked for the cell. None means that no HTTP request did.
     """
     log.info(
         "execution",
@@ -122,12 +122,14 @@ def execution_ended(
 
 
 def egress(request: EgressRequest) -> None:
-    """Log one line per request of a session to the egress proxy, when it has ended."""
+    """Log a session's request to the egress proxy in one line, when the request has ended."""
     log.info("egress", **asdict(request))
 
 
 def execution_refused(key: SessionKey, execution: str, violation: PolicyViolation) -> None:
-    """Log one line per cell that the code policy forbids, with the number of problems: their texts contain code.
+    """Log a cell that the code policy forbids, in one line.
+
+    The line has only the number of problems, because their texts contain code.
 
     Args:
         key: key of the session.

@@ -1,7 +1,7 @@
-"""Measure how late the event loop is, and log what blocks it: a blocked loop serves no client and keeps no deadline.
+"""Measures the delay of the event loop, and logs what blocks it: a blocked loop serves no client and keeps no deadline.
 
-A task measures every `BEAT` seconds how late it wakes up. A blocked loop cannot report the cause, so a thread logs the
-loop's task and stack when a beat is overdue. The log contains no values of variables.
+A task measures every `BEAT` seconds how late it wakes up. A blocked loop cannot log the cause itself, so a thread logs
+the loop's task and stack when a beat is overdue. The log contains no values of variables.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class LoopLag:
     """Watches the event loop in which it runs."""
 
     def __init__(self, late: Callable[[float], None], stall: float = STALL) -> None:
-        """Prepare; `run` starts the watch.
+        """Create the watch; `run` starts it.
 
         Args:
             late: called at each beat with the seconds by which the beat was late.
@@ -63,7 +63,7 @@ class LoopLag:
             log.warning("the event loop runs again", stalled_s=round(waited, 3))
 
     def _watch(self, loop: asyncio.AbstractEventLoop, thread: int) -> None:
-        """Log once for each stall what the loop does. Runs in its own thread."""
+        """Log the loop's current task and stack once for each stall. Runs in its own thread."""
         told = 0.0
         while not self._ended.wait(BEAT):
             beat = self._beat

@@ -1,6 +1,6 @@
-"""Metrics for Prometheus. They contain no names of tenants or sessions: creating sessions must not create time series.
+"""Metrics for Prometheus. No label names a tenant or session, because new sessions must not create new time series.
 
-Every label has a closed set of values, whatever clients send; a test checks that.
+Clients cannot invent values for any label; a test checks that.
 """
 
 from __future__ import annotations

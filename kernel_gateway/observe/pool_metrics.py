@@ -1,6 +1,6 @@
-"""Metrics of warm kernels, of starts, and of memory on disk, for Prometheus.
+"""Metrics of warm kernels, of kernel starts, and of checkpoints and sleep, for Prometheus.
 
-The language is a label: there are only a few languages.
+The language may be a label, because there are only a few languages.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from sessions.model.stopwatch import Operation, Stage
 
 _SECONDS = (0.1, 0.25, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 20, 30, 60, 120)
-#: most stages take hundredths of a second, and a wait for a turn may take minutes
+#: buckets for stages: most of them take hundredths of a second, but waiting for a turn may take minutes
 _STAGE_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 
 
 class PoolMetrics:
-    """The observer of the pool (`sessions/kernels/warm.py`) and of memory on disk (`sessions/session/services.py`)."""
+    """The observer of the pool (`sessions/kernels/warm.py`) and of sessions (`sessions/session/services.py`)."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         language = ["language"]
@@ -86,12 +86,12 @@ class PoolMetrics:
         )
 
     def depth_changed(self, language: str, kernels: int, target: int) -> None:
-        """Set the number of warm kernels, and how many there should be."""
+        """Set the actual and the wanted number of warm kernels."""
         self._kernels.labels(language).set(kernels)
         self._target.labels(language).set(target)
 
     def leased(self, language: str, *, warm: bool) -> None:
-        """Count a session that could use a warm kernel, and whether it got one."""
+        """Count a session that asked for a warm kernel. `warm` is True if it got one."""
         self._leases.labels(language, "hit" if warm else "miss").inc()
 
     def evicted(self, language: str) -> None:
@@ -99,7 +99,7 @@ class PoolMetrics:
         self._evictions.labels(language).inc()
 
     def refilled(self, _language: str, seconds: float) -> None:
-        """Record the seconds until a warm kernel was replaced."""
+        """Record the seconds until the pool had a new warm kernel."""
         self._refill.observe(seconds)
 
     def restored(self, succeeded: bool) -> None:  # noqa: FBT001 - a callback has no names
@@ -107,15 +107,15 @@ class PoolMetrics:
         self._restores.labels("restored" if succeeded else "failed").inc()
 
     def slept(self, succeeded: bool) -> None:  # noqa: FBT001 - as above
-        """Count an attempt of a session to sleep."""
+        """Count an attempt to put a session to sleep."""
         self._sleeps.labels("asleep" if succeeded else "failed").inc()
 
     def checkpoint(self, seconds: float, *, succeeded: bool) -> None:
-        """Count an attempt to take a checkpoint, and its seconds."""
+        """Count an attempt to take a checkpoint, and record its seconds."""
         self._checkpoint.labels("taken" if succeeded else "failed").observe(seconds)
 
     def woken(self, seconds: float, *, succeeded: bool) -> None:
-        """Count an attempt to wake a session, and its seconds."""
+        """Count an attempt to wake a session, and record its seconds."""
         self._wake.labels("woken" if succeeded else "failed").observe(seconds)
 
     def stages(self, operation: Operation, seconds: Mapping[Stage, float]) -> None:
@@ -124,11 +124,16 @@ class PoolMetrics:
             self._stages.labels(operation.value, stage.value).observe(taken)
 
     def rolled_back(self, *, crash: bool) -> None:
-        """Count a return to a checkpoint."""
+        """Count a return to a checkpoint. `crash` is True if a crashed kernel was the reason, not a client."""
         self._rollbacks.labels("crash" if crash else "client").inc()
 
     def started(self, container: float, ready: float | None) -> None:
-        """Record the seconds that a start took."""
+        """Record the seconds of a start.
+
+        Args:
+            container: seconds until the container ran.
+            ready: seconds from then to the kernel's first answer. None means that the container has no kernel.
+        """
         self._container.observe(container)
         if ready is not None:
             self._ready.observe(ready)

@@ -1,4 +1,4 @@
-"""From a socket to a request: connections, their bounds, and what clients send on them.
+"""Accepts connections, limits them and what clients send on them, and passes requests to the application.
 
-Knows no handler, no key and no dialect.
+This package knows no handler, no key and no dialect.
 """

@@ -1,9 +1,10 @@
-"""Which connections the gateway accepts: at most so many in all, and of one address; and which of them may work.
+"""Decides which connections the gateway accepts, and which of them may have a request.
 
-A connection is spare until a request with a valid key arrives on it, and again after the answer. Spare connections make
-room for new ones, oldest first, so without a key nobody keeps others out. With a key neither: of those at work a tenant
-has a part of what the others leave, from however many addresses. The last places are for clients on this machine: an
-operator's probe finds one also when all others are at work.
+The number of connections is limited in all, and for each address. A connection is *spare* until a request with a valid
+key arrives on it, and again after the answer. When there is no room, the oldest spare connection is closed for a new
+one, so clients without a key cannot keep others out. A tenant with a key cannot either: its requests may occupy only
+a part of the connections that other tenants leave, however many addresses it has. The last places are reserved for
+clients on this machine, so that an operator's probe can always connect.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from kernel_gateway.wire.forwarding import Forwarding
 from sessions.model.errors import QuotaExceeded
 from sessions.tenants.shares import Shares
 
-#: places of 16 that are for clients on this machine
+#: sixteenths of all places that are reserved for clients on this machine
 RESERVED = 1
-#: bits of an IPv6 address that are one client's network
+#: length in bits of the IPv6 prefix that one client usually owns
 _NETWORK = 64
 
 
@@ -38,7 +39,7 @@ class _Peer:
     """The connections of one address."""
 
     open: int = 0
-    #: those that make room for new ones, oldest first
+    #: the connections that may be closed to make room for new ones, oldest first
     spare: dict[Connection, None] = field(default_factory=dict)
 
 
@@ -46,13 +47,14 @@ class Admission:
     """All open connections, by address."""
 
     def __init__(self, most: int, most_per_address: int, refused: Callable[[str], None], share: float = 1.0) -> None:
-        """Begin without connections.
+        """Start without connections.
 
         Args:
-            most: connections at a time.
-            most_per_address: connections of one address at a time.
+            most: maximum number of open connections.
+            most_per_address: maximum number of open connections of one address.
             refused: called for each refusal with its reason, `address`, `tenant` or `total`.
-            share: part of the connections that other tenants leave on which one tenant may have requests; 1: all.
+            share: part of the connections that other tenants leave which one tenant may occupy with requests, from 0
+                to 1.
         """
         self.open = 0
         self._most = most
@@ -62,7 +64,7 @@ class Admission:
         self._peers: dict[str, _Peer] = {}
 
     def admit(self, host: str) -> Connection | None:
-        """Return a new connection of a client, or None when there is no room for it.
+        """Return a new connection of a client, or None if there is no room for it.
 
         Args:
             host: IP address of the client.
@@ -87,35 +89,35 @@ class Admission:
         peer = self._peers.setdefault(connection.address, _Peer())
         peer.open += 1
         peer.spare[connection] = None
-        connection.head_begins()
-        connection.when_working(lambda tenant: self._works(connection, tenant))
+        connection.limit_head_time()
+        connection.when_assigned(lambda tenant: self._occupy(connection, tenant))
         connection.when_ended(lambda: self._leave(connection))
         return connection
 
-    def _works(self, connection: Connection, tenant: str) -> None:
-        """Note that a connection has a request of a tenant.
+    def _occupy(self, connection: Connection, tenant: str) -> None:
+        """Count a connection as occupied by a request of a tenant, so that it is not spare.
 
         Raises:
-            QuotaExceeded: when the tenant has its part of the connections; then this one stays spare.
+            QuotaExceeded: when the tenant occupies its part of all connections; then the connection stays spare.
         """
         if connection.ended:
             return
-        self._rests(connection)
+        self._release(connection)
         if not self._working.fits_share(tenant, 1):
             self._refused("tenant")
             most = self._working.share_of(tenant)
             raise QuotaExceeded(f"at most {most} requests of the tenant at a time", limit="connections", max=most)
         self._working.add(tenant, 1)
-        connection.worker = tenant
+        connection.occupant = tenant
         self._peers[connection.address].spare.pop(connection, None)
 
-    def _rests(self, connection: Connection) -> None:
-        if connection.worker is not None:
-            self._working.add(connection.worker, -1)
-            connection.worker = None
+    def _release(self, connection: Connection) -> None:
+        if connection.occupant is not None:
+            self._working.add(connection.occupant, -1)
+            connection.occupant = None
 
     def _leave(self, connection: Connection) -> None:
-        self._rests(connection)
+        self._release(connection)
         peer = self._peers[connection.address]
         peer.spare.pop(connection, None)
         peer.open -= 1
@@ -124,18 +126,18 @@ class Admission:
             del self._peers[connection.address]
 
     def make_room(self) -> bool:
-        """End the oldest spare connection of the address that has most of them; return False if there is none."""
+        """Close the oldest spare connection of the address with the most spare ones. Return False if there is none."""
         return bool(self._peers) and _drop_oldest(max(self._peers.values(), key=lambda peer: len(peer.spare)))
 
-    def waits(self, connection: Connection) -> None:
-        """Note that a connection waits for its next request."""
+    def mark_spare(self, connection: Connection) -> None:
+        """Make a connection spare, because it waits for its next request."""
         if connection.ended:
             return
-        self._rests(connection)
+        self._release(connection)
         spare = self._peers[connection.address].spare
         spare.pop(connection, None)
-        spare[connection] = None  # the newest one
-        connection.await_head()
+        spare[connection] = None  # the newest is the last
+        connection.expect_head()
 
 
 def _drop_oldest(peer: _Peer) -> bool:
@@ -147,7 +149,7 @@ def _drop_oldest(peer: _Peer) -> bool:
 
 
 def peer_name(host: str) -> str:
-    """Return the address that a client's connections are counted under: for IPv6 the first one of its network."""
+    """Return the address under which a client's connections are counted. For IPv6 it stands for a whole /64 network."""
     address = ipaddress.ip_address(host.partition("%")[0])
     if isinstance(address, ipaddress.IPv4Address):
         return str(address)
@@ -159,7 +161,7 @@ def peer_name(host: str) -> str:
 
 
 class CountedRequests(HTTPServerConnectionDelegate):
-    """Wraps the application: tells the admission which connections wait for a request, and limits the time of heads."""
+    """Wraps the application: makes waiting connections spare, and limits the time that the head of a request takes."""
 
     def __init__(self, application: HTTPServerConnectionDelegate, admission: Admission) -> None:
         self._application = application
@@ -170,7 +172,7 @@ class CountedRequests(HTTPServerConnectionDelegate):
         if not isinstance(request_conn, HTTP1Connection):
             raise TypeError("not an HTTP/1 connection")
         connection = connection_of(request_conn.stream)
-        self._admission.waits(connection)
+        self._admission.mark_spare(connection)
         request = self._application.start_request(server_conn, request_conn)
         return _CountedRequest(request, connection)
 
@@ -187,5 +189,5 @@ class _CountedRequest(Forwarding):
     def headers_received(
         self, start_line: RequestStartLine | ResponseStartLine, headers: HTTPHeaders
     ) -> Awaitable[None] | None:
-        self._connection.head_is_complete()
+        self._connection.end_head_time()
         return super().headers_received(start_line, headers)

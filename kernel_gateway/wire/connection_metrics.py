@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 
 class ConnectionMetrics:
-    """What is open, and what was refused."""
+    """Counts open and refused connections and WebSockets."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.open = Gauge("kernel_gateway_connections", "Open connections", registry=registry)
@@ -35,7 +35,7 @@ class ConnectionMetrics:
         self._refused.labels(reason).inc()
 
     def paused(self) -> None:
-        """Count a time in which no file descriptor was left."""
+        """Count a pause of the listener, because no file descriptor was left."""
         self._pauses.inc()
 
     def socket_refused(self, reason: str) -> None:

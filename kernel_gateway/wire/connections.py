@@ -1,6 +1,6 @@
-"""One client's connection: what arrives on it, how long the head of a request may take, and its end.
+"""One client's connection: reports its reads and its end, and limits the time that the head of a request may take.
 
-Tornado's streams call `read_from_fd` for each read and `close_fd` once, and let subclasses override both.
+Tornado's streams call `read_from_fd` for each read and `close_fd` once; the subclasses here override both.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from tornado.iostream import BaseIOStream, IOStream, SSLIOStream
 
 from sessions.model.units import HEAD_FIELDS
 
-#: seconds for the whole head of a request, from accept for the first and else from its first byte
+#: seconds within which the whole head of a request must arrive. The time of the first request begins when the
+#: connection is accepted, and that of a later request at its first byte
 HEAD_TIMEOUT = 20.0
 
 
@@ -21,50 +22,50 @@ class Connection:
     """A connection from accept to close."""
 
     def __init__(self, address: str) -> None:
-        """Begin.
+        """Create a connection without a stream; `attach` adds the stream.
 
         Args:
-            address: name of the peer, for its share of all connections.
+            address: address under which the client's connections are counted.
         """
         self.address = address
-        #: tenant of its latest request with a valid key; until then its address
+        #: tenant of the latest request with a valid key; before such a request, the address
         self.user = address
-        #: tenant whose request it has at present; None: none
-        self.worker: str | None = None
+        #: tenant whose request occupies the connection; None for a spare connection
+        self.occupant: str | None = None
         self.stream: Stream | None = None
         self.ended = False
-        #: what the client sends is thrown away
+        #: True if everything that the client sends is thrown away
         self._ignores = False
-        self._told: Callable[[int], None] | None = None
+        self._on_read: Callable[[int], None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._works: Callable[[str], None] | None = None
-        self._ends: list[Callable[[], None]] = []
+        self._on_assigned: Callable[[str], None] | None = None
+        self._on_end: list[Callable[[], None]] = []
 
     # -- for its owner ----------------------------------------------------------------------------------------
 
     def when_read(self, tell: Callable[[int], None] | None) -> None:
-        """Call `tell` with the number of bytes of each read from now on; None: nobody."""
-        self._told = tell
+        """Report the number of bytes of each later read to `tell`. None stops the reports."""
+        self._on_read = tell
 
-    def when_working(self, tell: Callable[[str], None]) -> None:
-        """Call `tell` with its tenant for each request with a valid key; it may refuse the request."""
-        self._works = tell
+    def when_assigned(self, tell: Callable[[str], None]) -> None:
+        """Report the tenant of each request with a valid key to `tell`, which may raise an error to refuse it."""
+        self._on_assigned = tell
 
     def when_ended(self, tell: Callable[[], None]) -> None:
-        """Call `tell` once when the connection ends, at once if it has ended."""
+        """Call `tell` once when the connection ends. If the connection has ended already, call it now."""
         if self.ended:
             tell()
         else:
-            self._ends.append(tell)
+            self._on_end.append(tell)
 
     def ignore_input(self) -> None:
-        """Throw away whatever the client still sends."""
+        """Throw away everything that the client sends from now on."""
         self._ignores = True
 
     def unread(self) -> int:
-        """Return the bytes that have arrived and that tornado's parsers have not taken yet.
+        """Return the number of bytes that have arrived and that tornado's parsers have not read yet.
 
-        Tornado (6.5 and 6.6) counts them in a private attribute.
+        Tornado (6.5 and 6.6) has this number only in a private attribute.
         """
         return 0 if self.stream is None else self.stream._read_buffer_size  # noqa: SLF001
 
@@ -75,78 +76,78 @@ class Connection:
 
     # -- the head of a request --------------------------------------------------------------------------------
 
-    def await_head(self) -> None:
-        """Wait for the next request. The connection may be idle, but a head that has begun must be complete in time."""
+    def expect_head(self) -> None:
+        """Start the time limit of the next request's head at its first byte. Until then the connection may be idle."""
         if self._timer is None:
-            self.when_read(self.head_begins)
+            self.when_read(self.limit_head_time)
 
-    def head_begins(self, _count: int = 0) -> None:
+    def limit_head_time(self, _count: int = 0) -> None:
         """End the connection unless the head of a request is complete within `HEAD_TIMEOUT`."""
         self.when_read(None)
         self._timer = asyncio.get_running_loop().call_later(HEAD_TIMEOUT, self.drop)
 
-    def head_is_complete(self) -> None:
-        """Note that the head of the request has arrived."""
+    def end_head_time(self) -> None:
+        """Stop the time limit, because the head of the request has arrived."""
         self.when_read(None)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def works(self, tenant: str) -> None:
-        """Note that the request is one of a tenant with a valid key.
+    def assign(self, tenant: str) -> None:
+        """Assign the current request to a tenant, after its key was checked.
 
         Raises:
-            QuotaExceeded: when the tenant has requests on as many connections as it may.
+            QuotaExceeded: when requests of the tenant occupy as many connections as they may.
         """
         self.user = tenant
-        if self._works is not None:
-            self._works(tenant)
+        if self._on_assigned is not None:
+            self._on_assigned(tenant)
 
     # -- for its stream ---------------------------------------------------------------------------------------
 
     def attach(self, stream: Stream) -> None:
-        """Get what this stream reads, and its end."""
+        """Connect a stream, so that it reports its reads and its end here."""
         self.stream = stream
         stream.connection = self
 
-    def has_read(self, count: int | None) -> int | None:
-        """Take note of a read.
+    def report_read(self, count: int | None) -> int | None:
+        """Report a read of the stream.
 
         Args:
-            count: bytes that were read; 0: the client has closed; None: there was nothing to read.
+            count: number of bytes that were read. 0 means that the client has closed, None that nothing has arrived.
 
         Returns:
-            what the stream shall believe: None for bytes that are thrown away.
+            the count for tornado: None if the bytes are thrown away, as if nothing had arrived.
         """
         if not count:
             return count
-        if self._told is not None:
-            self._told(count)
+        if self._on_read is not None:
+            self._on_read(count)
         return None if self._ignores else count
 
-    def has_ended(self) -> None:
-        """Tell everybody concerned that the connection has ended."""
+    def report_end(self) -> None:
+        """Mark the connection as ended, and call the functions that wait for that."""
         self.ended = True
-        self.head_is_complete()
-        ends, self._ends = self._ends, []
+        self.end_head_time()
+        ends, self._on_end = self._on_end, []
         for tell in ends:
             tell()
 
 
 class Stream(BaseIOStream):
-    """The stream of a connection, which it tells of each read and of its end."""
+    """The stream of a connection. It reports each read and its end to the connection."""
 
     connection: Connection
 
     def read_from_fd(self, buf: bytearray | memoryview) -> int | None:
         """Read into `buf`; see `BaseIOStream.read_from_fd`."""
-        return self.connection.has_read(super().read_from_fd(buf))
+        return self.connection.report_read(super().read_from_fd(buf))
 
     async def read_until_regex(self, regex: bytes, max_bytes: int | None = None) -> bytes:
-        """Read the head of a request, for which alone tornado calls this.
+        """Read the head of a request. Tornado calls this for nothing else.
 
         Raises:
-            HTTPInputError: when the head has too many fields; tornado takes some 5 us to parse each.
+            HTTPInputError: when the head has too many fields; tornado takes about 5 us to parse each of them.
         """
         head = await super().read_until_regex(regex, max_bytes)
         if head.count(b"\n") - 2 > HEAD_FIELDS:  # the first line, and the empty one at the end
@@ -156,7 +157,7 @@ class Stream(BaseIOStream):
     def close_fd(self) -> None:
         """Close the socket; tornado calls this once."""
         super().close_fd()
-        self.connection.has_ended()
+        self.connection.report_end()
 
 
 class PlainStream(Stream, IOStream):
@@ -171,7 +172,7 @@ def connection_of(stream: object) -> Connection:
     """Return the connection of a stream that the listener has made.
 
     Raises:
-        TypeError: when something else has made it, which is a defect.
+        TypeError: when the stream was made elsewhere, which is a defect.
     """
     if not isinstance(stream, Stream):
         raise TypeError("the stream is none of the listener's")

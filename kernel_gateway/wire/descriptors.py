@@ -1,4 +1,4 @@
-"""The file descriptors of this process: how many there may be, and how many of them are for clients.
+"""The limit of this process's file descriptors. Half of them are for clients.
 
 The other half is for kernels (about twenty each), the engine, databases and logs.
 """
@@ -15,7 +15,7 @@ log = structlog.get_logger()
 
 
 def raise_limit() -> None:
-    """Raise the limit of this process to the most that it may have: a usual default is 1,024."""
+    """Raise the soft limit of this process to its hard limit: a usual soft limit is only 1,024."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 

@@ -1,4 +1,4 @@
-"""A request on its way from tornado's parser to the application: the base of what looks at it in between."""
+"""Base class for classes between tornado's parser and the application, which look at each request."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tornado.httputil import HTTPHeaders, HTTPMessageDelegate, RequestStartLine,
 
 
 class Forwarding(HTTPMessageDelegate):
-    """Passes a request on, part by part. Subclasses look at its head."""
+    """Passes all parts of a request on. Subclasses override the methods for the parts that they look at."""
 
     def __init__(self, request: HTTPMessageDelegate) -> None:
         self._request = request

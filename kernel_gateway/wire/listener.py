@@ -1,6 +1,7 @@
-"""The listener: accepts connections, and waits while the process or the machine has no file descriptor left.
+"""The listener: accepts connections, and pauses while the process or the machine has no file descriptor left.
 
-Tornado's own listener tries again at once and logs each attempt: that takes a processor, and 5 MB of log a second.
+Without descriptors, tornado's own listener would try again at once and log each attempt. That uses a whole processor
+and writes 5 MB of log per second.
 """
 
 from __future__ import annotations
@@ -23,15 +24,16 @@ from kernel_gateway.wire.connections import PlainStream, TlsStream
 
 log = structlog.get_logger()
 
-#: connections that the system holds until they are accepted: beyond, a client tries again after a second
+#: connections that the system holds until the listener accepts them. A client beyond this number tries again after a
+#: second
 BACKLOG = 1024
-#: connections that are accepted before others get the event loop
+#: connections that the listener accepts before the event loop serves others
 BATCH = 32
-#: seconds without accepting when descriptors are short, and seconds without a shortage until it is over
+#: length in seconds of a pause, and seconds after a pause without another pause until the shortage counts as over
 PAUSE, CALM = 0.5, 3.0
-#: milliseconds after which a client that takes nothing of what was sent, or is gone, is disconnected by the system
+#: milliseconds after which the system disconnects a client that has acknowledged nothing of what was sent
 UNREAD_MS = 120_000
-#: errors of accept(2) for want of descriptors or memory; any other concerns one connection only
+#: errors of accept(2) when descriptors or memory are short; any other error concerns only one connection
 _SHORT = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
@@ -46,8 +48,8 @@ class Listener:
         Args:
             server: serves the accepted connections.
             admission: decides which connections are accepted.
-            tls: for https; None: http.
-            paused: called when the listener begins to wait for descriptors.
+            tls: TLS context for https. None means plain http.
+            paused: called when a shortage of descriptors begins.
         """
         self._server = server
         self._admission = admission
@@ -55,7 +57,7 @@ class Listener:
         self._paused = paused
         self._sockets: list[socket.socket] = []
         self._resumption: asyncio.TimerHandle | None = None
-        #: the end of a shortage of descriptors; None: there is none
+        #: timer that ends a shortage of descriptors; None if there is no shortage
         self._recovery: asyncio.TimerHandle | None = None
 
     @property
@@ -65,12 +67,12 @@ class Listener:
         return port
 
     def listen(self, sockets: Iterable[socket.socket]) -> None:
-        """Accept connections on sockets that listen."""
+        """Accept connections on these listening sockets."""
         self._sockets += sockets
         self._resume()
 
     def stop(self) -> None:
-        """Accept no more connections; those that are open stay."""
+        """Accept no more connections. Open connections stay open."""
         self._silence()
         if self._recovery is not None:
             self._recovery.cancel()
@@ -131,14 +133,14 @@ class Listener:
                 peer = self._tls.wrap_socket(peer, server_side=True, do_handshake_on_connect=False)
         except OSError:  # the client has left already
             peer.close()
-            connection.has_ended()
+            connection.report_end()
             return
         stream = PlainStream(peer) if self._tls is None else TlsStream(peer)
         connection.attach(stream)
         self._server.handle_stream(stream, address)
 
     def _refuse(self, peer: socket.socket) -> None:
-        """Close a connection, if possible with an answer. Over TLS that would take a handshake."""
+        """Close a connection, without TLS after an answer. With TLS an answer would need a handshake first."""
         peer.settimeout(0)
         if self._tls is None:
             with suppress(OSError):

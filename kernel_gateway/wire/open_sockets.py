@@ -1,4 +1,4 @@
-"""The number of open WebSockets: of each session, of each tenant and in all."""
+"""Limits the number of open WebSockets of each session, of each tenant and of the gateway."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class OpenSockets:
         self._tenants = Shares(settings.max_sockets, settings.share, least=1)
 
     def enter(self, key: SessionKey) -> Callable[[], None]:
-        """Count a socket of a session.
+        """Count a WebSocket of a session.
 
         Returns:
-            the function that must be called when the socket is gone; further calls do nothing.
+            a function to call when the WebSocket is closed; further calls do nothing.
 
         Raises:
-            QuotaExceeded: when the session, its tenant or the gateway has as many as it may have.
+            QuotaExceeded: when the session, its tenant or the gateway has reached its limit.
         """
         tenants = self._tenants
         of_tenant = min(self._per_tenant, tenants.share_of(key.tenant))

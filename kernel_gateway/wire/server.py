@@ -1,4 +1,4 @@
-"""Tornado's HTTP server behind our listener, with the limits of the settings."""
+"""Starts tornado's HTTP server behind our listener, with the limits of the settings."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from tornado.netutil import bind_sockets
 from tornado.web import Application
 
 from kernel_gateway.config import Settings
-from kernel_gateway.fair_loop import Slices
+from kernel_gateway.fair_loop import FairLoop
 from kernel_gateway.wire import descriptors
 from kernel_gateway.wire.admission import Admission, CountedRequests
 from kernel_gateway.wire.connection_metrics import ConnectionMetrics
-from kernel_gateway.wire.hosts import PlainHosts
+from kernel_gateway.wire.host_header import PlainHosts
+from kernel_gateway.wire.large_bodies import BodiesInTurn
 from kernel_gateway.wire.listener import BACKLOG, Listener
-from kernel_gateway.wire.turns import BodiesInTurn
 
 log = structlog.get_logger()
 
 #: seconds for which a connection may be idle between two requests
 IDLE = 120
-#: bytes of the head of a request
+#: maximum bytes of the head of a request
 MAX_HEAD = 32768
 
 
@@ -33,28 +33,28 @@ def serve(
     metrics: ConnectionMetrics,
     *,
     max_body: int,
-    slices: Slices,
+    fair_loop: FairLoop,
 ) -> tuple[HTTPServer, Listener]:
     """Serve an application on the address of the settings.
 
     Args:
         application: answers the requests.
-        settings: address, and limits of connections.
-        tls: for https; None: http.
-        metrics: for connections.
-        max_body: bytes of a request's body, unless its handler allows more.
-        slices: turns of long work, which large bodies take, too.
+        settings: contains the address and the limits of connections.
+        tls: TLS context for https. None means plain http.
+        metrics: counts connections.
+        max_body: maximum bytes of a request's body, unless its handler allows more.
+        fair_loop: gives each large body its turn.
 
     Returns:
-        the server, which has the open connections, and the listener, which accepts new ones.
+        the server, which owns the open connections, and the listener, which accepts new connections.
 
     Raises:
-        OSError: when the address cannot be listened on.
+        OSError: when the gateway cannot listen on the address.
     """
     admission = _admission(settings, metrics)
     metrics.open.set_function(lambda: admission.open)
     server = HTTPServer(
-        CountedRequests(PlainHosts(BodiesInTurn(application, slices)), admission),
+        CountedRequests(PlainHosts(BodiesInTurn(application, fair_loop)), admission),
         max_body_size=max_body,
         idle_connection_timeout=IDLE,
         max_header_size=MAX_HEAD,
@@ -62,7 +62,7 @@ def serve(
     listener = Listener(server, admission, tls, metrics.paused)
     try:
         listener.listen(bind_sockets(settings.port, settings.host, backlog=BACKLOG))
-    except OSError as error:  # it names no address
+    except OSError as error:  # the system's message does not contain the address
         raise OSError(f"cannot listen on {settings.host}:{settings.port}: {error.strerror}") from error
     return server, listener
 

@@ -1,4 +1,4 @@
-"""HTTPS: the server's certificate, given or made by the gateway."""
+"""HTTPS: loads the operator's certificate, or makes one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def context(certificate: Path) -> ssl.SSLContext:
         certificate: PEM file with the certificate, its issuers' certificates and its private key.
 
     Raises:
-        OSError: when the file cannot be read, or is no such file.
+        OSError: when the file cannot be read, or does not contain a certificate and its key.
     """
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     made.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -37,18 +37,19 @@ def context(certificate: Path) -> ssl.SSLContext:
 
 
 def own_certificate(directory: Path, names: frozenset[str]) -> Path:
-    """Return a certificate for these names, kept over restarts because clients may trust its issuer already.
+    """Return the gateway's own certificate for these names. Make one if there is none, or it is about to expire.
 
-    The issuer is made with it, and its key is forgotten: it signs nothing else. A certificate that is its own issuer
-    would do for OpenSSL, but not for rustls, which E2B's newest SDK uses ("CaUsedAsEndEntity").
+    Restarts keep the certificate, because clients may already trust its issuer. The issuer is made together with the
+    certificate, and its private key is thrown away, so it signs nothing else. OpenSSL would accept a self-signed
+    certificate, but rustls, which E2B's newest SDK uses, refuses it ("CaUsedAsEndEntity").
 
     Args:
-        directory: directory of the files: `tls.key` with key, certificate and issuer, `tls.pem` with the issuer for
-            clients.
-        names: host names and addresses of the certificate.
+        directory: directory of the files: `tls.key` with the key, the certificate and the issuer, and `tls.pem` with
+            the issuer for clients.
+        names: host names and IP addresses of the certificate.
 
     Returns:
-        the path of the file with the key, which only its user can read.
+        the path of `tls.key`, which only its owner can read.
     """
     private, public = directory / "tls.key", directory / "tls.pem"
     if not _is_good(private, public, names):
@@ -75,7 +76,7 @@ def _is_good(private: Path, public: Path, names: frozenset[str]) -> bool:
 
 
 def _made(names: frozenset[str]) -> tuple[bytes, bytes, bytes]:
-    """Make a private key, its certificate, and the certificate of the issuer, in PEM."""
+    """Make a private key, its certificate and the issuer's certificate. Return the three in PEM."""
     private, issuer_key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
     issuer_name = _subject("sandboxed-kernel-gateway: issuer of its certificate")
     identifier = x509.SubjectKeyIdentifier.from_public_key(issuer_key.public_key())

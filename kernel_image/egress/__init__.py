@@ -1,1 +1,1 @@
-"""What is inside the container of the egress proxy, beside squid. Standard library only."""
+"""Programs in the container of the egress proxy, in addition to squid. Standard library only."""

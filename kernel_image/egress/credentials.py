@@ -1,7 +1,8 @@
-"""Tells squid whether a session's name and password belong together.
+"""Checks the names and passwords of sessions for squid.
 
-Squid's protocol for helpers of basic authentication: one line `name password` on stdin, both percent-encoded, and one
-line `OK` or `ERR` on stdout. The password is a digest of the name, so that the proxy keeps no list of sessions.
+The program follows squid's protocol for helpers of basic authentication: it reads lines `name password` from stdin,
+both percent-encoded, and answers each with a line `OK` or `ERR`. A password is a digest of the name and a secret, so
+the proxy needs no list of sessions.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ VARIABLE = "EGRESS_SECRET"
 
 
 def password(secret: str, name: str) -> str:
-    """Return the password of a name."""
+    """Return the password for a session's name."""
     return hmac.new(secret.encode(), name.encode(), hashlib.sha256).hexdigest()
 
 

@@ -1,1 +1,1 @@
-"""The Python kernel: ipykernel with the changes that a service needs, each with its reason."""
+"""The Python kernel: ipykernel with the changes that a service needs. Each module gives the reason of its changes."""

@@ -1,9 +1,9 @@
-"""Starts the kernel: `python python_kernel/__main__.py -f CONNECTION_FILE`; with `-f -` it waits for its connection."""
+"""Starts the kernel: `python python_kernel/__main__.py -f CONNECTION_FILE`. With `-f -` it waits for its connection."""
 
 import sys
 
 if __name__ == "__main__":
-    # Cells must not import modules beside this package: their own `files.py` must not be hidden by ours.
+    # Cells must not find the modules beside this package, or ours would hide their own modules, such as `files.py`.
     sys.path[0] = sys.path[0].removesuffix("/python_kernel")
     from python_kernel import bundle
 

@@ -1,12 +1,12 @@
-"""The application that owns the kernel's sockets: ipykernel's, with these changes.
+"""The application that owns the kernel's sockets. It is ipykernel's application with some changes.
 
-- iopub never drops: with stock settings a slow reader loses outputs and the final `idle` (XPUB_NODROP).
-- every subscriber is welcomed, not only the first (XPUB_VERBOSE).
-- messages and text are sent by the thread that made them (`publishing.py`), requests are read by the thread that runs
+- iopub never drops messages (XPUB_NODROP). With ipykernel's settings, a slow reader loses outputs and the final `idle`.
+- Every subscriber gets a welcome message, not only the first one (XPUB_VERBOSE).
+- The thread that makes a message or text also sends it (`publishing.py`), and the thread that runs requests also reads
   them (`shell.py`).
-- the kernel is our own, too (`kernel.py`).
-- it listens only when it is complete, and does not connect to itself until its debugger is used: gVisor of 2024 cannot
-  restore many kernels that do (see docs/decisions/sleep.md).
+- The kernel is our own class (`kernel.py`).
+- The application binds its sockets only when the kernel is complete, and does not connect to itself until the debugger
+  is used: gVisor of 2024 cannot restore many kernels that do (see docs/decisions/sleep.md).
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class KernelApp(IPKernelApp):
     control_thread: Any
     iopub_thread: Any
     kernel: Any
-    #: False until `listen`: ipykernel's own binding of sockets does nothing before that
+    #: False until `listen` is called; until then, `_bind_socket` does nothing when ipykernel calls it
     listens = False
 
     def parse_command_line(self, argv: list[str] | None = None) -> None:
-        """Accept `-f CONNECTION_FILE` only, without the parser for hundreds of further options.
+        """Accept only `-f CONNECTION_FILE`. ipykernel's parser would set up hundreds of further options.
 
         Raises:
             ValueError: when another option is given.
@@ -61,7 +61,7 @@ class KernelApp(IPKernelApp):
 
     def init_kernel(self) -> None:
         """Create the kernel as if debugpy were not installed; `PythonKernel` loads it later."""
-        # Without this, eight log records are made for each cell and discarded by their handler.
+        # Otherwise each cell would make eight log records, which the handler would discard.
         self.log.setLevel(self.log_level)
         sys.modules["debugpy"] = None  # type: ignore[assignment]
         try:
@@ -73,13 +73,13 @@ class KernelApp(IPKernelApp):
         return KernelSession(parent=self)
 
     def _ip_default(self) -> str:
-        return "127.0.0.1"  # until the connection file is read; jupyter_client would list all interfaces
+        return "127.0.0.1"  # used until the connection file is read; jupyter_client would list all network interfaces
 
     def _bind_socket(self, s: zmq.Socket[bytes], port: int) -> Any:
         if not self.listens:
             return port
         if s.socket_type == zmq.ROUTER:
-            s.sndhwm = 0  # or replies are dropped silently when their reader is 1,000 behind
+            s.sndhwm = 0  # no limit; otherwise replies are dropped silently when 1,000 of them are unread
         return super()._bind_socket(s, port)
 
     def init_control(self, context: zmq.Context[Any]) -> None:
@@ -89,7 +89,7 @@ class KernelApp(IPKernelApp):
         self.shell_channel_thread = ShellThread(context, daemon=True)
 
     def init_iopub(self, context: zmq.Context[Any]) -> None:
-        """Open iopub as ipykernel does, but with our own publisher."""
+        """Open iopub like ipykernel, but with our own publisher."""
         socket = context.socket(zmq.XPUB)
         socket.linger = 1000
         socket.setsockopt(zmq.XPUB_NODROP, 1)
@@ -102,12 +102,12 @@ class KernelApp(IPKernelApp):
         self.iopub_socket = self.iopub_thread.background_socket
 
     def init_heartbeat(self) -> None:
-        """Start the heartbeat when the kernel listens."""
+        """Start the heartbeat, but only after `listen` was called."""
         if self.listens:
             super().init_heartbeat()
 
     def listen(self) -> None:
-        """Bind the sockets as ipykernel does, each in the thread that uses it, and iopub as the last one."""
+        """Bind the sockets, each in the thread that uses it. iopub is the last one."""
         self.listens = True
         self._bind(self.shell_socket, self.shell_port)
         self._bind(self.stdin_socket, self.stdin_port)
@@ -122,11 +122,11 @@ class KernelApp(IPKernelApp):
             self.iopub_thread.welcome()
 
     def log_connection_info(self) -> None:
-        """Note the ports, and print nothing: ipykernel's hint for a terminal would be printed by a cell that forks."""
+        """Record the ports. Nothing is printed, because a cell that forks would print ipykernel's hint again."""
         self._ports = {name: getattr(self, f"{name}_port") for name in ("shell", "iopub", "stdin", "hb", "control")}
 
     def connect_debugger(self) -> None:
-        """Connect the debugger to the shell channel, from the thread that uses this connection."""
+        """Connect the debugger to the shell channel. Called in the thread that uses this connection."""
         self._apply_curve_client_options(self.debug_shell_socket)
         self.debug_shell_socket.connect(self._shell)
 
@@ -135,18 +135,18 @@ class KernelApp(IPKernelApp):
         self._bind_socket(socket, port)
 
     def wait(self) -> None:
-        """Listen at once: this application has had its keys from the start."""
+        """Listen immediately, because this application has its keys from the start."""
         self.listen()
 
     def close(self) -> None:
-        """Close all sockets. The shell channel's thread closes those between shells, so it must have been started."""
+        """Close all sockets. This starts the shell channel's thread, which closes the sockets between shells."""
         if self.shell_channel_thread is not None:
             self.shell_channel_thread.begin()
         super().close()
 
 
 def load_programs() -> None:
-    """Load the module that runs whole programs, so that no cell needs to contain it."""
+    """Load the module that runs whole programs, so that the gateway need not send it in a cell."""
     name = "_kernel_gateway_programs"
     spec = importlib.util.spec_from_file_location(name, PROGRAMS)
     if spec is None or spec.loader is None:
@@ -156,21 +156,21 @@ def load_programs() -> None:
 
 
 def find_user_packages() -> None:
-    """Let cells import what `pip install --user` will put into the workspace, in the order of a virtual environment.
+    """Let cells import packages that `pip install --user` puts into the workspace, after the image's own packages.
 
-    The kernel itself starts without these packages (`-s`): they cannot keep it from starting.
+    The kernel itself starts without these packages (`-s`), so they cannot prevent its start.
     """
     if "PYTHONUSERBASE" not in os.environ:  # noqa: TID251 - the sandbox's, not the gateway's
         return
     path = site.getusersitepackages()
     sys.path.append(path)
-    # The import system would remember that there is no such directory yet. This finder looks again.
+    # The import system would remember that this directory does not exist yet. This finder checks it again.
     kinds = [(ExtensionFileLoader, EXTENSION_SUFFIXES), (SourceFileLoader, SOURCE_SUFFIXES)]
     sys.path_importer_cache[path] = FileFinder(path, *kinds)
 
 
 def config(kernel: type[PythonKernel] = PythonKernel) -> Config:
-    """Return the settings of a kernel of this class."""
+    """Return the settings for a kernel of this class."""
     settings = Config()
     settings.KernelApp.outstream_class = f"{Stream.__module__}.{Stream.__name__}"
     settings.KernelApp.kernel_class = kernel
@@ -184,7 +184,7 @@ def main(kind: type[KernelApp]) -> None:
     """Run a kernel until it ends.
 
     Args:
-        kind: the usual application, or one that waits for its keys.
+        kind: class of the application: `KernelApp`, or `WaitingApp`, which waits for its keys.
     """
     load_programs()
     app = kind.instance(config=config())

@@ -1,19 +1,19 @@
-"""The modules that a kernel imports at its start, in one file, and those that a warm kernel imports ahead, in another.
+"""Bundles of compiled modules, which make imports faster: one for a kernel's start, one for imports ahead of need.
 
-A start imports some 600 modules, and for each the import system makes a dozen calls to the file system. In gVisor every
-one of them goes to another process; that was half of a kernel's start. When the image is built, `write` puts the code
-of a kernel's modules into a file; `use` lets a kernel import them from this file until it has started (`release`).
-Other modules are imported as usual. Each module keeps its path, loader and source: tracebacks, `inspect` and
-`importlib.resources` see no difference.
+A start imports about 600 modules, and for each module the import system makes a dozen calls to the file system. In
+gVisor each call goes to another process; that was half of a kernel's start. So, when the image is built, `write` puts
+the code of these modules into one file. `use` lets a kernel import them from that file, until `release`. Other modules
+are imported as usual. Each module keeps its path, loader and source, so tracebacks, `inspect` and
+`importlib.resources` work as usual.
 
-    python bundle.py FILE [AHEAD]       starts a kernel as far as possible without a client, and writes the modules that
-                                        are imported then into FILE; those of the kernelspec's `preload` into AHEAD
+    python bundle.py FILE [AHEAD]       starts a kernel as far as possible without a client, and writes the imported
+                                        modules to FILE, and the modules of the kernelspec's `preload` to AHEAD
 """
 
 import marshal
 import sys
 
-# Built into the interpreter. `importlib.machinery` and `pathlib` would be read from files, at every start.
+# This module is built into the interpreter; `importlib.machinery` and `pathlib` would be read from files at each start.
 from _frozen_importlib_external import (
     ExtensionFileLoader,
     SourceFileLoader,
@@ -28,23 +28,23 @@ if TYPE_CHECKING:
     from types import CodeType
     from typing import BinaryIO
 
-#: paths of the bundles, beside this module; made when the image is built
+#: paths of the two bundles, beside this module; the build of the image makes them
 FILE = __file__.removesuffix("bundle.py") + "modules"
 AHEAD = __file__.removesuffix("bundle.py") + "ahead"
-#: bytes at the file's beginning that hold the length of the index
+#: size of the number at the beginning of the file, which is the length of the index
 LENGTH = 8
 
 
 class Loader(SourceFileLoader):
-    """Loads a module whose code is in the bundle."""
+    """Loads a module from the bundle."""
 
     def __init__(self, name: str, path: str, code: memoryview) -> None:
-        """Set a module's name, its source's path, and its marshalled code."""
+        """Set the module's name, the path of its source, and its marshalled code."""
         super().__init__(name, path)
         self._code: memoryview | None = code
 
     def get_code(self, fullname: str) -> "CodeType | None":
-        """Return the code from the bundle; a second call reads it from the module's own file."""
+        """Return the code from the bundle. A second call reads the code from the module's own file."""
         marshalled, self._code = self._code, None
         if marshalled is None:
             return super().get_code(fullname)
@@ -56,12 +56,17 @@ class Finder:
     """Finds the modules of the bundle, before all other finders."""
 
     def __init__(self, index: dict[str, tuple[str, int, int]], codes: memoryview) -> None:
-        """Set the bundle's content: path and position of the code by module name; an extension has position 0."""
+        """Set the content of the bundle.
+
+        Args:
+            index: path of each module, and start and end of its code, by name. The end is 0 for an extension.
+            codes: the marshalled code of all modules.
+        """
         self._index = index
         self._codes = codes
 
     def find_spec(self, fullname: str, _path: object = None, _target: object = None) -> "ModuleSpec | None":
-        """Return the spec of a module of the bundle, or None for another module."""
+        """Return the spec of a module, or None if the bundle does not have it."""
         if fullname not in self._index:
             return None
         path, start, end = self._index[fullname]
@@ -71,7 +76,7 @@ class Finder:
 
 
 def use(path: str) -> None:
-    """Import from a bundle from now on, if there is one for this interpreter.
+    """Import modules from a bundle from now on, if there is one for this interpreter.
 
     Args:
         path: path of the bundle.
@@ -79,7 +84,7 @@ def use(path: str) -> None:
     try:
         with open(path, "rb") as file:
             content = file.read() if path == FILE else _mapped(file)
-    except FileNotFoundError:  # a kernel of the process backend, which has no image
+    except FileNotFoundError:  # there is no bundle outside of the image, as with the process backend
         return
     start = LENGTH + int.from_bytes(content[:LENGTH], "big")
     version, index = marshal.loads(content[LENGTH:start])  # noqa: S302 - the image's own
@@ -88,8 +93,8 @@ def use(path: str) -> None:
 
 
 def _mapped(file: "BinaryIO") -> "mmap":
-    """Return the content of a large file, of which only the used parts are read, into memory that is no one's own."""
-    import mmap  # noqa: PLC0415 - an extension, which no start needs
+    """Map a large file into memory. Only its used parts are read, and processes share the memory."""
+    import mmap  # noqa: PLC0415 - an extension that a start does not need
 
     return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
@@ -100,11 +105,11 @@ def release() -> None:
 
 
 def write(path: str, without: "Collection[str]" = ()) -> None:
-    """Write the modules that have been imported so far.
+    """Write a bundle with all modules that have been imported so far.
 
     Args:
         path: path of the bundle.
-        without: names of modules that are left out.
+        without: names of modules to leave out.
     """
     index: dict[str, tuple[str, int, int]] = {}
     codes = bytearray()

@@ -1,6 +1,6 @@
-"""Which processes an interrupt reaches besides the kernel: those of the running cell, not those that earlier ones left.
+"""Sends interrupts to the kernel and to the processes of the running cell, but not to processes of earlier cells.
 
-In ipykernel it reaches the kernel's whole process group, and so it ends a server that an earlier cell has started.
+ipykernel sends an interrupt to the kernel's whole process group, so it ends a server that an earlier cell has started.
 """
 
 from __future__ import annotations
@@ -10,54 +10,55 @@ import signal
 import time
 from contextlib import suppress
 
-#: bytes of a command line that are shown
+#: maximum bytes of a command line in a message
 _COMMAND_MAX = 100
-#: seconds by which the interrupt reaches the cell's code before its processes
+#: seconds between the interrupt of the cell's code and that of its processes
 _AHEAD = 0.02
-#: states of processes that only wait for their parent to notice their end
+#: states of ended processes
 _ENDED = (b"Z", b"X")
 
 
 class Children:
-    """The kernel's child processes, and their own."""
+    """The kernel's child processes and their descendants."""
 
     def __init__(self) -> None:
-        """Begin without any."""
-        #: command lines of the children that have outlived the cell that started them, by process id
+        """Start without child processes."""
+        #: command lines of children that still run after the end of their cell, by process id
         self.left: dict[int, str] = {}
 
     def leave(self) -> list[str]:
-        """Note that a cell has ended: the children that there are now run in the background.
+        """Record the current children at the end of a cell: from now on they are children of an earlier cell.
 
         Returns:
-            process id and command line of each child of an earlier cell that has ended during this one.
+            the process id and the command line of each child of an earlier cell that has ended during this cell.
         """
         before = self.left
         try:
-            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # most cells leave none, and need no more
+            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # most cells leave no children
         except ChildProcessError:
             self.left = {}
         else:
             own = os.getpid()
-            with suppress(OSError):  # the session has no descriptor left; the next cell's end tries it again
+            with suppress(OSError):  # no file descriptor is left; the end of the next cell tries again
                 running = [pid for pid, (parent, _) in _processes().items() if parent == own]
                 self.left = {pid: before.get(pid) or _command_line(pid) for pid in running}
         return [f"{pid} ({command})" for pid, command in before.items() if pid not in self.left]
 
     def interrupt(self) -> None:
-        """Send SIGINT to the kernel, and to the processes of its group that belong to the running cell."""
+        """Send SIGINT to the kernel, and to the processes in its group that the running cell has started."""
         own = os.getpid()
         of_cell: list[int] = []
-        with suppress(OSError):  # the session has no descriptor left; the kernel's own signal needs none
+        with suppress(OSError):  # no file descriptor is left; the kernel's own signal needs none
             processes = _processes()
-            # Chosen before the kernel's signal: the cell may end at once, and what it started is left behind then.
+            # The processes are chosen before the kernel's signal: the cell may end immediately after the signal, and
+            # then its processes count as those of an earlier cell.
             depths = {
                 pid: self._depth(pid, processes, own) for pid, (_, group) in processes.items() if group == os.getpgrp()
             }
-            # Parents first: a shell whose command has ended would begin the next one.
+            # Parents get the signal first: a shell whose command has ended would start its next command.
             of_cell = sorted((pid for pid, depth in depths.items() if depth), key=depths.__getitem__)
-        # The code first: `Popen.wait` loses the exit code of a process that has ended when the interrupt comes, and
-        # says 0 for ever.
+        # The cell's code gets the signal before its processes: if the process of a `Popen.wait` had ended before the
+        # interrupt, `wait` would lose the exit code and report 0.
         os.kill(own, signal.SIGINT)
         if of_cell:
             time.sleep(_AHEAD)
@@ -66,19 +67,19 @@ class Children:
                 os.kill(pid, signal.SIGINT)
 
     def _depth(self, pid: int, processes: dict[int, tuple[int, int]], kernel: int) -> int:
-        """Return how far below the kernel a process of the running cell is; 0: it is not of this cell."""
+        """Return a process's number of generations below the kernel, or 0 if the running cell has not started it."""
         above = processes.get(pid, (0, 0))[0]
         if pid in self.left:
             return 0
         if above == kernel:
             return 1
-        # A process whose parent has ended is in the background, too.
+        # A process whose parent has ended also counts as a background process.
         depth = self._depth(above, processes, kernel) if above > 1 else 0
         return depth and depth + 1
 
 
 def _processes() -> dict[int, tuple[int, int]]:
-    """Return parent and process group of each process that has not ended. Source: proc_pid_stat(5)."""
+    """Return the parent and the process group of each running process, by process id. Source: proc_pid_stat(5)."""
     found = {}
     for name in filter(str.isdecimal, os.listdir("/proc")):
         with suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{name}/stat", "rb") as stat:
@@ -89,7 +90,7 @@ def _processes() -> dict[int, tuple[int, int]]:
 
 
 def _command_line(pid: int) -> str:
-    """Return the command line of a process, cut to what a person needs to recognise it."""
+    """Return the beginning of a process's command line, so that a person can recognise the process."""
     with suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{pid}/cmdline", "rb") as words:
         return words.read(_COMMAND_MAX).replace(b"\0", b" ").decode(errors="replace").strip()
     return ""

@@ -1,9 +1,10 @@
-"""What arrives at the kernel's descriptors 1 and 2: the output of child processes, of C code and of `os.write`.
+"""Reads the output at the kernel's descriptors 1 and 2, which comes from child processes, C code and `os.write`.
 
-Each of them is the writing end of a pipe. In ipykernel a thread reads it, sooner or later, and decodes each piece by
-itself. Here whoever uses the stream of this name reads it first (`Stream` in `publishing.py`), so what was written
-before Python's own text stands before it, and what was written before a cell's end is in the cell. A thread reads
-beside them, so that output arrives while a cell waits for its child, and no child waits for the cell.
+Each of the two descriptors is the writing end of a pipe. In ipykernel a thread reads the pipe at some time, and decodes
+each piece separately. Here each use of `sys.stdout` or `sys.stderr` reads the pipe first (`Stream` in `publishing.py`).
+So output of the descriptor that comes before a `print` is shown before it, and output that comes before the end of a
+cell belongs to the cell. In addition, a thread reads the pipe, so that output is shown while a cell waits for its child
+process, and a child process never waits for the cell.
 """
 
 from __future__ import annotations
@@ -18,41 +19,42 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-#: gives Python's lock away: C waits while a pipe is full, and the thread that reads it needs the lock
+#: calls through CDLL release Python's lock: C may wait for a full pipe, and the pipe's reading thread needs the lock
 _c = ctypes.CDLL(None)
 _c.setvbuf.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_size_t)
 _c.fflush.argtypes = (ctypes.c_void_p,)
 _LINES = 1  # _IOLBF
-#: C's own streams for the descriptors, by name
+#: C's streams for the descriptors, by name
 _C_STREAMS = {name: ctypes.c_void_p.in_dll(_c, name) for name in ("stdout", "stderr")}
-#: keeps Python's lock: else each look would give the processor to a thread that computes, for some milliseconds
+#: calls through PyDLL keep Python's lock: otherwise each call could give the processor to a computing thread for
+#: milliseconds
 _ioctl = ctypes.PyDLL(None).ioctl
 
 
-#: seconds between two prints in which nobody can have written to a descriptor, at most
+#: initial value of `Descriptor.quick`, in seconds
 QUICK = 2e-6
 
 
 class Descriptor:
-    """Descriptor 1 or 2, and the end of the pipe at which its output is read."""
+    """Descriptor 1 or 2, and the reading end of its pipe."""
 
     def __init__(self, number: int) -> None:
-        """Put a pipe in place of a descriptor.
+        """Replace a descriptor by the writing end of a new pipe.
 
         Args:
             number: number of the descriptor.
         """
         self.number = number
-        #: seconds in which nobody can have written: no system call is faster. Prints that follow one another as quickly
-        #: need no look between them, which takes up to 35 microseconds in gVisor. Each look measures what a call takes,
-        #: because a kernel that starts on a busy machine would find 40 microseconds for what takes 2 soon after.
+        #: shortest time of a system call so far, in seconds. If less time has passed since the last look, nobody can
+        #: have written meanwhile. Then no look is needed, which takes up to 35 microseconds in gVisor. Each look
+        #: measures the time again: on a busy machine a start measures 40 microseconds for a call that takes 2 later.
         self.quick = QUICK
         self._end, written = os.pipe()
         os.set_blocking(self._end, False)
         os.dup2(written, number)
         os.close(written)
         self._bytes = ctypes.c_int()
-        # Made once: a look takes half as long.
+        # The arguments are made only once, so that a look takes half as long.
         self._question = (
             ctypes.c_int(self._end),
             ctypes.c_ulong(termios.FIONREAD),
@@ -65,37 +67,37 @@ class Descriptor:
         """Wait for output.
 
         Returns:
-            False if there will be none, because no process has the descriptor open.
+            False if there will be no more output, because no process has the descriptor open.
         """
         return any(event & select.POLLIN for _, event in self._poll.poll())
 
     def look(self) -> int:
-        """Return how many bytes can be read now; one thread at a time."""
+        """Return the number of bytes that can be read now. Only one thread may call this at a time."""
         begun = time.monotonic()
         failed = _ioctl(*self._question)
         self.quick = min(self.quick, time.monotonic() - begun)
         return 0 if failed else self._bytes.value
 
     def read(self, size: int) -> Iterator[bytes]:
-        """Return an iterator that reads once, in C, where no signal handler runs: nothing that was read gets lost.
+        """Return an iterator that reads once. It reads in C, where no signal handler runs, so no data can be lost.
 
         Raises:
-            BlockingIOError: from the iterator, when there is nothing any more.
+            BlockingIOError: from the iterator, when nothing can be read any more.
         """
         return map(os.read, (self._end,), (size,))
 
     def write(self, text: str) -> None:
-        """Write as a child process does."""
+        """Write text to the descriptor, like a child process."""
         data = text.encode(errors="replace")
         while data:
             data = data[os.write(self.number, data) :]
 
 
 def print_by_lines(name: str) -> None:
-    """Let C code and Python's usual stream write each line at once, as at a terminal, and not when a buffer is full.
+    """Let C code and Python's original stream write each line immediately, as at a terminal, not when a buffer is full.
 
     Args:
-        name: `stdout` or `stderr`; nothing was printed there before.
+        name: `stdout` or `stderr`. Nothing may have been printed there before.
     """
     usual: Any = getattr(sys, f"__{name}__")
     usual.flush()
@@ -104,7 +106,7 @@ def print_by_lines(name: str) -> None:
 
 
 def flush() -> None:
-    """Write the parts of lines that C code and Python's usual streams have kept."""
+    """Write the incomplete lines in the buffers of C code and of Python's original streams."""
     for usual in (sys.__stdout__, sys.__stderr__):
         with suppress(AttributeError, OSError, ValueError):  # a cell may have removed or closed them
             usual.flush()  # type: ignore[union-attr]
@@ -113,16 +115,16 @@ def flush() -> None:
 
 
 class Cells:
-    """The cells that run: output of a descriptor belongs to one of them, but does not say to which."""
+    """The running cells. Output at a descriptor belongs to one of them, but does not show to which one."""
 
     def __init__(self) -> None:
-        """Begin without a cell."""
+        """Start without cells."""
         self._running: list[dict[str, Any]] = []
         self._newest: dict[str, Any] = {}
 
     @contextmanager
     def running(self, header: dict[str, Any]) -> Iterator[None]:
-        """Count a cell among those that run.
+        """Record a cell as running during the context.
 
         Args:
             header: header of the cell's request.
@@ -136,12 +138,12 @@ class Cells:
             self._newest = self._running[-1] if self._running else header
 
     def owner(self, header: dict[str, Any]) -> dict[str, Any]:
-        """Return the header of the cell that owns the output found now.
+        """Return the header of the cell to which output at a descriptor belongs.
 
-        That is the finder's own cell while it runs, else the newest that runs, or the last one that has ended: a thread
-        of an earlier cell must not take the output of this one.
+        It is the caller's cell if that cell runs. Otherwise it is the newest running cell, or without one the cell that
+        ended last: a thread of an ended cell must not take the output of the running cell.
 
         Args:
-            header: header of the finder's own cell.
+            header: header of the caller's cell.
         """
         return header if header in self._running else self._newest

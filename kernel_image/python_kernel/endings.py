@@ -1,9 +1,12 @@
-"""How cells end: their errors, `exit()`, and forks of the kernel.
+"""Changes the ends of cells: errors, `exit()`, and forks of the kernel.
 
-IPython formats each frame of a traceback with its source: seconds, and hundreds of kilobytes, for the thousands of
-frames of an endless recursion. It prints exception groups and wrong uses of magics to stderr, so that a client which
-looks for an error finds none. Its `exit()` lets the cell go on and ends the kernel a moment later, with all variables;
-here it ends the cell, as `sys.exit()` does. A fork that reaches the cell's end would go on as a second kernel.
+- IPython formats each frame of a traceback with its source. For the thousands of frames of an endless recursion that
+  takes seconds and hundreds of kilobytes. Here the number of frames is limited.
+- IPython prints exception groups and wrong uses of magics to stderr, so a client that waits for an error message gets
+  none. Here they are errors.
+- IPython's `exit()` does not end the cell, but ends the kernel soon afterwards, with all variables. Here it ends the
+  cell, like `sys.exit()`.
+- A fork of the kernel that reaches the end of its cell would continue as a second kernel. Here it ends.
 """
 
 from __future__ import annotations
@@ -30,24 +33,24 @@ from . import descriptors
 from .history import RememberingShell
 from .publishing import Process
 
-#: errors that code gets by an interrupt
+#: exceptions that an interrupt raises in code
 INTERRUPTS = (KeyboardInterrupt, asyncio.CancelledError)
-#: frames of a traceback that is shown whole
+#: maximum frames of a traceback that is shown completely
 WHOLE = 100
-#: frames at either end of a longer one that are shown
+#: number of frames at each end of a longer traceback that are shown
 ENDS = 10
-#: further exceptions that an exception is shown with, in the handlers of which it was raised
+#: maximum earlier exceptions that are shown with an exception, which was raised in their handlers
 CHAINED = 10
 
 
 class Tracebacks(AutoFormattedTB):
-    """IPython's tracebacks, within bounds."""
+    """IPython's tracebacks with limits for frames and chained exceptions."""
 
-    #: exceptions of this chain that were shown
+    #: number of exceptions of the current chain that were shown
     _shown = 0
 
     def structured_traceback(self, *args: Any, **options: Any) -> list[str]:
-        """Return the lines that describe an error and those in the handlers of which it was raised."""
+        """Return the lines that describe an error, and the errors in whose handlers it was raised."""
         self._shown = 0
         lines: list[str] = super().structured_traceback(*args, **options)
         if self._shown > CHAINED:
@@ -64,25 +67,25 @@ class Tracebacks(AutoFormattedTB):
         return None if self._shown > CHAINED else parts
 
     def get_records(self, etb: TracebackType, context: int, tb_offset: int) -> Any:
-        """Return the frames to show; those in the middle of a long traceback become one line."""
+        """Return the frames to show. The frames in the middle of a long traceback become one line."""
         steps = list(_walk(etb))
         if len(steps) <= WHOLE:
             return super().get_records(etb, context, tb_offset)
-        from stack_data.core import RepeatedFrames  # noqa: PLC0415 - IPython, too, imports it for the first error
+        from stack_data.core import RepeatedFrames  # noqa: PLC0415 - IPython also imports it only for the first error
 
         steps = [step for step in steps if not _of_ipython(step)] or steps
         first, last = self._each(steps[:ENDS], context), self._each(steps[ENDS:][-ENDS:], context)
         shown = {id(record.frame) for record in first + last}
         hidden: list[Any] = [step for step in steps if id(step.tb_frame) not in shown]
         middle = RepeatedFrames(hidden, [(step.tb_frame.f_code, step.tb_lineno) for step in hidden])
-        return [*first, FrameInfo._from_stack_data_FrameInfo(middle), *last]  # noqa: SLF001 - as IPython makes it
+        return [*first, FrameInfo._from_stack_data_FrameInfo(middle), *last]  # noqa: SLF001 - IPython uses the same method
 
     def _each(self, steps: list[TracebackType], context: int) -> list[FrameInfo]:
         chain: TracebackType | None = None
         for step in reversed(steps):
             chain = TracebackType(chain, step.tb_frame, step.tb_lasti, step.tb_lineno)
         records = super().get_records(chain, context, 0) if chain else []
-        return [record for record in records if record.frame is not None]  # without lines about further frames
+        return [record for record in records if record.frame is not None]  # leave out IPython's own summaries of frames
 
 
 def _walk(step: TracebackType | None) -> Iterator[TracebackType]:
@@ -96,27 +99,27 @@ def _of_ipython(step: TracebackType) -> bool:
 
 
 class Exit(ZMQExitAutocall):
-    """What cells know as `exit` and `quit`."""
+    """The objects `exit` and `quit` of cells."""
 
-    def __call__(self, code: Any = None, **_: Any) -> NoReturn:  # type: ignore[override]  # as Python's own `exit`
-        """End the cell. IPython's option for a kernel that stays is accepted: it always does."""
+    def __call__(self, code: Any = None, **_: Any) -> NoReturn:  # type: ignore[override]  # like Python's own `exit`
+        """End the cell. IPython's option `keep_kernel` is accepted and ignored, because the kernel is always kept."""
         raise SystemExit if code is None else SystemExit(code)
 
 
 class EndingShell(RememberingShell):
-    """The shell of a kernel whose cells end so."""
+    """The shell of the kernel, with the changes of this module."""
 
-    #: name and value of the error that was shown last, as a reply tells them
+    #: name and value of the error that was shown last, in the format of a reply
     shown_error: Mapping[str, str] = MappingProxyType({})
 
     @default("exiter")
     def _default_exiter(self) -> Exit:
-        # IPython advises a cell that raises SystemExit to use `exit`.
+        # If a cell raises SystemExit, IPython warns that `exit` should be used.
         warnings.filterwarnings("ignore", message="To exit: use")
         return Exit(self)
 
     async def run_cell_async(self, *args: Any, **options: Any) -> Any:
-        """Run a cell; a fork of the kernel ends with it, and with the status that a program would have."""
+        """Run a cell. A fork of the kernel ends together with its cell, with the exit status of a program."""
         result = await super().run_cell_async(*args, **options)
         if Process.forked:
             descriptors.flush()
@@ -133,12 +136,12 @@ class EndingShell(RememberingShell):
             print("\n".join(stb), file=sys.stderr)  # a fork sends no other messages
 
     def init_traceback_handlers(self, custom_exceptions: Any) -> None:
-        """Set up the tracebacks as IPython does, with our own."""
+        """Set up IPython's handlers with our own class of tracebacks."""
         super().init_traceback_handlers(custom_exceptions)
         self.InteractiveTB = Tracebacks(mode=self.xmode, theme_name=self.colors, tb_offset=1)
 
     def showtraceback(self, exc_tuple: Any = None, *args: Any, **options: Any) -> None:
-        """Publish an error; one with a group as plain Python shows it, which IPython would print to stderr."""
+        """Publish an error. An error with an exception group is formatted like in plain Python."""
         _, error, _ = exc_tuple or sys.exc_info()
         if isinstance(error, OSError) and error.errno == errno.ENOSPC and not hasattr(error, "__notes__"):
             error.add_note(_room())
@@ -150,30 +153,30 @@ class EndingShell(RememberingShell):
         if not _has_group(error):
             super().showtraceback(exc_tuple, *args, **options)
             return
-        sys.last_type, sys.last_value, sys.last_traceback = kind, error, trace  # as IPython: for debuggers
+        sys.last_type, sys.last_value, sys.last_traceback = kind, error, trace  # like IPython, for debuggers
         own = next((step for step in _walk(trace) if not _of_ipython(step)), None)
         lines = traceback.format_exception(kind, error, own, limit=-WHOLE)
         self._showtraceback(kind, error, [line.removesuffix("\n") for line in lines])
 
     def _format_exception_for_storage(self, *_: Any, **__: Any) -> dict[str, Any]:
-        # For `%notebook`. The error has just been shown; IPython would render it once more.
+        # `%notebook` uses this. The error has just been shown; IPython would format it a second time.
         return {**self.shown_error, "traceback": self._last_traceback or []}
 
     def rehearse(self) -> None:
-        """Render an error that nobody sees: a first one takes no time then to import what colours its code."""
+        """Format an error that nobody sees. This imports the modules that colour code before the first real error."""
         try:
             _ = 1 / 0
         except ZeroDivisionError as error:
             self.InteractiveTB.structured_traceback(type(error), error, error.__traceback__, tb_offset=0)
 
     def show_usage_error(self, exc: UsageError) -> None:
-        """Publish a wrong use of a magic."""
+        """Publish the error of a magic that was used in a wrong way."""
         self._showtraceback(UsageError, exc, [f"UsageError: {exc}"])
 
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Let the next interrupt not hit what shows that there was one: on a busy machine that can take seconds."""
+    """Ignore interrupts while the error of an interrupt is shown, which can take seconds on a busy machine."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -185,8 +188,8 @@ def _uninterrupted() -> Iterator[None]:
 
 
 def _room() -> str:
-    """Return how much room there is where code may write."""
-    places = (os.path.expanduser("~"), "/tmp", "/dev/shm")  # noqa: S108 - what is there is not used
+    """Return a text with the free space of the directories where code may write."""
+    places = (os.path.expanduser("~"), "/tmp", "/dev/shm")  # noqa: S108 - no file there is used
     room = {place: os.statvfs(place) for place in places if os.path.isdir(place)}
     sizes = (
         f"{place} {has.f_bavail * has.f_frsize >> 20} of {has.f_blocks * has.f_frsize >> 20}"
@@ -204,6 +207,6 @@ def _has_group(error: BaseException | None) -> bool:
 
 
 def _status(error: BaseException | None) -> int:
-    """Return the exit status of a program that ends with an error, or with none."""
+    """Return the exit status of a program that ends with this error. None means an end without an error."""
     code = error.code if isinstance(error, SystemExit) else error
     return code & 0xFF if isinstance(code, int) else int(code is not None)

@@ -1,11 +1,11 @@
-"""What the gateway asks of a cell's kernel besides running the code, in the same request.
+"""Further wishes of the gateway for a cell: environment variables, and formats of outputs.
 
 The content of an `execute_request` may have an object `gateway_extras` with two fields:
 
-- `env`: environment variables for this cell alone. Afterwards the earlier values are back.
-- `formats`: further MIME types that the cell's displays and result get where possible; `formats.py` has those that
-  there are. Clients that do not ask for them get no larger outputs. With `SAVED_IMAGES` among them, images that Pillow
-  saves are displayed, too.
+- `env`: environment variables for this cell only. After the cell, the earlier values are restored.
+- `formats`: additional MIME types for the cell's displays and its result, where possible; `formats.py` makes them. They
+  are made only on request, because they make outputs larger. If the list has `SAVED_IMAGES`, images that Pillow saves
+  are displayed, too.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-#: field of the content
+#: field of the request's content
 EXTRAS = "gateway_extras"
 
 
 def extras_of(request: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what a request asks for; most ask for nothing."""
+    """Return the object `gateway_extras` of a request, which is empty for most requests."""
     asked: Mapping[str, Any] = request["content"].get(EXTRAS, {})
     return asked
 
 
 @contextmanager
 def granted(asked: Mapping[str, Any], displays: Any) -> Iterator[None]:
-    """Grant what a request asks for while its cell runs.
+    """Fulfil the wishes of a request while its cell runs.
 
     Args:
-        asked: what `extras_of` has returned.
+        asked: the wishes, from `extras_of`.
         displays: IPython's `DisplayFormatter`.
     """
     variables = os.environ  # noqa: TID251 - the sandbox's, not the gateway's
@@ -40,7 +40,7 @@ def granted(asked: Mapping[str, Any], displays: Any) -> Iterator[None]:
     saving: AbstractContextManager[None] = nullcontext()
     variables.update(env)
     if wanted := asked.get("formats"):
-        from .formats import SAVED_IMAGES, formatters, showing_saved_images  # noqa: PLC0415 - most kernels never need it
+        from .formats import SAVED_IMAGES, formatters, showing_saved_images  # noqa: PLC0415 - few kernels need it
 
         more = formatters(displays)
         displays.formatters = usual | {mime: more[mime] for mime in more.keys() & wanted}

@@ -1,8 +1,8 @@
-"""Further forms of what cells display: data of tables, charts in figures, JSON of lists and dicts, and saved images.
+"""Additional formats for displays: data of tables, charts in figures, JSON of lists and dicts, and saved images.
 
-E2B's clients read them. Their form is that of E2B's own server (`e2b-dev/code-interpreter`, read in November 2026); the
-package `e2b_charts`, which that server uses, reads figures. Above a bound a further form is left out: it would take
-more memory than the value itself, and the message with the usual forms would become too large for its reader.
+E2B's clients read these formats, which are those of E2B's own server (`e2b-dev/code-interpreter`, read in November
+2026); like that server, this module reads figures with the package `e2b_charts`. A large value gets no additional
+format: it would take more memory than the value itself, and the message could become too large for its reader.
 """
 
 from __future__ import annotations
@@ -21,34 +21,35 @@ from traitlets import Unicode
 
 SAVED_IMAGES = "application/vnd.kernel-gateway.saved-images"
 _PLAIN = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
-#: values of a table, list or dict, and numbers of a chart, of which there is a further form
+#: maximum values of a table, list or dict, and maximum numbers of a chart, for an additional format
 VALUES_MAX = 50_000
-#: its bytes; and its lists, objects and keys: the gateway leaves out a whole message that has twice as many
+#: maximum bytes of an additional format, and maximum number of its lists, objects and keys together. The gateway drops
+#: a message with twice as many
 BYTES_MAX = 1024**2
 PARTS_MAX = 100_000
 
 
 class DataFormatter(BaseFormatter):
-    """A DataFrame of pandas as an object with a list of values for each column; times are in ISO 8601."""
+    """Formats a pandas DataFrame as an object with a list of values for each column. Times are in ISO 8601."""
 
     format_type = Unicode("application/vnd.kernel-gateway.data+json")
 
     def __call__(self, obj: Any) -> Any:
-        """Return the data; None: it is no table, or a large one, or its columns have names of several levels."""
-        pandas = sys.modules.get("pandas")  # no cell should pay for its import that has no table
+        """Return the data, or None if the value is no table, is too large, or has column names of several levels."""
+        pandas = sys.modules.get("pandas")  # not imported here: most cells have no table
         if pandas is None or not isinstance(obj, pandas.DataFrame) or obj.size > VALUES_MAX:
             return None
-        with warnings.catch_warnings(action="ignore"):  # about columns of one name, in the cell's own output
+        with warnings.catch_warnings(action="ignore"):  # pandas warns of columns with the same name
             return _as_json(obj.to_dict(orient="list"), _told)
 
 
 class ChartFormatter(BaseFormatter):
-    """A figure of matplotlib as a description of its chart; empty if there is none, or it cannot be read."""
+    """Formats a matplotlib figure as a description of its chart. If the chart cannot be read, this is empty."""
 
     format_type = Unicode("application/vnd.kernel-gateway.chart+json")
 
     def __call__(self, obj: Any) -> Any:
-        """Return the chart; None: it is no figure, or has very many points."""
+        """Return the chart, or None if the value is no figure, or has too many points."""
         figure = sys.modules.get("matplotlib.figure")
         if figure is None or not isinstance(obj, figure.Figure):
             return None
@@ -57,17 +58,17 @@ class ChartFormatter(BaseFormatter):
         from e2b_charts import chart_figure_to_dict  # noqa: PLC0415 - it takes half a second
 
         try:
-            with warnings.catch_warnings(action="ignore"):  # about types of numbers, in the cell's own output
+            with warnings.catch_warnings(action="ignore"):  # the package warns of some types of numbers
                 return _as_json(chart_figure_to_dict(obj), _told)
-        except Exception:  # noqa: BLE001 - a chart that cannot be read must not take the picture away
+        except Exception:  # noqa: BLE001 - the picture must be shown even if its chart cannot be read
             return {}
 
 
 class PlainFormatter(JSONFormatter):
-    """A list or dict as JSON, if it can be JSON."""
+    """Formats a list or dict as JSON, if that is possible."""
 
     def __call__(self, obj: Any) -> Any:
-        """Return the value with its metadata, or what else there is as JSON."""
+        """Return a list or dict with its metadata. Other values have JSON only if they define it themselves."""
         if not isinstance(obj, list | dict):
             return super().__call__(obj)
         value = _as_json(obj) if len(obj) <= VALUES_MAX else None
@@ -75,7 +76,7 @@ class PlainFormatter(JSONFormatter):
 
 
 def _as_json(value: Any, default: Callable[[Any], str | None] | None = None) -> Any:
-    """Return a value as JSON holds it; None: JSON cannot hold it, or it is large."""
+    """Return a value as JSON's types, or None if that is impossible or the value is too large."""
     try:
         text = orjson.dumps(value, default=default, option=_PLAIN)
     except TypeError:
@@ -85,7 +86,7 @@ def _as_json(value: Any, default: Callable[[Any], str | None] | None = None) -> 
 
 
 def _points(figure: Any) -> int:
-    """Return the number of points, bars and markers that a figure has."""
+    """Return the number of points, bars and markers of a figure."""
     return sum(
         sum(len(line.get_xydata()) for line in axes.lines)
         + sum(len(collection.get_offsets()) for collection in axes.collections)
@@ -95,14 +96,14 @@ def _points(figure: Any) -> int:
 
 
 def _told(value: Any) -> str | None:
-    """Return what is no JSON as text; None: a missing value of pandas."""
+    """Return a value that JSON does not have as text, or None for a missing value of pandas."""
     text = str(value.isoformat() if hasattr(value, "isoformat") else value)
     return None if text in {"NaT", "<NA>"} else text
 
 
 @cache
 def formatters(displays: Any) -> dict[str, Any]:
-    """Return the formatters by MIME type, made once: it would take 0.15 ms of each cell.
+    """Return the formatters by MIME type. They are made only once, because that takes 0.15 ms.
 
     Args:
         displays: IPython's `DisplayFormatter`.
@@ -135,5 +136,5 @@ def showing_saved_images() -> Iterator[None]:
     try:
         yield
     finally:
-        if images.save is save:  # else the cell has put a function of its own there
+        if images.save is save:  # otherwise the cell has replaced the function itself
             images.save = usual

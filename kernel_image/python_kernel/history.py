@@ -1,7 +1,7 @@
-"""The history of a kernel's cells, answered from memory.
+"""Answers requests for the history of cells from memory, without a database.
 
 IPython answers `history_request` and `%history -g` from a database, and writes each cell to it. It also keeps the cells
-of the current session in lists, whether there is a database or not. They are all that a new container could know.
+of the current session in lists. In a new container a database could contain no other cells.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from typing import Any
 from ipykernel.zmqshell import ZMQInteractiveShell
 from IPython.core.history import HistoryManager
 
-#: a session's number (0: the current one), a cell's number, and its code, or its code and its output's text
+#: number of the session (0 means the current one), number of the cell, and its code, or its code and its output's text
 Line = tuple[int, int, Any]
-#: number of lines that a request without a number gets
+#: number of cells in the answer if the request has no number
 TAIL = 10
 
 
 class History(HistoryManager):
-    """IPython's history without a database. `get_range` needs none."""
+    """IPython's history without a database. IPython's own `get_range` needs no database."""
 
     def get_tail(  # type: ignore[override]  # its callers name the flags
         self, n: int | None = TAIL, *, raw: bool = True, output: bool = False, include_latest: bool = False
     ) -> list[Line]:
-        """Return the last `n` cells, oldest first; without `include_latest`, the last cell is the one that asks."""
+        """Return the last `n` cells, oldest first. Without `include_latest`, leave out the cell that asks."""
         lines = list(self.get_range(raw=raw, output=output))
         last = len(lines) if include_latest else len(lines) - 1
         return lines[max(0, last - (TAIL if n is None else n)) : max(0, last)]
@@ -39,15 +39,15 @@ class History(HistoryManager):
         n: int | None = None,
         unique: bool = False,
     ) -> list[Line]:
-        """Return the last `n` cells (None: all) whose code fits a pattern with `*` and `?`, oldest first.
+        """Return the last `n` cells whose code matches a pattern with `*` and `?`, oldest first.
 
         Args:
-            pattern: the pattern; it describes the whole code of a cell.
-            raw: True: return the code as it was sent; False: as IPython has translated it.
+            pattern: the pattern, which must match the whole code of a cell.
+            raw: True to return the code as it was sent, False to return it as IPython has translated it.
             search_raw: the same for the code that is searched.
-            output: True: also return the output's text.
-            n: maximum number of cells.
-            unique: True: of cells with the same code, return the last one only.
+            output: True to also return the output's text.
+            n: maximum number of cells. None means all cells.
+            unique: True to return only the last one of several cells with the same code.
         """
         texts = self.input_hist_raw if search_raw else self.input_hist_parsed
         lines = [line for line in self.get_range(raw=raw, output=output) if fnmatchcase(texts[line[1]], pattern)]
@@ -57,7 +57,7 @@ class History(HistoryManager):
 
 
 class RememberingShell(ZMQInteractiveShell):
-    """ipykernel's shell with this history."""
+    """ipykernel's shell with the history in memory."""
 
     def init_history(self) -> None:
         """Set up the history."""

@@ -1,6 +1,6 @@
-"""When a kernel imports modules: some later than its libraries do, because it hardly needs them, some ahead of need.
+"""Delays imports of modules that a kernel hardly needs, and imports other modules ahead of need.
 
-In gVisor importing a module costs as much as ten without gVisor, and an extension as much as a hundred.
+In gVisor, importing a module takes ten times as long as without gVisor, and importing an extension a hundred times.
 """
 
 import gc
@@ -11,12 +11,12 @@ from typing import Any
 
 from . import bundle, fonts
 
-#: the last module that a plot needs
+#: the last one of the modules that a plot needs
 PLOTS = "matplotlib.backends.backend_agg"
 
 
 def lean() -> None:
-    """Import libraries with stand-ins for modules they hardly need. Later imports by cells get the complete modules."""
+    """Import libraries with stand-ins for modules that they hardly need. Cells import the complete modules later."""
     sys.modules["curses"] = None  # type: ignore[assignment]  # tornado would use it to colour its log
     importlib.import_module("tornado.log")
     sys.modules["dateutil"] = ModuleType("dateutil")  # a kernel leaves dates as text
@@ -28,11 +28,11 @@ def lean() -> None:
 
 
 def late(module: str, function: str) -> None:
-    """Put a stand-in in a module's place; it imports the module when its function is called.
+    """Replace a module by a stand-in, which imports the module when its function is called.
 
     Args:
         module: full name of the module.
-        function: name of the only function that is needed.
+        function: name of the only function of the stand-in.
     """
 
     def call(*args: Any) -> Any:
@@ -43,15 +43,15 @@ def late(module: str, function: str) -> None:
 
 
 def ahead(module: str) -> str:
-    """Import a module before a cell asks for it. No cell sees a new name.
+    """Import a module before a cell needs it. The module's name is not defined for cells.
 
     Args:
         module: full name of the module.
 
     Returns:
-        why it could not be imported; empty: it was imported.
+        the reason why the module could not be imported, or an empty text after a success.
     """
-    bundle.use(bundle.AHEAD)  # before all other places: no cell has put modules of its own anywhere yet
+    bundle.use(bundle.AHEAD)  # the bundle may come first, because no cell has made modules of its own yet
     try:
         importlib.import_module(module)
         fonts.map_fonts()
@@ -65,9 +65,9 @@ def ahead(module: str) -> str:
 
 
 def settle() -> None:
-    """Take what has been imported out of Python's garbage collection: it stays, and there is a lot of it.
+    """Exclude all current objects from Python's garbage collection, because imported modules are many and stay.
 
-    What a later `gc.get_objects` returns does not contain it.
+    Later results of `gc.get_objects` do not contain these objects.
     """
     gc.collect()
     gc.freeze()

@@ -1,12 +1,13 @@
-"""ipykernel's kernel, with these changes.
+"""The kernel: ipykernel's kernel with some changes.
 
-- a cell's output is complete before its reply, that of its child processes and of C code included (`descriptors.py`).
-- a cell's messages leave together, and an interrupt reaches only a cell that clients have seen begin.
-- an interrupt ends a cell that waits (`await`), too, at once, and also in a subshell; it reaches no processes that
-  earlier cells have left (`children.py`).
-- a warm kernel imports modules ahead of need, and gets its session's environment and directory when it is leased.
-- the debugger is loaded by the first debug request: it takes a quarter of a kernel's start, and 7 MB.
-- no history database, which costs a fifth of a small cell's time: the history is answered from memory (`history.py`).
+- All output of a cell is sent before its reply, also that of its child processes and of C code (`descriptors.py`).
+- A cell's messages are sent together, and an interrupt reaches a cell only after clients have seen its begin.
+- An interrupt also ends a cell that waits (`await`), immediately and also in a subshell. It does not reach processes of
+  earlier cells (`children.py`).
+- A warm kernel imports modules ahead of need, and gets its session's environment and directory when it is leased.
+- The first debug request loads the debugger, which would take a quarter of a kernel's start, and 7 MB.
+- There is no history database, which would take a fifth of a small cell's time. The history is kept in memory
+  (`history.py`).
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ from .extras import extras_of, granted
 from .publishing import Stream
 from .shell import Shell
 
-#: names of errors of cells that were interrupted
+#: names of the errors of interrupted cells
 _INTERRUPTED = {error.__name__ for error in INTERRUPTS}
-#: seconds in which a process ends that does not handle the signal of an interrupt
+#: seconds within which an interrupt ends a process that does not handle its signal
 _DYING = 0.05
-#: what code reads that asks a client which cannot be asked
+#: message of the error for code that asks for input, if the client cannot be asked
 _NO_ANSWERS = (
     "nobody can be asked here: send the answers with the cell (`stdin` in the gateway's own API), or run it over "
     "its WebSocket or by a Jupyter client, which ask"
@@ -52,7 +53,7 @@ class KernelShell(EndingShell):
     """The shell that runs cells."""
 
     def system_piped(self, cmd: str) -> None:
-        """Run the command of `!command` at a terminal."""
+        """Run the command of `!command` on a terminal."""
         from . import terminal  # noqa: PLC0415 - few cells run a command
 
         terminal.use()
@@ -62,7 +63,7 @@ class KernelShell(EndingShell):
 
 
 class PythonKernel(IPythonKernel):
-    """A kernel that can be leased after it has started, and that loads rarely used parts on request."""
+    """A kernel that can be leased after its start, and loads rarely used parts on request."""
 
     session: Any
     io_loop: Any
@@ -77,7 +78,7 @@ class PythonKernel(IPythonKernel):
         """Accept the options of ipykernel's kernel."""
         super().__init__(**options)
         self._children = Children()
-        #: running cells with `await`, of subshells
+        #: tasks of running cells with `await` in subshells
         self._in_subshells: set[asyncio.Task[Any]] = set()
 
     def start(self) -> None:
@@ -119,7 +120,7 @@ class PythonKernel(IPythonKernel):
         await super().list_subshell_request(*request)
 
     def enter_eventloop(self) -> None:
-        """Run another event loop in the main thread; the shell channel's thread then passes the messages to it."""
+        """Run another event loop in the main thread. The shell channel's thread then passes messages to that loop."""
         self._read_in_thread()
         super().enter_eventloop()
 
@@ -128,11 +129,11 @@ class PythonKernel(IPythonKernel):
             super()._abort_queues(subshell_id)
             return
         self._aborting = True
-        self._main.read_all()  # requests that wait by now are aborted
+        self._main.read_all()  # all waiting requests are aborted
         self._main.run(self._stop_aborting())
 
     def _publish_status(self, status: str, channel: str, parent: Any = None) -> None:
-        # A cell's `busy` and input leave together, then its output, then its reply and `idle` together.
+        # A cell's `busy` and its input are sent together, then its output, then its reply and `idle` together.
         cell = channel == "shell" and self._is_cell(self.get_parent("shell"))
         if cell and status == "busy":
             self.iopub_thread.hold(unseen=True)  # until the cell can be interrupted
@@ -147,12 +148,12 @@ class PythonKernel(IPythonKernel):
         return threading.get_ident() == threading.main_thread().ident
 
     async def execute_request(self, stream: Any, ident: list[bytes], parent: dict[str, Any]) -> None:
-        """Run a cell and send its reply; until then the output of its child processes is its own."""
+        """Run a cell and send its reply. Until then, the output of child processes belongs to this cell."""
         with Stream.cells.running(parent["header"]):
             await super().execute_request(stream, ident, parent)
 
     async def do_execute(self, *args: Any, **options: Any) -> dict[str, Any]:
-        """Run a cell, and have all sent that it has printed in any way, before its reply."""
+        """Run a cell, and send all that it has printed before its reply is sent."""
         if self._in_main_thread():
             reply = await self._run_interruptibly(*args, **options)
             self.iopub_thread.hold()
@@ -160,7 +161,7 @@ class PythonKernel(IPythonKernel):
             reply = await self._run_in_subshell(*args, **options)
         descriptors.flush()
         for stream in (self._stdout, self._stderr):
-            if stream not in (sys.stdout, sys.stderr):  # ipykernel flushes only those, and a cell has replaced it
+            if stream not in (sys.stdout, sys.stderr):  # a cell has replaced the stream, so ipykernel does not flush it
                 stream.flush()
         return reply
 
@@ -171,8 +172,8 @@ class PythonKernel(IPythonKernel):
             return self._interrupted()
 
     async def _run_interruptibly(self, *args: Any, **options: Any) -> dict[str, Any]:
-        # Interrupts are accepted from the moment at which clients see that the cell runs until its end. At any other
-        # moment an interrupt would leave the request without its reply.
+        # Interrupts are accepted from the time when clients see that the cell runs until its end. At any other time an
+        # interrupt would leave the request without a reply.
         try:
             try:
                 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -186,9 +187,10 @@ class PythonKernel(IPythonKernel):
 
     @contextmanager
     def _cancel_on_sigint(self, cell: asyncio.Task[Any]) -> Iterator[None]:
-        """Let each interrupt end a cell with `await`: it gets CancelledError.
+        """Let each interrupt end a cell with `await` by a CancelledError.
 
-        ipykernel adds a callback to the event loop, which neither wakes a loop that waits nor stops code that keeps it.
+        ipykernel only adds a callback to the event loop. That neither wakes a waiting loop nor stops code that blocks
+        the loop.
         """
         loop = asyncio.get_running_loop()
         asked = False
@@ -201,16 +203,16 @@ class PythonKernel(IPythonKernel):
 
         def interrupt(_number: int, _frame: FrameType | None) -> None:
             nonlocal asked
-            # Only code of a coroutine may get the error here: an event loop that gets one ends.
+            # The error may be raised only in the code of a coroutine: in the event loop's code it would end the loop.
             task = asyncio.current_task(loop)
             if (task is cell or asked) and getattr(task and task.get_coro(), "cr_running", False):
                 asked = False
                 raise asyncio.CancelledError
-            asked = True  # a second interrupt that finds it so hits a task that keeps the loop
+            asked = True  # if this is still set at a second interrupt, a task blocks the loop, and gets the error
 
         before = signal.getsignal(signal.SIGINT)
-        # The loop calls `cancel`, behind `interrupt`: the signal writes to a descriptor on which the loop waits. Else a
-        # signal that arrives just before the wait, or in another thread, would be seen when the wait is over.
+        # The loop calls `cancel` after `interrupt`, because the signal also writes to a descriptor that wakes the loop.
+        # Otherwise a signal just before the wait, or in another thread, would be noticed only after the wait.
         loop.add_signal_handler(signal.SIGINT, cancel)
         signal.signal(signal.SIGINT, interrupt)
         try:
@@ -221,7 +223,7 @@ class PythonKernel(IPythonKernel):
 
     @contextmanager
     def _dummy_context_manager(self, cell: asyncio.Task[Any]) -> Iterator[None]:
-        """Let an interrupt's message end a cell with `await` in a subshell, while it waits: threads get no signals."""
+        """Let an interrupt request end a waiting cell with `await` in a subshell. Signals do not reach its thread."""
         self._in_subshells.add(cell)
         try:
             yield
@@ -234,9 +236,9 @@ class PythonKernel(IPythonKernel):
             cell.get_loop().call_soon_threadsafe(cell.cancel)
 
     async def run_cell(self, *args: Any, **options: Any) -> dict[str, Any]:
-        """Run a cell's code, as ipykernel does; the kernel of another language does it in its own way."""
+        """Run a cell's code. Kernels of other languages override this."""
         shell: Any = self.shell
-        shell._last_traceback = None  # noqa: SLF001 - ipykernel keeps an earlier cell's for an error that it does not show
+        shell._last_traceback = None  # noqa: SLF001 - otherwise an error that is not shown gets an earlier traceback
         with granted(extras_of(self.get_parent("shell")), shell.display_formatter):
             ended: list[str] = []
             try:
@@ -246,12 +248,12 @@ class PythonKernel(IPythonKernel):
                     ended = self._children.leave()
             if reply.get("ename") in _INTERRUPTED and self._in_main_thread():
                 self._tell_of(ended)
-            if reply.get("ename") == "NoneType":  # ipykernel knows no error of a cell whose result cannot be shown
+            if reply.get("ename") == "NoneType":  # ipykernel has no error if a cell's result cannot be shown
                 reply |= shell.shown_error
             return reply
 
     def _tell_of(self, ended: list[str]) -> None:
-        """Say which children of earlier cells an interrupt has ended: one by signal reaches them, too."""
+        """Print which processes of earlier cells an interrupt has ended. An interrupt by signal reaches them, too."""
         if self._children.left:
             time.sleep(_DYING)
             ended += self._children.leave()
@@ -262,13 +264,17 @@ class PythonKernel(IPythonKernel):
         """Ask the client for a line.
 
         Raises:
-            StdinNotImplementedError: when it cannot be asked.
+            StdinNotImplementedError: when the client cannot be asked.
         """
         self._require_answers()
         return str(super().raw_input(prompt))
 
     def getpass(self, *args: Any, **options: Any) -> str:
-        """Ask the client for a password; errors as in `raw_input`."""
+        """Ask the client for a password.
+
+        Raises:
+            StdinNotImplementedError: when the client cannot be asked.
+        """
         self._require_answers()
         return str(super().getpass(*args, **options))
 
@@ -277,7 +283,7 @@ class PythonKernel(IPythonKernel):
             raise StdinNotImplementedError(_NO_ANSWERS)
 
     def _interrupted(self) -> dict[str, Any]:
-        """Publish the error of a cell that was interrupted before its code ran, and return its reply."""
+        """Publish the error of a cell that an interrupt has ended outside of its code, and return its reply."""
         error = {"ename": "KeyboardInterrupt", "evalue": "", "traceback": ["KeyboardInterrupt"]}
         self.send_response(self.iopub_socket, "error", error, ident=self._topic("error"))
         return error | {
@@ -302,16 +308,18 @@ class PythonKernel(IPythonKernel):
             self._aborting = False
 
     async def lease_request(self, stream: Any, ident: list[bytes], parent: dict[str, Any]) -> None:
-        """Apply a session's environment and directory, as if started with them. They are data and run no cell."""
+        """Apply a session's environment and directory, as if the kernel had started with them. This runs no cell."""
         self.settle(parent["content"]["env"], parent["content"]["cwd"])
         self.session.send(stream, "lease_reply", {"status": "ok"}, parent, ident)
 
     def settle(self, env: dict[str, str], directory: str) -> None:
-        """Apply a session's environment, and its directory unless that is empty."""
+        """Apply a session's environment, and its working directory unless that is empty."""
         os.environ.update(env)  # noqa: TID251 - the sandbox's, not the gateway's
         time.tzset()
         if directory:
-            with suppress(OSError):  # as in the launcher: an obstacle at this path does not prevent the start
+            with suppress(
+                OSError
+            ):  # as in the launcher, the kernel stays in the workspace if there is something else at this path
                 os.makedirs(directory, exist_ok=True)
                 os.chdir(directory)
             shell: Any = self.shell
@@ -319,26 +327,26 @@ class PythonKernel(IPythonKernel):
             shell.history_manager.dir_hist[:] = [Path.cwd()]  # cells know it as `_dh`
 
     async def preload_request(self, stream: Any, ident: list[bytes], parent: dict[str, Any]) -> None:
-        """Import a module in the main thread, as a cell would."""
+        """Import a module in the main thread, like a cell."""
         problem = imports.ahead(parent["content"]["module"])
         imports.settle()
         self.session.send(stream, "preload_reply", {"status": "ok", "problem": problem}, parent, ident)
 
     @property
     def kernel_info(self) -> dict[str, Any]:
-        """The kernel's description, with the debugger even before it is loaded."""
+        """The kernel's description. It lists the debugger even before that is loaded."""
         info: dict[str, Any] = super().kernel_info
         if "debugger" not in info["supported_features"]:
             info["supported_features"].append("debugger")
         return info
 
     async def poll_stopped_queue(self) -> None:
-        """Poll the debugger's queue, once the debugger is loaded."""
+        """Poll the debugger's queue if the debugger is loaded."""
         if hasattr(self, "debugger"):
             await super().poll_stopped_queue()
 
     async def do_debug_request(self, msg: Any) -> Any:
-        """Answer like a kernel that has had its debugger from the start."""
+        """Answer a debug request. The first request loads the debugger."""
         if not hasattr(self, "debugger"):
             self._load_debugger()
             self._polling = asyncio.create_task(self.poll_stopped_queue())  # noqa: TID251 - the attribute keeps it
@@ -346,11 +354,11 @@ class PythonKernel(IPythonKernel):
 
     def _load_debugger(self) -> None:
         known = set(sys.modules)
-        quiet = "PYDEVD_DISABLE_FILE_VALIDATION"  # or debugpy prints a warning into the cells' output
+        quiet = "PYDEVD_DISABLE_FILE_VALIDATION"  # otherwise debugpy prints a warning into the output of cells
         os.environ.setdefault(quiet, "1")  # noqa: TID251 - as above
         importlib.reload(sys.modules["ipykernel.debugger"])
         loaded = [getattr(sys.modules[name], "__file__", None) for name in set(sys.modules) - known]
-        self._kernel_modules += [file for file in loaded if file]  # no code of cells: no step leads into it
+        self._kernel_modules += [file for file in loaded if file]  # the debugger must not step into these modules
         self.parent.connect_debugger()
         self.debugger = self.debugger_class(
             self.log,

@@ -1,12 +1,12 @@
-"""How the kernel publishes: each thread sends its own messages, in place of one thread that sends all.
+"""Publishes the kernel's messages: each thread sends its own messages, instead of one thread that sends all.
 
-In ipykernel every message and every flush is handed to the thread `IOPub`, some ten times per cell. Each of these
-changes of threads costs little on bare metal and a lot in gVisor. The thread `IOPub` remains for work without another
-thread: it welcomes subscribers, flushes text printed a while ago, and sends for the control channel, which must not
-wait while a cell waits for its reader.
+In ipykernel every message and every flush goes through the thread `IOPub`, about ten times per cell. Each of these
+changes of threads takes little time on bare metal, and much in gVisor. The thread `IOPub` still does the work that no
+other thread does: it welcomes subscribers, flushes text that was printed a while ago, and sends for the control
+channel, which must not wait while a cell waits for its reader.
 
-For the same reason system calls are saved: libzmq makes sixteen of them for a message that finds its thread asleep.
-So a request's messages before its code runs leave together, and those after it too (`Publisher.hold`).
+System calls are saved for the same reason: libzmq makes sixteen of them for a message if its thread sleeps. So a
+request's messages before its code runs are sent together, and so are those after it (`Publisher.hold`).
 """
 
 from __future__ import annotations
@@ -35,38 +35,39 @@ from zmq.backend.cython import _zmq
 
 from .descriptors import Cells, Descriptor, print_by_lines
 
-#: characters of stream text per message: a reader that bounds the size of messages would refuse a huge one
+#: maximum characters of stream text in a message, because a reader may refuse very large messages
 PIECE = 256 * 1024
-#: bytes from a descriptor that may wait to be sent. Whoever reads more sends them first, at the pace of the client.
+#: maximum bytes from a descriptor that wait to be sent. A thread that has read more sends them before it continues, so
+#: a slow client slows down the output
 UNSENT = 4 * 1024 * 1024
 
-# pyzmq's own function runs signal handlers between two frames, and so may raise in the middle of a message.
-_library = ctypes.CDLL(_zmq.__file__)  # libzmq's functions are reached through it
+# pyzmq's own function runs signal handlers between two frames, so it may raise in the middle of a message.
+_library = ctypes.CDLL(_zmq.__file__)  # this library exports libzmq's functions
 _send = _library.zmq_send
 _send.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int)
 _FAILED = -1
 
 
 class Outgoing:
-    """A message that leaves whole and once, even when signal handlers raise meanwhile."""
+    """A message that is sent completely and once, even if signal handlers raise meanwhile."""
 
     def __init__(self, frames: Sequence[Any]) -> None:
         """Set the frames of the message."""
         self.frames = [frame if isinstance(frame, bytes) else bytes(frame) for frame in frames]
         self._flags = [zmq.SNDMORE] * (len(self.frames) - 1) + [0]
-        #: results of `zmq_send`, one for each frame that has left
+        #: results of `zmq_send`, one for each sent frame
         self._sent: list[int] = []
 
     @property
     def gone(self) -> bool:
-        """Whether the whole message has left."""
+        """True if the whole message was sent."""
         return len(self._sent) == len(self.frames)
 
     def send(self, socket: zmq.Socket[bytes]) -> None:
-        """Send the frames that have not left yet.
+        """Send the frames that were not sent yet.
 
-        The loop over the frames is in C, where no signal handler runs, and records each frame that has left. Only the
-        first frame may have to wait. A signal ends this wait: nothing was sent, and the handler runs and may raise.
+        The loop over the frames runs in C, where no signal handler runs, and records each sent frame. Only the first
+        frame may have to wait. A signal ends this wait: then nothing was sent, and the signal's handler may raise.
 
         Raises:
             zmq.ZMQError: when the socket is closed.
@@ -85,15 +86,15 @@ Send = Callable[[Outgoing], None]
 
 
 def in_control_thread() -> bool:
-    """Return whether this is the control channel's thread: another thread sends its messages soon after."""
+    """Return whether this is the control channel's thread, whose messages another thread sends."""
     return threading.current_thread().name == CONTROL_THREAD_NAME
 
 
 class Process:
-    """The id of this process, without a system call for each message."""
+    """The id of this process, stored to save a system call for each message."""
 
     pid = os.getpid()
-    #: whether this is a fork of the kernel, which must not use the kernel's sockets
+    #: True in a fork of the kernel, which must not use the kernel's sockets
     forked = False
 
     @classmethod
@@ -105,13 +106,13 @@ class Process:
 os.register_at_fork(after_in_child=Process.note_fork)
 
 
-# Dates of requests stay text. Else orjson would call Python code for their offset, and it crashes when a signal handler
-# raises there.
+# Dates of requests stay text. Otherwise orjson would call Python code for their offset, and orjson crashes if a signal
+# handler raises there.
 sessions.extract_dates = lambda obj: obj  # type: ignore[attr-defined]
 
 
 def pack(obj: Any) -> bytes:
-    """Return a part of a message as JSON; half of a surrogate pair, which is no Unicode, becomes U+FFFD."""
+    """Return a part of a message as JSON. A lone surrogate, which is not valid Unicode, becomes U+FFFD."""
     try:
         return sessions.orjson_packer(obj)
     except UnicodeEncodeError:
@@ -128,48 +129,48 @@ class KernelSession(sessions.Session):
         self.pack = pack
 
     def send(self, *args: Any, **options: Any) -> dict[str, Any] | None:
-        """Send a message; a fork of the kernel sends none, unless `pid` is its own."""
+        """Send a message. A fork of the kernel sends nothing, unless the session's `pid` is that of the fork."""
         if Process.forked:
-            self.check_pid = True  # off in the kernel's settings
+            self.check_pid = True  # switched off in the kernel's settings
         return super().send(*args, **options)
 
     @property
     def msg_id(self) -> str:
-        """The next message's id."""
+        """The id for the next message."""
         return f"{self.session}_{Process.pid}_{next(self._numbers)}"
 
-    _numbers = count(1)  # several threads send, and each number is given out once
+    _numbers = count(1)  # several threads send; each number is used once
 
 
 class Publisher(IOPubThread):
-    """The thread `IOPub`, and the only way of messages to iopub."""
+    """The thread `IOPub`. All messages to iopub go through this object."""
 
     io_loop: Any
 
     def __init__(self, *args: Any, **options: Any) -> None:
         """Accept the arguments of ipykernel's thread."""
-        #: lock of sending. Reentrant: a signal handler may print in the middle of any call.
+        #: lock for sending. It is reentrant, because a signal handler may print in the middle of any call.
         self.sending = threading.RLock()
-        #: messages of the main thread that are held back, each with its sending function; None: nothing is held back
+        #: held messages of the main thread, each with its sending function; None if messages are not held
         self._held: deque[tuple[Send, Outgoing]] | None = None
-        #: whether nobody may see these messages before `release`
+        #: True if no held message may be sent before `release`
         self._unseen = False
         self._main = threading.get_ident()
         super().__init__(*args, **options)
 
     def hold(self, *, unseen: bool = False) -> None:
-        """Hold back the main thread's messages until `release` sends them together.
+        """Hold the main thread's messages until `release` sends them together.
 
         Args:
-            unseen: send none of them before that. Else those to iopub leave as soon as another thread publishes
-                something, because it may be the rest of a text that the main thread has flushed.
+            unseen: True to send none of them before `release`. Otherwise the held messages to iopub are sent as soon as
+                another thread publishes something, which may be the rest of a text that the main thread has flushed.
         """
         if self._held is None:
             self._held = deque()
             self._unseen = unseen
 
     def release(self) -> None:
-        """Send the messages that were held back, and welcome new subscribers."""
+        """Send the held messages, and welcome new subscribers."""
         if self._held is None:
             return
         with self.sending:
@@ -178,14 +179,14 @@ class Publisher(IOPubThread):
             self.welcome()
 
     def post(self, send: Send, message: Outgoing) -> None:
-        """Send a message, or hold it back."""
+        """Send a message, or hold it."""
         if self._held is not None and threading.get_ident() == self._main:
             self._held.append((send, message))
         else:
             send(message)
 
     def publish(self, message: Outgoing) -> None:
-        """Send a message to iopub, or hold it back."""
+        """Send a message to iopub, or hold it."""
         with self.sending:
             if self._held and not self._unseen and threading.get_ident() != self._main:
                 self._send_held(self._held, self._to_iopub)
@@ -196,10 +197,10 @@ class Publisher(IOPubThread):
         while held and (only is None or held[0][0] == only):
             send, message = held[0]
             send(message)
-            held.popleft()  # not before: sending one twice has no effect
+            held.popleft()  # only now: sending a message twice has no effect, but losing one would
 
     def _to_iopub(self, message: Outgoing) -> None:
-        if not self.closed:  # output of a kernel that ends has no reader
+        if not self.closed:  # an ending kernel has no reader
             message.send(self.socket)
 
     def _is_master_process(self) -> bool:
@@ -207,12 +208,11 @@ class Publisher(IOPubThread):
 
     def _handle_pipe_msg(self, msg: Sequence[Any]) -> None:
         if isinstance(sys.stdout, Stream):
-            sys.stdout.flush()  # a fork displays something: what it has printed before is in the descriptor
+            sys.stdout.flush()  # a fork displays something; its text before that is in the descriptor
         super()._handle_pipe_msg(msg)
 
     def _setup_xpub_listener(self) -> None:
-        # No ZMQStream: nothing else could then use the socket. No tornado either: at its end it would close a
-        # descriptor that belongs to libzmq.
+        # A ZMQStream would not let others use the socket. Tornado would close a descriptor of libzmq at the end.
         self.io_loop.asyncio_loop.add_reader(self.socket.FD, self.on_edge)
 
     def on_edge(self) -> None:
@@ -221,12 +221,12 @@ class Publisher(IOPubThread):
             self.welcome()
 
     def welcome(self) -> None:
-        """Read new subscriptions; sending clears the edge that signals them, so this must follow each sending."""
+        """Read new subscriptions. Each sending clears the event that signals them, so it must be followed by this."""
         while self.socket.EVENTS & zmq.POLLIN:
             self._handle_subscription(self.socket.recv_multipart())
 
     def send_multipart(self, msg: Sequence[Any], *args: Any, **options: Any) -> None:
-        """Send a message now, or soon if it is from the control channel's thread."""
+        """Send a message now. A message of the control channel's thread is sent by another thread soon afterwards."""
         if in_control_thread():
             super().send_multipart(msg, *args, **options)
         else:
@@ -240,7 +240,7 @@ class Publisher(IOPubThread):
 
 
 class Piece:
-    """A part of printed text, and its message, which is made when the text is sent."""
+    """A part of printed text, with its message. The message is made when the text is sent."""
 
     def __init__(self, text: str) -> None:
         """Set the text."""
@@ -249,31 +249,31 @@ class Piece:
 
 
 class Printed(StringIO):
-    """The printed text of one parent, and what its descriptor has shown in between."""
+    """The printed text of one parent message, with the output of the descriptor at its place in the text."""
 
-    #: parts that have not left yet; None before sending starts
+    #: parts that were not sent yet; None before sending starts
     pieces: deque[Piece] | None = None
 
     def __init__(self) -> None:
-        """Begin without text."""
+        """Start without text."""
         super().__init__()
-        #: what was read from the descriptor, each with the length of the text before it
+        #: output of the descriptor, each piece with the length of the printed text before it
         self._read: list[tuple[int, bytes]] = []
 
     @property
     def gone(self) -> bool:
-        """Whether all of the text has left."""
+        """True if the whole text was sent."""
         return self.pieces is not None and not self.pieces
 
     def take(self, pieces: Iterable[bytes]) -> None:
-        """Add what is read from the descriptor, in C, where no signal handler runs between reading and keeping."""
+        """Read from the descriptor and store the result, both in C, where no signal handler runs in between."""
         self._read.extend(zip((self.tell(),), pieces, strict=True))
 
     def decoded(self, half: bytes) -> tuple[str, bytes]:
-        """Return all of the text, and the beginning of a character whose rest has not been read yet.
+        """Return the whole text, and the beginning of a character that is not complete yet.
 
         Args:
-            half: beginning of a character that was read before.
+            half: beginning of a character from the last read.
         """
         text, place = self.getvalue(), 0
         parts: list[str] = []
@@ -286,33 +286,33 @@ class Printed(StringIO):
 
 
 class Stream(OutStream):
-    """A stdout or stderr whose text is sent by the flushing thread, long text as several messages."""
+    """A stdout or stderr whose text is sent by the thread that flushes. Long text becomes several messages."""
 
-    #: the cells that run
+    #: the running cells
     cells = Cells()
 
     def __init__(self, *args: Any, watchfd: bool = True, **options: Any) -> None:
-        """Accept the arguments of ipykernel's stream, and read the descriptor, too, unless `watchfd` is False."""
+        """Accept the arguments of ipykernel's stream. Unless `watchfd` is False, also read the descriptor."""
         self._descriptor: Descriptor | None = None
         super().__init__(*args, watchfd="force" if watchfd else False, **options)
-        #: parent of the last text, and its key in the buffers: the parent is mostly the same for the next text
+        #: parent message of the last text, and its key in the buffers; the next text mostly has the same parent
         self._last: tuple[Any, frozenset[Any]] = (None, frozenset())
         self._buffers: defaultdict[frozenset[Any], Printed] = defaultdict(Printed)
-        #: text whose sending was interrupted
+        #: texts whose sending was interrupted
         self._waiting: list[tuple[frozenset[Any], Printed]] = []
-        #: monotonic time of the timer's end
+        #: monotonic time at which the flush timer ends
         self._due = 0.0
-        #: monotonic time of the end of the last look at the descriptor, or of a write soon behind it
+        #: monotonic time of the last look at the descriptor, or of a write shortly after it
         self._looked = 0.0
         #: bytes read from the descriptor since the last flush
         self._unsent = 0
-        #: beginning of a character that the descriptor has not completed; it stays until the next bytes are read
+        #: beginning of an incomplete character from the descriptor, until the next bytes are read
         self._half = b""
-        #: in a fork: the beginning of a line
+        #: beginning of an incomplete line, only in a fork
         self._line = ""
         if self._descriptor is not None:
             thread = threading.Thread(target=self._watch, name=f"descriptor of {self.name}", daemon=True)
-            # As in ipykernel's own threads: the debugger stops none of them.
+            # As for ipykernel's own threads, this keeps the debugger from stopping the thread.
             vars(thread).update(pydev_do_not_trace=True, is_pydev_daemon_thread=True)
             thread.start()
 
@@ -323,18 +323,18 @@ class Stream(OutStream):
         self._descriptor = Descriptor(number)
 
     def fileno(self) -> int:
-        """Return the descriptor that child processes get as `stdout=sys.stdout`: their output is the cell's, too."""
+        """Return the descriptor for child processes with `stdout=sys.stdout`. Their output then belongs to the cell."""
         if self._descriptor is None:
             raise UnsupportedOperation("fileno")
         return self._descriptor.number
 
     def close(self) -> None:
-        """Take no more text. The descriptor stays as it is."""
+        """Accept no more text. The descriptor is not closed."""
         self.pub_thread = None
 
     def write(self, string: str) -> Any:
-        """Keep text until it is flushed, at most 0.2 s later, behind what was written to the descriptor before."""
-        begun = time.monotonic()  # before anything else: what is written quickly must be told from what is not
+        """Store text until it is flushed, at most 0.2 s later. Earlier output of the descriptor comes before it."""
+        begun = time.monotonic()  # first, because the time since the last look decides whether a look is needed
         if not isinstance(string, str) or self.pub_thread is None or self.echo is not None:
             return super().write(string)
         if Process.forked:
@@ -365,17 +365,17 @@ class Stream(OutStream):
                 self._flush()
 
     def _take(self) -> None:
-        """Take what the descriptor holds by now, never more than a pipe holds: a flood keeps no cell from ending."""
+        """Read the current output of the descriptor: at most a full pipe, so a flood cannot prevent a cell's end."""
         if self._descriptor is None or not (size := self._descriptor.look()):
             return
         key = self._key(self.cells.owner(self.parent_header))
-        with suppress(BlockingIOError):  # a signal handler has printed, and taken it, meanwhile
+        with suppress(BlockingIOError):  # a signal handler has printed meanwhile, and has read the output
             self._buffers[key].take(self._descriptor.read(size))
             self._unsent += size
 
     def _write_in_fork(self, string: str) -> int:
-        """Write whole lines to the descriptor, as a child process does at a terminal: the kernel reads them."""
-        self.session.pid = Process.pid  # as in ipykernel: from now on what this fork displays is sent, too
+        """Write complete lines to the descriptor, like a child process on a terminal. The kernel reads them."""
+        self.session.pid = Process.pid  # as in ipykernel, displays of this fork are sent from now on
         lines, end, self._line = (self._line + string).rpartition("\n")
         self._write_descriptor(lines + end)
         return len(string)
@@ -385,8 +385,8 @@ class Stream(OutStream):
             self._descriptor.write(text)
 
     def _schedule_flush(self) -> None:
-        # One timer for all text that is printed until it ends, because setting it wakes another thread. The clock shows
-        # whether it is set. A flag would not do: an interrupt could leave it set without a timer.
+        # There is one timer at a time, because setting a timer wakes another thread. The clock shows whether a timer is
+        # set. A flag would be wrong if an interrupt came between the flag and the timer.
         now = time.monotonic()
         if now > self._due:
             self._due = now + self.flush_interval
@@ -397,10 +397,10 @@ class Stream(OutStream):
         self.pub_thread.on_edge()
 
     def flush(self) -> None:
-        """Send the printed text, in the caller's thread, and what was written to the descriptor before.
+        """Send the printed text and the earlier output of the descriptor, in the caller's thread.
 
-        Do nothing in the control channel's thread, which flushes after each request: it has printed nothing, and a
-        flush would cut the line that a cell is printing.
+        In the control channel's thread do nothing. ipykernel flushes there after each request, but that thread prints
+        nothing, and a flush would cut the line that a cell is printing.
         """
         if self.pub_thread is not None and not in_control_thread():
             self._flush()
@@ -412,7 +412,8 @@ class Stream(OutStream):
             return
         with self._buffer_lock:
             self._take()
-        # Also without text: another thread may be sending earlier text, and a cell must not end before that.
+        # The lock is taken even without text: another thread may be sending earlier text, which must come before the
+        # cell's end.
         with self.pub_thread.sending:
             if self._buffers or self._waiting:
                 self._send_all()
@@ -423,29 +424,29 @@ class Stream(OutStream):
             self._move_to(taken)
             for key, printed in taken:
                 pieces = self._cut(printed)
-                while pieces:  # each stays listed until it is sent; sending one twice has no effect
+                while pieces:  # a piece is removed after it was sent; sending it twice has no effect
                     self._publish(key, pieces[0])
                     pieces.popleft()
         finally:
             self._waiting[:0] = [(key, printed) for key, printed in taken if not printed.gone]
 
     def _move_to(self, taken: list[tuple[frozenset[Any], Printed]]) -> None:
-        """Take the printed text away, so that a signal handler that prints meanwhile does not send it too."""
+        """Move the printed text to `taken`, so that a signal handler that prints meanwhile does not send it, too."""
         with self._buffer_lock:
             taken += self._waiting
             self._waiting = []
             self._unsent = 0
             keys = list(self._buffers)
-            # In C, where no signal handler runs: an interrupt leaves each text in one of the two places.
+            # This runs in C, where no signal handler runs, so each text is always in exactly one of the two places.
             taken.extend(zip(keys, map(self._buffers.pop, keys, repeat(Printed())), strict=True))
 
     def _cut(self, printed: Printed) -> deque[Piece]:
-        """Return the parts of a text that have not left yet."""
+        """Return the parts of a text that were not sent yet."""
         if printed.pieces is not None:
             return printed.pieces
         text, half = printed.decoded(self._half)
         pieces = deque(Piece(text[start : start + PIECE]) for start in range(0, len(text), PIECE))
-        # In C, where no signal handler runs: a text is decoded once, and half a character is used once.
+        # This runs in C, where no signal handler runs, so a text is decoded once, and half a character is used once.
         deque(map(setattr, (printed, self), ("pieces", "_half"), (pieces, half)), maxlen=0)
         return pieces
 

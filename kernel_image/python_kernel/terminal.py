@@ -1,7 +1,8 @@
-"""What `!command` reads from the terminal on which its command runs: whole characters, where IPython cuts them.
+"""A terminal for `!command` that returns only complete characters.
 
-IPython prints twenty times a second what has been read by then, each piece decoded by itself. `use` gives it a terminal
-whose pieces end with a character. Imported with the first command, because it needs pexpect.
+Twenty times a second, IPython prints the output that it has read from the terminal of the command, and decodes each
+piece separately, so it may cut a character. `use` gives IPython a terminal whose pieces end with a complete character.
+This module is imported by the first command, because it needs pexpect.
 """
 
 from __future__ import annotations
@@ -12,17 +13,17 @@ import pexpect
 
 
 class Terminal(pexpect.spawn):  # type: ignore[misc]  # pexpect has no types
-    """A process at a terminal of its own."""
+    """A process on its own terminal."""
 
-    #: beginning of a character
+    #: beginning of an incomplete character
     _half = b""
 
     def read_nonblocking(self, size: int = 1, timeout: float | None = -1) -> bytes:
-        """Read what is there, except the beginning of a character that is not complete yet.
+        """Read the output so far, except the beginning of an incomplete character.
 
         Raises:
-            pexpect.TIMEOUT: when there is nothing in time.
-            pexpect.EOF: at the end.
+            pexpect.TIMEOUT: when there is no output before the timeout.
+            pexpect.EOF: at the end of the output.
         """
         try:
             data: bytes = self._half + super().read_nonblocking(size, timeout)
@@ -37,5 +38,5 @@ class Terminal(pexpect.spawn):  # type: ignore[misc]  # pexpect has no types
 
 
 def use() -> None:
-    """Let IPython run its commands so. It looks for a class of this name first."""
+    """Let IPython run commands on such a terminal. IPython prefers the class `spawnb` if pexpect has it."""
     pexpect.spawnb = Terminal

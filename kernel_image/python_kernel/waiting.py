@@ -1,11 +1,11 @@
-"""A kernel that is complete except for its keys: it has imported its modules, and waits for its connection.
+"""A kernel that imports its modules, and then waits for its keys and its connection.
 
-A sandbox is checkpointed while its kernel waits here, and each session's kernel is restored from that checkpoint. So
-nothing is made before the wait that must be a session's own: no key, no id, no bound socket.
+While the kernel waits, a checkpoint of its sandbox is taken, and the kernels of several sessions are restored from that
+checkpoint. So the kernel makes nothing before the wait that must not be shared: no key, no id, no bound socket.
 
-The launcher is at the other end of standard input, a connection in both directions. One JSON line each:
+Standard input is a connection to the launcher, for both directions. Each message is one line of JSON:
 
-    launcher: {"preload": [MODULE, ...], ...}      kernel: {MODULE: why it could not be imported, ...}
+    launcher: {"preload": [MODULE, ...], ...}      kernel: {MODULE: the reason why it could not be imported, ...}
     launcher: the handshake with the keys          kernel: {}, when it serves
 """
 
@@ -19,34 +19,34 @@ from typing import Any
 
 from . import imports
 from .app import KernelApp
-from .renewal import Sources
+from .reseeding import RandomSources
 
 
 class WaitingApp(KernelApp):
-    """An application whose sockets are bound when it gets its keys."""
+    """An application that binds its sockets when it gets its keys."""
 
     def parse_command_line(self, _argv: list[str] | None = None) -> None:
-        """Do nothing: the connection file comes later, like the keys."""
+        """Do nothing, because the handshake brings the connection file later."""
 
     def init_connection_file(self) -> None:
-        """Do nothing."""
+        """Do nothing, because there is no connection file yet."""
 
     def write_connection_file(self, **_: Any) -> None:
-        """Do nothing: the launcher writes the file."""
+        """Do nothing, because the launcher writes the file."""
 
     def wait(self) -> None:
-        """Import modules, render an error, wait for the keys, and bind the sockets."""
+        """Import modules, format an error, wait for the keys, and bind the sockets."""
         first = _receive()
         problems = {module: problem for module in first["preload"] if (problem := imports.ahead(module))}
         shell: Any = self.shell
         shell.rehearse()
-        sources = Sources()
+        sources = RandomSources()
         imports.settle()
         _send(problems)
         handshake = _receive()  # checkpoints are taken here
         for name, value in handshake["limits"].items():
             resource.setrlimit(getattr(resource, name), (value, value))
-        sources.renew()
+        sources.reseed()
         self.session.session = str(uuid.uuid4())
         self.kernel.ident = str(uuid.uuid4())
         self.connection_file = handshake["connection_file"]
@@ -54,7 +54,7 @@ class WaitingApp(KernelApp):
         self.listen()
         self.log_connection_info()
         self.kernel.record_ports({f"{name}_port": port for name, port in self._ports.items()})
-        # The kernel itself has changed some of the variables that it was started with.
+        # Only new values are applied, because the kernel itself has changed some of its variables since its start.
         env = {name: value for name, value in handshake["env"].items() if first["env"].get(name) != value}
         self.kernel.settle(env, handshake["cwd"])
         _send({})
@@ -77,7 +77,7 @@ def _send(message: dict[str, Any]) -> None:
 
 
 def _leave() -> None:
-    """Give standard input what it is for cells: nothing."""
+    """Replace standard input by an empty one, as cells expect it."""
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
     os.close(null)

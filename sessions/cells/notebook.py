@@ -1,4 +1,4 @@
-"""Makes a notebook of a session's cells, piece by piece. Pure. `Slices` in `kernel_gateway` explains why in pieces.
+"""Makes a notebook of a session's cells, piece by piece. Pure; see `FairLoop` in `kernel_gateway` for why in pieces.
 
 Source: nbformat 4.5. Cells and outputs are plain dicts, which tests check against nbformat's schema: nbformat itself
 validates each of them when it makes it, which takes seconds for many.

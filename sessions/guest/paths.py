@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
+from kernel_image.file_names import name_of
 from kernel_image.protocol import TEMPORARY
-from kernel_image.spelling import named
 from sessions.model.errors import InvalidRequest
 
 #: maximum bytes of a path
@@ -19,7 +19,7 @@ HOMES = ("/home/user", "/workspace", "/root")
 
 
 def valid_path(path: str) -> str:
-    """Check a path in a workspace. Names that are no UTF-8 are spelt as in `kernel_image/spelling.py`.
+    """Check a path in a workspace. Names that are no UTF-8 are spelt as in `kernel_image/file_names.py`.
 
     Returns:
         path relative to the workspace; empty for the workspace itself.
@@ -63,7 +63,7 @@ def _names(path: str) -> list[str]:
     """Return the names on a path. A `~` at its beginning is left out, because the home directory is the workspace."""
     if NOT_IN_PATHS.search(path):
         raise InvalidRequest("path holds a control character", field="path")
-    if len(named(path).encode("utf-8", "surrogateescape")) > PATH_MAX:
+    if len(name_of(path).encode("utf-8", "surrogateescape")) > PATH_MAX:
         raise InvalidRequest(f"path is longer than {PATH_MAX} bytes", field="path")
     first, _, rest = path.partition("/")
     return [name for name in (rest if first in TILDES else path).split("/") if name not in {"", "."}]

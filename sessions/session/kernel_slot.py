@@ -16,7 +16,7 @@ from sessions.kernels.kernel import Kernel, KernelListener
 from sessions.model.checkpoint import SleepFailed, SleepImage
 from sessions.model.errors import KernelDied, LedgerUnavailable, SessionClosed, SessionError
 from sessions.model.stopwatch import Operation, measured
-from sessions.model.tasks import SharedWork, log_failure, spawn
+from sessions.model.tasks import ExclusiveWork, SharedWork, log_failure, spawn
 from sessions.model.values import StateChange, StateNotice
 from sessions.session.record import Identity, Origin, SlotRecord, StartFunction
 from sessions.session.services import SessionServices

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import pytest
 
-from kernel_gateway.fair_loop import Slices
+from kernel_gateway.fair_loop import FairLoop
 from sessions.model.tasks import gather_all, spawn
 
 
@@ -26,7 +26,7 @@ async def taken(slices: AsyncIterator[bytes]) -> list[bytes]:
 
 
 async def test_all_values_come_in_order() -> None:
-    assert await taken(Slices().of("acme", iter([b"a", b"b", b"c"]))) == [b"a", b"b", b"c"]
+    assert await taken(FairLoop().iterate("acme", iter([b"a", b"b", b"c"]))) == [b"a", b"b", b"c"]
 
 
 async def test_the_loop_serves_others_between_slices_for_as_long_as_a_slice_takes() -> None:
@@ -44,7 +44,7 @@ async def test_the_loop_serves_others_between_slices_for_as_long_as_a_slice_take
             yield b"x"
 
     other = spawn(others(), "others")
-    await taken(Slices().of("acme", slow()))
+    await taken(FairLoop().iterate("acme", slow()))
     other.cancel()
     ends = [number for number, when in enumerate(served) if when < 0]
     between = [served[end + 1 : after] for end, after in pairwise(ends)]
@@ -52,28 +52,28 @@ async def test_the_loop_serves_others_between_slices_for_as_long_as_a_slice_take
 
 
 async def test_tenants_take_turns_however_much_work_one_has() -> None:
-    slices, done = Slices(), list[str]()
-    floods = [taken(slices.of("flood", work("flood", done, 9))) for _ in range(5)]
-    await gather_all(*floods, taken(slices.of("acme", work("acme", done))))
+    fair_loop, done = FairLoop(), list[str]()
+    floods = [taken(fair_loop.iterate("flood", work("flood", done, 9))) for _ in range(5)]
+    await gather_all(*floods, taken(fair_loop.iterate("acme", work("acme", done))))
     assert done.index("acme") < 9
     last = len(done) - done[::-1].index("acme")
     assert done[:last].count("flood") <= 9, "between two slices of acme there is one of the others"
 
 
 async def test_work_that_fails_or_is_left_keeps_nobody_waiting() -> None:
-    slices = Slices()
+    fair_loop = FairLoop()
 
     def fails() -> Iterator[bytes]:
         yield b"x"
         raise ValueError("a defect")
 
     with pytest.raises(ValueError, match="a defect"):
-        await taken(slices.of("acme", fails()))
-    async with aclosing(slices.of("acme", iter([b"a", b"b"]))) as left:
+        await taken(fair_loop.iterate("acme", fails()))
+    async with aclosing(fair_loop.iterate("acme", iter([b"a", b"b"]))) as left:
         async for _ in left:
             break
-    waiting = spawn(taken(slices.of("acme", iter([b"a"] * 1000))), "cancelled")
+    waiting = spawn(taken(fair_loop.iterate("acme", iter([b"a"] * 1000))), "cancelled")
     await asyncio.sleep(0)
     waiting.cancel()
     await asyncio.wait({waiting})
-    assert await taken(slices.of("acme", iter([b"a"]))) == [b"a"]
+    assert await taken(fair_loop.iterate("acme", iter([b"a"]))) == [b"a"]

@@ -17,7 +17,7 @@ from kernel_gateway.config import Settings
 from kernel_gateway.dialects.agentrun import models as agentrun
 from kernel_gateway.dialects.native import models as native
 from kernel_gateway.dialects.ragflow import models as ragflow
-from kernel_gateway.http.bodies import validated
+from kernel_gateway.http.request_body import validated
 from sessions.model.errors import InvalidRequest
 from sessions.model.values import Limits, SessionSpec
 from sessions.store.templates import Template

@@ -34,8 +34,8 @@ def connections(share: float) -> Take:
         connection = door.admit(f"192.0.2.{next(addresses)}")  # an address has no share of its own here
         if connection is None:
             return False
-        connection.head_is_complete()
-        connection.works(tenant)
+        connection.end_head_time()
+        connection.assign(tenant)
         return True
 
     return take
@@ -194,20 +194,20 @@ async def test_requests_that_end_give_their_place_back() -> None:
     admitted = [door.admit(f"192.0.2.{number}") for number in range(8)]
     working = [connection for connection in admitted if connection is not None]
     for connection in working[:7]:
-        connection.works("evil")
+        connection.assign("evil")
     with pytest.raises(QuotaExceeded):
-        working[7].works("evil")
-    door.waits(working[0])  # for the next request
-    working[7].works("evil")
-    working[1].has_ended()
-    working[0].works("evil")
-    working[0].works("evil")  # one connection has one place
+        working[7].assign("evil")
+    door.mark_spare(working[0])  # for the next request
+    working[7].assign("evil")
+    working[1].report_end()
+    working[0].assign("evil")
+    working[0].assign("evil")  # one connection has one place
     refused: Any = door.admit("192.0.2.9")
     with pytest.raises(QuotaExceeded):
-        refused.works("evil")
+        refused.assign("evil")
     for connection in working:
-        connection.has_ended()
-    refused.has_ended()
+        connection.report_end()
+    refused.report_end()
     assert (door.open, door._working.used) == (0, 0)
 
 

@@ -31,8 +31,8 @@ from kernel_gateway.dialects.e2b import connect
 from kernel_gateway.dialects.e2b.connect import AnswerStream, Envelopes
 from kernel_gateway.dialects.e2b.models import NewSandbox
 from kernel_gateway.dialects.e2b.processes import Config, StreamInputHandler
-from kernel_gateway.http.bodies import validated
-from kernel_gateway.wire import turns
+from kernel_gateway.http.request_body import validated
+from kernel_gateway.wire import large_bodies
 from sessions.model import exact_json, units
 from sessions.model.errors import InvalidRequest
 from sessions.model.tasks import spawn
@@ -207,7 +207,7 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, float]]:
     times: list[tuple[float, float]] = []
 
     def slow(text: bytes) -> Any:
-        if len(text) >= turns.LARGE:
+        if len(text) >= large_bodies.LARGE:
             began = time.perf_counter()
             time.sleep(0.02)
             times.append((began, time.perf_counter()))
@@ -232,7 +232,7 @@ async def answer(service: Service, head: str, body: bytes = b"") -> bytes:
 async def test_large_bodies_are_parsed_one_by_one_and_others_are_served_between(
     service: Service, parsed: list[tuple[float, float]]
 ) -> None:
-    body = orjson.dumps({"unknown": "x" * turns.LARGE})
+    body = orjson.dumps({"unknown": "x" * large_bodies.LARGE})
     head = "POST /v1/sessions HTTP/1.1\r\nX-API-Key: key-0001"
     answers = await asyncio.gather(*(answer(service, head, body) for _ in range(8)))
     assert all(told.startswith(b"HTTP/1.1 400 ") and b"unknown" in told for told in answers)
@@ -246,7 +246,7 @@ async def test_large_messages_of_sockets_are_parsed_one_by_one_too(
     url = f"ws://127.0.0.1:{service.port}/v1/sessions/s1/stream"
     clients = [await websocket_connect(HTTPRequest(url, headers={"X-API-Key": "key-0001"})) for _ in range(8)]
     for client in clients:
-        await client.write_message(orjson.dumps({"unknown": "x" * turns.LARGE}).decode())
+        await client.write_message(orjson.dumps({"unknown": "x" * large_bodies.LARGE}).decode())
     for client in clients:
         async with asyncio.timeout(60):
             assert "unknown" in str(await client.read_message())
@@ -256,7 +256,7 @@ async def test_large_messages_of_sockets_are_parsed_one_by_one_too(
 
 
 async def test_a_client_that_leaves_while_its_large_body_waits_harms_nobody(service: Service) -> None:
-    body = orjson.dumps({"unknown": "x" * turns.LARGE})
+    body = orjson.dumps({"unknown": "x" * large_bodies.LARGE})
     head = "POST /v1/sessions HTTP/1.1\r\nX-API-Key: key-0001"
     leaving = [spawn(answer(service, head, body), "client") for _ in range(8)]
     await asyncio.sleep(0)

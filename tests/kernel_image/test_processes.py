@@ -255,7 +255,7 @@ def test_a_client_that_leaves_ends_all_processes_of_a_command(begin: Begin, tmp_
 
 def in_directory(directory: Path) -> list[int]:
     """Return the processes that run in a directory, except for tools."""
-    return [pid for pid in procfs.pids() if procfs.link(pid, "cwd") == str(directory) and procfs.is_there(pid)]
+    return [pid for pid in procfs.pids() if procfs.link(pid, "cwd") == str(directory) and procfs.is_running(pid)]
 
 
 #: bounded, or it would outlive a test that fails
@@ -287,7 +287,7 @@ def test_processes_that_have_ended_are_cleared_away_while_a_command_runs(begin: 
 
 
 def test_the_tool_prints_blanks_while_a_command_runs(tmp_path: Path) -> None:
-    with changed_tool("processes.SIGN_OF_LIFE = 0.1", request("sleep 1; echo done"), tmp_path) as tool:
+    with changed_tool("processes.KEEPALIVE = 0.1", request("sleep 1; echo done"), tmp_path) as tool:
         assert tool.stdout is not None
         assert tool.stdout.read(3) == b"   "
         assert tool.poll() is None

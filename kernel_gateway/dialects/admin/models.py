@@ -1,4 +1,4 @@
-"""Bodies that admins send, and descriptions of providers. Unknown fields are ignored, as by RAGFlow."""
+"""Models of the requests, and descriptions of providers. Unknown fields are ignored, as RAGFlow does."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ActivateProvider(BaseModel):
 
 
 def schema_json(schema: Schema) -> dict[str, Any]:
-    """Return a schema to make a form from, without the attributes that a field does not have."""
+    """Return a configuration's schema as JSON, from which clients make a form. Empty attributes are left out."""
     return {
         name: {
             key: value
@@ -44,7 +44,7 @@ def schema_json(schema: Schema) -> dict[str, Any]:
 
 
 def provider_json(provider: SandboxProvider) -> dict[str, Any]:
-    """Describe a provider for display."""
+    """Return the description of a provider as JSON."""
     return {
         "id": provider.id,
         "name": provider.name,

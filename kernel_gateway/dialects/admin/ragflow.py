@@ -1,4 +1,4 @@
-"""RAGFlow's own form, `/api/v1/admin/sandbox`, with its envelope. Source: the routes of its admin server."""
+"""The API `/api/v1/admin/sandbox` of RAGFlow's admin server, with its envelope. Source: the routes of that server."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from http import HTTPStatus
 from typing import Any
 
 from kernel_gateway.dialects.admin.models import ProviderConfig, SaveConfig, provider_json, schema_json
-from kernel_gateway.http.admins import AdminHandler
+from kernel_gateway.http.admin_handler import AdminHandler
 from sessions.model.errors import SessionError
 
-#: statuses for callers without permission; other failures are HTTP 400, and the body reports our own faults
+#: statuses for callers without permission. All other failures have the status 400; the code in the body shows whether
+#: the gateway is at fault
 _NOT_ALLOWED = {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
 
 
 class RagflowHandler(AdminHandler):
-    """Base of the handlers of this form."""
+    """Base of the handlers of this API."""
 
     def succeed(self, data: Any, message: str = "success") -> None:
         """Send a success in the envelope."""

@@ -1,9 +1,9 @@
 """The AgentRun dialect: sandboxes and contexts of Alibaba Cloud's Code Interpreter, as `agentrun-sdk` uses them.
 
-Two planes: `/sandboxes/…` (data) runs code and reads files, `/2025-09-10/…` (control) keeps templates and lists
-sandboxes.
-Sources: the requests and parsers of `agentrun-sdk` 0.0.18 and 0.0.54, and the vendor's page "Code Interpreter". A
-sandbox is a `Sandbox`, a context one of its sessions, an access key an entry of `access_keys`.
+The API has two planes. The data plane, `/sandboxes/…`, runs code and reads files; the control plane, `/2025-09-10/…`,
+manages templates and sandboxes. A sandbox of the API is a `Sandbox`, a context is one of its sessions, and an access
+key is an entry of the setting `access_keys`.
+Sources: the requests and parsers of `agentrun-sdk` 0.0.18 and 0.0.54, and the vendor's page "Code Interpreter".
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def routes(gateway: Gateway) -> list[Route]:
         (one + "/stop", StopHandler),
         (one + "/health", HealthHandler),
         (one + "/contexts", ContextsHandler),
-        (one + "/contexts/execute", ExecuteHandler),  # first, or it would match as a context named `execute`
+        (one + "/contexts/execute", ExecuteHandler),  # before the next row, where `execute` would be a context's name
         (one + "/contexts/([^/]+)", ContextHandler),
         (one + "/contexts/([^/]+)/execute", ExecuteHandler),
         (one + "/files", FileHandler),

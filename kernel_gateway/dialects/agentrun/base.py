@@ -1,4 +1,4 @@
-"""Base handlers of the dialect: authentication, the envelope of an answer, and the form of a failure."""
+"""Base handlers of the dialect: authentication, the envelope of answers, and the format of failures."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from http import HTTPStatus
 from typing import Any
 
 from kernel_gateway.errors import Unauthorized
-from kernel_gateway.http.answers import sentences
+from kernel_gateway.http.formats import failure_text
 from kernel_gateway.http.handlers import BaseHandler, JsonHandler, Model
 from kernel_gateway.identity.auth import Caller
 from kernel_gateway.identity.signatures import BODY_DIGEST, UNSIGNED
@@ -40,9 +40,9 @@ class AgentRunBaseHandler(BaseHandler):
         return self.gateway.keys.signer(self.request)
 
     def render_failure(self, failure: SessionError) -> dict[str, Any]:
-        """Return the gateway's own form, with the flat fields that these clients read."""
+        """Return the gateway's own format, with the additional flat fields that these clients read."""
         code = CODES.get(HTTPStatus(self.get_status()), "ERR_INTERNAL_SERVER")
-        told = {"code": code, "requestId": self.request_id, "message": sentences(failure)}
+        told = {"code": code, "requestId": self.request_id, "message": failure_text(failure)}
         return super().render_failure(failure) | told
 
     def check_digest(self, digest: str) -> None:
@@ -52,7 +52,7 @@ class AgentRunBaseHandler(BaseHandler):
             digest: SHA-256 of the body, in hexadecimal.
 
         Raises:
-            Unauthorized: when a header tells another digest.
+            Unauthorized: when the header with the signed digest has another digest.
         """
         told = self.request.headers.get(BODY_DIGEST, UNSIGNED).strip()
         if told != UNSIGNED and told.lower() != digest:
@@ -62,14 +62,14 @@ class AgentRunBaseHandler(BaseHandler):
         """Return the key of a sandbox.
 
         Raises:
-            SandboxNotFound: when no sandbox can have this id.
+            SandboxNotFound: when the id is not valid.
         """
         if not NAME.fullmatch(sandbox_id):
             raise SandboxNotFound
         return SessionKey(self.tenant, sandbox_id)
 
     def sandbox(self, sandbox_id: str) -> Sandbox:
-        """Return a sandbox that can be used.
+        """Return a running sandbox of the tenant.
 
         Raises:
             SandboxNotFound: when there is no such sandbox, or it has ended.
@@ -81,10 +81,10 @@ class AgentRunHandler(AgentRunBaseHandler, JsonHandler):
     """A request of an AgentRun client, with JSON bodies."""
 
     def body(self, model: type[Model]) -> Model:
-        """Return the request's body.
+        """Return the request's body as `model`.
 
         Raises:
-            InvalidRequest: when the body does not have the model's form.
+            InvalidRequest: when the body does not fit the model.
             Unauthorized: when the body is not the one that was signed.
         """
         self.check_digest(hashlib.sha256(self._received).hexdigest())
@@ -94,10 +94,10 @@ class AgentRunHandler(AgentRunBaseHandler, JsonHandler):
         """Return the path in the query.
 
         Args:
-            default: the path when the query has none.
+            default: the path if the query has none. None means that the query must have a path.
 
         Raises:
-            InvalidRequest: when the query has no path and there is no default, or the path is not text.
+            InvalidRequest: when the query must have a path, but has none.
         """
         path = self.raw_argument("path")
         if path is None and default is None:
@@ -109,11 +109,11 @@ class AgentRunHandler(AgentRunBaseHandler, JsonHandler):
 
         Args:
             name: name of the number in the query.
-            default: the number when the query has none.
-            most: the maximum; a larger number is lowered to it.
+            default: the number if the query has none.
+            most: the maximum. A larger number is lowered to it.
 
         Raises:
-            InvalidRequest: when the value is not such a number.
+            InvalidRequest: when the value is not a number of at least 1.
         """
         value = self.get_query_argument(name, "") or str(default)
         if not re.fullmatch("[0-9]{1,9}", value) or int(value) < 1:
@@ -121,11 +121,11 @@ class AgentRunHandler(AgentRunBaseHandler, JsonHandler):
         return min(int(value), most)
 
     def finish_enveloped(self, data: dict[str, Any], *, flat: bool = False) -> None:
-        """Answer in the envelope of the control plane and of the calls on whole sandboxes.
+        """Answer in the envelope that the control plane and the calls on whole sandboxes use.
 
         Args:
             data: content of the answer.
-            flat: True to repeat the content beside the envelope, for clients that know only the vendor's page.
+            flat: True to repeat the content outside the envelope, for clients that follow only the vendor's page.
         """
         envelope = {"code": "SUCCESS", "requestId": self.request_id, "data": data}
         self.finish_json({**data, **envelope} if flat else envelope)

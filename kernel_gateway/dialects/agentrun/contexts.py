@@ -1,4 +1,4 @@
-"""Contexts, which are the sessions of a sandbox, and executions in them."""
+"""Contexts and executions. A context is one session of a sandbox."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sessions.model.values import ExecuteRequest
 from sessions.sandbox.sandbox import Sandbox
 from sessions.session.session import Session
 
-#: the language when the client names none
+#: the default language
 LANGUAGE = "python"
 
 
@@ -56,12 +56,12 @@ class ExecuteHandler(AgentRunHandler):
     """`/sandboxes/{id}/contexts/execute`."""
 
     async def post(self, sandbox_id: str, context_id: str = "") -> None:
-        """Run code in a context; if none is named, in the sandbox's default context of the language."""
+        """Run code in a context. Without a context's id, run it in the sandbox's default context of the language."""
         body = self.body(Execute)
         settings = self.gateway.settings
         request = ExecuteRequest(
             code=body.code,
-            # Clients ask for timeouts far above the maximum, some in milliseconds: they get the maximum.
+            # Some clients ask for timeouts far above the maximum, because they send milliseconds. They get the maximum.
             timeout=min(body.timeout or settings.execute_timeout, settings.max_execute_timeout),
             arguments=body.arguments,
         )

@@ -1,4 +1,4 @@
-"""The control plane without sandboxes: templates, and the key for the data plane."""
+"""The control plane's calls that are not about sandboxes: templates, and the key for the data plane."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class TemplatesHandler(AgentRunHandler):
     """`/2025-09-10/templates`."""
 
     def get(self) -> None:
-        """List the tenant's templates of one type, a page at a time."""
+        """List one page of the tenant's templates of one type."""
         wanted = self.get_query_argument("templateType", "") or CODE_INTERPRETER
         found = [template_model(template) for template in self.gateway.templates.of(self.tenant)]
         found = [template for template in found if template["templateType"] == wanted]
@@ -54,7 +54,7 @@ class AccessTokenHandler(AgentRunHandler):
     """`/2025-09-10/agents/accessToken`."""
 
     def get(self) -> None:
-        """Return a key for the data plane: clients before version 0.0.28 sign only on the control plane."""
+        """Return a key for the data plane, because clients before version 0.0.28 sign only on the control plane."""
         self.finish_enveloped({"accessToken": self.gateway.keys.token(self.caller)})
 
 

@@ -1,4 +1,4 @@
-"""Files of a sandbox: their content as JSON or unchanged, and operations on directories."""
+"""Files of a sandbox: reads and writes their content, as JSON or unchanged, and changes directories."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from kernel_gateway.dialects.agentrun.base import AgentRunHandler
 from kernel_gateway.dialects.agentrun.models import MakeDirectory, Move, Remove, WriteFile
 from kernel_gateway.errors import TooLarge
-from kernel_gateway.http.answers import time_of
+from kernel_gateway.http.formats import rfc3339
 from kernel_gateway.http.transfers import send_file, wanted_part
 from sessions.guest import workspace
 from sessions.guest.paths import seen_path
@@ -21,7 +21,7 @@ from sessions.model.errors import FileNotFound, InvalidRequest
 
 #: maximum bytes of a file that is read as JSON
 READ_MAX = 8 * 1024**2
-#: the encodings of written content; all take linear time, which not every codec of Python does (punycode)
+#: encodings of written content. All of them take linear time; some codecs of Python do not (punycode)
 ENCODINGS: Mapping[str, Callable[[str], bytes]] = {
     "utf-8": str.encode,
     "ascii": lambda text: text.encode("ascii"),
@@ -37,14 +37,14 @@ def entry_model(entry: Entry) -> dict[str, Any]:
     """Return an entry of a directory as clients see it."""
     kept = {name: entry[name] for name in ("name", "size", "mode", "permissions", "owner", "group")}
     kind = "symlink" if entry["type"] == "link" else entry["type"]
-    return kept | {"type": kind, "path": seen_path(entry["path"]), "modifiedTime": time_of(entry["modified"])}
+    return kept | {"type": kind, "path": seen_path(entry["path"]), "modifiedTime": rfc3339(entry["modified"])}
 
 
 def mode_of(text: str) -> int:
     """Parse permissions in octal, for example `644`.
 
     Raises:
-        InvalidRequest: when the text is not such a number, or permits more than read, write and execute.
+        InvalidRequest: when the text is not three octal digits.
     """
     if not re.fullmatch("0?o?[0-7]{3}", text):
         raise InvalidRequest("mode must be three octal digits, for example 644", field="mode")
@@ -123,7 +123,7 @@ class MakeDirectoryHandler(AgentRunHandler):
     """`/sandboxes/{id}/filesystem/mkdir`."""
 
     async def post(self, sandbox_id: str) -> None:
-        """Make a directory; an existing one does not change."""
+        """Make a directory. An existing directory is not changed."""
         body = self.body(MakeDirectory)
         mode = mode_of(body.mode or DIRECTORY_MODE)
         entry = await workspace.make_directory(self.sandbox(sandbox_id), body.path, mode, parents=body.parents)
@@ -134,7 +134,7 @@ class MoveHandler(AgentRunHandler):
     """`/sandboxes/{id}/filesystem/move`."""
 
     async def post(self, sandbox_id: str) -> None:
-        """Move an entry; a repeated move changes nothing."""
+        """Move an entry. A repeated move changes nothing."""
         body = self.body(Move)
         entry = await workspace.move_file(self.sandbox(sandbox_id), body.source, body.destination)
         self.finish_json({"entry": entry_model(entry)})
@@ -144,7 +144,7 @@ class RemoveHandler(AgentRunHandler):
     """`/sandboxes/{id}/filesystem/remove`."""
 
     async def post(self, sandbox_id: str) -> None:
-        """Remove an entry with all below it; a missing entry is no error."""
+        """Remove an entry with everything below it. A missing entry is not an error."""
         body = self.body(Remove)
         with suppress(FileNotFound):
             await workspace.delete_file(self.sandbox(sandbox_id), body.path)

@@ -1,4 +1,4 @@
-"""Bodies and models of the dialect. Clients of several versions send bodies: unknown fields are no error."""
+"""Models of the dialect's requests and answers. Unknown fields are ignored, because clients have several versions."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from kernel_gateway.config import Settings
-from kernel_gateway.http.answers import time_of
-from kernel_gateway.http.bodies import validated
+from kernel_gateway.http.formats import rfc3339
+from kernel_gateway.http.request_body import validated
 from sessions.model.errors import InvalidRequest
 from sessions.model.values import SandboxSpec, valid_env
 from sessions.sandbox.sandbox import Sandbox
@@ -20,7 +20,7 @@ CODE_INTERPRETER: Literal["CodeInterpreter"] = "CodeInterpreter"
 _MIB = 1024**2
 #: seconds
 _Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-#: at most an exabyte, whose bytes a float still counts
+#: at most an exabyte, so that the number of bytes is exact as a float
 _Mebibytes = Annotated[float, Field(gt=0, le=1024**4)]
 
 
@@ -31,7 +31,7 @@ class Body(BaseModel):
 
 
 class TemplateBody(BaseModel):
-    """A template. Fields without a meaning for this gateway are kept and returned."""
+    """A template. The gateway stores and returns all fields, also those that it does not use."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -69,10 +69,10 @@ class CreateSandbox(Body):
     polarFsConfig: Any = None  # noqa: N815
 
     def spec(self, template: Template, settings: Settings) -> SandboxSpec:
-        """Return the spec of the sandbox, with at most the limits of the gateway itself.
+        """Return the spec of the sandbox. Limits above the gateway's own limits are lowered to them.
 
         Raises:
-            InvalidRequest: when the sandbox cannot have what the body or the template asks for.
+            InvalidRequest: when the body or the template asks for something that the gateway does not offer.
         """
         refuse_mounts(nasConfig=self.nasConfig, ossMountConfig=self.ossMountConfig, polarFsConfig=self.polarFsConfig)
         wanted, own = validated(TemplateBody, template.content), settings.limits
@@ -99,10 +99,13 @@ def _at_most(limit: int, wanted: float | None, unit: int) -> int:
 
 
 def refuse_mounts(**wanted: Any) -> None:
-    """Refuse mounts: if the gateway ignored them, files that are written there would be lost.
+    """Refuse mounts. If the gateway ignored them, files that code writes there would be lost.
+
+    Args:
+        wanted: wanted mounts, by the field of the request.
 
     Raises:
-        InvalidRequest: when the client asks for a mount.
+        InvalidRequest: when the client wants a mount.
     """
     for field, value in wanted.items():
         if value:
@@ -123,7 +126,7 @@ class Execute(Body):
     contextId: str | None = None  # noqa: N815
     language: str | None = None
     timeout: _Seconds | None = None
-    #: arguments of `main`, which the code defines; the vendor's service does not have this field
+    #: arguments for the function `main` that the code defines; the vendor's service does not have this field
     arguments: dict[str, Any] | None = None
 
 
@@ -173,8 +176,8 @@ def template_model(template: Template) -> dict[str, Any]:
         "templateId": template.id,
         "templateName": template.name,
         "status": "READY",
-        "createdAt": time_of(template.created_at),
-        "lastUpdatedAt": time_of(template.updated_at),
+        "createdAt": rfc3339(template.created_at),
+        "lastUpdatedAt": rfc3339(template.updated_at),
     }
 
 
@@ -192,8 +195,8 @@ def sandbox_model(sandbox: Sandbox) -> dict[str, Any]:
         "sandboxIdleTimeoutSeconds": idle_timeout,
         "sandboxIdleTimeoutInSeconds": idle_timeout,
         "sandboxIdleTTLInSeconds": idle_timeout,
-        "createdAt": time_of(sandbox.created_at),
-        "lastUpdatedAt": time_of(sandbox.created_at if end is None else end.at),
+        "createdAt": rfc3339(sandbox.created_at),
+        "lastUpdatedAt": rfc3339(sandbox.created_at if end is None else end.at),
         "metadata": {name: value for name, value in told.items() if value},
     }
-    return model if end is None else model | {"endedAt": time_of(end.at)}
+    return model if end is None else model | {"endedAt": rfc3339(end.at)}

@@ -1,4 +1,4 @@
-"""Processes in a sandbox."""
+"""Runs commands in a sandbox, and lists and ends its processes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from kernel_gateway.dialects.agentrun.base import AgentRunHandler
 from kernel_gateway.dialects.agentrun.models import Command
-from kernel_gateway.http.answers import time_of
+from kernel_gateway.http.formats import rfc3339
 from sessions.guest.paths import seen_path
 from sessions.guest.processes import Process, find_process, kill_process, list_processes
 from sessions.sandbox.sandbox import Sandbox
@@ -26,7 +26,7 @@ def process_model(process: Process) -> dict[str, Any]:
         "status": STATES.get(process.state, "completed"),
         "command": process.command,
         "tag": "",
-        "createdAt": time_of(process.started_at),
+        "createdAt": rfc3339(process.started_at),
     }
 
 
@@ -92,7 +92,7 @@ class ProcessHandler(AgentRunHandler):
     async def delete(self, sandbox_id: str, pid: str) -> None:
         """End the process."""
         if await kill_process(self.sandbox(sandbox_id), int(pid)):
-            told = {"stopped": True, "stopped_at": time_of(time()), "message": "the process has ended"}
+            told = {"stopped": True, "stopped_at": rfc3339(time()), "message": "the process has ended"}
         else:
             told = {"stopped": False, "message": "the process was killed, but has not ended yet"}
         self.finish_json({"pid": pid} | told)

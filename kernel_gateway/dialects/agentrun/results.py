@@ -1,20 +1,20 @@
-"""The outputs of an execution, as items. Pure functions.
+"""Converts the result of an execution to the items that clients read. Pure functions.
 
-The items have the fields of the vendor's page and those that its service was observed to send, because clients read
-either. The SDK's own tool set reads `stdout`, `stderr` and `exitCode` beside them.
+The items have the fields of the vendor's page and the fields that its service was observed to send, because some
+clients read the former and some the latter. The SDK's own tool set also reads `stdout`, `stderr` and `exitCode`.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from kernel_gateway.http.answers import sentences
+from kernel_gateway.http.formats import failure_text
 from sessions.cells.packed import Output
 from sessions.model.values import ExecutionResult, Status
 
 Item = dict[str, Any]
 
-#: the status in the last item; for clients, every status but `ok` is a failure
+#: the status in the last item; clients treat every status except `ok` as a failure
 END_STATUS = {
     Status.OK: "ok",
     Status.ERROR: "error",
@@ -22,7 +22,7 @@ END_STATUS = {
     Status.INTERRUPTED: "error",
     Status.DIED: "error",
 }
-#: Python's name for the error of an execution that the gateway ended
+#: name of the error of an execution that the gateway ended; the names are those of Python's exceptions
 ERROR_NAMES = {Status.TIMEOUT: "TimeoutError", Status.INTERRUPTED: "KeyboardInterrupt"}
 
 
@@ -52,7 +52,7 @@ def _text_of(result: ExecutionResult, stream: str) -> str:
 def _item(output: Output) -> Item:
     match output["output_type"]:
         case "stream":
-            # Clients put every item on its own line.
+            # Clients print every item on its own line.
             return {"type": output["name"], "text": output["text"].removesuffix("\n")}
         case "error":
             return _error(output["ename"], output["evalue"], output["traceback"])
@@ -69,4 +69,4 @@ def _failure(result: ExecutionResult) -> Item | None:
     if result.error is None:
         return None
     name = ERROR_NAMES.get(result.status, result.error.name)
-    return _error(name, sentences(result.error), [])
+    return _error(name, failure_text(result.error), [])

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 from kernel_gateway.dialects.agentrun.base import AgentRunHandler
 from kernel_gateway.dialects.agentrun.models import CreateSandbox, sandbox_model
-from kernel_gateway.http.answers import time_of
+from kernel_gateway.http.formats import rfc3339
 from sessions.model.values import SessionKey, valid_name
 
 PAGE_MAX = 100
@@ -17,7 +17,7 @@ class SandboxesHandler(AgentRunHandler):
     """`/sandboxes`."""
 
     def get(self) -> None:
-        """List the tenant's sandboxes, newest first, a page at a time."""
+        """List one page of the tenant's sandboxes, newest first."""
         found = [sandbox_model(sandbox) for sandbox in reversed(self.gateway.sandboxes.of(self.tenant))]
         for field in ("status", "templateName", "templateType"):
             if wanted := self.get_query_argument(field, ""):
@@ -40,7 +40,7 @@ class SandboxHandler(AgentRunHandler):
     """`/sandboxes/{id}`."""
 
     def get(self, sandbox_id: str) -> None:
-        """Describe the sandbox, also for a while after its end."""
+        """Describe the sandbox. An ended sandbox can be described for a while."""
         self.finish_enveloped(sandbox_model(self.gateway.sandboxes.find(self.key(sandbox_id))), flat=True)
 
     async def delete(self, sandbox_id: str) -> None:
@@ -53,7 +53,7 @@ class StopHandler(AgentRunHandler):
     """`/sandboxes/{id}/stop`."""
 
     async def post(self, sandbox_id: str) -> None:
-        """End the sandbox; a repeated request changes nothing."""
+        """End the sandbox. A repeated request changes nothing."""
         key = self.key(sandbox_id)
         await self.gateway.sandboxes.end(key)
         self.finish_enveloped(sandbox_model(self.gateway.sandboxes.find(key)), flat=True)
@@ -72,7 +72,7 @@ class HealthHandler(AgentRunHandler):
                 "status": "terminated" if sandbox.closed else "ok",
                 "service": "sandbox-code-interpreter",
                 "version": "v1",
-                "timestamp": time_of(time()),
+                "timestamp": rfc3339(time()),
                 "uptime": round(sandbox.age() * 1e9),
             }
         )

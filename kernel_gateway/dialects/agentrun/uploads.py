@@ -1,4 +1,4 @@
-"""Uploads as multipart forms: the field `path`, then the file."""
+"""Uploads as multipart forms: the field `path` comes first, then the file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class FileForm(Form):
     """A form with one file, whose path comes before it."""
 
     def path_of(self, _name: str) -> str:
-        """Return the path for the file, whatever the file's name is."""
+        """Return the path from the form's field. The file's name in the form is ignored."""
         if self.files > 1:
             raise InvalidRequest("a form may hold only one file", field=FILE)
         path = next((self.fields[name] for name in PATHS if name in self.fields), "")
@@ -43,12 +43,12 @@ class FormHandler(AgentRunBaseHandler, UploadHandler):
         self.reader = FileForm(boundary)
 
     async def data_received(self, chunk: bytes) -> None:
-        """Read the next chunk."""
+        """Add the chunk to the digest, and write its items."""
         self._digest.update(chunk)
         await super().data_received(chunk)
 
     async def file_ends(self) -> None:
-        """Leave the file open: whether the body is the one that was signed is known only at its end."""
+        """Leave the file open, because only the end of the body shows whether it is the signed body."""
 
     async def post(self, _sandbox_id: str) -> None:
         """Finish the upload and return the file's size."""

@@ -1,14 +1,15 @@
 """The E2B dialect: sandboxes, code contexts, files and commands, as E2B's SDKs use them.
 
-Three services on one port: the control plane, and two of each sandbox, its code interpreter and `envd` with files and
-commands; `targets.py` tells them apart. A sandbox is a `Sandbox`, a context one of its sessions.
+Three services share one port: the control plane, and for each sandbox its code interpreter and `envd`, the service for
+files and commands. `targets.py` finds the service of a request. A sandbox of the API is a `Sandbox`, and a context is
+one of its sessions.
 Sources: the requests and parsers of `e2b` 2.63 and `e2b-code-interpreter` 2.11, and the code interpreter's server.
 """
 
 from __future__ import annotations
 
 from kernel_gateway.dialects.e2b import control, filesystem, health, metrics, processes, watchers
-from kernel_gateway.dialects.e2b.connect import AbsentMethod
+from kernel_gateway.dialects.e2b.connect import UnsupportedMethod
 from kernel_gateway.dialects.e2b.contexts import ContextHandler, ContextsHandler, ExecuteHandler, RestartHandler
 from kernel_gateway.dialects.e2b.files import FilesHandler
 from kernel_gateway.dialects.e2b.targets import serves
@@ -27,7 +28,7 @@ def routes(gateway: Gateway) -> list[Route]:
         (one + "/timeout", control.TimeoutHandler),
         (one + "/refreshes", control.RefreshHandler),
         (one + "/metrics", metrics.MetricsHandler),
-        (r"/(?:v[23]/)?(?:sandboxes|snapshots|templates|volumes|secrets)(?:/.*)?", control.AbsentHandler),
+        (r"/(?:v[23]/)?(?:sandboxes|snapshots|templates|volumes|secrets)(?:/.*)?", control.UnsupportedHandler),
         (r"/health", health.HealthHandler),
         (r"/execute", ExecuteHandler),
         (r"/contexts", ContextsHandler),
@@ -51,8 +52,8 @@ def routes(gateway: Gateway) -> list[Route]:
         (r"/process\.Process/CloseStdin", processes.CloseStdinHandler),
         (r"/process\.Process/SendSignal", processes.SendSignalHandler),
         (r"/process\.Process/Update", processes.UpdateHandler),
-        (r"/(?:filesystem\.Filesystem|process\.Process)/(\w+)", AbsentMethod),
-        (r"/.*", health.AbsentHandler),
+        (r"/(?:filesystem\.Filesystem|process\.Process)/(\w+)", UnsupportedMethod),
+        (r"/.*", health.UnsupportedHandler),
     )
     return [(path, handler, {"gateway": gateway}) for path, handler in table]
 

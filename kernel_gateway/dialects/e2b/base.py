@@ -1,4 +1,4 @@
-"""Base handlers of the dialect: who may use the control plane or a sandbox, and the form of a failure."""
+"""Base handlers of the dialect: access to the control plane and to sandboxes, and the format of failures."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any, ClassVar
 from kernel_gateway.dialects.e2b.targets import ENVD, ID, INTERPRETER, Target, target_of
 from kernel_gateway.dialects.e2b.tokens import access_token, is_token, traffic_token
 from kernel_gateway.errors import NoSuchRoute
-from kernel_gateway.http.answers import sentences
+from kernel_gateway.http.formats import failure_text
 from kernel_gateway.http.handlers import BaseHandler, JsonHandler
 from kernel_gateway.identity.auth import Caller
 from sessions.model.errors import ConnectionFailed, InvalidRequest, SandboxNotFound, SessionError, StartFailed
 from sessions.model.values import SessionKey
 from sessions.sandbox.sandbox import Sandbox
 
-#: the one user of a sandbox, by the name that clients know
+#: name of the only user of a sandbox, as clients know it
 USER = "user"
-#: words that clients look for in a message. Source: `e2b` 2.63, `e2b/exceptions.py`
+#: texts that clients search for in a message. Source: `e2b` 2.63, `e2b/exceptions.py`
 NOT_FOUND = "The sandbox was not found"
 NOT_OPEN = "The sandbox is running but port is not open"
 
@@ -29,16 +29,16 @@ class ControlHandler(JsonHandler):
     """A request to the control plane, with a key of the tenant."""
 
     def render_failure(self, failure: SessionError) -> dict[str, Any]:
-        """Return the gateway's own form, with the flat fields that these clients read."""
-        return super().render_failure(failure) | {"code": self.get_status(), "message": sentences(failure)}
+        """Return the gateway's own format, with the additional flat fields that these clients read."""
+        return super().render_failure(failure) | {"code": self.get_status(), "message": failure_text(failure)}
 
     def conflict(self, reason: str) -> None:
-        """Answer that the sandbox is already as the client wants it, which is no failure to these clients."""
+        """Answer that the sandbox is already in the wanted state. These clients do not treat that as a failure."""
         self.set_status(HTTPStatus.CONFLICT)
         self.finish_json({"code": self.get_status(), "message": reason})
 
     def sandbox(self, sandbox_id: str) -> Sandbox:
-        """Return one of the tenant's sandboxes.
+        """Return a running or paused sandbox of the tenant.
 
         Raises:
             SandboxNotFound: when there is no such sandbox, or it has ended.
@@ -52,20 +52,20 @@ class ControlHandler(JsonHandler):
 
 
 class SandboxHandler(BaseHandler):
-    """A request to a service in a sandbox, with a token of that sandbox."""
+    """A request to a service of a sandbox, with a token of that sandbox."""
 
-    #: ports of the services that have the path
+    #: ports of the services that have the handler's path
     ports: ClassVar[frozenset[int]] = frozenset({ENVD})
     target: Target | None
     sandbox: Sandbox
-    #: connections of the sandbox's clients, which its pause cuts
+    #: functions that close the connections of the sandbox's clients when the sandbox is paused
     _among: set[Callable[[], None]] | None = None
 
     def authenticate(self) -> Caller:
-        """Return the owner of the sandbox. A wrong token, and no sandbox at all, get the same answer.
+        """Return the owner of the sandbox. The answer to a wrong token is the same as for a missing sandbox.
 
         Raises:
-            SandboxNotFound: when the request has no token of a sandbox that is there.
+            SandboxNotFound: when the request has no token of an existing sandbox.
             ConnectionFailed: when nothing listens on the port.
             NoSuchRoute: when the service does not have the path.
         """
@@ -81,21 +81,21 @@ class SandboxHandler(BaseHandler):
         """Return the sandbox that the request is for, and its owner.
 
         Raises:
-            SandboxNotFound: when the request has no token of a sandbox that is there.
+            SandboxNotFound: when the request has no token of an existing sandbox.
         """
         name = self.target.sandbox if self.target is not None else ""
         sandboxes = self.gateway.sandboxes.all()
         sandbox = next((each for each in sandboxes if each.key.name == name and each.spec.secret), None)
-        # An unknown sandbox is checked with a random secret, so that the response time does not reveal which there are.
+        # A missing sandbox is checked with a random secret, so that the response time does not reveal which ids exist.
         if not self._has_token(sandbox.spec.secret if sandbox else secrets.token_hex()) or sandbox is None:
             raise SandboxNotFound(NOT_FOUND)
         return self.admitted(sandbox)
 
     def admitted(self, sandbox: Sandbox) -> tuple[Sandbox, Caller]:
-        """Return a sandbox whose token or signature is right, with its owner.
+        """Return a sandbox and its owner, after its token or signature was checked.
 
         Raises:
-            SandboxNotFound: when the key that it was made with is revoked, or its time is over.
+            SandboxNotFound: when the sandbox's key was revoked, its time is over, or it is paused.
         """
         caller = Caller(sandbox.key.tenant, key_id=sandbox.spec.key_id)
         if not self.gateway.keys.is_still_valid(caller):
@@ -128,25 +128,25 @@ class SandboxHandler(BaseHandler):
         return of_code and is_token(headers.get("E2B-Traffic-Access-Token", ""), traffic_token(secret))
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
-        """Answer a failure, or cut the connection when the sandbox was ended meanwhile: clients expect that."""
+        """Answer with a failure. If the sandbox has ended meanwhile, close the connection, as clients expect."""
         if hasattr(self, "sandbox") and self.sandbox.closed:
             self.http.close()
         else:
             super().write_error(status_code, **kwargs)
 
     def status_of(self, failure: SessionError) -> HTTPStatus:
-        """Return the status of a proxy without a server only for a sandbox that is gone: clients look for it."""
+        """Return 502 only for a missing sandbox: clients recognise a missing sandbox by this status."""
         if isinstance(failure, StartFailed):
             return HTTPStatus.INTERNAL_SERVER_ERROR
         return HTTPStatus.BAD_GATEWAY if isinstance(failure, SandboxNotFound) else super().status_of(failure)
 
     def render_failure(self, failure: SessionError) -> dict[str, Any]:
-        """Return the form that clients read."""
+        """Return the body in the format that clients read."""
         status = self.get_status()
         if isinstance(failure, SandboxNotFound):
             target = getattr(self, "target", None)
             return {"sandboxId": target.sandbox if target else "", "message": NOT_FOUND, "code": status}
-        message = NOT_OPEN if failure.message == NOT_OPEN else sentences(failure)
+        message = NOT_OPEN if failure.message == NOT_OPEN else failure_text(failure)
         told = {"code": status, "message": message}
         return (
             super().render_failure(failure) | told | ({"port": failure.details["port"]} if message is NOT_OPEN else {})
@@ -157,10 +157,10 @@ class EnvdHandler(SandboxHandler):
     """A request to a sandbox's service for files and commands."""
 
     def check_user(self) -> None:
-        """Check for whom the client wants to act: there is one user in a sandbox.
+        """Check the user that the client wants to act as. A sandbox has only one user.
 
         Raises:
-            InvalidRequest: when it is another one.
+            InvalidRequest: when the client names another user.
         """
         scheme, _, encoded = self.request.headers.get("Authorization", "").partition(" ")
         named = self.raw_argument("username") or ""
@@ -179,9 +179,9 @@ class InterpreterHandler(SandboxHandler, JsonHandler):
     ports = frozenset({INTERPRETER})
 
     def finish_failure(self, failure: SessionError) -> None:
-        """Send plain text: clients put the body behind the status as it is."""
+        """Send the failure as plain text, because clients show the body unchanged."""
         if isinstance(failure, SandboxNotFound) or failure.message == NOT_OPEN:
             super().finish_failure(failure)
             return
         self.set_header("Content-Type", "text/plain; charset=UTF-8")
-        self.finish(sentences(failure))
+        self.finish(failure_text(failure))

@@ -1,7 +1,7 @@
-"""Connect RPC with JSON, as E2B's clients speak it: single answers and streams of them.
+"""Base handlers for Connect RPC with JSON, as E2B's clients use it: calls with one answer, and calls with a stream.
 
-Source: the Connect protocol, "Unary-Request", "Streaming-Request" and "Error codes". The clients never send binary
-messages and never compress one.
+Source: the Connect protocol, "Unary-Request", "Streaming-Request" and "Error codes". E2B's clients never send binary or
+compressed messages.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import orjson
 
 from kernel_gateway.dialects.e2b.base import EnvdHandler
 from kernel_gateway.errors import NotSupported
-from kernel_gateway.http.answers import sentences
-from kernel_gateway.http.bodies import Model, validated
+from kernel_gateway.http.formats import failure_text
 from kernel_gateway.http.handlers import JsonHandler
+from kernel_gateway.http.request_body import Model, validated
 from kernel_gateway.http.transfers import STALL
 from sessions.model import bounded_json
 from sessions.model.errors import ExecutionTimeout, InvalidRequest, SandboxNotFound, SessionError
 
-#: word for a failure, by HTTP status
+#: Connect's code of a failure, by HTTP status
 CODES = {
     HTTPStatus.BAD_REQUEST: "invalid_argument",
     HTTPStatus.UNAUTHORIZED: "unauthenticated",
@@ -41,48 +41,48 @@ CODES = {
 
 
 def error_of(failure: SessionError, status: HTTPStatus) -> dict[str, Any]:
-    """Return a failure in Connect's form."""
+    """Return a failure in Connect's format."""
     code = "deadline_exceeded" if isinstance(failure, ExecutionTimeout) else CODES.get(status, "internal")
-    return {"code": code, "message": sentences(failure)}
+    return {"code": code, "message": failure_text(failure)}
 
 
 class UnaryHandler(EnvdHandler, JsonHandler):
     """A call with one answer."""
 
     def prepare(self) -> None:
-        """Check for whom the client calls."""
+        """Check the request and its user."""
         super().prepare()
         if hasattr(self, "sandbox"):  # not so for a preflight
             self.check_user()
 
     def render_failure(self, failure: SessionError) -> dict[str, Any]:
-        """Return Connect's form, but not for a sandbox that is gone: clients know that one by its own."""
+        """Use Connect's error format, except for a missing sandbox, which has its own format."""
         if isinstance(failure, SandboxNotFound):
             return super().render_failure(failure)
         return error_of(failure, HTTPStatus(self.get_status()))
 
 
-#: flags and length before each message of a stream; flag of the last one
+#: flags and length before each message of a stream, and the flag of the last message
 _ENVELOPE = struct.Struct(">BI")
 _LAST = 2
-#: bytes of a message that a client streams
+#: maximum bytes of a message that a client streams
 MESSAGE_MAX = 1024**2
 STREAM = "application/connect+json"
-#: seconds between two signs of life of a stream, and the header in which a client asks for another number
+#: seconds between two keep-alive messages of a silent stream, and the header in which a client asks for another number
 KEEPALIVE = 50.0
 KEEPALIVE_HEADER = "Keepalive-Ping-Interval"
-#: header with the milliseconds after which a client no longer wants an answer. Source: Connect's protocol, Timeouts
+#: header with the client's timeout in milliseconds. Source: the Connect protocol, "Timeouts"
 TIMEOUT_HEADER = "Connect-Timeout-Ms"
 
 
 def envelope(value: dict[str, Any], *, last: bool = False) -> bytes:
-    """Return a message of a stream."""
+    """Serialize a message of a stream. `last` is True for the message that ends the stream."""
     body = orjson.dumps(value)
     return _ENVELOPE.pack(_LAST if last else 0, len(body)) + body
 
 
 class Envelopes:
-    """The messages that a client streams, as they arrive."""
+    """Splits the body of a client's stream into messages while the body arrives."""
 
     def __init__(self) -> None:
         self._received = bytearray()
@@ -106,21 +106,21 @@ class Envelopes:
 
     @property
     def complete(self) -> bool:
-        """Whether no part of a message is left."""
+        """True if all messages so far have arrived completely."""
         return not self._received
 
 
 class StreamHandler(EnvdHandler):
-    """A call whose answer is a stream: its failures are in its last message."""
+    """A call whose answer is a stream. A failure is sent in the last message of the stream."""
 
     def prepare(self) -> None:
-        """Check for whom the client calls."""
+        """Check the request and its user."""
         super().prepare()
         if hasattr(self, "sandbox"):  # not so for a preflight
             self.check_user()
 
     def finish_failure(self, failure: SessionError) -> None:
-        """Send the failure as the whole stream, but not for a sandbox that is gone: clients know that by its status."""
+        """Send the failure as a stream of one message. Only a missing sandbox is shown by the HTTP status instead."""
         if isinstance(failure, SandboxNotFound):
             super().finish_failure(failure)
             return
@@ -134,14 +134,18 @@ class StreamHandler(EnvdHandler):
 
         Raises:
             StreamClosedError: when the client has left.
-            TimeoutError: when it reads nothing.
+            TimeoutError: when the client reads nothing.
         """
         self.write(b"".join(map(envelope, values)))
         async with asyncio.timeout(STALL):
             await self.flush()
 
     def finish_stream(self, failure: SessionError | None = None) -> None:
-        """End the stream; of a sandbox that has ended, only the connection: clients understand that alone."""
+        """Send the end of the stream. If the sandbox has ended, close the connection instead: clients accept only that.
+
+        Args:
+            failure: the error that ends the stream. None means success.
+        """
         if self.sandbox.closed:
             self.http.close()
             return
@@ -150,13 +154,13 @@ class StreamHandler(EnvdHandler):
 
 
 class AnswerStream(StreamHandler, JsonHandler):
-    """A call with one message, whose answer is a stream."""
+    """A call whose request is one message and whose answer is a stream."""
 
     def message(self) -> bytes:
-        """Return the one message of the request.
+        """Return the message of the request.
 
         Raises:
-            InvalidRequest: when there is not exactly one.
+            InvalidRequest: when the request does not have exactly one message.
         """
         envelopes = Envelopes()
         message = next(envelopes.read(bytes(self._received)), None)
@@ -165,15 +169,15 @@ class AnswerStream(StreamHandler, JsonHandler):
         return message
 
     def pause(self) -> float:
-        """Return the seconds after which a silent stream gives a sign of life."""
+        """Return the seconds after which a silent stream sends a keep-alive message."""
         asked = self.request.headers.get(KEEPALIVE_HEADER, "")
         return float(asked) if re.fullmatch("[1-9][0-9]{0,3}", asked) else KEEPALIVE
 
     def timeout(self) -> float | None:
-        """Return the seconds after which the client no longer wants an answer; None: it always wants one.
+        """Return the client's timeout in seconds, or None if the client has no timeout.
 
         Raises:
-            InvalidRequest: when the header is no such number.
+            InvalidRequest: when the header is not a positive number.
         """
         asked = self.request.headers.get(TIMEOUT_HEADER)
         if asked is None:
@@ -187,7 +191,7 @@ def message_of(model: type[Model], body: bytes) -> Model:
     """Return a message as `model`.
 
     Raises:
-        InvalidRequest: when it is no JSON, or does not fit.
+        InvalidRequest: when the message is not JSON, or does not fit the model.
     """
     try:
         return validated(model, bounded_json.loads(body or b"{}"))
@@ -195,9 +199,9 @@ def message_of(model: type[Model], body: bytes) -> Model:
         raise InvalidRequest(f"the message is no valid JSON: {error.msg}", field="body") from None
 
 
-class AbsentMethod(UnaryHandler):
-    """A call that this gateway does not have."""
+class UnsupportedMethod(UnaryHandler):
+    """A call that this gateway does not support."""
 
     def post(self, method: str) -> None:
-        """Refuse it; an HTTP status is an answer to calls with a stream, too."""
+        """Refuse the call with an HTTP status, which is also a valid answer to calls with a stream."""
         raise NotSupported(f"{method[:64]}: sandboxes have no such call here")

@@ -1,4 +1,4 @@
-"""The code interpreter of a sandbox: contexts, which are its sessions, and code that runs in them."""
+"""The code interpreter of a sandbox: contexts, and code that runs in them. A context is one session of the sandbox."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from tornado.iostream import StreamClosedError
 from kernel_gateway.dialects.e2b.base import InterpreterHandler
 from kernel_gateway.dialects.e2b.events import END, FORMATS, KEEPALIVE, events_of, failure_event, line, omission
 from kernel_gateway.dialects.e2b.models import Execute, NewContext
-from kernel_gateway.http.keepalive import with_pauses
+from kernel_gateway.http.keepalive import with_keepalive
 from sessions.guest.paths import seen_path
 from sessions.model.errors import InvalidRequest, SessionError, SessionNotFound
 from sessions.model.values import ExecuteRequest, valid_env
 from sessions.session.session import Session
 
-#: the language when the client names none
+#: the default language
 LANGUAGE = "python"
-#: languages whose default contexts are listed from the start; a kernel is started when one is first used
+#: languages whose default contexts are always listed; the first use of such a context starts its kernel
 LISTED = ("python", "javascript")
-#: seconds without an event after which the client's connection is tried
+#: seconds without an event after which a keep-alive is sent, which reveals a lost connection
 PAUSE = 5.0
 
 
@@ -29,15 +29,15 @@ def context_model(session: Session) -> dict[str, Any]:
 
 
 class ContextBase(InterpreterHandler):
-    """Finds contexts."""
+    """Base of the handlers for contexts."""
 
     def defaults(self) -> dict[str, str]:
-        """Return the languages of the default contexts that are always listed, by their ids."""
+        """Return the language of each default context that is always listed, by the context's id."""
         known = {spec.name for spec in self.gateway.specs.all}
         return {self.sandbox.default_name(language): language for language in LISTED if language in known}
 
     async def context(self, context_id: str) -> Session:
-        """Return a context; a default one is started if it was not used yet.
+        """Return a context. Start a default context that was not used yet.
 
         Raises:
             SessionNotFound: when there is no such context.
@@ -54,7 +54,7 @@ class ContextsHandler(ContextBase):
     """`/contexts`."""
 
     def get(self) -> None:
-        """List the contexts: the default ones first, then the others, oldest first."""
+        """List the contexts: first the default contexts, then the others, oldest first."""
         home, defaults = seen_path(""), self.defaults()
         first = [{"id": name, "language": language, "cwd": home} for name, language in defaults.items()]
         others = [session for session in self.sandbox.sessions() if session.key.name not in defaults]
@@ -71,7 +71,7 @@ class ContextHandler(ContextBase):
     """`/contexts/{id}`."""
 
     async def delete(self, context_id: str) -> None:
-        """End the context; the sandbox's files are kept. A default context starts afresh when it is used again."""
+        """End the context. The sandbox's files are kept. A default context gets a new kernel when it is used again."""
         if context_id not in self.defaults() or any(context_id == each.key.name for each in self.sandbox.sessions()):
             await self.gateway.registry.end((await self.context(context_id)).key, "the context was removed")
         self.finish_json(None)
@@ -81,7 +81,7 @@ class RestartHandler(ContextBase):
     """`/contexts/{id}/restart`."""
 
     async def post(self, context_id: str) -> None:
-        """Give the context a fresh kernel; its id and the sandbox's files stay."""
+        """Give the context a fresh kernel. The context's id and the sandbox's files are kept."""
         await (await self.context(context_id)).restart()
         self.finish_json(None)
 
@@ -90,9 +90,9 @@ class ExecuteHandler(ContextBase):
     """`/execute`."""
 
     async def post(self) -> None:
-        """Run code, and send what it shows as it happens. A client that leaves interrupts it."""
+        """Run code, and send its outputs while it runs. When the client leaves, interrupt the code."""
         body = self.body(Execute)
-        # These clients do not send how long they wait: they leave.
+        # These clients send no timeout: they leave when they have waited for too long.
         longest = self.gateway.settings.max_execute_timeout
         request = ExecuteRequest(body.code, longest, env=valid_env(body.env_vars or {}), formats=FORMATS)
         await self.run_until_client_leaves(self._run(body, request))
@@ -102,7 +102,7 @@ class ExecuteHandler(ContextBase):
         self.set_header("Content-Type", "application/x-ndjson")
         self.http.stream.set_nodelay(True)
         try:
-            await self.flush()  # clients wait less long for the headers than for the events
+            await self.flush()  # the clients' timeout for the headers is shorter than that for events
             try:
                 await self._stream(session, request)
             except SessionError as failure:
@@ -112,7 +112,7 @@ class ExecuteHandler(ContextBase):
 
     async def _stream(self, session: Session, request: ExecuteRequest) -> None:
         async with session.execute(request) as execution:
-            async for event in with_pauses(execution, PAUSE):
+            async for event in with_keepalive(execution, PAUSE):
                 told = [KEEPALIVE] if event is None else events_of(event)
                 for each in told:
                     self.write(line(each))
@@ -120,10 +120,14 @@ class ExecuteHandler(ContextBase):
             result = await execution.result()
             if result.truncated or execution.gap:
                 self.write(line(omission(result)))
-            self._end(result.error)  # within the execution, whose end is recorded afterwards
+            self._end(result.error)  # the answer ends before the end of the execution is recorded
 
     def _end(self, failure: SessionError | None) -> None:
-        """End the answer; `failure` is why the gateway refused or ended the run."""
+        """End the answer.
+
+        Args:
+            failure: the reason why the gateway refused or ended the run. None means that the code ended on its own.
+        """
         if self.sandbox.closed:
             self.http.close()  # clients understand only a broken connection
             return

@@ -1,4 +1,4 @@
-"""The control plane: create, find, keep and end sandboxes."""
+"""The control plane: creates, lists, pauses and ends sandboxes, and changes their lifetimes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import replace
 from http import HTTPStatus
 
 from kernel_gateway.dialects.e2b.base import ControlHandler
-from kernel_gateway.dialects.e2b.lists import Wanted
+from kernel_gateway.dialects.e2b.lists import ListQuery
 from kernel_gateway.dialects.e2b.models import (
     Connect,
     NewSandbox,
@@ -27,7 +27,7 @@ from sessions.model.errors import SessionExists
 from sessions.model.values import SessionKey
 from sessions.sandbox.sandbox import Sandbox
 
-#: bytes of a new id
+#: random bytes of a new id
 _ID_BYTES = 13
 
 
@@ -36,7 +36,7 @@ def _id(seed: bytes) -> str:
 
 
 def _at_least(seconds: float, sandbox: Sandbox) -> float:
-    """Return the lifetime of a sandbox that lives so many seconds from now on, and no shorter than it would have."""
+    """Return the sandbox's lifetime, lengthened if necessary so that the sandbox lives `seconds` from now on."""
     return max(sandbox.spec.lifetime, sandbox.age() + seconds)
 
 
@@ -44,10 +44,10 @@ class SandboxesHandler(ControlHandler):
     """`/v2/sandboxes`, and `/sandboxes` of early SDKs."""
 
     def get(self) -> None:
-        """List the tenant's sandboxes, newest first, a page at a time."""
+        """List one page of the tenant's sandboxes, newest first unless the client asks for the other order."""
         query = {name: ",".join(self.get_query_arguments(name)) for name in self.request.query_arguments}
         own = [each for each in self.gateway.sandboxes.of(self.tenant) if each.spec.secret and self._lives(each)]
-        page, token = Wanted.of(query).page(own)
+        page, token = ListQuery.of(query).page(own)
         if token:
             self.set_header("X-Next-Token", token)
         self.finish_json([sandbox_model(sandbox) for sandbox in page])
@@ -58,7 +58,7 @@ class SandboxesHandler(ControlHandler):
         return not sandbox.closed and not 0 < sandbox.spec.lifetime <= sandbox.age()
 
     async def post(self) -> None:
-        """Create a sandbox. A repeated request with the same idempotency key gets the same one."""
+        """Create a sandbox. A repeated request with the same idempotency key returns the same sandbox."""
         body = self.body(NewSandbox)
         spec = body.spec(self.gateway.settings, self.caller.key_id)
         asked = self.request.headers.get("Idempotency-Key")
@@ -73,7 +73,7 @@ class SandboxesHandler(ControlHandler):
             await sandbox.ensure_container()
         else:
             lives = lifetime(body.timeout, self.gateway.settings)
-            sandbox.amend(lifetime=sandbox.age() + lives)  # counted from now, when it can be used
+            sandbox.amend(lifetime=sandbox.age() + lives)  # the time counts from now, when the sandbox can be used
             self.gateway.sandboxes.check_lifetime(sandbox)
         self.set_status(HTTPStatus.CREATED)
         self.finish_json(access_model(sandbox))
@@ -83,12 +83,12 @@ class OneSandboxHandler(ControlHandler):
     """`/sandboxes/{id}`."""
 
     def get(self, sandbox_id: str) -> None:
-        """Describe the sandbox. SDKs up to 2.3 get its tokens only here when they connect."""
+        """Describe the sandbox. The answer has its tokens, which SDKs up to 2.3 read here when they connect."""
         sandbox = self.sandbox(sandbox_id)
         self.finish_json(access_model(sandbox) | sandbox_model(sandbox))
 
     async def delete(self, sandbox_id: str) -> None:
-        """End the sandbox. It can no longer be used when this returns."""
+        """End the sandbox. When the answer is sent, it can no longer be used."""
         await self.gateway.sandboxes.end(self.sandbox(sandbox_id).key, "it was killed")
         self.set_status(HTTPStatus.NO_CONTENT)
 
@@ -97,14 +97,14 @@ class ConnectHandler(ControlHandler):
     """`/v2/sandboxes/{id}/connect`, and without `/v2`."""
 
     async def post(self, sandbox_id: str) -> None:
-        """Return what a client needs to use the sandbox, which then lives at least as long as the client asks.
+        """Return the data that a client needs to use the sandbox, and let it live at least as long as the client asks.
 
-        A paused one is resumed, and lives as long as the client asks.
+        A paused sandbox is resumed, and lives exactly as long as the client asks.
         """
         await self.connect(self.sandbox(sandbox_id))
 
     async def connect(self, sandbox: Sandbox) -> None:
-        """Answer for this sandbox."""
+        """Connect the client to this sandbox; see `post`."""
         asked = lifetime(self.body(Connect).timeout, self.gateway.settings)
         if sandbox.pausing.paused:
             await sandbox.pausing.resume(asked)
@@ -117,10 +117,10 @@ class ConnectHandler(ControlHandler):
 
 
 class ResumeHandler(ConnectHandler):
-    """`/sandboxes/{id}/resume`, of SDKs up to 2.3, which ask for it before they connect."""
+    """`/sandboxes/{id}/resume`. SDKs up to 2.3 call it before they connect."""
 
     async def post(self, sandbox_id: str) -> None:
-        """Let a paused sandbox continue for as long as the client asks."""
+        """Resume a paused sandbox, and let it live as long as the client asks."""
         sandbox = self.sandbox(sandbox_id)
         if sandbox.pausing.paused:
             await self.connect(sandbox)
@@ -132,7 +132,7 @@ class PauseHandler(ControlHandler):
     """`/sandboxes/{id}/pause`."""
 
     async def post(self, sandbox_id: str) -> None:
-        """Pause the sandbox: its memory and files stay, its connections break, and its cells are interrupted."""
+        """Pause the sandbox: keep its memory and files, close its connections, and interrupt its cells."""
         sandbox = self.sandbox(sandbox_id)
         if sandbox.pausing.paused:
             self.conflict("the sandbox is paused already")
@@ -145,13 +145,19 @@ class TimeoutHandler(ControlHandler):
     """`/sandboxes/{id}/timeout`."""
 
     def post(self, sandbox_id: str) -> None:
-        """Let the sandbox end after these seconds from now."""
+        """Let the sandbox end so many seconds from now as the client asks."""
         self.let_live(sandbox_id, self.body(Timeout).timeout)
 
     def let_live(self, sandbox_id: str, seconds: int, *, at_least: bool = False) -> None:
-        """Let the sandbox end after these seconds from now; `at_least`: not earlier than it would have.
+        """Let the sandbox end `seconds` from now.
 
-        A paused one is refused: early SDKs then resume it.
+        Args:
+            sandbox_id: id of the sandbox.
+            seconds: time until the end.
+            at_least: True to never make the sandbox end earlier than it would have.
+
+        Raises:
+            SandboxNotFound: when the sandbox is paused; early SDKs then resume it.
         """
         sandbox = self.sandbox(sandbox_id)
         sandbox.pausing.check()
@@ -165,15 +171,15 @@ class RefreshHandler(TimeoutHandler):
     """`/sandboxes/{id}/refreshes`, of early SDKs."""
 
     def post(self, sandbox_id: str) -> None:
-        """Let the sandbox live at least these seconds from now."""
+        """Let the sandbox live at least so many seconds from now as the client asks."""
         self.let_live(sandbox_id, self.body(Refresh).duration, at_least=True)
 
 
-class AbsentHandler(ControlHandler):
-    """Paths of E2B's control plane that this gateway does not have."""
+class UnsupportedHandler(ControlHandler):
+    """Paths of E2B's control plane that this gateway does not support."""
 
     def prepare(self) -> None:
-        """Refuse every method, once the key is known."""
+        """Check the key, and refuse every method."""
         super().prepare()
         if not self.gateway.origins.is_preflight(self.request):
             raise NotSupported(f"{self.request.path[:100]}: this gateway has no such call of E2B's API")

@@ -1,8 +1,8 @@
-"""The events of a run as E2B's clients read them: one line of JSON each. Pure functions but for the time of a text.
+"""Converts events of an execution to the lines of JSON that E2B's clients read. Pure functions, except for timestamps.
 
 Source: `e2b-dev/code-interpreter`, its server's `messaging.py` and the clients' `models`, read in November 2026.
-Clients split lines at all of Unicode's line breaks and decode each chunk of the connection alone, so everything is
-escaped to ASCII.
+All text is escaped to ASCII, because the clients split lines at all line breaks of Unicode and decode each chunk of the
+connection separately.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-from kernel_gateway.http.answers import sentences
-from kernel_gateway.http.escapes import without_escapes
+from kernel_gateway.http.formats import failure_text
+from kernel_gateway.http.terminal_text import without_escapes
 from kernel_image.protocol import CHART_MIME, DATA_MIME, SAVED_IMAGES
 from sessions.cells.outputs import Event, left_out
 from sessions.cells.packed import Output
 from sessions.model.errors import KernelDied, SessionError
 from sessions.model.values import ExecutionResult
 
-#: field of a result, by media type; all others are in `extra`
+#: field of a result, by media type; all other media types are in `extra`
 FIELDS = {
     "text/plain": "text",
     "text/html": "html",
@@ -37,9 +37,9 @@ FIELDS = {
     "e2b/chart": "chart",
     "e2b/data": "data",
 }
-#: what cells are asked to show that they do not show otherwise
+#: additional formats that cells are asked for
 FORMATS = (CHART_MIME, DATA_MIME, SAVED_IMAGES, "application/json")
-#: characters of a text in one event: the JavaScript client takes time that grows with the square of a line's length
+#: maximum characters of text in one event: the time of the JavaScript client grows with the square of a line's length
 TEXT_MAX = 64 * 1024
 
 KEEPALIVE: Event = {"type": "keepalive"}
@@ -52,7 +52,7 @@ def line(event: Event) -> bytes:
 
 
 def events_of(event: Event) -> Iterator[Event]:
-    """Yield what clients get for an event of an execution: nothing for one that they do not know."""
+    """Yield the client's events for an event of an execution. Clients do not know some events, which yield nothing."""
     match event:
         case {"type": "started", "execution_count": int() as count}:
             yield {"type": "number_of_executions", "execution_count": count}
@@ -78,22 +78,22 @@ def _result(output: Output) -> Event:
 
 
 def _unquoted(text: str) -> str:
-    """Return the text of a string's representation, as clients expect it: without the quotes."""
+    """Return a string's representation without the quotes, as clients expect it."""
     return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text
 
 
 def error(name: str, value: str, traceback: str = "") -> Event:
-    """Return the event of an error."""
+    """Return an error as an event."""
     return {"type": "error", "name": name, "value": value, "traceback": traceback}
 
 
 def omission(result: ExecutionResult) -> Event:
-    """Return the event of output that was left out: these clients read no other sign of it."""
+    """Return an event of the stream stderr that reports left-out output, because clients have no event for that."""
     return {"type": "stderr", "text": left_out(result.omitted), "timestamp": datetime.now(UTC).isoformat()}
 
 
 def failure_event(failure: SessionError) -> Event:
-    """Return the event of a run that the gateway ended or refused."""
-    if isinstance(failure, KernelDied):  # clients know these words
-        return error("ContextRestarting", f"Context was restarted. {sentences(failure)}")
-    return error(failure.name, sentences(failure))
+    """Return the event for a run that the gateway ended or refused."""
+    if isinstance(failure, KernelDied):  # clients recognise this name
+        return error("ContextRestarting", f"Context was restarted. {failure_text(failure)}")
+    return error(failure.name, failure_text(failure))

@@ -1,4 +1,4 @@
-"""Files of a sandbox as they are: `/files`, with a token or as a signed URL."""
+"""Downloads and uploads of a sandbox's files, `/files`, with a token or a signed URL."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ from sessions.guest.reading import read_file
 from sessions.model.errors import InvalidRequest, NoSpace, SandboxNotFound
 from sessions.sandbox.sandbox import Sandbox
 
-#: operation that a URL is signed for, by method
+#: operation in the signature of a URL, by HTTP method
 OPERATIONS = {"GET": "read", "POST": "write"}
-#: characters of a signed URL's path and user: its signature is compared with those of all sandboxes
+#: maximum characters of a signed URL's path and user. They are limited, because a signature of them is computed for
+#: each sandbox
 SIGNED_MAX = 2048
 
 
 class FilesHandler(EnvdHandler, UploadHandler):
     """`/files`."""
 
-    #: bytes of the file that have arrived
+    #: bytes of the current file that have arrived
     _size = 0
 
     def prepare(self) -> None:
-        """Check the request, and prepare an upload before its body is read."""
+        """Check the request, and prepare an upload. Its body arrives afterwards."""
         super().prepare()
         if hasattr(self, "sandbox"):  # not so for a preflight
             self.check_user()
@@ -60,10 +61,10 @@ class FilesHandler(EnvdHandler, UploadHandler):
     # -- signed URLs ----------------------------------------------------------------------------------------
 
     def found(self) -> tuple[Sandbox, Caller]:
-        """Return the sandbox, which a signed URL need not name: then it is the one with this signature.
+        """Return the sandbox and its owner. A signed URL need not name the sandbox: its signature identifies it.
 
         Raises:
-            SandboxNotFound: when the request has neither a token nor a signature of a sandbox that is there.
+            SandboxNotFound: when the request has neither a token nor a signature of an existing sandbox.
             Unauthorized: when the time of a signed URL is over.
         """
         signature = self.raw_argument("signature")
@@ -96,13 +97,21 @@ class FilesHandler(EnvdHandler, UploadHandler):
     # -- upload ---------------------------------------------------------------------------------------------
 
     def begin(self, path: str, size: int | None = None) -> None:
-        """Begin to write a file, if the path may name one."""
+        """Start to write a file.
+
+        Raises:
+            InvalidRequest: when the path cannot be that of a file.
+        """
         entry_path(path)
         super().begin(path, size)
         self._size = 0
 
     async def send(self, piece: bytes) -> None:
-        """Pass a piece of the file on, unless the file grows larger than the workspace."""
+        """Pass a piece of the file to the sandbox.
+
+        Raises:
+            NoSpace: when the file becomes larger than the workspace.
+        """
         self._size += len(piece)
         if self._size > self.sandbox.limits.disk:
             raise NoSpace(f"the file is larger than the workspace ({self.sandbox.limits.disk} bytes)")

@@ -1,4 +1,4 @@
-"""The service `filesystem.Filesystem`: entries of a sandbox's directories. Source: `envd`'s `filesystem.proto`."""
+"""The service `filesystem.Filesystem`: lists, moves and removes files. Source: `envd`'s `filesystem.proto`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 from kernel_gateway.dialects.e2b.connect import UnaryHandler
 from kernel_gateway.dialects.e2b.models import Body
 from kernel_gateway.errors import TooLarge
-from kernel_gateway.http.answers import time_of
+from kernel_gateway.http.formats import rfc3339
 from sessions.guest import workspace
 from sessions.guest.paths import seen_path
 from sessions.guest.workspace import Entry
 from sessions.model.errors import FileExists, FileNotFound, InvalidRequest
 
-#: levels of a listing
+#: maximum levels of a listing
 DEPTH_MAX = 16
 TYPES = {"file": "FILE_TYPE_FILE", "directory": "FILE_TYPE_DIRECTORY", "link": "FILE_TYPE_SYMLINK"}
 
@@ -39,13 +39,13 @@ class Move(Body):
 
 
 def entry_model(entry: Entry) -> dict[str, Any]:
-    """Return an entry as clients see it; numbers of 64 bits are texts."""
+    """Return an entry as clients see it. The size is a text, as JSON of Protobuf writes 64-bit numbers."""
     kept = {name: entry[name] for name in ("name", "mode", "permissions", "owner", "group")}
     return kept | {
         "type": TYPES.get(entry["type"], "FILE_TYPE_UNSPECIFIED"),
         "path": seen_path(entry["path"]),
         "size": str(entry["size"]),
-        "modifiedTime": time_of(entry["modified"], "microseconds"),
+        "modifiedTime": rfc3339(entry["modified"], "microseconds"),
     }
 
 
@@ -67,7 +67,7 @@ class ListHandler(UnaryHandler):
         if not 0 <= body.depth <= DEPTH_MAX:
             raise InvalidRequest(f"depth must be at most {DEPTH_MAX}", field="depth")
         listing = await workspace.list_files(self.sandbox, body.path, body.depth or 1)
-        if listing.truncated:  # an answer has no field for that
+        if listing.truncated:  # an answer has no field that could report this
             raise TooLarge(f"the directory has more entries than a list may have; {len(listing.entries)} would be told")
         self.finish_json({"entries": [entry_model(entry) for entry in listing.entries]})
 
@@ -76,7 +76,7 @@ class MakeDirHandler(UnaryHandler):
     """`MakeDir`."""
 
     async def post(self) -> None:
-        """Make a directory and those above it."""
+        """Make a directory and its missing parents."""
         path = self.body(OnePath).path
         with suppress(FileNotFound):
             found = await workspace.stat_file(self.sandbox, path)
@@ -90,7 +90,7 @@ class MoveHandler(UnaryHandler):
     """`Move`."""
 
     async def post(self) -> None:
-        """Move an entry; a file at the destination is replaced."""
+        """Move an entry. A file at the destination is replaced."""
         body = self.body(Move)
         moved = await workspace.move_file(self.sandbox, body.source, body.destination, parents=True)
         self.finish_json({"entry": entry_model(moved)})
@@ -100,7 +100,7 @@ class RemoveHandler(UnaryHandler):
     """`Remove`."""
 
     async def post(self) -> None:
-        """Remove an entry with all below it; a missing entry is no error."""
+        """Remove an entry with everything below it. A missing entry is not an error."""
         with suppress(FileNotFound):
             await workspace.delete_file(self.sandbox, self.body(OnePath).path)
         self.finish_json({})

@@ -1,4 +1,4 @@
-"""Whether a sandbox's services answer, and paths that they do not have."""
+"""Health of a sandbox's services, and the answer to unknown paths."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from kernel_gateway.errors import NotSupported
 
 
 class HealthHandler(SandboxHandler):
-    """`/health`, on both ports."""
+    """`/health`, on the ports of both services."""
 
     ports = frozenset({ENVD, INTERPRETER})
 
     def get(self) -> None:
-        """Answer that the sandbox is there."""
+        """Answer that the sandbox exists."""
         if self.target is not None and self.target.port == INTERPRETER:
             self.finish_json("OK")
         else:
             self.set_status(HTTPStatus.NO_CONTENT)
 
 
-class AbsentHandler(SandboxHandler):
-    """Paths of a sandbox's services that this gateway does not have."""
+class UnsupportedHandler(SandboxHandler):
+    """Paths of a sandbox's services that this gateway does not support."""
 
     ports = frozenset({ENVD, INTERPRETER})
 
     def prepare(self) -> None:
-        """Refuse every method, once the token is known."""
+        """Check the token, and refuse every method."""
         super().prepare()
         if not self.gateway.origins.is_preflight(self.request):
             raise NotSupported(f"{self.request.path[:100]}: sandboxes have no such call here")

@@ -1,4 +1,7 @@
-"""Lists of sandboxes: what a client filters them by, and pages whose place does not move when others come and go."""
+"""Filters and pages of the list of sandboxes. A page begins after a certain sandbox, so it skips or repeats none.
+
+That also holds if sandboxes are created or ended between two requests.
+"""
 
 from __future__ import annotations
 
@@ -12,38 +15,39 @@ from sessions.model.errors import InvalidRequest
 from sessions.sandbox.sandbox import Sandbox
 
 PAGE_MAX = 100
-#: pairs of metadata that a list may be filtered by
+#: maximum pairs of metadata in a filter
 _PAIRS_MAX = 100
 _TOKEN = re.compile(r"([0-9]{1,12}\.[0-9]{1,9})-([a-z2-7]{20})")
 
-#: time of a sandbox's creation in seconds since 1970, and its id
+#: place of a sandbox in the list: its creation in seconds since 1970, and its id
 Place = tuple[float, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """Which sandboxes a client wants to see, and from which place on."""
+class ListQuery:
+    """The filter and the page that a client asks for."""
 
     #: pairs of metadata that a sandbox must have
     metadata: dict[str, str]
-    #: states; none: any
+    #: wanted states; an empty set means all states
     states: frozenset[str]
-    #: empty: any
+    #: wanted template; an empty text means all templates
     template: str
-    #: seconds since 1970
+    #: only sandboxes that were created later, in seconds since 1970
     since: float
-    #: the place of the last sandbox on the page before; None: this is the first page
+    #: place of the last sandbox on the page before; None for the first page
     after: Place | None
+    #: True for newest first
     descending: bool
-    #: most sandboxes of the page
+    #: maximum sandboxes of the page
     limit: int
 
     @classmethod
-    def of(cls, query: dict[str, str]) -> Wanted:
-        """Read a query.
+    def of(cls, query: dict[str, str]) -> ListQuery:
+        """Parse the query of a request.
 
         Raises:
-            InvalidRequest: when one of its values cannot be read.
+            InvalidRequest: when a value is not valid.
         """
         return cls(
             metadata=_metadata(query.get("metadata", "")),
@@ -56,7 +60,7 @@ class Wanted:
         )
 
     def page(self, sandboxes: list[Sandbox]) -> tuple[list[Sandbox], str | None]:
-        """Return a page of these sandboxes, and the token of the next one; None: there is no further page."""
+        """Return a page of these sandboxes, and the token of the next page, or None if this is the last page."""
         found = sorted(filter(self._has, sandboxes), key=place_of, reverse=self.descending)
         last = place_of(found[self.limit - 1]) if len(found) > self.limit else None
         return found[: self.limit], last and f"{last[0]:.6f}-{last[1]}"
@@ -74,12 +78,12 @@ class Wanted:
 
 
 def place_of(sandbox: Sandbox) -> Place:
-    """Return the place of a sandbox among all others."""
+    """Return the place of a sandbox in the list."""
     return round(sandbox.created_at, 6), sandbox.key.name
 
 
 def _metadata(text: str) -> dict[str, str]:
-    """Read pairs that the client has encoded twice; the first time was undone with the rest of the query."""
+    """Parse pairs that the client has encoded twice. One encoding was already decoded with the rest of the query."""
     try:
         pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=_PAIRS_MAX)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The figures of a sandbox."""
+"""Measures the use of processors, memory and disk by a sandbox."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from kernel_gateway.dialects.e2b.base import ControlHandler
-from kernel_gateway.http.answers import time_of
+from kernel_gateway.http.formats import rfc3339
 from sessions.model.errors import InvalidRequest
 from sessions.sandbox.usage import SandboxUse, measure
 
@@ -16,11 +16,11 @@ def figures_model(figures: SandboxUse, at: int) -> dict[str, Any]:
     """Return the figures as clients see them.
 
     Args:
-        figures: of the sandbox.
-        at: when they were measured, in seconds since 1970.
+        figures: figures of the sandbox.
+        at: time of the measurement in seconds since 1970.
     """
     return {
-        "timestamp": time_of(at),
+        "timestamp": rfc3339(at),
         "timestampUnix": at,
         "cpuCount": max(1, round(figures.processors_max)),
         "cpuUsedPct": round(100 * figures.processors / figures.processors_max, 2),
@@ -36,17 +36,17 @@ class MetricsHandler(ControlHandler):
     """`/sandboxes/{id}/metrics`."""
 
     async def get(self, sandbox_id: str) -> None:
-        """Measure the sandbox now. The answer is a list with that one moment, or empty if it is outside the range."""
+        """Measure the sandbox now, and send a list of this measurement; an empty list if the range excludes now."""
         sandbox = self.sandbox(sandbox_id)
         now = int(time.time())
         figures = await measure(sandbox) if self._seconds("start", now) <= now <= self._seconds("end", now) else None
         self.finish_json([] if figures is None else [figures_model(figures, now)])
 
     def _seconds(self, name: str, absent: int) -> int:
-        """Return a bound of the range.
+        """Return a bound of the range from the query, or `absent` if the query has none.
 
         Raises:
-            InvalidRequest: when it is no number of seconds since 1970.
+            InvalidRequest: when the value is not a number of seconds since 1970.
         """
         if (value := self.raw_argument(name)) is None:
             return absent

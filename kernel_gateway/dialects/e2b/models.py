@@ -1,4 +1,4 @@
-"""Bodies and models of the dialect. Clients of several versions send bodies: unknown fields are no error."""
+"""Models of the dialect's requests and answers. Unknown fields are ignored, because clients have several versions."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from pydantic import BaseModel, ConfigDict, Field
 from kernel_gateway.config import Settings
 from kernel_gateway.dialects.e2b.tokens import access_token, new_secret, traffic_token
 from kernel_gateway.errors import NotSupported
-from kernel_gateway.http.answers import time_of
+from kernel_gateway.http.formats import rfc3339
 from sessions.model.errors import InvalidRequest, TemplateNotFound
 from sessions.model.units import METADATA_PAIRS
 from sessions.model.values import SandboxSpec, valid_env
 from sessions.sandbox.sandbox import Sandbox
 
-#: templates that all stand for the gateway's own image
+#: names of templates; each of them means the gateway's own image
 TEMPLATES = frozenset({"base", "code-interpreter-v1"})
-#: version of E2B's service in the sandbox whose features clients find here: uploads as octet-stream, and gzip
+#: version of E2B's `envd` that clients find here. From it they know that uploads may be octet-streams and gzip
 ENVD_VERSION = "0.5.7"
-#: seconds that a sandbox lives when its client names none, as SDKs since 2.51 do; early ones always send a number.
+#: default lifetime of a sandbox in seconds, for SDKs since 2.51; earlier SDKs always send a number.
 #: Source: `e2b` 2.63, `NewSandboxV2` and `ConnectSandboxV2`
 LIFETIME = 300
-#: bytes of a sandbox's metadata
+#: maximum bytes of a sandbox's metadata
 METADATA_MAX = 16 * 1024
 _MIB = 1024**2
 #: seconds
@@ -50,15 +50,15 @@ class NewSandbox(Body):
     volumeMounts: Any = None  # noqa: N815
 
     def spec(self, settings: Settings, key_id: str | None) -> SandboxSpec:
-        """Return the spec of the sandbox while it starts.
+        """Return the spec with which the sandbox starts.
 
         Args:
-            settings: limits of the gateway.
-            key_id: id of the key that the sandbox is created with.
+            settings: settings of the gateway, with its limits.
+            key_id: id of the key that the client uses. None means a key that cannot be revoked.
 
         Raises:
             InvalidRequest: when the timeout is too long, or metadata or variables are not allowed.
-            NotSupported: when the body asks for something that sandboxes cannot have here.
+            NotSupported: when the body asks for something that this gateway does not offer.
             TemplateNotFound: when there is no such template.
         """
         self._refuse_what_is_not_there()
@@ -70,7 +70,7 @@ class NewSandbox(Body):
             limits=settings.limits,
             env=valid_env(self.envVars or {}),
             idle_timeout=0.0,
-            lifetime=max(1.0, lifetime(self.timeout, settings)),  # while it starts; 0 would be no limit
+            lifetime=max(1.0, lifetime(self.timeout, settings)),  # 0 would mean no limit
             auto_pause=bool(self.autoPause),
             max_execute_timeout=settings.max_execute_timeout,
             metadata=metadata,
@@ -94,10 +94,14 @@ class NewSandbox(Body):
 
 
 def lifetime(timeout: int | None, settings: Settings) -> float:
-    """Return the seconds that a sandbox may live from now on; None: the client has named none.
+    """Return the seconds that a sandbox may live from now on.
+
+    Args:
+        timeout: the wanted number of seconds. None means the default.
+        settings: settings of the gateway, with the maximum.
 
     Raises:
-        InvalidRequest: when the operator does not allow as many as the client has named.
+        InvalidRequest: when the client asks for more than `max_idle_timeout`.
     """
     if timeout is None:
         return min(LIFETIME, settings.max_idle_timeout)
@@ -113,13 +117,13 @@ class Timeout(Body):
 
 
 class Connect(Body):
-    """A sandbox to connect to; it lives at least as long as this from now on."""
+    """Minimum seconds that the sandbox shall live from now on."""
 
     timeout: Seconds | None = None
 
 
 class Refresh(Body):
-    """What early SDKs send to keep a sandbox."""
+    """Minimum seconds that the sandbox shall live from now on, as early SDKs send it."""
 
     duration: Seconds = 15
 
@@ -141,7 +145,7 @@ class Execute(Body):
 
 
 def access_model(sandbox: Sandbox) -> dict[str, Any]:
-    """Return what a client needs to use a sandbox."""
+    """Return the data that a client needs to use a sandbox."""
     return {
         "templateID": sandbox.spec.template,
         "sandboxID": sandbox.key.name,
@@ -153,7 +157,7 @@ def access_model(sandbox: Sandbox) -> dict[str, Any]:
 
 
 def state_of(sandbox: Sandbox) -> str:
-    """Return the state of a sandbox."""
+    """Return the state of a sandbox, `running` or `paused`."""
     return "paused" if sandbox.pausing.paused else "running"
 
 
@@ -164,8 +168,8 @@ def sandbox_model(sandbox: Sandbox) -> dict[str, Any]:
         "sandboxID": sandbox.key.name,
         "clientID": "kernel-gateway",
         "envdVersion": ENVD_VERSION,
-        "startedAt": time_of(sandbox.created_at, "microseconds"),
-        "endAt": time_of(sandbox.created_at + sandbox.spec.lifetime, "microseconds"),
+        "startedAt": rfc3339(sandbox.created_at, "microseconds"),
+        "endAt": rfc3339(sandbox.created_at + sandbox.spec.lifetime, "microseconds"),
         "cpuCount": math.ceil(sandbox.limits.cpus),
         "memoryMB": sandbox.limits.memory // _MIB,
         "diskSizeMB": sandbox.limits.disk // _MIB,

@@ -1,4 +1,4 @@
-"""The service `process.Process`: commands of a sandbox, and terminals. Source: `envd`'s `process.proto`."""
+"""The service `process.Process`: runs commands in a sandbox, also on terminals. Source: `envd`'s `process.proto`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kernel_gateway.dialects.e2b.connect import (
     message_of,
 )
 from kernel_gateway.dialects.e2b.models import Body
-from kernel_gateway.http.keepalive import with_pauses
+from kernel_gateway.http.keepalive import with_keepalive
 from sessions.guest.attached import SIZE_MAX, Data, Ended, Program
 from sessions.guest.processes import signal_process
 from sessions.model.errors import ExecutionTimeout, InvalidRequest, ProcessNotFound, SessionError
@@ -29,14 +29,14 @@ from sessions.model.units import ARGUMENTS
 from sessions.model.values import valid_env
 from sessions.sandbox.commands import AttachedCommand, Commands, Listener
 
-#: signals that a client may send; numbers: its early releases send those
+#: signals that a client may send; early releases send numbers
 SIGNALS = {
     "SIGNAL_SIGTERM": signal.SIGTERM,
     "SIGNAL_SIGKILL": signal.SIGKILL,
     15: signal.SIGTERM,
     9: signal.SIGKILL,
 }
-#: messages of streamed input that are read before the event loop serves others; a chunk may have 13,000
+#: messages of streamed input that are handled before the event loop serves others; a chunk may contain 13,000
 _AT_ONCE = 256
 _Cells = Annotated[int, Field(gt=0, le=SIZE_MAX)]
 
@@ -79,10 +79,10 @@ class Selector(Body):
     tag: str | None = None
 
     def of(self, commands: Commands) -> AttachedCommand:
-        """Return the command.
+        """Return the command that the selector names.
 
         Raises:
-            ProcessNotFound: when there is none.
+            ProcessNotFound: when there is no such command.
         """
         if self.tag is None:
             return commands.find(self.pid)
@@ -105,10 +105,10 @@ class Input(Body):
     pty: str | None = None
 
     def content(self) -> bytes:
-        """Return the bytes.
+        """Return the decoded bytes.
 
         Raises:
-            InvalidRequest: when they are no base64.
+            InvalidRequest: when the input is not base64.
         """
         try:
             return base64.b64decode(self.stdin or self.pty or "", validate=True)
@@ -135,20 +135,25 @@ class Update(Selected):
 
 
 class StreamedInput(Body):
-    """Input of a stream, whose command an earlier message has named."""
+    """Input in a stream. An earlier message of the stream has named the command."""
 
     input: Input
 
 
 class StreamedMessage(Body):
-    """One message of streamed input; one without either field is a sign of life."""
+    """One message of streamed input. A message without either field is a keep-alive."""
 
     start: Selected | None = None
     data: StreamedInput | None = None
 
 
 def end_model(ended: Ended, seconds: float) -> dict[str, Any]:
-    """Return the end of a command as clients see it. Source: Go's `os.ProcessState`."""
+    """Return the end of a command as clients see it. Source: Go's `os.ProcessState`.
+
+    Args:
+        ended: the end of the command.
+        seconds: the command's timeout.
+    """
     killed = ended.code < 0
     status = (
         f"signal: {signal.strsignal(-ended.code) or -ended.code}".lower() if killed else f"exit status {ended.code}"
@@ -162,15 +167,15 @@ def end_model(ended: Ended, seconds: float) -> dict[str, Any]:
 
 
 class CommandStream(AnswerStream):
-    """A call whose answer is what happens to a command."""
+    """A call whose answer is the stream of a command's events."""
 
     async def follow(self, command: AttachedCommand, listener: Listener) -> None:
-        """Send what happens until the command's end. It continues when the client leaves or reads nothing."""
+        """Send the command's events until its end. The command continues if the client leaves or reads nothing."""
         self.set_header("Content-Type", STREAM)
         self.http.stream.set_nodelay(True)
         try:
             await self.send({"event": {"start": {"pid": command.pid}}})
-            async for event in with_pauses(listener, self.pause()):
+            async for event in with_keepalive(listener, self.pause()):
                 if isinstance(event, Ended) and (late := self._late(event, command.program.timeout)):
                     self.finish_stream(late)
                     return
@@ -184,7 +189,7 @@ class CommandStream(AnswerStream):
             command.leave(listener)
 
     def _late(self, ended: Ended, timeout: float | None) -> ExecutionTimeout | None:
-        """Return the failure of a stream whose command has ended at the client's own timeout."""
+        """Return the error for a command that ended at the client's timeout, or None for any other end."""
         if not ended.timed_out or timeout is None or timeout > self.sandbox.spec.max_execute_timeout:
             return None
         return ExecutionTimeout(f"the command ran longer than {timeout:g} s", timeout=timeout)
@@ -202,7 +207,7 @@ class StartHandler(CommandStream):
     """`Start`."""
 
     async def post(self) -> None:
-        """Start a command and send what happens to it."""
+        """Start a command and send its events."""
         body = message_of(Start, self.message())
         size = (body.pty.size.cols, body.pty.size.rows) if body.pty else None
         program = Program(
@@ -211,7 +216,7 @@ class StartHandler(CommandStream):
             valid_env(body.process.envs),
             body.stdin,
             size,
-            # As at E2B, whose SDKs send the timeout of a command so.
+            # E2B's SDKs send the command's timeout as the timeout of the call, and E2B ends the command then.
             self.timeout(),
         )
         await self.run_until_client_leaves(self._run(program, body.tag))
@@ -224,7 +229,7 @@ class ConnectHandler(CommandStream):
     """`Connect`."""
 
     async def post(self) -> None:
-        """Send what happens to a command from now on."""
+        """Send the events of a running command from now on."""
         command = message_of(Selected, self.message()).process.of(self.sandbox.commands)
         await self.run_until_client_leaves(self._join(command))
 
@@ -236,7 +241,7 @@ class ListHandler(UnaryHandler):
     """`List`."""
 
     def post(self) -> None:
-        """List the commands that run."""
+        """List the running commands."""
         self.finish_json({"processes": [_model(command) for command in self.sandbox.commands.attached()]})
 
 
@@ -252,7 +257,7 @@ class SendInputHandler(UnaryHandler):
     """`SendInput`."""
 
     async def post(self) -> None:
-        """Give a command input."""
+        """Write input to a command."""
         body = self.body(SendInput)
         content = body.input.content()
         self.sandbox.charge_upload(len(content))
@@ -279,7 +284,7 @@ class SendSignalHandler(UnaryHandler):
     """`SendSignal`."""
 
     async def post(self) -> None:
-        """Send a command a signal."""
+        """Send a signal to a command."""
         body = self.body(SendSignal)
         command = body.process.of(self.sandbox.commands)
         await signal_process(self.sandbox, command.pid, SIGNALS[body.signal])
@@ -301,16 +306,17 @@ class UpdateHandler(UnaryHandler):
 
 
 class StreamInputHandler(StreamHandler):
-    """`StreamInput`: any amount of input, written as it arrives."""
+    """`StreamInput`: writes input to a command while the input arrives."""
 
     _command: AttachedCommand | None = None
-    #: why no more input is taken; sent after the whole body was read, or tornado would only close the connection
+    #: the reason if the input is refused. It is sent after the whole body was read: if it were sent earlier, tornado
+    #: would close the connection before the client has read it
     _refusal: SessionError | None = None
-    #: writes what has arrived; the next part of the body waits for it
+    #: writes the messages of a chunk; the next chunk waits for it
     _writing: asyncio.Task[None] | None = None
 
     def prepare(self) -> None:
-        """Allow a body of any length that the sandbox's tenant may upload."""
+        """Check the request, and allow a body as large as a workspace."""
         self._envelopes = Envelopes()
         super().prepare()
         if hasattr(self, "sandbox"):
@@ -319,7 +325,7 @@ class StreamInputHandler(StreamHandler):
             self.http.set_body_timeout(self.gateway.settings.max_execute_timeout)
 
     async def data_received(self, chunk: bytes) -> None:
-        """Write the input of the next messages; the client waits while the command does not read."""
+        """Write the input of the next messages. The client waits while the command does not read."""
         if self.request.method != "POST" or self._refusal is not None:
             return
         self._writing = spawn(self._take(chunk), "input of a command")
@@ -342,7 +348,7 @@ class StreamInputHandler(StreamHandler):
                 await self._command.write(content)
 
     def on_connection_close(self) -> None:
-        """Write no more: the client has left."""
+        """Stop writing, because the client has left."""
         super().on_connection_close()
         if self._writing is not None:
             self._writing.cancel()

@@ -1,6 +1,6 @@
-"""Tokens and signatures with which clients use one sandbox without a key of its tenant. Pure.
+"""Tokens and signatures, with which clients use one sandbox without a key of its tenant. Pure functions.
 
-Both are made from the sandbox's secret, so they outlive a restart of the gateway together with the sandbox.
+Both are derived from the sandbox's secret, so they stay valid after a restart of the gateway.
 Source of the signature: `e2b` 2.63, `e2b/sandbox/signature.py`.
 """
 
@@ -19,12 +19,12 @@ def new_secret() -> str:
 
 
 def access_token(secret: str) -> str:
-    """Return the token for files, commands and code."""
+    """Return the token that permits files, commands and code."""
     return _token(secret, "access")
 
 
 def traffic_token(secret: str) -> str:
-    """Return the token for code alone."""
+    """Return the token that permits only code."""
     return _token(secret, "traffic")
 
 
@@ -33,20 +33,20 @@ def _token(secret: str, purpose: str) -> str:
 
 
 def is_token(given: str, token: str) -> bool:
-    """Return whether a token is the right one, in constant time."""
+    """Return whether two tokens are equal, in constant time."""
     return hmac.compare_digest(_bytes(given), token.encode())
 
 
 @dataclass(frozen=True, slots=True)
 class SignedUrl:
-    """What the signature of a URL is made of, as it is in the URL."""
+    """A signed URL: its signature, and the values that the signature covers."""
 
     path: str
     #: `read` or `write`
     operation: str
-    #: empty: none
+    #: empty if the URL names no user
     user: str
-    #: seconds since 1970; None: no end
+    #: seconds since 1970; None if the URL does not expire
     expiration: str | None
     signature: str
 

@@ -1,4 +1,4 @@
-"""Bodies of uploads, read as they arrive: forms with any number of files, and compressed files. No I/O."""
+"""Finds the files in the body of an upload while the body arrives: in forms and in compressed bodies. No I/O."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import ClassVar
 from kernel_gateway.http.multipart import FILE, Form
 from sessions.model.errors import InvalidRequest
 
-#: bytes of a piece of a file
+#: maximum bytes of a piece of a file
 PIECE = 64 * 1024
-#: window of zlib that means gzip. Source: zlib's manual, inflateInit2
+#: zlib's `wbits` for gzip. Source: zlib's manual, inflateInit2
 _GZIP = 31
 
 
 class PathForm(Form):
-    """A form whose files have their paths as their names, or one file whose path the query has."""
+    """A form with files. The path of a file is its name in the form; if the query has a path, the form has one file."""
 
     def __init__(self, boundary: bytes, path: str | None) -> None:
         super().__init__(boundary)
         self._path = path
 
     def path_of(self, name: str) -> str:
-        """Return the path of the query, or else the file's name."""
+        """Return the path in the query, or without one the file's name."""
         if self._path is not None and self.files > 1:
             raise InvalidRequest("a form for one path may hold only one file", field=FILE)
         path = name if self._path is None else self._path
@@ -33,7 +33,7 @@ class PathForm(Form):
 
 
 class Inflated:
-    """A body that is compressed with gzip."""
+    """Decompresses a body of one file that is compressed with gzip."""
 
     INCOMPLETE: ClassVar[str] = "the compressed body is not complete"
 
@@ -42,14 +42,14 @@ class Inflated:
 
     @property
     def complete(self) -> bool:
-        """Whether the end of the compressed file has arrived."""
+        """True if the end of the compressed file has arrived."""
         return self._stream.eof
 
     def read(self, chunk: bytes) -> Iterator[bytes]:
-        """Yield what is in a chunk in pieces of a bounded size, however much it is in all.
+        """Yield the decompressed content of a chunk, in pieces of at most `PIECE` bytes.
 
         Raises:
-            InvalidRequest: when the body is not compressed with gzip, or goes on behind its end.
+            InvalidRequest: when the body is not compressed with gzip, or has bytes after the end of the gzip stream.
         """
         while chunk and not self._stream.eof:
             try:

@@ -1,4 +1,4 @@
-"""The watchers of the service `filesystem.Filesystem`. Source: `envd`'s `filesystem.proto`."""
+"""Watches directories for changes, for the service `filesystem.Filesystem`. Source: `envd`'s `filesystem.proto`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tornado.iostream import StreamClosedError
 from kernel_gateway.dialects.e2b.connect import STREAM, AnswerStream, UnaryHandler, message_of
 from kernel_gateway.dialects.e2b.filesystem import OnePath
 from kernel_gateway.dialects.e2b.models import Body
-from kernel_gateway.http.keepalive import with_pauses
+from kernel_gateway.http.keepalive import with_keepalive
 from sessions.guest.watching import Change
 from sessions.model.errors import SessionError
 
-#: changes that are sent together
+#: maximum changes that are sent together
 AT_ONCE = 500
 
 
@@ -25,7 +25,7 @@ class Watch(OnePath):
 
 
 class Watcher(Body):
-    """A watcher."""
+    """The id of a watcher."""
 
     watcherId: str = ""  # noqa: N815 - the wire's name
 
@@ -39,7 +39,7 @@ class WatchHandler(AnswerStream):
     """`WatchDir`."""
 
     async def post(self) -> None:
-        """Send what changes in a directory until the client leaves."""
+        """Send the changes in a directory until the client leaves."""
         await self.run_until_client_leaves(self._watch(message_of(Watch, self.message())))
 
     async def _watch(self, body: Watch) -> None:
@@ -49,7 +49,7 @@ class WatchHandler(AnswerStream):
             self.http.stream.set_nodelay(True)
             try:
                 await self.send({"start": {}})
-                async with aclosing(with_pauses(looks, self.pause())) as coming:
+                async with aclosing(with_keepalive(looks, self.pause())) as coming:
                     async for changes in coming:
                         await self._tell(changes)
             except SessionError as error:
@@ -71,7 +71,7 @@ class CreateHandler(UnaryHandler):
     """`CreateWatcher`."""
 
     async def post(self) -> None:
-        """Watch a directory for a client that asks for the changes."""
+        """Create a watcher of a directory. The client asks for the changes later."""
         body = self.body(Watch)
         self.finish_json({"watcherId": await self.sandbox.watchers.add(body.path, recursive=body.recursive)})
 
@@ -80,7 +80,7 @@ class EventsHandler(UnaryHandler):
     """`GetWatcherEvents`."""
 
     async def post(self) -> None:
-        """Return what has changed since the last call."""
+        """Return the changes since the last call."""
         changes = await self.sandbox.watchers.look(self.body(Watcher).watcherId)
         self.finish_json({"events": [event_model(change) for change in changes]})
 
@@ -89,6 +89,6 @@ class RemoveHandler(UnaryHandler):
     """`RemoveWatcher`."""
 
     async def post(self) -> None:
-        """Watch a directory no more."""
+        """Remove a watcher."""
         await self.sandbox.watchers.remove(self.body(Watcher).watcherId)
         self.finish_json({})

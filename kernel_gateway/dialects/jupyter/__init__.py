@@ -1,15 +1,14 @@
-"""The Jupyter dialect, `/api`: kernels, sessions and channels as Jupyter clients use them.
+"""The Jupyter dialect, `/api`: kernels, sessions, channels and files as Jupyter clients use them.
 
 Source: Jupyter Server's REST API and WebSocket protocols.
 """
 
 from __future__ import annotations
 
-from kernel_gateway.dialects.jupyter.base import AbsentHandler
+from kernel_gateway.dialects.jupyter.base import UnsupportedHandler
 from kernel_gateway.dialects.jupyter.channels import ChannelsHandler
 from kernel_gateway.dialects.jupyter.checkpoints import CheckpointHandler, CheckpointsHandler
 from kernel_gateway.dialects.jupyter.contents import ContentsHandler
-from kernel_gateway.dialects.jupyter.described import DescriptionHandler
 from kernel_gateway.dialects.jupyter.kernels import (
     InterruptHandler,
     KernelHandler,
@@ -23,6 +22,7 @@ from kernel_gateway.dialects.jupyter.kernels import (
     VersionHandler,
 )
 from kernel_gateway.dialects.jupyter.notebooks import Notebooks, NotebooksHandler, OneNotebookHandler
+from kernel_gateway.dialects.jupyter.openapi import DescriptionHandler
 from kernel_gateway.gateway import Dialect, Gateway, Route
 
 
@@ -45,7 +45,7 @@ def routes(gateway: Gateway) -> list[Route]:
         (r"/api/contents(/.+)/checkpoints", CheckpointsHandler),
         (r"/api/contents(/.+)/checkpoints/(checkpoint)", CheckpointHandler),
         (r"/api/contents(/.*)?", ContentsHandler),
-        (r"/api/.*", AbsentHandler),
+        (r"/api/.*", UnsupportedHandler),
     )
     notebooks = Notebooks(gateway)
     sessions: list[Route] = [

@@ -1,4 +1,4 @@
-"""Base handlers of the dialect: where a request may carry its key, and the form of a failure."""
+"""Base handlers of the dialect: they accept a key in the query, and send failures in Jupyter's format."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class JupyterHandler(BaseHandler):
     key_in_query = True
 
     def render_failure(self, failure: SessionError) -> dict[str, Any]:
-        """Return the gateway's own form, with the fields that Jupyter clients display."""
+        """Return the gateway's own format, with the additional fields that Jupyter clients display."""
         shown = {"message": failure.message, "reason": failure.resolution}
         return super().render_failure(failure) | shown
 
     def session(self, kernel_id: str) -> Session:
-        """Return the session behind a kernel id."""
+        """Return the tenant's session with this kernel id."""
         return find(self.gateway.registry, self.tenant, kernel_id)
 
 
@@ -29,7 +29,7 @@ class RestHandler(JupyterHandler, JsonHandler):
     """A request of a Jupyter client, with JSON bodies."""
 
 
-class AbsentHandler(JupyterHandler, NotFoundHandler):
-    """A path of Jupyter Server that this gateway does not have: terminals, settings, and so on."""
+class UnsupportedHandler(JupyterHandler, NotFoundHandler):
+    """A path of Jupyter Server that this gateway does not support: terminals, settings, and so on."""
 
     public = False

@@ -1,6 +1,7 @@
-"""A kernel's channels over a WebSocket.
+"""Connects a Jupyter client to a kernel's channels over a WebSocket.
 
-Close codes, besides those of `sockets.py`: 1007 a frame is not a valid message, 4409 another connection took over.
+Close codes, in addition to those in `sockets.py`: 1007 a frame is not a valid message, 4409 another connection of the
+same client took over.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ FRAME_MAX = 64 * 1024**2
 CLIENT_MAX = 256
 MALFORMED, TAKEN_OVER = 1007, 4409
 CHANNELS = frozenset({"shell", "control", "stdin"})
-#: requests that also an idle client sends: they are no activity of the session
+#: requests that do not count as activity of the session, because idle clients send them, too
 NO_ACTIVITY = frozenset({"kernel_info_request", "comm_info_request"})
 
 
@@ -36,16 +37,16 @@ class ChannelsHandler(JupyterHandler, SocketHandler):
 
     _subscription: Subscription | None = None
     _delivery: asyncio.Task[None] | None = None
-    #: the subprotocol, saved at the start: tornado forgets it with the connection
+    #: the subprotocol; a copy, because tornado forgets it when the connection closes
     _subprotocol: str | None = None
 
     def session_key(self) -> SessionKey:
-        """Return the key of the session behind the kernel id; the session must exist."""
+        """Return the key of the session with this kernel id; the session must exist."""
         return self.session(self.path_args[0]).key
 
     @property
     def max_message_size(self) -> int:
-        """The maximum bytes of a message: more than on other sockets, because of widgets and their data."""
+        """The maximum bytes of a message. It is larger than for other sockets, because of widgets and their data."""
         return FRAME_MAX
 
     def select_subprotocol(self, subprotocols: list[str]) -> str | None:
@@ -53,11 +54,11 @@ class ChannelsHandler(JupyterHandler, SocketHandler):
         return V1 if V1 in subprotocols else None
 
     def open(self, *_args: str, **_kwargs: str) -> None:
-        """Subscribe the client and start to send it messages."""
+        """Subscribe the client to the kernel's messages, and start to send them."""
         super().open()
         self._subprotocol = self.selected_subprotocol
         if self._session.clients_must_leave.is_set():
-            return  # it was ended during the upgrade
+            return  # the session was ended during the upgrade
         client = self.get_query_argument("session_id", "")[:CLIENT_MAX]
         self._subscription = self._session.channels.subscribe(client, self._is_behind)
         self._delivery = spawn(self._deliver(self._subscription), "channels")
@@ -74,7 +75,7 @@ class ChannelsHandler(JupyterHandler, SocketHandler):
             self.close(TAKEN_OVER, "another connection took over")
 
     def _written(self, message: Message) -> Awaitable[None]:
-        """Send a message; what is awaited keeps no other copy of it than the connection's own."""
+        """Send a message. The returned awaitable holds no copy of the message; only the connection has one."""
         frame, binary = encode(message, self._subprotocol)
         return self.write_message(frame, binary=binary)
 
@@ -90,7 +91,7 @@ class ChannelsHandler(JupyterHandler, SocketHandler):
             self.close(MALFORMED, error.message[:100])
             return
         if request.channel not in CHANNELS or self._subscription is None:
-            return  # every Jupyter server drops such a message
+            return  # all Jupyter servers drop such a message
         if request.type not in NO_ACTIVITY:
             self._session.touch()
         try:
@@ -98,7 +99,7 @@ class ChannelsHandler(JupyterHandler, SocketHandler):
                 await self._shut_down(request)
                 return
             if request.type == "execute_request" or not self._session.reachable:
-                # As in every dialect, a cell starts a new kernel after a dead one; any request wakes one that sleeps.
+                # As in every dialect, a cell starts a new kernel after a dead one. Any request wakes a sleeping kernel.
                 await self._session.settled_kernel()
             self._session.channels.forward(
                 self._subscription, request.channel, request.header, request.parts, request.buffers
@@ -107,16 +108,16 @@ class ChannelsHandler(JupyterHandler, SocketHandler):
             self._refuse(request, error)
 
     async def _shut_down(self, request: Request) -> None:
-        """Restart or end the kernel through its session: the session must know of every end of its kernel."""
+        """Restart or end the kernel through its session, because the session must know of every end of its kernel."""
         restart = _asks_to_restart(request.parts[3])
         self._answer(request, "shutdown_reply", {"status": "ok", "restart": restart})
         if restart:
             await self._session.restart()
-        elif not self._session.closed:  # else the registry may have a new session of this name
+        elif not self._session.closed:  # if it is closed, the name may already be that of a new session
             await self.gateway.registry.end(self._session.key)
 
     def _refuse(self, request: Request, error: SessionError) -> None:
-        """Send the error to this client only: no other client has seen the request."""
+        """Send the error only to this client, because no other client has seen the request."""
         if self._subscription is not None:
             for message in refusal(request.channel, request.header, error):
                 self._subscription.enqueue(message)
@@ -126,12 +127,12 @@ class ChannelsHandler(JupyterHandler, SocketHandler):
             self._subscription.enqueue(gateway_message(request.channel, msg_type, content, request.header))
 
     async def last_words(self) -> None:
-        """Wait until all messages are sent, the kernel's end included."""
+        """Wait until all messages are sent, also those about the kernel's end."""
         if self._delivery is not None:
             await asyncio.wait({self._delivery})
 
     def on_close(self) -> None:
-        """Detach a client that has left; the messages that it misses are kept for a while."""
+        """Detach a client that has left. The messages that it misses are kept for a while."""
         super().on_close()
         if self._delivery is not None:
             self._delivery.cancel()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from http import HTTPStatus
 from urllib.parse import quote
 
-from kernel_gateway.dialects.jupyter.entries import checkpoint_path, entry_model
-from kernel_gateway.dialects.jupyter.places import FilesHandler
+from kernel_gateway.dialects.jupyter.contents_base import FilesHandler
+from kernel_gateway.dialects.jupyter.contents_models import checkpoint_path, entry_model
 from sessions.guest import workspace
 from sessions.guest.workspace import Entry
 

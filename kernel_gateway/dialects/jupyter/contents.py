@@ -1,6 +1,6 @@
-"""The contents API over the files of sessions. Its root has a directory for each of the tenant's sessions.
+"""Jupyter's contents API for the files of sessions. Its root has a directory for each session of the tenant.
 
-Source: the contents API of Jupyter Server, with its defaults: entries that begin with a dot are hidden.
+Source: the contents API of Jupyter Server with default settings, for example with hidden entries that begin with a dot.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Any
 
-from kernel_gateway.dialects.jupyter.entries import (
+from kernel_gateway.dialects.jupyter.contents_base import FilesHandler, below
+from kernel_gateway.dialects.jupyter.contents_models import (
     DIRECTORY,
     FILE,
     NOTEBOOK,
@@ -27,7 +28,6 @@ from kernel_gateway.dialects.jupyter.entries import (
     model_of,
     names,
 )
-from kernel_gateway.dialects.jupyter.places import FilesHandler, below
 from sessions.guest import workspace
 from sessions.model.errors import FileNotFound, InvalidRequest
 from sessions.session.session import Session
@@ -77,7 +77,7 @@ class ContentsHandler(FilesHandler):
         self.finish_json(model)
 
     def _sessions(self, *, content: bool) -> dict[str, Any]:
-        """Return the model of the root."""
+        """Return the model of the root, which has a directory for each session."""
         now = time.time()
         sessions = sorted(self.gateway.registry.of(self.tenant), key=lambda session: session.key.name)
         models = [model_of(session.key.name, DIRECTORY, now - session.idle_for()) for session in sessions]
@@ -87,14 +87,14 @@ class ContentsHandler(FilesHandler):
         return root | ({"content": models, "format": "json"} if content else {})
 
     async def _entries(self, session: Session, path: str, inner: str) -> dict[str, Any]:
-        """Return the fields of a directory's model that describe its entries; `truncated` is not of Jupyter's API."""
+        """Return the fields of a directory's model that describe its entries. The field `truncated` is our addition."""
         listing = await workspace.list_files(session, inner)
         shown = [entry for entry in listing.entries if entry["type"] != "special" and not is_hidden(entry["name"])]
         content = [entry_model(below(path, entry["name"]), entry) for entry in shown]
         return {"content": content, "format": "json", "truncated": listing.truncated}
 
     async def put(self, path: str | None) -> None:
-        """Write a file or notebook, or make a directory, under the client's name."""
+        """Write a file or notebook, or make a directory. The client chooses the name."""
         path, saved = (path or "").strip("/"), self.body(Saved)
         if saved.copy_from:
             raise InvalidRequest("Cannot copy with PUT, only POST", field="copy_from")
@@ -116,7 +116,7 @@ class ContentsHandler(FilesHandler):
         self.finish_model(entry_model(path, await workspace.stat_file(session, inner)), status)
 
     async def post(self, path: str | None) -> None:
-        """Copy a file into a directory, or make an empty entry there; the gateway chooses the name."""
+        """Copy a file into a directory, or make an empty entry there. The gateway chooses the name."""
         path, asked = (path or "").strip("/"), self.body(Created)
         if is_hidden(path) or is_hidden(asked.copy_from or ""):
             raise InvalidRequest(f"Cannot copy file or directory {path!r}", field="path")
@@ -155,6 +155,6 @@ class ContentsHandler(FilesHandler):
         await self._finish_entry(session, new, HTTPStatus.OK)
 
     async def delete(self, path: str | None) -> None:
-        """Delete an entry; a directory with all that is in it."""
+        """Delete an entry, and everything in it if it is a directory."""
         await workspace.delete_file(*self.entry_place((path or "").strip("/"), "delete"))
         self.set_status(HTTPStatus.NO_CONTENT)

@@ -1,7 +1,7 @@
-"""Jupyter messages in WebSocket frames, in the binary and in the legacy form. Pure functions.
+"""Encodes and decodes Jupyter messages in WebSocket frames, in the binary and the legacy format. Pure functions.
 
 Source: "WebSocket kernel wire protocols" of Jupyter Server: the default protocol and
-`v1.kernel.websocket.jupyter.org`. The parts of a kernel's message are passed on unchanged, never encoded again.
+`v1.kernel.websocket.jupyter.org`. The parts of a kernel's message are copied into the frame without parsing them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sessions.kernels.messages import NAME_MAX, Message
 from sessions.model import exact_json
 from sessions.model.errors import InvalidRequest
 
-#: the binary subprotocol; a connection without a subprotocol uses the legacy form
+#: the binary subprotocol; a connection without a subprotocol uses the legacy format
 V1 = "v1.kernel.websocket.jupyter.org"
 #: maximum number of parts of one message
 PARTS_MAX = 1024
@@ -31,13 +31,13 @@ class Request:
 
     channel: str
     header: dict[str, Any]
-    #: header, parent header, metadata and content, each JSON
+    #: header, parent header, metadata and content, each as JSON
     parts: tuple[bytes, ...]
     buffers: tuple[bytes, ...]
 
     @property
     def type(self) -> str:
-        """`msg_type` of the header."""
+        """The field `msg_type` of the header."""
         return str(self.header["msg_type"])
 
 
@@ -76,7 +76,7 @@ def _header(header: Any) -> dict[str, Any]:
     names = [header.get(name) for name in ("msg_id", "msg_type")] if isinstance(header, dict) else [None]
     if not all(isinstance(name, str) and 0 < len(name) <= NAME_MAX for name in names):
         raise InvalidRequest("the message's header has no msg_id or no msg_type")
-    _written(header)  # answers repeat it
+    _written(header)  # check that the header can be serialized, because answers repeat it
     return dict(header)
 
 
@@ -95,12 +95,15 @@ def _json(text: str | bytes) -> Any:
 
 
 def _split(frame: bytes, number: str, *, has_end_offset: bool) -> list[bytes]:
-    """Split a binary frame: the count of offsets, the offset of each part from the frame's start, then the parts.
+    """Split a binary frame into its parts. It has the number of offsets, the offset of each part, and then the parts.
 
     Args:
         frame: the whole frame.
-        number: the `struct` format of a number.
-        has_end_offset: True if the last offset is the frame's end.
+        number: the `struct` format of the numbers.
+        has_end_offset: True if the last offset is the end of the frame.
+
+    Raises:
+        InvalidRequest: when the frame is too short, or an offset is wrong.
     """
     one = struct.calcsize(number)
     try:

@@ -1,4 +1,4 @@
-"""Kernels and kernelspecs over REST."""
+"""The REST API for kernels and kernelspecs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kernel_gateway.dialects.jupyter.models import (
     kernel_id,
     kernel_model,
     spec_model,
-    time_of,
+    time_ago,
 )
 from kernel_gateway.gateway import Gateway
 from sessions.guest.paths import valid_path
@@ -27,18 +27,18 @@ from sessions.model.kernelspecs import KernelSpec
 from sessions.model.values import SessionKey, valid_env
 from sessions.session.session import Session
 
-#: actions by resource, which a client asks to be allowed
+#: the permissions that a client asks about: actions by resource
 PERMISSIONS = TypeAdapter(dict[str, list[str]])
 
 
 async def start_kernel(gateway: Gateway, tenant: str, asked: StartKernel, place: str) -> Session:
-    """Start a kernel and return its session; a request for an existing id returns the existing session.
+    """Start a kernel and return its session. If a kernel has the requested id already, return that kernel's session.
 
     Args:
         gateway: the parts of the gateway.
         tenant: tenant of the client.
-        asked: what the client asks for.
-        place: the notebook or directory that the kernel is for; see `SessionSpec`.
+        asked: body of the request.
+        place: path of the notebook or directory that uses the kernel, on the client's machine; see `SessionSpec`.
 
     Raises:
         InvalidRequest: when the kernelspec is unknown, or the id or the idle timeout is not valid.
@@ -71,12 +71,12 @@ class StatusHandler(RestHandler):
     """`/api/status`."""
 
     def get(self) -> None:
-        """Return how many kernels and connections the tenant has, and the times of its sessions."""
+        """Return the number of the tenant's kernels and connections, and the times of its sessions."""
         sessions = self.gateway.registry.of(self.tenant)
         self.finish_json(
             {
-                "started": time_of(max((session.age() for session in sessions), default=0.0)),
-                "last_activity": time_of(min((session.idle_for() for session in sessions), default=0.0)),
+                "started": time_ago(max((session.age() for session in sessions), default=0.0)),
+                "last_activity": time_ago(min((session.idle_for() for session in sessions), default=0.0)),
                 "kernels": len(sessions),
                 "connections": sum(session.channels.clients for session in sessions),
             }
@@ -87,10 +87,10 @@ class MeHandler(RestHandler):
     """`/api/me`."""
 
     def get(self) -> None:
-        """Return the identity of the caller, and which of the `permissions` it asks for it has: all are of its tenant.
+        """Return the caller's identity, and those of the requested `permissions` that the caller has: all of them.
 
         Raises:
-            InvalidRequest: when `permissions` is not a JSON object of lists of actions, by resource.
+            InvalidRequest: when `permissions` is not a JSON object with a list of actions for each resource.
         """
         try:
             asked = PERMISSIONS.validate_json(self.get_query_argument("permissions", "") or "{}", strict=True)
@@ -112,7 +112,7 @@ class KernelSpecsHandler(RestHandler):
     """`/api/kernelspecs`."""
 
     def get(self) -> None:
-        """Return the kernelspecs of the languages that are installed; all of them while that is not known yet."""
+        """Return the kernelspecs of the installed languages. Before the first proof of the sandbox, return all."""
         specs, inventory = self.gateway.specs, self.gateway.inventory()
         default = specs.find(self.gateway.registry.defaults.language)
         there = [spec for spec in specs.all if inventory is None or inventory.version(spec)]
@@ -159,7 +159,7 @@ class KernelsHandler(RestHandler):
     """`/api/kernels`."""
 
     def get(self) -> None:
-        """List the tenant's kernels, in whichever dialect they were started."""
+        """List the tenant's kernels, also those that were started through another dialect."""
         self.finish_json([kernel_model(session) for session in self.gateway.registry.of(self.tenant)])
 
     async def post(self) -> None:
@@ -188,7 +188,7 @@ class InterruptHandler(RestHandler):
     """`/api/kernels/{id}/interrupt`."""
 
     async def post(self, asked: str) -> None:
-        """Interrupt the running cell; the variables are kept."""
+        """Interrupt the running cell. The variables are kept."""
         await self.session(asked).interrupt()
         self.set_status(HTTPStatus.NO_CONTENT)
 

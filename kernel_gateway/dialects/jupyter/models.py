@@ -1,4 +1,4 @@
-"""Bodies and models of the Jupyter dialect. Every kernel id names one session, and every session has a kernel id.
+"""Models of requests and answers of the Jupyter dialect. Each session has one kernel id, and each id one session.
 
 Source: the REST API of Jupyter Server (`api.yaml`).
 """
@@ -20,22 +20,22 @@ from sessions.session.registry import Registry
 from sessions.session.session import Session
 from sessions.session.states import State
 
-#: the form of a kernel id that clients accept
+#: format of a kernel id that clients accept
 KERNEL_ID = re.compile(r"\w+-\w+-\w+-\w+-\w+")
-#: variables that Jupyter Server adds by itself, that are for the gateway or its command line (`KERNEL_GATEWAY_URL`), or
-#: that the gateway itself sets (`NETWORK` in `protocol.py`); all others reach the kernel
+#: variables that are not passed to the kernel: Jupyter Server adds them itself, they are for the gateway or its command
+#: line (`KERNEL_GATEWAY_URL`), or the gateway sets them itself (`NETWORK` in `protocol.py`)
 DROPPED = re.compile(r"KERNEL_(IDLE_TIMEOUT|LAUNCH_TIMEOUT|NETWORK|USERNAME|WORKING_DIR|GATEWAY(_.*)?)", re.DOTALL)
-#: variable of a client's environment: Jupyter Server sends its own variables `KERNEL_…` with each kernel that it starts
+#: variable with a wanted idle timeout: Jupyter Server sends its own variables `KERNEL_…` with each request for a kernel
 IDLE_TIMEOUT = "KERNEL_IDLE_TIMEOUT"
-#: variable that Jupyter Server adds: the directory of the notebook for which it starts a kernel
+#: variable with the directory of the notebook for which Jupyter Server starts a kernel
 WORKING_DIR = "KERNEL_WORKING_DIR"
-#: characters of a place; the report of an earlier kernel's end names it
+#: maximum characters of `place`, which is a part of some messages
 PLACE_MAX = 500
 _STATES = {State.STARTING: "starting", State.IDLE: "idle", State.BUSY: "busy", State.ASLEEP: "idle"}
 
 
 class Body(BaseModel):
-    """A request's body; clients send more fields than this gateway uses."""
+    """A request's body. Unknown fields are ignored, because clients send more fields than this gateway uses."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
@@ -45,27 +45,27 @@ class StartKernel(Body):
 
     name: str | None = None
     kernel_id: str | None = None
-    #: the directory in which the kernel starts, relative to the workspace; `cwd` is another name for it
+    #: working directory of the kernel, relative to the workspace; `cwd` means the same
     path: str | None = None
     cwd: str | None = None
     env: dict[str, str] = Field(default_factory=dict)
 
     @property
     def wanted_env(self) -> dict[str, str]:
-        """The environment without the variables that describe the client's own machine or are not for the kernel."""
+        """The environment without the variables that are not for the kernel."""
         return {name: value for name, value in self.env.items() if not DROPPED.fullmatch(name)}
 
     @property
     def place(self) -> str:
-        """The directory of the client's notebook; empty: the client does not say."""
+        """The directory of the client's notebook. It is empty if the client does not name one."""
         return place_of(self.env.get(WORKING_DIR, ""))
 
     @property
     def idle_timeout(self) -> float | None:
-        """The idle timeout in seconds that the client asks for; None: it does not.
+        """The idle timeout in seconds that the client asks for, or None if it asks for none.
 
         Raises:
-            InvalidRequest: when it is no positive number.
+            InvalidRequest: when the value is not a positive number.
         """
         if (asked := self.env.get(IDLE_TIMEOUT)) is None:
             return None
@@ -75,14 +75,14 @@ class StartKernel(Body):
 
 
 class KernelOfSession(Body):
-    """The kernel for a notebook session: an existing one by its id, or a new one of the kernelspec `name`."""
+    """The kernel for a notebook session: an existing kernel with this id, or a new kernel of the kernelspec `name`."""
 
     id: str | None = None
     name: str | None = None
 
 
 class NotebookName(Body):
-    """A notebook's path in the older form, under either name."""
+    """A notebook's path in an older format of the request, which has two names for it."""
 
     name: str | None = None
     path: str | None = None
@@ -99,23 +99,23 @@ class NotebookSession(Body):
 
     @property
     def any_path(self) -> str | None:
-        """The path, from either form."""
+        """The notebook's path, from either format."""
         older = self.notebook
         return (older.name or older.path if older else None) or self.path
 
     @property
     def kind(self) -> str | None:
-        """The type, which the older form implies."""
+        """The type of the session. In the older format it is always a notebook."""
         return "notebook" if self.notebook else self.type
 
 
 def place_of(path: str) -> str:
-    """Return the place of a session from a path on the client's machine; see `SessionSpec`."""
+    """Return the field `place` of `SessionSpec` for a path on the client's machine. An unusable path becomes empty."""
     return "" if len(path) > PLACE_MAX or NOT_IN_PATHS.search(path) else path
 
 
 def kernel_id(key: SessionKey) -> str:
-    """Return the id of a session's kernel: the session's name if clients accept it as an id, else a UUID."""
+    """Return a session's kernel id: the session's name if clients accept it as an id, else a UUID made from it."""
     return key.name if KERNEL_ID.fullmatch(key.name) else str(uuid5(NAMESPACE_URL, f"{key.tenant}/{key.name}"))
 
 
@@ -123,7 +123,7 @@ def find(registry: Registry, tenant: str, asked: str) -> Session:
     """Return the tenant's session with this kernel id.
 
     Raises:
-        SessionNotFound: when the tenant has no such session; sessions of other tenants give the same error.
+        SessionNotFound: when the tenant has no such session. The error does not reveal sessions of other tenants.
     """
     for session in registry.of(tenant):
         if kernel_id(session.key) == asked:
@@ -131,25 +131,25 @@ def find(registry: Registry, tenant: str, asked: str) -> Session:
     raise SessionNotFound(f"Kernel does not exist: {asked[:64]}", kernel=asked[:64])
 
 
-def time_of(seconds_ago: float) -> str:
-    """Return a time in the form that clients parse: always with a fraction of the second."""
+def time_ago(seconds_ago: float) -> str:
+    """Return a time in the past in the format that clients parse, always with a fraction of the second."""
     return (datetime.now(UTC) - timedelta(seconds=seconds_ago)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def kernel_model(session: Session) -> dict[str, Any]:
-    """Return a session as a kernel model."""
+    """Return a session as a kernel, as clients see it."""
     state = _STATES.get(session.state, "restarting" if session.channels.clients else "dead")
     return {
         "id": kernel_id(session.key),
         "name": session.kernelspec.jupyter_name,
-        "last_activity": time_of(session.idle_for()),
+        "last_activity": time_ago(session.idle_for()),
         "execution_state": state,
         "connections": session.channels.clients,
     }
 
 
 def spec_model(spec: KernelSpec) -> dict[str, Any]:
-    """Return the model of a kernelspec; the command that starts a kernel (`argv`) is not shown to clients."""
+    """Return a kernelspec as clients see it. They do not see the command that starts a kernel (`argv`)."""
     return {
         "name": spec.jupyter_name,
         "spec": {

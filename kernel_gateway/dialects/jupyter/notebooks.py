@@ -1,4 +1,7 @@
-"""Jupyter's sessions: which notebook uses which kernel. Such a session is only a name for a kernel."""
+"""Jupyter's sessions, `/api/sessions`, which record the kernel of each notebook.
+
+A Jupyter session is not a session of this gateway: several of them may share a kernel. Here it is called a *notebook*.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +26,9 @@ from kernel_gateway.gateway import Gateway
 from sessions.model.errors import InvalidRequest, SessionError, SessionNotFound
 from sessions.session.session import Session
 
-#: field of a request that names the kernelspec
+#: field of a request with the name of the kernelspec
 KERNEL_NAME = "kernel.name"
-#: maximum number of notebooks per tenant; several may share a kernel
+#: maximum number of notebooks per tenant. The number of kernels does not limit it, because notebooks may share a kernel
 NOTEBOOKS_MAX = 1000
 
 
@@ -55,7 +58,7 @@ class Notebooks:
         return kept
 
     def get(self, tenant: str, notebook_id: str) -> Notebook:
-        """Return one notebook.
+        """Return the notebook with this id.
 
         Raises:
             SessionNotFound: when the tenant has no notebook with this id.
@@ -66,14 +69,14 @@ class Notebooks:
         return book
 
     def at(self, tenant: str, path: str) -> Notebook | None:
-        """Return the notebook with this path."""
+        """Return the notebook with this path, or None."""
         return next((book for book in self.of(tenant).values() if book.path == path), None)
 
     def require_room(self, tenant: str) -> None:
         """Check that the tenant may have one more notebook.
 
         Raises:
-            InvalidRequest: when it has as many as it may.
+            InvalidRequest: when the tenant has `NOTEBOOKS_MAX` notebooks.
         """
         if len(self.of(tenant)) >= NOTEBOOKS_MAX:
             raise InvalidRequest(f"at most {NOTEBOOKS_MAX} notebooks", field="path")
@@ -93,7 +96,7 @@ class NotebookHandler(RestHandler):
     notebooks: Notebooks
 
     def initialize(self, gateway: Gateway, dialect: str = "none", notebooks: Notebooks | None = None) -> None:
-        """Called by tornado with the route's keyword arguments."""
+        """Set up the handler. Tornado calls this with the route's keyword arguments."""
         super().initialize(gateway, dialect)
         if notebooks is not None:
             self.notebooks = notebooks
@@ -125,7 +128,7 @@ class NotebookHandler(RestHandler):
             self.gateway.specs.find(asked.name or self.gateway.registry.defaults.language)
         except InvalidRequest as unknown:
             raise InvalidRequest(unknown.message, field=KERNEL_NAME) from None
-        # In the older form clients send words such as "foo", which no other request could name.
+        # In the older format clients send words such as "foo", which are not valid in the paths of other requests.
         wanted = asked.id if asked.id and KERNEL_ID.fullmatch(asked.id) else None
         start = StartKernel(name=asked.name, kernel_id=wanted)
         return await start_kernel(self.gateway, self.tenant, start, place_of(path)), True
@@ -137,7 +140,7 @@ class NotebookHandler(RestHandler):
         return False
 
     async def end(self, kernel: str) -> None:
-        """End a kernel that no notebook uses, and wait until it is gone; one that has ended already is no error."""
+        """End a kernel unless a notebook uses it, and wait for its end. An ended kernel is not an error."""
         if kernel not in (book.kernel for book in self.notebooks.of(self.tenant).values()):
             with suppress(SessionNotFound):
                 await self.gateway.registry.end(self.session(kernel).key)
@@ -151,7 +154,7 @@ class NotebooksHandler(NotebookHandler):
         self.finish_json([self.model(book) for book in self.notebooks.of(self.tenant).values()])
 
     async def post(self) -> None:
-        """Give a notebook a kernel; a path that already has a kernel keeps it."""
+        """Give a notebook a kernel. A path that already has a kernel keeps it."""
         asked = self.body(NotebookSession)
         path, kind = asked.any_path, asked.kind
         if not path or not kind:

@@ -1,4 +1,4 @@
-"""The gateway's own API, `/v1`. `API` lists all of it: the routes and the OpenAPI document are made of this table."""
+"""The gateway's own API, `/v1`. The routes and the OpenAPI document are made from the table `API`."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class OpenApiHandler(BaseHandler):
         self.finish_json(openapi())
 
 
-#: what each handler serves; all operations of a handler have one path
+#: the operations of each handler; all operations of one handler have the same path
 API: dict[type[BaseHandler], list[Operation]] = {
     languages.LanguagesHandler: [
         Operation(
@@ -190,7 +190,7 @@ def routes(gateway: Gateway) -> list[Route]:
 
 
 def _pattern(path: str) -> str:
-    """Return the regular expression of a path; only `{path}` may contain slashes."""
+    """Return the regular expression for a path. Only the parameter `{path}` may contain slashes."""
     return re.sub(r"{\w+}", "([^/]+)", path.replace(".", r"\.").replace("{path}", "(.*)"))
 
 

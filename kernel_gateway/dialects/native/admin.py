@@ -1,6 +1,6 @@
-"""The admin API: keys of all tenants, and the audit. It needs a key with the role admin.
+"""The admin API: keys of all tenants, and the audit. Its requests need a key with the role admin.
 
-The secret of a key is sent once, when the key is made, and never again.
+The secret of a key is sent only in the answer to the request that makes the key.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Self
 from pydantic import AwareDatetime, BaseModel, Field, TypeAdapter, ValidationError
 
 from kernel_gateway.errors import KeyNotFound
-from kernel_gateway.http.admins import AdminHandler
-from kernel_gateway.http.bodies import Body
+from kernel_gateway.http.admin_handler import AdminHandler
 from kernel_gateway.http.openapi import TEXT
+from kernel_gateway.http.request_body import Body
 from kernel_gateway.identity.keystore import Key, KeyForm, Role
 from sessions.model.errors import InvalidRequest
 from sessions.model.values import valid_name
 from sessions.store.audit_search import Account, Search
 
-#: executions in one answer
+#: default and maximum number of executions in one answer
 PAGE = 100
 PAGE_MAX = 1000
 
@@ -97,7 +97,7 @@ class ExecutionInfo(BaseModel):
 
     @classmethod
     def of(cls, account: Account) -> Self:
-        """Describe an account of the audit."""
+        """Describe an execution that the audit has recorded."""
         values = asdict(account.begin) | (asdict(account.end) if account.end else {})
         times = {"began_at": account.began_at, "ended_at": account.ended_at}
         return cls.model_validate({"seq": account.seq, "execution": account.execution, **times, **values})
@@ -119,7 +119,7 @@ class KeysHandler(AdminHandler):
         self.finish_json(keys.model_dump(mode="json"))
 
     def post(self) -> None:
-        """Make a key, which is valid at once."""
+        """Make a key. It is valid immediately."""
         body = self.body(CreateKey)
         key, secret = self.gateway.keystore.add(body.tenant, body.role, KeyForm.E2B if body.e2b else KeyForm.OWN)
         self.set_status(HTTPStatus.CREATED)
@@ -131,7 +131,7 @@ class KeyHandler(AdminHandler):
     """`/v1/admin/keys/{id}`."""
 
     def delete(self, key_id: str) -> None:
-        """Revoke a key, which is invalid from now on."""
+        """Revoke a key. It is invalid immediately."""
         if not self.gateway.keystore.revoke(key_id):
             raise KeyNotFound(f"there is no key {key_id[:64]!r}")
         self.set_status(HTTPStatus.NO_CONTENT)
@@ -141,7 +141,7 @@ class AuditHandler(AdminHandler):
     """`/v1/admin/audit`."""
 
     async def get(self) -> None:
-        """List executions, newest first, one page at a time."""
+        """List one page of executions, newest first."""
         most = min(self._number("limit") or PAGE, PAGE_MAX)
         search = Search(
             tenant=self._name("tenant"),
@@ -150,7 +150,7 @@ class AuditHandler(AdminHandler):
             since=self._time("since"),
             before=self._number("before"),
         )
-        # One more than the page has: it shows whether there is a next page.
+        # One more execution than the page has shows whether there is a next page.
         found = await asyncio.to_thread(self.gateway.audit.latest, most + 1, search)
         page = AuditPage(
             executions=[ExecutionInfo.of(account) for account in found[:most]],
@@ -167,7 +167,7 @@ class AuditHandler(AdminHandler):
         if value is None:
             return None
         try:
-            # Answers round times to microseconds: a search from such a time must find its execution.
+            # Answers round times to microseconds. A search from a rounded time must find the execution.
             return _TIME.validate_strings(value).timestamp() - 1e-6
         except (ValidationError, OverflowError):
             raise InvalidRequest(f"{name} must be seconds since 1970, or a time as in ISO 8601", field=name) from None

@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 
 from kernel_gateway.dialects.native.models import SessionInfo
 from kernel_gateway.dialects.native.sessions import ExistingHandler
-from kernel_gateway.http.bodies import Body
+from kernel_gateway.http.request_body import Body
 from sessions.model.checkpoint import Snapshot
 from sessions.model.values import SessionKey
 

@@ -1,6 +1,6 @@
-"""The events of a streamed execute, and the frames of a WebSocket, as the API's description shows them.
+"""Models of the events that a streamed execute and a WebSocket send. The OpenAPI document shows them.
 
-The handlers send plain dicts. A test holds real events against these models.
+The handlers send plain dicts; a test validates real events with these models.
 """
 
 from __future__ import annotations

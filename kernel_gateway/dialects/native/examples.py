@@ -1,4 +1,4 @@
-"""One example for each body of the native API, as its description shows them. Tests hold them against real answers."""
+"""An example for each body of the native API. The OpenAPI document shows them; tests compare them with real answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Execute over HTTP: one JSON answer, or the same outputs one by one as NDJSON or server-sent events."""
+"""Runs a cell for an HTTP request. The answer is one JSON object, or a stream of events (NDJSON or server-sent)."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from typing import Any
 
 from tornado.iostream import StreamClosedError
 
-from kernel_gateway.dialects.native.forms import PAUSE, SSE_COMMENT, STREAMS, Render, sse, wanted_stream
 from kernel_gateway.dialects.native.models import Execute, result_json
-from kernel_gateway.dialects.native.plain import plain_event_in_time
+from kernel_gateway.dialects.native.plain_text import plain_event_in_time
+from kernel_gateway.dialects.native.stream_formats import PAUSE, SSE_COMMENT, STREAMS, Render, sse, wanted_stream
 from kernel_gateway.http.handlers import JsonHandler
-from kernel_gateway.http.keepalive import with_pauses
+from kernel_gateway.http.keepalive import with_keepalive
 from sessions.model.errors import InvalidRequest
 from sessions.model.values import ExecuteRequest, ExecutionResult, SessionKey
 from sessions.session.session import Session
 
-#: header of a client that has lost its stream: the id of the last event that it has seen
+#: request header of a client that has lost its stream: the id of the last event that the client has received
 LAST_EVENT = "Last-Event-ID"
 
-#: header of every answer to an execute: the id of the session
+#: header of every answer: the id of the session
 SESSION_ID = "X-Session-Id"
 
 
 class ExecuteHandler(JsonHandler):
     """`/v1/sessions/{name}/execute`."""
 
-    #: whether the client wants plain text
+    #: True if the client wants outputs as plain text
     _plain = False
 
     async def post(self, name: str) -> None:
@@ -41,10 +41,10 @@ class ExecuteHandler(JsonHandler):
             await work
 
     def _last_seen(self) -> int | None:
-        """Return the number of the last event that a returning client has seen, or None.
+        """Return the number of the last event that the client has received, or None for a new run.
 
         Raises:
-            InvalidRequest: when the header is no such number.
+            InvalidRequest: when the header is not a number.
         """
         told = self.request.headers.get(LAST_EVENT)
         if told is not None and not re.fullmatch("[0-9]{1,9}", told):
@@ -54,7 +54,7 @@ class ExecuteHandler(JsonHandler):
     async def _run(self, key: SessionKey, request: ExecuteRequest, seen: int | None) -> None:
         if seen is None and request.if_session is None and request.if_incarnation is None:
             session = await self.gateway.registry.get_or_create(key)
-        else:  # a client that resumes a stream, or needs variables, must not make a session
+        else:  # a client that resumes a stream or needs variables does not want a new session
             session = self.gateway.registry.get(key)
         self.set_header(SESSION_ID, session.id)
         media_type = wanted_stream(self.request.headers.get("Accept", ""))
@@ -69,13 +69,15 @@ class ExecuteHandler(JsonHandler):
     async def _result(self, session: Session, result: ExecutionResult, *, outputs: bool = True) -> dict[str, Any]:
         if not self._plain:
             return result_json(session, result, outputs=outputs)
-        return await asyncio.to_thread(result_json, session, result, outputs=outputs, plain=True)  # many outputs
+        return await asyncio.to_thread(
+            result_json, session, result, outputs=outputs, plain=True
+        )  # there may be many outputs
 
     async def _stream(self, session: Session, request: ExecuteRequest, seen: int | None, render: Render) -> None:
         self.http.stream.set_nodelay(True)
         async with session.execute(request, seen) as execution:
             try:
-                async for event in with_pauses(execution, PAUSE) if render is sse else execution:
+                async for event in with_keepalive(execution, PAUSE) if render is sse else execution:
                     if event is None:
                         self.write(SSE_COMMENT)
                     else:
@@ -83,7 +85,7 @@ class ExecuteHandler(JsonHandler):
                         self.write(render(shown, execution.number))
                     await self.flush()
             except StreamClosedError:
-                await execution.result()  # the client has left: its cell continues, or this task is cancelled here
+                await execution.result()  # the client has left; the cell continues, unless this task is cancelled here
                 return
             result = await execution.result()
             last = {"type": "result", **await self._result(session, result, outputs=execution.gap)}

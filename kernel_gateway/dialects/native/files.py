@@ -7,8 +7,8 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from kernel_gateway.http.bodies import Body
 from kernel_gateway.http.handlers import JsonHandler
+from kernel_gateway.http.request_body import Body
 from kernel_gateway.http.transfers import NO_CONTENT, send_file, send_headers, wanted_part
 from kernel_gateway.http.uploads import UploadHandler
 from sessions.guest import workspace
@@ -70,7 +70,7 @@ class FilesHandler(UploadHandler):
         self.begin(path, self.announced_length)
 
     async def put(self, _name: str, _path: str) -> None:
-        """Write a file. Missing parent directories are made, and the session on first use."""
+        """Write a file. Missing parent directories are made, and also the session if it does not exist."""
         await self.finish_upload()
         self.set_status(HTTPStatus.NO_CONTENT)
 
@@ -86,7 +86,7 @@ class FilesHandler(UploadHandler):
             await send_file(self, file, path)
 
     async def head(self, name: str, path: str) -> None:
-        """Say what a download would say, without the content."""
+        """Send the headers of a download without the content."""
         path = valid_path(path)
         async with read_file(self._session(name), path, NO_CONTENT) as file:
             await send_headers(self, file, path, file.size)
@@ -104,7 +104,7 @@ class MoveHandler(JsonHandler):
     """`/v1/sessions/{name}/move`."""
 
     async def post(self, name: str) -> None:
-        """Rename a file or directory; something at its new path is replaced only if the request says so."""
+        """Rename a file or directory. A file at the new path is replaced only if the request allows that."""
         body, session = self.body(Move), self.gateway.registry.get(SessionKey(self.tenant, name))
         source, target = valid_path(body.source), valid_path(body.target)
         entry = await workspace.move_file(session, source, target, replace=body.overwrite, parents=True)
@@ -115,7 +115,7 @@ class MakeDirectoryHandler(JsonHandler):
     """`/v1/sessions/{name}/mkdir`."""
 
     async def post(self, name: str) -> None:
-        """Make a directory with those above it, and the session on first use."""
+        """Make a directory and its missing parents, and also the session if it does not exist."""
         path = valid_path(self.body(MakeDirectory).path)
         session = await self.gateway.registry.get_or_create(SessionKey(self.tenant, name))
         entry = await workspace.make_directory(session, path, DIRECTORY_MODE)

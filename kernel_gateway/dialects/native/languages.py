@@ -1,4 +1,4 @@
-"""Languages: their names and kernels, and what code finds installed."""
+"""Lists the languages, their kernels and their installed packages."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Language(BaseModel):
         """Describe a language.
 
         Args:
-            spec: its kernel.
-            version: of its interpreter.
-            inventory: what is installed.
-            runtimes: packages that are languages themselves.
+            spec: kernelspec of the language.
+            version: version of its interpreter.
+            inventory: installed packages and interpreters.
+            runtimes: names of packages that are interpreters of languages; they are not listed as packages.
         """
         packages = {name: version for name, version in inventory.packages.items() if name not in runtimes}
         return cls(
@@ -55,7 +55,7 @@ class LanguagesHandler(JsonHandler):
         """List the languages that are installed.
 
         Raises:
-            NotInitialized: when no proof of the sandbox has succeeded yet, which also shows what is installed.
+            NotInitialized: when the sandbox is not proven yet; the proof also finds what is installed.
         """
         inventory = self.gateway.inventory()
         if inventory is None:

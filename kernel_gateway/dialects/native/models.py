@@ -1,4 +1,4 @@
-"""Bodies about sessions and cells. Wire models only: each converts here to or from a type of `sessions`."""
+"""Models of requests and answers about sessions and cells, and their conversion to and from types of `sessions`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, Field
 
 from kernel_gateway.config import Settings
-from kernel_gateway.dialects.native.plain import plain_output
+from kernel_gateway.dialects.native.plain_text import plain_output
 from kernel_gateway.errors import STATUS
-from kernel_gateway.http.bodies import Body
+from kernel_gateway.http.request_body import Body
 from kernel_gateway.setting_types import Bytes
 from sessions.guest.paths import sandbox_path
 from sessions.model.checkpoint import Checkpoints, OnIdle
@@ -19,7 +19,7 @@ from sessions.model.errors import InvalidRequest
 from sessions.model.values import ExecuteRequest, ExecutionResult, Network, SessionSpec, valid_env
 from sessions.session.session import Session
 
-#: characters of code in one execute
+#: maximum characters of a cell's code
 CODE_MAX = 2 * 1024**2
 _Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -113,11 +113,15 @@ class Execute(Body):
     )
 
     def request(self, settings: Settings, *, interactive: bool = False) -> ExecuteRequest:
-        """Return the request of the session.
+        """Return the request for the session.
+
+        Args:
+            settings: settings of the gateway, with the limits of timeouts.
+            interactive: True if the client can answer `input()` while the cell runs.
 
         Raises:
-            InvalidRequest: when the timeout is above the maximum, the code is no valid text, or a cell with a key is
-                to be interrupted when its client leaves.
+            InvalidRequest: when the timeout is above the maximum, the code is not valid text, or `on_disconnect` is
+                `interrupt` for a cell with an idempotency key.
         """
         timeout = self.timeout or settings.execute_timeout
         if timeout > settings.max_execute_timeout:
@@ -245,13 +249,13 @@ class Result(BaseModel):
 def result_json(
     session: Session, result: ExecutionResult, *, outputs: bool = True, plain: bool = False
 ) -> dict[str, Any]:
-    """Return a `Result` as a dict, not validated: this is the hot path, and the types already hold.
+    """Return a `Result` as a dict. It is not validated, because this is the hot path and the types are right already.
 
     Args:
         session: session of the cell.
         result: result of the cell.
-        outputs: False: without the outputs.
-        plain: True: outputs as plain text.
+        outputs: False to leave the outputs out.
+        plain: True to return the outputs as plain text.
     """
     value: dict[str, Any] = {
         "status": result.status.value,

@@ -1,4 +1,4 @@
-"""The admin's view of all tenants: their live sessions, their usage and their quotas."""
+"""The admin API's overview of all tenants: their live sessions, their usage and their quotas."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, Field
 
-from kernel_gateway.http.admins import AdminHandler
+from kernel_gateway.http.admin_handler import AdminHandler
 from sessions.model.values import SessionKey
 from sessions.session.session import Session
 from sessions.tenants.quotas import QuotaUse

@@ -1,4 +1,4 @@
-"""Sessions: make, list, describe, end; interrupt, restart, export."""
+"""Makes, lists, describes, interrupts, restarts and ends sessions, and exports their notebooks."""
 
 from __future__ import annotations
 
@@ -84,4 +84,4 @@ class NotebookHandler(ExistingHandler):
         self.set_header("Content-Type", "application/x-ipynb+json")
         self.set_header("Content-Disposition", f'attachment; filename="{name}.ipynb"')
         book = notebook(session.transcript.cells(), session.kernelspec)
-        await send_pieces(self, self.gateway.slices.of(self.tenant, book))
+        await send_pieces(self, self.gateway.fair_loop.iterate(self.tenant, book))

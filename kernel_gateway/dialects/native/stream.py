@@ -1,9 +1,9 @@
 """The WebSocket stream: JSON frames in, events out.
 
-In: `{"code": …, "id"?: …}` with the fields of execute · `{"input": "text"}` answers `input()`, null ends its input ·
-`{"interrupt": true}`.
-Out: the events of a streamed execute, each with the `id` of its cell. Cells run one after the other. The socket closes
-with its session, behind the results of its cells.
+A client sends `{"code": …, "id"?: …}` with the fields of execute, `{"input": "text"}` to answer `input()` (null ends
+the input), or `{"interrupt": true}`.
+The gateway sends the events of a streamed execute, each with the `id` of its cell. Cells run one after the other. When
+the session ends, the gateway sends the results of the cells and closes the socket.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pydantic import Field
 from tornado.websocket import WebSocketClosedError
 
 from kernel_gateway.dialects.native.models import Execute, result_json
-from kernel_gateway.dialects.native.plain import plain_event_in_time
-from kernel_gateway.http.bodies import Body, validated
+from kernel_gateway.dialects.native.plain_text import plain_event_in_time
+from kernel_gateway.http.request_body import Body, validated
 from kernel_gateway.http.sockets import SocketHandler
 from sessions.cells.execution import END_OF_INPUT, Execution
 from sessions.model import exact_json
@@ -26,9 +26,9 @@ from sessions.model.tasks import spawn
 from sessions.model.values import SessionKey
 from sessions.session.executions import Running
 
-#: cells that may wait on one socket
+#: maximum number of cells that wait on one socket
 QUEUE = 16
-#: characters of a cell's id, which every event repeats
+#: maximum characters of a cell's id, which every event repeats
 ID_MAX = 128
 
 
@@ -57,18 +57,18 @@ class StreamHandler(SocketHandler):
 
     _runner: asyncio.Task[None] | None = None
     _running: Running | None = None
-    #: whether the current cell continues when its client leaves
+    #: True if the current cell continues when its client leaves
     _continues_without_client = False
     _client_left = False
 
     def session_key(self) -> SessionKey:
-        """Return the key of the tenant's session of this name; the session is made on first use."""
+        """Return the key of the tenant's session of this name, which need not exist yet."""
         return SessionKey(self.tenant, self.path_args[0])
 
     def open(self, *_args: str, **_kwargs: str) -> None:
         """Start to run cells."""
         super().open()
-        #: cells that wait, each with the bytes of its frame
+        #: waiting cells, each with the size of its frame in bytes
         self._cells: asyncio.Queue[tuple[CodeFrame, int]] = asyncio.Queue(QUEUE)
         self._runner = spawn(self._run_cells(), "stream")
 
@@ -95,10 +95,10 @@ class StreamHandler(SocketHandler):
             self._enqueue(validated(CodeFrame, frame), size)
 
     def _enqueue(self, cell: CodeFrame, size: int) -> None:
-        cell.request(self.gateway.settings)  # refuse an invalid cell now, before its turn
+        cell.request(self.gateway.settings)  # refuse an invalid cell now, not when its turn comes
         if self._cells.full():
             raise QuotaExceeded(f"at most {QUEUE} cells can wait on one socket", max=QUEUE)
-        if not self._share.take(size):
+        if not self._account.take(size):
             raise self.gateway.incoming.refusal("cells that wait", self.tenant)
         self._cells.put_nowait((cell, size))
 
@@ -112,7 +112,7 @@ class StreamHandler(SocketHandler):
                 await self._send({"type": "error", "error": error.as_dict(), **mark})
             finally:
                 self._continues_without_client = False
-                self._share.take(-size)
+                self._account.take(-size)
                 self._cells.task_done()
 
     async def _run_cell(self, cell: CodeFrame, mark: dict[str, Any]) -> None:
@@ -142,11 +142,11 @@ class StreamHandler(SocketHandler):
             self.on_close()
 
     async def last_words(self) -> None:
-        """Wait for the result of the running cell; those that wait are refused."""
+        """Wait until the running cell has its result and the waiting cells are refused."""
         await self._cells.join()
 
     def on_close(self) -> None:
-        """Drop the waiting cells; interrupt the running cell only if its client asked for that."""
+        """Drop the waiting cells. Interrupt the running cell only if its client asked for that."""
         super().on_close()
         self._client_left = True
         self._end_input()
@@ -154,13 +154,16 @@ class StreamHandler(SocketHandler):
             self._runner.cancel()
 
     def _end_input(self) -> None:
-        """End the input of a cell whose client has left. A client that returns for the cell may still answer."""
+        """End the input of a cell whose client has left, unless the cell has an idempotency key.
+
+        The client of a cell with such a key may return and answer.
+        """
         if self._client_left and isinstance(self._running, Execution):
             self._running.answer(END_OF_INPUT)
 
 
 def _id_field(cell_id: object) -> dict[str, Any]:
-    """Return the field that names the cell of an event, or {} without a valid id."""
+    """Return the event's field `id`, or {} if the client sent no valid id."""
     return {"id": cell_id} if isinstance(cell_id, str | int) and len(str(cell_id)) <= ID_MAX else {}
 
 

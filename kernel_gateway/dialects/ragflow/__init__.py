@@ -1,7 +1,8 @@
-"""RAGFlow's executor: it runs each program in a fresh kernel, discards the kernel, and answers with the outcome.
+"""The API of RAGFlow's executor: it runs each program in a fresh kernel, and answers with the program's outcome.
 
-`POST /run` as `executor_manager` serves it, for RAGFlow's self-managed provider (its Python and its Go client), and
-`POST /execute`, an older form of the same. `ops` serves `/`, and the `/healthz` that they call twice per run.
+`POST /run` is the API of RAGFlow's `executor_manager`, for the Python and the Go client of its self-managed provider.
+`POST /execute` is an older form of the same API. The clients also call `/` and, twice for each program, `/healthz`,
+which the dialect `ops` serves.
 Source: RAGFlow's `agent/sandbox` (the executor's models and the providers' requests), read in August 2026.
 """
 
@@ -24,11 +25,11 @@ class RunHandler(JsonHandler):
     """`/run`."""
 
     model: ClassVar[type[Body]] = Run
-    #: whether the program was accepted: from then on a failure is an outcome, not a failed request
+    #: True after the program was accepted: from then on a failure is sent as an outcome, not as a failed request
     taken = False
 
     def authenticate(self) -> Caller:
-        """Authenticate by a key, also as a password in the endpoint's URL; a neighbour may need no key."""
+        """Return the caller by a key, which may be a password in the endpoint's URL. A local client may need no key."""
         keys = self.gateway.keys
         return keys.local_caller(self.request) or keys.caller(self.request, as_password=True)
 
@@ -39,7 +40,7 @@ class RunHandler(JsonHandler):
         await self.run_until_client_leaves(self._run(program))
 
     async def _run(self, program: Program) -> None:
-        # A program that another gateway forwarded runs here: forwarded again, it could circulate for ever.
+        # A program from another gateway runs here: if it were forwarded again, it could circulate for ever.
         runner = self.gateway.runner if FORWARDED in self.request.headers else self.gateway.providers
         outcome = await runner.run(self.tenant, program)
         self.finish_json(self.shown(answer_of_run(outcome)))
@@ -49,13 +50,13 @@ class RunHandler(JsonHandler):
         return answer
 
     def status_of(self, failure: SessionError) -> HTTPStatus:
-        """Return no 5xx for an accepted program: RAGFlow's Go client would send it again."""
+        """Return 200 for a failure of an accepted program: after a 5xx, RAGFlow's Go client would send it again."""
         if isinstance(failure, InvalidRequest):
             return HTTPStatus.UNPROCESSABLE_ENTITY
         return HTTPStatus.OK if self.taken else super().status_of(failure)
 
     def render_failure(self, failure: SessionError) -> dict[str, Any]:
-        """Render an unreadable body as FastAPI does, and the failure of an accepted program as an outcome."""
+        """Return an error of the body in FastAPI's format, and a failure of an accepted program as an outcome."""
         if isinstance(failure, InvalidRequest):
             return {"detail": failure.details.get("problems") or [problem(failure)]}
         if self.taken:
@@ -74,7 +75,7 @@ class ExecuteHandler(RunHandler):
 
 
 def routes(gateway: Gateway) -> list[Route]:
-    """Return the executor's routes; the endpoint in front of them may end with a slash."""
+    """Return the executor's routes. A path may begin with two slashes, if the client's endpoint ends with one."""
     return [("//?run", RunHandler, {"gateway": gateway}), ("//?execute", ExecuteHandler, {"gateway": gateway})]
 
 

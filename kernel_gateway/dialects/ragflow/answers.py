@@ -1,7 +1,7 @@
-"""Answers to RAGFlow's clients about programs. Pure.
+"""Converts outcomes of programs to answers for RAGFlow's clients. Pure functions.
 
-Every answer has every key. A failure has neither stdout nor artifacts: clients treat blank stderr with some stdout as a
-success, whatever the status says.
+Every answer has all keys. A failure has neither stdout nor artifacts: clients treat an answer with stdout and without
+stderr as a success, even if its status is a failure.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from sessions.programs.program import Ending, Outcome
 
 Answer = dict[str, Any]
 
-#: text in stderr → the status, and the field and value of the cause; the first match counts
+#: text in stderr → the status, and the field and value of the cause; the first matching row counts
 STDERR_CAUSES = (
     ("Permission denied", "unauthorized_access", "unauthorized_access_type", "file_access"),
     ("Operation not permitted", "unauthorized_access", "unauthorized_access_type", "disallowed_syscall"),
     ("MemoryError", "resource_limit_exceeded", "resource_limit_type", "memory"),
     ("", "program_error", "runtime_error_type", "nonzero_exit"),
 )
-#: code of the error that a static policy raises, with its `problems`
+#: code of the error that the code policy raises; its details have `problems`
 UNSAFE = "SB007"
-#: errors when no kernel is available now, but may be soon
+#: errors that mean that no kernel is available now, but perhaps soon
 BUSY = (errors.StartFailed, errors.NotInitialized, errors.BackendUnavailable, errors.ShuttingDown)
 
 
@@ -76,7 +76,7 @@ def _outcome_answer(outcome: Outcome) -> Answer:
     if outcome.error is not None and not isinstance(outcome.error, KernelDied):
         return answer_of_refusal(outcome.error)
     _, status, field, value = next(sign for sign in STDERR_CAUSES if sign[0] in outcome.stderr)
-    # Blank stderr would mean a success.
+    # To clients, empty stderr would mean a success.
     stderr = outcome.stderr or (outcome.error.message if outcome.error else f"exit code {outcome.exit_code}")
     return _answer(status, outcome.exit_code, stderr=stderr, error_code=code, **{field: value})
 
@@ -97,7 +97,7 @@ def _succeeded(outcome: Outcome) -> Answer:
 
 
 def _json(value: Any) -> orjson.Fragment:
-    """Serialize a value that may have large integers, which orjson refuses."""
+    """Serialize a value. It may contain large integers, which orjson refuses."""
     return orjson.Fragment(json.dumps(value))
 
 
@@ -106,7 +106,7 @@ def _unsafe(problems: list[str]) -> Answer:
 
 
 def answer_of_refusal(failure: SessionError) -> Answer:
-    """Return the answer for a program that the gateway did not run, or whose end it does not know."""
+    """Return the answer for a program that the gateway did not run, or whose outcome it does not know."""
     if failure.code == UNSAFE:
         return _unsafe(failure.details["problems"]) | {"error_code": UNSAFE}
     exit_code, detail, stderr = -3, "internal_error", failure.message
@@ -120,7 +120,7 @@ def answer_of_refusal(failure: SessionError) -> Answer:
 
 
 def older_form(answer: Answer) -> Answer:
-    """Return an answer for clients of `/execute`, with `execution_time` in seconds and `result` as JSON text."""
+    """Convert an answer to the format of `/execute`, with `execution_time` in seconds and `result` as JSON text."""
     status = "success" if answer["status"] == "success" else "error"
     result, took = answer["result"], answer["time_used_ms"]
     return {

@@ -1,4 +1,4 @@
-"""Results that a program prints itself, as RAGFlow's own runner does: `__RAGFLOW_RESULT__:` and base64. Pure."""
+"""Finds results that programs print themselves, in RAGFlow's format: `__RAGFLOW_RESULT__:` and base64. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Marked(BaseModel):
 
 
 def split(stdout: str) -> tuple[str, Marked | None]:
-    """Return output without its marker lines, and the last marker; unreadable markers stay in the output."""
+    """Return the output without its marker lines, and the last marker. Invalid marker lines stay in the output."""
     if PREFIX not in stdout:
         return stdout, None
     kept, last = [], None

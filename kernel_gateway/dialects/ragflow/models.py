@@ -1,4 +1,4 @@
-"""The dialect's bodies, and their problems in FastAPI's form."""
+"""Models of the requests, and the problems of invalid requests in FastAPI's format."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import orjson
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from kernel_gateway.config import Settings
-from kernel_gateway.http.bodies import PROBLEM_MAX, PROBLEMS_MAX
+from kernel_gateway.http.request_body import PROBLEM_MAX, PROBLEMS_MAX
 from kernel_gateway.setting_types import Bytes
 from sessions.model.errors import InvalidRequest
 from sessions.programs.program import Program
@@ -34,13 +34,13 @@ def _decoded(code: str) -> str:
 
 
 class Body(BaseModel):
-    """A program to run. Unknown fields are ignored, as in the original."""
+    """A program to run. Unknown fields are ignored, as RAGFlow's executor does."""
 
     model_config = ConfigDict(extra="ignore")
 
     code_b64: Annotated[str, AfterValidator(_decoded)]
     language: str = "python"
-    #: null, which the Go client sends, means no arguments
+    #: null means no arguments; RAGFlow's Go client sends it
     arguments: dict[str, Any] | None = None
 
     def program(self, _settings: Settings) -> Program:
@@ -63,7 +63,7 @@ class Execute(Body):
     max_memory: Bytes | None = None
 
     def program(self, settings: Settings) -> Program:
-        """Return the program, with at most the gateway's maximum of each requested limit."""
+        """Return the program. A requested limit above the gateway's maximum is lowered to the maximum."""
         return Program(
             self.code_b64,
             LANGUAGES[self.language],
@@ -81,7 +81,7 @@ def read(model: type[B], body: bytes) -> B:
     """Parse a body as `model`.
 
     Raises:
-        InvalidRequest: when the body is invalid; `problems` in its details has FastAPI's form.
+        InvalidRequest: when the body is invalid; `problems` in its details has FastAPI's format.
     """
     try:
         return model.model_validate_json(body)
@@ -100,13 +100,13 @@ def read(model: type[B], body: bytes) -> B:
 
 
 def problem(failure: InvalidRequest) -> Problem:
-    """Return a problem that the gateway itself finds in a body, in the same form."""
+    """Return an error of the gateway itself as a problem in FastAPI's format."""
     loc = ["body", failure.details["field"]] if "field" in failure.details else ["body"]
     return {"type": "value_error", "loc": loc, "msg": failure.message, "input": None}
 
 
 def _shown(value: object) -> object:
-    """Return the submitted value, cut if long: an answer must not be as large as the request."""
+    """Return the submitted value. A long value is cut, so that the answer does not become as large as the request."""
     try:
         text = json.dumps(value, allow_nan=False)
     except (TypeError, ValueError):

@@ -1,15 +1,15 @@
 # noqa: INP001 - beside a program
-"""One Bash that runs cells.
+"""Runs cells in one Bash process.
 
-It is an interactive Bash, because only that returns to its prompt when a command is interrupted, and keeps its state.
-It has no terminal. It reads one line for each cell from its standard input: the line evaluates the code, which is in a
-file in memory, with an empty standard input and the cells' own pipes. Bash's own output, outside of cells, is one more
-pipe, which only the kernel reads: prompts, traces of the kernel's lines, and the reports.
+Bash is interactive, because only an interactive Bash returns to its prompt after an interrupted command, with its
+state. It has no terminal. For each cell, Bash reads one line from its standard input. The line evaluates the cell's
+code, which is in a file in memory, with an empty standard input and with the pipes for the output of cells. Another
+pipe, which only the kernel reads, gets Bash's own output: prompts, traces of the kernel's lines, and the reports.
 
-The kernel's words in between must not depend on what a cell has set, and must not be noticed. So they call no command
-but `eval`: a function, an alias, or a trap could take the place of any other, and `set -x` would show it. A report is
-the error message of a redirection that fails: it says the status and the last argument, and Bash writes it whatever
-the options, traps, functions and aliases are.
+The kernel's lines must not depend on settings of a cell, and a cell must not notice them. So they call no command
+except `eval`: any other command could be replaced by a function, an alias or a trap, and `set -x` would show it. A
+*report* tells the kernel the status and the last argument of a command. It is the error message of a redirection that
+always fails; Bash writes it independently of options, traps, functions and aliases.
 """
 
 from __future__ import annotations
@@ -30,56 +30,57 @@ from contextlib import suppress
 from functools import partial
 from types import MappingProxyType
 
-#: bytes that are read at a time: as many as a pipe holds
+#: maximum bytes of one read, as many as a pipe holds
 PIPE = 64 * 1024
-#: the kernel's descriptors in Bash begin here, beyond those that scripts choose
+#: lowest number of the kernel's descriptors in Bash; scripts usually use lower numbers
 PRIVATE = 230
-#: a redirection that always fails, with a report as its error message. A condition neither ends a shell that has
-#: `set -e` nor counts as an error for the ERR trap, and a group that does not run is no command for the DEBUG trap.
+#: a redirection that always fails; its error message is the report. It is in a condition, so it neither ends a shell
+#: with `set -e` nor triggers the ERR trap. Its group never runs, so it does not trigger the DEBUG trap.
 REPORT = 'if {{ \\:; }} 2>&{own} </dev/null/{mark}" {number} {status} {last}"/{mark}; then \\:; fi'
-#: the status of the last command; that of a command behind `!`
+#: the status of the last command, and the status of a command after `!`
 STATUS, INVERTED = "$?", "${PIPESTATUS[0]-1}"
-#: Ends the last line of the code, although a backslash may join it with the next one. Behind a text that ends within
-#: quotes, as of `eval` in a cell, Bash knows no keyword before the next empty line.
+#: Ends the last line of the code, even if the line ends with a backslash. After a text that ends inside quotes, for
+#: example in an `eval` of a cell, Bash recognises no keyword before the next empty line.
 BLANK = "\n\n"
-#: gives the cell the status of the cell before; only a subshell of a list's first part may fail without consequences
+#: sets the status of the last cell as `$?` for this cell. A subshell in the first part of a list may fail without
+#: consequences.
 BEFORE = "(\\exit {status}) &>/dev/null && \\:; "
-#: evaluates words; the variables are there for this command only
+#: evaluates words, with environment variables for this command only
 EVALUATE = '{env} _="$(</proc/self/fd/{last})" \\eval {words} </dev/null >&{out} 2>&{err}'
-#: Runs a cell. Code that is complete is followed by a report: so `_` is known, and the status of `eval` is always zero,
-#: which no option or trap notices. Incomplete code would take the report for its own text, so it is first parsed, as a
-#: part of a command that does not run.
+#: Runs a cell. The code is first parsed in a command that does not run, to see whether it is complete. Complete code is
+#: evaluated together with a report after it: so the report has `$_`, and the status of `eval` is always zero, which
+#: triggers no option or trap. Incomplete code is evaluated alone, because it would swallow the text of the report.
 CELL = """\
 if \\eval $'if {{ \\\\:; }} </dev/null/_; then (\\n'{code}$'\\n\\n)\\nfi' &>/dev/null; then {complete}; \
 else ! {incomplete}; fi; {report}
 """
 
-#: takes the name of a stream, `stdout` or `stderr`, and text
+#: function that publishes text, with the name of its stream, `stdout` or `stderr`
 Publish = Callable[[str, str], None]
 
 
 class BashEnded(Exception):
-    """Bash has ended in a cell, and its state with it."""
+    """Bash has ended during a cell, so its state is lost. The argument is the exit status."""
 
 
 class Text:
-    """What one stream has printed, as text: a character may arrive in two parts."""
+    """Decodes and publishes the output of one stream. A character may arrive in two parts."""
 
     def __init__(self, publish: Callable[[str], None], hidden: Sequence[bytes] = ()) -> None:
-        """Publish all text with a function.
+        """Start without output.
 
         Args:
-            publish: takes the text.
-            hidden: texts that are left out, each on one line.
+            publish: publishes text.
+            hidden: texts that are left out; each of them is a part of one line.
         """
         self._publish = publish
         self._hidden = hidden
-        #: the last line, if it may become a hidden text
+        #: the incomplete last line, if it may be the beginning of a hidden text
         self._held = b""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def add(self, data: bytes, *, final: bool = False) -> None:
-        """Publish more of the text."""
+        """Publish more output. `final` is True at the end of the cell."""
         data = self._held + data
         for words in self._hidden:
             data = data.replace(words, b"")
@@ -90,13 +91,13 @@ class Text:
 
 
 class Bash:
-    """One running Bash."""
+    """A running Bash process."""
 
     def __init__(self, lost: Callable[[int], None]) -> None:
-        """Start it, in the kernel's directory and with its environment.
+        """Start Bash in the kernel's working directory, with the kernel's environment.
 
         Args:
-            lost: called in another thread with the exit status when Bash has ended, unless a cell runs.
+            lost: called in another thread with the exit status, if Bash ends while no cell runs.
         """
         self._code = _private(os.memfd_create("code"))
         self._last = _private(os.memfd_create("last"))
@@ -104,7 +105,7 @@ class Bash:
         self._out, out = _pipe()
         self._err, err = _pipe()
         self._own, own = _pipe()
-        #: is at its end when Bash has ended
+        #: reading and writing end of a pipe; the writing end is closed when Bash has ended
         self._alive, self._ended = os.pipe()
         self._process = subprocess.Popen(
             ["bash", "--noprofile", "--norc", "--noediting", "+o", "history", "+H", "-i"],  # noqa: S607 - the user's PATH decides, as for cells
@@ -121,11 +122,12 @@ class Bash:
         self._evaluate = partial(EVALUATE.format, last=self._last, out=out, err=err)
         #: status and last argument of the last cell
         self._status, self._argument = 0, b""
-        #: whether the last cell's code was complete and ran to its end
+        #: True if the last cell's code was complete and ran to its end
         self._complete = True
-        #: number of the newest report that is asked for
+        #: number of the newest requested report
         self._newest = 0
-        #: held while a cell ends, and while it is interrupted; a signal's handler may need it where it is held
+        #: held while a cell ends, and while a cell is interrupted. The lock is reentrant, because a signal handler may
+        #: take it in the thread that holds it
         self._lock = threading.RLock()
         self._running = False
         threading.Thread(target=self._watch, args=(lost,), name="Bash", daemon=True).start()
@@ -148,15 +150,15 @@ class Bash:
 
         Args:
             code: code of the cell.
-            publish: takes what the cell prints, as it prints it.
-            env: environment variables for this cell alone.
-            keep: the next cell finds the status of this one; else that of the one before.
+            publish: publishes the output of the cell while the cell runs.
+            env: environment variables for this cell only.
+            keep: True if the next cell shall find the status of this cell in `$?`, False to keep the status before it.
 
         Returns:
-            the status of the cell's last command; 130 if it was interrupted.
+            the status of the cell's last command; 130 after an interrupt.
 
         Raises:
-            BashEnded: when Bash has ended; the argument is its exit status.
+            BashEnded: when Bash has ended.
         """
         if "\0" in code:
             publish("stderr", "bash: a cell cannot contain the character NUL\n")
@@ -165,7 +167,7 @@ class Bash:
         _fill(self._last, self._argument)
         with self._lock:
             number = self._newest = self._newest + 1
-            begin = "" if self._complete else "\n"  # as for `BLANK`
+            begin = "" if self._complete else "\n"  # an empty line, for the same reason as in `BLANK`
             before = BEFORE.format(status=self._status) if self._status else ""
             behind = self._report(number=number, status=STATUS, last="=${_-}")
             self._running = True
@@ -196,20 +198,20 @@ class Bash:
         )
 
     def _write(self, line: str) -> None:
-        with suppress(BrokenPipeError):  # it has ended, which `_wait` notices
+        with suppress(BrokenPipeError):  # Bash has ended, which `_wait` notices
             os.write(self._lines, line.encode())
 
     def ask_status(self) -> None:
-        """Have the status reported again: an interrupt discards the rest of the line that Bash is at.
+        """Ask Bash for the exit status again: an interrupt discards the rest of its input line.
 
-        An interrupt that Bash notices while it reads takes the empty line before.
+        An empty line comes first. If Bash notices the interrupt while it reads, it discards only that empty line.
         """
         with self._lock:
             self._newest += 1
             self._write(f"\n{self._report(number=self._newest, status=STATUS, last='')}\n")
 
     def interrupt(self, send: Callable[[], None]) -> None:
-        """Interrupt the cell, if one runs; another thread may be running it.
+        """Interrupt the running cell, if there is one. Another thread may run it.
 
         Args:
             send: sends SIGINT to Bash.
@@ -220,13 +222,17 @@ class Bash:
                 self.ask_status()
 
     def _wait(self, texts: Mapping[int, Text], first: int) -> tuple[int, bytes | None]:
-        """Wait for the end of the cell whose report has this number, and those after interrupts higher ones.
+        """Wait for the newest report, which is the end of a cell.
 
-        That is the newest report. When Bash reads a line that was written after an interrupt, it has had the interrupt,
-        and has printed all that it prints about it.
+        Each interrupt asks for another report, with a higher number. When Bash reads a line that was written after an
+        interrupt, it has handled the interrupt, and has printed everything about it.
+
+        Args:
+            texts: output of the cell, by descriptor.
+            first: number of the report at the end of the cell's code.
 
         Returns:
-            the status, and the last argument unless it is unknown.
+            the status, and the last argument, or None if that is unknown.
         """
         poll = select.poll()
         for end in (self._own, self._alive, *texts):
@@ -252,14 +258,14 @@ class Bash:
 
 
 def _private(descriptor: int) -> int:
-    """Move a descriptor to where scripts seldom have theirs."""
+    """Give a descriptor a high number, which scripts seldom use."""
     moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, PRIVATE)
     os.close(descriptor)
     return moved
 
 
 def _pipe() -> tuple[int, int]:
-    """Return the ends of a pipe; Bash gets the second one."""
+    """Return the reading and the writing end of a pipe. Bash gets the writing end."""
     reading, writing = os.pipe()
     return reading, _private(writing)
 
@@ -270,11 +276,11 @@ def _fill(descriptor: int, content: bytes) -> None:
 
 
 def _unread(end: int) -> bytes:
-    """Return what a pipe holds at this moment: processes in the background may write on."""
+    """Return the current content of a pipe. It is read only once, because background processes may write more."""
     (size,) = struct.unpack("i", fcntl.ioctl(end, termios.FIONREAD, struct.pack("i", 0)))
     return os.read(end, size) if size else b""
 
 
 def _quoted(text: str) -> str:
-    """Return text as one word on one line."""
+    """Return text as one word of Bash, on one line."""
     return "$'" + text.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n") + "'"

@@ -1,9 +1,9 @@
 # noqa: INP001 - a program
-"""The Bash kernel: the Python kernel's channels and messages, and cells that one Bash runs.
+"""The Bash kernel: it has the Python kernel's channels and messages, but runs its cells in one Bash process.
 
-Started as `python kernel.py -f CONNECTION_FILE`; with `-f -` it waits for its connection. Bash starts with the first
-cell, so it has the environment and the directory that the kernel got with its lease. Its variables, functions and
-directory stay from cell to cell.
+It is started as `python kernel.py -f CONNECTION_FILE`; with `-f -` it waits for its connection. The first cell starts
+Bash, so Bash gets the environment and the working directory that the kernel got when it was leased. Variables,
+functions and the working directory are kept from cell to cell.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any, NoReturn
 
-from bash import Bash, BashEnded, Publish  # beside this program, where Python looks first
+from bash import Bash, BashEnded, Publish  # in this program's directory, which Python searches first
 
-if __name__ == "__main__":  # no cell imports anything here
+if __name__ == "__main__":  # no cell imports Python modules in this kernel
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     from python_kernel import bundle
 
@@ -35,12 +35,12 @@ from python_kernel.app import KernelApp, config
 from python_kernel.extras import extras_of
 from python_kernel.kernel import PythonKernel
 
-#: seconds for the last messages to leave, at most
+#: maximum seconds to send the last messages
 CLOSE = 2.0
 
 
-class BashKernel(PythonKernel):  # type: ignore[misc]  # found by its path, at run time
-    """A kernel whose cells are Bash's."""
+class BashKernel(PythonKernel):  # type: ignore[misc]  # imported through `sys.path` at run time
+    """A kernel whose cells are Bash code."""
 
     implementation = "bash"
     implementation_version = "1"
@@ -50,7 +50,7 @@ class BashKernel(PythonKernel):  # type: ignore[misc]  # found by its path, at r
 
     @property
     def kernel_info(self) -> dict[str, Any]:
-        """The kernel's description. It has no debugger, and no subshells: one Bash runs one cell at a time."""
+        """The kernel's description. It has no debugger and no subshells, because one Bash runs one cell at a time."""
         language = {
             "name": "bash",
             "version": _version(),
@@ -63,7 +63,7 @@ class BashKernel(PythonKernel):  # type: ignore[misc]  # found by its path, at r
         return info | {"language_info": language, "supported_features": []}
 
     def _send_interrupt_children(self) -> None:
-        """Send SIGINT to the kernel's process group, Bash included, while a cell runs."""
+        """Send SIGINT to the kernel's process group, which includes Bash, if a cell runs."""
         if self._bash is not None:
             self._bash.interrupt(super()._send_interrupt_children)
 
@@ -78,7 +78,7 @@ class BashKernel(PythonKernel):  # type: ignore[misc]  # found by its path, at r
         error: dict[str, Any] | None = None
         env = extras_of(self.get_parent("shell")).get("env", {})
         if status := self._run(code, _nowhere if silent else self._print, env):
-            # in the form of the package `bash_kernel`, which clients know
+            # the format of the package `bash_kernel`, which clients know
             error = {"ename": "", "evalue": str(status), "traceback": []}
         if store_history and not silent:
             self.shell.history_manager.store_inputs(self.execution_count, code)
@@ -101,7 +101,7 @@ class BashKernel(PythonKernel):  # type: ignore[misc]  # found by its path, at r
         if self._bash is None:
             self._bash = Bash(lambda status: self.io_loop.add_callback(self._end, status))
         bash = self._bash
-        # Bash gets the same signal, because both are in the kernel's process group.
+        # Bash gets the same signal, because it is in the kernel's process group.
         signal.signal(signal.SIGINT, lambda _number, _frame: bash.ask_status())
         try:
             status: int = bash.run(code, publish, env, keep=keep)
@@ -110,35 +110,36 @@ class BashKernel(PythonKernel):  # type: ignore[misc]  # found by its path, at r
         return status
 
     def _end(self, status: int) -> NoReturn:
-        """End with the exit status of Bash: all that this kernel had to keep is gone."""
-        # All that was printed leaves first. A client that does not read must not keep the kernel.
+        """End the kernel with the exit status of Bash, because the state of the session is lost."""
+        # All output is sent first. A client that does not read must not prevent the end.
         closing = threading.Thread(target=self.parent.close, name="close", daemon=True)
         closing.start()
         closing.join(CLOSE)
         os._exit(status)
 
     async def do_complete(self, code: str, cursor_pos: int) -> dict[str, Any]:
-        """Complete the last word: a variable, or a command or file."""
+        """Complete the last word, which may be a variable, a command or a file."""
         word = re.split(r"[\s;|&()<>=\"'`]", code[:cursor_pos])[-1]
         kinds = "compgen -v -P '$' --" if word.startswith("$") else "compgen -c --", "compgen -f --"
         asked = "; ".join(f"{kind} {shlex.quote(word.removeprefix('$'))}" for kind in kinds)
         found: list[str] = []
-        # A subshell, in a condition: nothing that the session has set ends Bash or runs, and nothing is left of it.
+        # The commands run in a subshell, so they change nothing, and in a condition, so that no option of the session
+        # ends Bash and no trap runs.
         self._run(f"if ({asked}) 2>/dev/null; then :; fi", lambda _name, text: found.append(text), keep=False)
         matches = sorted(set("".join(found).splitlines()))
         start = cursor_pos - len(word)
         return {"status": "ok", "matches": matches, "cursor_start": start, "cursor_end": cursor_pos, "metadata": {}}
 
     async def do_is_complete(self, code: str) -> dict[str, Any]:
-        """Say whether Bash would read on."""
+        """Return whether the code is complete, incomplete or invalid."""
         command = ["bash", "-n", "-c", code]
-        checked = subprocess.run(command, capture_output=True, text=True, check=False).stderr  # noqa: ASYNC221, S603 - nothing else is to run
+        checked = subprocess.run(command, capture_output=True, text=True, check=False).stderr  # noqa: ASYNC221, S603 - the kernel has nothing else to do meanwhile
         if any(words in checked for words in ("unexpected end of file", "unexpected EOF", "here-document")):
             return {"status": "incomplete", "indent": ""}
         return {"status": "invalid" if checked else "complete"}
 
     async def do_inspect(self, *_args: Any, **_options: Any) -> dict[str, Any]:
-        """Find nothing."""
+        """Answer that there is no information."""
         return {"status": "ok", "found": False, "data": {}, "metadata": {}}
 
 

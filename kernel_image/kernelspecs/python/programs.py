@@ -1,8 +1,8 @@
 # noqa: INP001 - the kernel loads it by its path
-"""Runs a whole program in a fresh kernel, which has loaded this module: the gateway sends a call of `run_program`.
+"""Runs a whole program in a fresh kernel. The kernel loads this module, and the gateway sends a call of `run_program`.
 
-`sessions/programs/outcomes.py` reads the answer. The program is the module `main`, in a file of that name, as if it had
-been imported; its errors are formatted as plain Python does.
+`sessions/programs/outcomes.py` reads the answer. The program becomes the module `main` in the file `main.py`, as if it
+were imported. Its errors are formatted like in plain Python.
 """
 
 import ast
@@ -20,22 +20,22 @@ from typing import Any, cast
 from IPython import get_ipython
 
 _MIME = "application/vnd.kernel-gateway.run+json"
-#: a shell's exit code for an interrupted program
+#: exit code of an interrupted program, as in a shell
 _INTERRUPTED = 130
-#: maximal characters of the JSON beside a value's text
+#: maximum characters of the JSON that is published with a value
 _JSON_MAX = 1024**2
-#: maximal lists, objects and keys of it: the gateway leaves out a whole message that has twice as many
+#: maximum number of lists, objects and keys in that JSON. The gateway drops a message with twice as many
 _PARTS_MAX = 100_000
-#: maximal characters of an error's text
+#: maximum characters of an error's text
 _ERROR_MAX = 200_000
 
 
 def run_program(text: str) -> None:
-    """Run the program that is described in JSON, and publish its outcome."""
+    """Run the program that the JSON text describes, and publish its outcome."""
     publish = get_ipython().display_pub.publish
     program, path, artifacts = json.loads(text), os.path.abspath("main.py"), os.path.abspath("artifacts")
     answer: dict[str, Any] = {"exit_code": 1, "value": None, "error": "", "unread": None, "artifacts": False}
-    loop = asyncio._get_running_loop()  # noqa: SLF001 - public in spite of its name
+    loop = asyncio._get_running_loop()  # noqa: SLF001 - a documented function, despite its name
     try:
         os.makedirs(artifacts, exist_ok=True)
         with open(path, "w", encoding="utf-8", newline="") as file:
@@ -49,7 +49,7 @@ def run_program(text: str) -> None:
             answer["exit_code"] = (left.code or 0) & 0xFF
         else:
             answer["error"] = _bounded(f"{_printed(left.code)}\n")
-    except BaseException as error:  # noqa: BLE001 - all of the program's errors are reported
+    except BaseException as error:  # noqa: BLE001 - all errors of the program are reported
         if isinstance(error, KeyboardInterrupt):
             answer["exit_code"] = _INTERRUPTED
         below = None if answer["unread"] else _below(error.__traceback__)
@@ -62,10 +62,10 @@ def run_program(text: str) -> None:
 
 
 def shown(value: object) -> object:
-    """Return the value of a cell's `main`, which the cell's result then contains as JSON, too, if it is JSON."""
+    """Return the value of a cell's `main`. If possible, the cell's result then also contains the value as JSON."""
     try:
         text = json.dumps(value, allow_nan=False)
-    except Exception:  # noqa: BLE001 - the value's own code may run here
+    except Exception:  # noqa: BLE001 - the value's own methods may run here
         return value
     if len(text) > _JSON_MAX or sum(map(text.count, "[{:")) > _PARTS_MAX:
         return value
@@ -90,7 +90,7 @@ def shown(value: object) -> object:
 def _printed(value: object) -> str:
     try:
         return str(value)
-    except BaseException:  # noqa: BLE001 - the program's own code runs here
+    except BaseException:  # noqa: BLE001 - the program's own methods run here
         return f"<unprintable {type(value).__name__} object>"
 
 

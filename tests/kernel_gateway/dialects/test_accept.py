@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernel_gateway.dialects.native.forms import wanted_stream
+from kernel_gateway.dialects.native.stream_formats import wanted_stream
 from tests.kernel_gateway.calls import NDJSON, SERVER_SENT
 
 

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import pytest
 import requests
 
-from kernel_image.spelling import named, spelt
+from kernel_image.file_names import name_of, text_of
 from tests.gateways import Gateway
 from tests.kernel_gateway import agentrun, e2b
 from tests.kernel_gateway.e2b import ENVD
@@ -154,7 +154,7 @@ def dialects(gateway: Gateway, session: str, own_box: agentrun.Box) -> Iterator[
 def test_every_name_without_control_characters_goes_through_every_dialect(
     dialects: list[Native | AgentRun | E2B],
 ) -> None:
-    spellings = sorted(map(spelt, NAMES.values()))
+    spellings = sorted(map(text_of, NAMES.values()))
     for files in dialects:
         folder = f"folder-{secrets.token_hex(4)}"
         seen = f"print(ascii(sorted(os.listdir({folder!r}))))"
@@ -165,7 +165,7 @@ def test_every_name_without_control_characters_goes_through_every_dialect(
         files.run(f"for name in os.listdir({folder!r}): open(f'{folder}/{{name}}', 'w').write(ascii(name))")
         assert sorted(files.list(folder)) == spellings
         for name in NAMES.values():
-            path = f"{folder}/{spelt(name)}"
+            path = f"{folder}/{text_of(name)}"
             assert files.read(path) == ascii(name).encode()
             files.move(path, f"{path}2")
             files.delete(f"{path}2")
@@ -174,8 +174,8 @@ def test_every_name_without_control_characters_goes_through_every_dialect(
 
 @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
 def test_a_spelling_is_text_and_stands_for_one_name(name: str) -> None:
-    assert os.fsencode(named(spelt(name))) == os.fsencode(name)
-    assert spelt(name).encode().decode() == spelt(name)
+    assert os.fsencode(name_of(text_of(name))) == os.fsencode(name)
+    assert text_of(name).encode().decode() == text_of(name)
 
 
 def test_an_upload_over_a_program_leaves_it_a_program(dialects: list[Native | AgentRun | E2B]) -> None:

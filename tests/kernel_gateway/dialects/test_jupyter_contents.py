@@ -12,8 +12,8 @@ from urllib.parse import quote
 import pytest
 from requests import Response
 
-from kernel_gateway.dialects.jupyter.entries import copy_names, model_of, names
-from kernel_gateway.dialects.jupyter.places import READ_MAX
+from kernel_gateway.dialects.jupyter.contents_base import READ_MAX
+from kernel_gateway.dialects.jupyter.contents_models import copy_names, model_of, names
 from kernel_image.files import LIST_MAX
 from tests.gateways import Gateway
 from tests.kernel_gateway.calls import SHARED, failure, process_only, write

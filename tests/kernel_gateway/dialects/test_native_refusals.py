@@ -13,7 +13,7 @@ import requests
 
 from kernel_gateway.dialects import DIALECTS
 from kernel_gateway.gateway import Gateway as Parts
-from kernel_gateway.http.admins import AdminHandler
+from kernel_gateway.http.admin_handler import AdminHandler
 from kernel_gateway.http.handlers import MAX_BODY, BaseHandler
 from tests.gateways import KEYS, Gateway
 from tests.kernel_gateway.calls import SHARED, Answer, failure, raw, until

@@ -12,8 +12,8 @@ import kernel_gateway.errors
 import sessions.model.errors
 from kernel_gateway.dialects.native.models import Execute, Failure
 from kernel_gateway.errors import STATUS, InternalError, MethodNotAllowed, NoSuchRoute, TooLarge
-from kernel_gateway.http.bodies import validated
 from kernel_gateway.http.handlers import RETRY_AFTER, _as_session_error, _host_name
+from kernel_gateway.http.request_body import validated
 from sessions.model.errors import InvalidRequest, KernelDied, SessionError
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kernel_gateway.http.keepalive import with_pauses
+from kernel_gateway.http.keepalive import with_keepalive
 from tests.gateways import Gateway
 from tests.kernel_gateway.calls import SERVER_SENT, process_only
 
@@ -28,7 +28,7 @@ class Slow:
 
 async def test_a_pause_is_seen_before_the_next_event_and_no_event_is_lost() -> None:
     execution = Slow()
-    seen = with_pauses(execution, 0.01)
+    seen = with_keepalive(execution, 0.01)
     for number in (1, 2):
         assert await anext(seen) is None
         assert await anext(seen) is None

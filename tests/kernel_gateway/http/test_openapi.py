@@ -17,7 +17,6 @@ from kernel_gateway.dialects.native.admin import AuditPage, CreateKey, KeyList, 
 from kernel_gateway.dialects.native.events import Event, _Event
 from kernel_gateway.dialects.native.examples import EXAMPLES
 from kernel_gateway.dialects.native.files import FileEntry, FileList, MakeDirectory, Move
-from kernel_gateway.dialects.native.forms import STREAMS
 from kernel_gateway.dialects.native.languages import LanguageList
 from kernel_gateway.dialects.native.models import (
     CreateSession,
@@ -30,6 +29,7 @@ from kernel_gateway.dialects.native.models import (
 )
 from kernel_gateway.dialects.native.overview import LiveSessions, Tenants
 from kernel_gateway.dialects.native.stream import CodeFrame, InputFrame, InterruptFrame
+from kernel_gateway.dialects.native.stream_formats import STREAMS
 from kernel_gateway.gateway import Gateway as Parts
 from kernel_gateway.http.handlers import BaseHandler
 from kernel_gateway.http.openapi import Operation

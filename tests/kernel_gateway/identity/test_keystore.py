@@ -11,7 +11,7 @@ import pytest
 
 from kernel_gateway.cli import main
 from kernel_gateway.identity.keystore import KeyForm, KeyStore, Role
-from kernel_gateway.state_dir import instance
+from kernel_gateway.state_dir import instance_id
 from sessions.model.errors import InvalidRequest
 from tests import gateways
 
@@ -69,7 +69,7 @@ def command(state_dir: Path, *arguments: str) -> subprocess.CompletedProcess[str
 def test_damaged_keys_are_not_replaced_by_none(tmp_path: Path, arguments: list[str]) -> None:
     damaged = b"no database, but long enough to be read as one" * 100
     (tmp_path / "keys.db").write_bytes(damaged)
-    instance(tmp_path)
+    instance_id(tmp_path)
     name, *rest = arguments
     command = [sys.executable, "-m", "kernel_gateway", name, "--state-dir", str(tmp_path), *rest]
     ended = subprocess.run(command, check=False, capture_output=True, text=True)
@@ -80,7 +80,7 @@ def test_damaged_keys_are_not_replaced_by_none(tmp_path: Path, arguments: list[s
 
 def test_the_command_reports_a_change_that_cannot_be_saved(store: KeyStore, tmp_path: Path) -> None:
     key, _ = store.add("alice")
-    instance(tmp_path / "state")
+    instance_id(tmp_path / "state")
     with store._database.transaction():
         for change in (["add", "bob"], ["revoke", key.id]):
             ended = command(tmp_path / "state", *change)
@@ -95,7 +95,7 @@ def test_where_no_gateway_was_no_key_is_made(tmp_path: Path) -> None:
     assert (refused.returncode, refused.stdout) == (1, "")
     assert refused.stderr.startswith(f"kernel-gateway: no gateway has used {tmp_path} yet")
     assert list(tmp_path.iterdir()) == []
-    instance(tmp_path)
+    instance_id(tmp_path)
     made = command(tmp_path, "add", "bob")
     assert (made.returncode, f"written to {tmp_path}/keys.db" in made.stderr) == (0, True)
 
@@ -105,7 +105,7 @@ def test_where_no_gateway_was_no_key_is_made(tmp_path: Path) -> None:
 def test_the_state_directory_may_be_named_before_and_after_the_action(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], *, before: bool, by_file: bool
 ) -> None:
-    instance(tmp_path / "state")
+    instance_id(tmp_path / "state")
     (tmp_path / "gateway.toml").write_text(f'state_dir = "{tmp_path}/state"\nport = 1\n')
     place = ["--config", f"{tmp_path}/gateway.toml"] if by_file else ["--state-dir", f"{tmp_path}/state"]
     assert main(["keys", *place, "add", "bob"] if before else ["keys", "add", "bob", *place]) == 0

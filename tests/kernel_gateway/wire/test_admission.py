@@ -21,14 +21,14 @@ class Door:
     def enter(self, host: str) -> Connection | None:
         connection = self.admission.admit(host)
         if connection is not None:
-            connection.drop = connection.has_ended  # type: ignore[method-assign]  # there is no stream
+            connection.drop = connection.report_end  # type: ignore[method-assign]  # there is no stream
         return connection
 
     def at_work(self, host: str) -> Connection:
         connection = self.enter(host)
         assert connection is not None
-        connection.head_is_complete()
-        connection.works("acme")
+        connection.end_head_time()
+        connection.assign("acme")
         return connection
 
     def close(self) -> None:
@@ -58,7 +58,7 @@ async def test_connections_at_work_are_kept_and_further_ones_of_the_address_refu
     assert door.enter("192.0.2.1") is None
     assert door.enter("192.0.2.2")
     assert door.refused == {"address": 1}
-    door.admission.waits(working[0])  # it has been answered
+    door.admission.mark_spare(working[0])  # it has been answered
     assert door.enter("192.0.2.1")
     assert [connection.ended for connection in working] == [True, False, False, False]
     door.close()
@@ -87,12 +87,12 @@ async def test_the_address_with_most_spare_connections_makes_room(door: Door) ->
 
 async def test_nothing_is_remembered_of_connections_that_have_ended(door: Door) -> None:
     for number in range(100):
-        door.at_work(f"192.0.2.{number}").has_ended()
+        door.at_work(f"192.0.2.{number}").report_end()
     connection = door.enter("192.0.2.1")
     assert connection is not None
-    connection.has_ended()
-    connection.works("acme")
-    door.admission.waits(connection)
+    connection.report_end()
+    connection.assign("acme")
+    door.admission.mark_spare(connection)
     told = Mock()
     connection.when_ended(told)  # too late to be told later
     told.assert_called_once_with()

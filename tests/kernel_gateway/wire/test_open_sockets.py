@@ -214,7 +214,7 @@ async def test_a_message_that_takes_too_long_closes_its_socket(small: Gateway, f
 async def test_the_time_of_a_message_does_not_include_the_gateways() -> None:
     """A message behind one that is handled slowly waits for the gateway, and not for its client."""
     slow = asyncio.Event()
-    watch = MessageWatch(Incoming(MIB).share("acme"), 0.05, Mock(), slow.set)
+    watch = MessageWatch(Incoming(MIB).account("acme"), 0.05, Mock(), slow.set)
     watch.arrived(10)
     watch.completed()
     watch.arrived(5)  # the beginning of the next one

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernel_image.spelling import spelt
+from kernel_image.file_names import text_of
 from sessions.guest.paths import PATH_MAX, sandbox_path, seen_path, valid_path
 from sessions.guest.reading import read_file
 from sessions.guest.workspace import (
@@ -74,7 +74,7 @@ async def content(session: Session, path: str = "a") -> bytes:
         ("\u202fa\u00a0\u3000", "\u202fa\u00a0\u3000"),
         ("a\u202eb\ufeff\u2028", "a\u202eb\ufeff\u2028"),
         ("x" * PATH_MAX, "x" * PATH_MAX),
-        (spelt("\udcff") * PATH_MAX, spelt("\udcff") * PATH_MAX),
+        (text_of("\udcff") * PATH_MAX, text_of("\udcff") * PATH_MAX),
     ],
 )
 def test_a_path_is_taken_relative_to_the_workspace(path: str, means: str) -> None:

@@ -1,4 +1,4 @@
-"""The forms of a streamed execute, and which of them a client wants."""
+"""Formats of a streamed execute, and the choice of the format that a client prefers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from sessions.model import exact_json
 
-#: function that writes an event with its number
+#: function that serializes an event with its number
 Render = Callable[[dict[str, Any], int], bytes]
 
 
@@ -17,20 +17,21 @@ def _ndjson(event: dict[str, Any], number: int) -> bytes:
 
 
 def sse(event: dict[str, Any], number: int) -> bytes:
-    """Write a server-sent event. Source: WHATWG HTML, 9.2 Server-sent events."""
+    """Serialize a server-sent event. Source: WHATWG HTML, 9.2 Server-sent events."""
     return b"id: %d\nevent: %s\ndata: %s\n\n" % (number, str(event["type"]).encode(), exact_json.dumps(event))
 
 
-#: a comment, which clients skip. Source: as `sse`, which recommends one every 15 seconds for proxies that drop idle
-#: connections
+#: a comment, which clients ignore
 SSE_COMMENT = b":\n\n"
+#: seconds without an event after which a comment is sent, because proxies drop idle connections. The source of `sse`
+#: recommends this number
 PAUSE = 15.0
 
 
-#: media type of an answer that is no stream
+#: media type of an answer that is not a stream
 _WHOLE = "application/json"
 _WEIGHT = re.compile(r"q=([01](?:\.[0-9]{0,3})?)")
-#: media type that the client accepts → function that writes an event
+#: media type of a stream → function that serializes an event
 STREAMS: dict[str, Render] = {
     "application/x-ndjson": _ndjson,
     "text/event-stream": sse,
@@ -38,10 +39,10 @@ STREAMS: dict[str, Render] = {
 
 
 def wanted_stream(accept: str) -> str | None:
-    """Return the media type of the stream that a client prefers, or None if it prefers a whole answer.
+    """Return the media type of the stream that a client prefers, or None if it prefers one JSON object.
 
     Args:
-        accept: header `Accept`; a weight of 0 refuses a type. Source: RFC 9110, 12.4.2 and 12.5.1.
+        accept: value of the header `Accept`. A weight of 0 excludes a type. Source: RFC 9110, 12.4.2 and 12.5.1.
     """
     weights = dict.fromkeys([*STREAMS, _WHOLE], 0.0)
     for item in accept.lower().split(","):

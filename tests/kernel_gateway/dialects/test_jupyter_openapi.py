@@ -10,8 +10,8 @@ import yaml
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from kernel_gateway.dialects import jupyter
-from kernel_gateway.dialects.jupyter.base import AbsentHandler
-from kernel_gateway.dialects.jupyter.described import OPERATIONS, description
+from kernel_gateway.dialects.jupyter.base import UnsupportedHandler
+from kernel_gateway.dialects.jupyter.openapi import OPERATIONS, description
 from kernel_gateway.gateway import Gateway as Parts
 from kernel_gateway.http.handlers import BaseHandler
 from tests.gateways import Gateway
@@ -33,7 +33,7 @@ def test_the_description_is_valid() -> None:
 
 def test_exactly_the_methods_of_all_routes_are_described() -> None:
     described = {(operation.method, serving(operation.path)[0]) for operation in OPERATIONS}
-    routes = [(pattern, handler) for pattern, handler in ROUTES if handler is not AbsentHandler]
+    routes = [(pattern, handler) for pattern, handler in ROUTES if handler is not UnsupportedHandler]
     assert described == {(method, pattern) for pattern, handler in routes for method in implemented(handler)}
 
 

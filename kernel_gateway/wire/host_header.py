@@ -1,8 +1,8 @@
 """Remove the scheme from a Host header before tornado reads the header.
 
-Clients of Alibaba Cloud's OpenAPI always speak https to their control plane. Given `http://http://host:port` as its
-endpoint they speak http, and send `Host: http://host:port`, which tornado refuses since 6.5. The client signs the
-header as it sends it; `signatures.py` takes that into account.
+Clients of Alibaba Cloud's OpenAPI speak https to their control plane, unless its endpoint is configured as
+`http://http://host:port`. Then they speak http, but send `Host: http://host:port`, which tornado refuses since 6.5.
+The client's signature covers the original header; `signatures.py` therefore checks both forms.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SCHEME = "http://"
 
 
 class PlainHosts(HTTPServerConnectionDelegate):
-    """Wraps the application: removes schemes from Host headers and passes everything on."""
+    """Wraps the application: removes the scheme from Host headers and passes requests on."""
 
     def __init__(self, application: HTTPServerConnectionDelegate) -> None:
         self._application = application

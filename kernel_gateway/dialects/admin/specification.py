@@ -1,4 +1,4 @@
-"""The specification's form, `/api/admin/sandbox`. Source: RAGFlow's `sandbox_spec.md`."""
+"""The API `/api/admin/sandbox` of RAGFlow's specification. Source: RAGFlow's `sandbox_spec.md`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from kernel_gateway.dialects.admin.models import (
     provider_json,
     schema_json,
 )
-from kernel_gateway.http.admins import AdminHandler
+from kernel_gateway.http.admin_handler import AdminHandler
 from sessions.model.errors import ConnectionFailed, SessionError, SettingsUnreadable
 from sessions.providers.settings import ProviderSettings
 
 
-class SpecifiedHandler(AdminHandler):
-    """Base of the handlers of this form."""
+class SpecificationHandler(AdminHandler):
+    """Base of the handlers of this API."""
 
     @property
     def settings_of_providers(self) -> ProviderSettings:
@@ -26,11 +26,11 @@ class SpecifiedHandler(AdminHandler):
         return self.gateway.provider_settings
 
     def status_of(self, failure: SessionError) -> HTTPStatus:
-        """Return 400 for a provider that cannot be reached: the submitted configuration is at fault."""
+        """Return 400 for a provider that cannot be reached, because the submitted configuration is wrong."""
         return HTTPStatus.BAD_REQUEST if isinstance(failure, ConnectionFailed) else super().status_of(failure)
 
     def render_failure(self, failure: SessionError) -> dict[str, Any]:
-        """Return the body: `error` is a sentence, `details` the problems of fields; the other keys are ours."""
+        """Return the body: `error` is a sentence, `details` has the problems of fields. The other keys are our own."""
         return {
             "error": failure.message,
             "error_code": failure.code,
@@ -40,7 +40,7 @@ class SpecifiedHandler(AdminHandler):
         }
 
 
-class ProvidersHandler(SpecifiedHandler):
+class ProvidersHandler(SpecificationHandler):
     """`/api/admin/sandbox/providers`."""
 
     def get(self) -> None:
@@ -52,11 +52,11 @@ class ProvidersHandler(SpecifiedHandler):
         self.finish_json({"data": providers})
 
 
-class ConfigHandler(SpecifiedHandler):
+class ConfigHandler(SpecificationHandler):
     """`/api/admin/sandbox/config`."""
 
     def get(self) -> None:
-        """Send the active provider and all configurations; `errors` has the providers with unreadable settings."""
+        """Send the active provider and all configurations. `errors` has an error for each unreadable configuration."""
         data: dict[str, Any] = {"active": self.settings_of_providers.active}
         errors: dict[str, Any] = {}
         for provider in self.settings_of_providers.all():
@@ -76,7 +76,7 @@ class ConfigHandler(SpecifiedHandler):
         self.finish_json({"message": "Configuration saved"})
 
 
-class TestHandler(SpecifiedHandler):
+class TestHandler(SpecificationHandler):
     """`/api/admin/sandbox/test`."""
 
     async def post(self) -> None:
@@ -93,7 +93,7 @@ class TestHandler(SpecifiedHandler):
         )
 
 
-class ActiveHandler(SpecifiedHandler):
+class ActiveHandler(SpecificationHandler):
     """`/api/admin/sandbox/active`."""
 
     def put(self) -> None:

@@ -13,9 +13,9 @@ PROGRAM = """
 import sys
 sys.path.insert(0, sys.argv[1])
 import multiprocessing, random
-from python_kernel.renewal import Sources
-sources, before = Sources(), (multiprocessing.current_process().authkey, random.getstate())
-sources.renew()
+from python_kernel.reseeding import RandomSources
+sources, before = RandomSources(), (multiprocessing.current_process().authkey, random.getstate())
+sources.reseed()
 print(multiprocessing.current_process().authkey != before[0], random.getstate() != before[1])
 """
 

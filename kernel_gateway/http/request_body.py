@@ -1,4 +1,4 @@
-"""Bodies of requests: the base of their models, and how a value becomes one. Commands use it, too."""
+"""Base class of the models for request bodies, and their validation. Commands use the validation, too."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from sessions.model.errors import InvalidRequest
 
-#: problems of a body that are reported, and characters of each: the answer must not grow as large as the request
+#: maximum reported problems of a body, and characters of each: an answer must not become as large as the request
 PROBLEMS_MAX = 20
 PROBLEM_MAX = 200
 
@@ -16,7 +16,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 class Body(BaseModel):
-    """A request body. Unknown fields are refused, and no value is converted silently."""
+    """A request body. It accepts no unknown fields, and converts no value to another type."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 

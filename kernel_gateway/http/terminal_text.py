@@ -1,17 +1,17 @@
-"""Text for terminals: escape sequences, such as colours, and what a terminal shows of text that overwrites itself."""
+"""Converts terminal text to plain text: removes escape sequences such as colours, and applies cursor movements."""
 
 from __future__ import annotations
 
 import re
 
-#: Source: ECMA-48: control sequences, operating system commands, and other escape sequences
+#: control sequences, operating system commands, and other escape sequences. Source: ECMA-48
 _SEQUENCE = r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]*[0-~])"
-#: sequences that move the cursor up, down, right, left and to a column, and that erase to the end, or a whole line
+#: sequences that move the cursor up, down, right, left or to a column, erase to the end, or erase a whole line
 _MOVE = r"\x1b\[(?:([0-9]{0,3})([ABCDG])|0?([JK])|2(K))"
 _ESCAPE = re.compile(_SEQUENCE)
 _OTHER_ESCAPE = re.compile(f"(?!{_MOVE}){_SEQUENCE}")
 _TOKEN = re.compile(f"{_MOVE}|[^\\r\\n\\b\\x1b]+|.", re.DOTALL)
-#: columns that a sequence can move the cursor to, and columns of a line that it stays in when the line is erased
+#: a sequence moves the cursor at most to this column, and erasing a line moves a cursor behind it to column 0
 _COLUMNS = 1000
 
 
@@ -21,9 +21,9 @@ def without_escapes(text: str) -> str:
 
 
 def on_terminal(text: str) -> str:
-    """Return what a terminal shows of a text in the end, without colours.
+    """Return what a terminal shows at the end of a text, without colours.
 
-    The time grows with the length of the text, but is long for each character that moves the cursor.
+    The time is linear in the length of the text, but large for each character that moves the cursor.
     """
     text = _OTHER_ESCAPE.sub("", text.replace("\r\n", "\n"))
     if not any(control in text for control in "\r\b\x1b"):
@@ -35,7 +35,7 @@ def on_terminal(text: str) -> str:
 
 
 class _Screen:
-    """The lines of a terminal that is large enough for all of them, and its cursor."""
+    """The lines and the cursor of a terminal that never scrolls."""
 
     def __init__(self) -> None:
         self.lines: list[list[str]] = [[]]
@@ -43,7 +43,7 @@ class _Screen:
         self._column = 0
 
     def take(self, token: re.Match[str]) -> None:
-        """Show a piece of text, or do what a control character or sequence says."""
+        """Write a piece of text at the cursor, or apply a control character or sequence."""
         count, move, erased, whole = token.groups()
         if move:
             self._move(move, max(int(count or 1), 1))
@@ -83,7 +83,7 @@ class _Screen:
         line = self.lines[self._row]
         if whole:
             line.clear()
-            # Else each later character would cost as many spaces.
+            # Otherwise each later character would be padded with as many spaces.
             self._column = self._column if self._column <= _COLUMNS else 0
         del line[self._column :]
         if what == "J":

@@ -1,6 +1,6 @@
-"""Files of sessions as models of Jupyter's contents API, and names for new ones. Pure functions.
+"""Converts files to and from models of Jupyter's contents API, and makes names for new files. Pure functions.
 
-Source: the contents API of Jupyter Server (`api.yaml`, and its defaults where that says nothing).
+Source: the contents API of Jupyter Server (`api.yaml`; its defaults for what that file does not define).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from sessions.model import exact_json
 from sessions.model.errors import InvalidRequest
 
 DIRECTORY, FILE, NOTEBOOK = "directory", "file", "notebook"
-#: seconds since 1970 of the last time that has four digits for its year
+#: last second of the year 9999, in seconds since 1970; later years do not have four digits
 LATEST = 253_402_300_799
 #: a notebook without cells
 EMPTY_NOTEBOOK = {"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
-#: what a name for a new entry begins with
+#: beginning of the name of a new entry, by its kind
 UNTITLED = {DIRECTORY: "Untitled Folder", NOTEBOOK: "Untitled", FILE: "untitled"}
 
 
@@ -36,7 +36,7 @@ class Saved(Body):
     type: str | None = None
     format: Literal["text", "base64", "json"] | None = None
     content: Any = None
-    #: where the client believes the file to be; the URL decides
+    #: path of the file according to the client; the path in the URL counts
     path: str | None = None
     copy_from: str | None = None
     #: number of a part of a large file
@@ -44,7 +44,7 @@ class Saved(Body):
 
 
 class Created(Body):
-    """`POST /api/contents/{path}`: a copy, or a new entry for which the server chooses the name."""
+    """`POST /api/contents/{path}`: a copy, or a new entry. The server chooses its name."""
 
     copy_from: str | None = None
     type: str | None = None
@@ -58,14 +58,14 @@ class Moved(Body):
 
 
 def kind_of(path: str, asked: str | None = None) -> str:
-    """Return whether a file is treated as a file or as a notebook; a client may ask for either."""
+    """Return `notebook` or `file`: the kind that the client asks for, else the kind that the file's name implies."""
     if asked in {FILE, NOTEBOOK}:
         return asked
     return NOTEBOOK if path.endswith(".ipynb") else FILE
 
 
 def is_hidden(path: str) -> bool:
-    """Return whether a name on the way to an entry begins with a dot."""
+    """Return whether any name in the path begins with a dot."""
     return any(name.startswith(".") for name in path.split("/"))
 
 
@@ -78,10 +78,10 @@ def model_of(
         path: path of the entry in the API.
         kind: directory, file or notebook.
         modified: seconds since 1970.
-        size: bytes; None: it is no file.
-        writable: True if clients may change it, or make entries in it.
+        size: size in bytes. None means that the entry is not a file.
+        writable: True if clients may change the entry, or make entries in it.
     """
-    # The time of a file may be any number, because code in the sandbox can set it.
+    # Code in the sandbox can set the time of a file to any number.
     when = datetime.fromtimestamp(min(max(modified, 0), LATEST), UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     return {
         "name": PurePosixPath(path).name,
@@ -100,7 +100,7 @@ def model_of(
 
 
 def entry_model(path: str, entry: Entry) -> dict[str, Any]:
-    """Return the model of a session's entry; a link counts as a file until it is opened."""
+    """Return the model of an entry in a session's workspace. A link is described as a file."""
     if entry["type"] == DIRECTORY:
         return model_of(path, DIRECTORY, entry["modified"])
     return model_of(path, kind_of(path), entry["modified"], size=entry["size"])
@@ -113,10 +113,10 @@ def content_of(path: str, kind: str, content: bytes, asked: str | None) -> dict[
         path: path of the file.
         kind: file or notebook.
         content: the file's bytes.
-        asked: the format that the client asks for, `text` or `base64`; None: text if it is text.
+        asked: the format that the client asks for, `text` or `base64`. None means text for UTF-8, else base64.
 
     Raises:
-        InvalidRequest: when the content is not of this kind or format.
+        InvalidRequest: when the content is not a notebook, or not text, although the client asks for that.
     """
     if kind == NOTEBOOK:
         return {"content": orjson.Fragment(_checked_notebook(path, content)), "format": "json"}
@@ -132,7 +132,10 @@ def content_of(path: str, kind: str, content: bytes, asked: str | None) -> dict[
 
 
 def _checked_notebook(path: str, content: bytes) -> bytes:
-    """Return a notebook's JSON. It is not held against the schema, which takes the gateway's time for hostile ones."""
+    """Check that a notebook is a JSON object, and return it.
+
+    The notebook's schema is not checked, because that could take the gateway much time for a hostile notebook.
+    """
     try:
         notebook = exact_json.loads(content)
     except orjson.JSONDecodeError as error:
@@ -148,10 +151,10 @@ def hash_of(content: bytes) -> dict[str, str]:
 
 
 def bytes_of(saved: Saved, kind: str) -> bytes:
-    """Return the bytes to write.
+    """Return the bytes of the file that a client saves.
 
     Raises:
-        InvalidRequest: when the content is not of the named format.
+        InvalidRequest: when the content does not have the format that the client names.
     """
     if kind == NOTEBOOK:
         notebook = EMPTY_NOTEBOOK if saved.content is None else saved.content
@@ -167,14 +170,14 @@ def bytes_of(saved: Saved, kind: str) -> bytes:
     try:
         if saved.format != "base64":
             return content.encode()
-        lines = content.replace("\r", "").replace("\n", "")  # of MIME's base64, in which files are sent to clients
+        lines = content.replace("\r", "").replace("\n", "")  # clients get files as MIME's base64, which has line breaks
         return base64.b64decode(lines, validate=True)
-    except ValueError:  # of either encoding
+    except ValueError:  # invalid base64, or text that has no UTF-8
         raise InvalidRequest("the content is not of this format", field="content") from None
 
 
 def names(kind: str, ext: str) -> Iterator[str]:
-    """Yield names for a new entry, in the order in which they are tried."""
+    """Yield names for a new entry. The first free name is used."""
     first, gap = UNTITLED[kind], " " if kind == DIRECTORY else ""
     yield first + ext
     number = 0
@@ -184,7 +187,7 @@ def names(kind: str, ext: str) -> Iterator[str]:
 
 
 def copy_names(path: str) -> Iterator[str]:
-    """Yield names for a copy: the file's own, then with a number. The copy of a copy gets the next number."""
+    """Yield names for a copy: first the file's own name, then names with a number. A copy of a copy has one number."""
     yield (name := PurePosixPath(path).name)
     stem, ext = PurePosixPath(name).stem, PurePosixPath(name).suffix
     base, mark, number = stem.rpartition("-Copy")
@@ -196,6 +199,6 @@ def copy_names(path: str) -> Iterator[str]:
 
 
 def checkpoint_path(path: str) -> str:
-    """Return the path of a file's checkpoint, where Jupyter Server has it, too."""
+    """Return the path of a file's checkpoint. Jupyter Server uses the same path."""
     file = PurePosixPath(path)
     return str(file.parent / ".ipynb_checkpoints" / f"{file.stem}-checkpoint{file.suffix}")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kernel_gateway.dialects.native.plain import PRINTED_MAX, TEXT_MAX, TRACEBACK_MAX, plain_event, plain_output
+from kernel_gateway.dialects.native.plain_text import PRINTED_MAX, TEXT_MAX, TRACEBACK_MAX, plain_event, plain_output
 from tests.gateways import Gateway, text_of
 from tests.kernel_gateway.calls import process_only, streamed
 

@@ -1,7 +1,7 @@
-"""The description of the Jupyter dialect under the names that Jupyter's servers give theirs.
+"""The OpenAPI document of the Jupyter dialect, at the paths where Jupyter's servers have theirs.
 
-Source: `swagger.json` and `swagger.yaml` of Jupyter Kernel Gateway, `spec.yaml` of Jupyter Server. Those are
-Swagger 2.0; this is OpenAPI 3.1, as the description of `/v1`.
+Source: `swagger.json` and `swagger.yaml` of Jupyter Kernel Gateway, `spec.yaml` of Jupyter Server. Their documents are
+Swagger 2.0; this document is OpenAPI 3.1, like that of `/v1`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 from pydantic import BaseModel
 
-from kernel_gateway.dialects.jupyter.entries import Created, Moved, Saved
+from kernel_gateway.dialects.jupyter.contents_models import Created, Moved, Saved
 from kernel_gateway.dialects.jupyter.models import NotebookSession, StartKernel
 from kernel_gateway.http.handlers import BaseHandler
 from kernel_gateway.http.openapi import TEXT, Operation, document
@@ -30,7 +30,7 @@ _ASKED = {
 
 
 class Problem(BaseModel):
-    """The body of every answer that is not a success: fields that Jupyter's clients display, and the gateway's own."""
+    """The body of every failure: fields that Jupyter's clients display, and the gateway's own field `error`."""
 
     message: str
     reason: str
@@ -94,6 +94,6 @@ class DescriptionHandler(BaseHandler):
     public = True
 
     def get(self, form: str) -> None:
-        """Send the description. The YAML is the same text: YAML 1.2 contains JSON."""
+        """Send the document. The YAML document is the same text, because JSON is valid YAML 1.2."""
         self.set_header("Content-Type", f"application/{form}")
         self.finish(orjson.dumps(description()))

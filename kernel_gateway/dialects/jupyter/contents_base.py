@@ -1,4 +1,4 @@
-"""Base of the handlers of Jupyter's contents API: which session's file a path means, and its content."""
+"""Base of the handlers of Jupyter's contents API: finds the session of a path, and reads and writes files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 from kernel_gateway.dialects.jupyter.base import RestHandler
-from kernel_gateway.dialects.jupyter.entries import is_hidden
+from kernel_gateway.dialects.jupyter.contents_models import is_hidden
 from kernel_gateway.errors import TooLarge
 from sessions.guest import workspace
 from sessions.guest.paths import valid_path
@@ -22,7 +22,7 @@ READ_MAX = 8 * 1024**2
 
 
 def below(directory: str, name: str) -> str:
-    """Return the path of an entry of a directory; the directory may be the workspace itself, an empty path."""
+    """Return the path of an entry of a directory. The workspace itself is the empty path."""
     return f"{directory}/{name}" if directory else name
 
 
@@ -39,11 +39,15 @@ class FilesHandler(RestHandler):
         name, _, inner = valid_path(f"./{path}").partition("/")
         for session in self.gateway.registry.of(self.tenant):
             if session.key.name == name:
-                return session, valid_path(f"./{inner}")  # `~` is a name here: paths begin with that of a session
+                return session, valid_path(f"./{inner}")  # `./` because `~` is an ordinary name in this API
         raise FileNotFound(f"No such file or directory: {path[:64]}")
 
     def entry_place(self, path: str, action: str) -> tuple[Session, str]:
-        """Return the place of a path that must name an entry of a session.
+        """Return the same as `place`, for a path that must name an entry of a session.
+
+        Args:
+            path: path in the API.
+            action: verb for the message of an error.
 
         Raises:
             FileNotFound: when the tenant has no such session.
@@ -67,7 +71,7 @@ class FilesHandler(RestHandler):
         """Return a file's content.
 
         Raises:
-            TooLarge: when it is larger than what is sent as JSON.
+            TooLarge: when the file has more than `READ_MAX` bytes.
             SessionError: when there is no such file.
         """
         async with read_file(session, inner) as file:

@@ -1062,3 +1062,8 @@ async def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 - a condition is not an event
             await asyncio.sleep(0.001)
+
+
+def background(name: str) -> list[asyncio.Task[Any]]:
+    """Return the tasks that go on under a name that begins so."""
+    return [task for task in asyncio.all_tasks() if task.get_name().startswith(name)]

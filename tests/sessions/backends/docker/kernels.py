@@ -6,9 +6,16 @@ from pathlib import Path
 from unittest.mock import Mock
 
 from sessions.backends.docker.container.handle import DockerHandle
-from sessions.backends.docker.engine.cgroup import SLICE, ControlGroup
+from sessions.backends.docker.engine.cgroup import ROOT, SLICE, ControlGroup
 from sessions.backends.docker.engine.timers import Timers
 from sessions.backends.handshake import new_connection_info
+
+
+def weight_file(container: str) -> Path:
+    """Return the file with a container's weight, in either version of control groups."""
+    groups = {ROOT: "cpu.weight", ROOT / "cpu": "cpu.shares"}
+    (file,) = (file for root, name in groups.items() for file in root.glob(f"{SLICE}/*{container}*/{name}"))
+    return file
 
 
 class Kernels:

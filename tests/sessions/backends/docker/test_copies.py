@@ -113,10 +113,10 @@ async def test_a_changed_copy_is_refused_and_leaves_nothing(bed: Bed, name: str)
     with (bed.images / image.id / name).open("r+b") as content:
         content.seek(1000)
         content.write(b"\0\1")
-    disks = set(bed.backend._starter.disks.names())
+    disks = bed.disks()
     with pytest.raises(CannotWake, match="damaged or gone"):
         await restored(bed, kernel, image)
-    assert set(bed.backend._starter.disks.names()) == disks
+    assert bed.disks() == disks
     await bed.sleeping.discard(image)
     await ended(bed, kernel)
 
@@ -168,7 +168,7 @@ async def test_a_failed_return_is_repeated_on_new_files(bed: Bed, monkeypatch: p
     other = await restored(bed, kernel, image)
     assert await said(other, "print(x, open('file').read())") == "41 kept"
     assert other.launch.workspace != failed[0].launch.workspace
-    assert len(bed.backend._starter.disks.names()) == 2
+    assert len(bed.disks()) == 2
     await bed.sleeping.discard(image)
     await ended(bed, kernel, other)
 

@@ -39,7 +39,7 @@ from sessions.model.errors import BackendUnavailable, ConnectionFailed, NotIniti
 from sessions.model.kernelspecs import Inventory
 from sessions.model.tasks import spawn
 from sessions.model.values import ExitReason, KernelExit
-from tests.fakes import PYTHON, until
+from tests.fakes import PYTHON, background, until
 from tests.faults.pretence import NETWORK, TOOL_SAYS, FakeEngine, pretence
 from tests.faults.proxy import Fault, Proxy, proxy
 from tests.tiers import some
@@ -100,11 +100,6 @@ async def threads_end() -> None:
     for thread in threads():
         await asyncio.to_thread(thread.join, 10)
     assert not threads()
-
-
-def background(name: str) -> list[asyncio.Task[Any]]:
-    """Return the tasks that go on in the background under a name that begins so."""
-    return [task for task in asyncio.all_tasks() if task.get_name().startswith(name)]
 
 
 # -- the breaker -----------------------------------------------------------------------------------------------

@@ -738,7 +738,7 @@ class FakeBackend:
         self.gate.set()
         #: number of requested starts, including failed ones
         self.asked = 0
-        self._root = Path(tempfile.mkdtemp(prefix="fake-"))
+        self.root = Path(tempfile.mkdtemp(prefix="fake-"))
 
     def on(self, code: str, script: Script) -> str:
         """Let kernels follow `script` for a cell with this code.
@@ -766,12 +766,12 @@ class FakeBackend:
     @property
     def copies(self) -> Path:
         """Directory with the files of copies."""
-        return self._root / "copies"
+        return self.root / "copies"
 
     @property
     def workspaces(self) -> list[str]:
         """All workspaces."""
-        return sorted(path.name for path in (self._root / "workspaces").glob("*"))
+        return sorted(path.name for path in (self.root / "workspaces").glob("*"))
 
     @property
     def leftovers(self) -> int:
@@ -803,7 +803,7 @@ class FakeBackend:
 
     def new_info(self, launch: Launch) -> ConnectionInfo:
         """Return where a new kernel listens."""
-        socket, spec = str(self._root / uuid.uuid4().hex[:8]), launch.kernelspec
+        socket, spec = str(self.root / uuid.uuid4().hex[:8]), launch.kernelspec
         return new_connection_info("ipc", socket, first_port=1, encryption=spec.encryption, signature=spec.signature)
 
     async def start(self, launch: Launch) -> FakeKernel:
@@ -812,7 +812,7 @@ class FakeBackend:
         await self.gate.wait()
         if self.refuses is not None:
             raise self.refuses
-        workspace = self._root / "workspaces" / (launch.workspace or uuid.uuid4().hex)
+        workspace = self.root / "workspaces" / (launch.workspace or uuid.uuid4().hex)
         workspace.mkdir(parents=True, exist_ok=True)
         kernel = FakeKernel(self.new_info(launch), self.behaviour, launch, workspace, self.failures)
         self.started.append(kernel)
@@ -820,7 +820,7 @@ class FakeBackend:
 
     async def delete_workspace(self, workspace: str) -> None:
         self.failures.strike("delete_workspace")
-        shutil.rmtree(self._root / "workspaces" / workspace, ignore_errors=True)
+        shutil.rmtree(self.root / "workspaces" / workspace, ignore_errors=True)
 
     async def release(self) -> None:
         """There is nothing to free."""
@@ -830,7 +830,7 @@ class FakeBackend:
         self.failures.strike("close")
         for kernel in self.started:
             kernel.dies(137, ExitReason.KILLED)
-        shutil.rmtree(self._root, ignore_errors=True)
+        shutil.rmtree(self.root, ignore_errors=True)
 
 
 # -- the rest of the gateway's domain --------------------------------------------------------------------------

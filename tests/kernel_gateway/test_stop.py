@@ -143,8 +143,7 @@ async def test_one_kernel_that_cannot_be_ended_does_not_keep_others_alive(
 ) -> None:
     await service.registry.get_or_create(SessionKey("acme", "s2"))
     session = service.registry.get(SessionKey("acme", "s1"))
-    assert session._slot.kernel is not None
-    stubborn = session._slot.kernel.handle
+    stubborn = session.container
     monkeypatch.setattr(stubborn, "kill", Mock(side_effect=ZeroDivisionError))
     monkeypatch.setattr(backend, "close", backend.release)
     assert await stopped(service, lambda: len(backend.alive) > 1) == 1
@@ -159,8 +158,7 @@ async def test_kept_sessions_stay_when_a_step_fails(
     service = await Service(settings(tmp_path, keep_sessions=True)).start()
     session = await service.registry.get_or_create(SessionKey("acme", "s1"))
     await until(lambda: service.pool.depth() == 1)
-    assert session._slot.kernel is not None
     backend.failures["release"] = ZeroDivisionError()
     assert await stopped(service, lambda: len(backend.alive) > 1) == 1
-    assert backend.alive == [session._slot.kernel.handle]
+    assert backend.alive == [session.container]
     assert is_free(tmp_path)

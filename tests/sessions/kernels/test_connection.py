@@ -137,12 +137,12 @@ async def test_a_kernel_is_ready_only_when_its_stdin_is_connected(kernel: FakeKe
 
 
 async def test_a_kernel_that_starts_later_is_waited_for(backend: FakeBackend) -> None:
-    info = new_connection_info("ipc", str(backend._root / "later"), first_port=1, encryption=True)
+    info = new_connection_info("ipc", str(backend.root / "later"), first_port=1, encryption=True)
     early = connect(info, most=MAX)
     ready = asyncio.gather(early.ready())
     await asyncio.sleep(0.05)
     assert not ready.done()
-    kernel = FakeKernel(info, backend.behaviour, Launch(PYTHON), backend._root)
+    kernel = FakeKernel(info, backend.behaviour, Launch(PYTHON), backend.root)
     async with asyncio.timeout(60):
         await ready
     early.close()
@@ -423,7 +423,7 @@ async def test_no_message_is_delivered_after_the_end(line: Line) -> None:
 
 
 async def test_sends_to_a_kernel_that_accepts_nothing_are_refused_in_the_end(backend: FakeBackend) -> None:
-    info = new_connection_info("ipc", str(backend._root / "nobody"), first_port=1, encryption=False)
+    info = new_connection_info("ipc", str(backend.root / "nobody"), first_port=1, encryption=False)
     lonely = connect(info, most=MAX)
 
     def feed() -> None:

@@ -13,6 +13,7 @@ from dataclasses import replace
 import pytest
 
 from sessions.backends.base import Launch
+from sessions.cells.idempotency import Run
 from sessions.model.errors import ConnectionFailed, KernelDied, QuotaExceeded, SessionClosed, SessionError, StartFailed
 from sessions.model.tasks import spawn
 from sessions.model.values import ExecuteRequest, StateChange, Status
@@ -284,10 +285,9 @@ async def test_a_client_that_leaves_after_a_kernels_death_does_not_affect_others
     world: World, session: Session
 ) -> None:
     running = await start_cell(session, world)
-    kernel = session._slot.kernel
-    assert kernel is not None
+    kernel = await session.settled_kernel()
     world.backend.kernel.dies(1)
-    await asyncio.wait({kernel._exit})
+    await kernel.wait()
     impatient = asyncio.gather(session.settled_kernel())
     await asyncio.sleep(0)
     impatient.cancel()
@@ -424,7 +424,8 @@ async def test_closing_ends_the_kernel_and_deletes_its_files(world: World, sessi
 
 async def test_closing_releases_the_transcript_and_the_kept_results(session: Session) -> None:
     await run(session, "print('much')", idempotency_key="order-66")
-    (kept,) = session._executions._idempotency._runs.values()
+    gc.collect()  # what earlier tests have left
+    (kept,) = [thing for thing in gc.get_objects() if isinstance(thing, Run)]
     shown: list[weakref.ref[object]] = [weakref.ref(session.transcript), weakref.ref(kept)]
     del kept
     gc.disable()
@@ -569,7 +570,7 @@ async def test_any_two_operations_at_once_end_well(backend: FakeBackend, one: Op
 
 
 def _workspace(session: Session, backend: FakeBackend) -> object:
-    return backend._root / "workspaces" / str(session._slot.launch.workspace)
+    return backend.root / "workspaces" / str(session.launch.workspace)
 
 
 async def _together(session: Session, world: World, one: Operation, other: Operation, ticks: int) -> None:
